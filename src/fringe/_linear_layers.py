@@ -1,0 +1,116 @@
+"""Layers that are linear in their input, differentiated as such.
+
+A Jacobian-vector product on a retained graph differentiates the backward pass once more. For a convolution PyTorch
+then computes the derivative in the *weight* as well, asked for or not, which is the dearer half; for batch
+normalisation in evaluation mode it runs a chain of elementwise operations. Neither is needed when weights are
+frozen: the layer is affine in its input, its backward is its transpose, and the derivative of that is the layer
+again. Inside :class:`LinearLayers` these calls are replaced by functions that say so. Values of convolutions are the
+same bits; a normalisation is the same affine map in another order of rounding. The user's module is not touched.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+Geometry = tuple[list[int], list[int], list[int], int]  # stride, padding, dilation, groups
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        ctx.weight, ctx.geometry, ctx.shape = weight, geometry, x.shape
+        stride, padding, dilation, groups = geometry
+        return torch.convolution(x, weight, None, stride, padding, dilation, False, [0] * len(stride), groups)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return _apply(_Transpose, grads[0], ctx.weight, ctx.geometry, ctx.shape), None, None
+
+
+class _Transpose(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, weight: Tensor, geometry: Geometry, shape: torch.Size) -> Tensor:
+        ctx.weight, ctx.geometry = weight, geometry
+        stride, padding, dilation, groups = geometry
+        shape_only = y.new_empty(1).expand(shape)
+        wanted = [True, False, False]
+        zeros = [0] * len(stride)
+        return torch.ops.aten.convolution_backward(
+            y, shape_only, weight, None, stride, padding, dilation, False, zeros, groups, wanted
+        )[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return _apply(_Convolution, grads[0], ctx.weight, ctx.geometry), None, None, None
+
+
+def _apply(function: type[torch.autograd.Function], *args: Any) -> Tensor:
+    return cast(Callable[..., Tensor], function.apply)(*args)
+
+
+def _convolution(
+    plain: Callable[..., Tensor],
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] | str = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Tensor:
+    axes = weight.dim() - 2
+    if isinstance(padding, str) or weight.requires_grad or x.dim() != weight.dim():
+        return plain(x, weight, bias, stride, padding, dilation, groups)
+    geometry = (_per_axis(stride, axes), _per_axis(padding, axes), _per_axis(dilation, axes), groups)
+    y = _apply(_Convolution, x, weight, geometry)
+    return y if bias is None else y + bias.view(-1, *[1] * axes)
+
+
+def _batch_norm(
+    plain: Callable[..., Tensor],
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if training or running_mean is None or running_var is None:
+        return plain(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    scale = (running_var + eps).rsqrt() if weight is None else (running_var + eps).rsqrt() * weight
+    shift = -running_mean * scale if bias is None else bias - running_mean * scale
+    shape = (1, -1, *[1] * (input.dim() - 2))
+    return torch.addcmul(shift.view(shape), input, scale.view(shape))
+
+
+def _per_axis(value: int | Sequence[int], axes: int) -> list[int]:
+    values = [value] if isinstance(value, int) else list(value)
+    return values * axes if len(values) == 1 else values
+
+
+class LinearLayers(TorchFunctionMode):
+    """Replaces convolutions and evaluation-mode batch normalisations called inside the ``with`` block."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in (torch.conv1d, torch.conv2d, torch.conv3d):
+            return _convolution(func, *args, **_renamed(kwargs))
+        if func is F.batch_norm:
+            return _batch_norm(func, *args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _renamed(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {("x" if name == "input" else name): value for name, value in kwargs.items()}

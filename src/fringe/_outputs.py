@@ -1,0 +1,87 @@
+"""Read whatever a classifier returns as logits (B, C)."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor
+
+from fringe._errors import ModelOutputError
+
+OutputKind = Literal["auto", "logits", "probabilities"]
+
+
+def as_logits(output: Any, batch: int, kind: OutputKind) -> Tensor:
+    """Logits (B, C) from a tensor, a tuple or list, a mapping, or an object with ``.logits``.
+
+    ``kind="auto"`` refuses rows that look like probabilities; ``"probabilities"`` takes their logarithm;
+    ``"logits"`` asks nothing.
+    """
+    logits = _select(output)
+    if logits.dim() != 2 or logits.shape[0] != batch:
+        raise ModelOutputError(
+            f"model: its output has shape {tuple(logits.shape)} for {batch} images; expected logits ({batch}, C). "
+            "Wrap the model so that it returns one row of class scores an image"
+        )
+    if logits.shape[1] == 1:
+        raise ModelOutputError(
+            "model: its output has one column, and the entropy of one class is always zero. For a sigmoid head wrap "
+            "it as fringe.TwoClass(model), which explains the classes (no, yes) with logits (0, z)"
+        )
+    if not logits.is_floating_point() or logits.dtype in (torch.float16, torch.bfloat16):
+        raise ModelOutputError(
+            f"model: its output has dtype {logits.dtype}; expected float32 or float64. Half precision loses the "
+            "symmetry that the solver needs: pass a torch.nn.Module (it is explained through a float32 copy) or "
+            "wrap the callable so that it computes in float32"
+        )
+    if kind == "probabilities":
+        return logits.clamp_min(torch.finfo(logits.dtype).tiny).log()
+    if kind == "auto" and _look_like_probabilities(logits.detach()):
+        raise ModelOutputError(
+            "model: its outputs are non-negative and every row sums to one, so they look like probabilities, not "
+            "logits. Return the values before the softmax, or pass fringe.Classifier(model, output='probabilities') to "
+            "explain their logarithms (output='logits' if they really are logits)"
+        )
+    return logits
+
+
+def _select(output: Any) -> Tensor:
+    if isinstance(output, Tensor):
+        return output
+    named: Any = None
+    if isinstance(output, Mapping):
+        table = cast(Mapping[str, Any], output)
+        named = table.get("logits")
+        candidates = {str(key): value for key, value in table.items()}
+    elif isinstance(output, (tuple, list)) and not hasattr(output, "logits"):
+        rows = cast(tuple[Any, ...], output)
+        named = next((value for value in rows if _is_scores(value)), None)
+        candidates = {f"[{i}]": value for i, value in enumerate(rows)}
+    else:
+        named = getattr(output, "logits", None)
+        candidates = {}
+    if isinstance(named, Tensor):
+        return named
+    scores = {key: value for key, value in candidates.items() if _is_scores(value)}
+    if len(scores) == 1:
+        return next(iter(scores.values()))
+    described = ", ".join(f"{key}: {_describe(value)}" for key, value in candidates.items()) or _describe(output)
+    raise ModelOutputError(
+        f"model: cannot tell which part of its output holds the logits ({described}). Wrap the model so that it "
+        "returns the logits as a tensor (B, C)"
+    )
+
+
+def _is_scores(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() == 2 and value.is_floating_point()
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"tensor {tuple(value.shape)} {value.dtype}"
+    return type(value).__name__
+
+
+def _look_like_probabilities(rows: Tensor) -> bool:
+    sums = rows.sum(1)
+    return bool((rows >= 0).all()) and bool(torch.isclose(sums, torch.ones_like(sums), rtol=0, atol=1e-5).all())

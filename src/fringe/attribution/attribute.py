@@ -1,0 +1,142 @@
+"""The one call: model and images in, attribution out."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor
+
+from fringe._errors import InputError
+from fringe._noise import Noise
+from fringe.attribution.base import Attribution, Attributor, Progress, Request, Trajectory, Verdict
+from fringe.attribution.registry import resolve_method
+from fringe.classifier import Classifier, Score, Target
+from fringe.paths import Query
+
+OnBad = Literal["raise", "mark"]
+
+
+def attribute(
+    model: Callable[[Tensor], Any] | Classifier,
+    inputs: Tensor,
+    *,
+    method: str | Attributor = "fringe",
+    target: Target = "predicted",
+    score: Score = "logit",
+    batch_size: int | Literal["auto"] = "auto",
+    seed: int = 0,
+    telemetry: bool = False,
+    bad_images: OnBad = "raise",
+    progress: Progress | None = None,
+) -> Attribution:
+    """Explain each image of ``inputs`` (B, *S): what in it spoke for the target class.
+
+    ``model`` is a classifier of such inputs (any module or callable; a :class:`Classifier` keeps its own ``score`` and
+    ``batch_size``); it is evaluated frozen and given back as it was. ``target`` is ``"predicted"``, an integer, or one
+    integer an image. ``method`` is a registered name or a configured method, ``FRInGe(tau=1e-3)``. ``seed`` keys all
+    randomness. With ``bad_images="mark"`` an image with NaN in it or in its logits gets a NaN map and the verdict
+    ``nan_input`` or ``nan_logits`` while the others are explained; ``"raise"`` names it in an InputError instead.
+
+    Raises InputError, TargetError, ModelOutputError or NotDifferentiableError, before any long computation.
+    """
+    chosen = resolve_method(method)
+    classifier = model if isinstance(model, Classifier) else Classifier(model, score=score, batch_size=batch_size)
+    _check_inputs(inputs)
+    noise = Noise(seed)
+    with classifier.session(inputs.device):
+        before = dataclasses.replace(classifier.passes)
+        x = (inputs.clone() if inputs.is_inference() else inputs).detach()
+        x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        logits = classifier.logits(x)
+        fault = _faults(x, logits)
+        sound = [i for i, f in enumerate(fault) if f is None]
+        if bad_images == "raise" and len(sound) < len(fault):
+            raise InputError(_describe_faults(fault))
+        targets = classifier.resolve_target(target, torch.nan_to_num(logits))
+        if not sound:
+            return _all_bad(x, targets, fault)
+        rows = torch.tensor(sound, device=x.device)
+        query = Query(x[rows], logits[rows], targets[rows])
+        classifier.verify(query.inputs[:1], query.logits[:1], noise)
+        found = chosen.attribute(classifier, query, Request(noise, telemetry, progress))
+        found = dataclasses.replace(found, passes=classifier.passes.since(before))
+        return found if len(sound) == len(fault) else _spread(found, rows, targets, fault)
+
+
+def _check_inputs(inputs: Tensor) -> None:
+    if not isinstance(inputs, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError(f"inputs: expected a torch.Tensor (B, *S), got {type(inputs).__name__}")
+    if inputs.dim() < 2 or inputs.numel() == 0:
+        raise InputError(
+            f"inputs: got shape {tuple(inputs.shape)}, expected a batch (B, *S) with at least one image; "
+            "add a batch axis with inputs[None] for a single one"
+        )
+    if not inputs.is_floating_point():
+        raise InputError(
+            f"inputs: got dtype {inputs.dtype}, expected floating point (scale and normalise images first)"
+        )
+
+
+def _faults(x: Tensor, logits: Tensor) -> list[Verdict | None]:
+    bad_input = (~torch.isfinite(x)).flatten(1).any(1).tolist()
+    bad_logits = (~torch.isfinite(logits)).any(1).tolist()
+    return ["nan_input" if i else "nan_logits" if j else None for i, j in zip(bad_input, bad_logits, strict=True)]
+
+
+def _describe_faults(fault: list[Verdict | None]) -> str:
+    images = [i for i, f in enumerate(fault) if f == "nan_input"]
+    if images:
+        return f"inputs: images {images} hold NaN or infinity; leave them out, or pass bad_images='mark' to explain the others"
+    images = [i for i, f in enumerate(fault) if f == "nan_logits"]
+    return f"model: its logits for images {images} are NaN or infinite; check the model, or pass bad_images='mark'"
+
+
+_ADVICE = {
+    "nan_input": "the image holds NaN or infinity",
+    "nan_logits": "the model's logits for this image are NaN or infinite",
+}
+
+
+def _all_bad(x: Tensor, targets: Tensor, fault: list[Verdict | None]) -> Attribution:
+    nan = torch.full((x.shape[0],), torch.nan, dtype=x.dtype, device=x.device)
+    verdicts = tuple(cast(Verdict, f) for f in fault)
+    return Attribution(
+        values=torch.full_like(x, torch.nan),
+        target=targets,
+        score=nan,
+        endpoint_score=nan,
+        completeness_gap=nan.double(),
+        completeness_residual=nan.double(),
+        verdict=verdicts,
+        advice=tuple(_ADVICE[v] for v in verdicts),
+        diagnostics={},
+        passes=Classifier(torch.nn.Identity()).passes,
+    )
+
+
+def _spread(found: Attribution, rows: Tensor, targets: Tensor, fault: list[Verdict | None]) -> Attribution:
+    """``found`` for the sound images at ``rows``, NaN and the fault for the others."""
+    place = {int(row): i for i, row in enumerate(rows.tolist())}
+
+    def scatter(values: Tensor) -> Tensor:
+        wide = values if values.is_floating_point() else values.double()
+        out = torch.full((len(fault), *values.shape[1:]), torch.nan, dtype=wide.dtype, device=wide.device)
+        return out.index_copy(0, rows, wide)
+
+    trajectory: tuple[Trajectory | None, ...] | None = None
+    if found.trajectory is not None:
+        trajectory = tuple(found.trajectory[place[i]] if i in place else None for i in range(len(fault)))
+    return dataclasses.replace(
+        found,
+        values=scatter(found.values),
+        target=targets,
+        score=scatter(found.score),
+        endpoint_score=scatter(found.endpoint_score),
+        completeness_gap=scatter(found.completeness_gap),
+        completeness_residual=scatter(found.completeness_residual),
+        verdict=tuple(f or found.verdict[place[i]] for i, f in enumerate(fault)),
+        advice=tuple(_ADVICE[f] if f else found.advice[place[i]] for i, f in enumerate(fault)),
+        diagnostics={name: scatter(values) for name, values in found.diagnostics.items()},
+        trajectory=trajectory,
+    )

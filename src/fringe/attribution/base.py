@@ -1,0 +1,86 @@
+"""What every attribution method takes and gives."""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from fringe._noise import Noise
+from fringe.classifier import Classifier, PassCounts
+from fringe.paths import Query
+
+Verdict = Literal["ok", "coarse", "stalled", "diverged", "at_reference", "nan_input", "nan_logits"]
+
+Progress = Callable[[int, int], None]
+"""Called with (steps done, steps planned), summed over the images of the call."""
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """What one image went through, on the CPU: T steps, T + 1 points from the input on.
+
+    ``points`` maps a name to (T + 1,) values at the points: ``entropy``, ``reference_kl``, ``waypoint_kl`` (nats),
+    ``tracking_error`` (radians), ``score``. ``steps`` maps a name to (T,) values along the steps: ``fisher_rao_step``
+    (radians), ``euclidean_step``, ``step_size``, ``active_bound`` (a :class:`fringe.paths.Bound`), ``cg_iterations``,
+    ``cg_residual``, ``cg_status``. ``snapshots`` (M, *S) are the points after ``snapshot_steps`` (M,) steps, and
+    ``cumulative`` (M, *S) the attribution gathered until there.
+    """
+
+    points: Mapping[str, Tensor]
+    steps: Mapping[str, Tensor]
+    snapshot_steps: Tensor
+    snapshots: Tensor
+    cumulative: Tensor
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """The result for B images. Every field with a leading B belongs to the image of that row.
+
+    ``values`` (B, *S), with the dtype and device of the inputs; a positive value speaks for the target.
+    ``target`` (B,) classes; ``score`` and ``endpoint_score`` (B,) the explained score at the input and where the path
+    ended; ``completeness_gap`` (B,) = sum of values - (score - endpoint_score), in units of the score, and
+    ``completeness_residual`` (B,) = |gap| / |score - endpoint_score| (the paper's epsilon_comp).
+    ``verdict`` (B) says what to think of the map, ``advice`` why and what to do. ``diagnostics`` maps a name to (B,).
+    ``passes`` counts what the call spent. ``trajectory`` is kept on request.
+    """
+
+    values: Tensor
+    target: Tensor
+    score: Tensor
+    endpoint_score: Tensor
+    completeness_gap: Tensor
+    completeness_residual: Tensor
+    verdict: tuple[Verdict, ...]
+    advice: tuple[str, ...]
+    diagnostics: Mapping[str, Tensor]
+    passes: PassCounts
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    trajectory: tuple[Trajectory | None, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """How a query is to be answered, beside the method's own settings."""
+
+    noise: Noise
+    telemetry: bool = False
+    progress: Progress | None = None
+
+
+class Attributor(ABC):
+    """An attribution method: a frozen dataclass of hyper-parameters. Final classes set ``name``."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
+        """Explain every image of ``query``. The caller holds ``classifier.session`` open."""
+
+    def record(self) -> dict[str, Any]:
+        """The method and its settings as plain data."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # pyright: ignore[reportArgumentType]
+        return {"method": self.name, **fields}

@@ -1,0 +1,97 @@
+"""Walk a path, integrate gradients along it, and keep account: the part that all path methods share."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fringe.attribution.base import Request, Trajectory
+from fringe.attribution.integral import Quadrature, completeness_gap
+from fringe.attribution.telemetry import Recorder, Summary
+from fringe.classifier import Classifier
+from fringe.geometry import entropy, log_probabilities
+from fringe.paths import Outcome, Path, Query, Segment, Walk
+
+
+@dataclass(frozen=True)
+class Integrated:
+    """A path integral of B images: ``values`` (B, *S), the explained ``score`` and ``endpoint_score`` (B,), the
+    completeness ``gap`` (B,), ``steps`` and ``outcomes`` an image, and what was measured on the way."""
+
+    values: Tensor
+    score: Tensor
+    endpoint_score: Tensor
+    gap: Tensor
+    steps: list[int]
+    outcomes: list[Outcome]
+    summary: Summary
+    trajectories: tuple[Trajectory, ...] | None
+
+    @property
+    def residual(self) -> Tensor:
+        """The paper's epsilon_comp (B,): |gap| over the score difference; 0 where both are zero."""
+        difference = (self.score - self.endpoint_score).double().abs()
+        return torch.where(self.gap == 0, 0.0, self.gap.abs() / difference)
+
+
+def integrate(path: Path, quadrature: Quadrature, classifier: Classifier, query: Query, request: Request) -> Integrated:
+    """Integrate the score's gradient along ``path`` for each image of ``query``."""
+    walk = path.walk(classifier, query)
+    account = _Account(walk, quadrature, classifier, query, request)
+    for segment in walk.segments():
+        account.add(segment)
+    return account.close()
+
+
+class _Account:
+    """The running totals of one integration."""
+
+    def __init__(self, walk: Walk, quadrature: Quadrature, classifier: Classifier, query: Query, request: Request):
+        self.walk, self.quadrature, self.classifier = walk, quadrature, classifier
+        self.query, self.request = query, request
+        self.values = torch.zeros_like(query.inputs)
+        self.score = classifier.score(query.logits, query.target)
+        self.endpoint_score = self.score.clone()
+        self.summary = Summary(len(walk.planned), query.inputs.device)
+        self.done, self.total = 0, sum(walk.planned)
+        self.recorder = self._recorder() if request.telemetry else None
+
+    def _recorder(self) -> Recorder:
+        log_p = log_probabilities(self.query.logits)
+        zero = torch.zeros_like(self.score)
+        start = {"entropy": entropy(log_p), "score": self.score, "tracking_error": zero, "waypoint_kl": zero}
+        return Recorder(self.query.inputs, self.walk.planned, start)
+
+    def add(self, segment: Segment) -> None:
+        rows = torch.tensor(segment.index, device=self.values.device)
+        first = torch.tensor([step == 1 for step in segment.step], device=rows.device)
+        # The score at the input is taken from the path's own first point, so that the sum telescopes exactly.
+        self.score[rows] = torch.where(first, segment.stop.score, self.score[rows])
+        self.endpoint_score[rows] = segment.start.score
+        target, scale = self.query.target[rows], self._scale(segment, rows)
+        self.values.index_add_(0, rows, self.quadrature.integrate(self.classifier, target, segment, scale))
+        self.summary.add(segment)
+        if self.recorder is not None:
+            final = [step == self.walk.planned[i] for i, step in zip(segment.index, segment.step, strict=True)]
+            self.recorder.add(segment, self.values, final=final)
+        self.done += len(segment.index)
+        if self.request.progress is not None:
+            self.request.progress(self.done, max(self.total, self.done))
+
+    def _scale(self, segment: Segment, rows: Tensor) -> Tensor:
+        """How much the score moves along this segment, or along a mean one so far, whichever is more: (L,)."""
+        here = (segment.stop.score - segment.start.score).double().abs()
+        planned = torch.tensor([self.walk.planned[i] for i in segment.index], device=rows.device)
+        return torch.maximum(here, (self.score[rows] - segment.start.score).double().abs() / planned)
+
+    def close(self) -> Integrated:
+        return Integrated(
+            values=self.values,
+            score=self.score,
+            endpoint_score=self.endpoint_score,
+            gap=completeness_gap(self.values, (self.score.double() - self.endpoint_score.double())),
+            steps=list(self.walk.taken),
+            outcomes=list(self.walk.outcomes),
+            summary=self.summary,
+            trajectories=None if self.recorder is None else self.recorder.trajectories(),
+        )

@@ -1,0 +1,21 @@
+"""The registry of methods. Adding one is a new file and one import line here."""
+
+import difflib
+
+from fringe._errors import InputError
+from fringe._registry import collect
+from fringe.attribution.base import Attributor
+from fringe.attribution.fringe import FRInGe as FRInGe
+
+METHODS: dict[str, type[Attributor]] = collect(globals(), Attributor)
+
+
+def resolve_method(method: str | Attributor) -> Attributor:
+    """A configured method, or a registered one by name with its defaults."""
+    if isinstance(method, Attributor):
+        return method
+    if method not in METHODS:
+        near = difflib.get_close_matches(method, METHODS, n=1, cutoff=0.4)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise InputError(f"method: got {method!r}{hint} Known methods: {', '.join(METHODS)}")
+    return METHODS[method]()

@@ -1,0 +1,319 @@
+"""The one seam to a network.
+
+Every question that the library asks of a model goes through :class:`Classifier`: logits, a score and its gradient,
+and a linearisation that serves many Jacobian products from one forward pass. It checks what comes back, counts what
+was spent, keeps each call within the memory of the device, and leaves the user's module as it found it.
+"""
+
+import contextlib
+import copy
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fringe._batching import BatchSize
+from fringe._errors import InputError, NotDifferentiableError, TargetError
+from fringe._frozen import Mode, frozen
+from fringe._linear_layers import LinearLayers
+from fringe._noise import Noise
+from fringe._outputs import OutputKind, as_logits
+
+Score = Literal["logit", "log_probability", "probability"]
+Target = Literal["predicted"] | int | Sequence[int] | Tensor
+SCORES: tuple[Score, ...] = ("logit", "log_probability", "probability")
+
+
+@dataclass
+class PassCounts:
+    """Passes through the network, counted in images: a call on a batch of 8 counts 8."""
+
+    forward: int = 0
+    jvp: int = 0
+    vjp: int = 0
+
+    def since(self, before: "PassCounts") -> "PassCounts":
+        return PassCounts(self.forward - before.forward, self.jvp - before.jvp, self.vjp - before.vjp)
+
+
+class TwoClass(nn.Module):
+    """A sigmoid head (B, 1) or (B,) as the two classes (no, yes) with logits (0, z): softmax gives (1-s(z), s(z))."""
+
+    def __init__(self, model: Callable[[Tensor], Tensor]):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.model(x).reshape(x.shape[0], 1)
+        return torch.cat([torch.zeros_like(z), z], dim=1)
+
+
+class Classifier:
+    """A differentiable classifier ``x (B, *S) -> logits (B, C)`` made from any module or callable.
+
+    ``score`` is the explained scalar of the target class: its ``"logit"`` (the paper's choice), ``"log_probability"``
+    or ``"probability"``. ``output`` says how the model's output reads (see :func:`as_logits`); ``mode="keep"``
+    explains a module with the training flags it has. ``batch_size`` bounds the images in one pass; ``"auto"`` starts
+    large and halves when memory runs out. A module in half precision is explained through a float32 copy.
+    """
+
+    def __init__(
+        self,
+        model: Callable[[Tensor], Any],
+        *,
+        score: Score = "logit",
+        output: OutputKind = "auto",
+        mode: Mode = "eval",
+        batch_size: int | Literal["auto"] = "auto",
+    ):
+        if not callable(model):
+            raise InputError(f"model: expected a module or callable, got {type(model).__name__}")
+        if score not in SCORES:
+            raise InputError(f"score: got {score!r}, expected one of {', '.join(SCORES)}")
+        self.model = _prepare(model)
+        self.module = self.model if isinstance(self.model, nn.Module) else None
+        self.score_kind: Score = score
+        self.output: OutputKind = output
+        self.mode: Mode = mode
+        self.batch_size = BatchSize(batch_size)
+        self.passes = PassCounts()
+        self.jvp_mode: Literal["retained", "forward"] = "retained"
+        self._depth = 0
+
+    @contextlib.contextmanager
+    def session(self, device: torch.device) -> Iterator[None]:
+        """Hold the model frozen over many calls (each call does so by itself otherwise). Re-entrant."""
+        if self._depth:
+            yield
+            return
+        self._depth += 1
+        try:
+            with frozen(self.module, device, self.mode):
+                yield
+        finally:
+            self._depth -= 1
+
+    # -- values ---------------------------------------------------------------------------------------------------
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Logits (B, C) without a graph, in chunks of the batch size."""
+        x = self._admit(x)
+
+        def forward(rows: Tensor) -> Tensor:
+            with torch.no_grad():
+                return self._forward(rows)
+
+        with self.session(x.device):
+            return self.batch_size.map(forward, x)
+
+    def score(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The explained scalar (B,) of logits (B, C) at classes ``target`` (B,)."""
+        if self.score_kind == "logit":
+            values = logits
+        elif self.score_kind == "log_probability":
+            values = logits.log_softmax(-1)
+        else:
+            values = logits.softmax(-1)
+        return values.gather(1, target[:, None])[:, 0]
+
+    def score_cotangent(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Gradient (B, C) of :meth:`score` in the logits: e_t, e_t - p, or p_t (e_t - p)."""
+        one_hot = torch.zeros_like(logits).scatter_(1, target[:, None], 1.0)
+        if self.score_kind == "logit":
+            return one_hot
+        p = logits.softmax(-1)
+        if self.score_kind == "log_probability":
+            return one_hot - p
+        return p.gather(1, target[:, None]) * (one_hot - p)
+
+    def score_gradient(self, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Score (B,) and its gradient (B, *S) at ``x``, in chunks: one forward pass and one VJP an image."""
+        x = self._admit(x)
+
+        def evaluate(rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+            point = self.linearise(rows, tangents=False)
+            gradient = point.vjp(self.score_cotangent(point.value, targets))
+            return self.score(point.value, targets), gradient
+
+        with self.session(x.device):
+            return self.batch_size.map(evaluate, x, target)
+
+    def linearise(self, x: Tensor, *, tangents: bool = True) -> "Linearisation":
+        """The first-order expansion at ``x``: ONE forward pass, then a JVP or VJP costs one pass each.
+
+        Not chunked: the caller keeps ``x`` within :attr:`batch_size`. ``tangents=False`` promises that no JVP will be
+        asked, which saves the graph of the backward pass.
+        """
+        return Linearisation(self, self._admit(x), tangents)
+
+    # -- the door -------------------------------------------------------------------------------------------------
+
+    def resolve_target(self, target: Target, logits: Tensor) -> Tensor:
+        """Classes (B,) as int64 from ``"predicted"``, one integer, or one integer an image."""
+        batch, classes = logits.shape
+        if isinstance(target, str):
+            if target != "predicted":
+                raise TargetError(f"target: got {target!r}, expected 'predicted', an integer or one integer an image")
+            return logits.argmax(1)
+        values = torch.as_tensor(target, device=logits.device)
+        if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
+            raise TargetError(f"target: got dtype {values.dtype}, expected integers")
+        if values.dim() > 1 or (values.dim() == 1 and values.shape[0] != batch):
+            raise TargetError(
+                f"target: got shape {tuple(values.shape)} for {batch} images of {classes} classes; expected "
+                f"'predicted', one integer, or a list or tensor of {batch} integers"
+            )
+        if bool(((values < 0) | (values >= classes)).any()):
+            wrong = values[(values < 0) | (values >= classes)].flatten()[0].item()
+            raise TargetError(f"target: class {wrong} does not exist; the model has classes 0 to {classes - 1}")
+        return values.to(torch.int64).expand(batch).clone()
+
+    def verify(self, x: Tensor, logits: Tensor, noise: Noise) -> None:
+        """Refuse a model whose derivatives cannot be believed, on the one image ``x`` (1, *S) with ``logits`` (1, C).
+
+        Checks that the output depends on the input through autograd, that ``<u, J v> = <J^T u, v>`` for random u and v
+        (a JVP that silently is zero fails this), and warns when the same image gives other logits a second time.
+        """
+        with self.session(x.device):
+            point = self.linearise(x)
+            spread = logits.abs().max().clamp_min(1.0)
+            drift = (point.value - logits).abs().max()
+            if bool(drift > 1e-2 * spread):
+                warnings.warn(
+                    f"the same image gave logits that differ by {drift.item():.3g} (alone, and in its batch): the model "
+                    "is random or mixes the images of a batch, and maps will not be reproducible",
+                    stacklevel=3,
+                )
+            u, v = noise.normal("probe cotangent", point.value), noise.normal("probe tangent", x)
+            transposed = point.vjp(u)
+            if not bool((transposed != 0).any()):
+                self._refuse_flat(x, point.value)
+                return  # a constant model: its map is zero, and rightly so
+            left, right = (u * point.jvp(v)).sum(), (transposed * v).sum()
+            size = u.norm() * point.jvp(v).norm() + transposed.norm() * v.norm()
+            if bool((left - right).abs() > 1e-3 * size):
+                raise NotDifferentiableError(
+                    f"model: its forward and backward derivatives disagree (<u, Jv> = {left.item():.6g}, <J'u, v> = "
+                    f"{right.item():.6g}). A custom autograd function, or an operation that detaches, gives one of them wrong"
+                )
+
+    def _refuse_flat(self, x: Tensor, value: Tensor) -> None:
+        """Zero derivative is right for a constant model, wrong where the output moves: rounding, argmax, lookups."""
+        step = 0.05 * (x.max() - x.min()).clamp_min(1.0)
+        moved = self.logits(x + step * Noise(0).normal("flatness probe", x))
+        if bool((moved != value).any()):
+            raise NotDifferentiableError(
+                "model: its output changes with the input but its gradient is exactly zero (rounding, quantisation, "
+                "argmax, or a detached branch). FRInGe needs a differentiable model"
+            )
+
+    def _admit(self, x: Tensor) -> Tensor:
+        if not x.is_floating_point():
+            raise InputError(f"inputs: got dtype {x.dtype}, expected floating point (scale and normalise images first)")
+        with torch.inference_mode(False):
+            return x.clone() if x.is_inference() else x.detach()
+
+    def _forward(self, x: Tensor) -> Tensor:
+        self.passes.forward += x.shape[0]
+        try:
+            output = self.model(x)
+        except RuntimeError as error:
+            error.add_note(f"while running the model on inputs of shape {tuple(x.shape)}, {x.dtype}, on {x.device}")
+            raise
+        return as_logits(output, x.shape[0], self.output)
+
+
+class Linearisation:
+    """Value (B, C) and Jacobian products of a classifier at B points, from one forward pass.
+
+    The VJP runs the retained graph backwards. The JVP differentiates that backward pass in its cotangent, in which it
+    is linear: ``J v = d <J^T u, v> / du``; for a model without second derivatives it falls back to forward-mode AD, at
+    a forward pass a product (``classifier.jvp_mode`` says which is in use).
+    """
+
+    def __init__(self, classifier: Classifier, x: Tensor, tangents: bool):
+        self._classifier, self._tangents = classifier, tangents and classifier.jvp_mode == "retained"
+        self._x = x.requires_grad_(True)
+        self._transpose: tuple[Tensor, Tensor] | None = None
+        with classifier.session(x.device):
+            with LinearLayers() if self._tangents else contextlib.nullcontext():
+                self._logits = classifier._forward(self._x)
+        if self._logits.grad_fn is None:
+            raise NotDifferentiableError(
+                "model: its output is not connected to the input by autograd (torch.no_grad, .detach(), NumPy, argmax "
+                "or an inference session inside the model). FRInGe needs a differentiable model"
+            )
+        self.value = self._logits.detach()
+
+    def vjp(self, cotangent: Tensor) -> Tensor:
+        """``J^T u``: (B, C) -> (B, *S)."""
+        self._classifier.passes.vjp += cotangent.shape[0]
+        first = self._tangents and self._transpose is None
+        u = cotangent.detach().requires_grad_(True) if first else cotangent
+        (product,) = torch.autograd.grad(
+            self._logits, self._x, u, retain_graph=True, create_graph=first, materialize_grads=True
+        )
+        if first:  # the same product, kept with its graph, is what JVPs differentiate
+            self._transpose = (product, u)
+        return product.detach()
+
+    def jvp(self, tangent: Tensor) -> Tensor:
+        """``J v``: (B, *S) -> (B, C)."""
+        self._classifier.passes.jvp += tangent.shape[0]
+        if not self._tangents:
+            return self._forward_mode(tangent)
+        if self._transpose is None:
+            self.vjp(torch.zeros_like(self.value))
+        assert self._transpose is not None
+        product, u = self._transpose
+        try:
+            (column,) = torch.autograd.grad(product, u, tangent, retain_graph=True, materialize_grads=True)
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            self._fall_back(error)
+            return self._forward_mode(tangent)
+        return column
+
+    def _fall_back(self, error: RuntimeError) -> None:
+        self._tangents = False
+        self._classifier.jvp_mode = "forward"
+        warnings.warn(
+            f"the model has no second derivatives ({str(error).splitlines()[0]}); Jacobian-vector products use "
+            "forward-mode differentiation, at one more forward pass each",
+            stacklevel=4,
+        )
+
+    def _forward_mode(self, tangent: Tensor) -> Tensor:
+        classifier = self._classifier
+        with classifier.session(tangent.device):
+            try:
+                _, column = torch.func.jvp(classifier._forward, (self._x.detach(),), (tangent,))
+            except (RuntimeError, NotImplementedError) as error:
+                if isinstance(error, torch.OutOfMemoryError):
+                    raise
+                raise NotDifferentiableError(
+                    "model: neither differentiating its backward pass nor forward-mode differentiation works "
+                    f"({str(error).splitlines()[0]}). Replace the operation it names"
+                ) from error
+        return column.detach()
+
+
+def _prepare(model: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+    """The module behind data-parallel and compiled wrappers, in float32 at least."""
+    while isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        model = model.module
+    model = getattr(model, "_orig_mod", model)  # torch.compile: AOT autograd has no second derivatives
+    if not isinstance(model, nn.Module):
+        return model
+    parameters = list(model.parameters())
+    if any(p.is_inference() for p in parameters):
+        raise InputError(
+            "model: it was built under torch.inference_mode, so autograd cannot use its weights; build it outside"
+        )
+    if any(p.dtype in (torch.float16, torch.bfloat16) for p in parameters):
+        return copy.deepcopy(model).float()
+    return model

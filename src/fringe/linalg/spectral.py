@@ -1,0 +1,137 @@
+r"""Operators that are diagonal in the eigenbasis of the discrete Laplacian.
+
+On a regular grid the second-difference matrix of each boundary rule has a known orthonormal eigenbasis ``V``:
+
+=============  ==============================  ====================================
+``boundary``   beyond the edge the signal is   eigenvectors
+=============  ==============================  ====================================
+``neumann``    mirrored, edge sample repeated  cosines at half samples (DCT-II)
+``dirichlet``  zero                            sines (DST-I)
+``periodic``   wrapped around                  the real Fourier basis
+=============  ==============================  ====================================
+
+Everything that FRInGe smooths with - the Laplacian, the biharmonic :math:`L^\top L`, the Gaussian blur and the
+inverse of :math:`\lambda I + \gamma L^\top L` - is then one number per mode, the *symbol*: all of them are
+symmetric and commute, and positive definiteness is read off the symbol. Source of the eigenbases: G. Strang,
+"The Discrete Cosine Transform", SIAM Review 41 (1999).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Boundary = Literal["neumann", "dirichlet", "periodic"]
+
+
+@dataclass(frozen=True)
+class SpectralOperator:
+    """``v -> V diag(symbol) V^T v`` over the trailing axes of ``v`` (..., *sizes).
+
+    ``bases[i]`` is orthonormal ``(N_i, N_i)`` with one mode a row; ``symbol`` has shape ``(N_1, …, N_d)``, d <= 2.
+    """
+
+    bases: tuple[Tensor, ...]
+    symbol: Tensor
+
+    def matvec(self, v: Tensor) -> Tensor:
+        match self.bases:
+            case (rows, columns):
+                return rows.mT @ (self.symbol * (rows @ v @ columns.mT)) @ columns
+            case (basis,):
+                return (self.symbol * (v @ basis.mT)) @ basis
+            case _:
+                return self.symbol * v
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The eigenbasis of one grid, and the symbols of the operators on it.
+
+    ``sizes`` may be empty (no spatial structure): the Laplacian is then zero and every blur the identity.
+    Symbols are float64 on the CPU; ``operator`` casts them, with the bases, to the working dtype and device.
+    """
+
+    sizes: tuple[int, ...]
+    boundary: Boundary = "neumann"
+
+    def __post_init__(self) -> None:
+        if len(self.sizes) > 2:
+            raise ValueError(f"sizes: a grid has at most 2 axes, got {len(self.sizes)}: {self.sizes}")
+        if self.boundary not in _MODES:
+            raise ValueError(f"boundary: got {self.boundary!r}, expected one of {', '.join(_MODES)}")
+
+    def frequencies(self) -> tuple[Tensor, ...]:
+        """Angular frequency of each mode (radians per sample), one tensor (N_i,) an axis."""
+        return tuple(_MODES[self.boundary](n)[1] for n in self.sizes)
+
+    def laplacian(self) -> Tensor:
+        """Symbol of L, the negative 3-point (5-point in 2-D) Laplacian at unit spacing: sum of 2 - 2 cos w."""
+        return _outer_sum([2.0 - 2.0 * torch.cos(w) for w in self.frequencies()])
+
+    def biharmonic(self) -> Tensor:
+        """Symbol of ``L^T L`` (L is symmetric under all three boundary rules)."""
+        return self.laplacian().square()
+
+    def gaussian_blur(self, sigma: float, size: int) -> Tensor:
+        """Symbol of the normalised Gaussian of ``size`` taps (odd) and standard deviation ``sigma`` (samples).
+
+        A truncated Gaussian is not always positive definite (5 taps with sigma 1.5 are not), and CG needs a
+        preconditioner that is: such a kernel is refused with a ValueError.
+        """
+        if size < 1 or size % 2 == 0 or not sigma > 0:
+            raise ValueError(f"gaussian_blur: size must be odd and sigma positive, got size={size}, sigma={sigma}")
+        taps = torch.arange(1, size // 2 + 1, dtype=torch.float64)
+        weights = torch.exp(-0.5 * (taps / sigma) ** 2)
+        total = 1.0 + 2.0 * weights.sum()
+        symbol = torch.ones((), dtype=torch.float64)
+        for w in self.frequencies():
+            one_axis = (1.0 + 2.0 * (torch.cos(w[:, None] * taps) * weights).sum(1)) / total
+            symbol = symbol[..., None] * one_axis
+        if not bool((symbol > 0).all()):
+            raise ValueError(
+                f"gaussian_blur: a kernel of {size} taps truncates sigma={sigma} so that it is not positive definite; "
+                f"use more taps (2*ceil(3.5*sigma)+1 = {2 * math.ceil(3.5 * sigma) + 1}) or a smaller sigma"
+            )
+        return symbol
+
+    def operator(self, symbol: Tensor, like: Tensor) -> SpectralOperator:
+        """The operator with this symbol, in the dtype and on the device of ``like``."""
+        bases = tuple(_MODES[self.boundary](n)[0].to(like.device, like.dtype) for n in self.sizes)
+        return SpectralOperator(bases, symbol.to(like.device, like.dtype))
+
+
+def _outer_sum(terms: Sequence[Tensor]) -> Tensor:
+    total = torch.zeros((), dtype=torch.float64)
+    for term in terms:
+        total = total[..., None] + term
+    return total
+
+
+def _cosine_modes(n: int) -> tuple[Tensor, Tensor]:
+    w = math.pi * torch.arange(n, dtype=torch.float64) / n
+    basis = torch.cos(w[:, None] * (torch.arange(n, dtype=torch.float64) + 0.5)) * math.sqrt(2.0 / n)
+    basis[0] /= math.sqrt(2.0)
+    return basis, w
+
+
+def _sine_modes(n: int) -> tuple[Tensor, Tensor]:
+    k = torch.arange(1, n + 1, dtype=torch.float64)
+    w = math.pi * k / (n + 1)
+    return torch.sin(w[:, None] * k) * math.sqrt(2.0 / (n + 1)), w
+
+
+def _fourier_modes(n: int) -> tuple[Tensor, Tensor]:
+    sample = torch.arange(n, dtype=torch.float64)
+    k = torch.div(torch.arange(1, n + 1), 2, rounding_mode="floor").to(torch.float64)  # 0, 1, 1, 2, 2, …
+    w = 2.0 * math.pi * k / n
+    phase = w[:, None] * sample
+    is_sine = (torch.arange(n) % 2 == 0) & (torch.arange(n) > 0)
+    basis = torch.where(is_sine[:, None], torch.sin(phase), torch.cos(phase))
+    return basis / basis.norm(dim=1, keepdim=True), w
+
+
+_MODES = {"neumann": _cosine_modes, "dirichlet": _sine_modes, "periodic": _fourier_modes}

@@ -1,0 +1,238 @@
+"""The Fisher-Rao tracking path: follow the geodesic of predictions from an input towards a reference distribution.
+
+Source: FRInGe (arXiv 2605.06404), section "Method" and the appendix "FRInGe Implementation Details".
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fringe._errors import InputError
+from fringe.classifier import Classifier, Linearisation
+from fringe.geometry import (
+    dist,
+    entropy,
+    geodesic,
+    geometry_dtype,
+    kl,
+    log_probabilities,
+    spherical_loss_gradient,
+    sqrt_chart,
+)
+from fringe.linalg import inner_product
+from fringe.paths.base import Outcome, Path, Point, Query, Segment, Walk
+from fringe.paths.direction import Direction, NaturalStep, StepSolver
+from fringe.paths.trust_region import TrustRegion
+
+AT_REFERENCE_BELOW = 1e-6
+"""Fisher-Rao distance (radians) to the reference that counts as none: float32 logits resolve no less."""
+
+Waypoint = Literal["next", "current"]
+Until = Literal["budget", "arrival"]
+
+
+@dataclass(frozen=True)
+class FisherRaoTracking(Path):
+    """At step k, descend ``1 - <sqrt p(x), s>`` from x_k, with s on the geodesic from p(x) to the reference.
+
+    ``waypoint="next"`` aims at s_{k+1}, ``"current"`` at s_k as the printed algorithm does. The number of steps is
+    ``T = ceil(d_FR / sqrt(2 tau))`` (``steps`` overrides it). ``until="arrival"`` stops when KL(p || reference) falls
+    under ``arrival_kl`` (nats) and goes on towards the last waypoint until then, for at most ``max_steps``.
+    ``reference`` is a distribution (C,) or one an image (B, C); uniform when None.
+    """
+
+    step: NaturalStep
+    trust: TrustRegion
+    tau: float
+    waypoint: Waypoint = "next"
+    steps: int | None = None
+    until: Until = "budget"
+    arrival_kl: float = 0.05
+    max_steps: int = 1000
+    reference: tuple[float, ...] | tuple[tuple[float, ...], ...] | None = None
+
+    def walk(self, classifier: Classifier, query: Query) -> "FisherRaoWalk":
+        return FisherRaoWalk(self, classifier, query)
+
+    def log_reference(self, logits: Tensor) -> Tensor:
+        """Log-probabilities (B, C) of the reference, for a batch with these ``logits``."""
+        shape, classes = tuple(logits.shape), logits.shape[1]
+        wide = geometry_dtype(logits.device)
+        if self.reference is None:
+            return torch.full(shape, -math.log(classes), dtype=wide, device=logits.device)
+        q = torch.tensor(self.reference, dtype=wide, device=logits.device)
+        if tuple(q.shape) not in ((classes,), shape):
+            raise InputError(f"reference: got shape {tuple(q.shape)}, expected ({classes},) or {shape}")
+        return q.log().expand(shape)
+
+    def schedule(self, log_p: Tensor, log_q: Tensor) -> list[int]:
+        """Steps T of each image; 0 where the prediction already is the reference."""
+        distance = dist(sqrt_chart(log_p), sqrt_chart(log_q))
+        steps = torch.ceil(distance / math.sqrt(2.0 * self.tau))
+        if self.steps is not None:
+            steps = torch.full_like(distance, self.steps)
+        steps = torch.where(distance <= AT_REFERENCE_BELOW, 0.0, steps)
+        return [int(t) for t in steps.tolist()]
+
+
+@dataclass
+class _Lane:
+    """One image on its way: where it is, how it came there, and what its next step starts from."""
+
+    index: int
+    x: Tensor
+    taken: int = 0
+    direction: Tensor | None = None
+    previous: Point | None = None
+    log_p: Tensor | None = None
+    stats: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+
+
+class FisherRaoWalk(Walk):
+    """Images walk in lanes: when one arrives, the next waiting image takes its lane, so a large batch stays full.
+
+    Nothing is shared between lanes, so an image's path does not depend on its neighbours; when memory runs out the
+    step is repeated with half the lanes and nothing is lost.
+    """
+
+    def __init__(self, path: FisherRaoTracking, classifier: Classifier, query: Query):
+        self.path, self.classifier, self.query = path, classifier, query
+        self.log_p0 = log_probabilities(query.logits)
+        self.log_q = path.log_reference(query.logits)
+        self.s0, self.s1 = sqrt_chart(self.log_p0), sqrt_chart(self.log_q)
+        self.planned = path.schedule(self.log_p0, self.log_q)
+        self.taken = [0] * len(self.planned)
+        self.outcomes = [Outcome.AT_REFERENCE if t == 0 else Outcome.COMPLETE for t in self.planned]
+        self.solver: StepSolver = path.step.on(query.inputs[0], fisher_norm=path.trust.tau is not None)
+
+    def segments(self) -> Iterator[Segment]:
+        waiting = [_Lane(i, x) for i, x in enumerate(self.query.inputs) if self.planned[i] > 0]
+        closing: list[_Lane] = []
+        device = self.query.inputs.device
+        while waiting or closing:
+            size = self.classifier.batch_size.on(device)
+            last = len(closing) >= size or not waiting
+            lanes = (closing if last else waiting)[:size]
+            try:
+                segment, onward = self._visit(lanes, last)
+            except torch.OutOfMemoryError as error:
+                self.classifier.batch_size.halve(device, error)
+                continue
+            if last:
+                closing = closing[len(lanes) :]
+            else:
+                going = [lane for lane in onward if lane.taken < self._limit(lane)]
+                waiting = going + waiting[len(lanes) :]
+                closing += [lane for lane in onward if lane.taken >= self._limit(lane)]
+            if segment is not None:
+                yield segment
+
+    def _limit(self, lane: _Lane) -> int:
+        return self.planned[lane.index] if self.path.until == "budget" else self.path.max_steps
+
+    def _visit(self, lanes: list[_Lane], last: bool) -> tuple[Segment | None, list[_Lane]]:
+        """Evaluate the points where ``lanes`` stand, finish the segments that led there, and step on unless ``last``.
+
+        Lanes whose logits are no longer finite end at the point before.
+        """
+        x = torch.stack([lane.x for lane in lanes])
+        point = self.classifier.linearise(x, tangents=not last)
+        sound = torch.isfinite(point.value).all(-1).tolist()
+        target = self.query.target[self._rows(lanes)]
+        gradient = point.vjp(self.classifier.score_cotangent(point.value, target))
+        here = Point(x, self.classifier.score(point.value, target), gradient)
+        log_p = log_probabilities(point.value)
+        for lane, fine in zip(lanes, sound, strict=True):
+            if not fine:
+                self.outcomes[lane.index] = Outcome.DIVERGED
+                self.taken[lane.index] = lane.taken - 1
+        segment = self._segment(lanes, sound, here, log_p)
+        going = [fine and not arrived for fine, arrived in zip(sound, self._arrived(lanes, log_p), strict=True)]
+        if last or not any(going):
+            return segment, []
+        return segment, self._step(lanes, going, point, here, log_p)
+
+    def _arrived(self, lanes: list[_Lane], log_p: Tensor) -> list[bool]:
+        if self.path.until == "budget":
+            return [False] * len(lanes)
+        return (kl(log_p, self.log_q[self._rows(lanes)]) <= self.path.arrival_kl).tolist()
+
+    def _step(
+        self, lanes: list[_Lane], going: list[bool], point: Linearisation, here: Point, log_p: Tensor
+    ) -> list[_Lane]:
+        """The lanes one step further. Lanes that do not go on have a zero right-hand side and cost no iteration."""
+        x = here.x
+        mask = torch.tensor(going, device=x.device)
+        cotangent = spherical_loss_gradient(log_p, self._waypoints(lanes, self.path.waypoint == "next"))
+        cotangent = torch.where(mask[:, None], cotangent, 0.0)
+        x_going = torch.where(mask.view(-1, *[1] * (x.dim() - 1)), x, 0.0)
+        zero = torch.zeros_like(lanes[0].x)
+        previous = None
+        if any(lane.direction is not None for lane in lanes):
+            previous = torch.stack([zero if lane.direction is None else lane.direction for lane in lanes])
+        found = self.solver.direction(point, log_p.exp(), cotangent, x_going, previous)
+        moved, stats = self._move(x, found)
+        return [
+            _Lane(
+                lane.index,
+                moved[i],
+                lane.taken + 1,
+                found.v[i],
+                Point(x[i], here.score[i], here.gradient[i]),
+                log_p[i],
+                {name: value[i] for name, value in stats.items()},
+            )
+            for i, lane in enumerate(lanes)
+            if going[i]
+        ]
+
+    def _move(self, x: Tensor, found: Direction) -> tuple[Tensor, dict[str, Tensor]]:
+        norm = inner_product(found.v, found.v).sqrt()
+        eta, bound = self.path.trust.step(found.fisher_norm_squared, norm)
+        moved = x - eta.to(x.dtype).view(-1, *[1] * (x.dim() - 1)) * found.v
+        return moved, {**found.stats, "euclidean_step": eta * norm, "step_size": eta, "active_bound": bound}
+
+    def _segment(self, lanes: list[_Lane], sound: list[bool], here: Point, log_p: Tensor) -> Segment | None:
+        """The pieces that end at ``here``, with what was measured along them; None when no lane has moved yet."""
+        rows = [i for i, lane in enumerate(lanes) if sound[i] and lane.previous is not None]
+        if not rows:
+            return None
+        moved = [lanes[i] for i in rows]
+        before = [lane.previous for lane in moved if lane.previous is not None]
+        stop = Point(
+            torch.stack([p.x for p in before]),
+            torch.stack([p.score for p in before]),
+            torch.stack([p.gradient for p in before]),
+        )
+        start = Point(here.x[rows], here.score[rows], here.gradient[rows])
+        stats = {name: torch.stack([lane.stats[name] for lane in moved]) for name in moved[0].stats}
+        stats |= self._measure(moved, log_p[rows])
+        for lane in moved:
+            self.taken[lane.index] = lane.taken
+        return Segment([lane.index for lane in moved], [lane.taken for lane in moved], start, stop, stats)
+
+    def _measure(self, lanes: list[_Lane], log_p: Tensor) -> dict[str, Tensor]:
+        """At the end of a step: where the prediction is, and how far from where it should be (nats, radians)."""
+        s, waypoint = sqrt_chart(log_p), self._waypoints(lanes, False)
+        before = torch.stack([lane.log_p for lane in lanes if lane.log_p is not None])
+        return {
+            "entropy": entropy(log_p),
+            "reference_kl": kl(log_p, self.log_q[self._rows(lanes)]),
+            "waypoint_kl": kl(log_p, 2.0 * waypoint.log()),
+            "tracking_error": dist(s, waypoint),
+            "fisher_rao_step": dist(s, sqrt_chart(before)),
+            "progress": dist(s, self.s0[self._rows(lanes)]),
+        }
+
+    def _waypoints(self, lanes: list[_Lane], following: bool) -> Tensor:
+        """s_k, or s_{k+1} when ``following``, of each lane after k steps: (L, C); s_T from step T on."""
+        alpha = [min((lane.taken + following) / self.planned[lane.index], 1.0) for lane in lanes]
+        rows = self._rows(lanes)
+        return geodesic(self.s0[rows], self.s1[rows], torch.tensor(alpha, dtype=self.s0.dtype))
+
+    def _rows(self, lanes: list[_Lane]) -> Tensor:
+        return torch.tensor([lane.index for lane in lanes], device=self.query.inputs.device)
