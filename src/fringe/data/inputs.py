@@ -1,0 +1,158 @@
+"""What a person asks for on a command line, as a list of images that are opened one at a time."""
+
+import hashlib
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from fringe.data.decode import Exif, open_image
+from fringe.data.digits import SOURCE, digit_image, load_digits
+from fringe.data.errors import ImageError
+from fringe.data.modes import to_channels
+from fringe.data.sample import Sample
+
+#: Files of other suffixes in a folder are passed over; a file that is named itself is always tried.
+SUFFIXES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+
+_LABEL = re.compile(r"([0-9]{1,5})_")
+_UNSAFE = re.compile(r"[^\w.-]")
+_ID_BYTES = 120  # leaves room for a suffix in the 255 bytes of a file name
+_BLACK = (0, 0, 0)
+
+
+@dataclass(frozen=True)
+class InputRef:
+    """One image that has been found and not yet opened.
+
+    ``id`` is the file's stem, made safe and, where several files share it, unique by a part of their content
+    hash; ``origin`` is the file, or the position in the digits' test split.
+    """
+
+    id: str
+    source: str
+    label: int | None
+    origin: Path | int
+
+    def open(self, channels: Literal[1, 3] = 3, exif: Exif = "transpose") -> Sample:
+        """Decode the image; raises ``ImageError`` as ``open_image`` does."""
+        if isinstance(self.origin, Path):
+            return Sample(self.id, open_image(self.origin, channels=channels, exif=exif), self.label, self.source)
+        digits = load_digits()
+        scan = digit_image(digits.images[digits.test[self.origin]])
+        return Sample(self.id, to_channels(scan, channels, _BLACK), self.label, self.source)
+
+
+def find_inputs(arguments: Sequence[str]) -> Iterator[InputRef]:
+    """The images behind files, folders and ``embedded:digits[:INDEX|:START:STOP]``, in the order given.
+
+    Folders are searched with everything below them, in order of name, through symbolic links, without hidden
+    files. What is named twice is taken once. The label is a number of up to five digits at the start of the
+    file name, before an underscore: 284 for ``0284_Siamese_cat.jpg``. Raises ``ImageError`` at the call for
+    an argument that leads to nothing; no image is decoded here.
+    """
+    if not arguments:
+        raise ImageError("no images were named; give files, folders or embedded:digits")
+    found: dict[Path | int, InputRef] = {}
+    for argument in arguments:
+        for ref in _expand(argument):
+            found.setdefault(_identity(ref), ref)
+    return iter(_with_unique_ids(list(found.values())))
+
+
+def _expand(argument: str) -> Iterator[InputRef]:
+    if argument == SOURCE or argument.startswith(SOURCE + ":"):
+        yield from _digit_refs(argument)
+        return
+    path = Path(argument)
+    try:
+        folder, there = path.is_dir(), path.exists()
+    except (OSError, ValueError) as error:
+        raise ImageError(f"{argument!r} is no usable file name ({error})") from error
+    if not there:
+        raise ImageError(f"{argument!r} is neither a file, a folder nor {SOURCE}")
+    yield from map(_file_ref, _images_below(path) if folder else [path])
+
+
+def _digit_refs(argument: str) -> Iterator[InputRef]:
+    digits = load_digits()
+    size = len(digits.test)
+    numbers = argument.removeprefix(SOURCE).split(":")[1:]
+    if len(numbers) > 2 or not all(n.isascii() and n.isdigit() for n in numbers):
+        raise ImageError(f"{argument!r} is not of the form {SOURCE}, {SOURCE}:INDEX or {SOURCE}:START:STOP")
+    bounds = [int(n) for n in numbers]
+    start, stop = (0, size) if not bounds else (bounds[0], bounds[-1] + (len(bounds) == 1))
+    if not start < stop <= size:
+        raise ImageError(f"{argument!r} selects nothing of the {size} test images 0 to {size - 1}")
+    for i in range(start, stop):
+        yield InputRef(f"digits-{i:04d}", f"{SOURCE}:{i}", int(digits.labels[digits.test[i]]), i)
+
+
+def _images_below(folder: Path) -> list[Path]:
+    found = sorted(
+        (place / name for place, names in _walk(folder) for name in names),
+        key=lambda path: path.relative_to(folder).as_posix(),
+    )
+    if not found:
+        raise ImageError(f"folder {str(folder)!r} holds no images ({', '.join(SUFFIXES)})")
+    return found
+
+
+def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Folders with the image names in each; a folder reached again through a link is not entered again."""
+    entered: set[str] = set()
+    for place, folders, names in os.walk(folder, followlinks=True, onerror=_unreadable):
+        real = os.path.realpath(place)
+        if real in entered:
+            folders.clear()
+            continue
+        entered.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield Path(place), [n for n in names if Path(n).suffix.lower() in SUFFIXES and not n.startswith(".")]
+
+
+def _unreadable(error: OSError) -> None:
+    raise ImageError(f"folder {str(error.filename)!r} cannot be listed ({error.strerror})") from error
+
+
+def _file_ref(path: Path) -> InputRef:
+    label = _LABEL.match(path.name)
+    return InputRef(_safe(path.stem), str(path), int(label[1]) if label else None, path)
+
+
+def _safe(stem: str) -> str:
+    plain = _UNSAFE.sub("_", stem).strip(".") or "image"
+    return plain.encode()[:_ID_BYTES].decode(errors="ignore")
+
+
+def _identity(ref: InputRef) -> Path | int:
+    return ref.origin.resolve() if isinstance(ref.origin, Path) else ref.origin
+
+
+def _with_unique_ids(refs: list[InputRef]) -> list[InputRef]:
+    # Compared without case, because an id may become a file name on a system that ignores it. Every member of
+    # a group gets its hash, so that its id does not depend on what else was named before it.
+    shared = Counter(ref.id.casefold() for ref in refs)
+    named = [replace(r, id=f"{r.id}-{_content(r)}") if shared[r.id.casefold()] > 1 else r for r in refs]
+    seen: Counter[str] = Counter()
+    unique: list[InputRef] = []
+    for ref in named:
+        key = ref.id.casefold()
+        seen[key] += 1
+        # copies of one picture under one name: nothing but their order tells them apart
+        unique.append(ref if seen[key] == 1 else replace(ref, id=f"{ref.id}-{seen[key]}"))
+    return unique
+
+
+def _content(ref: InputRef) -> str:
+    """Eight hexadecimal digits of the SHA-256 of the file, or of the scan's source."""
+    if not isinstance(ref.origin, Path):
+        return hashlib.sha256(ref.source.encode()).hexdigest()[:8]
+    try:
+        with ref.origin.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:8]
+    except OSError as error:
+        raise ImageError(f"{ref.source!r} cannot be read ({error.strerror})") from error

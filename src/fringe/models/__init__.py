@@ -1,0 +1,12 @@
+"""Models: one string names a classifier, and comes back with its preprocessing, class names and digest.
+
+>>> model = load_model("embedded:digits")
+>>> model.architecture, model.preprocessing.resize
+('digits', (32, 32))
+"""
+
+from fringe.models.errors import ModelError
+from fringe.models.load import LOADERS, LoadedModel, load_model
+from fringe.models.preprocessing import Preprocessing
+
+__all__ = ["LOADERS", "LoadedModel", "ModelError", "Preprocessing", "load_model"]

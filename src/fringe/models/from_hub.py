@@ -1,0 +1,97 @@
+"""``hf:NAME[@REVISION]``: image classifiers of the transformers library, from its hub or a local folder."""
+
+import importlib
+import importlib.util
+from typing import Any
+
+from torch import Tensor, nn
+
+from fringe.models.errors import ModelError
+from fringe.models.preprocessing import RESAMPLING, Preprocessing
+from fringe.models.request import Built, Request
+from fringe.models.vision_import import import_torchvision
+
+
+class LogitsOf(nn.Module):
+    """The logits ``(N, K)`` of a model that answers with a record."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        return self.model(pixel_values).logits
+
+
+def load_hub(request: Request) -> Built:
+    """Fetch or read a model; its repository's own code is never run, only safetensors are read."""
+    name, _, revision = request.target.partition("@")
+    transformers = _import_transformers()
+    where = {"revision": revision or "main", "trust_remote_code": False}
+    try:
+        model = transformers.AutoModelForImageClassification.from_pretrained(name, use_safetensors=True, **where)
+        recipe = request.preprocessing or preprocessing_of(
+            transformers.AutoImageProcessor.from_pretrained(name, **where).to_dict()
+        )
+    except ModelError:
+        raise
+    except (OSError, ValueError, ImportError) as error:
+        raise ModelError(
+            f"could not load {request.spec!r} ({type(error).__name__}: {str(error)[:300]}); the name must "
+            "lead to an image classifier with safetensors weights and no code of its own"
+        ) from error
+    return Built(LogitsOf(model), model.config.model_type, recipe, _class_names(model.config.id2label))
+
+
+def _import_transformers() -> Any:
+    if importlib.util.find_spec("torchvision") is not None:
+        import_torchvision()  # transformers imports it where it is installed
+    try:
+        return importlib.import_module("transformers")
+    except ModuleNotFoundError as error:
+        raise ModelError("transformers is not installed; install fringe[hf]") from error
+
+
+def _class_names(names: dict[int, str]) -> tuple[str, ...]:
+    return tuple(names[k] for k in sorted(names))
+
+
+def preprocessing_of(config: dict[str, Any]) -> Preprocessing:
+    """The recipe of an image processor's configuration; raises ``ModelError`` on steps not known here."""
+    _refuse_other_steps(config)
+    resize, crop = _geometry(config)
+    mean, std = tuple(config["image_mean"]), tuple(config["image_std"])
+    if not config.get("do_normalize", True):
+        mean, std = (0.0,) * len(mean), (1.0,) * len(std)
+    names = {code.value: name for name, code in RESAMPLING.items()}
+    interpolation = names.get(int(config.get("resample", 2)), str(config.get("resample")))
+    return Preprocessing(resize, crop, mean, std, channels=len(mean), interpolation=interpolation)
+
+
+def _refuse_other_steps(config: dict[str, Any]) -> None:
+    factor = config.get("rescale_factor", 1 / 255)
+    if not config.get("do_rescale", True) or abs(factor * 255 - 1) > 1e-6 or config.get("rescale_offset"):
+        raise ModelError(f"an image processor that rescales by {factor} is not supported; pass preprocessing=")
+    if config.get("do_pad"):
+        raise ModelError("an image processor that pads is not supported; pass preprocessing=")
+
+
+def _geometry(config: dict[str, Any]) -> tuple[tuple[int, ...] | None, tuple[int, int] | None]:
+    resize = _size(config["size"]) if config.get("do_resize", True) else None
+    if config.get("crop_pct") and resize is not None and len(resize) == 1:
+        # ConvNeXt: small inputs are cut out of a larger image, inputs from 384 on are squeezed to a square
+        side = resize[0]
+        return ((int(side / config["crop_pct"]),), (side, side)) if side < 384 else ((side, side), None)
+    if not config.get("do_center_crop"):
+        return resize, None
+    crop = _size(config["crop_size"])
+    return resize, (crop[0], crop[-1])
+
+
+def _size(size: dict[str, int | None]) -> tuple[int, ...]:
+    given = {name: int(value) for name, value in size.items() if value is not None}
+    if given.keys() == {"height", "width"}:
+        return given["height"], given["width"]
+    if given.keys() == {"shortest_edge"}:
+        return (given["shortest_edge"],)
+    raise ModelError(f"image processor size {given} is not supported; pass preprocessing=")

@@ -1,0 +1,130 @@
+"""From a spec to a model that is ready to be explained."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from types import MappingProxyType
+
+import torch
+from torch import nn
+
+from fringe.models import digits
+from fringe.models.digest import state_digest
+from fringe.models.errors import ModelError, did_you_mean
+from fringe.models.from_export import load_exported
+from fringe.models.from_hub import load_hub
+from fringe.models.from_python import (
+    FILE_SPEC,
+    MODULE_SPEC,
+    load_attribute,
+    load_file_function,
+    top_module_exists,
+)
+from fringe.models.from_timm import load_timm
+from fringe.models.from_torchvision import load_torchvision
+from fringe.models.preprocessing import Preprocessing
+from fringe.models.request import Built, Loader, Request
+from fringe.models.weights import TENSOR_SUFFIX, refuse_unsafe
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A frozen module in evaluation mode, with what is known about it.
+
+    ``digest`` names its weights (SHA-256 over the state dict); ``architecture`` is the bare name, such as
+    ``resnet18``; ``class_names`` is None where the source has none.
+    """
+
+    spec: str
+    module: nn.Module
+    preprocessing: Preprocessing
+    class_names: tuple[str, ...] | None
+    digest: str
+    architecture: str
+
+
+def _load_embedded(request: Request) -> Built:
+    if request.target != "digits":
+        hint = did_you_mean(request.target, ["digits"])
+        raise ModelError(f"no embedded model {request.target!r}{hint}; there is embedded:digits")
+    return Built(digits.digit_net(), "digits", request.preprocessing or digits.PREPROCESSING, digits.CLASS_NAMES)
+
+
+#: Every family of specs. The first four are named by their prefix, the rest are told by their shape.
+LOADERS: Mapping[str, Loader] = MappingProxyType(
+    {
+        "embedded": Loader("embedded:digits", "the classifier that travels with this package", _load_embedded),
+        "torchvision": Loader(
+            "torchvision:NAME[@WEIGHTS]", "weights by name, random[:SEED] or .safetensors", load_torchvision
+        ),
+        "timm": Loader("timm:NAME[@WEIGHTS]", "a tag, random[:SEED] or .safetensors", load_timm),
+        "hf": Loader("hf:NAME[@REVISION]", "a hub repository or a local folder", load_hub),
+        "file": Loader("FILE.py:FUNCTION[@FILE.safetensors]", "runs the file; trust_code", load_file_function),
+        "module": Loader("PACKAGE.MODULE:NAME[@FILE.safetensors]", "an installed module", load_attribute),
+        "export": Loader("FILE.pt2", "an exported program; trust_code", load_exported),
+    }
+)
+
+_PREFIXES = ("embedded", "torchvision", "timm", "hf")
+
+
+def load_model(
+    spec: str,
+    *,
+    trust_code: bool = False,
+    preprocessing: Preprocessing | None = None,
+    class_names: Sequence[str] | None = None,
+    device: str | torch.device = "cpu",
+) -> LoadedModel:
+    """Load the model a spec names, in evaluation mode, without parameter gradients, on ``device``.
+
+    The forms are listed by ``LOADERS``. ``preprocessing`` and ``class_names`` replace what the source
+    says. Raises ``ModelError`` for everything that keeps the model from
+    being loaded; code of the spec's author runs only with ``trust_code``.
+    Files that are named are never unpickled without it; what torchvision and timm download, only as weights.
+    """
+    family, target = _family(spec)
+    place = _device(device)
+    built = LOADERS[family].build(Request(spec, target, trust_code, preprocessing))
+    names = built.class_names if class_names is None else tuple(class_names)
+    digest = state_digest(built.module)
+    module = built.module.eval().requires_grad_(False).to(place)
+    return LoadedModel(spec, module, built.preprocessing, names, digest, built.architecture)
+
+
+def _family(spec: str) -> tuple[str, str]:
+    prefix, colon, rest = spec.partition(":")
+    if colon and prefix in _PREFIXES:
+        return prefix, rest
+    if FILE_SPEC.fullmatch(spec):
+        return "file", spec
+    suffix = PurePath(spec).suffix.lower()
+    if suffix == ".pt2":
+        return "export", spec
+    if suffix == TENSOR_SUFFIX and "@" not in spec:
+        raise ModelError(f"{spec!r} holds weights and no architecture; name both, as in torchvision:resnet18@{spec}")
+    refuse_unsafe(spec)
+    if MODULE_SPEC.fullmatch(spec) and top_module_exists(prefix.partition(".")[0]):
+        return "module", spec
+    raise ModelError(_unknown(spec))
+
+
+def _unknown(spec: str) -> str:
+    prefix, colon, _ = spec.partition(":")
+    if colon:
+        near = did_you_mean(prefix, _PREFIXES)
+        what = f"model {spec!r}: {prefix!r} is neither a family nor an installed module{near}"
+    else:
+        what = f"model {spec!r} has no family; did you mean torchvision:{spec or 'NAME'}?"
+    forms = ", ".join(loader.form for loader in LOADERS.values())
+    return f"{what} The forms are {forms}" if what.endswith("?") else f"{what}; the forms are {forms}"
+
+
+def _device(device: str | torch.device) -> torch.device:
+    """The device, after putting a number there: a wrong one should not cost a download first."""
+    try:
+        place = torch.device(device)
+        torch.zeros((), device=place)
+    except (RuntimeError, AssertionError) as error:  # an accelerator torch was built without asserts
+        raise ModelError(f"device {str(device)!r} cannot be used here: {str(error).splitlines()[0]}") from error
+    return place

@@ -1,0 +1,148 @@
+"""Finding images: order, labels, unique ids, and a message for whatever leads to nothing."""
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fringe.data import ImageError, InputRef, digits_samples, find_inputs
+
+
+def picture(path, value=0):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L", (3, 2), value).save(path)
+    return str(path)
+
+
+def message(*arguments):
+    with pytest.raises(ImageError) as caught:
+        find_inputs(arguments)
+    return str(caught.value)
+
+
+def ids(*arguments):
+    return [ref.id for ref in find_inputs([str(a) for a in arguments])]
+
+
+def test_files_come_in_the_order_given_with_their_labels(tmp_path):
+    names = ["3_cat_000.png", "0284_Siamese_cat.png", "holiday.png", "20240101_120000.png", "0007.png"]
+    paths = [picture(tmp_path / name) for name in names]
+    refs = list(find_inputs(paths))
+    assert [r.label for r in refs] == [3, 284, None, None, None]
+    assert [r.source for r in refs] == paths
+    assert [r.id for r in refs] == ["3_cat_000", "0284_Siamese_cat", "holiday", "20240101_120000", "0007"]
+
+
+def test_folders_are_searched_in_order_of_name_without_hidden_or_other_files(tmp_path):
+    for name in ("b/2.png", "b/1.JPG", "a.webp", "c.gif", "b/.hidden.png", ".git/x.png"):
+        picture(tmp_path / name.replace("JPG", "jpg"))
+    (tmp_path / "notes.txt").write_text("no image")
+    assert ids(tmp_path) == ["a", "1", "2", "c"]
+
+
+def test_links_are_followed_once(tmp_path):
+    picture(tmp_path / "real" / "x.png")
+    (tmp_path / "root" / "deep").mkdir(parents=True)
+    os.symlink(tmp_path / "real", tmp_path / "root" / "link")
+    os.symlink(tmp_path / "root", tmp_path / "root" / "deep" / "loop")
+    assert ids(tmp_path / "root") == ["x"]
+
+
+def test_what_is_named_twice_is_taken_once(tmp_path):
+    path = picture(tmp_path / "x.png")
+    assert ids(path, tmp_path, path, tmp_path / "." / "x.png") == ["x"]
+    assert ids("embedded:digits:1", "embedded:digits:0:3") == ["digits-0001", "digits-0000", "digits-0002"]
+
+
+def test_colliding_names_get_a_part_of_their_content_hash(tmp_path):
+    paths = [picture(tmp_path / name, value) for name, value in (("a/x.png", 1), ("b/X.png", 2), ("b/y.png", 3))]
+    hashes = [hashlib.sha256(Path(p).read_bytes()).hexdigest()[:8] for p in paths]
+    assert ids(*paths) == [f"x-{hashes[0]}", f"X-{hashes[1]}", "y"]
+    assert ids(*paths[::-1]) == ids(*paths)[::-1]
+
+
+def test_copies_of_one_picture_stay_apart(tmp_path):
+    first = picture(tmp_path / "a" / "x.png")
+    (tmp_path / "b").mkdir()
+    shutil.copy(first, tmp_path / "b" / "x.png")
+    one, two = ids(tmp_path)
+    assert two == f"{one}-2"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("two words\n.png", "two_words_"),
+        ("grüße.png", "grüße"),
+        ("..x.png", "x"),
+        ("é" * 120 + ".png", "é" * 60),
+        ("a&b<c>.png", "a_b_c_"),
+    ],
+)
+def test_ids_are_safe_as_file_names(tmp_path, name, expected):
+    assert ids(picture(tmp_path / name)) == [expected]
+
+
+def test_a_name_that_is_no_text_gets_a_plain_id(tmp_path):
+    good = picture(tmp_path / "x.png")
+    odd = os.fsencode(tmp_path) + b"/\xff\xfe.png"
+    os.rename(good, odd)
+    (ref,) = find_inputs([str(tmp_path)])
+    assert ref.id == "__"
+    assert ref.open().image.size == (3, 2)
+
+
+def test_nothing_is_decoded_before_it_is_opened(tmp_path):
+    path = tmp_path / "5_broken.png"
+    path.write_bytes(b"not an image")
+    (ref,) = find_inputs([str(path)])
+    assert (ref.id, ref.label) == ("5_broken", 5)
+    with pytest.raises(ImageError, match="not an image of the formats"):
+        ref.open()
+
+
+def test_an_opened_file(tmp_path):
+    (ref,) = find_inputs([picture(tmp_path / "4_x.png", 77)])
+    sample = ref.open(channels=1)
+    assert (sample.id, sample.label, sample.image.mode) == ("4_x", 4, "L")
+    assert sample.image.getpixel((0, 0)) == 77
+    assert ref.open().image.mode == "RGB"
+
+
+def test_digits_by_index_and_range():
+    assert len(list(find_inputs(["embedded:digits"]))) == 360
+    assert [r.label for r in find_inputs(["embedded:digits:0:10"])] == list(range(10))
+    (ref,) = find_inputs(["embedded:digits:7"])
+    assert ref == InputRef("digits-0007", "embedded:digits:7", 7, 7)
+    grey, direct = ref.open(channels=1), digits_samples()[7]
+    assert (grey.image.size, grey.image.mode) == ((8, 8), "L")
+    assert np.array_equal(np.asarray(grey.image), np.asarray(direct.image))
+    assert (grey.id, grey.label, grey.source) == (direct.id, direct.label, direct.source)
+    assert ref.open(channels=3).image.mode == "RGB"
+
+
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [
+        ("gone.png", "'gone.png' is neither a file, a folder nor embedded:digits"),
+        ("embedded:digts", "'embedded:digts' is neither a file, a folder nor embedded:digits"),
+        ("embedded:digits:360", "'embedded:digits:360' selects nothing of the 360 test images 0 to 359"),
+        ("embedded:digits:5:5", "selects nothing of the 360 test images"),
+        ("embedded:digits:-1", "is not of the form embedded:digits, embedded:digits:INDEX or"),
+        ("embedded:digits:0:6:2", "is not of the form"),
+        ("embedded:digits:", "is not of the form"),
+        ("a\0b", "is neither a file, a folder nor embedded:digits"),
+    ],
+)
+def test_arguments_that_lead_to_nothing(argument, expected):
+    assert expected in message(argument)
+
+
+def test_empty_folders_and_empty_lists(tmp_path):
+    (tmp_path / "notes.txt").touch()
+    assert message(str(tmp_path)).startswith(f"folder {str(tmp_path)!r} holds no images (.bmp, .gif,")
+    assert message() == "no images were named; give files, folders or embedded:digits"

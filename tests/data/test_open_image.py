@@ -1,0 +1,239 @@
+"""Opening images: every mode with the right numbers, every fault with its reason, nothing decoded in part."""
+
+import io
+import os
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageFile
+
+from fringe.data import ImageError, open_image
+
+RAMP = np.arange(256, dtype=np.uint8).reshape(16, 16)
+
+
+def saved(path, image, **options):
+    image.save(path, **options)
+    return path
+
+
+def message(path, **options):
+    with pytest.raises(ImageError) as caught:
+        open_image(path, **options)
+    return str(caught.value)
+
+
+def png(width, height, *chunks):
+    """A PNG with a true header and whatever chunks follow."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+    body = b"".join(chunk(kind, data) for kind, data in chunks)
+    return b"\x89PNG\r\n\x1a\n" + head + body + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("suffix", ["png", "bmp", "tiff", "gif", "webp"])
+def test_grey_survives_every_lossless_format(tmp_path, suffix):
+    options = {"lossless": True} if suffix == "webp" else {}
+    path = saved(tmp_path / f"a.{suffix}", Image.fromarray(RAMP), **options)
+    assert np.array_equal(np.asarray(open_image(path, channels=1)), RAMP)
+    colour = open_image(path)
+    assert colour.mode == "RGB"
+    assert np.array_equal(np.asarray(colour), np.repeat(RAMP[..., None], 3, -1))
+
+
+def test_jpeg_stays_close(tmp_path):
+    path = saved(tmp_path / "a.jpg", Image.new("RGB", (16, 16), (200, 30, 90)), quality=95)
+    assert np.abs(np.asarray(open_image(path)).astype(int) - (200, 30, 90)).max() <= 3
+
+
+@pytest.mark.parametrize("alpha", [0, 1, 64, 128, 254, 255])
+@pytest.mark.parametrize("background", [(255, 255, 255), (0, 0, 0), (10, 200, 90)])
+def test_alpha_is_laid_over_the_background(tmp_path, alpha, background):
+    path = saved(tmp_path / "a.png", Image.new("RGBA", (2, 2), (250, 0, 120, alpha)))
+    expected = np.array([250, 0, 120]) * alpha / 255 + np.array(background) * (1 - alpha / 255)
+    got = np.asarray(open_image(path, background=background)).astype(float)
+    assert np.abs(got - expected).max() <= 1
+
+
+def test_every_kind_of_transparency_hides_its_colour(tmp_path):
+    grey_alpha = saved(tmp_path / "la.png", Image.new("LA", (2, 2), (7, 0)))
+    palette = Image.new("P", (2, 2), 1)
+    palette.putpalette([0, 0, 0, 255, 0, 0])
+    keyed_palette = saved(tmp_path / "p.png", palette, transparency=1)
+    keyed_colour = saved(tmp_path / "rgb.png", Image.new("RGB", (2, 2), (9, 8, 7)), transparency=(9, 8, 7))
+    keyed_grey = saved(tmp_path / "l.png", Image.new("L", (2, 2), 9), transparency=9)
+    for path in (grey_alpha, keyed_palette, keyed_colour, keyed_grey):
+        assert open_image(path, background=(1, 2, 3)).getpixel((0, 0)) == (1, 2, 3), path.name
+
+
+def test_palette_one_bit_and_cmyk(tmp_path):
+    palette = Image.new("P", (2, 1))
+    palette.putpalette([10, 20, 30, 40, 50, 60])
+    palette.putpixel((1, 0), 1)
+    assert list(open_image(saved(tmp_path / "p.png", palette)).get_flattened_data()) == [(10, 20, 30), (40, 50, 60)]
+    bits = Image.new("1", (2, 1))
+    bits.putpixel((1, 0), 1)
+    assert list(open_image(saved(tmp_path / "b.png", bits), channels=1).get_flattened_data()) == [0, 255]
+    cmyk = saved(tmp_path / "c.tiff", Image.new("CMYK", (1, 1), (255, 0, 0, 0)))
+    assert open_image(cmyk).getpixel((0, 0)) == (0, 255, 255)
+    assert open_image(cmyk, channels=1).mode == "L"
+
+
+@pytest.mark.parametrize("suffix", ["png", "tiff"])
+def test_sixteen_bits_are_scaled_and_not_clipped(tmp_path, suffix):
+    values = np.linspace(0, 65535, 256).round().astype(np.uint16).reshape(16, 16)
+    path = saved(tmp_path / f"a.{suffix}", Image.fromarray(values))
+    got = np.asarray(open_image(path, channels=1))
+    assert np.array_equal(got, np.rint(values / 257).astype(np.uint8))
+    assert np.array_equal(np.asarray(open_image(path))[..., 2], got)
+
+
+def test_thirty_two_bit_integers_hold_sixteen_bit_values_or_are_refused(tmp_path):
+    good = saved(tmp_path / "a.tiff", Image.fromarray(np.array([[0, 257, 65535]], dtype=np.int32)))
+    assert np.asarray(open_image(good, channels=1)).tolist() == [[0, 1, 255]]
+    bad = saved(tmp_path / "b.tiff", Image.fromarray(np.array([[-1, 70000]], dtype=np.int32)))
+    assert message(bad).endswith("mode I has values from -1 to 70000; expected 0 to 65535")
+
+
+def test_float_images_are_scaled_or_refused(tmp_path):
+    values = np.array([[0.0, 0.5, 1.0]], dtype=np.float32)
+    good = saved(tmp_path / "a.tiff", Image.fromarray(values))
+    assert np.asarray(open_image(good, channels=1)).tolist() == [[0, 128, 255]]
+    bad = saved(tmp_path / "b.tiff", Image.fromarray(values * 255))
+    assert message(bad).endswith("mode F has values from 0 to 255; expected 0 to 1")
+    nan = saved(tmp_path / "c.tiff", Image.fromarray(values * np.nan))
+    assert "mode F has values from nan to nan" in message(nan)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_orientation_is_followed_or_ignored(tmp_path, orientation):
+    image = Image.fromarray(np.arange(6, dtype=np.uint8).reshape(2, 3) * 40)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = saved(tmp_path / "a.png", image, exif=exif)
+    stored = np.asarray(image)
+    upright = {
+        1: stored,
+        2: stored[:, ::-1],
+        3: stored[::-1, ::-1],
+        4: stored[::-1],
+        5: stored.T,
+        6: np.rot90(stored, -1),
+        7: stored[::-1, ::-1].T,
+        8: np.rot90(stored),
+    }[orientation]
+    assert np.array_equal(np.asarray(open_image(path, channels=1)), upright)
+    assert np.array_equal(np.asarray(open_image(path, channels=1, exif="ignore")), stored)
+
+
+@pytest.mark.parametrize("suffix", ["gif", "tiff", "png", "webp"])
+def test_only_the_first_frame_counts(tmp_path, suffix):
+    frames = [Image.new("RGB", (4, 4), colour) for colour in ((255, 0, 0), (0, 255, 0), (0, 0, 255))]
+    options = {"lossless": True} if suffix == "webp" else {}
+    path = saved(tmp_path / f"a.{suffix}", frames[0], save_all=True, append_images=frames[1:], **options)
+    assert open_image(path).getpixel((1, 1)) == (255, 0, 0)
+
+
+def test_the_pixel_cap_is_read_from_the_header(tmp_path):
+    path = tmp_path / "bomb.png"
+    path.write_bytes(png(20_000, 4_000))  # no pixel data at all: decoding would say something else
+    assert message(path).endswith("20000x4000 is more than 50000000 pixels; shrink it or raise max_pixels")
+    path.write_bytes(png(1_000_000, 51))
+    assert "1000000x51 is more than 50000000 pixels" in message(path)
+    path.write_bytes(png(10_000, 9_000))  # where Pillow only warns
+    assert "too many pixels" in message(path, max_pixels=10**9)
+    path.write_bytes(png(20_000, 20_000))
+    assert "too many pixels" in message(path)
+
+
+def test_the_cap_is_inclusive(tmp_path):
+    path = saved(tmp_path / "a.png", Image.fromarray(RAMP))
+    assert open_image(path, max_pixels=256).size == (16, 16)
+    assert message(path, max_pixels=255).endswith("16x16 is more than 255 pixels; shrink it or raise max_pixels")
+
+
+def test_a_text_chunk_that_inflates_is_refused(tmp_path):
+    path = tmp_path / "a.png"
+    path.write_bytes(png(1, 1, (b"zTXt", b"k\0\0" + zlib.compress(b"a" * 200_000_000, 9))))
+    assert "cannot be decoded (ValueError: Decompressed data too large" in message(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%PDF-1.7\n", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"P5 1 1 255 a", b"x"],
+)
+def test_other_formats_are_refused_whatever_their_name(tmp_path, content):
+    path = tmp_path / "a.jpg"
+    path.write_bytes(content)
+    assert message(path) == f"{str(path)!r}: not an image of the formats JPEG, PNG, WEBP, BMP, TIFF, GIF"
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF"])
+@pytest.mark.parametrize("share", [0.15, 0.5, 0.9])
+def test_truncated_files_are_refused(tmp_path, kind, share):
+    buffer = io.BytesIO()
+    values = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(values).save(buffer, kind)
+    data, path = buffer.getvalue(), tmp_path / "a.img"
+    path.write_bytes(data[: int(len(data) * share)])
+    text = message(path)
+    assert "cannot be decoded" in text or "not an image" in text
+    assert not ImageFile.LOAD_TRUNCATED_IMAGES
+
+
+def test_things_that_are_no_image_files(tmp_path):
+    (tmp_path / "empty.png").touch()
+    os.mkfifo(tmp_path / "pipe.png")
+    assert message(tmp_path) == f"{str(tmp_path)!r}: is a folder, not an image"
+    assert message("gone.png") == "'gone.png': does not exist"
+    assert message(tmp_path / "empty.png").endswith("empty.png': is empty")
+    assert message(tmp_path / "pipe.png").endswith("pipe.png': is not a regular file")
+    assert message("a" * 300).endswith("cannot be reached (File name too long)")
+    assert "a\\x00b" in message("a\0b")
+
+
+def test_a_file_without_permission(tmp_path, monkeypatch):
+    path = saved(tmp_path / "a.png", Image.fromarray(RAMP))
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(type(path), "open", refuse)
+    assert message(path) == f"{str(path)!r}: no permission to read it"
+
+
+def test_wrong_options(tmp_path):
+    path = saved(tmp_path / "a.png", Image.fromarray(RAMP))
+    assert message(path, channels=4) == "channels=4 must be 1 or 3"
+    assert message(path, exif="rotate") == "exif='rotate' must be 'transpose' or 'ignore'"
+
+
+SEEDS = {}
+for _kind in ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP"):
+    _buffer = io.BytesIO()
+    Image.fromarray(RAMP).save(_buffer, _kind)
+    SEEDS[_kind] = _buffer.getvalue()
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    kind=st.sampled_from(sorted(SEEDS)),
+    edits=st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=6),
+)
+def test_damaged_bytes_give_an_image_or_a_reason(tmp_path_factory, kind, edits):
+    data = bytearray(SEEDS[kind])
+    for position, value in edits:
+        data[position % len(data)] = value
+    path = tmp_path_factory.mktemp("fuzz") / "a.img"
+    path.write_bytes(data)
+    try:
+        assert open_image(path, max_pixels=10**6).mode == "RGB"
+    except ImageError as error:
+        assert str(path) in str(error)  # noqa: PT017 - either outcome is right

@@ -1,0 +1,273 @@
+"""torchvision, timm and transformers: the right weights with the right preprocessing, without a download."""
+
+import subprocess
+import sys
+import urllib.error
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import nn
+
+from fringe.models import ModelError, Preprocessing, from_hub, from_timm, load_model
+from fringe.models.vision_import import import_torchvision
+
+
+@pytest.fixture(scope="module", autouse=True)
+def torchvision():
+    torch.set_num_threads(1)
+    try:
+        return import_torchvision()
+    except ModelError as error:
+        pytest.skip(str(error))
+
+
+def message(spec, **options):
+    with pytest.raises(ModelError) as caught:
+        load_model(spec, **options)
+    return str(caught.value)
+
+
+def picture(height=300, width=260):
+    """Smooth enough that resizing filters can be compared, with structure at every scale above 8 pixels."""
+    y, x = np.mgrid[:height, :width]
+    waves = [np.sin(x / a) * np.cos(y / b) for a, b in ((9, 17), (31, 11), (15, 40))]
+    return Image.fromarray(np.uint8(127.5 + 127 * np.stack(waves, -1)))
+
+
+def test_import_declares_operators_only_where_they_are_missing():
+    code = (
+        "import torch, fringe.models.vision_import as v\n"
+        "tv = v.import_torchvision(); again = v.import_torchvision()\n"
+        "assert tv is again and torch.ops.torchvision.nms and torch.ops.torchvision.qnms\n"
+        "declared = v._declare_operators.cache_info().currsize\n"
+        "assert declared == (not tv.extension._has_ops()), declared\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "swin_t", "inception_v3", "googlenet"])
+def test_random_weights_give_logits_and_leave_the_generator_alone(torchvision, name):
+    before = torch.get_rng_state()
+    model = load_model(f"torchvision:{name}@random:5")
+    assert torch.equal(torch.get_rng_state(), before)
+    size = model.preprocessing.crop
+    with torch.no_grad():
+        logits = model.module(model.preprocessing.normalise(model.preprocessing.pixels(picture())[None]))
+    assert logits.shape == (1, 1000)
+    assert (model.architecture, model.class_names) == (name, None)
+    assert size == ((299, 299) if name == "inception_v3" else (224, 224))
+
+
+def test_the_seed_decides_the_weights():
+    digests = [load_model(f"torchvision:squeezenet1_1@random{s}").digest for s in ("", ":0", ":1")]
+    assert digests[0] == digests[1] != digests[2]
+
+
+@pytest.mark.parametrize("name", ["resnet18", "inception_v3", "mobilenet_v3_small", "swin_t", "efficientnet_b0"])
+def test_preprocessing_equals_the_transforms_of_the_weights(torchvision, name):
+    weights = torchvision.models.get_model_weights(name).IMAGENET1K_V1
+    recipe = load_model(f"torchvision:{name}@random").preprocessing
+    expected = weights.transforms()(picture())
+    got = recipe.normalise(recipe.pixels(picture()))
+    torch.testing.assert_close(got, expected, rtol=0, atol=2e-6)  # rounding of (x - mean) / std in float32
+
+
+@pytest.mark.parametrize(
+    ("spec", "member"),
+    [
+        ("torchvision:resnet50", "ResNet50_Weights.IMAGENET1K_V1"),
+        ("torchvision:resnet50@DEFAULT", "ResNet50_Weights.IMAGENET1K_V2"),
+    ],
+)
+def test_the_papers_weights_are_the_default(torchvision, monkeypatch, spec, member):
+    asked = []
+
+    def fake(self, **options):
+        asked.append((str(self), options))
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            return torchvision.models.resnet50(weights=None).state_dict()
+
+    monkeypatch.setattr(torchvision.models.ResNet50_Weights, "get_state_dict", fake)
+    model = load_model(spec)
+    assert asked == [(member, {"progress": False, "check_hash": True, "weights_only": True})]
+    assert model.class_names[:2] == ("tench", "goldfish")
+    assert len(model.class_names) == 1000
+    assert model.digest == load_model("torchvision:resnet50@random:1").digest
+    assert model.preprocessing.resize == ((232,) if "DEFAULT" in spec else (256,))
+
+
+def test_inception_rescales_its_input_as_its_weights_expect():
+    assert load_model("torchvision:inception_v3@random").module.transform_input
+
+
+def test_a_failed_download_names_the_way_without_a_network(torchvision, monkeypatch):
+    def fail(self, **options):
+        raise urllib.error.URLError("name or service not known")
+
+    monkeypatch.setattr(torchvision.models.ResNet18_Weights, "get_state_dict", fail)
+    assert message("torchvision:resnet18") == (
+        "could not fetch ResNet18_Weights.IMAGENET1K_V1 (URLError: <urlopen error name or service not known>); "
+        "without a network, save the state_dict as safetensors on another machine and use "
+        "torchvision:resnet18@FILE.safetensors, or torchvision:resnet18@random to try things out"
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("torchvision:resnet81", "torchvision has no classifier 'resnet81'; did you mean resnet18"),
+        ("torchvision:fasterrcnn_resnet50_fpn", "torchvision has no classifier 'fasterrcnn_resnet50_fpn'"),
+        ("torchvision:resnet18@IMAGENET1K_V2", "no weights 'IMAGENET1K_V2' for resnet18; did you mean IMAGENET1K_V1?"),
+        ("torchvision:resnet18@random:x", "the seed must be a whole number from 0 to 2**63 - 1"),
+        ("torchvision:resnet18@", "names no weights after '@'"),
+        ("torchvision:resnet18@w.pth", "'w.pth': .pth files are not read"),
+        ("timm:resnet81", "timm has no model 'resnet81'; did you mean resnet18"),
+    ],
+)
+def test_wrong_names(spec, expected):
+    if spec.startswith("timm"):
+        pytest.importorskip("timm")
+    assert expected in message(spec)
+
+
+def test_weights_from_a_file(tmp_path):
+    source = load_model("torchvision:squeezenet1_1@random:7")
+    save_file(source.module.state_dict(), tmp_path / "w.safetensors")
+    model = load_model(f"torchvision:squeezenet1_1@{tmp_path / 'w.safetensors'}")
+    assert model.digest == source.digest
+    assert model.class_names[999] == "toilet tissue"
+
+
+class TestTimm:
+    @pytest.fixture(autouse=True)
+    def timm(self, torchvision):
+        return pytest.importorskip("timm")
+
+    @pytest.mark.parametrize("name", ["resnet18", "vit_tiny_patch16_224", "mobilenetv3_small_050"])
+    def test_preprocessing_equals_timms_own(self, timm, name):
+        model = load_model(f"timm:{name}@random:2")
+        own = timm.data.create_transform(**timm.data.resolve_model_data_config(model.module))
+        got = model.preprocessing.normalise(model.preprocessing.pixels(picture()))
+        torch.testing.assert_close(got, own(picture()), rtol=0, atol=2e-6)
+        assert model.digest == load_model(f"timm:{name}@random:2").digest
+        assert (model.architecture, model.class_names) == (name, None)
+
+    def test_squash_and_unsupported_modes(self, timm):
+        config = {
+            "input_size": (3, 96, 128),
+            "interpolation": "bicubic",
+            "mean": (0.5, 0.4, 0.3),
+            "std": (0.2, 0.3, 0.4),
+            "crop_pct": 0.9,
+            "crop_mode": "squash",
+        }
+        recipe = from_timm.preprocessing_of(config)
+        own = timm.data.create_transform(**config)
+        torch.testing.assert_close(recipe.normalise(recipe.pixels(picture())), own(picture()), rtol=0, atol=3e-6)
+        with pytest.raises(ModelError, match="crop mode 'border' for 96x128 is not supported"):
+            from_timm.preprocessing_of({**config, "crop_mode": "border"})
+
+    def test_weights_from_a_file_carry_class_names(self, tmp_path):
+        source = load_model("timm:mobilenetv3_small_050@random:3")
+        save_file(source.module.state_dict(), tmp_path / "w.safetensors")
+        model = load_model(f"timm:mobilenetv3_small_050@{tmp_path / 'w.safetensors'}")
+        assert model.digest == source.digest
+        assert model.class_names[1].startswith("goldfish")
+
+    def test_an_unknown_tag_lists_the_known_ones(self):
+        text = message("timm:resnet18@a1_in2k")
+        assert "timm could not load 'resnet18.a1_in2k' (RuntimeError: Invalid pretrained tag" in text
+        assert "resnet18.a1_in1k" in text
+
+
+class TestHub:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        transformers = pytest.importorskip("transformers")
+        config = transformers.ViTConfig(
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=16,
+            image_size=32,
+            patch_size=8,
+            id2label={0: "ant", 1: "bee", 2: "cat"},
+        )
+        transformers.ViTForImageClassification(config).save_pretrained(tmp_path)
+        transformers.ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(tmp_path)
+        return tmp_path
+
+    def test_logits_names_and_preprocessing(self, folder):
+        import transformers
+
+        model = load_model(f"hf:{folder}")
+        own = transformers.AutoImageProcessor.from_pretrained(folder)(picture(), return_tensors="pt")["pixel_values"]
+        x = model.preprocessing.normalise(model.preprocessing.pixels(picture()))
+        assert (x - own[0]).abs().max().item() <= 2 / 255 / 0.5 + 1e-6  # two grey levels between resizers
+        net = transformers.AutoModelForImageClassification.from_pretrained(folder)
+        torch.testing.assert_close(model.module(own), net(own).logits)
+        assert (model.class_names, model.architecture) == (("ant", "bee", "cat"), "vit")
+
+    def test_pickled_weights_are_refused(self, folder):
+        (folder / "model.safetensors").unlink()
+        torch.save({}, folder / "pytorch_model.bin")
+        assert f"could not load 'hf:{folder}' (OSError: " in message(f"hf:{folder}")
+
+    def test_an_absent_library_names_the_extra(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "transformers", None)
+        assert message("hf:some/model") == "transformers is not installed; install fringe[hf]"
+
+
+MEAN, STD = (0.5, 0.4, 0.3), (0.1, 0.2, 0.3)
+PROCESSOR = {
+    "do_resize": True,
+    "size": {"shortest_edge": 256},
+    "resample": 3,
+    "do_center_crop": True,
+    "crop_size": {"height": 224, "width": 192},
+    "rescale_factor": 1 / 255,
+    "image_mean": list(MEAN),
+    "image_std": list(STD),
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, ((256,), (224, 192), MEAN, STD, 3, "bicubic")),
+        ({"do_center_crop": False}, ((256,), None, MEAN, STD, 3, "bicubic")),
+        ({"do_resize": False}, (None, (224, 192), MEAN, STD, 3, "bicubic")),
+        ({"do_normalize": False}, ((256,), (224, 192), (0.0,) * 3, (1.0,) * 3, 3, "bicubic")),
+        ({"size": {"shortest_edge": 224}, "crop_pct": 0.875}, ((256,), (224, 224), MEAN, STD, 3, "bicubic")),
+        ({"size": {"shortest_edge": 384}, "crop_pct": 1.0}, ((384, 384), None, MEAN, STD, 3, "bicubic")),
+    ],
+)
+def test_an_image_processor_is_read(changes, expected):
+    assert from_hub.preprocessing_of({**PROCESSOR, **changes}) == Preprocessing(*expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"rescale_factor": 1 / 127.5}, "rescales by"),
+        ({"do_pad": True}, "an image processor that pads is not supported"),
+        ({"size": {"longest_edge": 5}}, "image processor size {'longest_edge': 5} is not supported"),
+        ({"resample": 4}, "interpolation '4' is none of nearest, bilinear, bicubic, lanczos"),
+    ],
+)
+def test_an_image_processor_with_other_steps_is_refused(changes, expected):
+    with pytest.raises(ModelError) as caught:
+        from_hub.preprocessing_of({**PROCESSOR, **changes})
+    assert expected in str(caught.value)
+
+
+def test_logits_of_takes_them_from_a_record():
+    class Answers(nn.Module):
+        def forward(self, x):
+            return type("Record", (), {"logits": 2 * x})
+
+    assert torch.equal(from_hub.LogitsOf(Answers())(torch.ones(2)), torch.full((2,), 2.0))
