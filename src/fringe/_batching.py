@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fringe._errors import InputError
 
-Result = TypeVar("Result", Tensor, tuple[Tensor, ...])
+Result = TypeVar("Result", Tensor, tuple[Tensor, Tensor])
 
 _START = {"cuda": 256, "cpu": 16}
 """Where "auto" begins. A GPU reports when memory runs out; a CPU process is killed, and gains nothing past a few."""
@@ -18,7 +18,8 @@ class BatchSize:
     """A bound on images a pass, halved by whoever meets the end of memory; what it learnt stays for later calls."""
 
     def __init__(self, size: int | Literal["auto"] = "auto"):
-        if size != "auto" and (isinstance(size, bool) or size < 1):
+        whole = isinstance(size, int) and not isinstance(size, bool)  # a caller may pass 2.5, True or None
+        if size != "auto" and (not whole or size < 1):
             raise InputError(f"batch_size: got {size!r}, expected 'auto' or a positive integer")
         self._size = None if size == "auto" else size
 
@@ -39,7 +40,7 @@ class BatchSize:
         device, total = arguments[0].device, arguments[0].shape[0]
         parts: list[Any] = []
         done = 0
-        while done < total:
+        while done < total or not parts:  # no rows: one call says what their results look like
             stop = min(done + self.on(device), total)
             try:
                 parts.append(function(*(a[done:stop] for a in arguments)))

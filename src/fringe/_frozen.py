@@ -2,8 +2,8 @@
 
 import contextlib
 import warnings
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Generator
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ Mode = Literal["eval", "keep"]
 
 
 @contextlib.contextmanager
-def frozen(module: nn.Module | None, device: torch.device, mode: Mode) -> Iterator[None]:
+def frozen(module: nn.Module | None, device: torch.device, mode: Mode) -> Generator[None]:
     """Evaluation mode, no parameter gradients, gradients of inputs on, full precision, plain attention.
 
     Restored on the way out, exceptions included: the training flag of every submodule, ``requires_grad`` of every
@@ -39,7 +39,7 @@ def frozen(module: nn.Module | None, device: torch.device, mode: Mode) -> Iterat
 
 
 @contextlib.contextmanager
-def _evaluation_mode(module: nn.Module) -> Iterator[None]:
+def _evaluation_mode(module: nn.Module) -> Generator[None]:
     flags = [(child, child.training) for child in module.modules()]
     if any(training for _, training in flags):
         warnings.warn(
@@ -56,7 +56,7 @@ def _evaluation_mode(module: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _no_parameter_gradients(module: nn.Module) -> Iterator[None]:
+def _no_parameter_gradients(module: nn.Module) -> Generator[None]:
     required = [p for p in module.parameters() if p.requires_grad]
     for parameter in required:
         parameter.requires_grad_(False)
@@ -68,7 +68,7 @@ def _no_parameter_gradients(module: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _no_fast_path() -> Iterator[None]:
+def _no_fast_path() -> Generator[None]:
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -78,9 +78,10 @@ def _no_fast_path() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _full_precision() -> Iterator[None]:
+def _full_precision() -> Generator[None]:
     """No TF32: its 10-bit products make the Fisher operator unsymmetric, and CG needs symmetry."""
-    convolution, matmul = torch.backends.cudnn.conv, torch.backends.cuda.matmul
+    convolution: Any = torch.backends.cudnn.conv  # pyright: ignore[reportAttributeAccessIssue] (set at run time)
+    matmul = torch.backends.cuda.matmul
     before = convolution.fp32_precision, matmul.fp32_precision
     convolution.fp32_precision = matmul.fp32_precision = "ieee"
     try:

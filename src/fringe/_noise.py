@@ -18,6 +18,6 @@ class Noise:
         """Standard normal numbers of the shape, dtype and device of ``like``; drawn on the CPU in float64 so that
         every device sees the same ones."""
         digest = hashlib.sha256(f"{self.seed}\x1f{key}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
-        draw = torch.randn(like.shape, generator=generator, dtype=torch.float64)
+        generator = torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+        draw = torch.randn(like.shape, generator=generator, dtype=torch.float64, device="cpu")
         return draw.to(like.device, like.dtype)

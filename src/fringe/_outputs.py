@@ -18,15 +18,16 @@ def as_logits(output: Any, batch: int, kind: OutputKind) -> Tensor:
     ``"logits"`` asks nothing.
     """
     logits = _select(output)
-    if logits.dim() != 2 or logits.shape[0] != batch:
+    if tuple(logits.shape) in ((batch, 1), (batch,)):
+        raise ModelOutputError(
+            f"model: its output has shape {tuple(logits.shape)} for {batch} images: one number an image, and the "
+            "entropy of one class is always zero. For a sigmoid head wrap it as fringe.TwoClass(model), which explains the "
+            "classes (no, yes) with logits (0, z)"
+        )
+    if logits.dim() != 2 or logits.shape[0] != batch or logits.shape[1] == 0:
         raise ModelOutputError(
             f"model: its output has shape {tuple(logits.shape)} for {batch} images; expected logits ({batch}, C). "
             "Wrap the model so that it returns one row of class scores an image"
-        )
-    if logits.shape[1] == 1:
-        raise ModelOutputError(
-            "model: its output has one column, and the entropy of one class is always zero. For a sigmoid head wrap "
-            "it as fringe.TwoClass(model), which explains the classes (no, yes) with logits (0, z)"
         )
     if not logits.is_floating_point() or logits.dtype in (torch.float16, torch.bfloat16):
         raise ModelOutputError(
@@ -35,6 +36,11 @@ def as_logits(output: Any, batch: int, kind: OutputKind) -> Tensor:
             "wrap the callable so that it computes in float32"
         )
     if kind == "probabilities":
+        if bool((logits.detach() < 0).any()):
+            raise ModelOutputError(
+                "model: output='probabilities' was promised, but some of its outputs are negative. If they are logits, "
+                "leave output='auto'"
+            )
         return logits.clamp_min(torch.finfo(logits.dtype).tiny).log()
     if kind == "auto" and _look_like_probabilities(logits.detach()):
         raise ModelOutputError(

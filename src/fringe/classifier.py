@@ -8,7 +8,7 @@ was spent, keeps each call within the memory of the device, and leaves the user'
 import contextlib
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -84,7 +84,7 @@ class Classifier:
         self._depth = 0
 
     @contextlib.contextmanager
-    def session(self, device: torch.device) -> Iterator[None]:
+    def session(self, device: torch.device) -> Generator[None]:
         """Hold the model frozen over many calls (each call does so by itself otherwise). Re-entrant."""
         if self._depth:
             yield
@@ -96,6 +96,16 @@ class Classifier:
         finally:
             self._depth -= 1
 
+    def evaluate(self, x: Tensor) -> Tensor:
+        """Logits (B, C) as the model gives them, graph included: one counted forward pass. Needs an open session."""
+        self.passes.forward += x.shape[0]
+        try:
+            output = self.model(x)
+        except RuntimeError as error:
+            error.add_note(f"while running the model on inputs of shape {tuple(x.shape)}, {x.dtype}, on {x.device}")
+            raise
+        return as_logits(output, x.shape[0], self.output)
+
     # -- values ---------------------------------------------------------------------------------------------------
 
     def logits(self, x: Tensor) -> Tensor:
@@ -104,7 +114,7 @@ class Classifier:
 
         def forward(rows: Tensor) -> Tensor:
             with torch.no_grad():
-                return self._forward(rows)
+                return self.evaluate(rows)
 
         with self.session(x.device):
             return self.batch_size.map(forward, x)
@@ -183,8 +193,8 @@ class Classifier:
             drift = (point.value - logits).abs().max()
             if bool(drift > 1e-2 * spread):
                 warnings.warn(
-                    f"the same image gave logits that differ by {drift.item():.3g} (alone, and in its batch): the model "
-                    "is random or mixes the images of a batch, and maps will not be reproducible",
+                    f"the same image gave logits that differ by {drift.item():.3g} (alone and in its batch): the "
+                    "model is random or mixes the images of a batch, and maps will not be reproducible",
                     stacklevel=3,
                 )
             u, v = noise.normal("probe cotangent", point.value), noise.normal("probe tangent", x)
@@ -197,7 +207,7 @@ class Classifier:
             if bool((left - right).abs() > 1e-3 * size):
                 raise NotDifferentiableError(
                     f"model: its forward and backward derivatives disagree (<u, Jv> = {left.item():.6g}, <J'u, v> = "
-                    f"{right.item():.6g}). A custom autograd function, or an operation that detaches, gives one of them wrong"
+                    f"{right.item():.6g}). A custom autograd function or a detached operation gives one of them wrong"
                 )
 
     def _refuse_flat(self, x: Tensor, value: Tensor) -> None:
@@ -216,15 +226,6 @@ class Classifier:
         with torch.inference_mode(False):
             return x.clone() if x.is_inference() else x.detach()
 
-    def _forward(self, x: Tensor) -> Tensor:
-        self.passes.forward += x.shape[0]
-        try:
-            output = self.model(x)
-        except RuntimeError as error:
-            error.add_note(f"while running the model on inputs of shape {tuple(x.shape)}, {x.dtype}, on {x.device}")
-            raise
-        return as_logits(output, x.shape[0], self.output)
-
 
 class Linearisation:
     """Value (B, C) and Jacobian products of a classifier at B points, from one forward pass.
@@ -238,9 +239,9 @@ class Linearisation:
         self._classifier, self._tangents = classifier, tangents and classifier.jvp_mode == "retained"
         self._x = x.requires_grad_(True)
         self._transpose: tuple[Tensor, Tensor] | None = None
-        with classifier.session(x.device):
-            with LinearLayers() if self._tangents else contextlib.nullcontext():
-                self._logits = classifier._forward(self._x)
+        layers = LinearLayers() if self._tangents else contextlib.nullcontext()
+        with classifier.session(x.device), layers:
+            self._logits = classifier.evaluate(self._x)
         if self._logits.grad_fn is None:
             raise NotDifferentiableError(
                 "model: its output is not connected to the input by autograd (torch.no_grad, .detach(), NumPy, argmax "
@@ -291,7 +292,7 @@ class Linearisation:
         classifier = self._classifier
         with classifier.session(tangent.device):
             try:
-                _, column = torch.func.jvp(classifier._forward, (self._x.detach(),), (tangent,))
+                column = torch.func.jvp(classifier.evaluate, (self._x.detach(),), (tangent,))[1]
             except (RuntimeError, NotImplementedError) as error:
                 if isinstance(error, torch.OutOfMemoryError):
                     raise

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -87,12 +87,12 @@ def _faults(x: Tensor, logits: Tensor) -> list[Verdict | None]:
 def _describe_faults(fault: list[Verdict | None]) -> str:
     images = [i for i, f in enumerate(fault) if f == "nan_input"]
     if images:
-        return f"inputs: images {images} hold NaN or infinity; leave them out, or pass bad_images='mark' to explain the others"
+        return f"inputs: images {images} hold NaN or infinity; leave them out, or pass bad_images='mark'"
     images = [i for i, f in enumerate(fault) if f == "nan_logits"]
     return f"model: its logits for images {images} are NaN or infinite; check the model, or pass bad_images='mark'"
 
 
-_ADVICE = {
+_ADVICE: dict[Verdict, str] = {
     "nan_input": "the image holds NaN or infinity",
     "nan_logits": "the model's logits for this image are NaN or infinite",
 }
@@ -100,7 +100,7 @@ _ADVICE = {
 
 def _all_bad(x: Tensor, targets: Tensor, fault: list[Verdict | None]) -> Attribution:
     nan = torch.full((x.shape[0],), torch.nan, dtype=x.dtype, device=x.device)
-    verdicts = tuple(cast(Verdict, f) for f in fault)
+    verdicts: tuple[Verdict, ...] = tuple(f for f in fault if f is not None)
     return Attribution(
         values=torch.full_like(x, torch.nan),
         target=targets,

@@ -62,6 +62,7 @@ class FRInGe(Attributor):
         help="of CG: the paper's blur, scale (1/lambda), or the exact spectral",
     )
     warm_start: bool = tunable(True, help="start CG from the direction of the step before")
+    reorthogonalise: bool = tunable(True, help="keep CG residuals orthogonal; False is textbook CG")
     waypoint: Waypoint = tunable(
         "next", choices=get_args(Waypoint), help="aim at s_{k+1} (prose) or s_k (printed algorithm)"
     )
@@ -149,6 +150,7 @@ class FRInGe(Attributor):
                 cg_rtol=self.cg_rtol,
                 preconditioner=self.preconditioner,
                 warm_start=self.warm_start,
+                reorthogonalise=self.reorthogonalise,
                 smoothing=Smoothing(self.structure, self.boundary, self.blur_sigma, self.blur_size),
             ),
             trust=TrustRegion(self.eta_max, self.tau if self.kl_bound else None, self.delta_euc),
@@ -215,7 +217,7 @@ def _judge(found: Integrated, diagnostics: dict[str, Tensor], image: int) -> tup
     if found.outcomes[image] is Outcome.DIVERGED:
         return (
             "diverged",
-            f"the model gave non-finite logits after step {steps}; set or lower delta_euc, or raise damping",
+            f"the logits were not finite after step {steps}: set or lower delta_euc, or raise damping",
         )
     share = float(diagnostics["progress"][image] / diagnostics["distance"][image])
     if share < STALLED_BELOW:
@@ -226,8 +228,8 @@ def _judge(found: Integrated, diagnostics: dict[str, Tensor], image: int) -> tup
     residual = float(found.residual[image])
     if not residual <= COARSE_ABOVE:
         return "coarse", (
-            f"the map's sum misses the change of the score by {residual:.1%}: use quadrature='adaptive', or smaller steps "
-            "(lower tau or delta_euc)"
+            f"the map's sum misses the change of the score by {residual:.1%}: use quadrature='adaptive', "
+            "or smaller steps (lower tau or delta_euc)"
         )
     return "ok", f"completeness within {residual:.1%}"
 

@@ -72,8 +72,7 @@ class _Account:
         self.values.index_add_(0, rows, self.quadrature.integrate(self.classifier, target, segment, scale))
         self.summary.add(segment)
         if self.recorder is not None:
-            final = [step == self.walk.planned[i] for i, step in zip(segment.index, segment.step, strict=True)]
-            self.recorder.add(segment, self.values, final=final)
+            self.recorder.add(segment, self.values)
         self.done += len(segment.index)
         if self.request.progress is not None:
             self.request.progress(self.done, max(self.total, self.done))

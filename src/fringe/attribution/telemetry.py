@@ -62,6 +62,10 @@ class _Log:
     steps: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     snapshots: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
     cumulative: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
+    latest: tuple[int, Tensor, Tensor] | None = None
+
+    def keep(self, step: int, x: Tensor, values: Tensor) -> None:
+        self.snapshots[step], self.cumulative[step] = x.detach().cpu().clone(), values.detach().cpu().clone()
 
 
 class Recorder:
@@ -72,11 +76,10 @@ class Recorder:
         self._logs = [_Log(sorted({round(t * m / (SNAPSHOTS - 1)) for m in range(SNAPSHOTS)})) for t in planned]
         for i, (log, x) in enumerate(zip(self._logs, inputs, strict=True)):
             log.points = {name: [float(values[i])] for name, values in start.items()}
-            log.snapshots[0] = x.detach().cpu().clone()
-            log.cumulative[0] = torch.zeros_like(log.snapshots[0])
+            log.keep(0, x, torch.zeros_like(x))
 
-    def add(self, segment: Segment, values: Tensor, *, final: list[bool]) -> None:
-        """One segment; ``values`` (B, *S) is the attribution so far, ``final`` marks the last step of an image."""
+    def add(self, segment: Segment, values: Tensor) -> None:
+        """One segment; ``values`` (B, *S) is the attribution so far."""
         stats = {name: column.tolist() for name, column in segment.stats.items()}
         stats["score"] = segment.start.score.tolist()
         for row, (image, step) in enumerate(zip(segment.index, segment.step, strict=True)):
@@ -84,15 +87,17 @@ class Recorder:
             for name, column in stats.items():
                 table = log.points if name in AT_POINTS else log.steps
                 table.setdefault(name, []).append(float(column[row]))
-            if step in log.snapshot_steps or final[row]:
-                log.snapshots[step] = segment.start.x[row].detach().cpu().clone()
-                log.cumulative[step] = values[image].detach().cpu().clone()
+            log.latest = (step, segment.start.x[row], values[image].clone())  # any step may prove to be the last
+            if step in log.snapshot_steps:
+                log.keep(*log.latest)
 
     def trajectories(self) -> tuple[Trajectory, ...]:
         return tuple(_trajectory(log) for log in self._logs)
 
 
 def _trajectory(log: _Log) -> Trajectory:
+    if log.latest is not None:
+        log.keep(*log.latest)
     steps = sorted(log.snapshots)
     return Trajectory(
         points={name: torch.tensor(column, dtype=torch.float64) for name, column in log.points.items()},

@@ -97,7 +97,8 @@ def spherical_loss(log_p: Tensor, waypoint: Tensor) -> Tensor:
 def spherical_loss_gradient(log_p: Tensor, waypoint: Tensor) -> Tensor:
     """Gradient of :func:`spherical_loss` in the logits, in closed form (no division by sqrt p): (..., C) -> (..., C).
 
-    ``-1/2 (sqrt p * s - p <sqrt p, s>)``, written as ``-1/2 sqrt p * to_tangent(s, sqrt p)``.
+    ``-1/2 (sqrt p * s - p <sqrt p, s>)``, written as ``-1/2 sqrt p * to_tangent(s - sqrt p, sqrt p)``: the chord makes
+    it exactly zero at the waypoint, where ``s`` itself would leave rounding.
     """
     s = sqrt_chart(log_p)
-    return -0.5 * s * to_tangent(waypoint, s)
+    return -0.5 * s * to_tangent(waypoint - s, s)

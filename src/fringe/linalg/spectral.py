@@ -82,8 +82,10 @@ class Grid:
         A truncated Gaussian is not always positive definite (5 taps with sigma 1.5 are not), and CG needs a
         preconditioner that is: such a kernel is refused with a ValueError.
         """
-        if size < 1 or size % 2 == 0 or not sigma > 0:
-            raise ValueError(f"gaussian_blur: size must be odd and sigma positive, got size={size}, sigma={sigma}")
+        if size < 1 or size % 2 == 0 or not 0 < sigma < math.inf:
+            raise ValueError(
+                f"gaussian_blur: size must be odd and sigma positive and finite, got size={size}, sigma={sigma}"
+            )
         taps = torch.arange(1, size // 2 + 1, dtype=torch.float64)
         weights = torch.exp(-0.5 * (taps / sigma) ** 2)
         total = 1.0 + 2.0 * weights.sum()
@@ -94,7 +96,7 @@ class Grid:
         if not bool((symbol > 0).all()):
             raise ValueError(
                 f"gaussian_blur: a kernel of {size} taps truncates sigma={sigma} so that it is not positive definite; "
-                f"use more taps (2*ceil(3.5*sigma)+1 = {2 * math.ceil(3.5 * sigma) + 1}) or a smaller sigma"
+                f"use {_enough_taps(sigma)}"
             )
         return symbol
 
@@ -102,6 +104,13 @@ class Grid:
         """The operator with this symbol, in the dtype and on the device of ``like``."""
         bases = tuple(_MODES[self.boundary](n)[0].to(like.device, like.dtype) for n in self.sizes)
         return SpectralOperator(bases, symbol.to(like.device, like.dtype))
+
+
+def _enough_taps(sigma: float) -> str:
+    """The cut-off tail, exp(-(m+1)^2 / (2 sigma^2)), must stay under the smallest mode, exp(-(pi sigma)^2 / 2)."""
+    if sigma > 2.7:  # that mode is then under the rounding of float64
+        return "a sigma of at most 2.7: the blur of a larger one is singular to rounding, whatever its taps"
+    return f"more taps (2*ceil(pi*sigma^2)+1 = {2 * math.ceil(math.pi * sigma**2) + 1}) or a smaller sigma"
 
 
 def _outer_sum(terms: Sequence[Tensor]) -> Tensor:

@@ -1,0 +1,5 @@
+"""``python -m fringe.cli``."""
+
+from fringe.cli.app import main
+
+main()

@@ -1,0 +1,106 @@
+"""What was asked on the command line, read into values that mean something."""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal
+
+from fringe._errors import InputError
+
+
+class Score(StrEnum):
+    """The explained scalar of the target class."""
+
+    LOGIT = "logit"
+    LOG_PROBABILITY = "log_probability"
+    PROBABILITY = "probability"
+
+
+class Exif(StrEnum):
+    """Whether a photo is turned the way its camera was held."""
+
+    TRANSPOSE = "transpose"
+    IGNORE = "ignore"
+
+
+@dataclass(frozen=True)
+class MethodOptions:
+    """Which method, and how it is set: ``settings`` are the ``KEY=VALUE`` texts."""
+
+    method: str = "fringe"
+    preset: str | None = None
+    variant: str | None = None
+    settings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model, and how images are prepared for it."""
+
+    model: str = "embedded:digits"
+    preprocessing: str | None = None
+    classes: Path | None = None
+    trust_code: bool = False
+    device: str = "auto"
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What to explain and where to put it."""
+
+    inputs: tuple[str, ...]
+    out: Path
+    target: str = "predicted"
+    score: Score = Score.LOGIT
+    batch_size: str = "auto"
+    seed: int = 0
+    exif: Exif = Exif.TRANSPOSE
+    overwrite: bool = False
+    figures: bool = True
+    json: bool = False
+
+
+def read_target(text: str) -> int | Literal["predicted"]:
+    """``predicted`` or the number of a class."""
+    if text == "predicted":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"--target: got {text!r}, expected 'predicted' or the number of a class") from None
+
+
+def read_batch_size(text: str) -> int | Literal["auto"]:
+    """``auto`` or a positive number of images."""
+    if text == "auto":
+        return text
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise InputError(f"--batch-size: got {text!r}, expected 'auto' or a positive whole number")
+    return int(text)
+
+
+def read_class_names(path: Path | None) -> tuple[str, ...] | None:
+    """One name a line; the first is class 0. Empty lines at the end do not count.
+
+    Where every line begins with its own number, as in ``284 n02123597 Siamese_cat``, the number and a WordNet
+    identifier after it are left out.
+    """
+    if path is None:
+        return None
+    try:
+        lines = path.read_text(encoding="utf-8").rstrip().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--classes: cannot read {str(path)!r} as text ({error})") from error
+    if not lines:
+        raise InputError(f"--classes: {str(path)!r} names no class")
+    numbered = all(_own_number(line) == place for place, line in enumerate(lines))
+    return tuple(_NUMBER.sub("", line).strip() if numbered else line.strip() for line in lines)
+
+
+_NUMBER = re.compile(r"\s*(\d+)\s+(n\d{8}\s+)?(?=\S)")
+
+
+def _own_number(line: str) -> int | None:
+    found = _NUMBER.match(line)
+    return int(found[1]) if found else None

@@ -1,0 +1,58 @@
+"""How a command ends when not all went well."""
+
+import contextlib
+import warnings
+from collections.abc import Generator
+from enum import IntEnum
+from typing import Any
+
+import typer
+
+from fringe._errors import FringeError
+
+
+class Exit(IntEnum):
+    """Exit codes of ``fringe``."""
+
+    DONE = 0
+    NOTHING_DONE = 1
+    USAGE = 2
+    SOME_FAILED = 3
+    INTERRUPTED = 130
+
+
+_FLAGS = {"trust_code=True": "--trust-code", "preprocessing=": "--preprocessing TEXT"}
+"""Arguments that the library's messages speak of, and what they are called here."""
+
+
+@contextlib.contextmanager
+def reported() -> Generator[None]:
+    """Errors that name a wrong argument become one line and exit code 2; others keep their traceback."""
+    try:
+        with _short_warnings():
+            yield
+    except FringeError as error:
+        flags = [flag for name, flag in _FLAGS.items() if name in str(error)]
+        hint = f" (here: {', '.join(flags)})" if flags else ""
+        complain(f"{error}{hint}")
+        raise typer.Exit(Exit.USAGE) from error
+
+
+def complain(message: str) -> None:
+    typer.echo(f"error: {' '.join(message.split())}", err=True)
+
+
+def remark(message: str) -> None:
+    typer.echo(message, err=True)
+
+
+@contextlib.contextmanager
+def _short_warnings() -> Generator[None]:
+    """Warnings as one line each, without the place in the source that raised them."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        remark(f"warning: {' '.join(str(message).split())}")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield

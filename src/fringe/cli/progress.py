@@ -1,0 +1,44 @@
+"""How far a run is, for people who watch."""
+
+import sys
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+class Watch:
+    """Two bars on standard error: images of the run, steps of those in work. Nothing where no terminal is."""
+
+    def __init__(self, images: int, *, quiet: bool):
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=32),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        hidden = quiet or not sys.stderr.isatty()
+        self._bars = Progress(*columns, console=Console(stderr=True), transient=True, disable=hidden)
+        self._images = self._bars.add_task("images", total=images)
+        self._steps = self._bars.add_task("steps", total=None)
+
+    def __enter__(self) -> "Watch":
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def begin(self) -> None:
+        """A new group of images: its steps are not known yet."""
+        self._bars.reset(self._steps, total=None)
+
+    def step(self, done: int, total: int) -> None:
+        self._bars.update(self._steps, completed=done, total=total)
+
+    def finished(self, images: int) -> None:
+        self._bars.advance(self._images, images)

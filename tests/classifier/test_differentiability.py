@@ -1,0 +1,240 @@
+"""Models whose derivatives are missing, partial or wrong: fallback, refusal, warning - never a silent zero."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from small_networks import CLASSES, dense_jacobian, jvp, network, normal, vjp
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from fringe import Classifier, NotDifferentiableError
+from fringe._noise import Noise
+
+X = normal(1, 3, 2, 2)
+HEAD = normal(CLASSES, 12, seed=1)
+
+
+def slope(x):
+    return 1 - x.tanh().square()
+
+
+def operation(backward, *, once=False, forward_mode=None):
+    """tanh as a custom autograd function with a backward of one's own, and perhaps a forward-mode rule."""
+    rule = once_differentiable(backward) if once else backward
+
+    class Custom(torch.autograd.Function):
+        @staticmethod
+        def forward(x):
+            return x.tanh()
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
+
+    Custom.backward = staticmethod(rule)
+    if forward_mode:
+        Custom.jvp = staticmethod(forward_mode)
+    return Custom
+
+
+def model_of(function):
+    return lambda x: function.apply(x).flatten(1) @ HEAD.T
+
+
+def right(ctx, g):
+    return g * slope(*ctx.saved_tensors)
+
+
+def verify(model, x=X):
+    classifier = Classifier(model)
+    with classifier.session(x.device):
+        classifier.verify(x, classifier.logits(x), Noise(0))
+    return classifier
+
+
+def smooth(x):
+    return x.tanh().flatten(1) @ HEAD.T
+
+
+class TestCustomFunctions:
+    def test_with_a_right_backward_are_believed(self):
+        classifier = verify(model_of(operation(right)))
+        v = normal(1, 3, 2, 2, seed=5)
+        assert torch.allclose(classifier.linearise(X).jvp(v), jvp(dense_jacobian(smooth, X), v), rtol=1e-12)
+        assert classifier.jvp_mode == "retained"
+
+    def test_without_second_derivatives_fall_back_to_forward_mode(self):
+        # grid_sample's backward has no derivative for this padding; here an operation says so itself
+        def refuses(ctx, g):
+            return NoSecond.apply(g, *ctx.saved_tensors)
+
+        class NoSecond(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, g, x):
+                return g * slope(x)
+
+            @staticmethod
+            def backward(ctx, g):
+                raise NotImplementedError("the derivative for 'tanh_backward' is not implemented")
+
+        forward_rule = lambda ctx, t: t * slope(*ctx.saved_tensors)  # noqa: E731
+        classifier = Classifier(model_of(operation(refuses, forward_mode=forward_rule)))
+        point = classifier.linearise(X)
+        u, v, exact = normal(1, CLASSES), normal(1, 3, 2, 2, seed=5), dense_jacobian(smooth, X)
+        with pytest.warns(
+            UserWarning, match=r"no second derivatives \(the derivative for 'tanh_backward'.*forward-mode"
+        ):
+            found = point.jvp(v)
+        assert classifier.jvp_mode == "forward"
+        assert torch.allclose(found, jvp(exact, v), rtol=1e-12)
+        assert torch.allclose(point.jvp(2 * v), 2 * found, rtol=1e-12)
+        assert torch.allclose(point.vjp(u), vjp(exact, u), rtol=1e-12)
+        assert torch.allclose(classifier.linearise(X).vjp(u), vjp(exact, u), rtol=1e-12)
+
+    @pytest.mark.xfail(strict=True, reason="materialised gradients hide that the first product does not depend on u")
+    def test_differentiable_once_with_forward_mode_are_served(self):
+        forward_rule = lambda ctx, t: t * slope(*ctx.saved_tensors)  # noqa: E731
+        point = Classifier(model_of(operation(right, once=True, forward_mode=forward_rule))).linearise(X)
+        v = normal(1, 3, 2, 2, seed=5)
+        assert torch.allclose(point.jvp(v), jvp(dense_jacobian(smooth, X), v), rtol=1e-12)
+
+    def test_differentiable_once_and_nothing_else_are_refused(self):
+        with pytest.raises(NotDifferentiableError, match=r"disagree|nor forward-mode differentiation works"):
+            verify(model_of(operation(right, once=True)))
+
+    @pytest.mark.parametrize(
+        "backward",
+        [
+            lambda ctx, g: right(ctx, g.detach()),
+            lambda ctx, g: right(ctx, g.clamp(-0.1, 0.1)),
+            lambda ctx, g: right(ctx, g.sign()),
+        ],
+        ids=["detached", "clipped", "signs"],
+    )
+    def test_with_a_backward_that_is_not_linear_are_refused(self, backward):
+        with pytest.raises(NotDifferentiableError, match=r"derivatives disagree \(<u, Jv> = .*, <J'u, v> = "):
+            verify(model_of(operation(backward)))
+
+    @pytest.mark.parametrize(
+        "backward", [lambda ctx, g: torch.zeros_like(g), lambda ctx, g: None], ids=["zero", "none"]
+    )
+    def test_with_a_zero_backward_are_refused(self, backward):
+        with pytest.raises(NotDifferentiableError, match=r"changes with the input but its gradient is exactly zero"):
+            verify(model_of(operation(backward)))
+
+
+class TestOperations:
+    def test_that_have_neither_derivative_are_named(self):
+        points = normal(1, CLASSES, 4, seed=3)
+        with (
+            pytest.warns(UserWarning, match="'_cdist_backward' is not implemented"),
+            pytest.raises(
+                NotDifferentiableError, match=r"neither .* nor forward-mode .*_cdist_forward.*Replace the operation"
+            ),
+        ):
+            Classifier(lambda x: torch.cdist(x.flatten(2), points, p=1.5).mean(1)).linearise(X).jvp(X)
+
+    def test_end_of_memory_is_not_taken_for_a_missing_derivative(self):
+        def full(ctx, g):
+            return Full.apply(g, *ctx.saved_tensors)
+
+        class Full(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, g, x):
+                return g * slope(x)
+
+            @staticmethod
+            def backward(ctx, g):
+                raise torch.OutOfMemoryError("no memory left")
+
+        classifier = Classifier(model_of(operation(full)))
+        with pytest.raises(torch.OutOfMemoryError):
+            classifier.linearise(X).jvp(X)
+        assert classifier.jvp_mode == "retained"
+
+
+def without_gradient(x):
+    with torch.no_grad():
+        return smooth(x)
+
+
+DISCONNECTED = {
+    "detach": lambda x: smooth(x.detach()),
+    "no_grad": without_gradient,
+    "argmax": lambda x: F.one_hot(smooth(x).argmax(1), CLASSES).double() * 3,
+    "numpy": lambda x: torch.from_numpy(x.detach().numpy()).flatten(1) @ HEAD.T,
+    "inference session": torch.inference_mode()(smooth),
+}
+STEPS = {
+    "round": lambda x: (255 * x).round().flatten(1) @ HEAD.T,
+    "table": lambda x: HEAD.T[(x.flatten(1)[:, :6] * 8).long().clamp(0, 11)].sum(1) + 0 * x.sum(),
+}
+
+PLATEAUS = {
+    "argmax": lambda x: F.one_hot(smooth(x).argmax(1), CLASSES).double() * 3 + 0 * x.sum(),
+    "threshold": lambda x: (x > 0).double().flatten(1) @ HEAD.T + 0 * x.sum(),
+}
+
+
+class TestNoGradientPath:
+    @pytest.mark.parametrize("name", DISCONNECTED)
+    def test_is_told_at_once(self, name):
+        with pytest.raises(
+            NotDifferentiableError, match=r"not connected to the input by autograd.*needs a differentiable"
+        ):
+            Classifier(DISCONNECTED[name]).linearise(X)
+
+    def test_through_learnt_parameters_of_a_function_is_told_by_verify(self):
+        head = nn.Linear(
+            12, CLASSES
+        ).double()  # of a function, so its parameters stay learnt and the output has a graph
+        with pytest.raises(NotDifferentiableError, match=r"gradient is exactly zero"):
+            verify(lambda x: head(x.detach().flatten(1)))
+
+    @pytest.mark.parametrize("name", STEPS)
+    def test_of_piecewise_constant_models_is_told_by_verify(self, name):
+        with pytest.raises(NotDifferentiableError, match=r"gradient is exactly zero.*rounding, quantisation"):
+            verify(STEPS[name])
+
+    @pytest.mark.xfail(strict=True, reason="one small step does not leave a wide plateau")
+    @pytest.mark.parametrize("name", PLATEAUS)
+    def test_of_models_with_wide_plateaus_is_told_by_verify(self, name):
+        with pytest.raises(NotDifferentiableError):
+            verify(PLATEAUS[name])
+
+    def test_of_a_constant_model_is_right(self):
+        point = verify(lambda x: 0 * smooth(x) + torch.arange(5.0)).linearise(X)
+        assert torch.equal(point.vjp(normal(1, CLASSES)), torch.zeros_like(X))
+        assert torch.equal(point.jvp(normal(1, 3, 2, 2)), torch.zeros(1, CLASSES, dtype=torch.float64))
+
+
+class TestRandomModels:
+    def test_are_noticed(self):
+        model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(12, CLASSES)).double().train()
+        classifier = Classifier(model, mode="keep")
+        with (
+            pytest.warns(UserWarning, match=r"the same image gave logits that differ by .* random or mixes the images"),
+            classifier.session(X.device),
+        ):
+            classifier.verify(X, classifier.logits(X), Noise(0))
+
+    def test_that_mix_the_images_of_a_batch_are_noticed(self):
+        def mixing(x):
+            y = smooth(x)
+            return y - y.mean(0)
+
+        x = normal(4, 3, 2, 2)
+        classifier = Classifier(mixing)
+        with pytest.warns(UserWarning, match="mixes the images of a batch"), classifier.session(x.device):
+            classifier.verify(x[:1], classifier.logits(x)[:1], Noise(0))
+
+    @pytest.mark.filterwarnings("error")
+    @pytest.mark.parametrize("name", ["convolutions with batch normalisation", "transformer", "LSTM"])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_ordinary_models_pass_in_silence(self, name, dtype):
+        shape = (3, 8, 8) if name.startswith("conv") else (4, 8)
+        classifier, x = Classifier(network(name, dtype)), normal(3, *shape, dtype=dtype)
+        with classifier.session(x.device):
+            classifier.verify(x[:1], classifier.logits(x)[:1], Noise(0))
+        assert classifier.jvp_mode == "retained"

@@ -1,0 +1,154 @@
+"""The replaced layers against the plain ones: values, first and second derivatives, and when they step aside."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from small_networks import normal
+from torch import nn
+
+from fringe._linear_layers import LinearLayers
+
+CONVOLUTIONS = {
+    "plain": ((2, 4, 9, 8), (6, 4, 3, 3), {}),
+    "stride": ((2, 4, 9, 8), (6, 4, 3, 3), {"stride": 2}),
+    "padding": ((2, 4, 9, 8), (6, 4, 3, 3), {"padding": (1, 2)}),
+    "dilation": ((2, 4, 9, 8), (6, 4, 3, 2), {"dilation": (2, 3)}),
+    "groups": ((2, 4, 9, 8), (6, 2, 3, 3), {"groups": 2}),
+    "depthwise": ((2, 4, 9, 8), (4, 1, 3, 3), {"groups": 4, "padding": 1}),
+    "all of them": ((2, 4, 9, 8), (6, 2, 3, 3), {"stride": (2, 1), "padding": 1, "dilation": 2, "groups": 2}),
+    "one pixel": ((2, 4, 9, 8), (6, 4, 1, 1), {}),
+    "same": ((2, 4, 9, 8), (6, 4, 3, 3), {"padding": "same", "dilation": 2}),
+    "valid": ((2, 4, 9, 8), (6, 4, 3, 3), {"padding": "valid"}),
+    "1d": ((2, 4, 9), (6, 4, 3), {"stride": 2, "padding": 1}),
+    "3d": ((2, 4, 5, 4, 3), (6, 4, 2, 2, 2), {"stride": (2, 1, 1), "padding": 1}),
+    "no batch axis": ((4, 9, 8), (6, 4, 3, 3), {"padding": 1}),
+}
+
+
+def convolution(weight):
+    return {3: torch.conv1d, 4: torch.conv2d, 5: torch.conv3d}[weight.dim()]
+
+
+def products(function, x):
+    """Value, J'u, and J v as the derivative of J'u in u."""
+    x = x.clone().requires_grad_(True)
+    y = function(x)
+    u, v = normal(*y.shape, seed=8).to(x).requires_grad_(True), normal(*x.shape, seed=9).to(x)
+    (back,) = torch.autograd.grad(y, x, u, create_graph=True)
+    (ahead,) = torch.autograd.grad(back, u, v)
+    return y.detach(), back.detach(), ahead
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("with_bias", [True, False])
+class TestConvolutions:
+    def case(self, name, with_bias, dtype=torch.float64):
+        x_shape, w_shape, options = CONVOLUTIONS[name]
+        bias = normal(w_shape[0], seed=2, dtype=dtype) if with_bias else None
+        return normal(*x_shape, dtype=dtype), normal(*w_shape, seed=1, dtype=dtype), bias, options
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_values_are_the_same_to_rounding(self, name, with_bias, dtype):
+        x, weight, bias, options = self.case(name, with_bias, dtype)
+        plain = convolution(weight)(x, weight, bias, **options)
+        with LinearLayers():
+            found = convolution(weight)(x, weight, bias, **options)
+        if with_bias:  # added after the sum and not within it
+            assert torch.allclose(found, plain, rtol=0, atol=50 * torch.finfo(dtype).eps * plain.abs().max())
+        else:
+            assert torch.equal(found, plain)
+
+    def test_products_are_the_plain_ones(self, name, with_bias):
+        x, weight, bias, options = self.case(name, with_bias)
+        plain = products(lambda z: convolution(weight)(z, weight, bias, **options), x)
+        with LinearLayers():
+            found = products(lambda z: convolution(weight)(z, weight, bias, **options), x)
+        for ours, theirs in zip(found, plain, strict=True):
+            assert torch.allclose(ours, theirs, rtol=1e-12, atol=1e-13)
+
+    def test_every_argument_may_be_named(self, name, with_bias):
+        x, weight, bias, options = self.case(name, with_bias)
+        plain = convolution(weight)(input=x, weight=weight, bias=bias, **options)
+        with LinearLayers():
+            found = convolution(weight)(input=x, weight=weight, bias=bias, **options)
+        assert torch.allclose(found, plain, rtol=1e-12, atol=1e-13)
+
+    def test_a_weight_that_is_learnt_still_gets_its_gradient(self, name, with_bias):
+        x, weight, bias, options = self.case(name, with_bias)
+        weight.requires_grad_(True)
+        (plain,) = torch.autograd.grad(convolution(weight)(x, weight, bias, **options).square().sum(), weight)
+        with LinearLayers():
+            y = convolution(weight)(x, weight, bias, **options)
+        (found,) = torch.autograd.grad(y.square().sum(), weight)
+        assert torch.allclose(found, plain, rtol=1e-12, atol=1e-12)
+
+
+def test_a_bias_that_is_learnt_still_gets_its_gradient():
+    x, weight, bias = normal(2, 4, 6, 6), normal(3, 4, 3, 3, seed=1), normal(3, seed=2).requires_grad_(True)
+    (plain,) = torch.autograd.grad(torch.conv2d(x, weight, bias).square().sum(), bias)
+    with LinearLayers():
+        y = torch.conv2d(x, weight, bias)
+    assert torch.allclose(torch.autograd.grad(y.square().sum(), bias)[0], plain, rtol=1e-12)
+
+
+def test_a_weight_made_from_the_input_keeps_that_path():
+    def dynamic(x):
+        return torch.conv2d(x, x[:1, :, :3, :3].sin())
+
+    x = normal(2, 4, 6, 6)
+    plain = products(dynamic, x)
+    with LinearLayers():
+        found = products(dynamic, x)
+    for ours, theirs in zip(found, plain, strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("shape", [(6, 4), (3, 4, 7), (2, 4, 5, 6), (2, 4, 3, 3, 3)])
+class TestBatchNormalisation:
+    def statistics(self, affine, dtype):
+        mean, variance = normal(4, seed=1, dtype=dtype), 0.3 + normal(4, seed=2, dtype=dtype).square()
+        weight, bias = normal(4, seed=3, dtype=dtype), normal(4, seed=4, dtype=dtype)
+        return (mean, variance, weight, bias) if affine else (mean, variance)
+
+    def test_is_the_plain_one(self, affine, shape):
+        statistics, x = self.statistics(affine, torch.float64), normal(*shape)
+        plain = products(lambda z: F.batch_norm(z, *statistics), x)
+        with LinearLayers():
+            found = products(lambda z: F.batch_norm(z, *statistics), x)
+        for ours, theirs in zip(found, plain, strict=True):
+            assert torch.allclose(ours, theirs, rtol=1e-12, atol=1e-13)
+
+    def test_in_float32_differs_by_rounding_alone(self, affine, shape):
+        statistics, x = self.statistics(affine, torch.float32), normal(*shape, dtype=torch.float32)
+        plain = F.batch_norm(x, *statistics)
+        with LinearLayers():
+            found = F.batch_norm(x, *statistics)
+        assert torch.allclose(found, plain, rtol=1e-6, atol=1e-6 * plain.abs().max())
+
+    def test_of_the_batch_itself_is_left_to_torch(self, affine, shape):
+        statistics, x = self.statistics(affine, torch.float64), normal(*shape)
+        expected_mean = 0.9 * statistics[0] + 0.1 * x.transpose(0, 1).flatten(1).mean(1)
+        plain = F.batch_norm(x, None, None, training=True)
+        with LinearLayers():
+            found = F.batch_norm(x, statistics[0], statistics[1], training=True)
+        assert torch.equal(found, plain)
+        assert torch.allclose(statistics[0], expected_mean, rtol=1e-12)
+
+
+def test_inside_the_block_alone_layers_are_replaced():
+    x, layer = normal(1, 4, 6, 6).requires_grad_(True), nn.Conv2d(4, 3, 3, bias=False).double().requires_grad_(False)
+    plain = type(layer(x).grad_fn)
+    with LinearLayers():
+        replaced = type(layer(x).grad_fn)
+    assert plain is type(layer(x).grad_fn)
+    assert replaced is not plain
+
+
+def test_the_derivative_of_a_product_computes_no_weight_gradient():
+    x, weight = normal(1, 4, 6, 6), normal(3, 4, 3, 3, seed=1)
+    with LinearLayers(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        products(lambda z: torch.conv2d(z, weight), x)
+    counts = {event.key: event.count for event in profile.key_averages()}
+    assert counts["aten::convolution_backward"] == 1  # the transpose; its derivative is a convolution again
+    assert counts["aten::convolution"] == 2

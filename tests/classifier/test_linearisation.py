@@ -1,0 +1,176 @@
+"""Jacobian products from one forward pass: dense Jacobians, exact pass counts, the three scores."""
+
+import pytest
+import torch
+from small_networks import CLASSES, NETWORKS, dense_jacobian, jvp, network, normal, problem, vjp
+from torch import nn
+
+from fringe import Classifier
+
+
+class Spy(nn.Module):
+    """Counts the rows that pass through it."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.calls, self.rows = model, 0, 0
+
+    def forward(self, x):
+        self.calls += 1
+        self.rows += x.shape[0]
+        return self.model(x)
+
+
+@pytest.fixture(params=NETWORKS, scope="module")
+def case(request):
+    return problem(request.param)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+class TestProducts:
+    def test_are_those_of_the_dense_jacobian(self, case, frozen):
+        case.model.requires_grad_(not frozen)
+        classifier = Classifier(case.model)
+        point = classifier.linearise(case.x)
+        assert torch.allclose(point.value, case.model(case.x), rtol=1e-12, atol=1e-12)
+        for seed in range(3):
+            u, v = normal(3, CLASSES, seed=seed), normal(*case.x.shape, seed=seed)
+            assert torch.allclose(point.vjp(u), vjp(case.jacobian, u), rtol=1e-10, atol=1e-12)
+            assert torch.allclose(point.jvp(v), jvp(case.jacobian, v), rtol=1e-10, atol=1e-12)
+        assert classifier.jvp_mode == "retained"
+
+    def test_a_jvp_may_come_first(self, case, frozen):
+        case.model.requires_grad_(not frozen)
+        v = normal(*case.x.shape, seed=7)
+        product = Classifier(case.model).linearise(case.x).jvp(v)
+        assert torch.allclose(product, jvp(case.jacobian, v), rtol=1e-10, atol=1e-12)
+
+    def test_forward_mode_gives_the_same(self, case, frozen):
+        case.model.requires_grad_(not frozen)
+        classifier = Classifier(case.model)
+        classifier.jvp_mode = "forward"
+        u, v = normal(3, CLASSES), normal(*case.x.shape)
+        point = classifier.linearise(case.x)
+        assert torch.allclose(point.vjp(u), vjp(case.jacobian, u), rtol=1e-10, atol=1e-12)
+        assert torch.allclose(point.jvp(v), jvp(case.jacobian, v), rtol=1e-10, atol=1e-12)
+
+    def test_are_adjoint_in_float32(self, case, frozen):
+        model = network(case.name, torch.float32).requires_grad_(not frozen)
+        point = Classifier(model).linearise(case.x.float())
+        u, v = normal(3, CLASSES, dtype=torch.float32), normal(*case.x.shape, dtype=torch.float32)
+        left, right = (u * point.jvp(v)).sum(), (point.vjp(u) * v).sum()
+        assert abs(left - right) <= 1e-5 * (u.norm() * point.jvp(v).norm() + point.vjp(u).norm() * v.norm())
+
+
+class TestPasses:
+    def count(self, classifier, spy):
+        passes = classifier.passes
+        return (passes.forward, passes.jvp, passes.vjp), (spy.calls, spy.rows)
+
+    def linearised(self):
+        spy = Spy(network("reused module")).eval()
+        classifier = Classifier(spy)
+        return spy, classifier, classifier.linearise(normal(3, 3, 6, 6))
+
+    def test_one_forward_serves_a_vjp_and_five_jvps(self):
+        spy, classifier, point = self.linearised()
+        point.vjp(normal(3, CLASSES))
+        for seed in range(5):
+            point.jvp(normal(3, 3, 6, 6, seed=seed))
+        assert self.count(classifier, spy) == ((3, 15, 3), (1, 3))
+
+    def test_a_jvp_that_comes_first_costs_one_vjp_once(self):
+        spy, classifier, point = self.linearised()
+        point.jvp(normal(3, 3, 6, 6))
+        point.jvp(normal(3, 3, 6, 6))
+        assert self.count(classifier, spy) == ((3, 6, 3), (1, 3))
+
+    def test_forward_mode_costs_a_forward_each(self):
+        spy = Spy(network("reused module")).eval()
+        classifier = Classifier(spy)
+        classifier.jvp_mode = "forward"
+        point = classifier.linearise(normal(3, 3, 6, 6))
+        point.vjp(normal(3, CLASSES))
+        for seed in range(5):
+            point.jvp(normal(3, 3, 6, 6, seed=seed))
+        assert self.count(classifier, spy) == ((18, 15, 3), (6, 18))
+
+    @pytest.mark.parametrize("batch_size", [1, 2, 7, "auto"])
+    def test_a_score_gradient_costs_one_forward_and_one_vjp_an_image(self, batch_size):
+        spy = Spy(network("reused module")).eval()
+        classifier = Classifier(spy, batch_size=batch_size)
+        classifier.score_gradient(normal(7, 3, 6, 6), torch.arange(7) % CLASSES)
+        calls = {1: 7, 2: 4, 7: 1, "auto": 1}[batch_size]
+        assert self.count(classifier, spy) == ((7, 0, 7), (calls, 7))
+
+    def test_logits_cost_a_forward_an_image_and_since_subtracts(self):
+        spy = Spy(network("reused module")).eval()
+        classifier = Classifier(spy)
+        classifier.logits(normal(4, 3, 6, 6))
+        before = type(classifier.passes)(**vars(classifier.passes))
+        classifier.score_gradient(normal(2, 3, 6, 6), torch.tensor([0, 1]))
+        spent = classifier.passes.since(before)
+        assert (spent.forward, spent.jvp, spent.vjp) == (2, 0, 2)
+        assert spy.rows == 6
+
+
+SCORES = {
+    "logit": lambda logits: logits,
+    "log_probability": lambda logits: logits.log_softmax(1),
+    "probability": lambda logits: logits.softmax(1),
+}
+
+
+@pytest.mark.parametrize("kind", SCORES)
+class TestScores:
+    def test_gradient_equals_autograd(self, kind):
+        model, x, target = network("convolutions with batch normalisation"), normal(3, 3, 8, 8), torch.tensor([4, 0, 2])
+        leaf = x.clone().requires_grad_(True)
+        expected = SCORES[kind](model(leaf))[range(3), target]
+        (gradient,) = torch.autograd.grad(expected.sum(), leaf)
+        found, found_gradient = Classifier(model, score=kind).score_gradient(x, target)
+        assert torch.allclose(found, expected, rtol=1e-12)
+        assert torch.allclose(found_gradient, gradient, rtol=1e-10, atol=1e-13)
+
+    @pytest.mark.parametrize("spread", [0.0, 1.0, 300.0])
+    def test_cotangent_is_the_gradient_in_the_logits(self, kind, spread):
+        logits, target = (spread * normal(4, CLASSES)).requires_grad_(True), torch.tensor([0, 1, 4, 4])
+        classifier = Classifier(nn.Identity(), score=kind)
+        (expected,) = torch.autograd.grad(classifier.score(logits, target).sum(), logits)
+        assert torch.allclose(classifier.score_cotangent(logits.detach(), target), expected, rtol=1e-12, atol=1e-15)
+
+    def test_an_image_does_not_depend_on_its_batch(self, kind):
+        classifier = Classifier(network("attention"), score=kind, batch_size=2)
+        x, target = normal(5, 4, 8), torch.arange(5)
+        values, gradients = classifier.score_gradient(x, target)
+        for i in range(5):
+            value, gradient = classifier.score_gradient(x[i : i + 1], target[i : i + 1])
+            assert torch.allclose(value[0], values[i], rtol=1e-12)
+            assert torch.allclose(gradient[0], gradients[i], rtol=1e-10, atol=1e-14)
+
+
+def test_an_unknown_score_names_the_three():
+    with pytest.raises(ValueError, match="score: got 'margin', expected one of logit, log_probability, probability"):
+        Classifier(nn.Identity(), score="margin")
+
+
+def test_a_model_that_cannot_be_called_is_named():
+    with pytest.raises(ValueError, match="model: expected a module or callable, got dict"):
+        Classifier({"weights": 1})
+
+
+def test_integer_inputs_are_told_what_to_do():
+    with pytest.raises(
+        ValueError, match=r"inputs: got dtype torch\.uint8, expected floating point \(scale and normalise"
+    ):
+        Classifier(nn.Identity()).logits(torch.zeros(2, 3, dtype=torch.uint8))
+
+
+def test_non_contiguous_and_channels_last_inputs_are_the_same_inputs():
+    model, x = network("convolutions with batch normalisation"), normal(3, 3, 8, 8)
+    u, v = normal(3, CLASSES), normal(3, 3, 8, 8)
+    expected = dense_jacobian(model, x)
+    for other in (x.to(memory_format=torch.channels_last), x.transpose(2, 3).contiguous().transpose(2, 3)):
+        point = Classifier(model).linearise(other)
+        assert torch.allclose(point.vjp(u), vjp(expected, u), rtol=1e-10, atol=1e-12)
+        assert torch.allclose(point.jvp(v), jvp(expected, v), rtol=1e-10, atol=1e-12)

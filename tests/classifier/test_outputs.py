@@ -1,0 +1,148 @@
+"""Whatever a model returns, read as logits or refused with a message that helps."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from small_networks import normal
+from torch import nn
+
+from fringe import Classifier, ModelOutputError, TwoClass
+from fringe._outputs import as_logits
+
+LOGITS = normal(3, 5)
+FEATURES = normal(3, 4, 6, 6)
+
+
+@dataclass
+class Output:
+    logits: torch.Tensor
+    hidden: list = field(default_factory=list)
+
+
+class Inception(NamedTuple):
+    logits: torch.Tensor
+    aux_logits: torch.Tensor
+
+
+READABLE = {
+    "tensor": LOGITS,
+    "tuple": (LOGITS, normal(3, 5, seed=1)),
+    "tuple with features": (FEATURES, LOGITS),
+    "list": [LOGITS],
+    "named tuple": Inception(LOGITS, normal(3, 5, seed=1)),
+    "dict with logits": {"loss": normal(3, 7), "logits": LOGITS},
+    "dict of one matrix": {
+        "features": FEATURES,
+        "out": LOGITS,
+        "count": 3,
+        "labels": torch.zeros(3, 5, dtype=torch.long),
+    },
+    "dataclass": Output(LOGITS),
+    "object": SimpleNamespace(logits=LOGITS),
+}
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_logits_are_found(name):
+    assert torch.equal(as_logits(READABLE[name], 3, "auto"), LOGITS)
+    assert torch.equal(Classifier(lambda x: READABLE[name]).logits(torch.zeros(3, 2)), LOGITS)
+
+
+REFUSED = {
+    "ambiguous dict": (
+        {"coarse": normal(3, 7), "fine": LOGITS},
+        r"cannot tell which part .* \(coarse: tensor \(3, 7\) torch.float64, fine: tensor \(3, 5\) torch.float64\)",
+    ),
+    "dict without a matrix": ({"features": FEATURES}, r"features: tensor \(3, 4, 6, 6\) torch.float64"),
+    "dict whose logits are no tensor": ({"logits": [1.0, 2.0]}, r"cannot tell which part .*\(logits: list\)"),
+    "empty tuple": ((), r"cannot tell which part of its output holds the logits \(tuple\)"),
+    "object without logits": (SimpleNamespace(scores=LOGITS), r"cannot tell .* \(SimpleNamespace\)"),
+    "nothing": (None, r"cannot tell .* \(NoneType\)"),
+    "4-D map": (normal(3, 5, 4, 4), r"shape \(3, 5, 4, 4\) for 3 images; expected logits \(3, C\)"),
+    "other batch": (normal(2, 5), r"shape \(2, 5\) for 3 images; expected logits \(3, C\)"),
+    "no class": (normal(3, 0), r"shape \(3, 0\) for 3 images; expected logits \(3, C\)"),
+    "one column": (normal(3, 1), r"shape \(3, 1\) .*entropy of one class is always zero.*fringe.TwoClass\(model\)"),
+    "one number an image": (normal(3), r"shape \(3,\) .*fringe.TwoClass\(model\)"),
+    "float16": (LOGITS.half(), r"dtype torch.float16; expected float32 or float64"),
+    "bfloat16": (LOGITS.bfloat16(), r"dtype torch.bfloat16; .* pass a torch.nn.Module .* or wrap the callable"),
+    "integers": (torch.ones(3, 5, dtype=torch.long), r"dtype torch.int64; expected float32 or float64"),
+    "probabilities": (
+        LOGITS.softmax(1),
+        r"look like probabilities, not logits.*output='probabilities'.*output='logits'",
+    ),
+    "float32 probabilities of many": (
+        20 * normal(2, 21000, dtype=torch.float32).softmax(1) / 20,
+        "look like probabilities",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_rest_is_refused_with_what_came(name):
+    output, message = REFUSED[name]
+    batch = 2 if "many" in name else 3
+    with pytest.raises(ModelOutputError, match=message):
+        as_logits(output, batch, "auto")
+
+
+class TestProbabilities:
+    def test_are_explained_by_their_logarithm(self):
+        p = LOGITS.softmax(1)
+        found = as_logits(p, 3, "probabilities")
+        assert torch.allclose(found, LOGITS.log_softmax(1), rtol=1e-13)
+        assert torch.allclose(found.softmax(1), p, rtol=1e-13)
+
+    def test_that_are_zero_stay_finite(self):
+        found = as_logits(torch.tensor([[0.0, 1.0]]), 1, "probabilities")
+        assert found[0, 0].item() == pytest.approx(-126 * 0.6931472, rel=1e-6)
+        assert found[0, 1] == 0
+
+    def test_that_are_promised_but_negative_are_refused(self):
+        with pytest.raises(
+            ModelOutputError, match=r"'probabilities' was promised, but some of its outputs are negative"
+        ):
+            as_logits(LOGITS, 3, "probabilities")
+
+    def test_may_be_declared_logits(self):
+        p = LOGITS.softmax(1)
+        assert as_logits(p, 3, "logits") is p
+
+    def test_must_fill_every_row_to_be_suspected(self):
+        mixed = torch.cat([LOGITS.softmax(1), LOGITS])
+        assert as_logits(mixed, 6, "auto") is mixed
+        assert torch.equal(as_logits(LOGITS.log_softmax(1), 3, "auto"), LOGITS.log_softmax(1))
+
+    def test_have_the_derivatives_of_the_log_softmax(self):
+        head, x, u, v = nn.Linear(4, 5).double(), normal(3, 4), normal(3, 5), normal(3, 4, seed=1)
+        point = Classifier(lambda z: head(z).softmax(1), output="probabilities").linearise(x)
+        expected, pullback = torch.func.vjp(lambda z: head(z).log_softmax(1), x)
+        assert torch.allclose(point.value, expected, rtol=1e-12)
+        assert torch.allclose(point.vjp(u), pullback(u)[0], rtol=1e-10)
+        pushed = torch.func.jvp(lambda z: head(z).log_softmax(1), (x,), (v,))[1]
+        assert torch.allclose(point.jvp(v), pushed, rtol=1e-10)
+
+
+class TestTwoClass:
+    @pytest.mark.parametrize("squeeze", [False, True])
+    def test_softmax_is_the_sigmoid_and_its_rest(self, squeeze):
+        head, x = nn.Linear(4, 1).double(), 20 * normal(6, 4)
+        model = (lambda z: head(z)[:, 0]) if squeeze else head
+        logits = Classifier(TwoClass(model)).logits(x)
+        s = torch.sigmoid(head(x))
+        assert torch.allclose(logits.softmax(1), torch.cat([torch.sigmoid(-head(x)), s], 1), rtol=1e-12)
+        assert torch.equal(logits[:, 0], torch.zeros(6, dtype=torch.float64))
+
+    def test_gradient_of_yes_is_that_of_the_sigmoid(self):
+        head, x = nn.Linear(4, 1).double(), normal(6, 4)
+        leaf = x.clone().requires_grad_(True)
+        (expected,) = torch.autograd.grad(torch.sigmoid(head(leaf)).sum(), leaf)
+        ones = torch.ones(6, dtype=torch.long)
+        found = Classifier(TwoClass(head).eval(), score="probability").score_gradient(x, ones)
+        assert torch.allclose(found[1], expected, rtol=1e-10)
+        (expected,) = torch.autograd.grad(-F.softplus(head(leaf)).sum(), leaf)
+        found = Classifier(TwoClass(head).eval(), score="log_probability").score_gradient(x, 0 * ones)
+        assert torch.allclose(found[1], expected, rtol=1e-10)

@@ -1,0 +1,243 @@
+"""``fringe explain`` from the outside: exit codes, files, and numbers equal to the library's."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+import fringe
+from fringe.cli import explaining, gather
+from fringe.cli.app import app
+from fringe.cli.folder import ResultFolder
+from fringe.data import find_inputs
+from fringe.models import load_model
+
+QUICK = ("--set", "tau=0.02", "--set", "cg_iterations=4")
+FILES = {"overlay.png", "signed.png", "trajectory.png", "profile.png", "attribution.safetensors", "explanation.json"}
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["explain", *map(str, arguments)])
+
+
+def quick(out, *arguments):
+    return run(*arguments, "--out", out, *QUICK, "--no-figures")
+
+
+def read(path: Path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def grey(path: Path, size=(8, 8), value=None):
+    pixels = np.random.default_rng(len(path.name)).integers(0, 255, size[::-1], dtype=np.uint8)
+    Image.fromarray(pixels if value is None else np.full(size[::-1], value, np.uint8)).save(path)
+    return path
+
+
+def test_a_run_writes_what_the_library_computes(tmp_path):
+    result = run("embedded:digits:3:5", "--out", tmp_path / "out", *QUICK, "--json")
+    assert result.exit_code == 0
+    printed = json.loads(result.stdout)
+    assert printed == read(tmp_path / "out" / "summary.json")
+    assert printed["complete"]
+    assert printed["counts"] == {"inputs": 2, "explained": 2, "failed": 0, "verdicts": printed["counts"]["verdicts"]}
+
+    loaded = load_model("embedded:digits")
+    recipe = loaded.preprocessing
+    images = [ref.open(channels=1).image for ref in find_inputs(["embedded:digits:3:5"])]
+    x = torch.stack([recipe.normalise(recipe.pixels(image)) for image in images])
+    direct = fringe.attribute(loaded.module, x, method=fringe.FRInGe(tau=0.02, cg_iterations=4))
+    for row, entry in enumerate(printed["inputs"]):
+        folder = tmp_path / "out" / entry["folder"]
+        assert {file.name for file in folder.iterdir()} == FILES
+        tensors = load_file(folder / "attribution.safetensors")
+        assert torch.equal(tensors["values"], direct.values[row])
+        assert torch.equal(tensors["input"], x[row])
+        assert entry["completeness_residual"] == float(direct.completeness_residual[row])
+        assert entry["verdict"] == direct.verdict[row]
+        full = read(folder / "explanation.json")
+        assert {key: full[key] for key in entry if key != "folder"} == {k: v for k, v in entry.items() if k != "folder"}
+        assert full["diagnostics"]["endpoint_kl"] == float(direct.diagnostics["endpoint_kl"][row])
+        assert full["model"]["digest"] == loaded.digest
+        assert full["settings"]["tau"] == 0.02
+        assert len(full["top"]) == 5
+    for picture in (tmp_path / "out").rglob("*.png"):
+        with Image.open(picture) as image:
+            assert min(image.size) > 200
+
+
+def test_a_broken_image_does_not_stop_the_good_ones(tmp_path):
+    good, broken = grey(tmp_path / "7_good.png"), tmp_path / "broken.png"
+    broken.write_bytes(good.read_bytes()[:40])
+    result = quick(tmp_path / "out", broken, good, tmp_path / "absent.png")
+    assert result.exit_code == 3
+    assert "broken.png" in result.stderr
+    assert "absent.png" in result.stderr
+    assert "Traceback" not in result.stderr
+    first, second, third = read(tmp_path / "out" / "summary.json")["inputs"]
+    assert "broken.png" in first["error"]
+    assert "absent.png" in third["error"]
+    assert (second["id"], second["label"]) == ("7_good", 7)
+    record = read(tmp_path / "out" / "7_good" / "explanation.json")
+    assert record["sha256"] == hashlib.sha256(good.read_bytes()).hexdigest()
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["7_good", "summary.json"]
+
+
+def test_nothing_done_is_exit_code_1(tmp_path):
+    (tmp_path / "empty.png").touch()
+    for source in ("empty.png", "absent.png"):
+        result = quick(tmp_path / "out", tmp_path / source)
+        assert result.exit_code == 1
+        assert result.stderr.startswith("error: ")
+        assert source in result.stderr
+
+
+def test_logits_that_are_not_finite_fail_their_image_only(tmp_path):
+    model = tmp_path / "moody.py"
+    model.write_text(
+        "import torch\n"
+        "class Moody(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        mean = x.mean((1, 2, 3))\n"
+        "        bad = torch.where(mean > 0.9, torch.nan, 0.0)\n"
+        "        return torch.stack([x[:, 0, 0, 0] + bad, x[:, 0, 1, 1] * 2, mean], 1)\n"
+        "def moody():\n"
+        "    return Moody()\n"
+    )
+    images = [grey(tmp_path / "white.png", value=255), grey(tmp_path / "fine.png")]
+    arguments = (*images, "--model", f"{model}:moody", "--preprocessing", "unit,channels=1")
+    assert quick(tmp_path / "out", *arguments).exit_code == 2
+    result = quick(tmp_path / "out", *arguments, "--trust-code")
+    assert result.exit_code == 3
+    white, fine = read(tmp_path / "out" / "summary.json")["inputs"]
+    assert "NaN" in white["error"]
+    assert fine["folder"] == "fine"
+
+
+def test_a_model_that_cannot_decide_gets_an_empty_map_with_its_pictures(tmp_path):
+    model = tmp_path / "flat.py"
+    model.write_text(
+        "import torch\n"
+        "class Flat(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return 0 * x.flatten(1)[:, :3]\n"
+        "def flat():\n"
+        "    return Flat()\n"
+    )
+    options = ("--model", f"{model}:flat", "--trust-code", "--preprocessing", "unit,channels=1")
+    result = run(grey(tmp_path / "a.png"), "--out", tmp_path / "out", *options)
+    assert result.exit_code == 0
+    (entry,) = read(tmp_path / "out" / "summary.json")["inputs"]
+    assert (entry["verdict"], entry["steps"], entry["completeness_gap"]) == ("at_reference", 0, 0.0)
+    assert {file.name for file in (tmp_path / "out" / "a").iterdir()} == FILES - {"profile.png"}
+    assert not load_file(tmp_path / "out" / "a" / "attribution.safetensors")["values"].any()
+
+
+def test_sizes_are_grouped_and_the_order_is_kept(tmp_path):
+    sizes = {"a": (16, 16), "b": (24, 16), "c": (16, 16), "d": (4, 4), "e": (24, 16)}
+    paths = [grey(tmp_path / f"{name}.png", size) for name, size in sizes.items()]
+    result = quick(tmp_path / "out", *paths, "--preprocessing", "channels=1,mean=0.3,std=0.35")
+    assert result.exit_code == 3
+    entries = read(tmp_path / "out" / "summary.json")["inputs"]
+    assert [entry["id"] for entry in entries] == list(sizes)
+    assert "cannot take an input of shape (1, 4, 4)" in entries[3]["error"]
+    for name in "abce":
+        width, height = sizes[name]
+        tensors = load_file(tmp_path / "out" / name / "attribution.safetensors")
+        assert tensors["values"].shape == (1, height, width)
+        stored = np.asarray(Image.open(tmp_path / f"{name}.png"), dtype=np.float32)[None] / 255
+        np.testing.assert_allclose(tensors["input"].numpy(), (stored - 0.3) / 0.35, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--model", "embedded:digit"), "did you mean digits"),
+        (("--model", "network.py:make"), "--trust-code"),
+        (("--method", "fringes"), "did you mean 'fringe'"),
+        (("--preset", "resnet19"), "did you mean 'resnet18'"),
+        (("--set", "taau=1"), "did you mean 'tau'"),
+        (("--preprocessing", "resise=8"), "resize"),
+        (("--target", "cat"), "--target"),
+        (("--target", "10"), "class 10 does not exist"),
+        (("--batch-size", "none"), "--batch-size"),
+        (("--device", "abacus"), "abacus"),
+        (("--classes", "/nowhere/names"), "--classes"),
+        (("--score", "entropy"), "entropy"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2_and_one_line(tmp_path, arguments, message):
+    result = quick(tmp_path / "out", "embedded:digits:0", *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "out" / "digits-0000").exists()
+
+
+def test_a_list_of_names_of_the_wrong_length_is_refused(tmp_path):
+    (tmp_path / "names").write_text("a\nb\n")
+    result = quick(tmp_path / "out", "embedded:digits:0", "--classes", tmp_path / "names")
+    assert result.exit_code == 2
+    assert "got 2 for a model of 10 classes" in result.stderr
+
+
+def test_other_peoples_files_are_safe(tmp_path):
+    theirs = tmp_path / "digits-0000" / "thesis.txt"
+    theirs.parent.mkdir()
+    theirs.write_text("years of work")
+    refused = quick(tmp_path, "embedded:digits:0")
+    assert refused.exit_code == 2
+    assert "--overwrite" in refused.stderr
+    result = quick(tmp_path, "embedded:digits:0:2", "--overwrite")
+    assert result.exit_code == 3
+    assert "is no result of this command" in result.stderr
+    assert theirs.read_text() == "years of work"
+    assert (tmp_path / "digits-0001" / "explanation.json").is_file()
+
+
+def test_a_second_run_replaces_its_own_results(tmp_path):
+    assert quick(tmp_path / "out", "embedded:digits:0").exit_code == 0
+    stale = tmp_path / "out" / "digits-0000" / "stale.png"
+    stale.touch()
+    assert quick(tmp_path / "out", "embedded:digits:0", "--seed", "1").exit_code == 0
+    assert not stale.exists()
+    assert read(tmp_path / "out" / "digits-0000" / "explanation.json")["seed"] == 1
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path):
+    folder = ResultFolder(tmp_path / "out", overwrite=False)
+
+    def half(path: Path) -> None:
+        (path / "overlay.png").touch()
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        folder.write("cat", half)
+    assert list((tmp_path / "out").iterdir()) == []
+    assert folder.name_of("Summary.json") == "Summary.json_"
+
+
+def test_an_interrupted_run_keeps_what_it_finished(tmp_path, monkeypatch):
+    real = explaining.Explainer.explain
+    calls = iter([False, True])
+
+    def explain(self, chunk):
+        if next(calls):
+            raise KeyboardInterrupt
+        return real(self, chunk)
+
+    monkeypatch.setattr(gather, "CHUNK_IMAGES", 1)
+    monkeypatch.setattr(explaining.Explainer, "explain", explain)
+    result = quick(tmp_path / "out", "embedded:digits:0:3")
+    assert result.exit_code == 130
+    assert "1 finished" in result.stderr
+    summary = read(tmp_path / "out" / "summary.json")
+    assert not summary["complete"]
+    assert [entry["folder"] for entry in summary["inputs"]] == ["digits-0000"]
+    assert (tmp_path / "out" / "digits-0000" / "explanation.json").is_file()

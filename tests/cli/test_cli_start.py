@@ -1,0 +1,65 @@
+"""What starts fast, and the commands that only list."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import fringe
+from fringe import FRInGe
+from fringe.cli.app import app
+
+SOURCE = Path(fringe.__file__).parents[1]
+HEAVY = "{'torch', 'matplotlib', 'safetensors', 'PIL', 'numpy'}"
+HELP = f"""
+from typer.testing import CliRunner
+from fringe.cli.app import app
+for arguments in (["--help"], ["explain", "--help"]):
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0 and "explain" in result.stdout, result.output
+print(sorted(set(sys.modules) & {HEAVY}))
+"""
+ROOMS_ONLY = "import types; sys.modules['fringe'] = types.ModuleType('fringe'); sys.modules['fringe'].__path__ = [{!r}]"
+
+
+@pytest.mark.parametrize("before", [ROOMS_ONLY.format(str(SOURCE / "fringe")), "import fringe"], ids=["cli", "package"])
+def test_help_loads_nothing_heavy(before):
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys\n{before}\n{HELP}"], capture_output=True, text=True, env=environment
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def listing(name):
+    result = CliRunner().invoke(app, [name, "--json"])
+    assert result.exit_code == 0
+    assert CliRunner().invoke(app, [name]).exit_code == 0
+    return json.loads(result.stdout)[name]
+
+
+def test_methods_lists_every_field_with_its_default():
+    method = next(m for m in listing("methods") if m["name"] == "fringe")
+    settings = {field["name"]: field for field in method["settings"]}
+    assert FRInGe(**{name: field["default"] for name, field in settings.items()}) == FRInGe()
+    assert (settings["tau"]["low"], settings["tau"]["high"]) == (3e-4, 1e-2)
+    assert all(field["help"] for field in settings.values())
+
+
+def test_presets_lists_the_papers_eighteen_settings():
+    found = listing("presets")
+    assert len(found) == 18
+    for row in found:
+        assert FRInGe(**row["settings"]) == FRInGe.preset(row["model"], row["variant"])
+
+
+def test_models_lists_every_family():
+    assert [row["family"] for row in listing("models")][:2] == ["embedded", "torchvision"]
+
+
+def test_version():
+    assert CliRunner().invoke(app, ["--version"]).stdout == f"fringe {fringe.__version__}\n"

@@ -1,0 +1,35 @@
+"""What every room's tests share: one thread, reproducible property tests, and where real models and images lie."""
+
+import os
+from pathlib import Path
+
+import hypothesis
+import pytest
+import torch
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SHARED = Path(os.environ.get("FRINGE_SHARED", REPOSITORY.parent / "shared"))
+
+hypothesis.settings.register_profile("fringe", deadline=None, derandomize=True, database=None, print_blob=False)
+hypothesis.settings.load_profile("fringe")
+
+
+def pytest_configure(config):
+    torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(config, items):
+    if SHARED.is_dir():
+        return
+    skip = pytest.mark.skip(reason=f"no real models and images at FRINGE_SHARED={SHARED}")
+    for item in items:
+        if "shared" in item.keywords:
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def shared():
+    """The folder of real models and images; a test that asks for it is skipped where it is absent."""
+    if not SHARED.is_dir():
+        pytest.skip(f"no real models and images at FRINGE_SHARED={SHARED}")
+    return SHARED

@@ -1,0 +1,81 @@
+"""The engine against the printed algorithm, on a real network and real images."""
+
+import dataclasses
+
+import pytest
+import torch
+import transcription
+from real import cifar
+
+import fringe
+from fringe.paths.direction import StepSolver
+
+pytestmark = pytest.mark.shared
+
+
+def paper(name: str, **changes: object) -> fringe.FRInGe:
+    """A preset of the paper (K = 20, warm start, blur) on a path coarse enough for a test."""
+    return dataclasses.replace(fringe.FRInGe.preset(name), **{"tau": 1e-2, **changes})
+
+
+def literal(method: fringe.FRInGe, solver: str = "krylov") -> transcription.Settings:
+    names = [f.name for f in dataclasses.fields(transcription.Settings) if f.name != "solver"]
+    return transcription.Settings(**{name: getattr(method, name) for name in names}, solver=solver)
+
+
+def distance(found: torch.Tensor, expected: torch.Tensor) -> tuple[float, float]:
+    """Relative difference and cosine."""
+    relative = ((found - expected).norm() / expected.norm()).item()
+    return relative, torch.cosine_similarity(found.flatten(), expected.flatten(), dim=0).item()
+
+
+@pytest.mark.parametrize(
+    "method",
+    [paper("resnet50"), paper("resnet18"), paper("inception_v3", waypoint="current"), paper("vgg19", warm_start=False)],
+    ids=["resnet50", "resnet18", "inception_v3 printed waypoint", "vgg19 cold start"],
+)
+def test_whole_path_in_float64(method):
+    model, x = cifar("cifar_resnet20", 2, torch.float64)
+    found = fringe.attribute(model, x, method=method)
+    for i in range(2):
+        expected, _ = transcription.explain(model, x[i : i + 1], int(found.target[i]), literal(method))
+        relative, cosine = distance(found.values[i], expected[0])
+        assert relative < 1e-8
+        assert cosine > 1 - 1e-12
+
+
+def test_textbook_recurrence_in_float64():
+    """With few iterations rounding has no time to grow, and the printed recurrence itself is met along a whole path."""
+    model, x = cifar("cifar_resnet20", 1, torch.float64)
+    method = paper("resnet50", cg_iterations=5, reorthogonalise=False)
+    found = fringe.attribute(model, x, method=method)
+    expected, _ = transcription.explain(model, x, int(found.target[0]), literal(method, "textbook"))
+    assert distance(found.values[0], expected[0])[0] < 1e-6
+
+
+@pytest.mark.parametrize("name", ["resnet50", "resnet18", "vgg19"])
+def test_every_step_in_float32(name, monkeypatch):
+    """In float32 the comparison is step by step: from the engine's own point and warm start, the same direction.
+
+    Whole float32 paths cannot be compared: the network is piecewise linear, so v jumps where a ReLU flips, and two
+    correct programs part at the first flip (docs/solver.md).
+    """
+    model, x = cifar("cifar_resnet20", 2, torch.float32)
+    method, steps = paper(name), []
+    original = StepSolver.direction
+
+    def spy(self, jacobian, p, cotangent, points, previous):
+        found = original(self, jacobian, p, cotangent, points, previous)
+        steps.append((points.clone(), previous, found.v))
+        return found
+
+    monkeypatch.setattr(StepSolver, "direction", spy)
+    fringe.attribute(model, x[:1], method=method)
+    double = cifar("cifar_resnet20", 2, torch.float64)[0]
+    waypoints = transcription.waypoints(double, x[:1].double(), method.tau)
+    for k, (point, previous, v) in enumerate(steps):
+        warm = None if previous is None else previous.double()
+        expected, _ = transcription.step(double, point.double(), waypoints[k + 1], warm, literal(method))
+        relative, cosine = distance(v.double(), expected)
+        assert cosine > 0.9999, k
+        assert relative < 1e-2, k

@@ -1,0 +1,101 @@
+"""The pullback Fisher metric of a small network, product by product, against the dense J^T S J."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from distributions import EPS
+from torch import Tensor, nn
+
+from fringe.geometry import PullbackFisher
+
+CLASSES, PIXELS = 5, 24
+
+
+@dataclass(frozen=True)
+class DenseJacobian:
+    matrix: Tensor  # (B, C, n)
+
+    def jvp(self, tangent):
+        return (self.matrix @ tangent.flatten(1)[..., None])[..., 0]
+
+    def vjp(self, cotangent):
+        return (self.matrix.mT @ cotangent[..., None])[..., 0].view(-1, 2, 3, 4)
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(0)
+    layers = nn.Conv2d(2, 6, 3, padding=1), nn.SiLU(), nn.Flatten(), nn.Linear(72, CLASSES)
+    return nn.Sequential(*layers).double().requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def metric(network):
+    """The operator at three points, and its dense matrices (3, n, n)."""
+    x = normal(3, 2, 3, 4)
+    j = torch.func.vmap(torch.func.jacrev(lambda z: network(z[None])[0]))(x).flatten(2)
+    p = (5 * network(x)).softmax(-1)
+    s = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+    return PullbackFisher(DenseJacobian(j), p), j.mT @ s @ j
+
+
+def matrix_of(operator, batch):
+    units = torch.eye(PIXELS, dtype=torch.float64).view(PIXELS, 1, 2, 3, 4).expand(-1, batch, -1, -1, -1)
+    return torch.stack([operator.matvec(e).flatten(1) for e in units], dim=2)
+
+
+def test_equals_the_dense_product(metric):
+    operator, dense = metric
+    v = normal(3, 2, 3, 4, seed=1)
+    expected = (dense @ v.flatten(1)[..., None])[..., 0].view_as(v)
+    assert (operator.matvec(v) - expected).abs().max() <= 1e-12 * expected.abs().max()
+
+
+def test_is_symmetric_and_positive_semidefinite(metric):
+    operator, dense = metric
+    size = torch.linalg.matrix_norm(dense, 2)
+    for seed in range(20):
+        u, v = normal(3, 2, 3, 4, seed=2 * seed), normal(3, 2, 3, 4, seed=2 * seed + 1)
+        left, right = (u * operator.matvec(v)).flatten(1).sum(1), (operator.matvec(u) * v).flatten(1).sum(1)
+        norms = size * u.flatten(1).norm(dim=1) * v.flatten(1).norm(dim=1)
+        assert ((left - right).abs() <= 100 * EPS * norms).all()
+        assert ((v * operator.matvec(v)).flatten(1).sum(1) >= -100 * EPS * norms).all()
+
+
+def test_has_rank_one_less_than_the_classes(metric):
+    operator, _ = metric
+    values = torch.linalg.svdvals(matrix_of(operator, 3))
+    assert (values[:, CLASSES - 1] <= 100 * EPS * values[:, 0]).all()
+    assert (values[:, CLASSES - 2] > 1e-6 * values[:, 0]).all()
+
+
+def test_is_the_expected_outer_product_of_score_gradients(metric):
+    # the definition of the Fisher information: E_c [grad log p_c grad log p_c^T]
+    operator, _ = metric
+    j, p = operator.jacobian.matrix, operator.probabilities
+    scores = j - torch.einsum("bc,bcn->bn", p, j)[:, None]
+    expected = torch.einsum("bc,bcm,bcn->bmn", p, scores, scores)
+    assert (matrix_of(operator, 3) - expected).abs().max() <= 1e-12 * expected.abs().max()
+
+
+def test_in_float32_with_float64_probabilities_is_symmetric(metric):
+    operator, _ = metric
+    single = PullbackFisher(DenseJacobian(operator.jacobian.matrix.float()), operator.probabilities)
+    for seed in range(20):
+        u, v = normal(3, 2, 3, 4, seed=2 * seed).float(), normal(3, 2, 3, 4, seed=2 * seed + 1).float()
+        product = single.matvec(v)
+        assert product.dtype == torch.float32
+        left, right = (u * product).flatten(1).sum(1), (single.matvec(u) * v).flatten(1).sum(1)
+        assert ((left - right).abs() <= 1e-5 * u.flatten(1).norm(dim=1) * product.flatten(1).norm(dim=1)).all()
+
+
+def test_vanishes_at_a_vertex(metric):
+    operator, _ = metric
+    vertex = torch.eye(CLASSES, dtype=torch.float64)[[0, 1, 2]]
+    product = PullbackFisher(operator.jacobian, vertex).matvec(normal(3, 2, 3, 4))
+    assert torch.equal(product, torch.zeros_like(product))
