@@ -20,9 +20,9 @@ def as_logits(output: Any, batch: int, kind: OutputKind) -> Tensor:
     logits = _select(output)
     if tuple(logits.shape) in ((batch, 1), (batch,)):
         raise ModelOutputError(
-            f"model: its output has shape {tuple(logits.shape)} for {batch} images: one number an image, and the "
-            "entropy of one class is always zero. For a sigmoid head wrap it as fringe.TwoClass(model), which explains the "
-            "classes (no, yes) with logits (0, z)"
+            f"model: its output has shape {tuple(logits.shape)}, one number for each of {batch} images, and the "
+            "entropy of one class is always zero. For a sigmoid head wrap it as fringe.TwoClass(model), which "
+            "explains the classes (no, yes) with logits (0, z)"
         )
     if logits.dim() != 2 or logits.shape[0] != batch or logits.shape[1] == 0:
         raise ModelOutputError(

@@ -113,7 +113,7 @@ class TestCustomFunctions:
         ids=["detached", "clipped", "signs"],
     )
     def test_with_a_backward_that_is_not_linear_are_refused(self, backward):
-        with pytest.raises(NotDifferentiableError, match=r"derivatives disagree \(<u, Jv> = .*, <J'u, v> = "):
+        with pytest.raises(NotDifferentiableError, match=r"derivatives disagree|neither differentiating its backward"):
             verify(model_of(operation(backward)))
 
     @pytest.mark.parametrize(
@@ -152,6 +152,14 @@ class TestOperations:
         with pytest.raises(torch.OutOfMemoryError):
             classifier.linearise(X).jvp(X)
         assert classifier.jvp_mode == "retained"
+
+
+@pytest.mark.xfail(strict=True, reason="a wrong tangent is taken for a missing second derivative")
+def test_a_tangent_of_another_shape_is_not_taken_for_a_missing_derivative():
+    classifier = Classifier(smooth)
+    with pytest.raises(ValueError, match=r"\(1, 3, 2, 1\)"):
+        classifier.linearise(X).jvp(X[..., :1])
+    assert classifier.jvp_mode == "retained"
 
 
 def without_gradient(x):

@@ -83,6 +83,14 @@ class TestConvolutions:
         assert torch.allclose(found, plain, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.xfail(strict=True, reason="the bias is added after the convolution, in another order of rounding")
+def test_biased_convolutions_have_the_same_bits():
+    x, weight, bias = normal(2, 4, 9, 11), normal(7, 4, 3, 3, seed=1), normal(7, seed=2)
+    with LinearLayers():
+        found = torch.conv2d(x, weight, bias, padding=1)
+    assert torch.equal(found, torch.conv2d(x, weight, bias, padding=1))
+
+
 def test_a_bias_that_is_learnt_still_gets_its_gradient():
     x, weight, bias = normal(2, 4, 6, 6), normal(3, 4, 3, 3, seed=1), normal(3, seed=2).requires_grad_(True)
     (plain,) = torch.autograd.grad(torch.conv2d(x, weight, bias).square().sum(), bias)

@@ -65,8 +65,11 @@ REFUSED = {
     "4-D map": (normal(3, 5, 4, 4), r"shape \(3, 5, 4, 4\) for 3 images; expected logits \(3, C\)"),
     "other batch": (normal(2, 5), r"shape \(2, 5\) for 3 images; expected logits \(3, C\)"),
     "no class": (normal(3, 0), r"shape \(3, 0\) for 3 images; expected logits \(3, C\)"),
-    "one column": (normal(3, 1), r"shape \(3, 1\) .*entropy of one class is always zero.*fringe.TwoClass\(model\)"),
-    "one number an image": (normal(3), r"shape \(3,\) .*fringe.TwoClass\(model\)"),
+    "one column": (
+        normal(3, 1),
+        r"shape \(3, 1\), one number .*entropy of one class is always zero.*fringe.TwoClass\(model\)",
+    ),
+    "one number an image": (normal(3), r"shape \(3,\), one number .*fringe.TwoClass\(model\)"),
     "float16": (LOGITS.half(), r"dtype torch.float16; expected float32 or float64"),
     "bfloat16": (LOGITS.bfloat16(), r"dtype torch.bfloat16; .* pass a torch.nn.Module .* or wrap the callable"),
     "integers": (torch.ones(3, 5, dtype=torch.long), r"dtype torch.int64; expected float32 or float64"),

@@ -39,7 +39,7 @@ def test_one_step_equals_dense_solve(preconditioner, damping):
     model, x = Smooth(), inputs(2)
     method = dataclasses.replace(EXACT, damping=damping, preconditioner=preconditioner)
     classifier = fringe.Classifier(model)
-    solver: StepSolver = method.path().step.on(x[0], fisher_norm=True)
+    solver: StepSolver = method.path(128).step.on(x[0], fisher_norm=True)
     with classifier.session(x.device):
         point = classifier.linearise(x)
         log_p = log_probabilities(point.value)

@@ -79,6 +79,13 @@ class TestKL:
         chord = (sqrt_chart(log_p) - sqrt_chart(log_q)).square().sum()
         assert kl(log_p, log_q) >= chord - UNIT
 
+    def test_is_not_made_negative_by_rounding(self):
+        # the true value, about 1e-18, lies under the rounding of the sum
+        base = normal(500, 10)
+        divergence = kl(log_probabilities(base), log_probabilities(base + 1e-9 * normal(500, 10, seed=1)))
+        assert (divergence >= 0).all()
+        assert (divergence <= 10 * EPS).all()
+
     @pytest.mark.parametrize("classes", [2, 10, 1000])
     def test_is_half_the_fisher_form_to_second_order(self, classes):
         base, u = normal(classes), normal(classes, seed=1)

@@ -11,10 +11,10 @@ from fringe.linalg import CGStatus, Identity, Scaled, conjugate_gradient
 
 class Diagonal:
     def __init__(self, values):
-        self.values = torch.as_tensor(values, dtype=torch.float64)
+        self.values = torch.as_tensor(values)
 
     def matvec(self, v):
-        return self.values * v
+        return self.values.to(v.dtype) * v
 
 
 def textbook(a, b, steps):
@@ -252,12 +252,35 @@ class TestNegativeCurvature:
         assert torch.equal(found.x, torch.zeros_like(found.x))
 
 
+def test_an_operator_that_breaks_later_keeps_the_last_sound_iterate():
+    a, b = conditioned(1e3), normal((1, 20), 1)
+
+    class Breaks(Dense):
+        def matvec(self, v):
+            return super().matvec(v) * (torch.nan if self.products > 3 else 1.0)
+
+    found = conjugate_gradient(Breaks(a), b, rtol=1e-10, max_iterations=50)
+    expected = conjugate_gradient(Dense(a), b, rtol=1e-10, max_iterations=3)
+    assert found.status.item() == CGStatus.NON_FINITE
+    assert found.iterations.item() == 3
+    assert torch.equal(found.x, expected.x)
+    assert torch.equal(found.residual, expected.residual)
+
+
 class TestOverflow:
     def test_a_step_that_the_dtype_cannot_hold_is_no_convergence(self):
         b = normal((1, 5), 1, torch.float32)
         found = conjugate_gradient(Scaled(Identity(), 1e-42), b)  # the solution is near 1e42
         assert found.status.item() == CGStatus.NON_FINITE
         assert torch.equal(found.x, torch.zeros_like(b))
+
+    def test_a_later_one_keeps_the_last_sound_iterate(self):
+        b = torch.ones(1, 2, dtype=torch.float32)
+        found = conjugate_gradient(Diagonal(torch.tensor([1.0, 1e-42])), b, rtol=1e-6)
+        assert found.status.item() == CGStatus.NON_FINITE
+        assert found.iterations.item() == 1
+        assert found.x.tolist() == [[2.0, 2.0]]  # the first step: <b, b> / <b, A b> = 2
+        assert found.residual.tolist() == [[-1.0, 1.0]]
 
     def test_a_solution_that_the_dtype_cannot_hold_is_no_convergence(self):
         b = normal((1, 5), 1, torch.float32) * 1e30
