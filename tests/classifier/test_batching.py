@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_networks import CLASSES, network, normal
+from classifier_networks import CLASSES, network, normal
 from torch import nn
 
 from fringe import Classifier

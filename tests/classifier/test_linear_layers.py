@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from small_networks import normal
+from classifier_networks import normal
 from torch import nn
 
 from fringe._linear_layers import LinearLayers
@@ -151,6 +151,13 @@ def test_inside_the_block_alone_layers_are_replaced():
         replaced = type(layer(x).grad_fn)
     assert plain is type(layer(x).grad_fn)
     assert replaced is not plain
+
+
+def test_a_normalisation_is_one_multiplication_and_addition():
+    x, mean, variance = normal(2, 4, 5, 6).requires_grad_(True), normal(4, seed=1), normal(4, seed=2).square()
+    with LinearLayers():
+        y = F.batch_norm(x, mean, variance)
+    assert type(y.grad_fn).__name__ == "AddcmulBackward0"
 
 
 def test_the_derivative_of_a_product_computes_no_weight_gradient():

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from small_networks import CLASSES, network, normal
+from classifier_networks import CLASSES, network, normal
 from torch import nn
 
 from fringe import Classifier, InputError
@@ -97,6 +97,11 @@ class TestModes:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 class TestWrappers:
+    @pytest.fixture(autouse=True)
+    def _no_compiled_graph_stays(self):
+        yield
+        torch.compiler.reset()
+
     def test_data_parallel_and_compiled_models_are_unwrapped(self):
         model = network(NAME)
         expected = answers(model)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_networks import normal
+from classifier_networks import normal
 from torch import nn
 
 from fringe import Classifier, TargetError

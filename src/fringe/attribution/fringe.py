@@ -50,7 +50,7 @@ class FRInGe(Attributor):
     tau: float = tunable(3e-3, low=3e-4, high=1e-2, log=True, unit="nats", help="KL budget of a step (tau)")
     eta_max: float = tunable(4.0, low=1.0, high=30.0, log=True, help="largest step factor (eta_max); 4 is Newton's")
     delta_euc: float | Literal["auto"] | None = tunable(
-        "auto", low=0.3, high=40.0, log=True, unit="input units", help="longest step (delta_euc); none: no cap"
+        "auto", low=0.3, high=40.0, log=True, unit="input units", help="longest step (delta_euc); auto: 0.01 sqrt(n); none: no cap"
     )
     damping: float = tunable(1e-2, low=1e-12, high=1e-1, log=True, help="Tikhonov damping (lambda)")
     gamma_step: float = tunable(1e-2, low=1e-4, high=1e-2, log=True, help="smoothness of the direction (gamma_step)")
@@ -78,7 +78,7 @@ class FRInGe(Attributor):
     quadrature: Rule = tunable(
         "trapezoid", choices=get_args(Rule), help="the paper's rule, or bisection to a tolerance"
     )
-    quadrature_rtol: float = tunable(5e-3, help="tolerance of the adaptive rule")
+    quadrature_rtol: float = tunable(1e-2, help="completeness residual that the adaptive rule aims at")
     steps: int | None = tunable(None, help="fixed number of steps T instead of the distance's")
     until: Until = tunable("budget", choices=get_args(Until), help="stop after T steps, or on arrival")
     arrival_kl: float = tunable(0.05, unit="nats", help="KL to the reference that counts as arrived")

@@ -31,7 +31,7 @@ class Quadrature:
     """
 
     rule: Rule = "trapezoid"
-    rtol: float = 5e-3
+    rtol: float = 1e-2
     max_depth: int = 8
 
     def integrate(self, classifier: Classifier, target: Tensor, segment: Segment, scale: Tensor) -> Tensor:

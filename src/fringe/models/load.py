@@ -6,7 +6,8 @@ from pathlib import PurePath
 from types import MappingProxyType
 
 import torch
-from torch import nn
+from PIL import Image
+from torch import Tensor, nn
 
 from fringe.models import digits
 from fringe.models.digest import state_digest
@@ -41,6 +42,11 @@ class LoadedModel:
     class_names: tuple[str, ...] | None
     digest: str
     architecture: str
+
+    def prepare(self, images: Sequence[Image.Image]) -> Tensor:
+        """Model inputs (B, C, H, W), float32 and normalised, from PIL images that prepare to one size."""
+        recipe = self.preprocessing
+        return torch.stack([recipe.normalise(recipe.pixels(image)) for image in images])
 
 
 def _load_embedded(request: Request) -> Built:

@@ -1,0 +1,167 @@
+"""What the engine costs, as ratios against named alternatives in one run.
+
+    python benchmarks/engine.py                 # CPU: products, paths, memory, start-up
+    python benchmarks/engine.py --device cuda   # GPU: ResNet-18 at 224 x 224, batch 64, the paper's preset
+
+Alternatives: fresh ``torch.func.jvp`` and ``vjp`` for a product, and the literal transcription of the printed algorithm
+(tests/engine/transcription.py: one image at a time, fresh products, textbook CG) for a path. Times are medians of
+alternating repetitions; machines are shared, so only the ratios mean something, and absolute times only on a GPU.
+"""
+
+import argparse
+import dataclasses
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import fringe
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests" / "engine")]
+
+import shared_models
+import transcription
+
+PAPER_SECONDS = 55.12
+"""FRInGe on ResNet-18, seconds an image on an H100, sequential (the paper's runtime table)."""
+
+
+def seconds(run: Callable[[], object], device: torch.device) -> float:
+    start = time.perf_counter()
+    run()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def alternate(device: torch.device, repetitions: int, *runs: Callable[[], object]) -> list[float]:
+    """Median seconds of each run, taken in turns so that a busy neighbour disturbs all alike."""
+    for run in runs:
+        run()
+    times = [[seconds(run, device) for run in runs] for _ in range(repetitions)]
+    return [statistics.median(column) for column in zip(*times, strict=True)]
+
+
+def products(model: nn.Module, x: torch.Tensor) -> None:
+    """One CG iteration's products (a JVP and a VJP), retained graph against fresh."""
+    classifier = fringe.Classifier(model)
+    with classifier.session(x.device):
+        point = classifier.linearise(x)
+        u = torch.randn_like(point.value)
+        before = dataclasses.replace(classifier.passes)
+        ours, fresh = alternate(
+            x.device,
+            20,
+            lambda: (point.jvp(x), point.vjp(u)),
+            lambda: (torch.func.jvp(model, (x,), (x,)), torch.func.vjp(model, x)[1](u)),
+        )
+        spent = classifier.passes.since(before)
+    n = x.shape[0]
+    print(f"products, batch {n}: retained / fresh = {ours / fresh:.2f} (target <= 0.6); forward passes {spent.forward}, ")
+    print(f"    JVPs {spent.jvp // n} and VJPs {spent.vjp // n} an image over 21 repetitions")
+
+
+def literal(method: fringe.FRInGe) -> transcription.Settings:
+    names = [f.name for f in dataclasses.fields(transcription.Settings) if f.name != "solver"]
+    return transcription.Settings(**{name: getattr(method, name) for name in names}, solver="textbook")
+
+
+def paths(model: nn.Module, x: torch.Tensor, method: fringe.FRInGe, target: float) -> None:
+    """Seconds an image of a whole path: the engine on the batch against the transcription on its first image."""
+    found = fringe.attribute(model, x, method=method)
+    steps = found.diagnostics["steps"].tolist()
+    label = int(found.target[0])
+    batch, single = alternate(
+        x.device,
+        3 if x.device.type == "cpu" else 1,
+        lambda: fringe.attribute(model, x, method=method),
+        lambda: transcription.explain(model, x[:1], label, literal(method)),
+    )
+    ours, theirs = batch / sum(steps), single / steps[0]
+    n = x.shape[0]
+    print(f"path, batch {n}, K = {method.cg_iterations}: transcription / engine = {theirs / ours:.1f} a step (target >= {target})")
+    print(f"    engine, an image: {found.passes.forward / n:.0f} forward, {found.passes.jvp / n:.0f} JVP, "
+          f"{found.passes.vjp / n:.0f} VJP, T = {statistics.mean(steps):.0f}")  # fmt: skip
+    if x.device.type == "cuda":
+        name = torch.cuda.get_device_name()
+        print(f"    {batch / n:.2f} s an image on {name}; the paper reports {PAPER_SECONDS} s on an H100, one at a time")
+
+
+def peak(batch: int, steps: int, iterations: int, orthogonal: bool) -> float:
+    """Peak resident memory (MiB) of a fresh process that explains ``batch`` images in one chunk."""
+    arguments = json.dumps([batch, steps, iterations, orthogonal])
+    command = [sys.executable, __file__, "--memory-of", arguments]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def memory_of(batch: int, steps: int, iterations: int, orthogonal: bool) -> None:
+    torch.set_num_threads(1)
+    method = fringe.FRInGe(steps=steps, cg_iterations=iterations, cg_rtol=1e-12, reorthogonalise=orthogonal)
+    x = torch.randn(batch, 3, 32, 32)
+    fringe.attribute(shared_models.model("cifar_resnet20"), x, method=method, batch_size=batch)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def memory() -> None:
+    base = peak(1, 1, 1, True)
+    print(f"peak memory above a batch of 1 ({base:.0f} MiB), cifar_resnet20, MiB:")
+    for label, row in (
+        ("batch 96, T 3, K 4", (96, 3, 4, True)),
+        ("batch 96, T 9, K 4", (96, 9, 4, True)),
+        ("batch 96, T 3, K 20", (96, 3, 20, True)),
+        ("batch 96, T 3, K 20, textbook CG", (96, 3, 20, False)),
+        ("batch 192, T 3, K 4", (192, 3, 4, True)),
+        ("batch 384, T 3, K 4", (384, 3, 4, True)),
+    ):
+        print(f"    {label:34s} {peak(*row) - base:7.0f}")
+
+
+def start_up() -> None:
+    def run(code: str) -> float:
+        return statistics.median(
+            seconds(lambda: subprocess.run([sys.executable, "-c", code], check=True, capture_output=True), CPU)
+            for _ in range(5)
+        )
+
+    torch_alone, whole = run("import torch"), run("import torch, fringe; fringe.attribute")
+    print(f"import fringe on top of torch: {whole - torch_alone:.2f} s (target < 2)")
+    print(f"fringe --help: {run(HELP):.2f} s (target < 1)")
+
+
+CPU = torch.device("cpu")
+HELP = "import sys; sys.argv = ['fringe', '--help']; import fringe.cli; fringe.cli.main()"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--batch", type=int, default=64, help="images at once on the GPU")
+    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.memory_of:
+        return memory_of(*json.loads(arguments.memory_of))
+    if arguments.device == "cpu":
+        torch.set_num_threads(1)
+        model, x = shared_models.model("cifar_resnet20"), shared_models.images("cifar_resnet20", 8)
+        products(model, x)
+        paths(model, x, dataclasses.replace(fringe.FRInGe.preset("resnet18"), tau=1e-2), target=3)
+        memory()
+        start_up()
+        return None
+    from fringe.models import load_model
+
+    model = load_model("torchvision:resnet18@random:0").module.to(arguments.device)
+    x = torch.randn(arguments.batch, 3, 224, 224, generator=torch.Generator().manual_seed(0)).to(arguments.device)
+    products(model, x)
+    return paths(model, x, fringe.FRInGe.preset("resnet18"), target=50)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""The rooms and their arrows: who may import whom, checked against the source."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "src" / "fringe"
+
+# Left imports only what stands to its right; rooms of one layer do not import each other.
+LAYERS = [
+    {"cli", "ui"},
+    {"engines"},
+    {"tuning", "plots", "benchmark"},
+    {"attribution", "metrics", "models", "data"},
+    {"paths"},
+    {"baselines"},
+    {"classifier", "geometry"},
+    {"linalg"},
+]
+HEAVY = {  # package: the only rooms that may import it
+    "matplotlib": {"plots"},
+    "typer": {"cli"},
+    "rich": {"cli"},
+    "pydantic": {"cli"},
+    "PIL": {"models", "data", "cli"},
+    "torchvision": {"models"},
+    "timm": {"models"},
+    "transformers": {"models"},
+}
+LARGEST = 400
+"""Lines a file may have."""
+
+
+def modules() -> dict[str, Path]:
+    return {
+        ".".join(("fringe", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
+        for path in PACKAGE.rglob("*.py")
+    }
+
+
+def room(module: str) -> str | None:
+    """The room of a module: the first name below ``fringe``; None for the package itself and its private modules."""
+    parts = module.split(".")
+    return None if len(parts) < 2 or parts[1].startswith("_") else parts[1]
+
+
+def layer(name: str) -> int:
+    return next(i for i, names in enumerate(LAYERS) if name in names)
+
+
+def imports(path: Path) -> list[str]:
+    """Every module that a file imports by statement, anywhere in it."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return found
+
+
+def internal(path: Path) -> set[str]:
+    """The package's own modules that a file imports, each by its longest name that is a module."""
+    known = modules()
+    targets = set()
+    for name in imports(path):
+        while name.startswith("fringe") and name not in known:
+            name = name.rpartition(".")[0]
+        if name in known:
+            targets.add(name)
+    return targets
+
+
+def violations(source: str, targets: set[str]) -> list[str]:
+    """Targets that a module of this name may not import."""
+    here, wrong = room(source), []
+    for target in targets:
+        there = room(target)
+        if source == "fringe" or there == here or there is None:
+            continue
+        if here is None or layer(there) <= layer(here):
+            wrong.append(target)
+    return wrong
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_imports_run_in_one_direction(module):
+    targets = internal(modules()[module]) - ({"fringe"} if module == "fringe" else set())
+    assert violations(module, targets) == []
+
+
+def test_the_check_sees_a_wrong_arrow():
+    assert violations("fringe.linalg.cg", {"fringe.geometry.simplex"}) == ["fringe.geometry.simplex"]
+    assert violations("fringe.geometry.pullback", {"fringe.classifier"}) == ["fringe.classifier"]
+    assert violations("fringe._noise", {"fringe.linalg"}) == ["fringe.linalg"]
+    assert violations("fringe.attribution.fringe", {"fringe.paths", "fringe.linalg.cg"}) == []
+
+
+def test_no_cycles():
+    graph = {name: {t for t in internal(path) if t != name} for name, path in modules().items() if name != "fringe"}
+    for targets in graph.values():
+        targets.discard("fringe")
+    state: dict[str, str] = {}
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert state.get(name) != "open", " -> ".join((*trail, name))
+        if name in state:
+            return
+        state[name] = "open"
+        for target in graph[name]:
+            if not name.startswith(target + "."):  # a package's __init__ gathers its own files
+                visit(target, (*trail, name))
+        state[name] = "done"
+
+    for name in graph:
+        visit(name, ())
+
+
+def test_heavy_packages_stay_in_their_rooms():
+    for name, path in modules().items():
+        for imported in imports(path):
+            package = imported.split(".")[0]
+            if package in HEAVY:
+                assert room(name) in HEAVY[package], f"{name} imports {package}"
+
+
+def test_registry_is_complete():
+    """Every method class in a file of the room is in the registry, under its own name."""
+    from fringe import METHODS
+    from fringe.attribution import Attributor
+
+    def concrete(base):
+        for child in base.__subclasses__():
+            yield from concrete(child)
+            if not child.__abstractmethods__ and child.__module__.startswith("fringe."):
+                yield child
+
+    assert {cls.name: cls for cls in concrete(Attributor)} == METHODS
+    named = [
+        node.name
+        for path in (PACKAGE / "attribution").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and any(isinstance(b, ast.Name) and b.id == "Attributor" for b in node.bases)
+    ]
+    assert sorted(named) == sorted(cls.__name__ for cls in METHODS.values())
+
+
+def test_files_hold_one_idea():
+    long = {name: n for name, path in modules().items() if (n := len(path.read_text().splitlines())) > LARGEST}
+    assert long == {}
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    code = "import sys, fringe; fringe.attribute; print(*sorted({m.split('.')[0] for m in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "torch" in loaded
+    assert set(loaded).isdisjoint({"matplotlib", "typer", "rich", "pydantic", "torchvision", "timm", "transformers"})

@@ -1,0 +1,47 @@
+"""The README is true: its Python runs as one session, its commands are commands, its links lead somewhere."""
+
+import re
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", TEXT, flags=re.DOTALL)
+
+
+def test_python_examples_run_and_their_assertions_hold():
+    session: dict[str, object] = {}
+    assert len(blocks("python")) == 2
+    for block in blocks("python"):
+        exec(compile(block, "README.md", "exec"), session)
+    assert session["ablated"].gamma_step == 0.0
+    assert len(session["entropy"]) == session["found"].diagnostics["steps"][0] + 1
+
+
+def test_the_command_for_digits_works_as_printed(tmp_path):
+    from fringe.cli.app import app
+
+    commands = [line for block in blocks("console") for line in block.splitlines() if "embedded:digits" in line]
+    arguments = commands[0].split()[1:]
+    arguments[arguments.index("--out") + 1] = str(tmp_path / "digits")
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert (tmp_path / "digits" / "contact.png").stat().st_size > 10_000
+
+
+def test_every_option_shown_exists():
+    from fringe.cli.app import app
+
+    known = CliRunner().invoke(app, ["explain", "--help"]).output
+    shown = {option for block in blocks("console") for option in re.findall(r"--[a-z-]+", block)}
+    assert shown
+    assert all(option in known for option in shown)
+
+
+def test_links_lead_to_files():
+    targets = [t for t in re.findall(r"\]\(([^)]+)\)", TEXT) if not t.startswith("http")]
+    assert len(targets) >= 6
+    assert [t for t in targets if not (ROOT / t).is_file()] == []
