@@ -26,8 +26,9 @@ import fringe
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests" / "engine")]
 
-import shared_models
-import transcription
+import transcription  # noqa: E402
+
+import shared_models  # noqa: E402 (found through the line above)
 
 PAPER_SECONDS = 55.12
 """FRInGe on ResNet-18, seconds an image on an H100, sequential (the paper's runtime table)."""
@@ -64,7 +65,9 @@ def products(model: nn.Module, x: torch.Tensor) -> None:
         )
         spent = classifier.passes.since(before)
     n = x.shape[0]
-    print(f"products, batch {n}: retained / fresh = {ours / fresh:.2f} (target <= 0.6); forward passes {spent.forward}, ")
+    print(
+        f"products, batch {n}: retained / fresh = {ours / fresh:.2f} (target <= 0.6); forward passes {spent.forward}, "
+    )
     print(f"    JVPs {spent.jvp // n} and VJPs {spent.vjp // n} an image over 21 repetitions")
 
 
@@ -86,12 +89,17 @@ def paths(model: nn.Module, x: torch.Tensor, method: fringe.FRInGe, target: floa
     )
     ours, theirs = batch / sum(steps), single / steps[0]
     n = x.shape[0]
-    print(f"path, batch {n}, K = {method.cg_iterations}: transcription / engine = {theirs / ours:.1f} a step (target >= {target})")
+    print(
+        f"path, batch {n}, K = {method.cg_iterations}: transcription / engine = {theirs / ours:.1f} a step "
+        f"(target >= {target})"
+    )
     print(f"    engine, an image: {found.passes.forward / n:.0f} forward, {found.passes.jvp / n:.0f} JVP, "
           f"{found.passes.vjp / n:.0f} VJP, T = {statistics.mean(steps):.0f}")  # fmt: skip
     if x.device.type == "cuda":
         name = torch.cuda.get_device_name()
-        print(f"    {batch / n:.2f} s an image on {name}; the paper reports {PAPER_SECONDS} s on an H100, one at a time")
+        print(
+            f"    {batch / n:.2f} s an image on {name}; the paper reports {PAPER_SECONDS} s on an H100, one at a time"
+        )
 
 
 def peak(batch: int, steps: int, iterations: int, orthogonal: bool) -> float:

@@ -13,10 +13,10 @@ import argparse
 import json
 from pathlib import Path
 
-import shared_models
 import torch
 
 import fringe
+import shared_models
 
 COMMON = {"tau": 3e-3, "eta_max": 4.0, "delta_euc": 0.6, "gamma_step": 1e-2, "gamma_prior": 1e-3}
 
@@ -75,7 +75,7 @@ COLUMNS = {
 def cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def report(path: Path) -> None:

@@ -33,8 +33,7 @@ def frozen(module: nn.Module | None, device: torch.device, mode: Mode) -> Genera
         stack.enter_context(_full_precision())
         if module is not None:
             stack.enter_context(_no_parameter_gradients(module))
-            if mode == "eval":
-                stack.enter_context(_evaluation_mode(module))
+            stack.enter_context(_evaluation_mode(module) if mode == "eval" else _own_buffers(module))
         yield
 
 
@@ -53,6 +52,19 @@ def _evaluation_mode(module: nn.Module) -> Generator[None]:
     finally:
         for child, training in flags:
             child.training = training
+
+
+@contextlib.contextmanager
+def _own_buffers(module: nn.Module) -> Generator[None]:
+    """A module in training mode writes into its buffers (running statistics): lend it copies."""
+    buffers = [(m, name, b) for m in module.modules() for name, b in m.named_buffers(recurse=False)]
+    for owner, name, buffer in buffers:
+        setattr(owner, name, buffer.clone())
+    try:
+        yield
+    finally:
+        for owner, name, buffer in buffers:
+            setattr(owner, name, buffer)
 
 
 @contextlib.contextmanager
@@ -80,11 +92,15 @@ def _no_fast_path() -> Generator[None]:
 @contextlib.contextmanager
 def _full_precision() -> Generator[None]:
     """No TF32: its 10-bit products make the Fisher operator unsymmetric, and CG needs symmetry."""
-    convolution: Any = torch.backends.cudnn.conv  # pyright: ignore[reportAttributeAccessIssue] (set at run time)
-    matmul = torch.backends.cuda.matmul
-    before = convolution.fp32_precision, matmul.fp32_precision
-    convolution.fp32_precision = matmul.fp32_precision = "ieee"
+    cudnn, onednn, cuda = torch.backends.cudnn, torch.backends.mkldnn, torch.backends.cuda
+    # set at run time, so untyped; a CPU rounds to bfloat16 after torch.set_float32_matmul_precision("medium")
+    settings: list[Any] = [getattr(b, k) for b in (cudnn, onednn) for k in ("conv", "rnn")]
+    settings += [cuda.matmul, getattr(onednn, "matmul")]  # noqa: B009
+    before = [s.fp32_precision for s in settings]
+    for s in settings:
+        s.fp32_precision = "ieee"
     try:
         yield
     finally:
-        convolution.fp32_precision, matmul.fp32_precision = before
+        for s, precision in zip(settings, before, strict=True):
+            s.fp32_precision = precision

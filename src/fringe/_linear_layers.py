@@ -21,14 +21,14 @@ Geometry = tuple[list[int], list[int], list[int], int]  # stride, padding, dilat
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
         ctx.weight, ctx.geometry, ctx.shape = weight, geometry, x.shape
         stride, padding, dilation, groups = geometry
-        return torch.convolution(x, weight, None, stride, padding, dilation, False, [0] * len(stride), groups)
+        return torch.convolution(x, weight, bias, stride, padding, dilation, False, [0] * len(stride), groups)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        return _apply(_Transpose, grads[0], ctx.weight, ctx.geometry, ctx.shape), None, None
+        return _apply(_Transpose, grads[0], ctx.weight, ctx.geometry, ctx.shape), None, None, None
 
 
 class _Transpose(torch.autograd.Function):
@@ -45,7 +45,7 @@ class _Transpose(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        return _apply(_Convolution, grads[0], ctx.weight, ctx.geometry), None, None, None
+        return _apply(_Convolution, grads[0], ctx.weight, None, ctx.geometry), None, None, None
 
 
 def _apply(function: type[torch.autograd.Function], *args: Any) -> Tensor:
@@ -63,11 +63,11 @@ def _convolution(
     groups: int = 1,
 ) -> Tensor:
     axes = weight.dim() - 2
-    if isinstance(padding, str) or weight.requires_grad or x.dim() != weight.dim():
+    learnt = weight.requires_grad or (bias is not None and bias.requires_grad)
+    if isinstance(padding, str) or learnt or x.dim() != weight.dim():
         return plain(x, weight, bias, stride, padding, dilation, groups)
     geometry = (_per_axis(stride, axes), _per_axis(padding, axes), _per_axis(dilation, axes), groups)
-    y = _apply(_Convolution, x, weight, geometry)
-    return y if bias is None else y + bias.view(-1, *[1] * axes)
+    return _apply(_Convolution, x, weight, bias, geometry)
 
 
 def _batch_norm(

@@ -10,7 +10,7 @@ import copy
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +73,9 @@ class Classifier:
             raise InputError(f"model: expected a module or callable, got {type(model).__name__}")
         if score not in SCORES:
             raise InputError(f"score: got {score!r}, expected one of {', '.join(SCORES)}")
+        for name, value, known in (("output", output, get_args(OutputKind)), ("mode", mode, get_args(Mode))):
+            if value not in known:
+                raise InputError(f"{name}: got {value!r}, expected one of {', '.join(known)}")
         self.model = _prepare(model)
         self.module = self.model if isinstance(self.model, nn.Module) else None
         self.score_kind: Score = score
@@ -100,7 +103,7 @@ class Classifier:
         """Logits (B, C) as the model gives them, graph included: one counted forward pass. Needs an open session."""
         self.passes.forward += x.shape[0]
         try:
-            output = self.model(x)
+            output = self.model(x.clone())  # a model may work in place, on neither a leaf nor the caller's storage
         except RuntimeError as error:
             error.add_note(f"while running the model on inputs of shape {tuple(x.shape)}, {x.dtype}, on {x.device}")
             raise
@@ -168,7 +171,12 @@ class Classifier:
             if target != "predicted":
                 raise TargetError(f"target: got {target!r}, expected 'predicted', an integer or one integer an image")
             return logits.argmax(1)
-        values = torch.as_tensor(target, device=logits.device)
+        try:
+            values = torch.as_tensor(target, device=logits.device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TargetError(
+                f"target: got {target!r}, expected 'predicted', an integer or one integer an image ({error})"
+            ) from error
         if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
             raise TargetError(f"target: got dtype {values.dtype}, expected integers")
         if values.dim() > 1 or (values.dim() == 1 and values.shape[0] != batch):
@@ -202,9 +210,10 @@ class Classifier:
             if not bool((transposed != 0).any()):
                 self._refuse_flat(x, point.value)
                 return  # a constant model: its map is zero, and rightly so
-            left, right = (u * point.jvp(v)).sum(), (transposed * v).sum()
-            size = u.norm() * point.jvp(v).norm() + transposed.norm() * v.norm()
-            if bool((left - right).abs() > 1e-3 * size):
+            if self.jvp_mode == "retained" and not _adjoint(u, point.jvp(v), transposed, v):
+                point.fall_back("its backward pass is not linear in what comes back, or drops part of it")
+            if not _adjoint(u, point.jvp(v), transposed, v):
+                left, right = (u * point.jvp(v)).sum(), (transposed * v).sum()
                 raise NotDifferentiableError(
                     f"model: its forward and backward derivatives disagree (<u, Jv> = {left.item():.6g}, <J'u, v> = "
                     f"{right.item():.6g}). A custom autograd function or a detached operation gives one of them wrong"
@@ -212,9 +221,10 @@ class Classifier:
 
     def _refuse_flat(self, x: Tensor, value: Tensor) -> None:
         """Zero derivative is right for a constant model, wrong where the output moves: rounding, argmax, lookups."""
-        step = 0.05 * (x.max() - x.min()).clamp_min(1.0)
-        moved = self.logits(x + step * Noise(0).normal("flatness probe", x))
-        if bool((moved != value).any()):
+        span = (x.max() - x.min()).clamp_min(1.0)
+        probe = Noise(0).normal("flatness probe", x)
+        steps = [x + size * span * probe for size in (-5.0, -0.5, -0.05, 0.05, 0.5, 5.0)]
+        if any(bool((self.logits(moved) != value).any()) for moved in steps):
             raise NotDifferentiableError(
                 "model: its output changes with the input but its gradient is exactly zero (rounding, quantisation, "
                 "argmax, or a detached branch). FRInGe needs a differentiable model"
@@ -223,8 +233,7 @@ class Classifier:
     def _admit(self, x: Tensor) -> Tensor:
         if not x.is_floating_point():
             raise InputError(f"inputs: got dtype {x.dtype}, expected floating point (scale and normalise images first)")
-        with torch.inference_mode(False):
-            return x.clone() if x.is_inference() else x.detach()
+        return _ordinary(x)
 
 
 class Linearisation:
@@ -253,16 +262,21 @@ class Linearisation:
         """``J^T u``: (B, C) -> (B, *S)."""
         self._classifier.passes.vjp += cotangent.shape[0]
         first = self._tangents and self._transpose is None
-        u = cotangent.detach().requires_grad_(True) if first else cotangent
-        (product,) = torch.autograd.grad(
-            self._logits, self._x, u, retain_graph=True, create_graph=first, materialize_grads=True
-        )
+        with self._classifier.session(self._x.device):  # backward passes, too, follow the caller's modes otherwise
+            u = _ordinary(cotangent).requires_grad_(first)
+            (product,) = torch.autograd.grad(
+                self._logits, self._x, u, retain_graph=True, create_graph=first, materialize_grads=True
+            )
         if first:  # the same product, kept with its graph, is what JVPs differentiate
             self._transpose = (product, u)
         return product.detach()
 
     def jvp(self, tangent: Tensor) -> Tensor:
         """``J v``: (B, *S) -> (B, C)."""
+        if tangent.shape != self._x.shape:
+            raise InputError(
+                f"tangent: got shape {tuple(tangent.shape)}, expected {tuple(self._x.shape)} as the inputs"
+            )
         self._classifier.passes.jvp += tangent.shape[0]
         if not self._tangents:
             return self._forward_mode(tangent)
@@ -271,19 +285,25 @@ class Linearisation:
         assert self._transpose is not None
         product, u = self._transpose
         try:
-            (column,) = torch.autograd.grad(product, u, tangent, retain_graph=True, materialize_grads=True)
+            with self._classifier.session(self._x.device):
+                (column,) = torch.autograd.grad(product, u, _ordinary(tangent), retain_graph=True, allow_unused=True)
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
-            self._fall_back(error)
+            self.fall_back(str(error).splitlines()[0])
+            return self._forward_mode(tangent)
+        # as under once_differentiable: a zero here would be silent and wrong
+        if column is None:  # pyright: ignore[reportUnnecessaryComparison] (allow_unused gives None)
+            self.fall_back("its backward pass leaves no graph")
             return self._forward_mode(tangent)
         return column
 
-    def _fall_back(self, error: RuntimeError) -> None:
+    def fall_back(self, reason: str) -> None:
+        """Use forward mode from now on, here and in later linearisations of the classifier."""
         self._tangents = False
         self._classifier.jvp_mode = "forward"
         warnings.warn(
-            f"the model has no second derivatives ({str(error).splitlines()[0]}); Jacobian-vector products use "
+            f"the model has no second derivatives ({reason}); Jacobian-vector products use "
             "forward-mode differentiation, at one more forward pass each",
             stacklevel=4,
         )
@@ -292,7 +312,7 @@ class Linearisation:
         classifier = self._classifier
         with classifier.session(tangent.device):
             try:
-                column = torch.func.jvp(classifier.evaluate, (self._x.detach(),), (tangent,))[1]
+                column = torch.func.jvp(classifier.evaluate, (self._x.detach(),), (_ordinary(tangent),))[1]
             except (RuntimeError, NotImplementedError) as error:
                 if isinstance(error, torch.OutOfMemoryError):
                     raise
@@ -305,9 +325,14 @@ class Linearisation:
 
 def _prepare(model: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
     """The module behind data-parallel and compiled wrappers, in float32 at least."""
-    while isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        model = model.module
-    model = getattr(model, "_orig_mod", model)  # torch.compile: AOT autograd has no second derivatives
+    while True:  # a compiled module is explained as it was written: AOT autograd has no second derivatives
+        if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            inner = model.module
+        else:
+            inner = getattr(model, "_orig_mod", model)
+        if inner is model:
+            break
+        model = inner
     if not isinstance(model, nn.Module):
         return model
     parameters = list(model.parameters())
@@ -318,3 +343,15 @@ def _prepare(model: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
     if any(p.dtype in (torch.float16, torch.bfloat16) for p in parameters):
         return copy.deepcopy(model).float()
     return model
+
+
+def _ordinary(x: Tensor) -> Tensor:
+    """``x`` without its graph, and no inference tensor."""
+    with torch.inference_mode(False):
+        return x.clone() if x.is_inference() else x.detach()
+
+
+def _adjoint(u: Tensor, jv: Tensor, ju: Tensor, v: Tensor) -> bool:
+    """Whether ``<u, J v> = <J^T u, v>``, relative to the sizes of the factors."""
+    size = u.norm() * jv.norm() + ju.norm() * v.norm()
+    return bool(((u * jv).sum() - (ju * v).sum()).abs() <= 1e-3 * size)

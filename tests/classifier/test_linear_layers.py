@@ -83,7 +83,6 @@ class TestConvolutions:
         assert torch.allclose(found, plain, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.xfail(strict=True, reason="the bias is added after the convolution, in another order of rounding")
 def test_biased_convolutions_have_the_same_bits():
     x, weight, bias = normal(2, 4, 9, 11), normal(7, 4, 3, 3, seed=1), normal(7, seed=2)
     with LinearLayers():

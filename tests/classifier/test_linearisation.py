@@ -154,7 +154,6 @@ def test_an_unknown_score_names_the_three():
         Classifier(nn.Identity(), score="margin")
 
 
-@pytest.mark.xfail(strict=True, reason="an unknown word is taken for the other choice")
 @pytest.mark.parametrize("argument", ["mode", "output"])
 def test_unknown_words_are_refused(argument):
     with pytest.raises(ValueError, match=f"{argument}: got 'train', expected one of"):

@@ -190,7 +190,6 @@ def test_a_session_holds_the_settings_that_products_need():
     assert not training
 
 
-@pytest.mark.xfail(strict=True, reason="only the settings of CUDA are raised")
 def test_a_session_computes_in_full_precision_on_the_cpu_too():
     seen = []
 
@@ -233,7 +232,6 @@ class TestTrainingMode:
             found = Classifier(model, mode="keep").logits(x)
         assert not torch.allclose(found, Classifier(model.eval()).logits(x))
 
-    @pytest.mark.xfail(strict=True, reason="mode='keep' lets batch normalisation move its statistics")
     def test_kept_moves_no_running_statistics(self):
         model = network("convolutions with batch normalisation").train()
         before = digest(model)

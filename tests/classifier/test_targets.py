@@ -62,7 +62,6 @@ def test_errors_name_what_came(name):
         resolve(target)
 
 
-@pytest.mark.xfail(strict=True, reason="torch.as_tensor's own error comes through")
 @pytest.mark.parametrize("name", NOT_NUMBERS)
 def test_what_is_no_number_is_a_target_error_too(name):
     with pytest.raises(TargetError, match=r"^target: "):

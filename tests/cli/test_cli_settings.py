@@ -46,7 +46,7 @@ def test_a_value_has_the_type_of_its_field(text, field, value):
         ("cg_iterations=2.5", r"--set cg_iterations: got '2.5', expected a whole number \(usually 3 to 40\)"),
         ("solve=newton", r"--set solve: got 'newton', expected one of natural, gradient"),
         ("warm_start=maybe", r"expected true or false"),
-        ("delta_euc=far", r"expected a number or none"),
+        ("delta_euc=far", r"expected a number or one of auto or none"),
         ("reference=[0.5", r"--set reference: got"),
         ("tau", r"expected KEY=VALUE"),
     ],

@@ -16,6 +16,6 @@ def _model(name: str, dtype: torch.dtype):
     return shared_models.model(name).to(dtype)
 
 
-def cifar(name: str, count: int, dtype: torch.dtype):
+def real(name: str, count: int, dtype: torch.dtype):
     """A shared network and ``count`` of its images, in ``dtype``."""
     return _model(name, dtype), shared_models.images(name, count).to(dtype)

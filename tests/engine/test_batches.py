@@ -122,8 +122,9 @@ def test_nan_logits_are_named():
 
 
 def test_a_path_that_leaves_the_model_s_domain_ends_at_its_last_sound_point():
-    """A model that is NaN off a ball: the path is cut, complete up to there, and says so; its neighbour is untouched."""
+    """A model that is NaN off a ball: the path is cut, complete up to there, and says so; its neighbour is as ever."""
     model, x = Smooth(), mixed(2)
+
     def fragile(z):
         moved = (z - x[1]).flatten(1).norm(dim=1)
         outside = (moved > 1.2) & ((z - x[0]).flatten(1).norm(dim=1) > moved)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SHARED
 
 import fringe
+from conftest import SHARED
 from fringe.attribution.presets import table
 
 TABLE = SHARED / "paper" / "hyperparameters.csv"

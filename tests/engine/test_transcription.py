@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 import transcription
-from real import cifar
+from real import real
 
 import fringe
 from fringe.paths.direction import StepSolver
@@ -35,7 +35,7 @@ def distance(found: torch.Tensor, expected: torch.Tensor) -> tuple[float, float]
     ids=["resnet50", "resnet18", "inception_v3 printed waypoint", "vgg19 cold start"],
 )
 def test_whole_path_in_float64(method):
-    model, x = cifar("cifar_resnet20", 2, torch.float64)
+    model, x = real("cifar_resnet20", 2, torch.float64)
     found = fringe.attribute(model, x, method=method)
     for i in range(2):
         expected, _ = transcription.explain(model, x[i : i + 1], int(found.target[i]), literal(method))
@@ -46,7 +46,7 @@ def test_whole_path_in_float64(method):
 
 def test_textbook_recurrence_in_float64():
     """With few iterations rounding has no time to grow, and the printed recurrence itself is met along a whole path."""
-    model, x = cifar("cifar_resnet20", 1, torch.float64)
+    model, x = real("cifar_resnet20", 1, torch.float64)
     method = paper("resnet50", cg_iterations=5, reorthogonalise=False)
     found = fringe.attribute(model, x, method=method)
     expected, _ = transcription.explain(model, x, int(found.target[0]), literal(method, "textbook"))
@@ -60,7 +60,7 @@ def test_every_step_in_float32(name, monkeypatch):
     Whole float32 paths cannot be compared: the network is piecewise linear, so v jumps where a ReLU flips, and two
     correct programs part at the first flip (docs/solver.md).
     """
-    model, x = cifar("cifar_resnet20", 2, torch.float32)
+    model, x = real("cifar_resnet20", 2, torch.float32)
     method, steps = paper(name), []
     original = StepSolver.direction
 
@@ -71,7 +71,7 @@ def test_every_step_in_float32(name, monkeypatch):
 
     monkeypatch.setattr(StepSolver, "direction", spy)
     fringe.attribute(model, x[:1], method=method)
-    double = cifar("cifar_resnet20", 2, torch.float64)[0]
+    double = real("cifar_resnet20", 2, torch.float64)[0]
     waypoints = transcription.waypoints(double, x[:1].double(), method.tau)
     for k, (point, previous, v) in enumerate(steps):
         warm = None if previous is None else previous.double()
@@ -79,3 +79,15 @@ def test_every_step_in_float32(name, monkeypatch):
         relative, cosine = distance(v.double(), expected)
         assert cosine > 0.9999, k
         assert relative < 1e-2, k
+
+
+@pytest.mark.parametrize(("name", "count"), [("cifar_resnet20", 6), ("cifar_resnet56", 2), ("mobilenet_v1_025", 2)])
+def test_adaptive_quadrature_is_complete_within_one_per_cent(name, count):
+    """With the ResNet-50 preset's coarse tau, where the paper itself reports a residual of 0.42."""
+    model, x = real(name, count, torch.float32)
+    coarse = dataclasses.replace(fringe.FRInGe.preset("resnet50"), cg_iterations=5)
+    plain = fringe.attribute(model, x, method=coarse)
+    fine = fringe.attribute(model, x, method=dataclasses.replace(coarse, quadrature="adaptive"))
+    assert fine.completeness_residual.max() < 0.01
+    assert plain.completeness_residual.max() > 0.01
+    torch.testing.assert_close(fine.endpoint_score, plain.endpoint_score, rtol=1e-3, atol=1e-3)

@@ -132,7 +132,7 @@ def _textbook(system, b: Tensor, x0: Tensor | None, s: Settings) -> Tensor:
 
 
 def _krylov(system, b: Tensor, x0: Tensor | None, s: Settings) -> Tensor:
-    """argmin of the energy over x0 + span{M^-1 r0, M^-1 A M^-1 r0, …} of the least dimension that meets the tolerance."""
+    """argmin of the energy over x0 + span{M^-1 r0, M^-1 A M^-1 r0, …}, of the least dimension that meets rtol."""
     start = torch.zeros_like(b) if x0 is None else x0
     r0 = b if x0 is None else b - system(start)
     x, residual, basis, images = start, r0, [], []

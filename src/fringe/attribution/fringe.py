@@ -50,7 +50,12 @@ class FRInGe(Attributor):
     tau: float = tunable(3e-3, low=3e-4, high=1e-2, log=True, unit="nats", help="KL budget of a step (tau)")
     eta_max: float = tunable(4.0, low=1.0, high=30.0, log=True, help="largest step factor (eta_max); 4 is Newton's")
     delta_euc: float | Literal["auto"] | None = tunable(
-        "auto", low=0.3, high=40.0, log=True, unit="input units", help="longest step (delta_euc); auto: 0.01 sqrt(n); none: no cap"
+        "auto",
+        low=0.3,
+        high=40.0,
+        log=True,
+        unit="input units",
+        help="longest step (delta_euc); auto: 0.01 sqrt(n); none: no cap",
     )
     damping: float = tunable(1e-2, low=1e-12, high=1e-1, log=True, help="Tikhonov damping (lambda)")
     gamma_step: float = tunable(1e-2, low=1e-4, high=1e-2, log=True, help="smoothness of the direction (gamma_step)")
@@ -140,7 +145,7 @@ class FRInGe(Attributor):
         return dataclasses.replace(self, **changes[variant])  # pyright: ignore[reportArgumentType]
 
     def path(self, entries: int) -> FisherRaoTracking:
-        """The path that these settings describe, for inputs of n = ``entries`` numbers (``"auto"`` caps depend on n)."""
+        """The path that these settings describe, for inputs of n = ``entries`` numbers (an ``"auto"`` cap needs n)."""
         cap = AUTO_CAP * math.sqrt(entries) if self.delta_euc == "auto" else self.delta_euc
         return FisherRaoTracking(
             step=NaturalStep(

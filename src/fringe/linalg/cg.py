@@ -80,7 +80,7 @@ def conjugate_gradient(
     active = norm_r > tolerance
     status = torch.where(usable, int(CGStatus.CONVERGED), int(CGStatus.NON_FINITE))
     iterations = torch.zeros_like(status)
-    z, rz = _precondition(preconditioner, r)
+    z, rz, definite = _precondition(preconditioner, r)
     d = z
     past = _PastResiduals(b, max_iterations if reorthogonalise else 0)
     for _ in range(max_iterations):
@@ -95,14 +95,14 @@ def conjugate_gradient(
         status = torch.where(active & finite & bent, int(CGStatus.NEGATIVE_CURVATURE), status)
         active = active & finite & ~bent
         moved = _rows(active, b)
-        past.append(torch.where(moved, r, 0.0), torch.where(moved, z, 0.0), torch.where(active, rz, 1.0))
+        past.append(torch.where(moved, r, 0.0), torch.where(moved, z, 0.0), torch.where(active, rz, 1.0), definite)
         alpha = _rows(torch.where(active, step, 0.0), b)
         x = torch.where(moved, x + alpha * d, x)
         r = torch.where(moved, past.remove_from(r - alpha * product), r)
         iterations = iterations + active
         norm_r = torch.where(active, inner_product(r, r).sqrt(), norm_r)
         active = active & (norm_r > tolerance)
-        z, rz_next = _precondition(preconditioner, r)
+        z, rz_next, definite = _precondition(preconditioner, r)
         d = z + _rows(torch.where(active, rz_next / rz, 0.0), b).to(b.dtype) * d
         rz = rz_next
     status = torch.where(active, int(CGStatus.ITERATION_LIMIT), status)
@@ -123,14 +123,19 @@ def _in_range(found: CGSolution, b: Tensor) -> CGSolution:
 
 
 class _PastResiduals:
-    """Residuals r_i and M^-1 r_i so far, scaled so that <r_i, M^-1 r_i> = 1; room for ``capacity`` of them."""
+    """Residuals r_i and M^-1 r_i so far, scaled so that <r_i, M^-1 r_i> = 1; room for ``capacity`` of them.
+
+    They are orthogonal only under one M: an item that ever went without its preconditioner is left as it is.
+    """
 
     def __init__(self, like: Tensor, capacity: int):
         self._r = like.new_empty(like.shape[0], capacity, like[0].numel())
         self._z = torch.empty_like(self._r)
         self._count, self._capacity = 0, capacity
+        self._orthogonal = torch.ones(like.shape[0], dtype=torch.bool, device=like.device)
 
-    def append(self, r: Tensor, z: Tensor, rz: Tensor) -> None:
+    def append(self, r: Tensor, z: Tensor, rz: Tensor, definite: Tensor) -> None:
+        self._orthogonal = self._orthogonal & definite
         if self._capacity:
             norm = rz.sqrt()[:, None].to(r.dtype)
             self._r[:, self._count] = r.flatten(1) / norm
@@ -144,7 +149,8 @@ class _PastResiduals:
         past_r, past_z = self._r[:, : self._count], self._z[:, : self._count]
         flat = r.flatten(1)[:, None]
         for _ in range(2):
-            flat = flat - (flat @ past_z.mT) @ past_r
+            along = torch.where(self._orthogonal[:, None, None], flat @ past_z.mT, 0.0)
+            flat = flat - along @ past_r
         return flat.view_as(r)
 
 
@@ -158,15 +164,16 @@ def _start(operator: LinearOperator, b: Tensor, x0: Tensor | None) -> tuple[Tens
     return torch.where(keep, x0, 0.0), torch.where(keep, r, b)
 
 
-def _precondition(preconditioner: LinearOperator | None, r: Tensor) -> tuple[Tensor, Tensor]:
-    """``z = M^-1 r`` and <r, z>; plain ``z = r`` for an item where the preconditioner proves indefinite."""
+def _precondition(preconditioner: LinearOperator | None, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``z = M^-1 r``, <r, z>, and whether M is definite there: plain ``z = r`` for an item where it is not."""
     if preconditioner is None:
-        return r, inner_product(r, r)
+        rr = inner_product(r, r)
+        return r, rr, torch.ones_like(rr, dtype=torch.bool)
     z = preconditioner.matvec(r)
     rz = inner_product(r, z)
-    indefinite = ~(rz > 0)
-    z = torch.where(_rows(indefinite, r), r, z)
-    return z, torch.where(indefinite, inner_product(r, r), rz)
+    definite = rz > 0
+    z = torch.where(_rows(definite, r), z, r)
+    return z, torch.where(definite, rz, inner_product(r, r)), definite
 
 
 def _rows(per_item: Tensor, like: Tensor) -> Tensor:
