@@ -92,6 +92,8 @@ def main() -> None:
     parser.add_argument("--model", default="cifar_resnet20")
     parser.add_argument("--images", type=int, default=64)
     parser.add_argument("--out", type=Path, default=Path("out/solver.jsonl"))
+    parser.add_argument("--damping", type=float, nargs="*", help="only these")
+    parser.add_argument("--iterations", type=int, nargs="*", help="only these")
     parser.add_argument("--report", type=Path)
     arguments = parser.parse_args()
     if arguments.report:
@@ -102,7 +104,10 @@ def main() -> None:
     keys = [[row[name] for name in setting] for setting in settings() for row in done]
     network, x = shared_models.model(arguments.model), shared_models.images(arguments.model, arguments.images)
     for setting in settings():
-        if list(setting.values()) in keys:
+        left_out = (arguments.damping and setting["damping"] not in arguments.damping) or (
+            arguments.iterations and setting["cg_iterations"] not in arguments.iterations
+        )
+        if left_out or list(setting.values()) in keys:
             continue
         row = measure(network, x, setting)
         with arguments.out.open("a") as file:

@@ -53,8 +53,8 @@ def test_textbook_recurrence_in_float64():
     assert distance(found.values[0], expected[0])[0] < 1e-6
 
 
-@pytest.mark.parametrize("name", ["resnet50", "resnet18", "vgg19"])
-def test_every_step_in_float32(name, monkeypatch):
+@pytest.mark.parametrize(("name", "tolerance"), [("resnet50", 1e-3), ("resnet18", 1e-3), ("vgg19", 3e-3)])
+def test_every_step_in_float32(name, tolerance, monkeypatch):
     """In float32 the comparison is step by step: from the engine's own point and warm start, the same direction.
 
     Whole float32 paths cannot be compared: the network is piecewise linear, so v jumps where a ReLU flips, and two
@@ -78,7 +78,7 @@ def test_every_step_in_float32(name, monkeypatch):
         expected, _ = transcription.step(double, point.double(), waypoints[k + 1], warm, literal(method))
         relative, cosine = distance(v.double(), expected)
         assert cosine > 0.9999, k
-        assert relative < 1e-2, k
+        assert relative < tolerance, k
 
 
 @pytest.mark.parametrize(("name", "count"), [("cifar_resnet20", 6), ("cifar_resnet56", 2), ("mobilenet_v1_025", 2)])

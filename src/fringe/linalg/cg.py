@@ -10,7 +10,7 @@ Systems", algorithm 9.1. Five choices that a reader may not expect:
 3. Nothing is updated in place, so a preconditioner may return its argument.
 4. Residuals are kept orthogonal to all earlier ones (by Gram-Schmidt in the preconditioner's inner product), as they
    are in exact arithmetic. Textbook CG loses this after a few iterations, and a *truncated* solve then returns its
-   rounding errors: stopped after 20 iterations, a 1e-15 change of an input moved FRInGe's map by 7 % in float64
+   rounding errors: stopped after 20 iterations, a 1e-15 change of an input moved FRInGe's map by 9 % in float64
    (docs/solver.md). The price is two stored vectors an iteration; ``reorthogonalise=False`` is textbook CG.
 5. The residual is the recursive one: what it says of very long runs is only as good as their rounding.
 """
