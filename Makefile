@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Small networks on busy machines: one thread is faster than two that wait for each other.
+export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test lint types check sweep bench clean
 
