@@ -233,6 +233,12 @@ class Classifier:
     def _admit(self, x: Tensor) -> Tensor:
         if not x.is_floating_point():
             raise InputError(f"inputs: got dtype {x.dtype}, expected floating point (scale and normalise images first)")
+        weight = next((p for p in self.module.parameters() if p.is_floating_point()), None) if self.module else None
+        if weight is not None and (weight.dtype, weight.device) != (x.dtype, x.device):
+            raise InputError(
+                f"inputs: got {x.dtype} on {x.device}, but the model's weights are {weight.dtype} on {weight.device}; "
+                "move one to the other with .to(dtype=..., device=...)"
+            )
         return _ordinary(x)
 
 

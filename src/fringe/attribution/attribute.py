@@ -11,7 +11,7 @@ from fringe._errors import InputError
 from fringe._noise import Noise
 from fringe.attribution.base import Attribution, Attributor, Progress, Request, Trajectory, Verdict
 from fringe.attribution.registry import resolve_method
-from fringe.classifier import Classifier, Score, Target
+from fringe.classifier import Classifier, PassCounts, Score, Target
 from fringe.paths import Query
 
 OnBad = Literal["raise", "mark"]
@@ -55,7 +55,7 @@ def attribute(
             raise InputError(_describe_faults(fault))
         targets = classifier.resolve_target(target, torch.nan_to_num(logits))
         if not sound:
-            return _all_bad(x, targets, fault)
+            return _all_bad(x, targets, fault, classifier.passes.since(before))
         rows = torch.tensor(sound, device=x.device)
         query = Query(x[rows], logits[rows], targets[rows])
         classifier.verify(query.inputs[:1], query.logits[:1], noise)
@@ -98,7 +98,7 @@ _ADVICE: dict[Verdict, str] = {
 }
 
 
-def _all_bad(x: Tensor, targets: Tensor, fault: list[Verdict | None]) -> Attribution:
+def _all_bad(x: Tensor, targets: Tensor, fault: list[Verdict | None], passes: PassCounts) -> Attribution:
     nan = torch.full((x.shape[0],), torch.nan, dtype=x.dtype, device=x.device)
     verdicts: tuple[Verdict, ...] = tuple(f for f in fault if f is not None)
     return Attribution(
@@ -111,7 +111,7 @@ def _all_bad(x: Tensor, targets: Tensor, fault: list[Verdict | None]) -> Attribu
         verdict=verdicts,
         advice=tuple(_ADVICE[v] for v in verdicts),
         diagnostics={},
-        passes=Classifier(torch.nn.Identity()).passes,
+        passes=passes,
     )
 
 
