@@ -21,8 +21,8 @@ def as_logits(output: Any, batch: int, kind: OutputKind) -> Tensor:
     if tuple(logits.shape) in ((batch, 1), (batch,)):
         raise ModelOutputError(
             f"model: its output has shape {tuple(logits.shape)}, one number for each of {batch} images, and the "
-            "entropy of one class is always zero. For a sigmoid head wrap it as fringe.TwoClass(model), which "
-            "explains the classes (no, yes) with logits (0, z)"
+            "entropy of one class is always zero. Wrap it as fringe.TwoClass(model), which explains the classes "
+            "(no, yes) with logits (0, z); with output='probability' if it ends in a sigmoid"
         )
     if logits.dim() != 2 or logits.shape[0] != batch or logits.shape[1] == 0:
         raise ModelOutputError(

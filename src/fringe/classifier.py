@@ -27,6 +27,10 @@ Target = Literal["predicted"] | int | Sequence[int] | Tensor
 SCORES: tuple[Score, ...] = ("logit", "log_probability", "probability")
 
 
+PROBED = 4
+"""Images tried before a model's derivatives are judged by zero or non-finite gradients."""
+
+
 @dataclass
 class PassCounts:
     """Passes through the network, counted in images: a call on a batch of 8 counts 8."""
@@ -40,14 +44,22 @@ class PassCounts:
 
 
 class TwoClass(nn.Module):
-    """A sigmoid head (B, 1) or (B,) as the two classes (no, yes) with logits (0, z): softmax gives (1-s(z), s(z))."""
+    """A head with one number an image, (B, 1) or (B,), as the two classes (no, yes) with logits (0, z).
 
-    def __init__(self, model: Callable[[Tensor], Tensor]):
+    ``output="logit"``: the number is z, before any sigmoid; softmax then gives (1 - sigmoid z, sigmoid z).
+    ``output="probability"``: the model ends in a sigmoid, and z = log p - log(1 - p).
+    """
+
+    def __init__(self, model: Callable[[Tensor], Tensor], output: Literal["logit", "probability"] = "logit"):
         super().__init__()
-        self.model = model
+        if output not in ("logit", "probability"):
+            raise InputError(f"output: got {output!r}, expected 'logit' or 'probability'")
+        self.model, self.output = model, output
 
     def forward(self, x: Tensor) -> Tensor:
         z = self.model(x).reshape(x.shape[0], 1)
+        if self.output == "probability":
+            z = torch.logit(z, eps=torch.finfo(z.dtype).eps)
         return torch.cat([torch.zeros_like(z), z], dim=1)
 
 
@@ -190,34 +202,46 @@ class Classifier:
         return values.to(torch.int64).expand(batch).clone()
 
     def verify(self, x: Tensor, logits: Tensor, noise: Noise) -> None:
-        """Refuse a model whose derivatives cannot be believed, on the one image ``x`` (1, *S) with ``logits`` (1, C).
+        """Refuse a model whose derivatives cannot be believed, judged on images ``x`` (B, *S) with ``logits`` (B, C).
 
-        Checks that the output depends on the input through autograd, that ``<u, J v> = <J^T u, v>`` for random u and v
-        (a JVP that silently is zero fails this), and warns when the same image gives other logits a second time.
+        On the first image with a finite gradient that is not zero (of at most ``PROBED``): the output depends on the
+        input through autograd, ``<u, J v> = <J^T u, v>`` for random u and v (a JVP that silently is zero fails this),
+        and a warning when the same image gives other logits a second time. Where every gradient is zero, the output
+        must not move with the input either: then the model is constant there, and its map rightly zero.
         """
+        flat: tuple[Tensor, Tensor] | None = None
         with self.session(x.device):
-            point = self.linearise(x)
-            spread = logits.abs().max().clamp_min(1.0)
-            drift = (point.value - logits).abs().max()
-            if bool(drift > 1e-2 * spread):
-                warnings.warn(
-                    f"the same image gave logits that differ by {drift.item():.3g} (alone and in its batch): the "
-                    "model is random or mixes the images of a batch, and maps will not be reproducible",
-                    stacklevel=3,
-                )
-            u, v = noise.normal("probe cotangent", point.value), noise.normal("probe tangent", x)
-            transposed = point.vjp(u)
-            if not bool((transposed != 0).any()):
-                self._refuse_flat(x, point.value)
-                return  # a constant model: its map is zero, and rightly so
-            if self.jvp_mode == "retained" and not _adjoint(u, point.jvp(v), transposed, v):
-                point.fall_back("its backward pass is not linear in what comes back, or drops part of it")
-            if not _adjoint(u, point.jvp(v), transposed, v):
-                left, right = (u * point.jvp(v)).sum(), (transposed * v).sum()
-                raise NotDifferentiableError(
-                    f"model: its forward and backward derivatives disagree (<u, Jv> = {left.item():.6g}, <J'u, v> = "
-                    f"{right.item():.6g}). A custom autograd function or a detached operation gives one of them wrong"
-                )
+            for image, value in zip(x[:PROBED].split(1), logits[:PROBED].split(1), strict=True):
+                point = self.linearise(image)
+                self._warn_of_drift(point.value, value)
+                u = noise.normal("probe cotangent", point.value)
+                transposed = point.vjp(u)
+                if not bool(torch.isfinite(transposed).all()):
+                    continue
+                if bool((transposed != 0).any()):
+                    return self._check_adjoint(point, u, transposed, noise.normal("probe tangent", image))
+                flat = flat or (image, point.value)
+            return self._refuse_flat(*flat) if flat else None
+
+    def _warn_of_drift(self, alone: Tensor, together: Tensor) -> None:
+        drift = (alone - together).abs().max()
+        if bool(drift > 1e-2 * together.abs().max().clamp_min(1.0)):
+            warnings.warn(
+                f"the same image gave logits that differ by {drift.item():.3g} (alone and in its batch): the "
+                "model is random or mixes the images of a batch, and maps will not be reproducible",
+                stacklevel=4,
+            )
+
+    def _check_adjoint(self, point: "Linearisation", u: Tensor, transposed: Tensor, v: Tensor) -> None:
+        if self.jvp_mode == "retained" and not _adjoint(u, point.jvp(v), transposed, v):
+            point.fall_back("its backward pass is not linear in what comes back, or drops part of it")
+        column = point.jvp(v)
+        if not _adjoint(u, column, transposed, v):
+            left, right = (u * column).sum(), (transposed * v).sum()
+            raise NotDifferentiableError(
+                f"model: its forward and backward derivatives disagree (<u, Jv> = {left.item():.6g}, <J'u, v> = "
+                f"{right.item():.6g}). A custom autograd function or a detached operation gives one of them wrong"
+            )
 
     def _refuse_flat(self, x: Tensor, value: Tensor) -> None:
         """Zero derivative is right for a constant model, wrong where the output moves: rounding, argmax, lookups."""

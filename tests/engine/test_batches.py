@@ -7,6 +7,9 @@ import torch
 from small_networks import Smooth, inputs
 
 import fringe
+import fringe.paths
+from fringe.paths import Point
+from fringe.paths.tracking import _Lane
 
 METHOD = fringe.FRInGe(tau=5e-3, delta_euc=1.0, damping=1e-2, cg_iterations=10)
 
@@ -108,6 +111,45 @@ def test_a_bad_image_leaves_the_others_alone():
     torch.testing.assert_close(found.values[[0, 2, 3]], expected.values, rtol=1e-7, atol=1e-10)
     everything = fringe.attribute(model, torch.full_like(x, torch.nan), method=METHOD, bad_images="mark")
     assert everything.verdict == ("nan_input",) * 4
+
+
+def test_a_dead_or_nan_gradient_in_the_first_image_is_its_own_affair():
+    """The model is judged by an image that says something about it; a bad first row does not stop the others."""
+    model, x = Smooth(), mixed(3)
+    dead = lambda z: model(z) * (z.flatten(1).abs().sum(1) > 0)[:, None] + 0.0 * model(z)  # noqa: E731
+    x[0] = 0.0
+    found = fringe.attribute(dead, x, method=METHOD)
+    expected = fringe.attribute(model, x[1:], method=METHOD)
+    torch.testing.assert_close(found.values[1:], expected.values, rtol=1e-7, atol=1e-10)
+    assert found.verdict[0] == "at_reference"
+    steep = lambda z: model(z) + 0.01 * (z - x[0]).flatten(1).norm(dim=1).sqrt()[:, None] * torch.eye(5)[0]  # noqa: E731
+    found = fringe.attribute(steep, x, method=METHOD)
+    assert found.verdict[0] == "diverged"
+    assert "gradient were not finite after step 0" in found.advice[0]
+    assert found.diagnostics["steps"][0] == 0
+    assert found.verdict[1] == "ok"
+
+
+def test_a_reference_for_each_image_follows_the_images_that_are_left():
+    model, x = Smooth(), mixed(3)
+    q = torch.full((3, 5), 0.1, dtype=torch.float64) + 0.5 * torch.eye(3, 5)
+    whole = fringe.attribute(model, x, method=dataclasses.replace(METHOD, reference=q))
+    bad = x.clone()
+    bad[1] = torch.nan
+    found = fringe.attribute(model, bad, method=dataclasses.replace(METHOD, reference=q), bad_images="mark")
+    torch.testing.assert_close(found.values[[0, 2]], whole.values[[0, 2]], rtol=1e-7, atol=1e-10)
+
+
+def test_a_parked_lane_keeps_only_itself():
+    """A finished image that waits for its last gradient must not keep its former batch in memory."""
+    model, x = Smooth(), mixed(6)
+    query = fringe.paths.Query(x, model(x), model(x).argmax(1))
+    walk = METHOD.path(128).walk(fringe.Classifier(model, batch_size=6), query)
+    sizes = [len(segment.index) for segment in walk.segments()]
+    lane = _Lane(0, torch.zeros(6, 128)[0], previous=Point(*torch.zeros(3, 6, 128)[:, 0])).parked()
+    assert lane.x.untyped_storage().nbytes() == 128 * 4
+    assert lane.previous.gradient.untyped_storage().nbytes() == 128 * 4
+    assert sum(sizes) == sum(walk.planned)
 
 
 def test_nan_logits_are_named():

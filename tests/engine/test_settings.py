@@ -68,6 +68,12 @@ def test_variants_take_parts_out():
         ({"cg_iterations": 0}, "cg_iterations: got 0, expected a positive integer"),
         ({"delta_euc": 0.0}, "delta_euc: got 0.0"),
         ({"tau": math.nan}, "tau: got nan"),
+        ({"tau": math.inf}, "tau: got inf"),
+        ({"tau": "small"}, "tau: got 'small'"),
+        ({"delta_euc": "wide"}, "delta_euc: got 'wide'"),
+        ({"cg_iterations": 2.5}, "cg_iterations: got 2.5, expected a positive integer"),
+        ({"steps": 2.5}, "steps: got 2.5"),
+        ({"blur_size": 4}, "blur_size: got 4, expected a positive odd integer"),
         ({"waypoint": "previous"}, "waypoint: got 'previous', expected one of"),
         ({"preconditioner": "ilu"}, "preconditioner: got 'ilu'"),
         ({"reference": (0.5, 0.6)}, "reference: each distribution must sum to 1"),
@@ -103,5 +109,9 @@ def test_inputs_at_the_door():
             fringe.attribute(model, bad)
     with pytest.raises(fringe.InputError, match=r"got torch.float64 on cpu, but the model's weights are torch.float32"):
         fringe.attribute(torch.nn.Linear(4, 3), torch.randn(1, 4, dtype=torch.float64))
+    with pytest.raises(fringe.InputError, match="expected a name or a configured method"):
+        fringe.attribute(model, torch.randn(1, 1, 2, 2), method=fringe.FRInGe)
+    with pytest.raises(fringe.InputError, match="bad_images: got 'skip'"):
+        fringe.attribute(model, torch.randn(1, 1, 2, 2), bad_images="skip")
     with pytest.raises(fringe.InputError, match="did you mean 'fringe'"):
         fringe.attribute(model, torch.randn(1, 1, 2, 2), method="frnge")

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -41,6 +41,8 @@ def attribute(
     Raises InputError, TargetError, ModelOutputError or NotDifferentiableError, before any long computation.
     """
     chosen = resolve_method(method)
+    if bad_images not in get_args(OnBad):
+        raise InputError(f"bad_images: got {bad_images!r}, expected 'raise' or 'mark'")
     classifier = model if isinstance(model, Classifier) else Classifier(model, score=score, batch_size=batch_size)
     _check_inputs(inputs)
     noise = Noise(seed)
@@ -55,10 +57,12 @@ def attribute(
             raise InputError(_describe_faults(fault))
         targets = classifier.resolve_target(target, torch.nan_to_num(logits))
         if not sound:
-            return _all_bad(x, targets, fault, classifier.passes.since(before))
+            empty = _all_bad(x, targets, fault, classifier.passes.since(before))
+            trajectory = (None,) * len(fault) if telemetry else None
+            return dataclasses.replace(empty, settings=chosen.record(), trajectory=trajectory)
         rows = torch.tensor(sound, device=x.device)
-        query = Query(x[rows], logits[rows], targets[rows])
-        classifier.verify(query.inputs[:1], query.logits[:1], noise)
+        query = Query(x[rows], logits[rows], targets[rows], sound, len(fault))
+        classifier.verify(query.inputs, query.logits, noise)
         found = chosen.attribute(classifier, query, Request(noise, telemetry, progress))
         found = dataclasses.replace(found, passes=classifier.passes.since(before))
         return found if len(sound) == len(fault) else _spread(found, rows, targets, fault)

@@ -40,7 +40,8 @@ class Trajectory:
 class Attribution:
     """The result for B images. Every field with a leading B belongs to the image of that row.
 
-    ``values`` (B, *S), with the dtype and device of the inputs; a positive value speaks for the target.
+    ``values`` (B, *S), with the dtype and device of the inputs (float32 for half precision);
+    a positive value speaks for the target.
     ``target`` (B,) classes; ``score`` and ``endpoint_score`` (B,) the explained score at the input and where the path
     ended; ``completeness_gap`` (B,) = sum of values - (score - endpoint_score), in units of the score, and
     ``completeness_residual`` (B,) = |gap| / |score - endpoint_score| (the paper's epsilon_comp).

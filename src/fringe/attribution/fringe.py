@@ -34,7 +34,10 @@ COARSE_ABOVE = 0.05
 """Completeness residual above which a map is called coarse: its sum misses what it explains by more than 5 %."""
 
 STALLED_BELOW = 0.05
-"""Share of the Fisher-Rao distance to the reference under which a path is called stalled."""
+"""Share of the Fisher-Rao distance to the reference covered, under which a path is called stalled."""
+
+FAR_ABOVE = 0.5
+"""Nats to the reference at the end point above which the advice says how to go on."""
 
 
 @dataclass(frozen=True)
@@ -94,14 +97,18 @@ class FRInGe(Attributor):
 
     def __post_init__(self) -> None:
         for name in ("tau", "eta_max", "damping", "cg_rtol", "arrival_kl", "quadrature_rtol", "blur_sigma"):
-            _require(getattr(self, name) > 0, name, getattr(self, name), "a positive number")
+            _require(_positive(getattr(self, name)), name, getattr(self, name), "a positive number")
         for name in ("gamma_step", "gamma_prior"):
-            _require(getattr(self, name) >= 0, name, getattr(self, name), "a number not below zero")
-        for name in ("cg_iterations", "max_steps", "blur_size"):
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "a positive integer")
+            value = getattr(self, name)
+            _require(value == 0 or _positive(value), name, value, "a number not below zero")
+        for name in ("cg_iterations", "max_steps"):
+            _require(_whole(getattr(self, name)), name, getattr(self, name), "a positive integer")
+        _require(
+            _whole(self.blur_size) and self.blur_size % 2 == 1, "blur_size", self.blur_size, "a positive odd integer"
+        )
         cap = self.delta_euc
-        _require(cap in (None, "auto") or float(cap) > 0, "delta_euc", cap, "a positive number, 'auto' or None")
-        _require(self.steps is None or self.steps >= 1, "steps", self.steps, "a positive integer or None")
+        _require(cap in (None, "auto") or _positive(cap), "delta_euc", cap, "a positive number, 'auto' or None")
+        _require(self.steps is None or _whole(self.steps), "steps", self.steps, "a positive integer or None")
         for f in dataclasses.fields(self):
             choices = f.metadata["choices"]
             _require(
@@ -173,7 +180,7 @@ class FRInGe(Attributor):
     def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
         path, before = self.path(query.inputs[0].numel()), dataclasses.replace(classifier.passes)
         found = integrate(path, Quadrature(self.quadrature, self.quadrature_rtol), classifier, query, request)
-        diagnostics = _diagnose(found, query, path.log_reference(query.logits))
+        diagnostics = _diagnose(found, query, path.log_reference(query))
         verdicts = [_judge(found, diagnostics, i) for i in range(len(found.steps))]
         return Attribution(
             values=found.values,
@@ -194,12 +201,12 @@ class FRInGe(Attributor):
 def _diagnose(found: Integrated, query: Query, log_q: Tensor) -> dict[str, Tensor]:
     """The paper's path diagnostics and the solver's account, (B,) each."""
     summary, log_p0 = found.summary, log_probabilities(query.logits)
-    walked = summary.count > 0
+    walked, distance = summary.count > 0, dist(sqrt_chart(log_p0), sqrt_chart(log_q))
     limit = summary.mean("cg_status")
     return {
         "steps": torch.tensor(found.steps, device=limit.device),
-        "distance": dist(sqrt_chart(log_p0), sqrt_chart(log_q)),
-        "progress": summary.last("progress"),
+        "distance": distance,
+        "endpoint_distance": torch.where(walked, summary.last("reference_distance"), distance),
         "entropy": entropy(log_p0),
         "endpoint_entropy": torch.where(walked, summary.last("entropy"), entropy(log_p0)),
         "endpoint_kl": torch.where(walked, summary.last("reference_kl"), kl(log_p0, log_q)),
@@ -224,9 +231,9 @@ def _judge(found: Integrated, diagnostics: dict[str, Tensor], image: int) -> tup
     if found.outcomes[image] is Outcome.DIVERGED:
         return (
             "diverged",
-            f"the logits were not finite after step {steps}: set or lower delta_euc, or raise damping",
+            f"the logits or their gradient were not finite after step {steps}: lower delta_euc or check the model",
         )
-    share = float(diagnostics["progress"][image] / diagnostics["distance"][image])
+    share = 1.0 - float(diagnostics["endpoint_distance"][image] / diagnostics["distance"][image])
     if share < STALLED_BELOW:
         return "stalled", (
             f"the prediction moved {share:.1%} of the way to the reference: raise delta_euc or eta_max, lower damping, "
@@ -238,7 +245,20 @@ def _judge(found: Integrated, diagnostics: dict[str, Tensor], image: int) -> tup
             f"the map's sum misses the change of the score by {residual:.1%}: use quadrature='adaptive', "
             "or smaller steps (lower tau or delta_euc)"
         )
-    return "ok", f"completeness within {residual:.1%}"
+    end = float(diagnostics["endpoint_kl"][image])
+    onward = "; until='arrival' goes on" if end > FAR_ABOVE else ""
+    return (
+        "ok",
+        f"complete within {residual:.1%}; ended {share:.0%} of the way, {end:.2f} nats off the reference{onward}",
+    )
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value) and value > 0
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _require(condition: bool, name: str, value: object, expected: str) -> None:

@@ -33,9 +33,9 @@ def paper_settings(model: str, variant: str) -> dict[str, Any]:
     if (model, variant) not in table():
         names = [*preset_names(), *dict.fromkeys(v for _, v in table())]
         near = difflib.get_close_matches(model, names, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = f"; did you mean {near[0]!r}?" if near else "."
         raise InputError(
-            f"preset: no setting for model {model!r}, variant {variant!r}{hint}. Models: {', '.join(preset_names())}; "
+            f"preset: no setting for model {model!r}, variant {variant!r}{hint} Models: {', '.join(preset_names())}; "
             f"variants: {', '.join(dict.fromkeys(v for _, v in table()))}"
         )
     row = table()[model, variant]

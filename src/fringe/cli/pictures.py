@@ -33,7 +33,7 @@ def draw(item: Explained, run: Run, folder: Path) -> None:
 def _draw_walk(walked: Trajectory, item: Explained, run: Run, folder: Path) -> None:
     classes, entropy = item.logits.numel(), walked.points["entropy"].numpy()
     images = np.stack([displayed(x, run) for x in walked.snapshots])
-    title = f"Path from the input to an undecided prediction: {run.class_label(item.target)}"
+    title = f"Path from the input towards the reference prediction: {run.class_label(item.target)}"
     figure = trajectory(
         entropy / math.log(classes), walked.snapshot_steps.numpy(), images, walked.cumulative.numpy(), title=title
     )

@@ -24,6 +24,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fringe._errors import InputError
+
 Boundary = Literal["neumann", "dirichlet", "periodic"]
 
 
@@ -60,9 +62,9 @@ class Grid:
 
     def __post_init__(self) -> None:
         if len(self.sizes) > 2:
-            raise ValueError(f"sizes: a grid has at most 2 axes, got {len(self.sizes)}: {self.sizes}")
+            raise InputError(f"sizes: a grid has at most 2 axes, got {len(self.sizes)}: {self.sizes}")
         if self.boundary not in _MODES:
-            raise ValueError(f"boundary: got {self.boundary!r}, expected one of {', '.join(_MODES)}")
+            raise InputError(f"boundary: got {self.boundary!r}, expected one of {', '.join(_MODES)}")
 
     def frequencies(self) -> tuple[Tensor, ...]:
         """Angular frequency of each mode (radians per sample), one tensor (N_i,) an axis."""
@@ -83,7 +85,7 @@ class Grid:
         preconditioner that is: such a kernel is refused with a ValueError.
         """
         if size < 1 or size % 2 == 0 or not 0 < sigma < math.inf:
-            raise ValueError(
+            raise InputError(
                 f"gaussian_blur: size must be odd and sigma positive and finite, got size={size}, sigma={sigma}"
             )
         taps = torch.arange(1, size // 2 + 1, dtype=torch.float64)
@@ -94,7 +96,7 @@ class Grid:
             one_axis = (1.0 + 2.0 * (torch.cos(w[:, None] * taps) * weights).sum(1)) / total
             symbol = symbol[..., None] * one_axis
         if not bool((symbol > 0).all()):
-            raise ValueError(
+            raise InputError(
                 f"gaussian_blur: a kernel of {size} taps truncates sigma={sigma} so that it is not positive definite; "
                 f"use {_enough_taps(sigma)}"
             )

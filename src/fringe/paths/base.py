@@ -12,11 +12,16 @@ from fringe.classifier import Classifier
 
 @dataclass(frozen=True)
 class Query:
-    """What is to be explained: ``inputs`` (B, *S), their ``logits`` (B, C), and the classes ``target`` (B,)."""
+    """What is to be explained: ``inputs`` (B, *S), their ``logits`` (B, C), and the classes ``target`` (B,).
+
+    Where images were left out of a call, ``rows`` are the places of these B among its ``total``; none: all are here.
+    """
 
     inputs: Tensor
     logits: Tensor
     target: Tensor
+    rows: list[int] | None = None
+    total: int | None = None
 
 
 @dataclass(frozen=True)

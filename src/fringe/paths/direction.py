@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fringe._errors import InputError
 from fringe.geometry import Jacobian, PullbackFisher, fisher_product
 from fringe.linalg import (
     Boundary,
@@ -44,7 +45,7 @@ class Smoothing:
         """The grid of an input of shape ``S`` (without the batch axis)."""
         axes = AXES[self.structure]
         if axes > len(shape):
-            raise ValueError(
+            raise InputError(
                 f"structure: {self.structure!r} needs inputs with at least {axes} axes, got shape {shape}; "
                 "choose structure='none' for tabular data"
             )

@@ -5,7 +5,7 @@ Source: FRInGe (arXiv 2605.06404), section "Method" and the appendix "FRInGe Imp
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -58,15 +58,18 @@ class FisherRaoTracking(Path):
     def walk(self, classifier: Classifier, query: Query) -> "FisherRaoWalk":
         return FisherRaoWalk(self, classifier, query)
 
-    def log_reference(self, logits: Tensor) -> Tensor:
-        """Log-probabilities (B, C) of the reference, for a batch with these ``logits``."""
-        shape, classes = tuple(logits.shape), logits.shape[1]
+    def log_reference(self, query: Query) -> Tensor:
+        """Log-probabilities (B, C) of the reference of each image."""
+        logits, shape, classes = query.logits, tuple(query.logits.shape), query.logits.shape[1]
         wide = geometry_dtype(logits.device)
         if self.reference is None:
             return torch.full(shape, -math.log(classes), dtype=wide, device=logits.device)
         q = torch.tensor(self.reference, dtype=wide, device=logits.device)
-        if tuple(q.shape) not in ((classes,), shape):
-            raise InputError(f"reference: got shape {tuple(q.shape)}, expected ({classes},) or {shape}")
+        whole = (query.total or shape[0], classes)
+        if tuple(q.shape) not in ((classes,), whole):
+            raise InputError(f"reference: got shape {tuple(q.shape)}, expected ({classes},) or {whole}")
+        if q.dim() == 2 and query.rows is not None:
+            q = q[query.rows]
         return q.log().expand(shape)
 
     def schedule(self, log_p: Tensor, log_q: Tensor) -> list[int]:
@@ -91,6 +94,13 @@ class _Lane:
     log_p: Tensor | None = None
     stats: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
+    def parked(self) -> "_Lane":
+        """This lane in memory of its own: a waiting row must not keep alive the batch that it was computed in."""
+        before = self.previous and Point(
+            *(t.clone() for t in (self.previous.x, self.previous.score, self.previous.gradient))
+        )
+        return replace(self, x=self.x.clone(), direction=None, previous=before)
+
 
 class FisherRaoWalk(Walk):
     """Images walk in lanes: when one arrives, the next waiting image takes its lane, so a large batch stays full.
@@ -102,7 +112,7 @@ class FisherRaoWalk(Walk):
     def __init__(self, path: FisherRaoTracking, classifier: Classifier, query: Query):
         self.path, self.classifier, self.query = path, classifier, query
         self.log_p0 = log_probabilities(query.logits)
-        self.log_q = path.log_reference(query.logits)
+        self.log_q = path.log_reference(query)
         self.s0, self.s1 = sqrt_chart(self.log_p0), sqrt_chart(self.log_q)
         self.planned = path.schedule(self.log_p0, self.log_q)
         self.taken = [0] * len(self.planned)
@@ -127,7 +137,7 @@ class FisherRaoWalk(Walk):
             else:
                 going = [lane for lane in onward if lane.taken < self._limit(lane)]
                 waiting = going + waiting[len(lanes) :]
-                closing += [lane for lane in onward if lane.taken >= self._limit(lane)]
+                closing += [lane.parked() for lane in onward if lane.taken >= self._limit(lane)]
             if segment is not None:
                 yield segment
 
@@ -137,19 +147,19 @@ class FisherRaoWalk(Walk):
     def _visit(self, lanes: list[_Lane], last: bool) -> tuple[Segment | None, list[_Lane]]:
         """Evaluate the points where ``lanes`` stand, finish the segments that led there, and step on unless ``last``.
 
-        Lanes whose logits are no longer finite end at the point before.
+        Lanes whose logits or gradient are not finite end at the point before.
         """
         x = torch.stack([lane.x for lane in lanes])
         point = self.classifier.linearise(x, tangents=not last)
-        sound = torch.isfinite(point.value).all(-1).tolist()
         target = self.query.target[self._rows(lanes)]
         gradient = point.vjp(self.classifier.score_cotangent(point.value, target))
+        sound = (torch.isfinite(point.value).all(-1) & torch.isfinite(gradient).flatten(1).all(1)).tolist()
         here = Point(x, self.classifier.score(point.value, target), gradient)
         log_p = log_probabilities(point.value)
         for lane, fine in zip(lanes, sound, strict=True):
             if not fine:
                 self.outcomes[lane.index] = Outcome.DIVERGED
-                self.taken[lane.index] = lane.taken - 1
+                self.taken[lane.index] = max(lane.taken - 1, 0)
         segment = self._segment(lanes, sound, here, log_p)
         going = [fine and not arrived for fine, arrived in zip(sound, self._arrived(lanes, log_p), strict=True)]
         if last or not any(going):
@@ -225,7 +235,7 @@ class FisherRaoWalk(Walk):
             "waypoint_kl": kl(log_p, 2.0 * waypoint.log()),
             "tracking_error": dist(s, waypoint),
             "fisher_rao_step": dist(s, sqrt_chart(before)),
-            "progress": dist(s, self.s0[self._rows(lanes)]),
+            "reference_distance": dist(s, self.s1[self._rows(lanes)]),
         }
 
     def _waypoints(self, lanes: list[_Lane], following: bool) -> Tensor:
