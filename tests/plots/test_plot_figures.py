@@ -71,7 +71,9 @@ def test_all_maps_of_a_trajectory_share_the_scale_of_the_last():
 
 @pytest.mark.parametrize("steps", [(0,), (0, 1), (0, 1, 2)])
 def test_short_trajectories_are_drawn(steps):
-    a_trajectory(steps, (12, 30)).canvas.draw()
+    figure = a_trajectory(steps, (12, 30))
+    figure.canvas.draw()
+    assert sum(bool(axes.images) for axes in figure.axes) == 2 * len(steps)  # an image and a map for each point
 
 
 def test_a_trajectory_of_unequal_parts_is_refused():
