@@ -202,9 +202,8 @@ def _diagnose(found: Integrated, query: Query, log_q: Tensor) -> dict[str, Tenso
     """The paper's path diagnostics and the solver's account, (B,) each."""
     summary, log_p0 = found.summary, log_probabilities(query.logits)
     walked, distance = summary.count > 0, dist(sqrt_chart(log_p0), sqrt_chart(log_q))
-    limit = summary.mean("cg_status")
     return {
-        "steps": torch.tensor(found.steps, device=limit.device),
+        "steps": torch.tensor(found.steps, device=distance.device),
         "distance": distance,
         "endpoint_distance": torch.where(walked, summary.last("reference_distance"), distance),
         "entropy": entropy(log_p0),
