@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "fringe"
 # Left imports only what stands to its right; rooms of one layer do not import each other.
 LAYERS = [
     {"cli", "ui"},
+    {"captum", "quantus"},
     {"engines"},
     {"tuning", "plots", "benchmark"},
     {"attribution", "metrics", "models", "data"},
@@ -29,6 +30,9 @@ HEAVY = {  # package: the only rooms that may import it
     "torchvision": {"models"},
     "timm": {"models"},
     "transformers": {"models"},
+    "sklearn": {"paths"},
+    "scipy": {"paths", "benchmark"},
+    "captum": {"captum"},
 }
 LARGEST = 400
 """Lines a file may have."""

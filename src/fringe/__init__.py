@@ -17,24 +17,37 @@ if TYPE_CHECKING:
     from fringe.attribution import Attribution as Attribution
     from fringe.attribution import Attributor as Attributor
     from fringe.attribution import FRInGe as FRInGe
+    from fringe.attribution import IntegratedGradients as IntegratedGradients
     from fringe.attribution import Trajectory as Trajectory
     from fringe.attribution import attribute as attribute
+    from fringe.baselines import InputSpace as InputSpace
     from fringe.classifier import Classifier as Classifier
     from fringe.classifier import PassCounts as PassCounts
     from fringe.classifier import TwoClass as TwoClass
+    from fringe.metrics import METRICS as METRICS
+    from fringe.metrics import Metric as Metric
+    from fringe.metrics import Scores as Scores
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    **dict.fromkeys(("METHODS", "Attribution", "Attributor", "FRInGe", "Trajectory", "attribute"), "attribution"),
+    **dict.fromkeys(("METHODS", "Attribution", "Attributor", "Trajectory", "attribute"), "attribution"),
+    **dict.fromkeys(("METRICS", "Metric", "Scores"), "metrics"),
+    "InputSpace": "baselines",
     **dict.fromkeys(("Classifier", "PassCounts", "TwoClass"), "classifier"),
 }
 
 
+_CATALOGUES = ("attribution", "metrics")
+"""Rooms whose catalogue's classes are public here, too."""
+
+
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    homes = [_HOMES[name]] if name in _HOMES else [f"{room}.catalogue" for room in _CATALOGUES if name[:1].isupper()]
+    found = [vars(module)[name] for home in homes if name in vars(module := importlib.import_module(f"fringe.{home}"))]
+    if not found:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    value = found[0]
     globals()[name] = value
     return value
 

@@ -156,12 +156,16 @@ class Classifier:
 
     def score_gradient(self, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Score (B,) and its gradient (B, *S) at ``x``, in chunks: one forward pass and one VJP an image."""
+        logits, gradient = self.logits_gradient(x, target)
+        return self.score(logits, target), gradient
+
+    def logits_gradient(self, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (B, C) and the gradient (B, *S) of the score at ``x``, in chunks, as :meth:`score_gradient`."""
         x = self._admit(x)
 
         def evaluate(rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             point = self.linearise(rows, tangents=False)
-            gradient = point.vjp(self.score_cotangent(point.value, targets))
-            return self.score(point.value, targets), gradient
+            return point.value, point.vjp(self.score_cotangent(point.value, targets))
 
         with self.session(x.device):
             return self.batch_size.map(evaluate, x, target)

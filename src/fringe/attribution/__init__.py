@@ -1,11 +1,11 @@
-"""Attribution methods: what explains, one file a method, listed in ``registry``."""
+"""Attribution methods: what explains, one file a method, listed in ``catalogue``."""
 
 from fringe.attribution.attribute import attribute as attribute
 from fringe.attribution.base import Attribution as Attribution
 from fringe.attribution.base import Attributor as Attributor
 from fringe.attribution.base import Request as Request
 from fringe.attribution.base import Trajectory as Trajectory
+from fringe.attribution.catalogue import *  # noqa: F403 - each line of the catalogue is public
 from fringe.attribution.presets import preset_names as preset_names
 from fringe.attribution.registry import METHODS as METHODS
-from fringe.attribution.registry import FRInGe as FRInGe
 from fringe.attribution.registry import resolve_method as resolve_method

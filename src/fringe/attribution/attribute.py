@@ -1,7 +1,7 @@
 """The one call: model and images in, attribution out."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import torch
@@ -11,6 +11,7 @@ from fringe._errors import InputError
 from fringe._noise import Noise
 from fringe.attribution.base import Attribution, Attributor, Progress, Request, Trajectory, Verdict
 from fringe.attribution.registry import resolve_method
+from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, PassCounts, Score, Target
 from fringe.paths import Query
 
@@ -29,14 +30,20 @@ def attribute(
     telemetry: bool = False,
     bad_images: OnBad = "raise",
     progress: Progress | None = None,
+    baseline: float | Tensor | None = None,
+    space: InputSpace | None = None,
+    ids: Sequence[str] | None = None,
 ) -> Attribution:
     """Explain each image of ``inputs`` (B, *S): what in it spoke for the target class.
 
     ``model`` is a classifier of such inputs (any module or callable; a :class:`Classifier` keeps its own ``score`` and
     ``batch_size``); it is evaluated frozen and given back as it was. ``target`` is ``"predicted"``, an integer, or one
     integer an image. ``method`` is a registered name or a configured method, ``FRInGe(tau=1e-3)``. ``seed`` keys all
-    randomness. With ``bad_images="mark"`` an image with NaN in it or in its logits gets a NaN map and the verdict
-    ``nan_input`` or ``nan_logits`` while the others are explained; ``"raise"`` names it in an InputError instead.
+    randomness, together with the images' ``ids`` (B); without ids an image is known by its content, so a map never
+    depends on the images around it. ``baseline`` (a number, or a tensor that broadcasts to the inputs) replaces the
+    one that the method names; ``space`` tells the valid range of inputs and holds reference images for the methods
+    that ask for them. With ``bad_images="mark"`` an image with NaN in it or in its logits gets a NaN map and the
+    verdict ``nan_input`` or ``nan_logits`` while the others are explained; ``"raise"`` names it in an InputError.
 
     Raises InputError, TargetError, ModelOutputError or NotDifferentiableError, before any long computation.
     """
@@ -45,11 +52,14 @@ def attribute(
         raise InputError(f"bad_images: got {bad_images!r}, expected 'raise' or 'mark'")
     classifier = model if isinstance(model, Classifier) else Classifier(model, score=score, batch_size=batch_size)
     _check_inputs(inputs)
+    if ids is not None and len(ids) != len(inputs):
+        raise InputError(f"ids: got {len(ids)} for {len(inputs)} images")
     noise = Noise(seed)
     with classifier.session(inputs.device):
         before = dataclasses.replace(classifier.passes)
         x = (inputs.clone() if inputs.is_inference() else inputs).detach()
         x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        given = _baseline(baseline, x)
         logits = classifier.logits(x)
         fault = _faults(x, logits)
         sound = [i for i, f in enumerate(fault) if f is None]
@@ -61,7 +71,16 @@ def attribute(
             trajectory = (None,) * len(fault) if telemetry else None
             return dataclasses.replace(empty, settings=chosen.record(), trajectory=trajectory)
         rows = torch.tensor(sound, device=x.device)
-        query = Query(x[rows], logits[rows], targets[rows], sound, len(fault))
+        query = Query(
+            x[rows],
+            logits[rows],
+            targets[rows],
+            sound,
+            len(fault),
+            space or InputSpace(),
+            None if given is None else given[rows],
+            None if ids is None else tuple(str(ids[i]) for i in sound),
+        )
         classifier.verify(query.inputs, query.logits, noise)
         found = chosen.attribute(classifier, query, Request(noise, telemetry, progress))
         found = dataclasses.replace(found, passes=classifier.passes.since(before))
@@ -80,6 +99,21 @@ def _check_inputs(inputs: Tensor) -> None:
         raise InputError(
             f"inputs: got dtype {inputs.dtype}, expected floating point (scale and normalise images first)"
         )
+
+
+def _baseline(baseline: float | Tensor | None, x: Tensor) -> Tensor | None:
+    if baseline is None:
+        return None
+    value = torch.as_tensor(baseline, dtype=x.dtype, device=x.device).detach()
+    try:
+        value = value.expand_as(x)
+    except RuntimeError as error:
+        raise InputError(
+            f"baseline: got shape {tuple(value.shape)}, expected one that broadcasts to the inputs {tuple(x.shape)}"
+        ) from error
+    if not bool(torch.isfinite(value).all()):
+        raise InputError("baseline: it holds NaN or infinity")
+    return value
 
 
 def _faults(x: Tensor, logits: Tensor) -> list[Verdict | None]:

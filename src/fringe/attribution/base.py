@@ -12,7 +12,7 @@ from fringe._noise import Noise
 from fringe.classifier import Classifier, PassCounts
 from fringe.paths import Query
 
-Verdict = Literal["ok", "coarse", "stalled", "diverged", "at_reference", "nan_input", "nan_logits"]
+Verdict = Literal["ok", "coarse", "stalled", "diverged", "at_reference", "unchecked", "nan_input", "nan_logits"]
 
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps planned), summed over the images of the call."""
@@ -45,6 +45,7 @@ class Attribution:
     ``target`` (B,) classes; ``score`` and ``endpoint_score`` (B,) the explained score at the input and where the path
     ended; ``completeness_gap`` (B,) = sum of values - (score - endpoint_score), in units of the score, and
     ``completeness_residual`` (B,) = |gap| / |score - endpoint_score| (the paper's epsilon_comp).
+    A method without a completeness identity has NaN there, and the verdict ``unchecked``.
     ``verdict`` (B) says what to think of the map, ``advice`` why and what to do. ``diagnostics`` maps a name to (B,).
     ``passes`` counts what the call spent. ``trajectory`` is kept on request.
     """

@@ -8,14 +8,23 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
+from fringe._checks import (
+    is_positive,
+    is_whole,
+    require,
+    require_choice,
+    require_not_negative,
+    require_positive,
+    require_whole,
+)
 from fringe._errors import InputError
 from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor, Request, Verdict
+from fringe.attribution.base import Attribution, Attributor, Request
+from fringe.attribution.diagnosis import COARSE_ABOVE, Judgement, assemble, diagnose, passes_now
 from fringe.attribution.integral import Quadrature, Rule
 from fringe.attribution.path_integral import Integrated, integrate
 from fringe.attribution.presets import paper_settings
 from fringe.classifier import Classifier
-from fringe.geometry import dist, entropy, kl, log_probabilities, sqrt_chart
 from fringe.linalg import Boundary, CGStatus
 from fringe.paths import FisherRaoTracking, NaturalStep, Outcome, Query, Smoothing, TrustRegion
 from fringe.paths.direction import PreconditionerName, Structure
@@ -29,9 +38,6 @@ Variant = Literal[
 AUTO_CAP = 0.01
 """``delta_euc="auto"`` is this times sqrt(n): a step changes an entry by 0.01 in root mean square, whatever the size of
 the input. At 224 x 224 x 3 it is 3.9, between the paper's 3.3 and 5.0 for ResNet-50, -101 and -152."""
-
-COARSE_ABOVE = 0.05
-"""Completeness residual above which a map is called coarse: its sum misses what it explains by more than 5 %."""
 
 STALLED_BELOW = 0.05
 """Share of the Fisher-Rao distance to the reference covered, under which a path is called stalled."""
@@ -97,26 +103,18 @@ class FRInGe(Attributor):
 
     def __post_init__(self) -> None:
         for name in ("tau", "eta_max", "damping", "cg_rtol", "arrival_kl", "quadrature_rtol", "blur_sigma"):
-            _require(_positive(getattr(self, name)), name, getattr(self, name), "a positive number")
+            require_positive(name, getattr(self, name))
         for name in ("gamma_step", "gamma_prior"):
-            value = getattr(self, name)
-            _require(value == 0 or _positive(value), name, value, "a number not below zero")
+            require_not_negative(name, getattr(self, name))
         for name in ("cg_iterations", "max_steps"):
-            _require(_whole(getattr(self, name)), name, getattr(self, name), "a positive integer")
-        _require(
-            _whole(self.blur_size) and self.blur_size % 2 == 1, "blur_size", self.blur_size, "a positive odd integer"
-        )
-        cap = self.delta_euc
-        _require(cap in (None, "auto") or _positive(cap), "delta_euc", cap, "a positive number, 'auto' or None")
-        _require(self.steps is None or _whole(self.steps), "steps", self.steps, "a positive integer or None")
+            require_whole(name, getattr(self, name))
+        size, cap = self.blur_size, self.delta_euc
+        require(is_whole(size) and size % 2 == 1, "blur_size", size, "a positive odd integer")
+        require(cap in (None, "auto") or is_positive(cap), "delta_euc", cap, "a positive number, 'auto' or None")
+        require(self.steps is None or is_whole(self.steps), "steps", self.steps, "a positive integer or None")
         for f in dataclasses.fields(self):
-            choices = f.metadata["choices"]
-            _require(
-                choices is None or getattr(self, f.name) in choices,
-                f.name,
-                getattr(self, f.name),
-                f"one of {choices}",
-            )
+            if f.metadata["choices"] is not None:
+                require_choice(f.name, getattr(self, f.name), f.metadata["choices"])
         if self.reference is not None:
             object.__setattr__(self, "reference", _distribution(self.reference))
 
@@ -178,40 +176,18 @@ class FRInGe(Attributor):
         )
 
     def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
-        path, before = self.path(query.inputs[0].numel()), dataclasses.replace(classifier.passes)
+        path, before = self.path(query.inputs[0].numel()), passes_now(classifier)
         found = integrate(path, Quadrature(self.quadrature, self.quadrature_rtol), classifier, query, request)
         diagnostics = _diagnose(found, query, path.log_reference(query))
-        verdicts = [_judge(found, diagnostics, i) for i in range(len(found.steps))]
-        return Attribution(
-            values=found.values,
-            target=query.target,
-            score=found.score,
-            endpoint_score=found.endpoint_score,
-            completeness_gap=found.gap,
-            completeness_residual=found.residual,
-            verdict=tuple(verdict for verdict, _ in verdicts),
-            advice=tuple(advice for _, advice in verdicts),
-            diagnostics=diagnostics,
-            passes=classifier.passes.since(before),
-            settings=self.record(),
-            trajectory=found.trajectories,
-        )
+        judgements = [_judge(found, diagnostics, i) for i in range(len(found.steps))]
+        return assemble(self, found, query, classifier, before, diagnostics, judgements)
 
 
 def _diagnose(found: Integrated, query: Query, log_q: Tensor) -> dict[str, Tensor]:
     """The paper's path diagnostics and the solver's account, (B,) each."""
-    summary, log_p0 = found.summary, log_probabilities(query.logits)
-    walked, distance = summary.count > 0, dist(sqrt_chart(log_p0), sqrt_chart(log_q))
+    summary = found.summary
     return {
-        "steps": torch.tensor(found.steps, device=distance.device),
-        "distance": distance,
-        "endpoint_distance": torch.where(walked, summary.last("reference_distance"), distance),
-        "entropy": entropy(log_p0),
-        "endpoint_entropy": torch.where(walked, summary.last("entropy"), entropy(log_p0)),
-        "endpoint_kl": torch.where(walked, summary.last("reference_kl"), kl(log_p0, log_q)),
-        "tracking_error_mean": summary.mean("tracking_error"),
-        "tracking_error_max": summary.largest("tracking_error"),
-        "path_length": summary.total("euclidean_step"),
+        **diagnose(found, query, log_q),
         "cg_iterations_mean": summary.mean("cg_iterations"),
         "cg_residual_mean": summary.mean("cg_residual"),
         "cg_residual_max": summary.largest("cg_residual"),
@@ -219,7 +195,7 @@ def _diagnose(found: Integrated, query: Query, log_q: Tensor) -> dict[str, Tenso
     }
 
 
-def _judge(found: Integrated, diagnostics: dict[str, Tensor], image: int) -> tuple[Verdict, str]:
+def _judge(found: Integrated, diagnostics: dict[str, Tensor], image: int) -> Judgement:
     """One word on the map of an image, and what to do about it."""
     steps = found.steps[image]
     if found.outcomes[image] is Outcome.AT_REFERENCE:
@@ -250,19 +226,6 @@ def _judge(found: Integrated, diagnostics: dict[str, Tensor], image: int) -> tup
         "ok",
         f"complete within {residual:.1%}; ended {share:.0%} of the way, {end:.2f} nats off the reference{onward}",
     )
-
-
-def _positive(value: object) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value) and value > 0
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _require(condition: bool, name: str, value: object, expected: str) -> None:
-    if not condition:
-        raise InputError(f"{name}: got {value!r}, expected {expected}")
 
 
 def _distribution(value: object) -> tuple[float, ...] | tuple[tuple[float, ...], ...]:

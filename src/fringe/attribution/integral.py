@@ -18,6 +18,7 @@ from fringe.classifier import Classifier
 from fringe.paths import Point, Segment
 
 Rule = Literal["trapezoid", "adaptive"]
+EndRule = Literal["left", "right"]
 
 
 @dataclass(frozen=True)
@@ -27,15 +28,19 @@ class Quadrature:
     The error of a piece is known exactly, since the score is known at both ends:
     :math:`e = \\langle \\tfrac12 (g_0 + g_1), z_1 - z_0 \\rangle - (F(z_1) - F(z_0))`. A piece is bisected while |e|
     exceeds what it is allowed: ``rtol`` times the segment's ``scale``, less by sqrt(2) at each bisection because the
-    errors of the pieces add like random signs. At most ``max_depth`` bisections deep.
+    errors of the pieces add like random signs. At most ``max_depth`` bisections deep. ``"left"`` takes the gradient at
+    the baseline's end of a segment, ``"right"`` at the input's.
     """
 
-    rule: Rule = "trapezoid"
+    rule: Rule | EndRule = "trapezoid"
     rtol: float = 1e-2
     max_depth: int = 8
 
     def integrate(self, classifier: Classifier, target: Tensor, segment: Segment, scale: Tensor) -> Tensor:
         """Contribution (L, *S) of a segment; ``target`` (L,), ``scale`` (L,) the error allowed at ``rtol = 1``."""
+        if self.rule in ("left", "right"):
+            end = segment.start if self.rule == "left" else segment.stop
+            return end.gradient * (segment.stop.x - segment.start.x)
         total = trapezoid(segment.start, segment.stop)
         if self.rule == "trapezoid":
             return total

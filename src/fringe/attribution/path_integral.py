@@ -9,7 +9,6 @@ from fringe.attribution.base import Request, Trajectory
 from fringe.attribution.integral import Quadrature, completeness_gap
 from fringe.attribution.telemetry import Recorder, Summary
 from fringe.classifier import Classifier
-from fringe.geometry import entropy, log_probabilities
 from fringe.paths import Outcome, Path, Query, Segment, Walk
 
 
@@ -57,10 +56,10 @@ class _Account:
         self.recorder = self._recorder() if request.telemetry else None
 
     def _recorder(self) -> Recorder:
-        log_p = log_probabilities(self.query.logits)
-        zero = torch.zeros_like(self.score)
-        start = {"entropy": entropy(log_p), "score": self.score, "tracking_error": zero, "waypoint_kl": zero}
-        return Recorder(self.query.inputs, self.walk.planned, start)
+        gauge = self.walk.gauge
+        rows = torch.arange(len(self.score), device=self.score.device)
+        start = gauge.point(rows, gauge.log_p0, torch.zeros_like(self.score))
+        return Recorder(self.query.inputs, self.walk.planned, {**start, "score": self.score})
 
     def add(self, segment: Segment) -> None:
         rows = torch.tensor(segment.index, device=self.values.device)
@@ -70,7 +69,7 @@ class _Account:
         self.endpoint_score[rows] = segment.start.score
         target, scale = self.query.target[rows], self._scale(segment, rows)
         self.values.index_add_(0, rows, self.quadrature.integrate(self.classifier, target, segment, scale))
-        self.summary.add(segment)
+        self.summary.add(rows, segment.stats)
         if self.recorder is not None:
             self.recorder.add(segment, self.values)
         self.done += len(segment.index)

@@ -12,7 +12,13 @@ from fringe.paths import Segment
 SNAPSHOTS = 6
 """Points of a trajectory kept as images, both ends included."""
 
-AT_POINTS = ("entropy", "reference_kl", "waypoint_kl", "tracking_error", "score")
+
+def snapshot_steps(steps: int) -> list[int]:
+    """The steps of a path after which its point is kept."""
+    return sorted({round(steps * m / (SNAPSHOTS - 1)) for m in range(SNAPSHOTS)})
+
+
+AT_POINTS = ("entropy", "reference_kl", "reference_distance", "waypoint_kl", "tracking_error", "score")
 """Names measured at points; everything else is measured along steps."""
 
 
@@ -26,14 +32,13 @@ class Summary:
         self._largest: dict[str, Tensor] = {}
         self._last: dict[str, Tensor] = {}
 
-    def add(self, segment: Segment) -> None:
-        rows = torch.tensor(segment.index, device=self._device)
-        self.count[rows] += 1
-        for name, values in segment.stats.items():
+    def add(self, rows: Tensor, stats: Mapping[str, Tensor]) -> None:
+        """Measurements (L,) of images ``rows`` (L,); an image may occur more than once, except in what is ``last``."""
+        self.count.index_add_(0, rows, torch.ones(len(rows), dtype=torch.float64, device=self._device))
+        for name, values in stats.items():
             values = values.to(torch.float64)
-            self._of(self._total, name)[rows] += values
-            largest = self._of(self._largest, name)
-            largest[rows] = torch.maximum(largest[rows], values)
+            self._of(self._total, name).index_add_(0, rows, values)
+            self._of(self._largest, name).scatter_reduce_(0, rows, values, "amax")
             self._of(self._last, name)[rows] = values
 
     def mean(self, name: str) -> Tensor:
@@ -73,7 +78,7 @@ class Recorder:
 
     def __init__(self, inputs: Tensor, planned: list[int], start: Mapping[str, Tensor]):
         """``start`` holds the point measurements (B,) at the inputs themselves."""
-        self._logs = [_Log(sorted({round(t * m / (SNAPSHOTS - 1)) for m in range(SNAPSHOTS)})) for t in planned]
+        self._logs = [_Log(snapshot_steps(t)) for t in planned]
         for i, (log, x) in enumerate(zip(self._logs, inputs, strict=True)):
             log.points = {name: [float(values[i])] for name, values in start.items()}
             log.keep(0, x, torch.zeros_like(x))
@@ -83,13 +88,18 @@ class Recorder:
         stats = {name: column.tolist() for name, column in segment.stats.items()}
         stats["score"] = segment.start.score.tolist()
         for row, (image, step) in enumerate(zip(segment.index, segment.step, strict=True)):
-            log = self._logs[image]
-            for name, column in stats.items():
-                table = log.points if name in AT_POINTS else log.steps
-                table.setdefault(name, []).append(float(column[row]))
-            log.latest = (step, segment.start.x[row], values[image].clone())  # any step may prove to be the last
-            if step in log.snapshot_steps:
-                log.keep(*log.latest)
+            measured = {name: column[row] for name, column in stats.items()}
+            self.visit(image, step, segment.start.x[row], values[image], measured)
+
+    def visit(self, image: int, step: int, x: Tensor, cumulative: Tensor, measured: Mapping[str, float]) -> None:
+        """The point ``x`` (*S) of one image after ``step`` steps, the attribution so far, and what was measured."""
+        log = self._logs[image]
+        for name, value in measured.items():
+            table = log.points if name in AT_POINTS else log.steps
+            table.setdefault(name, []).append(float(value))
+        log.latest = (step, x, cumulative.clone())  # any step may prove to be the last
+        if step in log.snapshot_steps:
+            log.keep(*log.latest)
 
     def trajectories(self) -> tuple[Trajectory, ...]:
         return tuple(_trajectory(log) for log in self._logs)

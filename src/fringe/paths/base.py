@@ -4,10 +4,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cached_property
 
+import torch
 from torch import Tensor
 
+from fringe._noise import Noise, content_key
+from fringe.baselines import InputSpace, make_baseline
 from fringe.classifier import Classifier
+from fringe.paths.gauge import GeodesicGauge
 
 
 @dataclass(frozen=True)
@@ -15,6 +20,8 @@ class Query:
     """What is to be explained: ``inputs`` (B, *S), their ``logits`` (B, C), and the classes ``target`` (B,).
 
     Where images were left out of a call, ``rows`` are the places of these B among its ``total``; none: all are here.
+    ``space`` is what is known of the inputs' space, ``baseline`` (B, *S) the caller's own baseline, and ``ids`` (B)
+    name the images for keyed noise; without them an image's name is made of its numbers.
     """
 
     inputs: Tensor
@@ -22,6 +29,34 @@ class Query:
     target: Tensor
     rows: list[int] | None = None
     total: int | None = None
+    space: InputSpace = field(default_factory=InputSpace)
+    baseline: Tensor | None = None
+    ids: tuple[str, ...] | None = None
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """A name an image, for keyed noise."""
+        return self.ids if self.ids is not None else tuple(content_key(x) for x in self.inputs)
+
+    def baseline_or(self, text: str, noise: Noise) -> Tensor:
+        """The caller's baseline, or the one that ``text`` names: (B, *S)."""
+        if self.baseline is not None:
+            return self.baseline
+        return make_baseline(text, self.inputs, self.space, noise, self.keys)
+
+    def take(self, rows: list[int]) -> "Query":
+        """The query of these images, in this order; an image may be taken more than once."""
+        at = torch.tensor(rows, device=self.inputs.device)
+        return Query(
+            self.inputs[at],
+            self.logits[at],
+            self.target[at],
+            [self.rows[i] for i in rows] if self.rows is not None else rows,
+            self.total if self.total is not None else len(self.inputs),
+            self.space,
+            None if self.baseline is None else self.baseline[at],
+            tuple(self.keys[i] for i in rows),
+        )
 
 
 @dataclass(frozen=True)
@@ -58,8 +93,10 @@ class Outcome(IntEnum):
 
 class Walk(ABC):
     """One run of a path over a query. ``planned`` steps an image are known before it begins; ``outcomes`` and ``taken``
-    (steps) are filled while the segments stream by. No list of points is ever held: memory does not grow with steps."""
+    (steps) are filled while the segments stream by. No list of points is ever held: memory does not grow with steps.
+    ``gauge`` is what predictions on the way are measured against."""
 
+    gauge: GeodesicGauge
     planned: list[int]
     taken: list[int]
     outcomes: list[Outcome]

@@ -13,19 +13,11 @@ from torch import Tensor
 
 from fringe._errors import InputError
 from fringe.classifier import Classifier, Linearisation
-from fringe.geometry import (
-    dist,
-    entropy,
-    geodesic,
-    geometry_dtype,
-    kl,
-    log_probabilities,
-    spherical_loss_gradient,
-    sqrt_chart,
-)
+from fringe.geometry import geometry_dtype, kl, log_probabilities, spherical_loss_gradient
 from fringe.linalg import inner_product
 from fringe.paths.base import Outcome, Path, Point, Query, Segment, Walk
 from fringe.paths.direction import Direction, NaturalStep, StepSolver
+from fringe.paths.gauge import GeodesicGauge, fisher_rao_step, log_uniform
 from fringe.paths.trust_region import TrustRegion
 
 AT_REFERENCE_BELOW = 1e-6
@@ -61,10 +53,9 @@ class FisherRaoTracking(Path):
     def log_reference(self, query: Query) -> Tensor:
         """Log-probabilities (B, C) of the reference of each image."""
         logits, shape, classes = query.logits, tuple(query.logits.shape), query.logits.shape[1]
-        wide = geometry_dtype(logits.device)
         if self.reference is None:
-            return torch.full(shape, -math.log(classes), dtype=wide, device=logits.device)
-        q = torch.tensor(self.reference, dtype=wide, device=logits.device)
+            return log_uniform(logits)
+        q = torch.tensor(self.reference, dtype=geometry_dtype(logits.device), device=logits.device)
         whole = (query.total or shape[0], classes)
         if tuple(q.shape) not in ((classes,), whole):
             raise InputError(f"reference: got shape {tuple(q.shape)}, expected ({classes},) or {whole}")
@@ -72,9 +63,8 @@ class FisherRaoTracking(Path):
             q = q[query.rows]
         return q.log().expand(shape)
 
-    def schedule(self, log_p: Tensor, log_q: Tensor) -> list[int]:
-        """Steps T of each image; 0 where the prediction already is the reference."""
-        distance = dist(sqrt_chart(log_p), sqrt_chart(log_q))
+    def schedule(self, distance: Tensor) -> list[int]:
+        """Steps T of images whose prediction is ``distance`` (B,) radians from the reference; 0 where it is there."""
         steps = torch.ceil(distance / math.sqrt(2.0 * self.tau))
         if self.steps is not None:
             steps = torch.full_like(distance, self.steps)
@@ -111,10 +101,8 @@ class FisherRaoWalk(Walk):
 
     def __init__(self, path: FisherRaoTracking, classifier: Classifier, query: Query):
         self.path, self.classifier, self.query = path, classifier, query
-        self.log_p0 = log_probabilities(query.logits)
-        self.log_q = path.log_reference(query)
-        self.s0, self.s1 = sqrt_chart(self.log_p0), sqrt_chart(self.log_q)
-        self.planned = path.schedule(self.log_p0, self.log_q)
+        self.gauge = GeodesicGauge(log_probabilities(query.logits), path.log_reference(query))
+        self.planned = path.schedule(self.gauge.distance())
         self.taken = [0] * len(self.planned)
         self.outcomes = [Outcome.AT_REFERENCE if t == 0 else Outcome.COMPLETE for t in self.planned]
         self.solver: StepSolver = path.step.on(query.inputs[0], fisher_norm=path.trust.tau is not None)
@@ -169,7 +157,7 @@ class FisherRaoWalk(Walk):
     def _arrived(self, lanes: list[_Lane], log_p: Tensor) -> list[bool]:
         if self.path.until == "budget":
             return [False] * len(lanes)
-        return (kl(log_p, self.log_q[self._rows(lanes)]) <= self.path.arrival_kl).tolist()
+        return (kl(log_p, self.gauge.log_q[self._rows(lanes)]) <= self.path.arrival_kl).tolist()
 
     def _step(
         self, lanes: list[_Lane], going: list[bool], point: Linearisation, here: Point, log_p: Tensor
@@ -177,7 +165,8 @@ class FisherRaoWalk(Walk):
         """The lanes one step further. Lanes that do not go on have a zero right-hand side and cost no iteration."""
         x = here.x
         mask = torch.tensor(going, device=x.device)
-        cotangent = spherical_loss_gradient(log_p, self._waypoints(lanes, self.path.waypoint == "next"))
+        waypoint = self.gauge.waypoint(self._rows(lanes), self._fraction(lanes, int(self.path.waypoint == "next")))
+        cotangent = spherical_loss_gradient(log_p, waypoint)
         cotangent = torch.where(mask[:, None], cotangent, 0.0)
         x_going = torch.where(mask.view(-1, *[1] * (x.dim() - 1)), x, 0.0)
         zero = torch.zeros_like(lanes[0].x)
@@ -227,22 +216,14 @@ class FisherRaoWalk(Walk):
 
     def _measure(self, lanes: list[_Lane], log_p: Tensor) -> dict[str, Tensor]:
         """At the end of a step: where the prediction is, and how far from where it should be (nats, radians)."""
-        s, waypoint = sqrt_chart(log_p), self._waypoints(lanes, False)
         before = torch.stack([lane.log_p for lane in lanes if lane.log_p is not None])
-        return {
-            "entropy": entropy(log_p),
-            "reference_kl": kl(log_p, self.log_q[self._rows(lanes)]),
-            "waypoint_kl": kl(log_p, 2.0 * waypoint.log()),
-            "tracking_error": dist(s, waypoint),
-            "fisher_rao_step": dist(s, sqrt_chart(before)),
-            "reference_distance": dist(s, self.s1[self._rows(lanes)]),
-        }
+        due = self.gauge.point(self._rows(lanes), log_p, self._fraction(lanes, 0))
+        return {**due, "fisher_rao_step": fisher_rao_step(before, log_p)}
 
-    def _waypoints(self, lanes: list[_Lane], following: bool) -> Tensor:
-        """s_k, or s_{k+1} when ``following``, of each lane after k steps: (L, C); s_T from step T on."""
-        alpha = [min((lane.taken + following) / self.planned[lane.index], 1.0) for lane in lanes]
-        rows = self._rows(lanes)
-        return geodesic(self.s0[rows], self.s1[rows], torch.tensor(alpha, dtype=self.s0.dtype))
+    def _fraction(self, lanes: list[_Lane], ahead: int) -> Tensor:
+        """How far along their geodesic the lanes are due ``ahead`` steps from now: (L,); 1 from step T on."""
+        alpha = [min((lane.taken + ahead) / self.planned[lane.index], 1.0) for lane in lanes]
+        return torch.tensor(alpha, dtype=self.gauge.s0.dtype, device=self.gauge.s0.device)
 
     def _rows(self, lanes: list[_Lane]) -> Tensor:
         return torch.tensor([lane.index for lane in lanes], device=self.query.inputs.device)

@@ -1,0 +1,40 @@
+"""Integrated Gradients (Sundararajan, Taly and Yan 2017)."""
+
+from dataclasses import dataclass
+from typing import ClassVar, get_args
+
+from fringe._checks import require_choice, require_whole
+from fringe._tunable import tunable
+from fringe.attribution.base import Attribution, Attributor, Request
+from fringe.attribution.diagnosis import passes_now, path_attribution
+from fringe.attribution.node_integral import integrate_nodes
+from fringe.attribution.rules import NodeRule, quadrature_nodes
+from fringe.baselines import parse_baseline
+from fringe.classifier import Classifier
+from fringe.paths import Query, StraightLine
+
+
+@dataclass(frozen=True)
+class IntegratedGradients(Attributor):
+    """Integrate the gradient along the straight line from a baseline to the input (Sundararajan et al. 2017, eq. 1).
+
+    .. math:: A = (x - x') \\odot \\int_0^1 \\nabla F^t(x' + a (x - x')) \\, da
+    """
+
+    name: ClassVar[str] = "ig"
+
+    steps: int = tunable(50, low=10, high=500, log=True, help="gradients along the line")
+    baseline: str = tunable("zero", help="where the line begins: zero, black, white, mean, blur, noise or uniform")
+    rule: NodeRule = tunable("midpoint", choices=get_args(NodeRule), help="quadrature")
+
+    def __post_init__(self) -> None:
+        require_choice("rule", self.rule, get_args(NodeRule))
+        require_whole("steps", self.steps, least=1 if self.rule not in ("trapezoid", "closed_mean") else 2)
+        parse_baseline(self.baseline)
+
+    def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
+        before = passes_now(classifier)
+        baseline = query.baseline_or(self.baseline, request.noise)
+        line = StraightLine(query.inputs, baseline, *quadrature_nodes(self.rule, self.steps))
+        found = integrate_nodes(line, classifier, query, request)
+        return path_attribution(self, found, query, classifier, before, "use more steps")

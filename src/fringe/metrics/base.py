@@ -1,0 +1,111 @@
+"""What every metric takes and gives."""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast
+
+from torch import Tensor
+
+from fringe._errors import InputError
+from fringe._noise import Noise
+from fringe.classifier import Classifier
+from fringe.paths import Query
+
+Direction = Literal["higher", "lower", "none"]
+"""Which way is better; "none" for a number that describes without praising."""
+
+T = TypeVar("T")
+Explain = Callable[[Tensor, list[int]], Tensor]
+"""``explain(x, rows)``: maps (L, *S) of other inputs ``x`` (L, *S), each for the target and with the noise of the
+subject's image at ``rows`` (L)."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """B images under evaluation, and what the scores of all methods have in common.
+
+    ``once`` keeps what was computed for as long as the subject lives: references, blurred predictions, noise
+    responses are paid for once, however many methods are compared, and are the same for each of them.
+    """
+
+    classifier: Classifier
+    query: Query
+    noise: Noise
+    _kept: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any], repr=False, compare=False)
+
+    def once(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """The value of ``compute()``, computed at the first call with this ``key``."""
+        if key not in self._kept:
+            self._kept[key] = compute()
+        return cast(T, self._kept[key])
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A method's maps ``values`` (B, *S) of a subject, with the ``diagnostics`` (B,) it reported.
+
+    ``explain`` makes maps of other inputs, for metrics that ask how stable maps are. ``once`` keeps what several
+    metrics of these maps share, such as the curve behind a raw and a normalised score.
+    """
+
+    subject: Subject
+    values: Tensor
+    diagnostics: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    explain: Explain | None = None
+    _kept: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any], repr=False, compare=False)
+
+    def once(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """The value of ``compute()``, computed at the first call with this ``key``."""
+        if key not in self._kept:
+            self._kept[key] = compute()
+        return cast(T, self._kept[key])
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One number an image: ``values`` (B,) in float64, NaN where the metric is not defined.
+
+    ``flags`` names degenerate cases, (B,) booleans; ``extras`` companion numbers (B,), such as the score of the zero
+    map; ``curves`` what a score was read off, (B, N + 1) each.
+    """
+
+    values: Tensor
+    flags: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    extras: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    curves: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+
+
+class Metric(ABC):
+    """A metric of attribution maps: a frozen dataclass of settings. Final classes set the class variables.
+
+    ``name`` in the registry, ``title`` in tables, ``direction``, ``unit`` ("" for a pure number), the ``space`` it
+    works in, and the ``source`` of its formula. ``presets`` are other people's settings by name; ``paper`` is the
+    default. ``needs_explain`` tells that it asks for maps of other inputs.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    direction: ClassVar[Direction]
+    unit: ClassVar[str] = ""
+    space: ClassVar[str]
+    source: ClassVar[str]
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
+    needs_explain: ClassVar[bool] = False
+
+    @abstractmethod
+    def score(self, explained: Explained) -> Scores:
+        """Score each map. The caller holds ``classifier.session`` open and has checked the maps' shape and numbers."""
+
+    @classmethod
+    def preset(cls, name: str) -> Self:
+        """The metric as ``name`` computes it."""
+        if name not in cls.presets:
+            raise InputError(f"preset: {cls.name} has no {name!r}; known: {', '.join(cls.presets)}")
+        return cls(**cls.presets[name])
+
+    def record(self) -> dict[str, Any]:
+        """The metric and its settings as plain data."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # pyright: ignore[reportArgumentType]
+        return {"metric": self.name, **fields}

@@ -1,0 +1,24 @@
+"""Metrics by name."""
+
+import difflib
+
+from fringe._errors import InputError
+from fringe._registry import collect
+from fringe.metrics import catalogue
+from fringe.metrics.base import Metric
+
+METRICS: dict[str, type[Metric]] = collect(vars(catalogue), Metric)
+
+
+def resolve_metric(metric: str | Metric) -> Metric:
+    """A configured metric, or a registered one by name: ``"insertion"``, or with a preset ``"insertion:rise"``."""
+    if isinstance(metric, Metric):
+        return metric
+    if not isinstance(metric, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError(f"metric: got {metric!r}, expected a name or a configured metric such as Insertion()")
+    name, colon, preset = metric.partition(":")
+    if name not in METRICS:
+        near = difflib.get_close_matches(name, METRICS, n=1, cutoff=0.4)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise InputError(f"metric: got {metric!r}{hint} Known metrics: {', '.join(METRICS)}")
+    return METRICS[name].preset(preset) if colon else METRICS[name]()

@@ -1,0 +1,36 @@
+"""Sparseness: the Gini index of a map (Chalasani et al. 2020; Hurley and Rickard 2009)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fringe.metrics.base import Direction, Explained, Metric, Scores
+
+
+@dataclass(frozen=True)
+class Sparseness(Metric):
+    """How unevenly a map's mass lies: the Gini index of |A| over all its n entries, 0 if even, (n - 1)/n if in one.
+
+    .. math:: G = \\frac{\\sum_i (2 i - n - 1)\\, a_{(i)}}{n \\sum_i a_{(i)}}, \\qquad a_{(1)} \\le \\dots \\le a_{(n)}
+
+    It does not depend on the map's scale, sign or order. The zero map scores 0 and is flagged ``zero_map``.
+    """
+
+    name: ClassVar[str] = "sparseness"
+    title: ClassVar[str] = "Sparseness"
+    direction: ClassVar[Direction] = "higher"
+    space: ClassVar[str] = "the signed map, all entries"
+    source: ClassVar[str] = "Chalasani et al. 2020; FRInGe, section Metrics"
+
+    def score(self, explained: Explained) -> Scores:
+        return Scores(gini(explained.values), flags={"zero_map": (explained.values == 0).flatten(1).all(1)})
+
+
+def gini(values: Tensor) -> Tensor:
+    """Gini index (B,) of the absolute values of ``values`` (B, *S), in float64; 0 for a row of zeros."""
+    a = values.detach().abs().flatten(1).double().sort(dim=1).values
+    n, total = a.shape[1], a.sum(1)
+    rank = 2.0 * torch.arange(1, n + 1, dtype=a.dtype, device=a.device) - n - 1
+    return torch.where(total > 0, (a @ rank) / (n * total.clamp_min(torch.finfo(a.dtype).tiny)), 0.0).clamp(0.0, 1.0)
