@@ -1,12 +1,12 @@
 """Read whatever a classifier returns as logits (B, C)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fringe._errors import ModelOutputError
+from fringe._errors import InputError, ModelOutputError
 
 OutputKind = Literal["auto", "logits", "probabilities"]
 
@@ -91,3 +91,23 @@ def _describe(value: Any) -> str:
 def _look_like_probabilities(rows: Tensor) -> bool:
     sums = rows.sum(1)
     return bool((rows >= 0).all()) and bool(torch.isclose(sums, torch.ones_like(sums), rtol=0, atol=1e-5).all())
+
+
+class TwoClass(nn.Module):
+    """A head with one number an image, (B, 1) or (B,), as the two classes (no, yes) with logits (0, z).
+
+    ``output="logit"``: the number is z, before any sigmoid; softmax then gives (1 - sigmoid z, sigmoid z).
+    ``output="probability"``: the model ends in a sigmoid, and z = log p - log(1 - p).
+    """
+
+    def __init__(self, model: Callable[[Tensor], Tensor], output: Literal["logit", "probability"] = "logit"):
+        super().__init__()
+        if output not in ("logit", "probability"):
+            raise InputError(f"output: got {output!r}, expected 'logit' or 'probability'")
+        self.model, self.output = model, output
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.model(x).reshape(x.shape[0], 1)
+        if self.output == "probability":
+            z = torch.logit(z, eps=torch.finfo(z.dtype).eps)
+        return torch.cat([torch.zeros_like(z), z], dim=1)
