@@ -128,12 +128,29 @@ def test_exact_pass_counts():
     iteration costs a JVP and a VJP and no forward; a warm start one product; the Fisher norm one JVP."""
     model, x = Smooth(), inputs(1)
     k = 4
-    method = dataclasses.replace(FAST, cg_iterations=k, cg_rtol=1e-14, steps=5)
+    method = dataclasses.replace(FAST, cg_iterations=k, cg_rtol=1e-14, steps=5, jacobian="products")
     found = fringe.attribute(model, x, method=method)
     door = {"forward": 1, "vjp": 1, "jvp": 2}  # the check of derivatives on the first image
     assert found.passes.forward == 1 + 5 + 1 + door["forward"]
     assert found.passes.jvp == 5 * (k + 1) + 4 + door["jvp"]
     assert found.passes.vjp == 5 * (k + 2) + 4 + 1 + door["vjp"]
+
+
+def test_an_explicit_jacobian_costs_a_vjp_a_class_and_changes_nothing():
+    model, x = Smooth(), inputs(3)
+    products = fringe.attribute(model, x, method=dataclasses.replace(FAST, steps=5, jacobian="products"))
+    explicit = fringe.attribute(model, x, method=dataclasses.replace(FAST, steps=5, jacobian="explicit"))
+    classes = model(x).shape[1]
+    assert explicit.passes.vjp == 3 * (5 * classes + 1) + 1  # the last one checks the derivatives of the first image
+    assert explicit.passes.jvp == 2
+    torch.testing.assert_close(explicit.values, products.values, rtol=1e-9, atol=1e-12)
+
+
+def test_the_jacobian_is_explicit_where_that_costs_less():
+    step = FAST.path(16).step
+    assert dataclasses.replace(step, cg_iterations=10).explicit(10)
+    assert not dataclasses.replace(step, cg_iterations=10).explicit(11)
+    assert not dataclasses.replace(step, solve="gradient").explicit(2)
 
 
 def test_telemetry_agrees_with_the_points_it_kept():

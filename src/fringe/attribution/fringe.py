@@ -27,7 +27,7 @@ from fringe.attribution.presets import paper_settings
 from fringe.classifier import Classifier
 from fringe.linalg import Boundary, CGStatus
 from fringe.paths import FisherRaoTracking, NaturalStep, Outcome, Query, Smoothing, TrustRegion
-from fringe.paths.direction import PreconditionerName, Structure
+from fringe.paths.direction import JacobianForm, PreconditionerName, Structure
 from fringe.paths.tracking import Until, Waypoint
 
 Solve = Literal["natural", "gradient"]
@@ -82,6 +82,11 @@ class FRInGe(Attributor):
     )
     warm_start: bool = tunable(True, help="start CG from the direction of the step before")
     reorthogonalise: bool = tunable(True, help="keep CG residuals orthogonal; False is textbook CG")
+    jacobian: JacobianForm = tunable(
+        "auto",
+        choices=get_args(JacobianForm),
+        help="of a step: C VJPs, or two products an iteration; auto: the cheaper",
+    )
     waypoint: Waypoint = tunable(
         "next", choices=get_args(Waypoint), help="aim at s_{k+1} (prose) or s_k (printed algorithm)"
     )
@@ -163,6 +168,7 @@ class FRInGe(Attributor):
                 preconditioner=self.preconditioner,
                 warm_start=self.warm_start,
                 reorthogonalise=self.reorthogonalise,
+                jacobian=self.jacobian,
                 smoothing=Smoothing(self.structure, self.boundary, self.blur_sigma, self.blur_size),
             ),
             trust=TrustRegion(self.eta_max, self.tau if self.kl_bound else None, cap),

@@ -1,5 +1,6 @@
 """Information geometry of the simplex, and its pullback to inputs. Knows no network."""
 
+from fringe.geometry.pullback import ExplicitJacobian as ExplicitJacobian
 from fringe.geometry.pullback import Jacobian as Jacobian
 from fringe.geometry.pullback import PullbackFisher as PullbackFisher
 from fringe.geometry.simplex import angle as angle

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from fringe.geometry.simplex import fisher_product
@@ -18,6 +19,27 @@ class Jacobian(Protocol):
     def vjp(self, cotangent: Tensor) -> Tensor:
         """``J^T u``: (B, C) -> (B, *S)."""
         ...
+
+
+@dataclass(frozen=True)
+class ExplicitJacobian:
+    """J itself, ``matrix`` (B, C, n), for inputs of ``shape`` (*S): products without a pass through the network."""
+
+    matrix: Tensor
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, jacobian: Jacobian, like: Tensor, classes: int) -> "ExplicitJacobian":
+        """From the C VJPs of the unit cotangents; ``like`` (B, *S) are the points."""
+        unit = torch.eye(classes, dtype=like.dtype, device=like.device)
+        rows = [jacobian.vjp(e.expand(len(like), -1)).flatten(1) for e in unit]
+        return cls(torch.stack(rows, 1), tuple(like.shape[1:]))
+
+    def jvp(self, tangent: Tensor) -> Tensor:
+        return torch.bmm(self.matrix, tangent.flatten(1)[:, :, None])[:, :, 0]
+
+    def vjp(self, cotangent: Tensor) -> Tensor:
+        return torch.bmm(cotangent[:, None, :], self.matrix)[:, 0].unflatten(1, self.shape)
 
 
 @dataclass(frozen=True)

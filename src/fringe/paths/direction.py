@@ -27,6 +27,7 @@ from fringe.linalg import (
 
 Structure = Literal["image", "sequence", "none"]
 PreconditionerName = Literal["blur", "scale", "spectral"]
+JacobianForm = Literal["auto", "products", "explicit"]
 AXES: dict[Structure, int] = {"image": 2, "sequence": 1, "none": 0}
 
 
@@ -65,8 +66,9 @@ class Direction:
 class NaturalStep:
     """The linear system of a step and how it is solved.
 
-    ``roughness`` replaces :math:`L^\\top L` by any symmetric PSD operator (the ``blur`` and ``spectral``
-    preconditioners then still use the grid's).
+    ``jacobian="explicit"`` computes J at each point, at C VJPs, and ``"products"`` asks the network for each product,
+    at a JVP and a VJP an iteration; ``"auto"`` takes the cheaper. ``roughness`` replaces :math:`L^\\top L` by any
+    symmetric PSD operator (the ``blur`` and ``spectral`` preconditioners then still use the grid's).
     """
 
     solve: Literal["natural", "gradient"]
@@ -80,6 +82,13 @@ class NaturalStep:
     reorthogonalise: bool
     smoothing: Smoothing
     roughness: LinearOperator | None = None
+    jacobian: JacobianForm = "auto"
+
+    def explicit(self, classes: int) -> bool:
+        """Whether J of a model with this many classes is computed as a whole."""
+        if self.jacobian != "auto":
+            return self.jacobian == "explicit"
+        return self.solve == "natural" and classes <= self.cg_iterations
 
     def on(self, like: Tensor, *, fisher_norm: bool) -> "StepSolver":
         """The solver for inputs shaped like ``like`` (*S), on its device; ``fisher_norm`` says whether the caller

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fringe._errors import InputError
-from fringe.classifier import Classifier, Linearisation
-from fringe.geometry import geometry_dtype, kl, log_probabilities, spherical_loss_gradient
+from fringe.classifier import Classifier
+from fringe.geometry import ExplicitJacobian, Jacobian, geometry_dtype, kl, log_probabilities, spherical_loss_gradient
 from fringe.linalg import inner_product
 from fringe.paths.base import Outcome, Path, Point, Query, Segment, Walk
 from fringe.paths.direction import Direction, NaturalStep, StepSolver
@@ -138,9 +138,11 @@ class FisherRaoWalk(Walk):
         Lanes whose logits or gradient are not finite end at the point before.
         """
         x = torch.stack([lane.x for lane in lanes])
-        point = self.classifier.linearise(x, tangents=not last)
+        explicit = not last and self.path.step.explicit(self.query.logits.shape[1])
+        point = self.classifier.linearise(x, tangents=not (last or explicit))
+        jacobian = ExplicitJacobian.of(point, x, point.value.shape[1]) if explicit else point
         target = self.query.target[self._rows(lanes)]
-        gradient = point.vjp(self.classifier.score_cotangent(point.value, target))
+        gradient = jacobian.vjp(self.classifier.score_cotangent(point.value, target))
         sound = (torch.isfinite(point.value).all(-1) & torch.isfinite(gradient).flatten(1).all(1)).tolist()
         here = Point(x, self.classifier.score(point.value, target), gradient)
         log_p = log_probabilities(point.value)
@@ -152,7 +154,7 @@ class FisherRaoWalk(Walk):
         going = [fine and not arrived for fine, arrived in zip(sound, self._arrived(lanes, log_p), strict=True)]
         if last or not any(going):
             return segment, []
-        return segment, self._step(lanes, going, point, here, log_p)
+        return segment, self._step(lanes, going, jacobian, here, log_p)
 
     def _arrived(self, lanes: list[_Lane], log_p: Tensor) -> list[bool]:
         if self.path.until == "budget":
@@ -160,7 +162,7 @@ class FisherRaoWalk(Walk):
         return (kl(log_p, self.gauge.log_q[self._rows(lanes)]) <= self.path.arrival_kl).tolist()
 
     def _step(
-        self, lanes: list[_Lane], going: list[bool], point: Linearisation, here: Point, log_p: Tensor
+        self, lanes: list[_Lane], going: list[bool], jacobian: Jacobian, here: Point, log_p: Tensor
     ) -> list[_Lane]:
         """The lanes one step further. Lanes that do not go on have a zero right-hand side and cost no iteration."""
         x = here.x
@@ -173,7 +175,7 @@ class FisherRaoWalk(Walk):
         previous = None
         if any(lane.direction is not None for lane in lanes):
             previous = torch.stack([zero if lane.direction is None else lane.direction for lane in lanes])
-        found = self.solver.direction(point, log_p.exp(), cotangent, x_going, previous)
+        found = self.solver.direction(jacobian, log_p.exp(), cotangent, x_going, previous)
         moved, stats = self._move(x, found)
         return [
             _Lane(
