@@ -20,7 +20,7 @@ demo: $(STAMP)
 	$(BIN)/fringe explain embedded:digits:0:6 --out out/demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
