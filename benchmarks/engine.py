@@ -104,7 +104,7 @@ def paths(model: nn.Module, x: torch.Tensor, method: fringe.FRInGe, target: floa
 
 def orthogonality(model: nn.Module, x: torch.Tensor) -> None:
     """What keeping CG residuals orthogonal costs, at equal iterations."""
-    kept = fringe.FRInGe(steps=6, preconditioner="blur", cg_rtol=1e-12)
+    kept = fringe.FRInGe(steps=6, preconditioner="blur", cg_rtol=1e-12, jacobian="products")
     textbook = dataclasses.replace(kept, reorthogonalise=False)
     ours, theirs = alternate(
         x.device,
@@ -124,7 +124,7 @@ def peak(batch: int, steps: int, iterations: int, orthogonal: bool) -> float:
 
 def memory_of(batch: int, steps: int, iterations: int, orthogonal: bool) -> None:
     torch.set_num_threads(1)
-    method = fringe.FRInGe(steps=steps, cg_iterations=iterations, cg_rtol=1e-12, reorthogonalise=orthogonal)
+    method = fringe.FRInGe(steps=steps, cg_iterations=iterations, cg_rtol=1e-12, reorthogonalise=orthogonal, jacobian="products")
     x = torch.randn(batch, 3, 32, 32)
     fringe.attribute(shared_models.model("cifar_resnet20"), x, method=method, batch_size=batch)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)

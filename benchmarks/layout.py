@@ -3,10 +3,10 @@
 import time
 
 import torch
-from shared_models import images, model
 
 import fringe
 from fringe.classifier import Classifier
+from shared_models import images, model
 
 
 def seconds(classifier: Classifier, x: torch.Tensor, method: str) -> float:
@@ -26,7 +26,9 @@ def main() -> None:
                     classifier = Classifier(model(name), batch_size=16)
                     classifier.channels_last = last
                     best[last] = min(best[last], seconds(classifier, x, method))
-            print(f"{name} {method}: {best[True]:.3f} s an image, {best[False] / best[True]:.2f} x contiguous", flush=True)
+            print(
+                f"{name} {method}: {best[True]:.3f} s an image, {best[False] / best[True]:.2f} x contiguous", flush=True
+            )
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def settings() -> list[dict[str, object]]:
 
 
 def measure(model: torch.nn.Module, x: torch.Tensor, setting: dict[str, object]) -> dict[str, object]:
-    method = fringe.FRInGe(**COMMON, **setting)  # type: ignore[arg-type]
+    method = fringe.FRInGe(**COMMON, **setting, jacobian="products")  # type: ignore[arg-type]
     found = fringe.attribute(model, x, method=method)
     jitter = torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
     again = fringe.attribute(model, x * (1.0 + 1e-7 * jitter), method=method, target=found.target)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fringe.attribution import Trajectory as Trajectory
     from fringe.attribution import attribute as attribute
     from fringe.baselines import InputSpace as InputSpace
+    from fringe.benchmark import compare as compare
     from fringe.classifier import Classifier as Classifier
     from fringe.classifier import PassCounts as PassCounts
     from fringe.classifier import TwoClass as TwoClass
@@ -33,6 +34,7 @@ __version__ = "0.1.0"
 _HOMES = {
     **dict.fromkeys(("METHODS", "Attribution", "Attributor", "Trajectory", "attribute"), "attribution"),
     **dict.fromkeys(("METRICS", "Metric", "Scores"), "metrics"),
+    "compare": "benchmark",
     "InputSpace": "baselines",
     **dict.fromkeys(("Classifier", "PassCounts", "TwoClass"), "classifier"),
 }

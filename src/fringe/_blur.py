@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fringe._checks import require
 from fringe._errors import InputError
 
 Padding = Literal["zeros", "reflect", "replicate", "exclude"]
@@ -16,6 +17,7 @@ Padding = Literal["zeros", "reflect", "replicate", "exclude"]
 def gaussian_taps(sigma: float, size: int | None = None, truncate: float = 4.0) -> Tensor:
     """Weights (size,) of a Gaussian of ``sigma`` pixels that sum to one, float64; without ``size`` it reaches
     ``int(truncate sigma + 1/2)`` pixels each way (SciPy's rule), so it is the identity below sigma = 1/8."""
+    require(size is None or size % 2 == 1, "size", size, "an odd number of pixels")
     radius = int(truncate * sigma + 0.5) if size is None else size // 2
     offsets = torch.arange(-radius, radius + 1, dtype=torch.float64)
     weights = torch.exp(-0.5 * (offsets / sigma) ** 2) if radius else torch.ones(1, dtype=torch.float64)
@@ -31,6 +33,7 @@ def blur(x: Tensor, taps: Tensor, padding: Padding) -> Tensor:
     """Images ``x`` (B, C, H, W) filtered by ``taps`` (odd length) along both axes."""
     if x.dim() != 4:
         raise InputError(f"inputs: got shape {tuple(x.shape)}, expected images (B, C, H, W) to blur")
+    require(taps.numel() % 2 == 1, "taps", taps.numel(), "an odd number of weights")
     if taps.numel() == 1:
         return x.clone()
     kernel = taps.to(x.device, x.dtype)

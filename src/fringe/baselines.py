@@ -42,7 +42,7 @@ class InputSpace:
                     f"space.{name}: got shape {tuple(value.shape)}, expected one that broadcasts to an input "
                     f"{tuple(inputs.shape[1:])}"
                 )
-        if bool((low >= high).any()):
+        if not bool((low < high).all()):
             raise InputError("space: low must be below high everywhere")
         return low[None], high[None]
 

@@ -4,10 +4,11 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from torch import Tensor
 
+from fringe._errors import InputError
 from fringe._noise import Noise
 from fringe.classifier import Classifier, PassCounts
 from fringe.paths import Query
@@ -74,13 +75,25 @@ class Request:
 
 
 class Attributor(ABC):
-    """An attribution method: a frozen dataclass of hyper-parameters. Final classes set ``name``."""
+    """An attribution method: a frozen dataclass of hyper-parameters. Final classes set ``name``.
+
+    ``presets`` are settings by name, the fields that differ from the defaults: ``paper`` for what the FRInGe paper
+    compared with, as far as its tables show, ``official`` for what the authors' code computes.
+    """
 
     name: ClassVar[str]
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     @abstractmethod
     def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
         """Explain every image of ``query``. The caller holds ``classifier.session`` open."""
+
+    @classmethod
+    def preset(cls, name: str, /) -> Self:
+        """The method with the settings that ``name`` stands for."""
+        if name not in cls.presets:
+            raise InputError(f"preset: {cls.name} has no {name!r}; known: {', '.join(cls.presets) or 'none'}")
+        return cls(**cls.presets[name])
 
     def record(self) -> dict[str, Any]:
         """The method and its settings as plain data."""

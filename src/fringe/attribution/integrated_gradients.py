@@ -1,7 +1,8 @@
 """Integrated Gradients (Sundararajan, Taly and Yan 2017)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
 from fringe._checks import require_choice, require_whole
 from fringe._tunable import tunable
@@ -22,6 +23,7 @@ class IntegratedGradients(Attributor):
     """
 
     name: ClassVar[str] = "ig"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"steps": 200}}
 
     steps: int = tunable(50, low=10, high=500, log=True, help="gradients along the line")
     baseline: str = tunable("zero", help="where the line begins: zero, black, white, mean, blur, noise or uniform")

@@ -1,6 +1,7 @@
 """Integrate gradients at points that are known beforehand: parallel over images and over points."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,37 +12,84 @@ from fringe.attribution.path_integral import Integrated
 from fringe.attribution.telemetry import Recorder, Summary
 from fringe.classifier import Classifier
 from fringe.geometry import geometry_dtype, log_probabilities
-from fringe.paths import GeodesicGauge, Nodes, Outcome, Query, Sample, fisher_rao_step, log_uniform
-
-Weigh = Callable[[Sample, Tensor], Tensor]
-"""From a sample and the gradients (L, *S) there to what they contribute (L, *S)."""
+from fringe.paths import GeodesicGauge, Nodes, Outcome, Query, Sample, Sites, fisher_rao_step, log_uniform
 
 
-def displaced(sample: Sample, gradient: Tensor) -> Tensor:
-    """``g * displacement``: the path integral's own term."""
-    return gradient * sample.displacement
+@dataclass(frozen=True)
+class Visit:
+    """Nodes visited together: those numbered ``nodes`` (L,) of images ``rows`` (L,), their ``sample``, and the
+    ``logits`` (L, C) and the score's ``gradient`` (L, *S) there."""
+
+    rows: Tensor
+    nodes: Tensor
+    sample: Sample
+    logits: Tensor
+    gradient: Tensor
+
+
+Weigh = Callable[[Visit], Tensor]
+"""From what was found at nodes to what their gradients are multiplied by; usually the displacements."""
+
+
+def displacement(visit: Visit) -> Tensor:
+    """The path integral's own factor."""
+    return visit.sample.displacement
 
 
 def integrate_nodes(
-    nodes: Nodes, classifier: Classifier, query: Query, request: Request, weigh: Weigh = displaced
+    nodes: Nodes, classifier: Classifier, query: Query, request: Request, weigh: Weigh = displacement
 ) -> Integrated:
     """``sum_j g(x_j) * displacement_j`` for each image of ``query``; memory does not grow with the number of nodes.
 
     Costs one forward pass and one VJP a node, and one forward pass for the end point.
     """
     account = _NodeAccount(nodes, classifier, query, request)
-    for rows, columns in chunks(len(query.inputs), nodes.count, lambda: classifier.batch_size.on(query.inputs.device)):
-        account.add(rows.to(query.inputs.device), columns.to(query.inputs.device), weigh)
+    for visit in visits(nodes, classifier, query.target):
+        account.add(visit, weigh(visit))
     return account.close()
 
 
-def chunks(images: int, count: int, size: Callable[[], int]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Every (image, node) pair once, nodes of an image in order, ``size()`` pairs at a time: image and node indices."""
+def sum_nodes(
+    sites: Sites, classifier: Classifier, inputs: Tensor, target: Tensor, tick: Callable[[int], None] | None = None
+) -> Tensor:
+    """``sum_j g(x_j) * displacement_j`` for each of ``inputs`` (B, *S), in the dtype of the geometry, with nothing
+    measured on the way: one forward pass and one VJP a point. ``tick`` is told how many points were done at a time."""
+    total = torch.zeros_like(inputs, dtype=geometry_dtype(inputs.device))
+    for visit in visits(sites, classifier, target):
+        add_weighted(total, visit.rows, visit.sample.displacement, visit.gradient)
+        if tick is not None:
+            tick(len(visit.rows))
+    return total if sites.way is None else total * sites.way
+
+
+def visits(nodes: Sites, classifier: Classifier, target: Tensor) -> Iterator[Visit]:
+    """Every node of every image once, those of an image in order, a batch at a time; ``target`` (B,) the classes."""
+    for rows, columns in chunks(len(target), nodes.count, classifier, target.device):
+        sample = nodes.at(rows, columns)
+        yield Visit(rows, columns, sample, *classifier.logits_gradient(sample.x, target[rows]))
+
+
+def chunks(images: int, count: int, classifier: Classifier, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    """Every (image, node) pair once, nodes of an image in order, a batch at a time: image and node indices."""
     done, total = 0, images * count
     while done < total:
-        pairs = torch.arange(done, min(done + size(), total))
+        pairs = torch.arange(done, min(done + classifier.batch_size.on(device), total), device=device)
         done += len(pairs)
         yield pairs // count, pairs % count
+
+
+def add_weighted(total: Tensor, rows: Tensor, factor: Tensor, gradient: Tensor) -> None:
+    """Add to ``total`` (B, *S) at ``rows`` (L,), in ascending order, the ``gradient`` (L, *S) times ``factor``: numbers
+    (L,), or tensors (L, *S).
+
+    The terms of an image are summed in their own precision, as one product, before they join its total.
+    """
+    if factor.dim() > 1:
+        gradient, factor = gradient * factor, torch.ones_like(factor.flatten(1)[:, 0])
+    images, counts = rows.unique_consecutive(return_counts=True)
+    parts = zip(factor.to(gradient.dtype).split(counts.tolist()), gradient.split(counts.tolist()), strict=True)
+    for image, (weights, terms) in zip(images.tolist(), parts, strict=True):  # apart: a NaN stays with its image
+        total[image] += (weights @ terms.flatten(1)).view_as(total[image])
 
 
 class _NodeAccount:
@@ -50,48 +98,45 @@ class _NodeAccount:
     def __init__(self, nodes: Nodes, classifier: Classifier, query: Query, request: Request):
         self.nodes, self.classifier, self.query, self.request = nodes, classifier, query, request
         self.gauge = GeodesicGauge(log_probabilities(query.logits), log_uniform(query.logits))
-        self.values = torch.zeros_like(query.inputs, dtype=geometry_dtype(query.inputs.device))
+        self.total = torch.zeros_like(query.inputs, dtype=geometry_dtype(query.inputs.device))
+        self.length = torch.ones_like(query.logits[:, 0]) if nodes.way is None else _norm(nodes.way)
         self.summary = Summary(len(query.inputs), query.inputs.device)
-        self.diary = _Diary(nodes.count, query, classifier, self.gauge) if request.telemetry else None
-        self.done, self.total = 0, len(query.inputs) * nodes.count
+        self.diary = _Diary(nodes, query, classifier, self.gauge) if request.telemetry else None
+        self.done, self.planned = 0, len(query.inputs) * nodes.count
 
-    def add(self, rows: Tensor, columns: Tensor, weigh: Weigh) -> None:
-        sample = self.nodes.at(rows, columns)
-        logits, gradient = self.classifier.logits_gradient(sample.x, self.query.target[rows])
-        share = weigh(sample, gradient).to(self.values.dtype)
-        self._measure(rows, columns + 1, sample, logits, share)
-        self.done += len(rows)
+    def add(self, visit: Visit, factor: Tensor) -> None:
+        add_weighted(self.total, visit.rows, factor, visit.gradient)
+        self._measure(visit, factor)
+        self.done += len(visit.rows)
         if self.request.progress is not None:
-            self.request.progress(self.done, self.total)
+            self.request.progress(self.done, self.planned)
 
-    def _measure(self, rows: Tensor, steps: Tensor, sample: Sample, logits: Tensor, share: Tensor) -> None:
-        log_p = log_probabilities(logits)
-        stats = self.gauge.point(rows, log_p, sample.alpha)
-        self.summary.add(rows, stats)
-        if self.diary is None:
-            self.values.index_add_(0, rows, share)
-        else:
-            score = self.classifier.score(logits, self.query.target[rows])
-            self.diary.write(
-                rows.tolist(), steps.tolist(), sample.x, log_p, share, {**stats, "score": score}, self.values
-            )
+    def _measure(self, visit: Visit, factor: Tensor) -> None:
+        log_p, share = log_probabilities(visit.logits), visit.sample.displacement
+        stats = self.gauge.point(visit.rows, log_p, visit.sample.alpha)
+        stats["euclidean_step"] = (share.abs() if share.dim() == 1 else _norm(share)) * self.length[visit.rows]
+        self.summary.add(visit.rows, stats)
+        if self.diary is not None:
+            stats["score"] = self.classifier.score(visit.logits, self.query.target[visit.rows])
+            self.diary.write(visit, factor, log_p, stats)
 
     def close(self) -> Integrated:
         query, end, batch = self.query, self.nodes.endpoint, len(self.query.inputs)
-        device = self.values.device
-        rows, ones = torch.arange(batch, device=device), torch.ones(batch, device=device)
         logits = self.classifier.logits(end)
-        last = torch.full_like(rows, self.nodes.count + 1)
-        self._measure(rows, last, Sample(end, torch.zeros_like(end), ones), logits, torch.zeros_like(self.values))
-        self.summary.add(rows, {"euclidean_step": (query.inputs - end).flatten(1).double().norm(dim=1)})
+        rows = torch.arange(batch, device=end.device)
+        none, whole = torch.zeros(batch, device=end.device), torch.ones(batch, device=end.device)
+        last = Visit(rows, torch.full_like(rows, self.nodes.count), Sample(end, none, whole), logits, end)
+        self._measure(last, none)
+        values = self.total if self.nodes.way is None else self.total * self.nodes.way
         score, endpoint = (self.classifier.score(z, query.target) for z in (query.logits, logits))
+        sound = (torch.isfinite(values).flatten(1).all(1) & torch.isfinite(logits).all(1)).tolist()
         return Integrated(
-            values=self.values.to(query.inputs.dtype),
+            values=values.to(query.inputs.dtype),
             score=score,
             endpoint_score=endpoint,
-            gap=completeness_gap(self.values, score.double() - endpoint.double()),
+            gap=completeness_gap(values, score.double() - endpoint.double()),
             steps=[self.nodes.count] * batch,
-            outcomes=[Outcome.COMPLETE] * batch,
+            outcomes=[Outcome.COMPLETE if ok else Outcome.DIVERGED for ok in sound],
             summary=self.summary,
             trajectories=None if self.diary is None else self.diary.recorder.trajectories(),
         )
@@ -100,29 +145,27 @@ class _NodeAccount:
 class _Diary:
     """Writes down every node in order, and both ends: N + 2 points of each image."""
 
-    def __init__(self, count: int, query: Query, classifier: Classifier, gauge: GeodesicGauge):
+    def __init__(self, nodes: Nodes, query: Query, classifier: Classifier, gauge: GeodesicGauge):
         zeros = torch.zeros(len(query.inputs), device=query.inputs.device)
         start = gauge.point(torch.arange(len(zeros), device=zeros.device), gauge.log_p0, zeros)
         score = classifier.score(query.logits, query.target)
-        self.recorder = Recorder(query.inputs, [count + 1] * len(zeros), {**start, "score": score})
+        self.recorder = Recorder(query.inputs, [nodes.count + 1] * len(zeros), {**start, "score": score})
         self.before = list(zip(query.inputs, gauge.log_p0, strict=True))
+        self.way, self.total = nodes.way, torch.zeros_like(query.inputs, dtype=gauge.log_p0.dtype)
 
-    def write(
-        self,
-        images: list[int],
-        steps: list[int],
-        x: Tensor,
-        log_p: Tensor,
-        share: Tensor,
-        stats: dict[str, Tensor],
-        values: Tensor,
-    ) -> None:
-        """One point a row; adds each ``share`` to ``values`` (B, *S) in turn, so that a snapshot has what led to it."""
-        for row, (image, step) in enumerate(zip(images, steps, strict=True)):
-            values[image] += share[row]
-            x_before, log_p_before = self.before[image]
-            self.before[image] = (x[row], log_p[row])
+    def write(self, visit: Visit, factor: Tensor, log_p: Tensor, stats: dict[str, Tensor]) -> None:
+        """One point a row, each with the attribution that led to it."""
+        for row, (image, node) in enumerate(zip(visit.rows.tolist(), visit.nodes.tolist(), strict=True)):
+            self.total[image] += factor[row] * visit.gradient[row]
+            so_far = self.total[image] if self.way is None else self.total[image] * self.way[image]
+            x, x_before, log_p_before = visit.sample.x[row], *self.before[image]
+            self.before[image] = (x, log_p[row])
             measured = {name: float(column[row]) for name, column in stats.items()}
-            measured["euclidean_step"] = float((x[row] - x_before).double().norm())
+            measured["euclidean_step"] = float((x - x_before).double().norm())
             measured["fisher_rao_step"] = float(fisher_rao_step(log_p_before, log_p[row]))
-            self.recorder.visit(image, step, x[row], values[image], measured)
+            self.recorder.visit(image, node + 1, x, so_far, measured)
+
+
+def _norm(x: Tensor) -> Tensor:
+    """Euclidean norm (L,) of each row of ``x`` (L, *S)."""
+    return torch.linalg.vector_norm(x, dim=tuple(range(1, x.dim())))

@@ -9,6 +9,7 @@ from fringe.attribution.base import Request, Trajectory
 from fringe.attribution.integral import Quadrature, completeness_gap
 from fringe.attribution.telemetry import Recorder, Summary
 from fringe.classifier import Classifier
+from fringe.geometry import geometry_dtype
 from fringe.paths import Outcome, Path, Query, Segment, Walk
 
 
@@ -48,10 +49,12 @@ class _Account:
     def __init__(self, walk: Walk, quadrature: Quadrature, classifier: Classifier, query: Query, request: Request):
         self.walk, self.quadrature, self.classifier = walk, quadrature, classifier
         self.query, self.request = query, request
-        self.values = torch.zeros_like(query.inputs)
+        device = query.inputs.device
+        self.values = torch.zeros_like(query.inputs, dtype=geometry_dtype(device))
         self.score = classifier.score(query.logits, query.target)
         self.endpoint_score = self.score.clone()
-        self.summary = Summary(len(walk.planned), query.inputs.device)
+        self.planned = torch.tensor(walk.planned, device=device)
+        self.summary = Summary(len(walk.planned), device, walk.begins)
         self.done, self.total = 0, sum(walk.planned)
         self.recorder = self._recorder() if request.telemetry else None
 
@@ -63,33 +66,54 @@ class _Account:
 
     def add(self, segment: Segment) -> None:
         rows = torch.tensor(segment.index, device=self.values.device)
-        first = torch.tensor([step == 1 for step in segment.step], device=rows.device)
-        # The score at the input is taken from the path's own first point, so that the sum telescopes exactly.
-        self.score[rows] = torch.where(first, segment.stop.score, self.score[rows])
-        self.endpoint_score[rows] = segment.start.score
+        self._meet_ends(segment, rows)
         target, scale = self.query.target[rows], self._scale(segment, rows)
-        self.values.index_add_(0, rows, self.quadrature.integrate(self.classifier, target, segment, scale))
+        share = self.quadrature.integrate(self.classifier, target, segment, scale).to(self.values.dtype)
+        if self.walk.begins == "input":
+            self.values.index_add_(0, rows, share)
+            self._record(segment)
+        else:
+            self._record(segment)
+            self.values.index_add_(0, rows, share)
         self.summary.add(rows, segment.stats)
-        if self.recorder is not None:
-            self.recorder.add(segment, self.values)
         self.done += len(segment.index)
         if self.request.progress is not None:
             self.request.progress(self.done, max(self.total, self.done))
 
+    def _meet_ends(self, segment: Segment, rows: Tensor) -> None:
+        """Scores at the ends are taken from the path's own points, so that the sum telescopes exactly."""
+        step = torch.tensor(segment.step, device=rows.device)
+        if self.walk.begins == "input":
+            self.score[rows] = torch.where(step == 1, segment.stop.score, self.score[rows])
+            self.endpoint_score[rows] = segment.start.score
+        else:
+            arrived = step == self.planned[rows]
+            self.score[rows] = torch.where(arrived, segment.stop.score, self.score[rows])
+            self.endpoint_score[rows] = torch.where(step == 1, segment.start.score, self.endpoint_score[rows])
+
     def _scale(self, segment: Segment, rows: Tensor) -> Tensor:
         """How much the score moves along this segment, or along a mean one so far, whichever is more: (L,)."""
         here = (segment.stop.score - segment.start.score).double().abs()
-        planned = torch.tensor([self.walk.planned[i] for i in segment.index], device=rows.device)
-        return torch.maximum(here, (self.score[rows] - segment.start.score).double().abs() / planned)
+        first, latest = (self.score[rows], segment.start.score)
+        if self.walk.begins == "baseline":
+            first, latest = segment.stop.score, self.endpoint_score[rows]
+        return torch.maximum(here, (first - latest).double().abs() / self.planned[rows])
+
+    def _record(self, segment: Segment) -> None:
+        if self.recorder is not None:
+            self.recorder.add(segment, self.values, self.walk.begins)
 
     def close(self) -> Integrated:
+        trajectories = None
+        if self.recorder is not None:
+            trajectories = self.recorder.trajectories(None if self.walk.begins == "input" else self.values)
         return Integrated(
-            values=self.values,
+            values=self.values.to(self.query.inputs.dtype),
             score=self.score,
             endpoint_score=self.endpoint_score,
             gap=completeness_gap(self.values, (self.score.double() - self.endpoint_score.double())),
             steps=list(self.walk.taken),
             outcomes=list(self.walk.outcomes),
             summary=self.summary,
-            trajectories=None if self.recorder is None else self.recorder.trajectories(),
+            trajectories=trajectories,
         )

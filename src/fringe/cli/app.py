@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
+from fringe.cli.compare import compare
 from fringe.cli.explain import explain
-from fringe.cli.listings import methods, models, presets
+from fringe.cli.listings import methods, metrics, models, presets
 
 app = typer.Typer(
     name="fringe",
@@ -16,7 +17,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(explain)
+app.command()(compare)
 app.command()(methods)
+app.command()(metrics)
 app.command()(presets)
 app.command()(models)
 

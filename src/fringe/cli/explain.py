@@ -1,40 +1,41 @@
 """``fringe explain``: its options. What it does is in ``run``, imported when it is called."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fringe.cli import flags
 from fringe.cli.options import Exif, MethodOptions, ModelOptions, RunOptions, Score
 from fringe.cli.problems import reported
 
 
 def explain(
-    inputs: Annotated[
-        list[str], typer.Argument(metavar="INPUT", help="Images, folders, or embedded:digits[:INDEX|:START:STOP].")
-    ],
-    out: Annotated[Path, typer.Option("--out", help="Folder for the results.", metavar="DIR")],
-    model: Annotated[str, typer.Option(help="Which model; see 'fringe models'.")] = "embedded:digits",
+    inputs: flags.Inputs,
+    out: flags.Out,
+    model: flags.Model = "embedded:digits",
     method: Annotated[str, typer.Option(help="Which method; see 'fringe methods'.")] = "fringe",
-    preset: Annotated[str | None, typer.Option(help="The paper's setting for a network; see 'fringe presets'.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Settings by name; see 'fringe methods', for fringe 'fringe presets'.")
+    ] = None,
     variant: Annotated[str | None, typer.Option(help="The method with parts taken out, as in the ablations.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method; may be repeated.")
     ] = None,
-    target: Annotated[str, typer.Option(help="Class to explain: 'predicted' or its number.")] = "predicted",
-    score: Annotated[Score, typer.Option(help="What of that class is explained.")] = Score.LOGIT,
-    preprocessing: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5.")
+    target: flags.Target = "predicted",
+    score: flags.ScoreKind = Score.LOGIT,
+    references: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Images for the methods that average over the data.")
     ] = None,
-    classes: Annotated[Path | None, typer.Option(metavar="FILE", help="Class names, one a line.")] = None,
-    trust_code: Annotated[bool, typer.Option("--trust-code", help="Let the model's author run code here.")] = False,
-    batch_size: Annotated[str, typer.Option(help="Images at a time: 'auto' or a number.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    seed: Annotated[int, typer.Option(help="Keys all randomness.")] = 0,
-    exif: Annotated[Exif, typer.Option(help="Turn photos as their camera was held, or not.")] = Exif.TRANSPOSE,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Write into a folder with other files.")] = False,
+    preprocessing: flags.Preprocessing = None,
+    classes: flags.Classes = None,
+    trust_code: flags.TrustCode = False,
+    batch_size: flags.BatchSize = "auto",
+    device: flags.Device = "auto",
+    seed: flags.Seed = 0,
+    exif: flags.ExifRule = Exif.TRANSPOSE,
+    overwrite: flags.Overwrite = False,
     figures: Annotated[bool, typer.Option("--figures/--no-figures", help="Draw pictures.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output, no bars.")] = False,
+    as_json: flags.AsJson = False,
 ) -> None:
     """Explain what in each image spoke for its class: pictures, tensors and a record of how far to trust them.
 
@@ -51,6 +52,7 @@ def explain(
                 out=out,
                 target=target,
                 score=score,
+                references=references,
                 batch_size=batch_size,
                 seed=seed,
                 exif=exif,

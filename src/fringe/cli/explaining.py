@@ -9,12 +9,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fringe._errors import InputError
-from fringe.attribution import attribute
+from fringe.attribution import Attributor, attribute
 from fringe.classifier import Classifier
 from fringe.cli.gather import Prepared, by_shape, failed
+from fringe.cli.loading import check_class_names
 from fringe.cli.progress import Watch
 from fringe.cli.record import Cost, Explained, Failed, Run
+from fringe.cli.spaces import Spaces
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,10 @@ class Explainer:
     """Explains chunks of one run; the ``classifier`` remembers from chunk to chunk what fits in memory."""
 
     run: Run
+    method: Attributor
     classifier: Classifier
     target: int | Literal["predicted"]
+    spaces: Spaces
     watch: Watch
 
     def explain(self, chunk: Sequence[Prepared | Failed]) -> list[Explained | Failed]:
@@ -39,19 +42,20 @@ class Explainer:
         try:
             logits = self.classifier.logits(x).cpu()
         except RuntimeError as error:  # sizes may differ, and one that the model cannot take must not stop the others
-            reason = f"the model cannot take an input of shape {tuple(x.shape[1:])}: {str(error).splitlines()[0]}"
             self.watch.finished(len(group))
-            return [failed(prepared.ref, reason) for prepared in group]
-        self._check_names(logits)
+            return [failed(prepared.ref, unfit(x, error)) for prepared in group]
+        check_class_names(self.run.loaded, logits)
         found = attribute(
             self.classifier,
             x,
-            method=self.run.method,
+            method=self.method,
             target=self.target,
             seed=self.run.options.seed,
             telemetry=self.run.options.figures,
             bad_images="mark",
             progress=self.watch.step,
+            space=self.spaces.of(x),
+            ids=[prepared.ref.id for prepared in group],
         )
         found = dataclasses.replace(found, values=found.values.cpu())
         cost = Cost(len(group), time.perf_counter() - start)
@@ -63,7 +67,7 @@ class Explainer:
             for row, prepared in enumerate(group)
         ]
 
-    def _check_names(self, logits: Tensor) -> None:
-        names = self.run.loaded.class_names
-        if names is not None and len(names) != logits.shape[1]:
-            raise InputError(f"class names: got {len(names)} for a model of {logits.shape[1]} classes (--classes)")
+
+def unfit(x: Tensor, error: RuntimeError) -> str:
+    """That the model cannot take inputs like ``x`` (B, *S), and the first line of why."""
+    return f"the model cannot take an input of shape {tuple(x.shape[1:])}: {str(error).splitlines()[0]}"

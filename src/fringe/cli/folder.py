@@ -13,16 +13,16 @@ SUMMARY, CONTACT, EXPLANATION = "summary.json", "contact.png", "explanation.json
 
 
 class ResultFolder:
-    """A folder that holds results of ``fringe explain`` and nothing of anybody else's that could be lost.
+    """A folder that holds results of one ``command`` and nothing of anybody else's that could be lost.
 
     A folder with other content is refused unless ``overwrite`` says so; even then nothing is removed but the results
     that are written again.
     """
 
-    def __init__(self, root: Path, *, overwrite: bool):
+    def __init__(self, root: Path, *, overwrite: bool, command: str = "explain"):
         if root.exists() and not root.is_dir():
             raise InputError(f"--out: {str(root)!r} is a file, expected a folder")
-        if not overwrite and root.is_dir() and any(root.iterdir()) and not _is_ours(root):
+        if not overwrite and root.is_dir() and any(root.iterdir()) and not _is_ours(root, command):
             raise InputError(
                 f"--out: {str(root)!r} holds files that are no results of this command; name another folder, or pass "
                 "--overwrite to write among them"
@@ -63,18 +63,17 @@ class ResultFolder:
         finally:
             partial.unlink(missing_ok=True)
 
-    def write_summary(self, document: Mapping[str, Any]) -> None:
-        text = to_json(document)
-        self.replace(SUMMARY, lambda path: path.write_text(text, encoding="utf-8"))
+    def write_text(self, name: str, text: str) -> None:
+        self.replace(name, lambda path: path.write_text(text, encoding="utf-8", newline=""))
 
 
 def to_json(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _is_ours(root: Path) -> bool:
+def _is_ours(root: Path, command: str) -> bool:
     try:
         found = json.loads((root / SUMMARY).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(found, dict) and "fringe" in found
+    return isinstance(found, dict) and "fringe" in found and found.get("command", "explain") == command

@@ -42,7 +42,7 @@ def chunks(refs: Sequence[InputRef], recipe: Preprocessing, exif: Exif) -> Itera
     chunk: list[Prepared | Failed] = []
     held = 0
     for ref in refs:
-        item = _prepare(ref, recipe, exif)
+        item = prepare(ref, recipe, exif)
         chunk.append(item)
         held += item.x.numel() if isinstance(item, Prepared) else 0
         if len(chunk) == CHUNK_IMAGES or held >= CHUNK_NUMBERS:
@@ -62,10 +62,12 @@ def by_shape(items: Sequence[Prepared | Failed]) -> Iterator[list[Prepared]]:
 
 
 def failed(ref: InputRef, reason: str) -> Failed:
+    """``ref`` did not work out, and why."""
     return Failed(ref.id, ref.source, ref.label, reason)
 
 
-def _prepare(ref: InputRef, recipe: Preprocessing, exif: Exif) -> Prepared | Failed:
+def prepare(ref: InputRef, recipe: Preprocessing, exif: Exif) -> Prepared | Failed:
+    """Open one input, or say why not."""
     try:
         image = ref.open(channels=3 if recipe.channels == 3 else 1, exif=exif.value).image
         return Prepared(ref, recipe.normalise(recipe.pixels(image)))

@@ -96,7 +96,7 @@ class Ledger:
             "contact_sheet": CONTACT if complete and self._cells else None,
             "inputs": self._entries,
         }
-        self._folder.write_summary(document)
+        self._folder.write_text(SUMMARY, to_json(document))
         return document
 
     def _tell(self) -> None:

@@ -1,6 +1,8 @@
-"""What there is to choose from: methods with their settings, the paper's presets, and the families of models."""
+"""What there is to choose from: methods and metrics with their settings, the paper's presets, families of models."""
 
+import inspect
 import json
+import re
 from collections.abc import Iterable
 from typing import Annotated, Any
 
@@ -8,6 +10,7 @@ import typer
 
 from fringe.cli.problems import reported
 
+Name = Annotated[str | None, typer.Argument(metavar="NAME", help="Only this one.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 
 EXAMPLES = {
@@ -22,21 +25,59 @@ EXAMPLES = {
 """One ``--model`` a family, with the options that it needs."""
 
 
-def methods(as_json: Json = False) -> None:
-    """List the methods and their settings."""
+def methods(name: Name = None, as_json: Json = False) -> None:
+    """List the methods with their settings, or only the one named."""
     with reported():
-        from fringe.attribution import METHODS
+        from fringe.attribution import METHODS, preset_names, resolve_method
+        from fringe.cli.settings import described
 
+        chosen = METHODS if name is None else {name: type(resolve_method(name))}
         found: list[dict[str, Any]] = [
-            {"name": name, "summary": _summary(kind), "settings": _fields(kind)} for name, kind in METHODS.items()
+            {
+                "name": key,
+                **_titled(kind),
+                "summary": _summary(kind),
+                "presets": [*preset_names()] if key == "fringe" else _presets(kind),
+                "settings": described(kind),
+            }
+            for key, kind in chosen.items()
         ]
         if as_json:
             typer.echo(json.dumps({"methods": found}, indent=2))
             return
         for method in found:
-            typer.echo(f"{method['name']}: {method['summary']}\n")
-            rows = [(f["name"], _show(f["default"]), f["expected"], f["help"]) for f in method["settings"]]
-            _print_table(("setting", "default", "takes", "meaning"), rows)
+            _print_head(method, [("source", method["source"])])
+
+
+def metrics(name: Name = None, as_json: Json = False) -> None:
+    """List the metrics with their settings, or only the one named."""
+    with reported():
+        from fringe.cli.settings import described
+        from fringe.metrics import METRICS, resolve_metric
+
+        chosen = METRICS if name is None else {name: type(resolve_metric(name))}
+        found: list[dict[str, Any]] = [
+            {
+                "name": key,
+                "title": kind.title,
+                "source": kind.source,
+                "direction": kind.direction,
+                "unit": kind.unit,
+                "space": kind.space,
+                "needs_method": kind.needs_explain,
+                "summary": _summary(kind),
+                "presets": _presets(kind),
+                "settings": described(kind),
+            }
+            for key, kind in chosen.items()
+        ]
+        if as_json:
+            typer.echo(json.dumps({"metrics": found}, indent=2))
+            return
+        better = {"higher": "higher is better", "lower": "lower is better", "none": "neither end is better"}
+        for metric in found:
+            about = better[metric["direction"]] + (f", in {metric['unit']}" if metric["unit"] else "")
+            _print_head(metric, [("reads", about), ("looks at", metric["space"]), ("source", metric["source"])])
 
 
 def presets(as_json: Json = False) -> None:
@@ -69,18 +110,42 @@ def models(as_json: Json = False) -> None:
 
 
 def _summary(kind: type) -> str:
-    return (kind.__doc__ or "").strip().splitlines()[0]
+    """The first paragraph of the docstring, on one line."""
+    return " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].split())
 
 
-def _fields(kind: Any) -> list[dict[str, Any]]:
-    from fringe.cli.settings import expected, field_of
+def _titled(kind: type) -> dict[str, str]:
+    """Title and source of a method: the first line of its file is ``Title (source).``"""
+    module = inspect.getmodule(kind)
+    line = inspect.cleandoc(module.__doc__ if module and module.__doc__ else "").split("\n\n")[0]
+    match = re.fullmatch(r"(.*?)\s*\((.*)\)\.?", " ".join(line.split()))
+    return {"title": match[1], "source": match[2]} if match else {"title": line.rstrip("."), "source": ""}
 
-    keys = ("low", "high", "log", "choices", "unit", "help")
-    return [
-        {"name": name, "default": field.default, "expected": expected(kind, name)}
-        | {key: field.metadata.get(key) for key in keys}
-        for name, field in field_of(kind).items()
-    ]
+
+def _presets(kind: Any) -> dict[str, dict[str, Any]]:
+    return {name: dict(settings) for name, settings in kind.presets.items()}
+
+
+def _print_head(entry: dict[str, Any], about: list[tuple[str, str]]) -> None:
+    """Name and title, what is known of it, its settings as a table."""
+    typer.echo(f"{entry['name']}: {entry['title']}\n{entry['summary']}")
+    names = [n if not settings else f"{n} ({_pairs(settings)})" for n, settings in _with_settings(entry["presets"])]
+    for key, value in (*about, ("presets", ", ".join(names))):
+        if value:
+            typer.echo(f"  {key}: {value}")
+    rows = [(f["name"], _show(f["default"]), f["expected"], f["help"]) for f in entry["settings"]]
+    if rows:
+        typer.echo()
+        _print_table(("setting", "default", "takes", "meaning"), rows)
+    typer.echo()
+
+
+def _with_settings(presets: list[str] | dict[str, dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    return list(presets.items()) if isinstance(presets, dict) else [(name, {}) for name in presets]
+
+
+def _pairs(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{key}={_show(value)}" for key, value in settings.items())
 
 
 def _show(value: object) -> str:

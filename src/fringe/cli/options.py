@@ -47,18 +47,32 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What to explain and where to put it."""
+    """What to explain and where to put it. ``references`` names images as ``inputs`` do."""
 
     inputs: tuple[str, ...]
     out: Path
     target: str = "predicted"
     score: Score = Score.LOGIT
+    references: str | None = None
     batch_size: str = "auto"
     seed: int = 0
     exif: Exif = Exif.TRANSPOSE
     overwrite: bool = False
     figures: bool = True
     json: bool = False
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """Who is compared, by what, and how the picture shows it: the first ``rows`` images, maps averaged over ``pool``
+    pixels."""
+
+    methods: str
+    metrics: str
+    settings: tuple[str, ...] = ()
+    controls: bool = True
+    rows: int = 8
+    pool: str = "auto"
 
 
 def read_target(text: str) -> int | Literal["predicted"]:
@@ -77,6 +91,15 @@ def read_batch_size(text: str) -> int | Literal["auto"]:
         return text
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise InputError(f"--batch-size: got {text!r}, expected 'auto' or a positive whole number")
+    return int(text)
+
+
+def read_pool(text: str) -> int | None:
+    """A positive number of pixels; None for ``auto``."""
+    if text == "auto":
+        return None
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise InputError(f"--pool: got {text!r}, expected 'auto' or a positive whole number")
     return int(text)
 
 

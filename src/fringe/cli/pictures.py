@@ -24,22 +24,29 @@ def draw(item: Explained, run: Run, folder: Path) -> None:
     image, values = displayed(item.x, run), item.found.values[item.row].cpu().numpy()
     overlay(image, values).savefig(folder / "overlay.png")
     name = run.class_label(item.target)
-    signed_map(values, title=f"Evidence for {name}", unit=_UNITS[run.options.score]).savefig(folder / "signed.png")
+    signed_map(values, title=f"Evidence for {name}", unit=_unit(item, run)).savefig(folder / "signed.png")
     walked = None if item.found.trajectory is None else item.found.trajectory[item.row]
     if walked is not None:
         _draw_walk(walked, item, run, folder)
 
 
+def _unit(item: Explained, run: Run) -> str:
+    """That of the score for a map that adds up to a difference of scores; a gradient's has none worth a name."""
+    adds_up = math.isfinite(float(item.found.completeness_gap[item.row]))
+    return _UNITS[run.options.score] if adds_up else ""
+
+
 def _draw_walk(walked: Trajectory, item: Explained, run: Run, folder: Path) -> None:
     classes, entropy = item.logits.numel(), walked.points["entropy"].numpy()
     images = np.stack([displayed(x, run) for x in walked.snapshots])
-    title = f"Path from the input towards the reference prediction: {run.class_label(item.target)}"
+    whither = "towards the reference prediction" if run.what == "fringe" else f"by {run.what}"
+    title = f"Path from the input {whither}: {run.class_label(item.target)}"
     figure = trajectory(
         entropy / math.log(classes), walked.snapshot_steps.numpy(), images, walked.cumulative.numpy(), title=title
     )
     figure.savefig(folder / "trajectory.png")
     empty = np.array([])
-    names = ("fisher_rao_step", "euclidean_step", "active_bound")
+    names = ("fisher_rao_step", "euclidean_step", "active_bound")  # only a trust region has the last one
     radians, length, bound = (walked.steps[n].numpy() if n in walked.steps else empty for n in names)
     if radians.size:
         title = f"Geometry of the path: {run.class_label(item.target)}"
@@ -70,4 +77,4 @@ def cell(item: Explained, run: Run) -> Cell:
 def draw_sheet(cells: list[Cell], run: Run, total: int, path: Path) -> None:
     """The overview of the first inputs."""
     more = f", first {len(cells)} of {total}" if total > len(cells) else ""
-    contact_sheet(cells, title=f"{run.loaded.architecture} · {run.method.name}{more}").savefig(path)
+    contact_sheet(cells, title=f"{run.loaded.architecture} · {run.what}{more}").savefig(path)

@@ -21,7 +21,11 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-_FLAGS = {"trust_code=True": "--trust-code", "preprocessing=": "--preprocessing TEXT"}
+_FLAGS = {
+    "trust_code=True": "--trust-code",
+    "preprocessing=": "--preprocessing TEXT",
+    "references=": "--references FOLDER",
+}
 """Arguments that the library's messages speak of, and what they are called here."""
 
 
@@ -32,14 +36,15 @@ def reported() -> Generator[None]:
         with _short_warnings():
             yield
     except FringeError as error:
-        flags = [flag for name, flag in _FLAGS.items() if name in str(error)]
-        hint = f" (here: {', '.join(flags)})" if flags else ""
-        complain(f"{error}{hint}")
+        complain(str(error))
         raise typer.Exit(Exit.USAGE) from error
 
 
 def complain(message: str) -> None:
-    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    """One line about an error, with the flag of each argument that it speaks of."""
+    flags = [flag for name, flag in _FLAGS.items() if name in message]
+    hint = f" (here: {', '.join(flags)})" if flags else ""
+    typer.echo(f"error: {' '.join(message.split())}{hint}", err=True)
 
 
 def remark(message: str) -> None:

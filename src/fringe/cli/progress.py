@@ -37,8 +37,8 @@ class Watch:
         """A new group of images: its steps are not known yet."""
         self._bars.reset(self._steps, total=None)
 
-    def step(self, done: int, total: int) -> None:
-        self._bars.update(self._steps, completed=done, total=total)
+    def step(self, done: float, total: int, what: str = "steps") -> None:
+        self._bars.update(self._steps, completed=done, total=total, description=what)
 
     def finished(self, images: int) -> None:
         self._bars.advance(self._images, images)

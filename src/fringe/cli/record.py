@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import fringe
-from fringe.attribution import Attribution, Attributor
+from fringe.attribution import Attribution
 from fringe.cli.options import RunOptions
 from fringe.data import InputRef
 from fringe.models import LoadedModel
@@ -62,12 +62,13 @@ class Failed:
 
 @dataclass(frozen=True)
 class Run:
-    """What all inputs of a run share."""
+    """What all inputs of a run share: ``what`` was done in a word, and ``about`` that as plain data."""
 
     loaded: LoadedModel
-    method: Attributor
     options: RunOptions
     device: torch.device
+    what: str
+    about: Mapping[str, Any]
 
     def record(self) -> dict[str, Any]:
         loaded = self.loaded
@@ -77,7 +78,7 @@ class Run:
             "model": {"spec": loaded.spec, "architecture": loaded.architecture, "digest": loaded.digest},
             "preprocessing": loaded.preprocessing.record(),
             "exif": self.options.exif.value,
-            "settings": plain(self.method.record()),
+            **plain(self.about),
             "score_kind": self.options.score.value,
             "seed": self.options.seed,
             "device": str(self.device),

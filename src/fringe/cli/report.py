@@ -1,5 +1,6 @@
 """The last lines of a run, for people."""
 
+import math
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -11,7 +12,14 @@ from fringe.cli.record import Explained, Failed, Run, steps_of, top_classes
 SHOWN = 40
 """Rows of the table; the rest is in the summary."""
 
-_STYLE = {"ok": "green", "coarse": "yellow", "stalled": "yellow", "diverged": "red", "at_reference": "cyan"}
+_STYLE = {
+    "ok": "green",
+    "coarse": "yellow",
+    "stalled": "yellow",
+    "diverged": "red",
+    "at_reference": "cyan",
+    "unchecked": "dim",
+}
 
 
 class Report:
@@ -45,7 +53,7 @@ def _row(item: Explained, run: Run) -> list[Text]:
         Text(run.class_label(best["class"])),
         Text(verdict, _STYLE.get(verdict, "")),
         Text(f"{best['probability']:.3f}"),
-        Text(f"{residual:.2%}"),
+        Text(f"{residual:.2%}" if math.isfinite(residual) else "—"),
         Text("" if steps is None else str(steps)),
         Text(f"{item.seconds:.2f}"),
     ]

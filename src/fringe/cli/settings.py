@@ -1,10 +1,12 @@
-"""A method configured from texts: its dataclass's fields say which keys there are and how a value reads."""
+"""Methods and metrics configured from texts: the fields of a dataclass say which keys there are and how a value
+reads."""
 
 import dataclasses
 import difflib
 import json
+from collections.abc import Iterable
 from types import NoneType
-from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -12,26 +14,40 @@ from fringe._errors import InputError
 from fringe.attribution import Attributor, FRInGe, resolve_method
 from fringe.attribution.presets import table
 from fringe.cli.options import MethodOptions
+from fringe.metrics import Metric
+
+Configured = TypeVar("Configured", bound=Attributor | Metric)
 
 _WORDS = {float: "a number", int: "a whole number", bool: "true or false", NoneType: "none", str: "text"}
 
 
 def configure(options: MethodOptions) -> Attributor:
     """The method that the options describe. Raises InputError on a name, key or value that cannot be meant."""
-    base = _base(options)
-    changes = dict(_assignment(type(base), text) for text in options.settings)
+    return assign(_base(options), options.settings)
+
+
+def named_method(text: str) -> Attributor:
+    """A method by ``NAME`` or ``NAME:PRESET``."""
+    name, colon, preset = text.partition(":")
+    method = resolve_method(name)
+    return type(method).preset(preset) if colon else method
+
+
+def assign(base: Configured, texts: Iterable[str]) -> Configured:
+    """``base`` with the settings ``KEY=VALUE`` replaced. Raises InputError on a key or value that cannot be meant."""
+    changes = dict(_assignment(base, text) for text in texts)
     return dataclasses.replace(cast(Any, base), **changes)
 
 
-def field_of(method: type[Attributor]) -> dict[str, "dataclasses.Field[Any]"]:
-    """The fields of a method's dataclass by name."""
-    return {field.name: field for field in dataclasses.fields(cast(Any, method))}
+def field_of(kind: type) -> dict[str, "dataclasses.Field[Any]"]:
+    """The fields of a method's or metric's dataclass by name."""
+    return {field.name: field for field in dataclasses.fields(kind)}
 
 
-def expected(method: type[Attributor], name: str) -> str:
+def expected(kind: type, name: str) -> str:
     """In words, what a field takes."""
-    about = field_of(method)[name].metadata
-    words = _describe(get_type_hints(method)[name])
+    about = field_of(kind)[name].metadata
+    words = _describe(get_type_hints(kind)[name])
     if about.get("low") is not None and about.get("high") is not None:
         words += (
             f" (usually {about['low']:g} to {about['high']:g}{' ' if about.get('unit') else ''}{about.get('unit')})"
@@ -39,13 +55,23 @@ def expected(method: type[Attributor], name: str) -> str:
     return words
 
 
+def described(kind: type) -> list[dict[str, Any]]:
+    """Each field as plain data: default, what it takes, the range of a search, unit and help."""
+    keys = ("low", "high", "log", "choices", "unit", "help")
+    return [
+        {"name": name, "default": field.default, "expected": expected(kind, name)}
+        | {key: field.metadata.get(key) for key in keys}
+        for name, field in field_of(kind).items()
+    ]
+
+
 def _base(options: MethodOptions) -> Attributor:
-    base = resolve_method(options.method)
-    if options.preset is None and options.variant is None:
-        return base
+    base = named_method(options.method)
+    if options.variant is None:
+        return base if options.preset is None else type(base).preset(options.preset)
     if not isinstance(base, FRInGe):
-        raise InputError(f"--preset and --variant belong to the method fringe, not to {options.method!r}")
-    variant = cast(Any, options.variant or "fringe")
+        raise InputError(f"--variant belongs to the method fringe, not to {options.method!r}")
+    variant = cast(Any, options.variant)
     if options.preset is None:
         return base.variant(variant)
     if (options.preset, variant) in table():
@@ -53,28 +79,28 @@ def _base(options: MethodOptions) -> Attributor:
     return FRInGe.preset(options.preset).variant(variant)
 
 
-def _assignment(method: type[Attributor], text: str) -> tuple[str, Any]:
+def _assignment(base: Attributor | Metric, text: str) -> tuple[str, Any]:
     key, equals, value = (part.strip() for part in text.partition("="))
     if not equals:
         raise InputError(f"--set: got {text!r}, expected KEY=VALUE, such as --set tau=1e-3")
-    known = field_of(method)
+    known = field_of(type(base))
     if key not in known:
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise InputError(f"--set: {method.name} has no setting {key!r}{hint} Its settings: {', '.join(known)}")
-    return key, _value(method, key, value)
+        raise InputError(f"--set: {base.name} has no setting {key!r}{hint} Its settings: {', '.join(known)}")
+    return key, _value(type(base), key, value)
 
 
-def _value(method: type[Attributor], key: str, text: str) -> Any:
-    hint = get_type_hints(method)[key]
+def _value(kind: type, key: str, text: str) -> Any:
+    hint = get_type_hints(kind)[key]
     options = get_args(hint) if get_origin(hint) is not Literal else ()
     if NoneType in options and text.lower() == "none":
         return None
     try:
-        value = _split(text) if any(get_origin(kind) is tuple for kind in (hint, *options)) else text
+        value = _split(text) if any(get_origin(option) is tuple for option in (hint, *options)) else text
         return TypeAdapter[Any](hint, config=ConfigDict(allow_inf_nan=False)).validate_python(value)
     except (ValidationError, json.JSONDecodeError) as error:
-        raise InputError(f"--set {key}: got {text!r}, expected {expected(method, key)}") from error
+        raise InputError(f"--set {key}: got {text!r}, expected {expected(kind, key)}") from error
 
 
 def _split(text: str) -> Any:

@@ -1,7 +1,7 @@
 """Score maps: the door to the metrics."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -20,6 +20,14 @@ class Maps(Protocol):
     def diagnostics(self) -> Mapping[str, Tensor]: ...
 
 
+@runtime_checkable
+class Complete(Protocol):
+    """Maps that say how well they add up, such as an :class:`fringe.Attribution`: NaN where they have no such claim."""
+
+    @property
+    def completeness_residual(self) -> Tensor: ...
+
+
 def evaluate(
     subject: Subject, maps: Maps | Tensor, metrics: Sequence[str | Metric], explain: Explain | None = None
 ) -> dict[str, Scores]:
@@ -30,14 +38,28 @@ def evaluate(
     """
     values = maps if isinstance(maps, Tensor) else maps.values
     chosen = [(m if isinstance(m, str) else m.name, resolve_metric(m)) for m in metrics]
+    _check_names([name for name, _ in chosen])
     check_maps(values, subject)
     for name, metric in chosen:
         if metric.needs_explain and explain is None:
             raise InputError(f"metric {name}: it needs the method that made the maps (explain=), not maps alone")
-    diagnostics = {} if isinstance(maps, Tensor) else maps.diagnostics
-    explained = Explained(subject, values.detach(), diagnostics, explain)
-    with subject.classifier.session(values.device):
+    explained = Explained(subject, values.detach().to(subject.query.inputs.device), _diagnostics(maps), explain)
+    with subject.classifier.session(explained.values.device):
         return {name: metric.score(explained) for name, metric in chosen}
+
+
+def _diagnostics(maps: Maps | Tensor) -> Mapping[str, Tensor]:
+    """What the method reported, and how well its maps add up."""
+    if isinstance(maps, Tensor):
+        return {}
+    complete = {"completeness_residual": maps.completeness_residual} if isinstance(maps, Complete) else {}
+    return {**complete, **maps.diagnostics}
+
+
+def _check_names(names: Sequence[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(f"metrics: {', '.join(twice)} given twice; scores are told apart by name, so ask separately")
 
 
 def check_maps(values: Tensor, subject: Subject) -> None:

@@ -6,7 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fringe.geometry import geometry_dtype
 from fringe.metrics.base import Direction, Explained, Metric, Scores
+from fringe.metrics.ranking import spatial_map
 
 
 @dataclass(frozen=True)
@@ -15,7 +17,9 @@ class Sparseness(Metric):
 
     .. math:: G = \\frac{\\sum_i (2 i - n - 1)\\, a_{(i)}}{n \\sum_i a_{(i)}}, \\qquad a_{(1)} \\le \\dots \\le a_{(n)}
 
-    It does not depend on the map's scale, sign or order. The zero map scores 0 and is flagged ``zero_map``.
+    It does not depend on the map's scale, sign or order. The zero map scores 0 and is flagged ``zero_map``. The extra
+    ``spatial`` is the index over pixels, each by its largest channel: with a step a pixel, the area under the density
+    response of :class:`MagnitudeAlignment` is half of one plus it.
     """
 
     name: ClassVar[str] = "sparseness"
@@ -25,12 +29,16 @@ class Sparseness(Metric):
     source: ClassVar[str] = "Chalasani et al. 2020; FRInGe, section Metrics"
 
     def score(self, explained: Explained) -> Scores:
-        return Scores(gini(explained.values), flags={"zero_map": (explained.values == 0).flatten(1).all(1)})
+        return Scores(
+            gini(explained.values),
+            flags={"zero_map": (explained.values == 0).flatten(1).all(1)},
+            extras={"spatial": gini(spatial_map(explained.values, "max"))},
+        )
 
 
 def gini(values: Tensor) -> Tensor:
     """Gini index (B,) of the absolute values of ``values`` (B, *S), in float64; 0 for a row of zeros."""
-    a = values.detach().abs().flatten(1).double().sort(dim=1).values
+    a = values.detach().abs().flatten(1).to(geometry_dtype(values.device)).sort(dim=1).values
     n, total = a.shape[1], a.sum(1)
     rank = 2.0 * torch.arange(1, n + 1, dtype=a.dtype, device=a.device) - n - 1
     return torch.where(total > 0, (a @ rank) / (n * total.clamp_min(torch.finfo(a.dtype).tiny)), 0.0).clamp(0.0, 1.0)

@@ -94,6 +94,12 @@ class Preprocessing:
         mean, std = self._columns(x)
         return x * std + mean
 
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """The model's inputs for black and for white: (0 - mean) / std and (1 - mean) / std, (channels, 1, 1) each,
+        float32. No image is prepared to anything outside them."""
+        black = torch.zeros(self.channels, 1, 1)
+        return self.normalise(black), self.normalise(torch.ones_like(black))
+
     def record(self) -> dict[str, Any]:
         """The fields as JSON-able values, to be stored beside a result."""
         return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - asdict is untyped

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -73,7 +74,8 @@ class Segment:
     """One straight piece of each of L paths, oriented baseline -> input: from ``start`` to ``stop``.
 
     ``index`` names the image of the query that each row belongs to, ``step`` the step that the piece is, counted from
-    the end where the path was begun. ``stats`` holds what the path measured there, one (L,) tensor a name.
+    the end where the path was begun. ``stats`` holds what the path measured along the piece and at ``start``, its end
+    far from the input, one (L,) tensor a name.
     """
 
     index: list[int]
@@ -91,11 +93,17 @@ class Outcome(IntEnum):
     DIVERGED = 2
 
 
+Begins = Literal["input", "baseline"]
+"""The end of a path at which its walk begins."""
+
+
 class Walk(ABC):
     """One run of a path over a query. ``planned`` steps an image are known before it begins; ``outcomes`` and ``taken``
     (steps) are filled while the segments stream by. No list of points is ever held: memory does not grow with steps.
-    ``gauge`` is what predictions on the way are measured against."""
+    ``gauge`` is what predictions on the way are measured against. ``begins`` says at which end of the path the first
+    segment lies; a walk that begins at the baseline arrives at the input with its last planned step, or diverges."""
 
+    begins: Begins = "input"
     gauge: GeodesicGauge
     planned: list[int]
     taken: list[int]

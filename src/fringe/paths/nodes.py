@@ -9,25 +9,36 @@ from torch import Tensor
 @dataclass(frozen=True)
 class Sample:
     """Points ``x`` (L, *S) of paths, the ``displacement`` (L, *S) that the gradient at each is multiplied by, and how
-    far from the input they lie, as a fraction ``alpha`` (L,) of the path."""
+    far from the input they lie, as a fraction ``alpha`` (L,) of the path.
+
+    Where there is a :attr:`Sites.way`, displacements are multiples (L,) of it.
+    """
 
     x: Tensor
     displacement: Tensor
     alpha: Tensor
 
 
-class Nodes(ABC):
-    """N points of each of B paths, numbered from the input to the ``endpoint`` (B, *S).
+class Sites(ABC):
+    """``count`` N points for each of B images, on one path or on many.
 
-    A path integral is ``sum_j g(x_j) * displacement_j``: a rule of quadrature is how the displacements share the way.
+    Their sum is ``sum_j g(x_j) * displacement_j``: a rule of quadrature is how the displacements share the way.
+    ``way`` (B, *S) is what all displacements of an image are multiples of, where there is such a thing: then
+    ``sum_j w_j g(x_j)`` is multiplied by it once.
     """
 
     count: int
-    endpoint: Tensor
+    way: Tensor | None = None
 
     @abstractmethod
     def at(self, rows: Tensor, nodes: Tensor) -> Sample:
-        """The points numbered ``nodes`` (L,) on the paths of images ``rows`` (L,)."""
+        """The points numbered ``nodes`` (L,) of images ``rows`` (L,)."""
+
+
+class Nodes(Sites):
+    """N points of each of B paths, numbered from the input to the ``endpoint`` (B, *S)."""
+
+    endpoint: Tensor
 
 
 class StraightLine(Nodes):
@@ -37,13 +48,14 @@ class StraightLine(Nodes):
     """
 
     def __init__(self, inputs: Tensor, baseline: Tensor, fractions: Tensor, weights: Tensor):
-        self.inputs, self.endpoint, self.count = inputs, baseline, fractions.shape[-1]
+        way = inputs - baseline
+        self.endpoint, self.way, self.count = baseline, way, fractions.shape[-1]
         self.fractions = fractions.to(inputs.device).expand(len(inputs), -1)
         self.weights = weights.to(inputs.device).expand(len(inputs), -1)
+        self._way = way
 
     def at(self, rows: Tensor, nodes: Tensor) -> Sample:
-        start, way = self.endpoint[rows], self.inputs[rows] - self.endpoint[rows]
-        shape = (-1, *[1] * (way.dim() - 1))
         fraction, weight = self.fractions[rows, nodes], self.weights[rows, nodes]
-        x = start + fraction.to(way.dtype).view(shape) * way
-        return Sample(x, weight.to(way.dtype).view(shape) * way, 1.0 - fraction)
+        start, way = self.endpoint.index_select(0, rows), self._way.index_select(0, rows)
+        x = start.addcmul_(fraction.to(way.dtype).view(-1, *[1] * (way.dim() - 1)), way)
+        return Sample(x, weight, 1.0 - fraction)

@@ -101,7 +101,7 @@ def _decorate(figure: Figure, lowest: Axes, steps: int, title: str, seen: list[i
     lowest.xaxis.set_major_locator(MaxNLocator(integer=True))
     lowest.set_xlabel("step", **text_style(LABEL, MUTED))
     figure.text(0.115, 0.965, printable(title, 90), va="center", **text_style(TITLE))
-    what = "length of a step set by" if seen else "no step was taken"
+    what = "length of a step set by" if seen else "" if steps else "no step was taken"
     figure.text(0.115, 0.908, what, va="center", **text_style(TICK, MUTED))
     if not seen:
         return

@@ -1,0 +1,214 @@
+"""Integrated Gradients and SmoothGrad against Captum's, as ratios in one run, and where the time goes.
+
+    python benchmarks/gradient_methods.py                       # one thread, both networks
+    python benchmarks/gradient_methods.py --model cifar_resnet20
+
+Both explain the same contiguous images, with frozen weights; Captum is swept over its batch sizes first and compared
+at its best, ours runs at its best and at its default. Times are CPU seconds of this process (machines are shared), the
+medians of alternating runs. "network" is the bare forward and backward passes of as many images, in as large batches
+and in the layout that the library chooses: what no library can do without.
+"""
+
+import argparse
+import copy
+import json
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from captum.attr import IntegratedGradients as CaptumIntegratedGradients
+from captum.attr import NoiseTunnel, Saliency
+from torch import Tensor, nn
+
+import fringe
+from fringe._noise import Noise
+from fringe.attribution import Request
+from fringe.attribution.grouping import Ticker
+from fringe.attribution.smoothgrad import smoothed
+from fringe.paths import Query
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import shared_models  # found through the line above
+
+TARGET = 1.2
+SIZES = (8, 16, 32, 64, 128)
+COUNTS = {"cifar_resnet20": 16, "mobilenet_v1_025": 4}
+Run = Callable[[], object]
+
+
+def seconds(run: Run) -> float:
+    start = time.process_time()
+    run()
+    return time.process_time() - start
+
+
+def alternate(repetitions: int, *runs: Run) -> list[float]:
+    """Median seconds of each run, taken in turns."""
+    times = [[seconds(run) for run in runs] for _ in range(repetitions)]
+    return [statistics.median(column) for column in zip(*times, strict=True)]
+
+
+def best(sizes: Iterable[int], make: Callable[[int], Run]) -> int:
+    """The batch size with the fastest of three runs."""
+    sizes = list(sizes)
+    times = zip(*([seconds(make(size)) for size in sizes] for _ in range(3)), strict=True)
+    return min(zip(map(min, times), sizes, strict=True))[1]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network and its images, contiguous, each explained for the class ``target`` (B,) it is predicted as."""
+
+    name: str
+    model: nn.Module
+    x: Tensor
+    target: Tensor
+
+    def ours(self, method: fringe.Attributor, size: int | str) -> fringe.Attribution:
+        return fringe.attribute(self.model, self.x, method=method, batch_size=size)  # pyright: ignore[reportArgumentType]
+
+    def captum_ig(self, steps: int, size: int, x: Tensor | None = None) -> Tensor:
+        return CaptumIntegratedGradients(self.model).attribute(
+            self.x if x is None else x, target=self.target, n_steps=steps, method="riemann_middle",
+            internal_batch_size=size,
+        )  # fmt: skip
+
+    def captum_smoothgrad(self, samples: int, size: int, x: Tensor | None = None) -> Tensor:
+        """Captum takes one sigma for all: that of the first image."""
+        return NoiseTunnel(Saliency(self.model)).attribute(
+            self.x if x is None else x, nt_type="smoothgrad", nt_samples=samples, target=self.target, abs=False,
+            stdevs=self.sigma(), nt_samples_batch_size=max(1, size // len(self.x)),
+        )  # fmt: skip
+
+    def sigma(self) -> float:
+        return 0.15 * float(self.x[0].max() - self.x[0].min())
+
+    def network(self, gradients: int, size: int) -> None:
+        """Forward and backward passes of so many images."""
+        copies = self.x.repeat(-(-size // len(self.x)), 1, 1, 1)[:size].contiguous(memory_format=torch.channels_last)
+        target = self.target.repeat(-(-size // len(self.x)))[:size]
+        for _ in range(gradients // size):
+            z = copies.clone().requires_grad_(True)
+            torch.autograd.grad(self.model(z).gather(1, target[:, None]).sum(), z)
+
+
+def case(name: str) -> Case:
+    model, x = shared_models.model(name), shared_models.images(name, COUNTS[name]).contiguous()
+    with torch.no_grad():
+        return Case(name, model, x, model(x).argmax(1))
+
+
+def compare(label: str, case: Case, method: fringe.Attributor, count: int, captum: Callable[..., Tensor]) -> None:
+    """One method of ``count`` gradients an image against ``captum(count, batch size, images)``."""
+    short = type(method)(**{"steps" if label == "IG" else "samples": 12})
+    theirs = best([size for size in SIZES if size >= len(case.x)], lambda size: lambda: captum(12, size))
+    size = best(SIZES, lambda size: lambda: case.ours(short, size))
+    last = case.x.contiguous(memory_format=torch.channels_last)
+    gradients = count * len(case.x)
+    runs = (
+        lambda: captum(count, theirs),
+        lambda: captum(count, theirs, last),
+        lambda: case.ours(method, size),
+        lambda: case.ours(method, "auto"),
+        lambda: case.network(gradients, size),
+    )
+    peer, peer_last, ours, default, network = alternate(3, *runs)
+    passes = case.ours(method, size).passes
+    print(
+        f"{label} {count}: captum / ours = {peer / ours:.2f} (target >= {TARGET}), at our default {peer / default:.2f}"
+    )
+    print(
+        f"    captum given channels-last images / ours = {peer_last / ours:.2f}; ours / network = {ours / network:.2f}"
+    )
+    print(f"    {1e3 * ours / gradients:.2f} ms a gradient; batch {size}, captum's {theirs}; passes of {len(case.x)} "
+          f"images: {passes.forward} forward, {passes.vjp} VJP, {passes.jvp} JVP")  # fmt: skip
+
+
+def distance(found: Tensor, peer: Tensor) -> list[float]:
+    """Relative distance of each map."""
+    return ((found - peer).flatten(1).norm(dim=1) / peer.flatten(1).norm(dim=1)).tolist()
+
+
+def same_maps(case: Case) -> None:
+    """In float64 both give one map; in float32 both are as far from it: a kink of the network falls to one side or the
+    other with the rounding of a convolution, and with the batch size."""
+    exact = Case(case.name, copy.deepcopy(case.model).double(), case.x.double(), case.target)
+    method, truth = fringe.IntegratedGradients(steps=20), exact.captum_ig(20, 16)
+    same = max(distance(exact.ours(method, 16).values, truth))
+    single = [distance(v.double(), truth) for v in (case.ours(method, 16).values, case.captum_ig(20, 16))]
+    smooth = smoothgrad_distance(exact)
+    print(f"largest relative distance of maps, float64: IG {same:.0e}, SmoothGrad on captum's noise {smooth:.0e}; "
+          f"float32 IG to float64, median: ours {statistics.median(single[0]):.0e}, "
+          f"captum {statistics.median(single[1]):.0e}")  # fmt: skip
+    assert same < 1e-6  # captum's weights are float32
+    assert smooth < 1e-9
+
+
+def smoothgrad_distance(case: Case, samples: int = 6) -> float:
+    """Between our mean over the noise that Captum drew for the first image, and Captum's."""
+    first = Case(case.name, case.model, case.x[:1], case.target[:1])
+    torch.manual_seed(0)
+    noise = torch.normal(0, torch.full((samples, *first.x.shape[1:]), first.sigma())).to(first.x)
+    torch.manual_seed(0)
+    expected = first.captum_smoothgrad(samples, samples)
+    classifier, query = fringe.Classifier(case.model), Query(first.x, case.model(first.x), first.target)
+    with classifier.session(first.x.device):
+        explain = fringe.SmoothGrad().explainer(classifier, query, Request(Noise()))
+        draw = lambda rows, copies: noise[copies]  # noqa: E731
+        found, _ = smoothed(explain, draw, classifier, first.x, samples, False, Ticker(None, 0))
+    return distance(found, expected)[0]
+
+
+def peak(name: str, library: str, steps: int) -> float:
+    """Peak resident memory (MiB) of a fresh process that explains a network's images once."""
+    command = [sys.executable, __file__, "--memory-of", json.dumps([name, library, steps])]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def memory_of(name: str, library: str, steps: int) -> None:
+    torch.set_num_threads(1)
+    chosen = case(name)
+    if library == "ours":
+        chosen.ours(fringe.IntegratedGradients(steps=steps), 16)
+    else:
+        chosen.captum_ig(steps, 16)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def memory(name: str) -> None:
+    ours, theirs = ([peak(name, library, steps) for steps in (5, 50, 200)] for library in ("ours", "captum"))
+    print("peak memory (MiB) of IG 5, 50, 200, batches of 16:", *(f"{p:.0f}" for p in ours), end="; captum ")
+    print(*(f"{p:.0f}" for p in theirs))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=COUNTS)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.memory_of:
+        return memory_of(*json.loads(arguments.memory_of))
+    torch.set_num_threads(arguments.threads)
+    for name in [arguments.model] if arguments.model else COUNTS:
+        chosen = case(name)
+        print(f"{name}, {len(chosen.x)} images; {platform.processor() or platform.machine()}, "
+              f"{torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} thread(s)")  # fmt: skip
+        same_maps(chosen)
+        for steps in (50, 200):
+            compare("IG", chosen, fringe.IntegratedGradients(steps=steps), steps, chosen.captum_ig)
+        compare("SmoothGrad", chosen, fringe.SmoothGrad(samples=50), 50, chosen.captum_smoothgrad)
+        memory(name)
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Adversarial Gradient Integration (Pan, Li and Zhu 2021)."""
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+from fringe._checks import require, require_choice, require_positive, require_whole
+from fringe._tunable import tunable
+from fringe.attribution.base import Attribution, Attributor, Request
+from fringe.attribution.diagnosis import assemble, diagnose, passes_now, unchecked_attribution
+from fringe.attribution.integral import Quadrature
+from fringe.attribution.many_walks import Reduce, Walks, integrate_walks, judge_walks
+from fringe.classifier import SCORES, Classifier, Score
+from fringe.paths import AdversarialPath, Query, log_uniform
+
+AGIMode = Literal["path", "official"]
+AGIRule = Literal["right", "trapezoid", "adaptive"]
+
+
+@dataclass(frozen=True)
+class AGI(Attributor):
+    r"""Integrate the score's gradient along adversarial walks from the input to other classes (Pan et al. 2021).
+
+    Towards each class l of a fixed set, without the target t: step by ``epsilon`` times the sign of :math:`\nabla p_l`
+    until l is predicted, at most m times, and gather :math:`-\nabla p_t \odot \Delta z`; then ``reduce`` over l. No
+    baseline is asked for. The classes are 0, s, 2s, ... with s = floor(C / k), all C of them where k >= C (the authors
+    never take the last class), and the class after t where t alone would be left.
+
+    Steps are a share of the valid range of inputs, ``attribute(..., space=InputSpace(low=..., high=...))``, and are
+    clipped to it; without one they are a share of the image's own range and not clipped. ``mode="path"`` is a path and
+    complete up to quadrature. ``"official"`` is the authors' code: every step restarts from the input, so the same
+    change is counted up to m times, the result has no completeness identity, and is ``unchecked``. ``score`` is what is
+    explained here, whatever the classifier's own: ``score`` and ``endpoint_score`` of the result are of this kind. At
+    most k m forward passes and 2 k m VJPs an image, and k forward passes at the ends.
+    """
+
+    name: ClassVar[str] = "agi"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {"mode": "official", "classes": 1},
+        "official": {"mode": "official"},
+    }
+
+    classes: int = tunable(20, low=1, high=50, log=True, help="classes to walk towards (k)")
+    steps: int = tunable(20, low=5, high=100, log=True, help="most steps of a walk (m)")
+    epsilon: float = tunable(0.05, low=0.002, high=0.1, log=True, unit="of the range", help="step of an entry")
+    mode: AGIMode = tunable("path", choices=get_args(AGIMode), help="a path, or restart from the input at every step")
+    score: Score = tunable("probability", choices=SCORES, help="explained score, of the target and of the others")
+    reduce: Reduce = tunable("sum", choices=get_args(Reduce), help="over the classes")
+    rule: AGIRule = tunable("right", choices=get_args(AGIRule), help="quadrature: the authors', or a more exact one")
+
+    def __post_init__(self) -> None:
+        for name in ("classes", "steps"):
+            require_whole(name, getattr(self, name))
+        require_positive("epsilon", self.epsilon)
+        for field in dataclasses.fields(self):
+            if field.metadata["choices"] is not None:
+                require_choice(field.name, getattr(self, field.name), field.metadata["choices"])
+        fits = self.mode == "path" or self.rule == "right"
+        require(fits, "rule", self.rule, "'right' in mode 'official', which is not a path")
+
+    def towards(self, target: int, count: int) -> list[int]:
+        """The classes that an image of class ``target`` walks towards, of ``count`` classes."""
+        ids = range(0, count, max(count // self.classes, 1))
+        return [c for c in ids if c != target] or [(target + 1) % count]
+
+    def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
+        before, scored = passes_now(classifier), copy.copy(classifier)  # shares its session, batch size and counts
+        scored.score_kind = self.score
+        found = integrate_walks(self._walks(query), Quadrature(self.rule), scored, query, request)
+        diagnostics = diagnose(found, query, log_uniform(query.logits))
+        if self.mode == "path":
+            judgements = judge_walks(found, "lower epsilon, or use rule='trapezoid' or 'adaptive'", _STILL)
+            return assemble(self, found, query, scored, before, diagnostics, judgements)
+        plain = unchecked_attribution(self, found.values, query, scored, before, diagnostics, _NOT_A_PATH)
+        return dataclasses.replace(plain, trajectory=found.trajectories)
+
+    def _walks(self, query: Query) -> Walks:
+        count = query.logits.shape[1]
+        pairs = [(i, c) for i, t in enumerate(query.target.tolist()) for c in self.towards(t, count)]
+
+        def path(batch: list[int]) -> AdversarialPath:
+            toward = tuple(pairs[walk][1] for walk in batch)
+            return AdversarialPath(toward, self.steps, self.epsilon, self.mode == "official", self.rule != "right")
+
+        return Walks(path, [image for image, _ in pairs], self.steps, self.reduce)
+
+
+_STILL = "no walk took a step: the classes to walk towards are predicted already, though another one is the target"
+_NOT_A_PATH = "mode='official' restarts every step from the input, so its steps do not add up to a path"

@@ -1,0 +1,91 @@
+"""Integrated Decision Gradients (Walker et al. 2024)."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from fringe._checks import require_choice, require_whole
+from fringe._tunable import tunable
+from fringe.attribution.base import Attribution, Attributor, Request
+from fringe.attribution.decision_nodes import importance_nodes, published_nodes, published_slopes
+from fringe.attribution.diagnosis import diagnose, passes_now, unchecked_attribution
+from fringe.attribution.node_integral import Visit, Weigh, chunks, integrate_nodes
+from fringe.baselines import parse_baseline
+from fringe.classifier import Classifier
+from fringe.paths import Query, StraightLine, log_uniform
+
+Mode = Literal["importance", "official"]
+
+
+@dataclass(frozen=True)
+class IntegratedDecisionGradients(Attributor):
+    """Integrated Gradients with each gradient weighted by the score's own slope along the line (Walker et al. 2024).
+
+    .. math:: A = (x - x') \\odot \\int_0^1 \\nabla F^t(\\gamma(a)) \\, \\frac{dF^t}{da} \\, da
+
+    Its sum is the integral of the squared slope, in squared units of the score, not the change of the score: there is
+    no completeness identity. The slope is first read off N scores on a uniform grid, and the N gradients are taken
+    where it is large. ``mode="importance"`` spaces them by a density proportional to the slope's size, weighs them by
+    its inverse, and uses the exact slope, the gradient's own product with x - x'. ``"official"`` is the authors' code,
+    whose places slide towards the baseline and whose maps are smaller by N: see ``published_nodes``.
+
+    Costs N forward passes more than Integrated Gradients, 2 N more in the official mode.
+    """
+
+    name: ClassVar[str] = "idg"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"official": {"mode": "official"}}
+
+    steps: int = tunable(50, low=10, high=500, log=True, help="scores on the grid, and gradients (N)")
+    mode: Mode = tunable("importance", choices=get_args(Mode), help="sampling by importance, or as the authors' code")
+    baseline: str = tunable("zero", help="where the line begins: zero, black, white, mean, blur, noise or uniform")
+
+    def __post_init__(self) -> None:
+        require_choice("mode", self.mode, get_args(Mode))
+        require_whole("steps", self.steps, least=1 if self.mode == "importance" else 2)
+        parse_baseline(self.baseline)
+
+    def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
+        before = passes_now(classifier)
+        baseline = query.baseline_or(self.baseline, request.noise)
+        line, weigh = self._plan(classifier, query, baseline)
+        found = integrate_nodes(line, classifier, query, request, weigh)
+        diagnostics = diagnose(found, query, log_uniform(query.logits))
+        why = "its sum is the integral of the squared slope of the score"
+        plain = unchecked_attribution(self, found.values, query, classifier, before, diagnostics, why)
+        trajectory = found.trajectories or plain.trajectory
+        return dataclasses.replace(plain, endpoint_score=found.endpoint_score, trajectory=trajectory)
+
+    def _plan(self, classifier: Classifier, query: Query, baseline: Tensor) -> tuple[StraightLine, Weigh]:
+        """Where gradients are taken, and what each counts."""
+        inputs = query.inputs
+        if self.mode == "importance":
+            grid = torch.arange(self.steps, dtype=torch.float64) / self.steps
+            scores = _scores(StraightLine(inputs, baseline, grid, grid), classifier, query.target)
+            at_input = classifier.score(query.logits, query.target).double()
+            line = StraightLine(inputs, baseline, *importance_nodes(torch.cat((scores, at_input[:, None]), 1)))
+            return line, lambda visit: visit.sample.displacement * _slope(visit, inputs - baseline)
+        grid = torch.linspace(0, 1, self.steps, dtype=torch.float64)
+        places, spacing = published_nodes(_scores(StraightLine(inputs, baseline, grid, grid), classifier, query.target))
+        slopes = published_slopes(
+            places, _scores(StraightLine(inputs, baseline, places, places), classifier, query.target)
+        )
+        line = StraightLine(inputs, baseline, places.flip(1), spacing.flip(1) / self.steps)
+        return line, lambda visit: visit.sample.displacement * slopes.flip(1)[visit.rows, visit.nodes]
+
+
+def _scores(line: StraightLine, classifier: Classifier, target: Tensor) -> Tensor:
+    """The target's score (B, N) at each node of each image, in float64; forward passes only."""
+    found = [
+        classifier.score(classifier.logits(line.at(rows, nodes).x), target[rows]).double()
+        for rows, nodes in chunks(len(target), line.count, classifier, target.device)
+    ]
+    return torch.cat(found).view(len(target), line.count)
+
+
+def _slope(visit: Visit, way: Tensor) -> Tensor:
+    """The exact slope (L,) of the score along ``way`` (B, *S) where a gradient was taken."""
+    return (visit.gradient * way[visit.rows]).flatten(1).sum(1)

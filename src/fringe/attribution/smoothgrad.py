@@ -1,0 +1,128 @@
+"""SmoothGrad (Smilkov et al. 2017)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from fringe._checks import is_positive, require, require_choice, require_positive, require_whole
+from fringe._noise import Noise
+from fringe._tunable import tunable
+from fringe.attribution.base import Attribution, Attributor, Request
+from fringe.attribution.diagnosis import passes_now, unchecked_attribution
+from fringe.attribution.grouping import Ticker
+from fringe.attribution.node_integral import add_weighted, chunks, sum_nodes
+from fringe.attribution.rules import quadrature_nodes
+from fringe.baselines import parse_baseline
+from fringe.classifier import Classifier
+from fringe.geometry import geometry_dtype
+from fringe.paths import Query, StraightLine
+
+Inner = Literal["gradient", "ig"]
+
+Draw = Callable[[Tensor, Tensor], Tensor]
+"""``draw(rows, copies)``: noise (L, *S) for the copies numbered ``copies`` (L,) of images ``rows`` (L,)."""
+
+Explain = Callable[[Tensor, Tensor], Tensor]
+"""``explain(x, rows)``: maps (L, *S) of noisy copies ``x`` (L, *S) of images ``rows`` (L,)."""
+
+
+@dataclass(frozen=True)
+class SmoothGrad(Attributor):
+    """Average the gradient over noisy copies of the input (Smilkov et al. 2017).
+
+    .. math:: A = \\frac1m \\sum_{j=1}^m \\nabla F^t(x + \\varepsilon_j), \\qquad \\varepsilon_j \\sim N(0, \\sigma^2 I)
+
+    sigma is ``spread`` times the range of the image itself, its largest entry minus its smallest. The copies are not
+    clipped. ``square`` averages squares (Hooker et al. 2019), ``inner="ig"`` smooths Integrated Gradients. The map is a
+    gradient, not a share of the score: it has no completeness identity. ``relative_error`` is the standard error of the
+    mean over the map's own norm. Costs m forward passes and VJPs an image, ``inner_steps`` times that with ``"ig"``.
+    """
+
+    name: ClassVar[str] = "smoothgrad"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "official": {"samples": 25, "square": True}}
+
+    samples: int = tunable(50, low=10, high=200, log=True, help="noisy copies (m)")
+    spread: float = tunable(0.15, low=0.02, high=0.5, log=True, help="noise (sigma) as a share of the image's range")
+    sigma: float | None = tunable(None, unit="input units", help="noise itself, in place of the spread")
+    square: bool = tunable(False, help="average squares of maps")
+    multiply_by_input: bool = tunable(False, help="multiply the averaged gradient by the input")
+    inner: Inner = tunable("gradient", choices=get_args(Inner), help="what is averaged: gradients or IG maps")
+    inner_steps: int = tunable(20, low=5, high=100, log=True, help="midpoint steps of an inner IG map")
+    baseline: str = tunable("zero", help="of inner IG maps: zero, black, white, mean, blur, noise or uniform")
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "inner_steps"):
+            require_whole(name, getattr(self, name))
+        require_positive("spread", self.spread)
+        require(self.sigma is None or is_positive(self.sigma), "sigma", self.sigma, "a positive number or None")
+        require_choice("inner", self.inner, get_args(Inner))
+        twice = self.multiply_by_input and self.inner == "ig"
+        require(not twice, "multiply_by_input", True, "False with inner='ig', whose maps hold the factor already")
+        parse_baseline(self.baseline)
+
+    def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
+        before, sigma = passes_now(classifier), self._sigma(query.inputs)
+        draw = _keyed(query, sigma, request.noise)
+        explain = self.explainer(classifier, query, request)
+        ticker = Ticker(request.progress, len(sigma) * self.samples)
+        values, error = smoothed(explain, draw, classifier, query.inputs, self.samples, self.square, ticker)
+        if self.multiply_by_input:
+            values = values * query.inputs
+        steps = torch.full_like(query.target, self.samples)
+        diagnostics = {"steps": steps, "sigma": sigma.double(), "relative_error": error}
+        why = "a mean of gradients has no completeness identity"
+        if self.inner == "ig":
+            why = "maps of noisy copies add up to their own scores, not the image's"
+        return unchecked_attribution(self, values, query, classifier, before, diagnostics, why)
+
+    def _sigma(self, inputs: Tensor) -> Tensor:
+        """Standard deviation (B,) of the noise."""
+        flat = inputs.flatten(1)
+        if self.sigma is not None:
+            return torch.full_like(flat[:, 0], self.sigma)
+        return self.spread * (flat.amax(1) - flat.amin(1))
+
+    def explainer(self, classifier: Classifier, query: Query, request: Request) -> Explain:
+        """What makes a map of a noisy copy."""
+        if self.inner == "gradient":
+            return lambda x, rows: classifier.logits_gradient(x, query.target[rows])[1]
+        baseline = query.baseline_or(self.baseline, request.noise)
+        nodes = quadrature_nodes("midpoint", self.inner_steps)
+
+        def integrated(x: Tensor, rows: Tensor) -> Tensor:
+            return sum_nodes(StraightLine(x, baseline[rows], *nodes), classifier, x, query.target[rows])
+
+        return integrated
+
+
+def smoothed(
+    explain: Explain, draw: Draw, classifier: Classifier, inputs: Tensor, count: int, square: bool, ticker: Ticker
+) -> tuple[Tensor, Tensor]:
+    """Mean (B, *S) of the maps of ``count`` noisy copies of each input (B, *S), or of their squares, and its relative
+    standard error (B,). Memory does not grow with the number of copies."""
+    mean = torch.zeros_like(inputs, dtype=geometry_dtype(inputs.device))
+    energy = torch.zeros_like(mean.flatten(1)[:, 0])
+    for rows, copies in chunks(len(inputs), count, classifier, inputs.device):
+        maps = explain(inputs[rows] + draw(rows, copies), rows)
+        maps = maps.square() if square else maps
+        add_weighted(mean, rows, torch.full_like(energy, 1.0 / count)[rows], maps)
+        energy.index_add_(0, rows, maps.flatten(1).to(energy.dtype).square().sum(1) / count)
+        ticker.tick(len(rows))
+    size = mean.flatten(1).square().sum(1)
+    spread = (energy - size).clamp_min(0.0)
+    error = (spread / size / (count - 1)).sqrt() if count > 1 else torch.full_like(size, torch.nan)
+    return mean, torch.where(energy == 0, 0.0, error)
+
+
+def _keyed(query: Query, sigma: Tensor, noise: Noise) -> Draw:
+    """Gaussian noise of ``sigma`` (B,), keyed by the image and the number of the copy."""
+
+    def draw(rows: Tensor, copies: Tensor) -> Tensor:
+        pairs = zip(rows.tolist(), copies.tolist(), strict=True)
+        drawn = [noise.normal(f"smoothgrad {query.keys[i]} {j}", query.inputs[i]) for i, j in pairs]
+        return sigma[rows].view(-1, *[1] * (query.inputs.dim() - 1)) * torch.stack(drawn)
+
+    return draw

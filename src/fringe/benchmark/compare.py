@@ -1,0 +1,98 @@
+"""Methods meet metrics: everybody's maps of the same images, scored alike."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fringe._errors import InputError
+from fringe._noise import Noise
+from fringe.baselines import InputSpace
+from fringe.benchmark.contest import Contest, Watcher
+from fringe.benchmark.entrants import Methods, enter, refuse_twice
+from fringe.benchmark.row import Row
+from fringe.classifier import Classifier, Target
+from fringe.metrics import Metric, Subject, resolve_metric
+from fringe.paths import Query
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods and controls on B ``images``: a row each. ``target`` (B,) are the explained classes, ``metrics`` the
+    metrics by the names that their scores go by, ``seed`` what keyed all randomness."""
+
+    images: tuple[str, ...]
+    target: Tensor
+    metrics: Mapping[str, Metric]
+    rows: tuple[Row, ...]
+    seed: int
+
+
+def compare(
+    model: Callable[[Tensor], Any] | Classifier,
+    inputs: Tensor,
+    methods: Methods,
+    metrics: Sequence[str | Metric],
+    *,
+    target: Target = "predicted",
+    controls: bool = True,
+    seed: int = 0,
+    batch_size: int | Literal["auto"] = "auto",
+    space: InputSpace | None = None,
+    ids: Sequence[str] | None = None,
+    progress: Watcher | None = None,
+    keep_maps: bool = True,
+) -> Comparison:
+    """Explain ``inputs`` (B, *S) with every method, and score every map under every metric.
+
+    ``methods`` are names, configured methods, or pairs of a label and either; the control maps are rows like theirs
+    unless ``controls`` is False. All explain the same classes with the same noise (of ``seed`` and ``ids``), and a
+    metric perturbs an image alike whoever explained it. A method that raises a FringeError becomes a row with its
+    ``error`` while the others go on; a map that is not finite, or whose path diverged, has no scores, and its row says
+    so. :func:`fringe.benchmark.tidy` makes plain rows of the scores, :func:`fringe.benchmark.summarise` means and
+    intervals of those.
+
+    Raises FringeError for a model, an image, a target, a name or a label that nobody could be compared on.
+    """
+    entrants, judges = enter(methods, controls), _judges(metrics)
+    classifier = model if isinstance(model, Classifier) else Classifier(model, batch_size=batch_size)
+    x = _admit(inputs, ids)
+    noise, names = Noise(seed), None if ids is None else tuple(map(str, ids))
+    with classifier.session(x.device):
+        logits = classifier.logits(x)
+        _refuse_bad(x, logits)
+        query = Query(x, logits, classifier.resolve_target(target, logits), space=space or InputSpace(), ids=names)
+        classifier.verify(x, logits, noise)
+        contest = Contest(Subject(classifier, query, noise), entrants, metrics, list(judges), progress)
+        rows = contest.rows(keep_maps)
+    return Comparison(names or tuple(map(str, range(len(x)))), query.target, judges, rows, seed)
+
+
+def _judges(metrics: Sequence[str | Metric]) -> dict[str, Metric]:
+    """The configured metrics by the names that their scores go by."""
+    if isinstance(metrics, str):
+        raise InputError(f"metrics: got the text {metrics!r}, expected a list such as [{metrics!r}]")
+    if not metrics:
+        raise InputError("metrics: none given")
+    labels = [metric if isinstance(metric, str) else metric.name for metric in metrics]
+    refuse_twice("metrics", labels)
+    return {label: resolve_metric(metric) for label, metric in zip(labels, metrics, strict=True)}
+
+
+def _admit(inputs: Tensor, ids: Sequence[str] | None) -> Tensor:
+    if not isinstance(inputs, Tensor) or inputs.dim() < 2 or inputs.numel() == 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        came = f"shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else type(inputs).__name__  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError(f"inputs: got {came}, expected a tensor (B, *S) with at least one image")
+    if ids is not None and len(ids) != len(inputs):
+        raise InputError(f"ids: got {len(ids)} for {len(inputs)} images")
+    x = (inputs.clone() if inputs.is_inference() else inputs).detach()
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _refuse_bad(x: Tensor, logits: Tensor) -> None:
+    whole = x.isfinite().flatten(1).all(1) & logits.isfinite().all(1)
+    bad = (~whole).nonzero()[:, 0].tolist()
+    if bad:
+        raise InputError(f"inputs: images {bad} hold NaN or infinity, or their logits do; leave them out")

@@ -1,0 +1,235 @@
+"""Every method of this library as an attribution of Captum's."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, ParamSpec, TypeVar
+
+import torch
+from captum.attr import GradientAttribution
+from torch import Tensor, nn
+
+from fringe._errors import InputError, TargetError
+from fringe._noise import content_key
+from fringe.attribution import Attribution, Attributor, attribute, resolve_method
+from fringe.baselines import InputSpace
+from fringe.classifier import Classifier, Score
+
+Tensors = Tensor | tuple[Tensor, ...]
+Baselines = float | Tensor | tuple[float | Tensor, ...] | None
+Target = int | tuple[int, ...] | list[int] | list[tuple[int, ...]] | Tensor | None
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _wrapped(function: Callable[P, R]) -> Callable[P, R]:
+    """Captum's NoiseTunnel calls ``attribute.__wrapped__``: its own methods all wear a decorator."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return function(*args, **kwargs)
+
+    return call
+
+
+class CaptumAttributor(GradientAttribution):
+    """A method as a ``captum.attr.Attribution`` of the classifier ``forward_func(x, *additional_forward_args)``.
+
+    ``method``, ``score``, ``batch_size``, ``seed`` and ``space`` are those of :func:`fringe.attribute`;
+    ``forward_func`` may be a :class:`fringe.Classifier`, which brings its own score and batch size. It serves wherever
+    Captum takes an attribution: in a ``NoiseTunnel``, and by its ``attribute`` in ``captum.metrics``.
+
+    ``multiplies_by_inputs`` is what Captum is told when it asks: True for maps of contributions, in units of the score;
+    say False for a method whose maps are gradients.
+    """
+
+    def __init__(
+        self,
+        forward_func: Callable[..., Any] | Classifier,
+        method: str | Attributor = "fringe",
+        *,
+        score: Score = "logit",
+        batch_size: int | Literal["auto"] = "auto",
+        seed: int = 0,
+        space: InputSpace | None = None,
+        multiplies_by_inputs: bool = True,
+    ):
+        brought = isinstance(forward_func, Classifier)
+        self._classifier = forward_func if brought else Classifier(forward_func, score=score, batch_size=batch_size)
+        super().__init__(self._classifier.model)
+        self._method, self._seed, self._space = resolve_method(method), seed, space
+        self._multiplies_by_inputs = multiplies_by_inputs
+
+    @property
+    def multiplies_by_inputs(self) -> bool:
+        return self._multiplies_by_inputs
+
+    def has_convergence_delta(self) -> bool:
+        """True: the delta is asked of every method, and NaN says that one has no completeness identity."""
+        return True
+
+    @_wrapped
+    def attribute(
+        self,
+        inputs: Tensors,
+        baselines: Baselines = None,
+        target: Target = None,
+        additional_forward_args: object = None,
+        return_convergence_delta: bool = False,
+    ) -> Tensors | tuple[Tensors, Tensor]:
+        """Maps of ``inputs`` (B, *S), a tensor or a tuple of one; a tuple gives a tuple.
+
+        ``baselines`` is a number or a tensor that broadcasts to the inputs; without it, the method's setting counts.
+        ``target`` is one class, or one an image. None is the class that the model predicts for each input *of this
+        call*: in a NoiseTunnel or a metric that is a perturbed input, so give the class there. As in Captum, a tensor
+        among ``additional_forward_args`` whose first axis is as long as the batch belongs to the images, row by row;
+        images with equal rows are explained together.
+
+        ``return_convergence_delta`` adds the completeness gap (B,): the map's sum, minus the score at the input, plus
+        the score where the method's own path ended, which is at ``baselines`` only if the path goes there.
+        """
+        x, baseline = _single(inputs, "inputs"), self._baseline(baselines)
+        classes = _classes(target, x)
+        order: list[int] = []
+        parts: list[Attribution] = []
+        for rows, classifier in self._groups(additional_forward_args, len(x)):
+            order += rows
+            parts.append(
+                attribute(
+                    classifier,
+                    x[rows],
+                    method=self._method,
+                    target="predicted" if classes is None else classes[rows],
+                    seed=self._seed,
+                    baseline=_of_rows(baseline, rows, x),
+                    space=self._space,
+                )
+            )
+        back = torch.tensor(order, device=x.device).argsort()
+        values = torch.cat([part.values for part in parts])[back]
+        maps = (values,) if isinstance(inputs, tuple) else values
+        if not return_convergence_delta:
+            return maps
+        return maps, torch.cat([part.completeness_gap for part in parts])[back].to(values.dtype)
+
+    def attribute_future(self) -> None:
+        raise NotImplementedError("attribute_future is not implemented: the maps are computed when they are asked for")
+
+    def compute_convergence_delta(
+        self,
+        attributions: Tensors,
+        start_point: Baselines,
+        end_point: Tensors,
+        target: Target = None,
+        additional_forward_args: object = None,
+    ) -> Tensor:
+        """``sum(attributions) - (F(end_point) - F(start_point))`` (B,), with F the explained score of the target."""
+        values, end = _single(attributions, "attributions"), _single(end_point, "end_point")
+        start = _first(0.0 if start_point is None else start_point, "start_point")
+        start = torch.as_tensor(start, dtype=end.dtype, device=end.device).expand_as(end)
+        classes, delta = _classes(target, end), values.flatten(1).sum(1)
+        for rows, classifier in self._groups(additional_forward_args, len(end)):
+            logits = classifier.logits(end[rows])
+            chosen = classifier.resolve_target("predicted" if classes is None else classes[rows], logits)
+            there = classifier.logits(start[rows])
+            delta[rows] += classifier.score(there, chosen) - classifier.score(logits, chosen)
+        return delta
+
+    def _baseline(self, baselines: Baselines) -> float | Tensor | None:
+        if baselines is None:
+            return None
+        if "baseline" not in {f.name for f in dataclasses.fields(self._method)}:  # pyright: ignore[reportArgumentType]
+            raise InputError(
+                f"baselines: the method {self._method.name!r} has no setting 'baseline', its paths begin elsewhere; "
+                "leave them out (reference images are given as space=InputSpace(references=...))"
+            )
+        return _first(baselines, "baselines")
+
+    def _groups(self, arguments: object, batch: int) -> Iterator[tuple[list[int], Classifier]]:
+        """Images that share their arguments, and the classifier with these arguments filled in.
+
+        A method asks the model at points of its own choosing, so what belongs to one image cannot be lined up with the
+        rows of a batch in any other way.
+        """
+        given: tuple[Any, ...] = (
+            arguments if isinstance(arguments, tuple) else () if arguments is None else (arguments,)
+        )
+        by_row = [isinstance(a, Tensor) and a.dim() > 0 and len(a) == batch for a in given]
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for row in range(batch):
+            key = tuple(_key(a[row]) for a, own in zip(given, by_row, strict=True) if own)
+            groups.setdefault(key, []).append(row)
+        known = self._classifier
+        for rows in groups.values():
+            if not given:
+                yield rows, known
+                continue
+            filled = [a[rows[:1]] if own else a for a, own in zip(given, by_row, strict=True)]
+            model = _Filled(known.model, filled, by_row)
+            classifier = Classifier(model, score=known.score_kind, output=known.output, mode=known.mode)
+            classifier.batch_size = known.batch_size
+            yield rows, classifier
+
+
+class _Filled(nn.Module):
+    """A model with its further arguments; one row of what belongs to images serves every row of a batch."""
+
+    def __init__(self, model: Callable[..., Any], arguments: Sequence[Any], by_row: Sequence[bool]):
+        super().__init__()
+        self.model, self.arguments, self.by_row = model, arguments, by_row
+        self.training = isinstance(model, nn.Module) and model.training
+
+    def forward(self, x: Tensor) -> Any:
+        rows = (
+            a.expand(len(x), *a.shape[1:]) if own else a for a, own in zip(self.arguments, self.by_row, strict=True)
+        )
+        return self.model(x, *rows)
+
+
+def _first(value: Any, name: str) -> Any:
+    """What a tuple of one holds."""
+    if not isinstance(value, tuple):
+        return value
+    if len(value) != 1:
+        raise InputError(
+            f"{name}: got a tuple of {len(value)}, expected one tensor: paths and their geometry live in the space of "
+            "one input. Pass what else the model takes as additional_forward_args, or wrap it to take one tensor"
+        )
+    return value[0]
+
+
+def _single(value: Tensors, name: str) -> Tensor:
+    tensor = _first(value, name)
+    if not isinstance(tensor, Tensor) or tensor.dim() < 2:
+        shape = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise InputError(f"{name}: got {shape}, expected a tensor (B, *S) or a tuple of one")
+    return tensor
+
+
+def _classes(target: Target, x: Tensor) -> Tensor | None:
+    """One class an image (B,), or None for the predicted ones."""
+    if target is None:
+        return None
+    items = target if isinstance(target, (list, tuple)) else ()
+    if isinstance(target, tuple) or any(isinstance(item, tuple) for item in items):
+        raise TargetError(
+            f"target: got {target!r}; a tuple picks an entry of an output with more than two axes, and a classifier's "
+            "logits (B, C) take an integer: one class, or a list or tensor of one an image"
+        )
+    classes = torch.as_tensor(target, device=x.device)
+    if classes.numel() == 1:
+        return classes.reshape(1).expand(len(x))
+    if tuple(classes.shape) != (len(x),):
+        raise TargetError(f"target: got shape {tuple(classes.shape)} for {len(x)} images, expected one class an image")
+    return classes
+
+
+def _of_rows(baseline: float | Tensor | None, rows: list[int], x: Tensor) -> float | Tensor | None:
+    if isinstance(baseline, Tensor) and baseline.dim() == x.dim() and len(baseline) == len(x):
+        return baseline[rows]
+    return baseline
+
+
+def _key(row: Tensor) -> str:
+    return content_key(row.double() if row.is_floating_point() else row)

@@ -1,0 +1,25 @@
+"""Mean tracking error: how near did the path keep to the geodesic, on average?"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fringe.metrics.base import Direction, Explained, Metric, Scores
+from fringe.metrics.reported import reported
+
+
+@dataclass(frozen=True)
+class TrackingErrorMean(Metric):
+    """Mean over the steps of the Fisher-Rao distance between the prediction and its waypoint on the geodesic.
+
+    Read from the attribution's diagnostics; NaN and flagged ``undefined`` for a method that reports none.
+    """
+
+    name: ClassVar[str] = "tracking_error_mean"
+    title: ClassVar[str] = "Mean tracking error"
+    direction: ClassVar[Direction] = "lower"
+    unit: ClassVar[str] = "radians"
+    space: ClassVar[str] = "predictions along the method's path"
+    source: ClassVar[str] = "FRInGe, appendix Effect of the Euclidean Trust-Region Cap"
+
+    def score(self, explained: Explained) -> Scores:
+        return reported(explained, self.name)

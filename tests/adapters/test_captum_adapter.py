@@ -1,0 +1,256 @@
+"""Captum's own attributions, tunnels and metrics are the oracle of the adapter."""
+
+import captum.attr
+import pytest
+import torch
+from adapter_networks import CLASSES, Scaled, inputs, linear, smooth
+from captum.metrics import infidelity, sensitivity_max
+
+import fringe
+from fringe import FRInGe, InputError, IntegratedGradients, TargetError
+from fringe.captum import CaptumAttributor
+
+GAUSS = IntegratedGradients(steps=50, rule="gausslegendre")
+ROUGH = IntegratedGradients(steps=2, rule="gausslegendre")  # a delta that is far from zero
+FLOAT32 = 1e-6  # Captum holds the weights of its quadrature in float32
+
+
+def close(found, expected, tolerance=FLOAT32):
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
+
+
+def ours(model, method=GAUSS, **settings):
+    return CaptumAttributor(model, method, **settings)
+
+
+def theirs(model):
+    return captum.attr.IntegratedGradients(model)
+
+
+BASELINES = {
+    "none": None,
+    "number": 0.3,
+    "one an image": inputs(3, seed=5),
+    "one for all": inputs(1, seed=6),
+    "tuple": (inputs(3, seed=7),),
+}
+TARGETS = {
+    "int": 2,
+    "list": [0, 3, 1],
+    "tensor": torch.tensor([1, 1, 2]),
+    "scalar tensor": torch.tensor(3),
+    "tensor of one": torch.tensor([3]),
+}
+
+
+@pytest.mark.parametrize("baselines", BASELINES.values(), ids=BASELINES.keys())
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.keys())
+def test_integrated_gradients_are_captums(baselines, target):
+    x = inputs(3)
+    found = ours(smooth()).attribute(x, baselines, target)
+    close(found, theirs(smooth()).attribute(x, baselines, target, n_steps=50))
+
+
+@pytest.mark.parametrize("baselines", BASELINES.values(), ids=BASELINES.keys())
+def test_the_delta_has_captums_sign_and_value(baselines):
+    x = inputs(3)
+    expected = theirs(smooth()).attribute(x, baselines, 1, n_steps=2, return_convergence_delta=True)[1]
+    assert expected.abs().min() > 1e-4
+    close(ours(smooth(), ROUGH).attribute(x, baselines, 1, return_convergence_delta=True)[1], expected, 1e-4)
+
+
+@pytest.mark.parametrize("target", [0, [2, 0, 1]])
+def test_the_delta_of_given_maps_is_captums(target):
+    x, maps, start = inputs(3), inputs(3, seed=2), inputs(3, seed=3)
+    found = ours(smooth()).compute_convergence_delta(maps, start, x, target=target)
+    close(found, theirs(smooth()).compute_convergence_delta(maps, start, x, target=target), 1e-12)
+    none = ours(smooth()).compute_convergence_delta(maps, None, x, target=target)
+    close(none, theirs(smooth()).compute_convergence_delta(maps, None, x, target=target), 1e-12)
+
+
+def test_the_delta_is_of_the_explained_score():
+    x, maps = inputs(3), inputs(3, seed=2)
+    softmax = torch.nn.Sequential(smooth(), torch.nn.Softmax(-1)).eval()
+    expected = theirs(softmax).compute_convergence_delta(maps, 0.0, x, target=1)
+    close(ours(smooth(), score="probability").compute_convergence_delta(maps, 0.0, x, target=1), expected, 1e-12)
+
+
+def test_fringe_is_complete_to_the_end_of_its_own_path():
+    x = inputs(3)
+    method = FRInGe(tau=2e-2)
+    maps, delta = ours(smooth(), method).attribute(x, target=1, return_convergence_delta=True)
+    found = fringe.attribute(smooth(), x, method=method, target=1)
+    assert torch.equal(maps, found.values)
+    assert torch.equal(delta, maps.flatten(1).sum(1) - (found.score - found.endpoint_score))
+    assert delta.abs().max() < 0.05 * (found.score - found.endpoint_score).abs().min()
+
+
+def test_a_tuple_gives_a_tuple():
+    x = inputs(2)
+    alone = ours(smooth()).attribute(x, target=1)
+    (found,) = ours(smooth()).attribute((x,), target=1)
+    assert torch.equal(found, alone)
+    (found,), delta = ours(smooth()).attribute((x,), target=1, return_convergence_delta=True)
+    assert torch.equal(found, alone)
+    assert delta.shape == (2,)
+
+
+def test_without_a_target_the_predicted_class_is_explained():
+    x, model = inputs(4), smooth()
+    assert len(set(model(x).argmax(1).tolist())) > 1
+    assert torch.equal(ours(model).attribute(x), ours(model).attribute(x, target=model(x).argmax(1)))
+
+
+def test_it_is_an_attribution_of_captums():
+    attributor = ours(smooth())
+    assert isinstance(attributor, captum.attr.Attribution)
+    assert attributor.has_convergence_delta()
+    assert attributor.multiplies_by_inputs
+    assert not ours(smooth(), multiplies_by_inputs=False).multiplies_by_inputs
+    with pytest.raises(NotImplementedError, match="attribute_future"):
+        attributor.attribute_future()
+
+
+@pytest.mark.parametrize("kind", ["smoothgrad", "smoothgrad_sq", "vargrad"])
+def test_in_a_noise_tunnel(kind):
+    x = inputs(2)
+
+    def tunnel(attributor, **further):
+        torch.manual_seed(3)
+        return captum.attr.NoiseTunnel(attributor).attribute(
+            x, nt_type=kind, nt_samples=4, nt_samples_batch_size=3, stdevs=0.2, target=[0, 2], **further
+        )
+
+    found = tunnel(ours(smooth()))
+    close(found, tunnel(theirs(smooth()), n_steps=50))
+    torch.manual_seed(3)
+    draws = [
+        torch.normal(0, torch.full((2 * count, *x.shape[1:]), 0.2)).view(2, count, *x.shape[1:]) for count in (3, 1)
+    ]
+    noisy = [(x[:, None] + noise).transpose(0, 1) for noise in draws]
+    maps = torch.stack([ours(smooth()).attribute(image, target=[0, 2]) for part in noisy for image in part])
+    moments = {"smoothgrad": maps.mean(0), "smoothgrad_sq": (maps**2).mean(0), "vargrad": maps.var(0, unbiased=False)}
+    close(found, moments[kind], 1e-12)
+
+
+def test_a_noise_tunnel_gets_a_delta_for_each_draw():
+    def tunnel(attributor, **further):
+        torch.manual_seed(3)
+        return captum.attr.NoiseTunnel(attributor).attribute(
+            inputs(2), nt_samples=3, stdevs=0.2, target=1, baselines=0.1, return_convergence_delta=True, **further
+        )[1]
+
+    close(tunnel(ours(smooth(), ROUGH)), tunnel(theirs(smooth()), n_steps=2), 1e-4)
+
+
+def test_captums_infidelity_on_a_linear_model():
+    """Maps w x of a linear score leave ``mean (<w x, d> - <w, d>)^2``."""
+    x, model = inputs(3), linear()
+    weight, noise = model[1].weight[2].view(1, *x.shape[1:]), inputs(15, seed=9)
+    maps = ours(model).attribute(x, target=2)
+    found = infidelity(model, lambda x: (noise, x - noise), x, maps, target=2, n_perturb_samples=5)
+    draws = noise.view(3, 5, *x.shape[1:])
+    expected = ((draws * (weight * x - weight)[:, None]).flatten(2).sum(2) ** 2).mean(1)
+    close(found, expected, 1e-12)
+
+
+def test_captums_sensitivity_on_a_linear_model():
+    """Maps w x of a linear score move by w d: the metric is ``max |w d| / |w x|``."""
+    x, model = inputs(3), linear()
+    weight, noise = model[1].weight[2].view(1, *x.shape[1:]), inputs(12, seed=9)
+    found = sensitivity_max(
+        ours(model).attribute, x, perturb_func=lambda x: (x[0] if isinstance(x, tuple) else x) + noise,
+        n_perturb_samples=4, target=2,
+    )  # fmt: skip
+    moved = (weight * noise).flatten(1).norm(dim=1).view(3, 4).amax(1)
+    close(found, moved / (weight * x).flatten(1).norm(dim=1), 1e-12)
+
+
+def test_arguments_for_all_images_are_passed_whole():
+    x, model = inputs(3), Scaled()
+    found = ours(model).attribute(x, 0.1, 1, (1.7, 0.2))
+    close(found, theirs(model).attribute(x, 0.1, 1, (1.7, 0.2), n_steps=50))
+    assert model.seen
+
+
+def test_arguments_of_the_images_follow_them():
+    x, gains = inputs(4), torch.tensor([0.5, 2.0, 0.5, -1.0], dtype=torch.float64)
+    shifts = torch.tensor([0.0, 1.0, 0.0, 0.0], dtype=torch.float64).view(4, 1, 1, 1)
+    arguments, targets, baselines = (gains, shifts), [1, 0, 2, 3], inputs(4, seed=8)
+    expected, delta = theirs(Scaled()).attribute(
+        x, baselines, targets, arguments, n_steps=2, return_convergence_delta=True
+    )
+    found = ours(Scaled(), ROUGH).attribute(x, baselines, targets, arguments, return_convergence_delta=True)
+    close(found[0], expected)
+    close(found[1], delta, 1e-4)
+    given = ours(Scaled()).compute_convergence_delta(expected, baselines, x, targets, arguments)
+    close(given, delta, 1e-4)
+
+
+def test_images_with_equal_arguments_are_explained_together():
+    x, gains = inputs(6), torch.tensor([1, 2, 1, 1, 2, 1])
+    models = Scaled(), Scaled()
+    found = ours(models[0], ROUGH).attribute(x, None, 0, gains)
+    alone = [ours(models[1], ROUGH).attribute(x[i : i + 1], None, 0, gains[i : i + 1]) for i in range(6)]
+    close(found, torch.cat(alone), 1e-12)
+    assert max(models[0].seen) == 8  # four images with gain 1, two nodes each
+    assert len(models[0].seen) < len(models[1].seen) / 2
+
+
+def test_arguments_in_a_noise_tunnel():
+    gains = torch.tensor([0.5, 2.0], dtype=torch.float64)
+
+    def tunnel(attributor, **further):
+        torch.manual_seed(3)
+        return captum.attr.NoiseTunnel(attributor).attribute(
+            inputs(2), nt_samples=3, stdevs=0.2, target=[1, 2], additional_forward_args=gains, **further
+        )
+
+    close(tunnel(ours(Scaled())), tunnel(theirs(Scaled()), n_steps=50))
+
+
+def test_the_model_with_arguments_is_given_back_as_it_was():
+    model = Scaled()
+    model.body[0].weight.requires_grad_(True)
+    model.train()
+    model.body[1].eval()
+    flags = [m.training for m in model.modules()]
+    with pytest.warns(UserWarning, match="training mode"):
+        ours(model).attribute(inputs(2), None, 1, 2.0)
+    assert [m.training for m in model.modules()] == flags
+    assert model.body[0].weight.requires_grad
+    assert model.body[0].weight.grad is None
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_it_works_without_gradients(mode):
+    attributor = ours(smooth())
+    expected = attributor.attribute(inputs(2), target=1)
+    with mode():
+        assert torch.equal(attributor.attribute(inputs(2), target=1), expected)
+
+
+def test_a_classifier_brings_its_reading_of_the_output():
+    softmax = torch.nn.Sequential(smooth(), torch.nn.Softmax(-1)).eval()
+    classifier = fringe.Classifier(softmax, output="probabilities", score="log_probability")
+    logs = torch.nn.Sequential(smooth(), torch.nn.LogSoftmax(-1))
+    close(ours(classifier).attribute(inputs(2), target=1), theirs(logs).attribute(inputs(2), target=1, n_steps=50))
+
+
+def test_what_cannot_be_meant_is_refused():
+    x = inputs(2)
+    with pytest.raises(InputError, match=r"inputs: got a tuple of 2, expected one tensor"):
+        ours(smooth()).attribute((x, x), target=1)
+    with pytest.raises(InputError, match=r"inputs: got list, expected a tensor \(B, \*S\)"):
+        ours(smooth()).attribute([x], target=1)
+    for target in ((1,), [(1,), (2,)]):
+        with pytest.raises(TargetError, match="a tuple picks an entry of an output with more than two axes"):
+            ours(smooth()).attribute(x, target=target)
+    with pytest.raises(TargetError, match=r"got shape \(3,\) for 2 images"):
+        ours(smooth()).attribute(x, target=[1, 2, 3])
+    with pytest.raises(TargetError, match=f"class {CLASSES} does not exist"):
+        ours(smooth()).attribute(x, target=CLASSES)
+    with pytest.raises(InputError, match="the method 'fringe' has no setting 'baseline'"):
+        CaptumAttributor(smooth()).attribute(x, baselines=0.0, target=1)
+    with pytest.raises(InputError, match="Known methods"):
+        CaptumAttributor(smooth(), "integrated")

@@ -1,0 +1,100 @@
+"""What Quantus asks of an explanation function, and, where Quantus is installed, Quantus itself."""
+
+import inspect
+
+import numpy as np
+import pytest
+import torch
+from adapter_networks import inputs, smooth
+
+import fringe
+from fringe import InputError, IntegratedGradients
+from fringe.quantus import explain_func
+
+
+def test_it_is_called_with_arrays_and_gives_an_array():
+    """As Quantus calls it: model, inputs and targets by keyword, the rest from ``explain_func_kwargs`` and a device."""
+    x, targets = inputs(3), np.array([2, 0, 1])
+    found = explain_func(
+        model=smooth(), inputs=x.numpy(), targets=targets, **{"method": "ig", "steps": 7, "device": "cpu"}
+    )
+    expected = fringe.attribute(smooth(), x, method=IntegratedGradients(steps=7), target=[2, 0, 1]).values
+    assert isinstance(found, np.ndarray)
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, expected.numpy())
+    assert list(inspect.signature(explain_func).parameters)[:3] == ["model", "inputs", "targets"]
+
+
+def test_inputs_follow_the_weights():
+    x = inputs(2)
+    found = explain_func(smooth().float(), x.numpy(), np.array([0, 1]), method="ig")
+    assert found.dtype == np.float32
+    expected = fringe.attribute(smooth().float(), x.float(), method="ig", target=[0, 1]).values
+    np.testing.assert_array_equal(found, expected.numpy())
+    whole = explain_func(lambda x: smooth().float()(x), np.ones((1, 2, 6, 6), dtype=np.uint8), method="ig")
+    assert whole.dtype == np.float32
+
+
+@pytest.mark.parametrize("targets", [np.array([1.0, 3.0]), np.array([1, 3], dtype=np.uint8), torch.tensor([1, 3])])
+def test_labels_of_any_kind(targets):
+    found = explain_func(smooth(), inputs(2).numpy(), targets, method="ig")
+    np.testing.assert_array_equal(found, explain_func(smooth(), inputs(2), np.array([1, 3]), method="ig"))
+
+
+def test_without_targets_the_predicted_classes():
+    x = inputs(3)
+    predicted = smooth()(x).argmax(1).numpy()
+    np.testing.assert_array_equal(
+        explain_func(smooth(), x, method="ig"), explain_func(smooth(), x, predicted, method="ig")
+    )
+
+
+def test_the_callers_arrays_are_left_alone():
+    x = inputs(2).numpy()
+    before = x.copy()
+    x.setflags(write=False)
+    explain_func(smooth(), x, np.array([0, 1]), method="ig")
+    np.testing.assert_array_equal(x, before)
+
+
+def test_settings_reach_the_method():
+    x = inputs(2).numpy()
+    method = IntegratedGradients(steps=3, rule="left")
+    np.testing.assert_array_equal(
+        explain_func(smooth(), x, 1, method="ig", steps=3, rule="left"), explain_func(smooth(), x, 1, method=method)
+    )
+    probability = explain_func(smooth(), x, 1, method="ig", score="probability", baseline=0.5)
+    expected = fringe.attribute(smooth(), inputs(2), method="ig", target=1, score="probability", baseline=0.5).values
+    np.testing.assert_array_equal(probability, expected.numpy())
+
+
+def test_channels_are_added_up_on_request():
+    x = inputs(2).numpy()
+    each = explain_func(smooth(), x, 1, method="ig")
+    summed = explain_func(smooth(), x, 1, method="ig", channels="sum")
+    np.testing.assert_allclose(summed, each.sum(1, keepdims=True), rtol=1e-12)
+    assert summed.shape == (2, 1, 6, 6)
+
+
+def test_what_cannot_be_meant_is_refused():
+    with pytest.raises(InputError, match="step: the method 'ig' has no such setting; did you mean 'steps'"):
+        explain_func(smooth(), inputs(1).numpy(), 1, method="ig", step=3)
+    with pytest.raises(InputError, match=r"targets: got \[0.5\], expected whole numbers"):
+        explain_func(smooth(), inputs(1).numpy(), np.array([0.5]), method="ig")
+    with pytest.raises(InputError, match="channels: got 'mean', expected one of each, sum"):
+        explain_func(smooth(), inputs(1).numpy(), 1, method="ig", channels="mean")
+
+
+def test_quantus_takes_it():
+    """Quantus' Gini index of maps that it asked for itself is that of maps made beforehand."""
+    quantus = pytest.importorskip("quantus")
+    x, targets, model = inputs(4).float().numpy(), np.array([0, 1, 2, 3]), smooth().float()
+    settings = {"method": "ig", "steps": 9, "channels": "sum"}
+    metric = quantus.Sparseness(disable_warnings=True, return_aggregate=False)
+    asked = metric(
+        model=model, x_batch=x, y_batch=targets, device="cpu", explain_func=explain_func, explain_func_kwargs=settings
+    )
+    maps = explain_func(model, x, targets, **settings)
+    given = metric(model=model, x_batch=x, y_batch=targets, a_batch=maps, device="cpu")
+    np.testing.assert_allclose(asked, given, rtol=1e-6)
+    np.testing.assert_allclose(asked, fringe.metrics.sparseness.gini(torch.from_numpy(maps)).numpy(), rtol=1e-4)

@@ -1,0 +1,66 @@
+"""A network and methods small enough that a comparison is known by heart."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from fringe import InputError
+from fringe.attribution import Attributor
+from fringe.attribution.diagnosis import passes_now, unchecked_attribution
+
+
+class Soft(nn.Module):
+    """A convolutional softplus classifier of (N, 2, 9, 9) images, in float64."""
+
+    def __init__(self, classes=4, seed=0):
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.conv, self.head = nn.Conv2d(2, 4, 3, padding=1).double(), nn.Linear(4 * 9, classes).double()
+        for parameter in self.parameters():
+            parameter.data = 0.5 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        self.eval().requires_grad_(False)
+
+    def forward(self, x):
+        return self.head(nn.functional.avg_pool2d(nn.functional.softplus(self.conv(x)), 3).flatten(1))
+
+
+def images(count, seed=1):
+    return torch.randn(count, 2, 9, 9, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Refusing(Attributor):
+    """Cannot explain anything."""
+
+    name: ClassVar[str] = "refusing"
+
+    def attribute(self, classifier, query, request):
+        raise InputError("refusing: no reference images")
+
+
+@dataclass(frozen=True)
+class Breaking(Attributor):
+    """The gradient, but NaN for the images with a key that begins with ``nan``."""
+
+    name: ClassVar[str] = "breaking"
+
+    def attribute(self, classifier, query, request):
+        before = passes_now(classifier)
+        values = classifier.score_gradient(query.inputs, query.target)[1]
+        bad = torch.tensor([key.startswith("nan") for key in query.keys])
+        values = torch.where(bad[:, None, None, None], torch.nan, values)
+        return unchecked_attribution(self, values, query, classifier, before, {}, "a gradient")
+
+
+@dataclass(frozen=True)
+class Noisy(Attributor):
+    """Random maps: the noise of the image's own key."""
+
+    name: ClassVar[str] = "noisy"
+
+    def attribute(self, classifier, query, request):
+        pairs = zip(query.keys, query.inputs, strict=True)
+        values = torch.stack([request.noise.normal(f"noisy {key}", x) for key, x in pairs])
+        return unchecked_attribution(self, values, query, classifier, passes_now(classifier), {}, "noise")

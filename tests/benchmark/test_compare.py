@@ -1,0 +1,222 @@
+"""Comparisons: every number is the one that methods and metrics give by themselves."""
+
+import json
+
+import pytest
+import torch
+from compare_networks import Breaking, Noisy, Refusing, Soft, images
+
+import fringe
+from fringe import FRInGe, InputError, InputSpace, IntegratedGradients
+from fringe._noise import Noise
+from fringe.benchmark import CONTROLS, compare, summarise, tidy
+from fringe.classifier import Classifier
+from fringe.metrics import Insertion, MaxSensitivity, Subject, evaluate
+from fringe.paths import Query
+
+QUICK = FRInGe(steps=3, cg_iterations=3)
+METRICS = ["insertion", "mas_deletion", "infidelity", "sparseness", "completeness_residual"]
+IDS = ["a", "b", "c", "d"]
+MODEL, X = Soft(), images(4)
+
+
+def by_label(found):
+    return {row.label: row for row in found.rows}
+
+
+def subject(x, ids, targets=None, seed=0):
+    classifier = Classifier(MODEL)
+    logits = classifier.logits(x)
+    targets = logits.argmax(1) if targets is None else targets
+    return Subject(classifier, Query(x, logits, targets, ids=tuple(ids)), Noise(seed))
+
+
+def test_scores_are_those_of_evaluate_on_the_maps_of_attribute():
+    found = compare(MODEL, X, [QUICK, "ig", ("black", IntegratedGradients(baseline="black"))], METRICS, ids=IDS)
+    assert [row.label for row in found.rows] == ["fringe", "ig", "black", *CONTROLS]
+    assert torch.equal(found.target, MODEL(X).argmax(1))
+    for label, method in (("fringe", QUICK), ("ig", "ig"), ("black", IntegratedGradients(baseline="black"))):
+        row, alone = by_label(found)[label], fringe.attribute(MODEL, X, method=method, ids=IDS)
+        assert torch.equal(row.maps, alone.values)
+        assert row.settings == alone.settings
+        assert row.faults == ("",) * 4
+        expected = evaluate(subject(X, IDS), alone, METRICS)
+        for metric in METRICS:
+            assert torch.equal(row.scores[metric].values, expected[metric].values)
+    for name, control in CONTROLS.items():
+        maps = control(subject(X, IDS).query, Noise(0))
+        row = by_label(found)[name]
+        assert row.control
+        assert torch.equal(row.maps, maps)
+        expected = evaluate(subject(X, IDS), maps, ["insertion", "sparseness"])
+        for metric, scores in expected.items():
+            assert torch.equal(row.scores[metric].values, scores.values)
+
+
+def test_targets_space_and_seed_reach_every_method():
+    space = InputSpace(low=-3.0, high=3.0)
+    black, targets = IntegratedGradients(baseline="black"), [0, 1, 2, 3]
+    found = compare(MODEL, X, [black, Noisy()], ["infidelity"], target=targets, space=space, ids=IDS, seed=5)
+    alone = fringe.attribute(MODEL, X, method=black, target=targets, space=space, ids=IDS, seed=5)
+    assert torch.equal(by_label(found)["ig"].maps, alone.values)
+    expected = evaluate(subject(X, IDS, torch.tensor(targets), seed=5), alone, ["infidelity"])["infidelity"].values
+    assert torch.equal(by_label(found)["ig"].scores["infidelity"].values, expected)
+    assert torch.equal(by_label(found)["noisy"].maps[1], Noise(5).normal("noisy b", X[0]))
+    assert found.seed == 5
+
+
+def test_max_sensitivity_asks_the_method_for_maps_of_moved_inputs_with_the_target_and_noise_of_the_image():
+    metric = MaxSensitivity(samples=3)
+    found = compare(MODEL, X, ["ig", Noisy()], [metric], ids=IDS, target=2)
+    alone = fringe.attribute(MODEL, X, method="ig", ids=IDS, target=2)
+
+    def explain(x, rows):
+        return fringe.attribute(MODEL, x, method="ig", target=2, ids=[IDS[r] for r in rows]).values
+
+    expected = evaluate(subject(X, IDS, torch.full((4,), 2)), alone, [metric], explain)["max_sensitivity"].values
+    torch.testing.assert_close(by_label(found)["ig"].scores["max_sensitivity"].values, expected, rtol=1e-12, atol=0)
+    for label in ("noisy", "random", "uniform", "zero"):  # the same map whatever the input
+        assert by_label(found)[label].scores["max_sensitivity"].values.tolist() == [0.0] * 4
+    assert by_label(found)["edge"].scores["max_sensitivity"].values.min() > 0
+
+
+def test_a_reference_for_each_image_is_known_when_inputs_are_moved():
+    reference = tuple(tuple(row) for row in torch.eye(4).add(0.5).div(3).tolist())
+    method = FRInGe(steps=2, cg_iterations=2, reference=reference)
+    found = compare(MODEL, X, [method], [MaxSensitivity(samples=1)], controls=False)
+    assert found.rows[0].error is None
+    assert found.rows[0].scores["max_sensitivity"].values.isfinite().all()
+
+
+def test_a_score_does_not_depend_on_the_other_images_or_on_the_batch_size():
+    whole = compare(MODEL, X, [QUICK, Noisy()], METRICS, ids=IDS)
+    part = compare(MODEL, X[[2, 0]], [QUICK, Noisy()], METRICS, ids=["c", "a"], batch_size=1)
+    for one, other in zip(whole.rows, part.rows, strict=True):
+        for metric in METRICS:
+            expected, got = one.scores[metric].values[[2, 0]], other.scores[metric].values
+            torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-12, equal_nan=True)
+
+
+def test_a_method_that_refuses_is_a_row_with_its_error_and_the_others_go_on():
+    found = compare(MODEL, X, [Refusing(), "ig"], METRICS, ids=IDS)
+    refusing, ig = found.rows[:2]
+    assert refusing.error == "refusing: no reference images"
+    assert (refusing.maps, refusing.attribution, refusing.faults) == (None, None, ("failed",) * 4)
+    assert all(refusing.scores[metric].values.isnan().all() for metric in METRICS)
+    alone = compare(MODEL, X, ["ig"], METRICS, ids=IDS, controls=False).rows[0]
+    assert all(torch.equal(ig.scores[m].values, alone.scores[m].values) for m in METRICS)
+
+
+def test_broken_maps_are_counted_and_the_images_beside_them_keep_their_scores():
+    ids = ["a", "nan-b", "c", "nan-d"]
+    found = compare(MODEL, X, [Breaking()], ["insertion", "sparseness"], ids=ids, controls=False)
+    (row,) = found.rows
+    assert row.faults == ("", "diverged", "", "diverged")
+    sound = fringe.attribute(MODEL, X[[0, 2]], method=Breaking(), ids=["a", "c"])
+    expected = evaluate(subject(X[[0, 2]], ["a", "c"]), sound, ["insertion", "sparseness"])
+    for metric, scores in expected.items():
+        assert row.scores[metric].values[[1, 3]].isnan().all()
+        torch.testing.assert_close(row.scores[metric].values[[0, 2]], scores.values, rtol=1e-12, atol=0)
+        assert row.scores[metric].flags.keys() == scores.flags.keys()
+        assert all(len(column) == 4 for column in row.scores[metric].extras.values())
+    rows = tidy(found)
+    assert [(r["image"], r["score"] is None, r["flags"]) for r in rows[4:]] == [
+        ("a", False, []),
+        ("nan-b", True, ["diverged"]),
+        ("c", False, []),
+        ("nan-d", True, ["diverged"]),
+    ]
+    entry = summarise(rows)[1]
+    assert (entry["n"], entry["images"], entry["flagged"], entry["flags"]) == (2, 4, 2, {"diverged": 2})
+    assert entry["mean"] == pytest.approx(expected["sparseness"].values.mean().item(), rel=1e-12)
+
+
+def test_a_map_that_is_broken_everywhere_has_no_score_at_all():
+    (row,) = compare(MODEL, X, [Breaking()], ["sparseness"], ids=["nan"] * 4, controls=False).rows
+    assert row.error is None
+    assert row.scores["sparseness"].values.isnan().all()
+
+
+def test_tidy_rows_are_json_and_name_every_score():
+    found = compare(MODEL, X, ["ig"], ["sparseness", "tracking_error_max"])
+    rows = json.loads(json.dumps(tidy(found), allow_nan=False))
+    assert len(rows) == 5 * 2 * 4
+    assert rows[0] == {
+        "method": "ig",
+        "control": False,
+        "metric": "sparseness",
+        "image": "0",
+        "score": float(found.rows[0].scores["sparseness"].values[0]),
+        "flags": [],
+    }
+    undefined = [r for r in rows if r["method"] == "zero" and r["metric"] == "tracking_error_max"]
+    assert [(r["score"], r["flags"]) for r in undefined] == [(None, ["undefined"])] * 4
+    entry = next(e for e in summarise(rows) if e["method"] == "zero" and e["metric"] == "sparseness")
+    assert (entry["control"], entry["mean"], entry["flags"]) == (True, 0.0, {"zero_map": 4})
+
+
+def test_costs_are_those_of_the_maps_alone():
+    found = compare(MODEL, X, [IntegratedGradients(steps=7)], ["insertion"], keep_maps=False)
+    ig, zero = by_label(found)["ig"], by_label(found)["zero"]
+    assert (ig.passes.forward, ig.passes.vjp, ig.passes.jvp) == (4 * 7 + 4, 4 * 7, 0)
+    assert (zero.passes.forward, zero.passes.vjp) == (0, 0)
+    assert ig.seconds > 0
+    assert (ig.maps, ig.attribution) == (None, None)
+
+
+def test_progress_runs_from_nothing_to_every_map():
+    calls = []
+    compare(MODEL, X, ["ig", QUICK], ["sparseness"], controls=False, progress=lambda *call: calls.append(call))
+    done = [call[1] for call in calls]
+    assert done == sorted(done)
+    assert (done[0], done[-1], {call[2] for call in calls}) == (0, 8, {8})
+    assert [call[0] for call in calls if call[1] in (4, 8)][-1] == "fringe: scores"
+    assert any(0 < d < 4 for d in done)
+
+
+def test_the_callers_tensors_and_generators_are_untouched():
+    x, state = X.clone().requires_grad_(), torch.get_rng_state()
+    compare(MODEL, x, ["ig"], ["infidelity"])
+    assert x.grad is None
+    assert torch.equal(x, X)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((["igg"], ["insertion"]), "did you mean 'ig'"),
+        ((["ig"], ["insertions"]), "did you mean 'insertion'"),
+        (("ig", ["insertion"]), r"expected a list such as \['ig'\]"),
+        ((["ig"], "insertion"), r"expected a list such as \['insertion'\]"),
+        ((["ig", IntegratedGradients(steps=9)], ["insertion"]), "ig given twice; tell them apart with pairs"),
+        (({"edge": "ig"}, ["insertion"]), "methods: edge given twice"),
+        ((["ig"], ["insertion", Insertion(steps=3)]), "metrics: insertion given twice"),
+        (([], ["insertion"]), "methods: none given"),
+        ((["ig"], []), "metrics: none given"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_before_anything_is_computed(arguments, message):
+    with pytest.raises(InputError, match=message):
+        compare(MODEL, X, *arguments)
+
+
+def test_bad_inputs_are_named():
+    broken = X.clone()
+    broken[2, 0, 0, 0] = torch.nan
+    for inputs, more, message in (
+        (broken, {}, r"images \[2\] hold NaN"),
+        (X[0, 0, 0], {}, r"got shape \(9,\)"),
+        (X[:0], {}, "at least one image"),
+        (X.tolist(), {}, "got list"),
+        (X, {"ids": ["a"]}, "ids: got 1 for 4 images"),
+        (X, {"target": 9}, "class 9 does not exist"),
+    ):
+        with pytest.raises(fringe.FringeError, match=message):
+            compare(MODEL, inputs, ["ig"], ["sparseness"], **more)
+
+
+def test_labels_come_from_mappings_too():
+    found = compare(MODEL, X, {"short": IntegratedGradients(steps=3), "long": "ig"}, ["sparseness"], controls=False)
+    assert [row.label for row in found.rows] == ["short", "long"]
+    assert fringe.compare is compare

@@ -1,0 +1,260 @@
+"""``fringe compare`` from the outside: exit codes, files, and numbers equal to the library's."""
+
+import csv
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from fringe import FRInGe, InputSpace, IntegratedGradients
+from fringe.benchmark import CONTROLS, compare, estimate
+from fringe.cli import compare_run, gather
+from fringe.cli.app import app
+from fringe.cli.comparing import Comparer
+from fringe.cli.grid import short_name, short_number
+from fringe.data import find_inputs
+from fringe.models import load_model
+
+QUICK = ("--set", "fringe.tau=0.02", "--set", "fringe.cg_iterations=4", "--set", "ig.steps=10")
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["compare", *map(str, arguments)])
+
+
+def quick(out, *arguments, metrics="sparseness"):
+    return run(*arguments, "--out", out, "--metrics", metrics)
+
+
+def read(folder):
+    return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+
+
+def lines(folder):
+    return list(csv.DictReader(io.StringIO((folder / "scores.csv").read_text(encoding="utf-8"))))
+
+
+def digits(selection):
+    loaded = load_model("embedded:digits")
+    refs = list(find_inputs([selection]))
+    return loaded, loaded.prepare([ref.open(channels=1).image for ref in refs]), [ref.id for ref in refs]
+
+
+def grey(path, size=(8, 8), seed=0):
+    Image.fromarray(np.random.default_rng(seed).integers(0, 255, size[::-1], dtype=np.uint8)).save(path)
+    return path
+
+
+def test_a_run_writes_what_the_library_computes(tmp_path):
+    metrics = ["mas_insertion", "mas_deletion", "infidelity"]
+    out = tmp_path / "out"
+    result = quick(out, "embedded:digits:3:6", *QUICK, "--json", "--seed", "4", metrics=",".join(metrics))
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document == read(out)
+    assert {file.name for file in out.iterdir()} == {"compare.png", "scores.csv", "summary.json"}
+    with Image.open(out / "compare.png") as picture:
+        assert min(picture.size) > 400
+
+    loaded, x, ids = digits("embedded:digits:3:6")
+    methods = [FRInGe(tau=0.02, cg_iterations=4), IntegratedGradients(steps=10)]
+    found = compare(loaded.module, x, methods, metrics, ids=ids, seed=4)
+    rows = lines(out)
+    expected = [
+        (row.label, metric, image, float(row.scores[metric].values[i]))
+        for row in found.rows
+        for metric in metrics
+        for i, image in enumerate(ids)
+    ]
+    assert [(r["method"], r["metric"], r["image"], float(r["score"])) for r in rows] == expected
+    assert {r["method"] for r in rows if r["control"] == "true"} == set(CONTROLS)
+
+    entry = next(e for e in document["table"] if (e["method"], e["metric"]) == ("ig", "mas_deletion"))
+    interval = estimate([s for m, k, _, s in expected if (m, k) == ("ig", "mas_deletion")], seed=4)
+    assert (entry["mean"], entry["low"], entry["high"]) == (interval.mean, interval.low, interval.high)
+    assert (entry["n"], entry["images"]) == (3, 3)
+    assert [m["label"] for m in document["methods"]] == ["fringe", "ig", *CONTROLS]
+    assert document["methods"][1]["settings"]["steps"] == 10
+    assert document["methods"][1]["passes"] == {"forward": 33, "jvp": 0, "vjp": 30}
+    assert [(m["label"], m["direction"]) for m in document["metrics"]] == [
+        ("mas_insertion", "higher"),
+        ("mas_deletion", "lower"),
+        ("infidelity", "lower"),
+    ]
+    assert [image["target"]["class"] for image in document["images"]] == found.target.tolist()
+    assert document["counts"] == {"inputs": 3, "compared": 3, "failed": 0}
+    assert document["references"] == {"source": "inputs", "images": ids}
+    assert (document["complete"], document["seed"], document["model"]["digest"]) == (True, 4, loaded.digest)
+
+
+def test_the_table_says_where_better_is_and_how_many_images_there_are(tmp_path):
+    result = quick(tmp_path, "embedded:digits:0:2", "--methods", "ig", metrics="sparseness,deletion:fast")
+    assert result.exit_code == 0
+    assert "sparseness ↑" in result.stdout
+    assert "deletion:fast ↓" in result.stdout
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("ig ")]
+    entries = {e["metric"]: e for e in read(tmp_path)["table"] if e["method"] == "ig"}
+    for name in ("sparseness", "deletion:fast"):
+        mean, low, high = (f"{entries[name][key]:.3f}" for key in ("mean", "low", "high"))
+        assert f"{mean} [{low}…{high}]" in line
+    assert line.split()[-4:-1] == ["2", "1", "101"]  # images with a score, flagged scores, passes an image
+    assert result.stdout.index("ig ") < result.stdout.index("──", 200) < result.stdout.index("zero")
+    assert "flagged scores: " in result.stdout
+    assert " zero_map " in result.stdout
+
+
+def test_labels_settings_and_presets_of_methods_and_metrics(tmp_path):
+    result = quick(
+        tmp_path,
+        "embedded:digits:0",
+        *("--methods", "black=ig,ig:paper,short = ig", "--no-controls"),
+        *("--set", "black.baseline=black", "--set", " short.steps = 3", "--set", "insertion:raw.steps=4"),
+        metrics="insertion:raw,sparseness",
+    )
+    assert result.exit_code == 0, result.output
+    document = read(tmp_path)
+    settings = {m["label"]: m["settings"] for m in document["methods"]}
+    assert {label: (s["steps"], s["baseline"]) for label, s in settings.items()} == {
+        "black": (50, "black"),
+        "ig:paper": (200, "zero"),
+        "short": (3, "zero"),
+    }
+    first = document["metrics"][0]
+    assert (first["label"], first["settings"]["steps"], first["settings"]["normalise"]) == ("insertion", 4, False)
+    loaded, x, ids = digits("embedded:digits:0")
+    low, high = loaded.preprocessing.bounds()
+    method = IntegratedGradients(baseline="black")
+    found = compare(loaded.module, x, [method], ["sparseness"], ids=ids, space=InputSpace(low, high), controls=False)
+    row = next(r for r in lines(tmp_path) if (r["method"], r["metric"]) == ("black", "sparseness"))
+    assert float(row["score"]) == float(found.rows[0].scores["sparseness"].values[0])
+
+
+def test_one_bad_image_and_one_bad_method_do_not_stop_the_rest(tmp_path):
+    good, broken = grey(tmp_path / "7_good.png"), tmp_path / "broken.png"
+    broken.write_bytes(good.read_bytes()[:40])
+    out = tmp_path / "out"
+    result = quick(out, broken, good, "--methods", "geoig_knn,ig", "--set", "geoig_knn.neighbours=50", *QUICK[-2:])
+    assert result.exit_code == 3, result.output
+    assert "broken.png" in result.stderr
+    assert "Traceback" not in result.stderr
+    document = read(out)
+    assert document["counts"] == {"inputs": 2, "compared": 1, "failed": 1}
+    assert [("error" in image, image["id"]) for image in document["images"]] == [(False, "7_good"), (True, "broken")]
+    assert {r["image"] for r in lines(out)} == {"7_good"}
+
+
+def test_a_method_without_its_references_is_a_row_with_its_error(tmp_path):
+    alone = quick(tmp_path, "embedded:digits:0", "--methods", "ig2,ig", *QUICK[-2:])
+    assert alone.exit_code == 3
+    assert "error: ig2: space" in alone.stderr
+    assert "--references FOLDER" in alone.stderr
+    failed = next(m for m in read(tmp_path)["methods"] if m["label"] == "ig2")
+    assert (failed["maps"], failed["images"], len(failed["errors"])) == (0, 1, 1)
+    assert [(r["score"], r["flags"]) for r in lines(tmp_path) if r["method"] == "ig2"] == [("", "failed")]
+    given = ("--references", "embedded:digits:20:26", "--set", "ig2.steps=3")
+    found = quick(tmp_path, "embedded:digits:0", "--methods", "ig2", *given)
+    assert found.exit_code == 0, found.output
+    assert read(tmp_path)["references"]["images"] == [f"digits-00{i}" for i in range(20, 26)]
+
+
+def test_images_of_several_sizes_keep_their_order(tmp_path):
+    sizes = {"a": (16, 16), "b": (24, 16), "c": (16, 16), "d": (4, 4)}
+    paths = [grey(tmp_path / f"{name}.png", size) for name, size in sizes.items()]
+    arguments = (*paths, "--preprocessing", "channels=1,mean=0.3,std=0.35", "--methods", "ig", "--no-controls")
+    result = quick(tmp_path / "out", *arguments, *QUICK[-2:], metrics="sparseness,insertion")
+    assert result.exit_code == 3
+    rows = lines(tmp_path / "out")
+    assert [(r["metric"], r["image"]) for r in rows] == [(m, i) for m in ("sparseness", "insertion") for i in "abc"]
+    assert "cannot take an input of shape (1, 4, 4)" in read(tmp_path / "out")["images"][-1]["error"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--methods", "fringes"), "did you mean 'fringe'"),
+        (("--methods", "ig,ig"), "--methods: ig given twice; give each its own label"),
+        (("--methods", " , "), "expected names with commas"),
+        (("--methods", "ig:papers"), "preset: ig has no 'papers'"),
+        (("--metrics", "insertio"), "did you mean 'insertion'"),
+        (("--metrics", "insertion:rize"), "insertion has no 'rize'"),
+        (("--set", "steps=3"), "expected METHOD.KEY=VALUE"),
+        (("--set", "igg.steps=3"), "'igg' is not compared here; did you mean 'ig'"),
+        (("--set", "ig.step=3"), "did you mean 'steps'"),
+        (("--set", "ig.steps=few"), "expected a whole number"),
+        (("--pool", "wide"), "--pool"),
+        (("--references", "/nowhere"), "--references: '/nowhere'"),
+        (("--target", "10"), "class 10 does not exist"),
+        (("--model", "embedded:digit"), "did you mean digits"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2_and_one_line(tmp_path, arguments, message):
+    result = run(
+        "embedded:digits:0:2",
+        "--out",
+        tmp_path / "out",
+        "--methods",
+        "fringe,ig",
+        "--metrics",
+        "sparseness",
+        *arguments,
+    )
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_nothing_done_is_exit_code_1(tmp_path):
+    assert quick(tmp_path / "out", tmp_path / "absent.png").exit_code == 1
+    result = quick(tmp_path / "out", "embedded:digits:0", "--methods", "ig2")
+    assert result.exit_code == 1
+    assert read(tmp_path / "out")["complete"]
+
+
+def test_a_folder_of_another_commands_results_is_safe(tmp_path):
+    explained = ["explain", "embedded:digits:0", "--method", "ig", "--no-figures", "--out", str(tmp_path)]
+    assert CliRunner().invoke(app, explained).exit_code == 0
+    refused = quick(tmp_path, "embedded:digits:0", "--methods", "ig")
+    assert refused.exit_code == 2
+    assert "--overwrite" in refused.stderr
+    out = tmp_path / "again"
+    assert [quick(out, "embedded:digits:0", "--methods", "ig").exit_code for _ in range(2)] == [0, 0]
+
+
+def test_an_interrupted_run_keeps_what_it_finished(tmp_path, monkeypatch):
+    real, calls = Comparer.compare, iter([False, True])
+
+    def stop(self, chunk, *, keep_maps):
+        if next(calls):
+            raise KeyboardInterrupt
+        return real(self, chunk, keep_maps=keep_maps)
+
+    monkeypatch.setattr(gather, "CHUNK_IMAGES", 1)
+    monkeypatch.setattr(compare_run.Comparer, "compare", stop)
+    result = quick(tmp_path, "embedded:digits:0:3", "--methods", "ig", *QUICK[-2:])
+    assert result.exit_code == 130
+    assert "1 compared" in result.stderr
+    assert not read(tmp_path)["complete"]
+    assert {r["image"] for r in lines(tmp_path)} == {"digits-0000"}
+
+
+def test_chunks_change_nothing(tmp_path, monkeypatch):
+    arguments = ("embedded:digits:0:3", "--methods", "ig", *QUICK[-2:])
+    assert quick(tmp_path / "whole", *arguments, metrics="insertion,infidelity").exit_code == 0
+    monkeypatch.setattr(gather, "CHUNK_IMAGES", 1)
+    assert quick(tmp_path / "parts", *arguments, metrics="insertion,infidelity").exit_code == 0
+    whole, parts = ([float(r["score"]) for r in lines(tmp_path / name)] for name in ("whole", "parts"))
+    torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-6)
+    assert read(tmp_path / "whole")["methods"][0]["passes"] == read(tmp_path / "parts")["methods"][0]["passes"]
+
+
+def test_numbers_under_maps_are_short():
+    values = {0.434: ".43", -0.071: "-.07", 0.999: "1.00", 0.0: ".00", 1.25: "1.25", 12.3: "12", 2.5e6: "2e+06"}
+    assert {value: short_number(value) for value in values} == values
+    assert short_number(math.nan) == "–"
+    names = {"mas_insertion": "MI", "mas_deletion": "MD", "insertion": "Ins", "endpoint_kl": "EK"}
+    assert {name: short_name(name) for name in names} == names

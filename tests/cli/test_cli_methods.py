@@ -1,0 +1,100 @@
+"""``fringe explain`` with every method, and the listings of methods and metrics."""
+
+import dataclasses
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from fringe import METHODS, METRICS, InputError
+from fringe.cli.app import app
+from fringe.cli.options import MethodOptions
+from fringe.cli.settings import assign, configure, named_method
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "fringe"])
+def test_explain_knows_every_method(tmp_path, name):
+    counts = [f for f in dataclasses.fields(METHODS[name]) if type(f.default) is int and f.metadata["low"]]
+    settings = [part for f in counts for part in ("--set", f"{f.name}={f.metadata['low']}")]
+    arguments = ("embedded:digits:0", "--method", name, "--out", tmp_path, "--references", "embedded:digits:20:26")
+    result = invoke("explain", *arguments, *settings, "--json")
+    assert result.exit_code == 0, result.output
+    (entry,) = json.loads(result.stdout)["inputs"]
+    assert entry["verdict"] in ("ok", "coarse", "stalled", "unchecked")
+    assert (entry["completeness_gap"] is None) == (entry["verdict"] == "unchecked")
+    record = json.loads((tmp_path / "digits-0000" / "explanation.json").read_text(encoding="utf-8"))
+    assert {f.name: record["settings"][f.name] for f in counts} == {f.name: f.metadata["low"] for f in counts}
+    assert record["references"] == {
+        "source": "embedded:digits:20:26",
+        "images": [f"digits-00{i}" for i in range(20, 26)],
+    }
+    drawn = {file.name for file in (tmp_path / "digits-0000").glob("*.png")}
+    assert drawn >= {"overlay.png", "signed.png"}
+    assert ("profile.png" in drawn) == ("trajectory.png" in drawn)
+
+
+def test_a_method_that_needs_references_says_which_option_gives_them(tmp_path):
+    result = invoke("explain", "embedded:digits:0", "--method", "ig2", "--out", tmp_path)
+    assert result.exit_code == 2
+    assert "--references FOLDER" in result.stderr
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    result = invoke("explain", "embedded:digits:0", "--references", tmp_path / "broken.png", "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "none of the 1 images" in result.stderr
+
+
+def test_presets_of_every_method_are_found_by_name():
+    for name, kind in METHODS.items():
+        for preset in kind.presets:
+            assert named_method(f"{name}:{preset}") == kind.preset(preset)
+            assert configure(MethodOptions(name, preset=preset)) == kind.preset(preset)
+    assert named_method("ig:paper").steps == 200
+    with pytest.raises(InputError, match="preset: ig has no 'papers'; known: paper"):
+        named_method("ig:papers")
+    with pytest.raises(InputError, match="--variant belongs to the method fringe, not to 'ig'"):
+        configure(MethodOptions("ig", variant="euclidean"))
+
+
+def test_metrics_are_set_as_methods_are():
+    fast = METRICS["insertion"].preset("fast")
+    assert assign(fast, ["normalise=false", "size=none"]) == dataclasses.replace(fast, normalise=False, size=None)
+    with pytest.raises(InputError, match="insertion has no setting 'step'; did you mean 'steps'"):
+        assign(fast, ["step=3"])
+
+
+@pytest.mark.parametrize(("command", "known"), [("methods", METHODS), ("metrics", METRICS)])
+def test_listings_give_back_every_default(command, known):
+    listed = json.loads(invoke(command, "--json").stdout)[command]
+    assert [entry["name"] for entry in listed] == list(known)
+    for entry in listed:
+        kind = known[entry["name"]]
+        assert kind(**{field["name"]: field["default"] for field in entry["settings"]}) == kind()
+        assert entry["title"]
+        assert entry["source"]
+        assert entry["summary"]
+        if entry["name"] != "fringe":
+            assert entry["presets"] == {name: dict(settings) for name, settings in kind.presets.items()}
+        alone = json.loads(invoke(command, entry["name"], "--json").stdout)[command]
+        assert alone == [entry]
+        shown = invoke(command, entry["name"]).stdout
+        assert all(field["name"] in shown for field in entry["settings"])
+
+
+def test_metrics_say_which_way_is_better():
+    listed = {entry["name"]: entry for entry in json.loads(invoke("metrics", "--json").stdout)["metrics"]}
+    for name, kind in METRICS.items():
+        assert listed[name]["direction"] == kind.direction
+        assert (listed[name]["unit"], listed[name]["space"]) == (kind.unit, kind.space)
+        assert listed[name]["needs_method"] == kind.needs_explain
+    assert "lower is better" in invoke("metrics", "deletion").stdout
+
+
+def test_an_unknown_name_is_told_its_neighbour():
+    for command, name, near in (("methods", "igg", "'ig'"), ("metrics", "sparsness", "'sparseness'")):
+        result = invoke(command, name)
+        assert result.exit_code == 2
+        assert f"did you mean {near}" in result.stderr

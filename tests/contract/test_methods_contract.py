@@ -1,0 +1,59 @@
+"""Every registered method keeps the public contract."""
+
+import pytest
+
+import fringe
+from fringe import METHODS
+from fringe.checks import ATTRIBUTOR_CHECKS, check_attributor
+
+# Settings cheap enough for a test: a row for each method, and for each mode that computes something else.
+CHEAP = {
+    "agi": [fringe.AGI(steps=3, classes=2), fringe.AGI(steps=3, classes=1, mode="official")],
+    "blur_ig": [fringe.BlurIG(steps=6), fringe.BlurIG(steps=6, mode="derivative")],
+    "expected_gradients": [fringe.ExpectedGradients(samples=6)],
+    "fringe": [fringe.FRInGe(tau=3e-2, cg_iterations=8)],
+    "geoig_knn": [fringe.GeoIGKNN(neighbours=2, order=2)],
+    "geoig_svi": [fringe.GeoIGSVI(steps=6, iterations=2), fringe.GeoIGSVI(steps=6, iterations=2, mode="official")],
+    "ggig": [fringe.GGIG(intervals=4, iterations=3)],
+    "guided_ig": [fringe.GuidedIG(steps=5)],
+    "idg": [fringe.IntegratedDecisionGradients(steps=5), fringe.IntegratedDecisionGradients(steps=5, mode="official")],
+    "ig": [fringe.IntegratedGradients(steps=8)],
+    "ig2": [fringe.IG2(steps=5, references=2)],
+    "smoothgrad": [fringe.SmoothGrad(samples=4)],
+}
+WALKS = {"agi", "blur_ig", "expected_gradients", "fringe", "geoig_knn", "geoig_svi", "guided_ig", "ig", "ig2"}
+
+EXPECTED = {
+    fringe.AGI(steps=3, classes=2): {"refinement": "steps are the most that a walk may take; epsilon refines it"},
+    fringe.BlurIG(steps=6, mode="derivative"): {"affine_score": "the path's derivative is a forward difference"},
+}
+"""What a setting is known to fail, and why."""
+
+ROWS = [(name, method) for name, rows in CHEAP.items() for method in rows]
+LABELS = [f"{name}-{CHEAP[name].index(method)}" for name, method in ROWS]
+
+
+def test_every_method_is_tried():
+    assert sorted(CHEAP) == sorted(METHODS)
+    assert all(method.name == name for name, method in ROWS)
+
+
+@pytest.mark.parametrize(("name", "method"), ROWS, ids=LABELS)
+def test_it_keeps_the_contract(name, method):
+    results = check_attributor(method, expected_failures=EXPECTED.get(method, {}))
+    assert [result.name for result in results] == list(ATTRIBUTOR_CHECKS)
+    assert all(result.detail for result in results)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize(("name", "method"), ROWS, ids=LABELS)
+def test_it_keeps_the_contract_on_a_gpu(name, method):
+    check_attributor(method, device="cuda")
+
+
+@pytest.mark.parametrize("name", sorted(WALKS))
+def test_path_methods_are_judged_by_their_completeness(name):
+    """A path method that stopped reporting its gap would pass by not being asked."""
+    asked = dict.fromkeys(set(ATTRIBUTOR_CHECKS) - {"completeness"})
+    (result,) = check_attributor(CHEAP[name][0], skip=asked)
+    assert result.detail.startswith("gap ")

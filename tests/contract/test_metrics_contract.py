@@ -1,0 +1,48 @@
+"""Every registered metric keeps the public contract, in the paper's setting and in every preset."""
+
+import pytest
+import torch
+
+from fringe import METRICS, InputError
+from fringe.checks import METRIC_CHECKS, check_metric
+from fringe.checks.metric_trial import MetricTrial
+
+SIGN_BLIND = {"infidelity:scale_free": "the best scale of a map may be negative, which makes the inverted map as good"}
+PRESETS = [f"{name}:{preset}" for name, kind in METRICS.items() for preset in kind.presets if preset != "paper"]
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_it_keeps_the_contract(name):
+    results = check_metric(name)
+    assert [result.name for result in results] == list(METRIC_CHECKS)
+    assert all(result.passed and result.detail for result in results)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_its_presets_rank_maps_in_the_declared_direction(name):
+    expected = {"ranking": SIGN_BLIND[name]} if name in SIGN_BLIND else {}
+    asked = {"kind", "ranking", "settings_recorded"}
+    assert len(check_metric(name, skip=set(METRIC_CHECKS) - asked, expected_failures=expected)) == 3
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_every_metric_that_praises_is_ranked(name):
+    (result,) = check_metric(name, skip=set(METRIC_CHECKS) - {"ranking"})
+    assert result.detail.startswith("perfect, random, perverse") == (METRICS[name].direction != "none")
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_broken_map_has_no_score(name):
+    case = MetricTrial(METRICS[name]()).case()
+    broken = case.maps.values.clone()
+    broken[1, 0, 0, 0] = torch.nan
+    with pytest.raises(InputError, match=r"maps: those of images \[1\] hold NaN or infinity"):
+        case.score(case.subject(), values=broken)
+    with pytest.raises(InputError, match=r"maps: got shape \(3, 1, 8, 8\), expected \(3, 2, 8, 8\)"):
+        case.score(case.subject(), values=case.maps.values[:, :1])
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", METRICS)
+def test_it_keeps_the_contract_on_a_gpu(name):
+    check_metric(name, device="cuda")

@@ -1,0 +1,120 @@
+"""The how-to pages are followed to the letter: files written, lines added, Python and commands run, in a copy."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    title: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    found = re.findall(r'```(\w+)(?: title="([^"]+)")?\n(.*?)```', page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return [Block(*parts) for parts in found]
+
+
+def runs(block: Block) -> str:
+    """A block as a part of one Python program, in the page's order."""
+    if block.title.startswith("tests/"):  # rows of a table there
+        return f"import fringe\nrows = {{\n{block.text}}}"
+    if block.language == "python":
+        return block.text
+    return "\n".join(
+        f"assert app({shlex.split(line)[1:]!r}, standalone_mode=False) in (None, 0)" for line in block.text.splitlines()
+    )
+
+
+def followed(page: Path, folder: Path) -> str:
+    """Writes the page's files into a copy of the package; the rest of the page as one program."""
+    program = ["from fringe.cli.app import app"]
+    for block in blocks(page):
+        path = folder / block.title
+        if not block.title.startswith("src/"):
+            program.append(runs(block))
+        elif path.exists():
+            path.write_text(path.read_text(encoding="utf-8") + block.text, encoding="utf-8")
+        else:
+            path.write_text(block.text, encoding="utf-8")
+    return "\n\n".join(program)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("copy")
+
+
+@pytest.fixture(scope="module")
+def said(folder) -> dict[str, str]:
+    """What following each page prints. All in one process, which takes seconds to start."""
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    programs = {page.stem: followed(page, folder) for page in PAGES}
+    script = folder / "follow.py"
+    script.write_text(
+        f"for page, program in {programs!r}.items():\n    print('#' * 9, page)\n    exec(program, {{}})\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
+    parts = done.stdout.split("#" * 9 + " ")[1:]
+    return {part.splitlines()[0]: part for part in parts}
+
+
+def test_add_a_method(said, folder):
+    page = said["add-a-method"]
+    assert "standard deviation of the blur" in page  # the listing
+    assert re.search(r"affine_score +map and w \(x - x'\) agree within", page)
+    assert re.search(r"refinement +from", page)
+    assert (folder / "out/midway").is_dir()
+    assert (folder / "out/both").is_dir()
+
+
+def test_add_a_metric(said, folder):
+    page = said["add-a-metric"]
+    assert "side of a patch" in page
+    assert re.search(r"ranking +perfect, random, perverse contributions", page)
+    assert (folder / "out/patches").is_dir()
+
+
+def test_compare_in_captum(said):
+    assert re.findall(r"(\w+) +infidelity", said["compare-in-captum"]) == ["fringe", "ig", "smoothgrad"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_page_is_followed_and_its_links_lead_to_files(page):
+    assert f"def test_{page.stem.replace('-', '_')}(" in Path(__file__).read_text(encoding="utf-8")
+    targets = [t for t in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")) if not t.startswith("http")]
+    assert [t for t in targets if not (page.parent / t).is_file()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_files_shown_are_in_house_style(page, tmp_path):
+    for block in blocks(page):
+        if block.language == "python" and not block.title.startswith("tests/"):
+            file = tmp_path / "shown.py"
+            file.write_text(block.text, encoding="utf-8")
+            ruff = [
+                sys.executable,
+                "-m",
+                "ruff",
+                "format",
+                "--diff",
+                "--config",
+                str(ROOT / "pyproject.toml"),
+                str(file),
+            ]
+            assert subprocess.run(ruff, capture_output=True, text=True).stdout == ""
