@@ -1,5 +1,7 @@
 """Captum's own attributions, tunnels and metrics are the oracle of the adapter."""
 
+import warnings
+
 import captum.attr
 import pytest
 import torch
@@ -235,6 +237,56 @@ def test_a_classifier_brings_its_reading_of_the_output():
     classifier = fringe.Classifier(softmax, output="probabilities", score="log_probability")
     logs = torch.nn.Sequential(smooth(), torch.nn.LogSoftmax(-1))
     close(ours(classifier).attribute(inputs(2), target=1), theirs(logs).attribute(inputs(2), target=1, n_steps=50))
+
+
+class SoftmaxOf(torch.nn.Module):
+    """Probabilities of ``gain x``, with a layer that is only at work in training mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.largest = smooth(), 0
+
+    def forward(self, x, gain):
+        self.largest = max(self.largest, len(x))
+        x = gain.to(x.dtype).view(-1, 1, 1, 1) * x
+        return self.body(2 * x if self.training else x).softmax(-1)
+
+
+def test_a_classifier_brings_its_reading_to_arguments_too():
+    model, x, gains = SoftmaxOf().train(), inputs(4), torch.tensor([1.0, 0.5, 1.0, 1.0], dtype=torch.bfloat16)
+    classifier = fringe.Classifier(model, output="probabilities", score="log_probability", mode="keep", batch_size=2)
+    found = ours(classifier, ROUGH).attribute(x, target=1, additional_forward_args=gains)
+    logs = captum.attr.IntegratedGradients(lambda x, gain: model(x, gain).log())
+    assert model.largest == 2
+    close(found, logs.attribute(x, target=1, additional_forward_args=gains, n_steps=2))
+
+
+def test_a_model_in_evaluation_mode_is_not_warned_about():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours(Scaled(), ROUGH).attribute(inputs(2), None, 1, 2.0)
+
+
+def test_what_keys_and_surrounds_an_explanation_is_handed_on():
+    x, space = inputs(2), fringe.InputSpace(references=inputs(5, seed=8))
+    for method in (fringe.SmoothGrad(samples=3), fringe.ExpectedGradients(samples=3)):
+        found = ours(smooth(), method, seed=3, space=space).attribute(x, target=1)
+        expected = fringe.attribute(smooth(), x, method=method, target=1, seed=3, space=space).values
+        assert torch.equal(found, expected)
+        assert not torch.equal(found, fringe.attribute(smooth(), x, method=method, target=1, space=space).values)
+
+
+def test_a_method_without_an_identity_has_no_delta():
+    maps, delta = ours(smooth(), fringe.SmoothGrad(samples=3)).attribute(
+        inputs(2), target=1, return_convergence_delta=True
+    )
+    assert torch.isfinite(maps).all()
+    assert delta.isnan().tolist() == [True, True]
+
+
+def test_single_precision_stays_single():
+    maps, delta = ours(smooth().float()).attribute(inputs(2).float(), target=1, return_convergence_delta=True)
+    assert (maps.dtype, delta.dtype) == (torch.float32, torch.float32)
 
 
 def test_what_cannot_be_meant_is_refused():

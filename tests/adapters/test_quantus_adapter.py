@@ -68,6 +68,22 @@ def test_settings_reach_the_method():
     np.testing.assert_array_equal(probability, expected.numpy())
 
 
+def test_what_keys_and_surrounds_an_explanation_is_handed_on():
+    seen, space = [], fringe.InputSpace(references=inputs(5, seed=8))
+
+    def model(x):
+        seen.append(len(x))
+        return smooth()(x)
+
+    found = explain_func(
+        model, inputs(2).numpy(), 1, method="expected_gradients", samples=4, seed=3, space=space, batch_size=2
+    )
+    method = fringe.ExpectedGradients(samples=4)
+    expected = fringe.attribute(smooth(), inputs(2), method=method, target=1, seed=3, space=space).values
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-12)
+    assert max(seen) == 2
+
+
 def test_channels_are_added_up_on_request():
     x = inputs(2).numpy()
     each = explain_func(smooth(), x, 1, method="ig")

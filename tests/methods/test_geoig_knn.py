@@ -254,7 +254,7 @@ def test_what_is_missing_is_named(monkeypatch):
     with pytest.raises(fringe.InputError, match=r"attribute\(\.\.\., space=InputSpace\(references=\.\.\.\)\)"):
         fringe.attribute(model, x, method="geoig_knn")
     for wrong in (images(4)[:, :1], images(0), images(4).flatten(1)):
-        with pytest.raises(fringe.InputError, match=r"space\.references: got shape .* expected \(R, 2, 6, 6\)"):
+        with pytest.raises(fringe.InputError, match=r"space\.references: got shape .* expected \(., 2, 6, 6\)"):
             explain(model, x, wrong)
     with pytest.raises(fringe.InputError, match=r"space\.references: they hold NaN"):
         explain(model, x, images(4).fill_(torch.nan))

@@ -1,4 +1,4 @@
-"""Geodesic IG by an energy: the pieces against calculus, the fits against loops written out, the maps against laws."""
+"""Geodesic IG by an energy: the fits against loops written out, the maps against laws."""
 
 import dataclasses
 import itertools
@@ -8,6 +8,7 @@ import pytest
 import torch
 from geo_oracles import (
     length_energy,
+    line,
     log_probability,
     logit,
     most_probable_path,
@@ -25,18 +26,8 @@ import fringe
 from fringe._noise import Noise, content_key
 from fringe.attribution import Request
 from fringe.classifier import PassCounts
-from fringe.paths import (
-    LengthEnergy,
-    PointEnergy,
-    PublishedEnergy,
-    Query,
-    Steepness,
-    equal_arcs,
-    published_spacing,
-    stacked,
-)
+from fringe.paths import Query, Steepness
 
-ENERGIES = {"points": PointEnergy, "length": LengthEnergy, "published": PublishedEnergy}
 BENT = fringe.GeoIGSVI(steps=12, iterations=15, beta=1.0, learning_rate=3e-2)
 OFFICIAL = fringe.GeoIGSVI(mode="official", steps=12, iterations=15, learning_rate=2e-2, beta=0.5)
 

@@ -1,11 +1,11 @@
 """Steepness, energies of paths and spacing of points: against calculus, and against sums written out."""
 
-import fringe
 import pytest
 import torch
 from geo_oracles import length_energy, line, log_probability, logit, point_energy, published_energy, published_respacing
 from method_networks import Quadratic, ReluCNN, SoftplusMLP, images
 
+import fringe
 from fringe.classifier import PassCounts
 from fringe.paths import (
     LengthEnergy,

@@ -8,7 +8,7 @@ from metric_subjects import Affine, Bent, Odds, additive, doubtful, normal, subj
 from scipy.ndimage import gaussian_filter
 
 from fringe import InputError
-from fringe.metrics import MASDeletion, MASInsertion, Sparseness, evaluate
+from fringe.metrics import Insertion, MASDeletion, MASInsertion, Sparseness, evaluate
 from fringe.metrics.curves import area
 
 X, MAPS = normal(4, 2, 7, 6), normal(4, 2, 7, 6, seed=2)
@@ -121,6 +121,18 @@ def test_no_response_at_all_scores_a_half_and_says_so(metric):
     found = evaluate(subject(model, X), MAPS, [metric()])[metric.name]
     assert found.values.tolist() == [0.5] * 4
     assert found.flags["undefined"].all()
+
+
+@pytest.mark.parametrize("metric", BOTH)
+def test_a_broken_output_is_no_half(metric):
+    class Broken(Bent):
+        def forward(self, x):
+            return super().forward(x).masked_fill((x == 0).flatten(1).all(1, keepdim=True), torch.nan)
+
+    found = evaluate(subject(Broken(), X), MAPS, [metric(reference="zeros"), Insertion(reference="zeros")])
+    for scores in found.values():
+        assert scores.values.isnan().all()
+    assert found[metric.name].flags["undefined"].all()
 
 
 def test_each_switch_is_its_own():

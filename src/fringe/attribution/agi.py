@@ -32,8 +32,9 @@ class AGI(Attributor):
     clipped to it; without one they are a share of the image's own range and not clipped. ``mode="path"`` is a path and
     complete up to quadrature. ``"official"`` is the authors' code: every step restarts from the input, so the same
     change is counted up to m times, the result has no completeness identity, and is ``unchecked``. ``score`` is what is
-    explained here, whatever the classifier's own: ``score`` and ``endpoint_score`` of the result are of this kind. At
-    most k m forward passes and 2 k m VJPs an image, and k forward passes at the ends.
+    explained here, whatever the classifier's own: ``score`` and ``endpoint_score`` of the result are of this kind, the
+    latter being the former less what it changes by on all walks together (``"mean"``: on the average walk). At most k m
+    forward passes and 2 k m VJPs an image, and k forward passes at the ends.
     """
 
     name: ClassVar[str] = "agi"

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from fringe._checks import require_choice, require_whole
-from fringe._errors import InputError
 from fringe._tunable import tunable
 from fringe.attribution.base import Attribution, Attributor, Request
 from fringe.attribution.diagnosis import passes_now, path_attribution
 from fringe.attribution.grouping import rejoined
 from fringe.attribution.node_integral import integrate_nodes
+from fringe.attribution.reference_images import reference_images
 from fringe.attribution.rules import quadrature_nodes
 from fringe.baselines import parse_baseline
 from fringe.classifier import Classifier
@@ -55,7 +55,7 @@ class GeoIGKNN(Attributor):
     def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
         before = passes_now(classifier)
         baseline = query.baseline_or(self.baseline, request.noise)
-        references = _references(query)
+        references = reference_images(query, "geoig_knn walks from one image of the data to the next")
         points = torch.cat((references, query.inputs, baseline))
         graph = NeighbourGraph(references.flatten(1), self.neighbours)
         routes, lengths = self._routes(classifier, graph, points, query)
@@ -101,23 +101,6 @@ class GeoIGKNN(Attributor):
         if self.metric == "euclidean":
             return euclidean_lengths(points, edges).cpu()
         return model_lengths(classifier, target, points, edges, *self._rule()).cpu()
-
-
-def _references(query: Query) -> Tensor:
-    """The call's reference images (R, *S), as the inputs' dtype and on their device."""
-    given, shape = query.space.references, tuple(query.inputs.shape[1:])
-    if given is None:
-        raise InputError(
-            "space: geoig_knn walks from one reference image to the next; pass some of the data with "
-            "attribute(..., space=InputSpace(references=...))"
-        )
-    references = given.detach().to(query.inputs)
-    if tuple(references.shape[1:]) != shape or not len(references):
-        wanted = ", ".join(map(str, ("R", *shape)))
-        raise InputError(f"space.references: got shape {tuple(given.shape)}, expected ({wanted}) with R at least 1")
-    if not bool(torch.isfinite(references).all()):
-        raise InputError("space.references: they hold NaN or infinity")
-    return references
 
 
 def _placed(nodes: Tensor, count: int, image: int, batch: int) -> Tensor:

@@ -44,6 +44,6 @@ def _interval(kept: "np.ndarray[tuple[int], np.dtype[np.float64]]", seed: int) -
         n_resamples=RESAMPLES,
         confidence_level=LEVEL,
         method="percentile",
-        rng=np.random.default_rng(),
+        rng=np.random.default_rng(seed),
     )
     return float(found.confidence_interval.low), float(found.confidence_interval.high)

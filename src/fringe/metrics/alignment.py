@@ -37,9 +37,10 @@ class MagnitudeAlignment(Metric):
     prints it, of plain means (over N + 1 terms; it prints 1/N).
 
     A curve that is not defined scores 0.5, a straight line's area, and is flagged ``undefined``: that of a zero map, of
-    equal probabilities at the ends, of no response. Other flags and extras as :class:`PerturbationArea`. Curves:
-    ``model_response``, ``density_response``, ``alignment_penalty``, ``aligned``. Costs N - 1 forward passes an image,
-    none where an insertion or deletion of the same reference was scored beside it, and one a reference.
+    equal probabilities at the ends, of no response. Where the model's own output is NaN, so is the score. Other flags
+    and extras as :class:`PerturbationArea`. Curves: ``model_response``, ``density_response``, ``alignment_penalty``,
+    ``aligned``. Costs N - 1 forward passes an image, none where an insertion or deletion of the same reference was
+    scored beside it, and one a reference.
     """
 
     space: ClassVar[str] = "the target's probability against the map's mass, over the share of exchanged pixels"
@@ -79,8 +80,9 @@ class MagnitudeAlignment(Metric):
         curve = stretched(curve) if self.rescale else curve
         undefined = torch.isnan(curve).any(1)
         values = area(curve) if self.average == "trapezoid" else curve.mean(1)
+        straight = undefined & torch.isfinite(walk.curve).all(1)
         return Scores(
-            values.masked_fill(undefined, 0.5),
+            values.masked_fill(straight, 0.5),
             flags={**walk.flags(), "undefined": undefined},
             extras={**walk.extras(), "response": area(response), "penalty": area(penalty)},
             curves={

@@ -17,14 +17,14 @@ Measure = Callable[[Tensor, Tensor], Tensor]
 def over_draws(subject: Subject, name: str, samples: int, draw: Draw, measure: Measure) -> Tensor:
     """``measure`` of each image under each of its draws: (B, samples, ...). It meets at most the classifier's batch
     size of them at once, so memory does not grow with their number."""
-    query = subject.query
-    images = torch.arange(len(query.inputs)).repeat_interleave(samples)
-    numbers = torch.arange(samples).repeat(len(query.inputs))
+    query, device = subject.query, subject.query.inputs.device
+    images = torch.arange(len(query.inputs), device=device).repeat_interleave(samples)
+    numbers = torch.arange(samples, device=device).repeat(len(query.inputs))
 
     def chunk(rows: Tensor, draws: Tensor) -> Tensor:
         pairs = zip(rows.tolist(), draws.tolist(), strict=True)
         moves = torch.stack([draw(f"{name} {query.keys[i]} {m}", query.inputs[i]) for i, m in pairs])
-        return measure(rows.to(query.inputs.device), moves)
+        return measure(rows, moves)
 
     found = subject.classifier.batch_size.map(chunk, images, numbers)
     return found.view(len(query.inputs), samples, *found.shape[1:])

@@ -65,12 +65,8 @@ class MaxSensitivity(Metric):
 
     def _moved(self, explained: Explained, explain: Explain) -> Tensor:
         """Of each draw (B, M, 3): how far the map moved, how far the input moved, and whether the new map is zero."""
-        subject, inputs, dtype = (
-            explained.subject,
-            explained.subject.query.inputs,
-            geometry_dtype(explained.values.device),
-        )
-        before = explained.values.to(dtype)
+        subject, inputs = explained.subject, explained.subject.query.inputs
+        before = explained.values.to(geometry_dtype(inputs.device))
         size = _norm(before)
         size = size.where(size > 0, 1.0)
 
@@ -82,7 +78,7 @@ class MaxSensitivity(Metric):
             length = _norm(after)
             unit = length.where(length > 0, 1.0) if self.normalise else size[rows]
             distance = _norm(_over(before[rows], size[rows]) - _over(after, unit))
-            return torch.stack([distance, _norm(moves.to(dtype)), (length == 0).to(dtype)], 1)
+            return torch.stack([distance, _norm(moves.to(before)), (length == 0).to(before)], 1)
 
         def draw(key: str, x: Tensor) -> Tensor:
             return self.radius * (2.0 * subject.noise.uniform(key, x) - 1.0)
