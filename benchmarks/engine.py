@@ -124,7 +124,9 @@ def peak(batch: int, steps: int, iterations: int, orthogonal: bool) -> float:
 
 def memory_of(batch: int, steps: int, iterations: int, orthogonal: bool) -> None:
     torch.set_num_threads(1)
-    method = fringe.FRInGe(steps=steps, cg_iterations=iterations, cg_rtol=1e-12, reorthogonalise=orthogonal, jacobian="products")
+    method = fringe.FRInGe(
+        steps=steps, cg_iterations=iterations, cg_rtol=1e-12, reorthogonalise=orthogonal, jacobian="products"
+    )
     x = torch.randn(batch, 3, 32, 32)
     fringe.attribute(shared_models.model("cifar_resnet20"), x, method=method, batch_size=batch)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)

@@ -3,6 +3,7 @@
     python benchmarks/study.py maps   --model cifar_resnet20 --rows comparison --images 64 --out out/study
     python benchmarks/study.py scores --model cifar_resnet20 --rows comparison --images 64 --out out/study
     python benchmarks/study.py table  --model cifar_resnet20 --rows comparison --images 64 --out out/study
+    python benchmarks/study.py paper
 
 ``maps`` keeps a file a method and chunk of images, ``scores`` a line a method, image and metric; what is there is not
 computed again, so either may be stopped and begun again. ``--half 0`` and ``--half 1`` are disjoint halves of the
@@ -11,6 +12,7 @@ images: settings are chosen on one and judged on the other.
 
 import argparse
 import csv
+import dataclasses
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -105,8 +107,8 @@ class Study:
                     "completeness_residual": found.completeness_residual,
                 }
                 passes = found.passes
-                about = {"seconds": f"{seconds:.3f}", "forward": str(passes.forward / len(x)), "jvp": str(passes.jvp / len(x)),
-                         "vjp": str(passes.vjp / len(x)), "settings": json.dumps(found.settings)}  # fmt: skip
+                counts = {kind: str(count / len(x)) for kind, count in dataclasses.asdict(passes).items()}
+                about = {"seconds": f"{seconds:.3f}", **counts, "settings": json.dumps(found.settings)}
                 path.parent.mkdir(parents=True, exist_ok=True)
                 save_file({name: value.contiguous() for name, value in tensors.items()}, path, about)
                 print(f"{self.name} {label} {start}: {seconds:.2f} s an image, {passes}", flush=True)
@@ -186,7 +188,7 @@ def read(folder: Path, label: str) -> dict[str, np.ndarray]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=("maps", "scores", "table"))
+    parser.add_argument("stage", choices=("maps", "scores", "table", "paper"))
     parser.add_argument("--model", default="cifar_resnet20")
     parser.add_argument("--rows", default="comparison", choices=sorted(ROWS))
     parser.add_argument("--only", default="", help="labels, separated by semicolons")
@@ -197,6 +199,11 @@ def main() -> None:
     parser.add_argument("--against", default="fringe", help="row that the others are compared with, paired")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.stage == "paper":
+        from study_table import print_paper
+
+        print_paper(SHARED / "paper" / "comparison.csv")
+        return
     study = Study(arguments)
     if arguments.stage == "maps":
         study.maps()

@@ -1,5 +1,7 @@
 """Markdown tables of a study: means with 95 % bootstrap intervals over images, and paired differences."""
 
+import csv
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -75,6 +77,17 @@ def difference(values: np.ndarray | None, reference: np.ndarray) -> str:
         return "—"
     digits = 3 if abs(middle) < 100 else 0
     return f"{middle:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]{'*' if low > 0 or high < 0 else ''}"
+
+
+def print_paper(path: Path) -> None:
+    """The paper's comparison, each number the mean over its six networks."""
+    found: dict[str, dict[str, list[float]]] = {}
+    with path.open() as file:
+        for line in csv.DictReader(file):
+            found.setdefault(line["method"], {}).setdefault(line["metric"], []).append(float(line["mean"]))
+    metrics = list(next(iter(found.values())))
+    rows = [[method, *(f"{np.mean(of[m]):.3f}" for m in metrics)] for method, of in found.items()]
+    print(lines(["method", *metrics], rows))
 
 
 def cost(study: Any, label: str) -> str:

@@ -1,6 +1,7 @@
 """Every registered method keeps the public contract."""
 
 import pytest
+import torch
 
 import fringe
 from fringe import METHODS
@@ -46,6 +47,7 @@ def test_it_keeps_the_contract(name, method):
 
 
 @pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize(("name", "method"), ROWS, ids=LABELS)
 def test_it_keeps_the_contract_on_a_gpu(name, method):
     check_attributor(method, device="cuda")

@@ -43,6 +43,7 @@ def test_a_broken_map_has_no_score(name):
 
 
 @pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("name", METRICS)
 def test_it_keeps_the_contract_on_a_gpu(name):
     check_metric(name, device="cuda")

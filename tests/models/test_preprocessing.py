@@ -64,6 +64,16 @@ def test_normalise_equals_the_formula_and_denormalise_inverts_it():
     torch.testing.assert_close(IMAGENET.denormalise(x), pixels, rtol=1e-14, atol=1e-15)
 
 
+def test_bounds_are_the_inputs_of_black_and_white():
+    low, high = IMAGENET.bounds()
+    mean, std = (np.array(v)[:, None, None] for v in (IMAGENET.mean, IMAGENET.std))
+    np.testing.assert_allclose(low.numpy(), (0 - mean) / std, rtol=1e-6)
+    np.testing.assert_allclose(high.numpy(), (1 - mean) / std, rtol=1e-6)
+    for value, bound in ((0, low), (255, high)):  # to the bit: a method that clips to the bounds keeps every image
+        x = IMAGENET.normalise(IMAGENET.pixels(Image.new("RGB", (224, 224), (value,) * 3)))
+        assert torch.equal(x, bound.expand_as(x))
+
+
 def test_normalise_is_differentiable_with_slope_one_over_std():
     pixels = torch.zeros(1, 3, 1, 1, requires_grad=True)
     (slope,) = torch.autograd.grad(IMAGENET.normalise(pixels).sum(), pixels)

@@ -49,10 +49,10 @@ def path_attribution(
     method: Attributor, found: Integrated, query: Query, classifier: Classifier, before: PassCounts, cure: str
 ) -> Attribution:
     """The attribution of a path integral, judged by its completeness. ``before`` are the passes when it began."""
-    still = [bool(x) for x in (found.summary.total("euclidean_step") == 0).tolist()]
+    still = (found.summary.total("euclidean_step") == 0).tolist()
     judgements: list[Judgement] = [
         ("at_reference", "the baseline is the input itself: there is nothing to explain")
-        if still[image]
+        if still[image] and found.outcomes[image] is not Outcome.DIVERGED
         else judge_completeness(found, image, cure)
         for image in range(len(still))
     ]

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from fringe._noise import Noise, content_key
-from fringe.baselines import InputSpace
 from fringe.checks.networks import Laboratory
 from fringe.classifier import Classifier
 from fringe.metrics import Subject
@@ -63,8 +62,7 @@ def subject(model: nn.Module, x: Tensor, batch_size: int = 16, seed: int = 0) ->
     """The images ``x`` under evaluation, each for the class that the model predicts."""
     classifier = Classifier(model, batch_size=batch_size)
     logits = classifier.logits(x.detach())
-    references = Laboratory(x.dtype, x.device).space(tuple(x.shape[1:])).references
-    space = InputSpace(low=-3.0, high=3.0, references=references)
+    space = Laboratory(x.dtype, x.device).space(tuple(x.shape[1:]))
     return Subject(classifier, Query(x.detach(), logits, logits.argmax(1), space=space), Noise(seed))
 
 

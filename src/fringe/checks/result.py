@@ -48,9 +48,9 @@ def run_checks(
     results = [_run(name, check, subject) for name, check in checks.items() if name not in skip]
     surprises = [r for r in results if r.passed == (r.name in expected_failures)]
     if surprises:
+        head = f"{what} breaks its contract in {len(surprises)} of {len(results)} checks:"
         lines = [f"  {r.name}: {_tell(r, expected_failures)}" for r in surprises]
-        raise ContractError(f"{what} breaks its contract in {len(surprises)} of {len(results)} checks:\n" +
-                            "\n".join(lines), results)  # fmt: skip
+        raise ContractError("\n".join((head, *lines)), results)
     return results
 
 

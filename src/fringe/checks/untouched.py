@@ -14,16 +14,16 @@ from fringe.checks.result import refuse
 @contextlib.contextmanager
 def generators_at(seed: int) -> Generator[None]:
     """The global generators of torch, NumPy and Python begin at ``seed``, and are given back."""
-    before = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002 - the global one
-    torch.manual_seed(seed)
-    np.random.seed(seed)  # noqa: NPY002
-    random.seed(seed)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(before[0])
-        np.random.set_state(before[1])  # noqa: NPY002
-        random.setstate(before[2])
+    before = np.random.get_state(), random.getstate()  # noqa: NPY002 - the global one
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(before[0])  # noqa: NPY002
+            random.setstate(before[1])
 
 
 def keep_generators(action: Callable[[], object]) -> str:
