@@ -15,10 +15,11 @@ def blocks(language: str) -> list[str]:
 
 def test_python_examples_run_and_their_assertions_hold():
     session: dict[str, object] = {}
-    assert len(blocks("python")) == 2
+    assert len(blocks("python")) == 3
     for block in blocks("python"):
         exec(compile(block, "README.md", "exec"), session)
     assert session["ablated"].gamma_step == 0.0
+    assert {row.label for row in session["result"].rows} == {"fringe", "ig", "zero", "random", "uniform", "edge"}
     assert len(session["entropy"]) == session["found"].diagnostics["steps"][0] + 1
 
 
@@ -35,10 +36,14 @@ def test_the_command_for_digits_works_as_printed(tmp_path):
 def test_every_option_shown_exists():
     from fringe.cli.app import app
 
-    known = CliRunner().invoke(app, ["explain", "--help"]).output
-    shown = {option for block in blocks("console") for option in re.findall(r"--[a-z-]+", block)}
-    assert shown
-    assert all(option in known for option in shown)
+    for command in ("explain", "compare"):
+        known = CliRunner().invoke(app, [command, "--help"]).output
+        lines = [
+            line for block in blocks("console") for line in block.splitlines() if line.startswith(f"fringe {command}")
+        ]
+        shown = {option for line in lines for option in re.findall(r"--[a-z-]+", line)}
+        assert shown
+        assert [option for option in sorted(shown) if option not in known] == []
 
 
 def test_links_lead_to_files():

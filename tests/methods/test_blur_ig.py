@@ -11,6 +11,7 @@ from scipy import ndimage
 
 import fringe
 from fringe import BlurIG
+from fringe.geometry import dist, geodesic, log_probabilities, sqrt_chart
 from fringe.paths import BlurLine
 from fringe.paths.blur_line import blur_matrices
 
@@ -145,6 +146,10 @@ def test_the_trajectory_shows_the_blurs():
         points = torch.stack([x[i], *(scipy_blur(x[i : i + 1], 0.5 * k)[0] for k in range(steps + 1))])
         kept = [k for k in trajectory.snapshot_steps.tolist() if k <= steps + 1]
         torch.testing.assert_close(trajectory.snapshots[: len(kept)], points[kept])
+        due = torch.tensor([0.0, 0.0, 0.25, 0.5, 0.75, 1.0, 1.0], dtype=torch.float64)  # of the way to uniform
+        s = sqrt_chart(log_probabilities(SoftplusMLP()(torch.cat([points, points[-1:]]))))
+        waypoints = geodesic(s[:1].expand_as(s), torch.full_like(s, 0.5), due)
+        torch.testing.assert_close(trajectory.points["tracking_error"], dist(s, waypoints), rtol=1e-9, atol=1e-9)
         length = trajectory.steps["euclidean_step"]
         torch.testing.assert_close(length[:-1], points.diff(dim=0).flatten(1).norm(dim=1), rtol=1e-9, atol=1e-12)
         # half the chord over two steps is at most half the two steps

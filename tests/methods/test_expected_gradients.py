@@ -61,6 +61,16 @@ def test_it_is_the_naive_sum_over_keyed_draws(fractions):
         assert float(found.diagnostics["path_length"][i]) == pytest.approx(float(lengths.mean()), rel=1e-12)
 
 
+def test_each_sample_lies_where_its_fraction_says():
+    x, drawn = images(2), torch.tensor([[3, 0], [1, 1]])
+    fractions = torch.tensor([[0.25, 1.0], [0.0, 0.5]], dtype=torch.float64)
+    found = ReferencePairs(x, REFERENCES, drawn, fractions).at(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]))
+    torch.testing.assert_close(found.x[0], 0.25 * x[0] + 0.75 * REFERENCES[3])
+    torch.testing.assert_close(found.x[1], REFERENCES[1])
+    torch.testing.assert_close(found.displacement[2], (x[1] - REFERENCES[1]) / 2)
+    assert found.alpha.tolist() == [0.75, 1.0, 0.5]
+
+
 def test_an_affine_score_is_complete_whatever_is_drawn():
     model, x = Affine(), images(3)
     found = explain(model, x, target=2, samples=7)

@@ -100,8 +100,8 @@ def completeness(trial: Trial) -> str:
     if not _complete(found):
         return f"the method reports none (of the {own})"
     change = found.score.double() - found.endpoint_score.double()
-    gap = found.values.double().flatten(1).sum(1) - change
-    size = float(found.values.abs().flatten(1).sum(1).max())
+    gap = found.values.detach().double().flatten(1).sum(1) - change
+    size = float(found.values.detach().abs().flatten(1).sum(1).max())
     wrong = float((gap - found.completeness_gap).abs().max())
     refuse(not wrong <= EXACT * size, f"the reported gap is off by {wrong:.2g}, for maps of size {size:.2g}")
     agree("residual and |gap| / |change of the score|", found.completeness_residual, gap.abs() / change.abs(), 1e-6)
@@ -176,5 +176,5 @@ def _complete(found: Attribution) -> bool:
 
 def _relative_gap(found: Attribution) -> float:
     """The largest |gap| over the sum of absolute values: what the gap is small against."""
-    size: Tensor = found.values.double().abs().flatten(1).sum(1)
+    size = found.values.detach().double().abs().flatten(1).sum(1)
     return float((found.completeness_gap.abs() / size.clamp_min(torch.finfo(torch.float64).tiny)).max())

@@ -14,17 +14,17 @@ from fringe.metrics.base import Direction
 
 ARROW: Mapping[Direction, str] = {"higher": "↑", "lower": "↓", "none": ""}
 
-WIDTH = 132
-"""Columns of text where no terminal says how many it has."""
+WIDEST = 400
+"""Letters in a line where no terminal says how many it shows."""
 
 
 def show_standings(document: Mapping[str, Any], metrics: Mapping[str, Metric]) -> None:
     """Methods by metrics: means with their intervals, the best mean in bold, controls below a rule."""
     cells = {(entry["method"], entry["metric"]): entry for entry in document["table"]}
     table = Table(box=box.HORIZONTALS, show_edge=False, pad_edge=False, header_style="bold")
-    table.add_column("method", overflow="fold")
+    table.add_column("method", no_wrap=True)
     for label, metric in metrics.items():
-        table.add_column(f"{label} {ARROW[metric.direction]}".strip(), overflow="fold")
+        table.add_column(f"{label.replace('_', ' ')} {ARROW[metric.direction]}".strip(), overflow="fold")
     for name in ("n", "flagged", "passes", "seconds"):
         table.add_column(name, justify="right", no_wrap=True)
     best = {label: _best(document["table"], label, metric.direction) for label, metric in metrics.items()}
@@ -37,9 +37,10 @@ def show_standings(document: Mapping[str, Any], metrics: Mapping[str, Metric]) -
         last = not method["control"] and place + 1 < len(methods) and methods[place + 1]["control"]
         table.add_row(Text(method["label"]), *scores, *_account(method, mine), end_section=last)
     console = Console(highlight=False)
-    console.width = console.width if console.is_terminal else max(console.width, WIDTH)
+    if not console.is_terminal:  # nobody's lines are too long for a file
+        console.width = console.measure(table, options=console.options.update(max_width=WIDEST)).maximum
     console.print(table)
-    console.print(_legend(document))
+    console.print(_legend(document), soft_wrap=True)
 
 
 def best_of(values: Sequence[float | None], direction: Direction) -> float | None:
