@@ -60,7 +60,7 @@ def test_the_strongest_blur_scales_with_the_shorter_side():
     assert BlurIG(steps=4).sigmas(224).tolist() == pytest.approx([0.0, 12.5, 25.0, 37.5, 50.0])
     assert BlurIG(steps=4, grid="sqrt").sigmas(224).square().tolist() == pytest.approx([0, 625, 1250, 1875, 2500])
     x = images(1, shape=(2, 6, 12))
-    model = torch.nn.Sequential(torch.nn.AvgPool2d(6), torch.nn.Flatten()).double()
+    model = torch.nn.Sequential(torch.nn.AvgPool2d(6), torch.nn.Flatten()).double().eval()
     found = explain(model, x, steps=2, sigma_max=0.5)
     torch.testing.assert_close(found.endpoint_score, model(scipy_blur(x, 3.0))[:, 1])
 
