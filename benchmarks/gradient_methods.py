@@ -4,9 +4,9 @@
     python benchmarks/gradient_methods.py --model cifar_resnet20
 
 Both explain the same contiguous images, with frozen weights; Captum is swept over its batch sizes first and compared
-at its best, ours runs at its best and at its default. Times are CPU seconds of this process (machines are shared), the
-least of alternating runs. "network" is the bare forward and backward passes of as many images, in as large batches
-and in the layout that the library chooses: what no library can do without.
+at its best, ours runs at its best and at its default. Times are CPU seconds of this process, in alternating runs
+(machines are shared), ratios the medians over their turns. "network" is the bare forward and backward passes of as many
+images, in as large batches and in the layout that the library chooses: what no library can do without.
 """
 
 import argparse
@@ -14,7 +14,6 @@ import copy
 import dataclasses
 import json
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -53,17 +52,21 @@ def seconds(run: Run) -> float:
     return time.process_time() - start
 
 
-def alternate(repetitions: int, *runs: Run) -> list[float]:
-    """Least seconds of each run, taken in turns: what a busy neighbour adds is not the program's."""
-    times = [[seconds(run) for run in runs] for _ in range(repetitions)]
-    return [min(column) for column in zip(*times, strict=True)]
+def alternate(repetitions: int, *runs: Run) -> list[list[float]]:
+    """Seconds of each run, taken in turns: a row a repetition."""
+    return [[seconds(run) for run in runs] for _ in range(repetitions)]
+
+
+def ratio(times: list[list[float]], above: int, below: int) -> float:
+    """Median, over repetitions, of one run's time over another's: neighbours in time share what disturbs them."""
+    return statistics.median(row[above] / row[below] for row in times)
 
 
 def best(sizes: Iterable[int], make: Callable[[int], Run]) -> int:
-    """The batch size with the fastest of three runs."""
+    """The batch size with the least seconds in three turns."""
     sizes = list(sizes)
     times = alternate(3, *(make(size) for size in sizes))
-    return min(zip(times, sizes, strict=True))[1]
+    return min(zip(map(min, zip(*times, strict=True)), sizes, strict=True))[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,17 +120,18 @@ def compare(case: Case, method: fringe.Attributor, captum: Captum, repetitions: 
     size = best(SIZES, lambda size: lambda: case.ours(short, size))
     last = case.x.contiguous(memory_format=torch.channels_last)
     gradients = count * len(case.x)
-    peer, peer_last, ours, default, network = alternate(
+    times = alternate(
         repetitions,
+        lambda: case.ours(method, size),
         lambda: captum(count, theirs),
         lambda: captum(count, theirs, last),
-        lambda: case.ours(method, size),
         lambda: case.ours(method, "auto"),
         lambda: case.network(gradients, size),
     )
-    print(f"{method.name} {count}: captum / ours = {peer / ours:.2f} (target >= {TARGET}), "
-          f"by default {peer / default:.2f}; captum on channels-last images / ours {peer_last / ours:.2f}")  # fmt: skip
-    print(f"    ours / network = {ours / network:.2f}; {1e3 * ours / gradients:.2f} ms a gradient; batch {size}, "
+    least = min(row[0] for row in times)
+    print(f"{method.name} {count}: captum / ours = {ratio(times, 1, 0):.2f} (target >= {TARGET}), ours by default "
+          f"{ratio(times, 1, 3):.2f}; captum on channels-last images / ours = {ratio(times, 2, 0):.2f}")  # fmt: skip
+    print(f"    ours / network = {ratio(times, 0, 4):.2f}; {1e3 * least / gradients:.2f} ms a gradient; batch {size}, "
           f"captum's {theirs}; {passes(case, method)}")  # fmt: skip
     return theirs, size
 
@@ -135,10 +139,8 @@ def compare(case: Case, method: fringe.Attributor, captum: Captum, repetitions: 
 def compare_long(case: Case, sizes: tuple[int, int], repetitions: int) -> None:
     """The paper's setting, at the batch sizes found before."""
     method = fringe.IntegratedGradients.preset("paper")
-    peer, ours = alternate(
-        repetitions, lambda: case.captum_ig(method.steps, sizes[0]), lambda: case.ours(method, sizes[1])
-    )
-    print(f"ig {method.steps}: captum / ours = {peer / ours:.2f} (target >= {TARGET}); {passes(case, method)}")
+    times = alternate(repetitions, lambda: case.ours(method, sizes[1]), lambda: case.captum_ig(method.steps, sizes[0]))
+    print(f"ig {method.steps}: captum / ours = {ratio(times, 1, 0):.2f} (target >= {TARGET}); {passes(case, method)}")
 
 
 def passes(case: Case, method: fringe.Attributor) -> str:
@@ -194,7 +196,9 @@ def memory_of(name: str, library: str, steps: int) -> None:
         chosen.ours(fringe.IntegratedGradients(steps=steps), 16)
     else:
         chosen.captum_ig(steps, 16)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    # the kernel's own account of this program alone: ru_maxrss begins with what the parent had
+    status = Path("/proc/self/status").read_text()
+    print(int(status.partition("VmHWM:")[2].split()[0]) / 1024)
 
 
 def memory(name: str) -> None:
@@ -220,7 +224,7 @@ def main() -> None:
               f"{torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} thread(s)")  # fmt: skip
         same_maps(chosen)
         sizes = compare(chosen, fringe.IntegratedGradients(steps=50), chosen.captum_ig, arguments.repetitions)
-        compare_long(chosen, sizes, 2)
+        compare_long(chosen, sizes, max(2, arguments.repetitions // 2))
         compare(chosen, fringe.SmoothGrad(samples=50), chosen.captum_smoothgrad, arguments.repetitions)
         memory(name)
     return None

@@ -41,7 +41,7 @@ def attribute(
     integer an image. ``method`` is a registered name or a configured method, ``FRInGe(tau=1e-3)``. ``seed`` keys all
     randomness, together with the images' ``ids`` (B); without ids an image is known by its content, so a map never
     depends on the images around it. ``baseline`` (a number, or a tensor that broadcasts to the inputs) replaces the
-    one that the method names; ``space`` tells the valid range of inputs and holds reference images for the methods
+    one that the method names, if it begins at one; ``space`` tells the valid range of inputs and holds reference images for the methods
     that ask for them. With ``bad_images="mark"`` an image with NaN in it or in its logits gets a NaN map and the
     verdict ``nan_input`` or ``nan_logits`` while the others are explained; ``"raise"`` names it in an InputError.
 
@@ -59,7 +59,7 @@ def attribute(
         before = dataclasses.replace(classifier.passes)
         x = (inputs.clone() if inputs.is_inference() else inputs).detach()
         x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        given = _baseline(chosen, baseline, x)
+        given = _baseline(baseline, x)
         logits = classifier.logits(x)
         fault = _faults(x, logits)
         sound = [i for i, f in enumerate(fault) if f is None]
@@ -101,11 +101,9 @@ def _check_inputs(inputs: Tensor) -> None:
         )
 
 
-def _baseline(method: Attributor, baseline: float | Tensor | None, x: Tensor) -> Tensor | None:
+def _baseline(baseline: float | Tensor | None, x: Tensor) -> Tensor | None:
     if baseline is None:
         return None
-    if "baseline" not in method.record():
-        raise InputError(f"baseline: the method {method.name!r} does not begin at one; leave it out")
     value = torch.as_tensor(baseline, dtype=x.dtype, device=x.device).detach()
     try:
         value = value.expand_as(x)
