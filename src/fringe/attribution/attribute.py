@@ -41,7 +41,7 @@ def attribute(
     integer an image. ``method`` is a registered name or a configured method, ``FRInGe(tau=1e-3)``. ``seed`` keys all
     randomness, together with the images' ``ids`` (B); without ids an image is known by its content, so a map never
     depends on the images around it. ``baseline`` (a number, or a tensor that broadcasts to the inputs) replaces the
-    one that the method names, if it begins at one; ``space`` tells the valid range of inputs and holds reference images for the methods
+    one that the method names; ``space`` tells the valid range of inputs and holds reference images for the methods
     that ask for them. With ``bad_images="mark"`` an image with NaN in it or in its logits gets a NaN map and the
     verdict ``nan_input`` or ``nan_logits`` while the others are explained; ``"raise"`` names it in an InputError.
 
