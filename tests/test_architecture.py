@@ -15,6 +15,8 @@ PACKAGE = Path(__file__).parents[1] / "src" / "fringe"
 LAYERS = [
     {"cli", "ui"},
     {"captum", "quantus"},
+    {"studies"},
+    {"report"},
     {"engines"},
     {"tuning", "plots", "benchmark", "checks"},
     {"attribution", "metrics", "models", "data"},
@@ -34,6 +36,9 @@ HEAVY = {  # package: the only rooms that may import it
     "transformers": {"models"},
     "sklearn": {"paths"},
     "scipy": {"paths", "benchmark"},
+    "pyarrow": {"benchmark"},
+    "yaml": {"cli"},
+    "jinja2": {"report"},
     "captum": {"captum"},
     "quantus": set(),  # the adapter speaks its language without it
 }
@@ -163,5 +168,5 @@ def test_importing_the_package_loads_nothing_heavy():
     code = "import sys, fringe; fringe.attribute; print(*sorted({m.split('.')[0] for m in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "torch" in loaded
-    heavy = {"matplotlib", "typer", "rich", "pydantic", "torchvision", "timm", "transformers", "captum", "sklearn"}
+    heavy = {"matplotlib", "typer", "rich", "pydantic", "torchvision", "timm", "transformers", "captum", "sklearn", "pyarrow", "jinja2"}
     assert set(loaded).isdisjoint(heavy)

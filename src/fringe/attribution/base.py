@@ -78,10 +78,12 @@ class Attributor(ABC):
     """An attribution method: a frozen dataclass of hyper-parameters. Final classes set ``name``.
 
     ``presets`` are settings by name, the fields that differ from the defaults: ``paper`` for what the FRInGe paper
-    compared with, as far as its tables show, ``official`` for what the authors' code computes.
+    compared with, as far as its tables show, ``official`` for what the authors' code computes. ``uses_references``
+    tells that maps depend on the reference images of the input space.
     """
 
     name: ClassVar[str]
+    uses_references: ClassVar[bool] = False
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     @abstractmethod

@@ -37,6 +37,7 @@ class ExpectedGradients(Attributor):
     """
 
     name: ClassVar[str] = "expected_gradients"
+    uses_references: ClassVar[bool] = True
 
     samples: int = tunable(200, low=20, high=1000, log=True, help="pairs of a reference and a fraction (m)")
     fractions: Fractions = tunable(

@@ -37,6 +37,7 @@ class IG2(Attributor):
     """
 
     name: ClassVar[str] = "ig2"
+    uses_references: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"eta": 0.015}}
 
     references: int = tunable(8, low=1, high=16, log=True, help="walks an image, each towards one reference (R)")

@@ -33,7 +33,7 @@ class Contest:
         self,
         subject: Subject,
         entrants: Sequence[Entrant],
-        metrics: Sequence[str | Metric],
+        metrics: Sequence[str | Metric] | Mapping[str, Metric],
         labels: Sequence[str],
         watch: Watcher | None,
     ):

@@ -16,6 +16,9 @@ from fringe.paths import Query
 Direction = Literal["higher", "lower", "none"]
 """Which way is better; "none" for a number that describes without praising."""
 
+Summary = Literal["mean", "median"]
+"""What stands for the scores of many images."""
+
 T = TypeVar("T")
 Explain = Callable[[Tensor, list[int]], Tensor]
 """``explain(x, rows)``: maps (L, *S) of other inputs ``x`` (L, *S), each for the target and with the noise of the
@@ -82,7 +85,8 @@ class Metric(ABC):
 
     ``name`` in the registry, ``title`` in tables, ``direction``, ``unit`` ("" for a pure number), the ``space`` it
     works in, and the ``source`` of its formula. ``presets`` are other people's settings by name; ``paper`` is the
-    default. ``needs_explain`` tells that it asks for maps of other inputs.
+    default. ``needs_explain`` tells that it asks for maps of other inputs. ``summary`` is what a table shows of the
+    scores of many images: the median where a few images would carry the mean away.
     """
 
     name: ClassVar[str]
@@ -93,6 +97,7 @@ class Metric(ABC):
     source: ClassVar[str]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
     needs_explain: ClassVar[bool] = False
+    summary: ClassVar[Summary] = "mean"
 
     @abstractmethod
     def score(self, explained: Explained) -> Scores:

@@ -29,15 +29,21 @@ class Complete(Protocol):
 
 
 def evaluate(
-    subject: Subject, maps: Maps | Tensor, metrics: Sequence[str | Metric], explain: Explain | None = None
+    subject: Subject,
+    maps: Maps | Tensor,
+    metrics: Sequence[str | Metric] | Mapping[str, Metric],
+    explain: Explain | None = None,
 ) -> dict[str, Scores]:
-    """Scores of ``maps`` (B, *S) of the subject's images under each metric, by the metric's text or name.
+    """Scores of ``maps`` (B, *S) of the subject's images under each metric, by its label, or its text or name.
 
     ``explain`` is for metrics that ask for maps of other inputs. Raises InputError for maps of another shape and for
     maps that hold NaN or infinity: a broken map has no score.
     """
     values = maps if isinstance(maps, Tensor) else maps.values
-    chosen = [(m if isinstance(m, str) else m.name, resolve_metric(m)) for m in metrics]
+    if isinstance(metrics, Mapping):
+        chosen = list(metrics.items())
+    else:
+        chosen = [(m if isinstance(m, str) else m.name, resolve_metric(m)) for m in metrics]
     _check_names([name for name, _ in chosen])
     check_maps(values, subject)
     for name, metric in chosen:

@@ -11,7 +11,7 @@ from fringe._checks import require_positive, require_whole
 from fringe._errors import InputError
 from fringe._tunable import tunable
 from fringe.geometry import geometry_dtype
-from fringe.metrics.base import Direction, Explain, Explained, Metric, Scores
+from fringe.metrics.base import Direction, Explain, Explained, Metric, Scores, Summary
 from fringe.metrics.draws import over_draws
 
 
@@ -43,6 +43,7 @@ class MaxSensitivity(Metric):
         "quantus": {"normalise": False, "per_distance": False, "samples": 200, "radius": 0.2},
     }
     needs_explain: ClassVar[bool] = True
+    summary: ClassVar[Summary] = "median"  # of maxima: appendix Robustness under small input perturbations
 
     samples: int = tunable(10, help="moves of an input (M)")
     radius: float = tunable(0.02, unit="input units", help="largest move of an entry (r)")

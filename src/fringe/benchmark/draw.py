@@ -1,0 +1,119 @@
+"""Which images take part: drawn by a seed from what is there, and known by their content."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fringe._errors import FringeError, InputError
+from fringe.data import ImageError, InputRef, find_inputs
+from fringe.data.digits import load_digits
+from fringe.models import Preprocessing
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image of a plan: where it is, and the ``digest`` of its content, which names it in every result."""
+
+    ref: InputRef
+    digest: str
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """``pictures`` in the order of the draw, and what is ``missing``: a reason for each image that was drawn and cannot
+    be read."""
+
+    pictures: tuple[Picture, ...]
+    missing: tuple[str, ...]
+
+
+def draw(data: Sequence[str], n: int, seed: int, exclude: Iterable[str] = (), *, last: bool = False) -> Drawn:
+    """The first ``n`` images of the order that ``seed`` gives to the images behind ``data``; the ``last`` ones for a
+    part that must not meet them.
+
+    An image's place depends on the seed and its name alone: a larger ``n`` keeps the smaller one's images, and a new
+    file moves none of the others. Copies of one content are taken once; contents in ``exclude`` not at all. Raises
+    InputError where there are fewer than ``n``.
+    """
+    refs, unwanted = in_order(data, seed), set(exclude)
+    pictures: dict[str, Picture] = {}
+    missing: list[str] = []
+    for ref in reversed(refs) if last else refs:
+        if len(pictures) + len(missing) == n:
+            break
+        try:
+            name = content_digest(ref)
+        except OSError as error:
+            missing.append(f"{ref.source}: {error.strerror or error}")
+            continue
+        if name not in unwanted:
+            pictures.setdefault(name, Picture(ref, name))
+    if len(pictures) + len(missing) < n:
+        left = f" ({len(unwanted)} are excluded: a setting was tuned on them)" if unwanted else ""
+        raise InputError(
+            f"n: got {n}, but there are {len(pictures)} different images behind {', '.join(data)}{left}; ask for fewer"
+        )
+    return Drawn(tuple(pictures.values()), tuple(missing))
+
+
+def in_order(data: Sequence[str], seed: int) -> list[InputRef]:
+    """All images behind ``data`` in the order of the draw."""
+    try:
+        refs = list(find_inputs(data))
+    except ImageError as error:
+        raise InputError(f"data: {error}") from error
+    return sorted(refs, key=lambda ref: hashlib.sha256(f"{seed} {ref.id}".encode()).digest())
+
+
+def content_digest(ref: InputRef) -> str:
+    """32 hexadecimal digits of the SHA-256 of a file, or of an embedded scan. Raises OSError where it is gone."""
+    if isinstance(ref.origin, Path):
+        with ref.origin.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:32]
+    digits = load_digits()
+    scan = digits.images[digits.test[ref.origin]]
+    return hashlib.sha256(b"embedded:digits " + scan.tobytes()).hexdigest()[:32]
+
+
+def prepare(ref: InputRef, recipe: Preprocessing, exif: Literal["transpose", "ignore"]) -> Tensor:
+    """The model's input (C, H, W). Raises FringeError where the image cannot be opened or prepared."""
+    image = ref.open(channels=3 if recipe.channels == 3 else 1, exif=exif).image
+    return recipe.normalise(recipe.pixels(image))
+
+
+REFERENCES = 64
+"""Reference images that are kept for the methods that average over the data."""
+
+
+def draw_references(data: Sequence[str], text: str | None, seed: int) -> tuple[Picture, ...]:
+    """At most ``REFERENCES`` images behind ``text``, or of the data itself: the same whatever ``n`` is."""
+    refs = in_order([text] if text is not None else data, seed + 1)
+    found: dict[str, Picture] = {}
+    for ref in refs:
+        if len(found) == REFERENCES:
+            break
+        try:
+            picture = Picture(ref, content_digest(ref))
+        except OSError:
+            continue
+        found.setdefault(picture.digest, picture)
+    return tuple(found.values())
+
+
+def open_references(
+    pictures: Sequence[Picture], recipe: Preprocessing, exif: Literal["transpose", "ignore"]
+) -> dict[tuple[int, ...], Tensor]:
+    """The references that can be opened, stacked by shape."""
+    by_shape: dict[tuple[int, ...], list[Tensor]] = {}
+    for picture in pictures:
+        try:
+            x = prepare(picture.ref, recipe, exif)
+        except (FringeError, OSError):
+            continue
+        by_shape.setdefault(tuple(x.shape), []).append(x)
+    return {shape: torch.stack(group) for shape, group in by_shape.items()}

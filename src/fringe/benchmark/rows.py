@@ -1,0 +1,84 @@
+"""The table of scores: one row an image, method and metric, as Parquet keeps it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Any, Literal
+
+Status = Literal["ok", "diverged", "not_finite", "failed", "unreadable"]
+"""What became of an image under a method: a score, or why there is none."""
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """One score. ``setting``, ``metric_key`` and ``image`` are the digests that name it, the other names are for
+    people.
+
+    ``score`` is None where there is none, and ``status``, ``flags`` and ``error`` say why. ``diagnostics`` are the
+    method's, ``extras`` and ``curves`` the metric's. ``forward``, ``jvp``, ``vjp`` and ``seconds`` are an image's share
+    of what the maps took.
+    """
+
+    setting: str
+    metric_key: str
+    image: str
+    model: str
+    method: str
+    metric: str
+    image_id: str
+    label: int | None
+    target: int | None
+    confidence: float | None
+    score: float | None
+    status: Status
+    error: str | None = None
+    verdict: str | None = None
+    flags: Sequence[str] = ()
+    diagnostics: Sequence[tuple[str, float]] = ()
+    extras: Sequence[tuple[str, float]] = ()
+    curves: Sequence[tuple[str, Sequence[float]]] = ()
+    forward: float = 0.0
+    jvp: float = 0.0
+    vjp: float = 0.0
+    seconds: float = 0.0
+    batch: int = field(default=1)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.setting, self.metric_key, self.image
+
+
+@cache
+def schema() -> Any:
+    """The Arrow schema of :class:`ScoreRow`."""
+    import pyarrow as pa
+
+    number, text = pa.float64(), pa.string()
+    types = {
+        "label": pa.int32(),
+        "target": pa.int32(),
+        "confidence": number,
+        "score": number,
+        "flags": pa.list_(text),
+        "diagnostics": pa.map_(text, number),
+        "extras": pa.map_(text, number),
+        "curves": pa.map_(text, pa.list_(pa.float32())),
+        **dict.fromkeys(("forward", "jvp", "vjp", "seconds"), number),
+        "batch": pa.int32(),
+    }
+    return pa.schema([(f.name, types.get(f.name, text)) for f in fields(ScoreRow)])
+
+
+def to_table(rows: Sequence[ScoreRow]) -> Any:
+    """The rows as an Arrow table."""
+    import pyarrow as pa
+
+    columns = {f.name: [getattr(row, f.name) for row in rows] for f in fields(ScoreRow)}
+    return pa.table(columns, schema=schema())
+
+
+def from_table(table: Any) -> list[ScoreRow]:
+    """The rows of an Arrow table; an unknown column is passed over."""
+    names = [f.name for f in fields(ScoreRow) if f.name in table.column_names]
+    columns = [table.column(name).to_pylist() for name in names]
+    return [ScoreRow(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]

@@ -1,0 +1,262 @@
+"""One unit after the other: maps and scores of some images by one method, as rows."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fringe._errors import FringeError
+from fringe._noise import Noise
+from fringe.baselines import InputSpace
+from fringe.benchmark.contest import Contest
+from fringe.benchmark.draw import content_digest, open_references, prepare
+from fringe.benchmark.entrants import Entrant
+from fringe.benchmark.keys import digest
+from fringe.benchmark.manifest import Resolved, describe, load
+from fringe.benchmark.row import Row
+from fringe.benchmark.rows import ScoreRow, Status
+from fringe.benchmark.units import Unit
+from fringe.classifier import Classifier
+from fringe.metrics import Scores, Subject
+from fringe.models import LoadedModel
+from fringe.paths import Query
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a unit came to: its rows, and its maps (C, H, W) by image digest."""
+
+    rows: list[ScoreRow]
+    maps: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """A model ready to work, and what is known of its inputs' space."""
+
+    label: str
+    loaded: LoadedModel
+    classifier: Classifier
+    bounds: tuple[Tensor, Tensor]
+    references: Mapping[tuple[int, ...], Tensor]
+
+    def space(self, x: Tensor) -> InputSpace:
+        return InputSpace(*self.bounds, self.references.get(tuple(x.shape[1:])))
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Images of one size that are explained together. ``subject`` keeps what all methods share."""
+
+    images: list[str]
+    subject: Subject
+    confidence: list[float]
+
+
+@dataclass(frozen=True)
+class _Broken:
+    """An image without a score, and why."""
+
+    image: str
+    status: Status
+    error: str
+
+
+class Worker:
+    """Performs units of one plan: holds one model and the images of one shard at a time."""
+
+    def __init__(self, resolved: Resolved, *, device: str = "cpu", batch_size: int | Literal["auto"] = "auto"):
+        self._resolved, self._device = resolved, torch.device(device)
+        self._batch_size: int | Literal["auto"] = batch_size
+        self._bench: _Bench | None = None
+        self._shard: tuple[Any, list[_Group], list[_Broken]] | None = None
+
+    def perform(self, unit: Unit) -> Done:
+        """Rows of every image and metric of the unit, whatever went wrong with some; raises FringeError where the
+        model itself cannot be used."""
+        bench = self._open(unit.model)
+        groups, broken = self._images(bench, unit.images)
+        rows = [
+            self._row(unit, one.image, metric, status=one.status, error=one.error)
+            for one in broken
+            for metric in unit.metrics
+        ]
+        maps: dict[str, Tensor] = {}
+        for group in groups:
+            row = self._explain(bench, unit, group)
+            rows += self._rows(unit, group, row)
+            if row.maps is not None:
+                maps |= dict(zip(group.images, row.maps, strict=True))
+        return Done(rows, maps)
+
+    def _explain(self, bench: _Bench, unit: Unit, group: _Group) -> Row:
+        plan = self._resolved.plan
+        arm = next(arm for arm in plan.arms if arm.label == unit.model)
+        entrant = next(entrant for entrant in plan.entrants(arm) if entrant.label == unit.method)
+        metrics = {label: plan.metrics[label] for label in unit.metrics}
+        try:
+            with bench.classifier.session(group.subject.query.inputs.device):
+                contest = Contest(group.subject, [entrant], metrics, unit.metrics, None)
+                return contest.rows(keep_maps=True)[0]
+        except Exception as error:  # a method's bug on some images must not cost the others theirs
+            return _failed(entrant, unit, len(group.images), error)
+
+    def _open(self, label: str) -> _Bench:
+        if self._bench is None or self._bench.label != label:
+            self._bench = self._shard = None
+            plan, manifest = self._resolved.plan, self._resolved.manifest
+            loaded = load(next(arm for arm in plan.arms if arm.label == label), self._device)
+            known = {name: value for name, value in manifest.models[label].items() if name != "spec"}
+            if digest(describe(loaded, plan.exif)) != digest(known):
+                raise FringeError(f"model {label!r}: its weights changed since the run began; run the command again")
+            low, high = loaded.preprocessing.bounds()
+            references = open_references(self._resolved.references, loaded.preprocessing, plan.exif)
+            self._bench = _Bench(
+                label,
+                loaded,
+                Classifier(loaded.module, score=plan.score, batch_size=self._batch_size),
+                (low.to(self._device), high.to(self._device)),
+                {shape: stacked.to(self._device) for shape, stacked in references.items()},
+            )
+        return self._bench
+
+    def _images(self, bench: _Bench, images: Sequence[str]) -> tuple[list[_Group], list[_Broken]]:
+        """The images of a unit, opened; kept for the next unit, which is likely to be of the same ones."""
+        name = (bench.label, tuple(images))
+        if self._shard is None or self._shard[0] != name:
+            opened: dict[tuple[int, ...], list[tuple[str, Tensor]]] = {}
+            broken: list[_Broken] = []
+            for image in images:
+                try:
+                    x = self._prepare(bench, image)
+                    opened.setdefault(tuple(x.shape), []).append((image, x))
+                except (FringeError, OSError) as error:
+                    broken.append(_Broken(image, "unreadable", str(error)))
+            groups = [self._group(bench, group, broken) for group in opened.values()]
+            self._shard = (name, [group for group in groups if group is not None], broken)
+        return self._shard[1], self._shard[2]
+
+    def _prepare(self, bench: _Bench, image: str) -> Tensor:
+        ref = self._resolved.pictures[image].ref
+        x = prepare(ref, bench.loaded.preprocessing, self._resolved.plan.exif)
+        if content_digest(ref) != image:
+            raise FringeError(f"{ref.source!r} changed since the run began; run the command again")
+        return x
+
+    def _group(self, bench: _Bench, group: list[tuple[str, Tensor]], broken: list[_Broken]) -> _Group | None:
+        classifier, noise = bench.classifier, Noise(self._resolved.plan.seed)
+        images, x = [image for image, _ in group], torch.stack([x for _, x in group]).to(self._device)
+        try:
+            with classifier.session(x.device):
+                logits = classifier.logits(x)
+                faults = [self._fault(bench, image, row) for image, row in zip(images, logits, strict=True)]
+                broken += [_Broken(i, "failed", fault) for i, fault in zip(images, faults, strict=True) if fault]
+                sound = [i for i, fault in enumerate(faults) if not fault]
+                if not sound:
+                    return None
+                x, logits, images = x[sound], logits[sound], [images[i] for i in sound]
+                target = classifier.resolve_target(self._target(images), logits)
+                classifier.verify(x, logits, noise)
+        except (
+            FringeError,
+            RuntimeError,
+        ) as error:  # a size that the model cannot take, or an output that is no logits
+            reason = f"the model cannot take these inputs of shape {tuple(x.shape[1:])}: {str(error).splitlines()[0]}"
+            broken += [_Broken(image, "failed", reason) for image in images]
+            return None
+        query = Query(x, logits, target, space=bench.space(x), ids=tuple(images))
+        confidence = logits.double().softmax(1).gather(1, target[:, None])[:, 0].tolist()
+        return _Group(images, Subject(classifier, query, noise), confidence)
+
+    def _fault(self, bench: _Bench, image: str, logits: Tensor) -> str | None:
+        """Why an image cannot be explained, if so."""
+        if not logits.isfinite().all():
+            return "the model's logits for this image are NaN or infinite"
+        if self._resolved.plan.target != "label":
+            return None
+        label = self._resolved.pictures[image].ref.label
+        if label is None:
+            return "target 'label': the file name gives no label, such as 284 in 0284_cat.jpg"
+        return None if label < len(logits) else f"label {label} does not fit a model of {len(logits)} classes"
+
+    def _target(self, images: Sequence[str]) -> Any:
+        if self._resolved.plan.target != "label":
+            return self._resolved.plan.target
+        return torch.tensor([self._resolved.pictures[image].ref.label for image in images], device=self._device)
+
+    def _rows(self, unit: Unit, group: _Group, row: Row) -> list[ScoreRow]:
+        """One row an image and metric of a group."""
+        found = [_image_facts(group, row, place) for place in range(len(group.images))]
+        return [
+            self._row(unit, image, metric, **found[place], **_score(row.scores[metric], place, row.faults[place]))
+            for metric in unit.metrics
+            for place, image in enumerate(group.images)
+        ]
+
+    def _row(self, unit: Unit, image: str, metric: str, **known: Any) -> ScoreRow:
+        about = next(i for i in self._resolved.manifest.images if i["digest"] == image)
+        empty: dict[str, Any] = {"target": None, "confidence": None, "score": None}
+        return ScoreRow(
+            setting=unit.setting,
+            metric_key=unit.metric_keys[unit.metrics.index(metric)],
+            image=image,
+            model=unit.model,
+            method=unit.method,
+            metric=metric,
+            image_id=about["id"],
+            label=about["label"],
+            **{**empty, **known},
+        )
+
+
+def _image_facts(group: _Group, row: Row, place: int) -> dict[str, Any]:
+    """What is true of an image under a method, whatever the metric."""
+    size, found = len(group.images), row.attribution
+    fault: str = row.faults[place]
+    facts: dict[str, Any] = {
+        "target": int(group.subject.query.target[place]),
+        "confidence": group.confidence[place],
+        "status": fault or "ok",
+        "error": row.error,
+        **{name: getattr(row.passes, name) / size for name in ("forward", "jvp", "vjp")},
+        "seconds": row.seconds / size,
+        "batch": size,
+    }
+    if found is not None:
+        own = {
+            **found.diagnostics,
+            "completeness_residual": found.completeness_residual,
+            "endpoint_score": found.endpoint_score,
+            "input_score": found.score,
+        }
+        facts["verdict"] = found.verdict[place]
+        facts["diagnostics"] = [(name, float(column[place])) for name, column in own.items()]
+    return facts
+
+
+def _score(scores: Scores, place: int, fault: str) -> dict[str, Any]:
+    if fault:
+        return {"score": None}
+    value = float(scores.values[place])
+    return {
+        "score": value if math.isfinite(value) else None,
+        "flags": [name for name, flag in scores.flags.items() if bool(flag[place])],
+        "extras": [(name, float(column[place])) for name, column in scores.extras.items()],
+        "curves": [(name, column[place].float().tolist()) for name, column in scores.curves.items()],
+    }
+
+
+def _failed(entrant: Entrant, unit: Unit, size: int, error: Exception) -> Row:
+    reason = str(error).strip().splitlines() or ["no message"]
+    empty = Scores(torch.full((size,), torch.nan, dtype=torch.float64))
+    return Row(
+        entrant.label,
+        entrant.control,
+        {},
+        dict.fromkeys(unit.metrics, empty),
+        ("failed",) * size,
+        error=f"{type(error).__name__}: {reason[0]}",
+    )

@@ -1,0 +1,159 @@
+"""Units in several processes: one that dies costs the unit it was at, and is replaced."""
+
+import contextlib
+import multiprocessing
+import signal
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from fringe._errors import FringeError
+from fringe.benchmark.store import CRASHES
+from fringe.benchmark.units import Unit
+from fringe.engines.base import Account, Job, Report, Watcher, perform
+from fringe.engines.here import PAUSE
+
+TRIES = 3
+"""Processes that a unit may cost before it is set aside."""
+
+
+@dataclass
+class _Hand:
+    """A process, the line to it, the unit it is at, and since when."""
+
+    process: BaseProcess
+    line: Connection
+    unit: Unit | None = None
+    since: float = 0.0
+
+
+def run_processes(
+    job: Job, units: Sequence[Unit], account: Account, watch: Watcher, *, workers: int, timeout: float | None = None
+) -> None:
+    """Perform ``units`` in ``workers`` processes that share PyTorch's threads.
+
+    A unit whose process dies, or takes longer than ``timeout`` seconds, is given to another process; after ``TRIES`` of
+    them it is set aside, and the store says so. Raises FringeError, once the others have stopped, where a process finds
+    that the model or the store cannot be used.
+    """
+    _Crew(job, units, account, watch, workers, timeout).run()
+
+
+class _Crew:
+    def __init__(
+        self, job: Job, units: Sequence[Unit], account: Account, watch: Watcher, workers: int, timeout: float | None
+    ):
+        self.job, self.account, self.watch, self.timeout = job, account, watch, timeout
+        self.pending, self.deaths = deque(units), dict[str, int]()
+        self.wanted, self.hands = min(workers, len(units)), list[_Hand]()
+        self.context = multiprocessing.get_context("spawn")
+
+    def run(self) -> None:
+        try:
+            while self.pending or any(hand.unit for hand in self.hands):
+                self._staff()
+                self._give()
+                self._listen()
+        finally:
+            for hand in self.hands:
+                _end(hand)
+
+    def _staff(self) -> None:
+        while len(self.hands) < min(self.wanted, len(self.pending) + sum(h.unit is not None for h in self.hands)):
+            ours, theirs = self.context.Pipe()
+            process = self.context.Process(target=_work, args=(self.job, theirs, self.wanted), daemon=True)
+            process.start()
+            theirs.close()
+            self.hands.append(_Hand(process, ours))
+
+    def _give(self) -> None:
+        for hand in self.hands:
+            if hand.unit is None and self.pending:
+                unit = self.pending.popleft()
+                try:
+                    hand.line.send(unit)
+                except OSError:  # it died while it waited: the unit is not to blame
+                    self.pending.appendleft(unit)
+                    continue
+                hand.unit, hand.since = unit, time.monotonic()
+
+    def _listen(self) -> None:
+        lines: list[Any] = [hand.line for hand in self.hands]
+        ready = wait(lines, timeout=PAUSE)
+        for hand in list(self.hands):
+            if hand.line in ready:
+                self._hear(hand)
+            elif self.timeout and hand.unit and time.monotonic() - hand.since > self.timeout:
+                hand.process.kill()
+                self._lost(hand, f"took longer than {self.timeout:g} s")
+
+    def _hear(self, hand: _Hand) -> None:
+        try:
+            heard = hand.line.recv()
+        except (EOFError, OSError):
+            hand.process.join()
+            self._lost(hand, f"ended its process ({_cause(hand.process.exitcode)})")
+            return
+        if isinstance(heard, FringeError):
+            raise heard
+        report: Report = heard
+        hand.unit = None
+        if report.state == "taken":
+            self.pending.append(report.unit)
+            time.sleep(PAUSE if len(self.pending) == 1 else 0)
+        else:
+            self._note(report)
+
+    def _lost(self, hand: _Hand, how: str) -> None:
+        self.hands.remove(hand)
+        _end(hand)
+        unit = hand.unit
+        if unit is None:
+            return
+        self.deaths[unit.key] = self.deaths.get(unit.key, 0) + 1
+        if self.deaths[unit.key] < TRIES:
+            self.pending.append(unit)
+            return
+        record = {**unit.record(self.job.resolved.manifest), "reason": f"{how}, {TRIES} times"}
+        self.job.store.write_record(CRASHES, unit.key, record)
+        self._note(Report(unit, "crashed"))
+
+    def _note(self, report: Report) -> None:
+        self.account.reports.append(report)
+        self.watch(report)
+
+
+def _work(job: Job, line: Connection, workers: int) -> None:
+    """The life of a process: units in, reports out, until nobody asks any more."""
+    import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the keyboard's interrupt is the parent's to deal with
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch.set_num_threads(max(1, torch.get_num_threads() // workers))
+    worker = job.worker()
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            unit: Unit = line.recv()
+            try:
+                line.send(perform(job, worker, unit))
+            except FringeError as error:
+                line.send(error)
+
+
+def _end(hand: _Hand) -> None:
+    hand.line.close()
+    hand.process.terminate()
+    hand.process.join(timeout=5)
+    if hand.process.is_alive():
+        hand.process.kill()
+
+
+def _cause(exitcode: int | None) -> str:
+    if exitcode is not None and exitcode < 0:
+        with contextlib.suppress(ValueError):
+            return signal.Signals(-exitcode).name
+    return f"exit code {exitcode}"
