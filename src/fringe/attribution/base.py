@@ -78,8 +78,9 @@ class Attributor(ABC):
     """An attribution method: a frozen dataclass of hyper-parameters. Final classes set ``name``.
 
     ``presets`` are settings by name, the fields that differ from the defaults: ``paper`` for what the FRInGe paper
-    compared with, as far as its tables show, ``official`` for what the authors' code computes. ``uses_references``
-    tells that maps depend on the reference images of the input space.
+    compared with, as far as its tables show, ``official`` for what the authors' code computes, ``quick`` for
+    ours at some hundreds of gradients an image. ``uses_references`` tells that maps depend on the reference images of
+    the input space.
     """
 
     name: ClassVar[str]

@@ -63,6 +63,7 @@ class GeoIGSVI(Attributor):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"mode": "official", "iterations": 500, "learning_rate": 1e-2},
         "official": {"mode": "official", "iterations": 1000, "learning_rate": 1e-3, "beta": 0.3},
+        "quick": {"mode": "official", "steps": 10, "iterations": 30, "learning_rate": 1e-2},
     }
 
     mode: Mode = tunable("repaired", choices=get_args(Mode), help="the method as meant, or what its code computes")

@@ -40,6 +40,7 @@ class GGIG(Attributor):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "scaled": {"learning_rate": 1e-4, "aggregate": "trapezoid", "input_factor": "input"},
+        "quick": {"intervals": 10, "iterations": 20},
     }
 
     intervals: int = tunable(50, low=5, high=100, log=True, help="of the straight line (M): M + 1 climbs")

@@ -33,6 +33,7 @@ class GuidedIG(Attributor):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "notebook": {"steps": 25, "fraction": 0.5, "max_dist": 1.0},
+        "quick": {"steps": 50},
     }
 
     steps: int = tunable(200, low=20, high=500, log=True, help="gradients along the path (N), one after the other")

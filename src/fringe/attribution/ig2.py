@@ -38,7 +38,10 @@ class IG2(Attributor):
 
     name: ClassVar[str] = "ig2"
     uses_references: ClassVar[bool] = True
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"eta": 0.015}}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {"eta": 0.015},
+        "quick": {"references": 2, "steps": 51, "eta": 0.06},
+    }
 
     references: int = tunable(8, low=1, high=16, log=True, help="walks an image, each towards one reference (R)")
     steps: int = tunable(201, low=20, high=500, log=True, help="steps of a walk (S)")

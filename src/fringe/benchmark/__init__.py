@@ -6,10 +6,14 @@ from fringe.benchmark.compare import compare as compare
 from fringe.benchmark.controls import CONTROLS as CONTROLS
 from fringe.benchmark.coverage import coverage as coverage
 from fringe.benchmark.coverage import stale as stale
+from fringe.benchmark.dominance import Dominance as Dominance
+from fringe.benchmark.dominance import Picks as Picks
 from fringe.benchmark.entrants import Entrant as Entrant
 from fringe.benchmark.intervals import Estimate as Estimate
 from fringe.benchmark.intervals import estimate as estimate
 from fringe.benchmark.manifest import Manifest as Manifest
+from fringe.benchmark.paired import Difference as Difference
+from fringe.benchmark.paired import holm as holm
 from fringe.benchmark.plan import Arm as Arm
 from fringe.benchmark.plan import ModelSource as ModelSource
 from fringe.benchmark.plan import Plan as Plan

@@ -64,7 +64,7 @@ class Resolved:
 
 def resolve(plan: Plan) -> Resolved:
     """Look at the models and images of a plan. Raises FringeError for a model or data that cannot be used."""
-    drawn = draw(plan.data, plan.n, plan.seed, plan.exclude)
+    drawn = draw(plan.data, plan.n, plan.seed, plan.exclude, last=plan.last)
     references = draw_references(plan.data, plan.references, plan.seed)
     loaded = {arm.label: load(arm) for arm in plan.arms}
     manifest = Manifest(

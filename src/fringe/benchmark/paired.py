@@ -11,9 +11,9 @@ from fringe._checks import require
 from fringe.benchmark.intervals import Column, column, interval, middle
 from fringe.metrics.base import Summary
 
-FLIPS = 9999
+FLIPS = 99_999
 """Random assignments of signs; where there are no more than that at all, each is taken once. No p is smaller than
-1e-4 with random ones, so that ten comparisons adjusted by :func:`holm` cannot come below .001."""
+1e-5 with random ones, so that a hundred comparisons adjusted by :func:`holm` can still come below .001."""
 _ROUNDING = 1e-12
 """Of the sum of sizes: two sums of the same differences that lie nearer than that are equal but for rounding."""
 _AT_ONCE = 2_000_000

@@ -37,7 +37,7 @@ class Plan:
 
     ``data`` names images as a command line does; ``n`` of them are drawn by ``seed``, which keys all noise, too.
     ``limits`` holds metrics that only the first so many images are scored by. ``exclude`` are digests of images that
-    are not drawn. ``shard`` images make a unit of work. ``target``: ``"predicted"`` (top-1 on the clean image, the
+    are not drawn; ``last`` draws from the end of the order, for a part that must not meet the others. ``shard`` images make a unit of work. ``target``: ``"predicted"`` (top-1 on the clean image, the
     paper's protocol), ``"label"``, or the number of a class.
     """
 
@@ -54,6 +54,7 @@ class Plan:
     controls: bool = True
     limits: Mapping[str, int] = field(default_factory=dict[str, int])
     exclude: frozenset[str] = frozenset()
+    last: bool = False
     shard: int = 16
 
     def __post_init__(self) -> None:
@@ -98,6 +99,7 @@ class Plan:
             "score": self.score,
             "exif": self.exif,
             "references": self.references,
+            **({"last": True} if self.last else {}),
         }
 
 

@@ -2,11 +2,13 @@
 
 A unit is one Parquet file, written under a temporary name, flushed to the disk, and renamed: the rename is the commit.
 Its name is a digest of what it holds, so that two processes that compute the same unit write the same file. Locks only
-keep them from doing so at the same time.
+keep them from doing so at the same time. A file bears a seal, the digest of its own bytes: one that was damaged later
+counts as not there, and is computed again.
 """
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import socket
@@ -21,6 +23,8 @@ from fringe.benchmark.rows import ScoreRow, from_table, to_table
 UNITS, MAPS, CLAIMS, CRASHES, PLANS = "units", "maps", "claims", "crashes", "plans"
 MARK = "fringe-run.json"
 FORMAT = 1
+SEAL = b"fringe-sha256:"
+BLANK = SEAL + b"0" * 64
 
 
 class StoreFull(FringeError):
@@ -33,31 +37,34 @@ class Store:
     def __init__(self, root: Path, *, create: bool = True):
         self.root = root
         mark = root / MARK
-        if not mark.is_file():
+        if not os.path.isfile(mark):  # Path.is_file raises where a folder above may not be entered
             if not create:
                 raise InputError(f"run: {str(root)!r} holds no run of this program ({MARK} is missing)")
             self._begin(mark)
         try:
             kept = json.loads(mark.read_text(encoding="utf-8"))["format"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"run: {str(mark)!r} cannot be read ({error}); is it a run of this program?") from error
         if kept != FORMAT:
             raise InputError(f"run: {str(root)!r} has format {kept}, this program reads format {FORMAT}")
 
     def _begin(self, mark: Path) -> None:
-        if self.root.exists() and not self.root.is_dir():
+        if os.path.exists(self.root) and not self.root.is_dir():
             raise InputError(f"--out: {str(self.root)!r} is a file, expected a folder")
+        folders = (UNITS, MAPS, CLAIMS, CRASHES, PLANS)
         try:
+            new = [path for path in (self.root, *self.root.parents) if not os.path.exists(path)]
             self.root.mkdir(parents=True, exist_ok=True)
-            strangers = sorted(
-                p.name for p in self.root.iterdir() if p.name not in (UNITS, MAPS, CLAIMS, CRASHES, PLANS)
-            )
-            if any(not _is_partial(name) for name in strangers):
+            for path in new:
+                _sync_folder(path.parent)
+            ours = (*folders, MARK)  # the mark, too: another process may have begun here just now
+            strangers = sorted(p.name for p in self.root.iterdir() if p.name not in ours and not _is_partial(p.name))
+            if strangers:
                 raise InputError(
                     f"--out: {str(self.root)!r} holds files that are no results of a run ({', '.join(strangers[:3])}); "
                     "name another folder"
                 )
-            for name in (UNITS, MAPS, CLAIMS, CRASHES, PLANS):
+            for name in folders:
                 (self.root / name).mkdir(exist_ok=True)
             self._place(mark, json.dumps({"format": FORMAT}).encode())
         except OSError as error:
@@ -66,21 +73,21 @@ class Store:
     # Units
 
     def has(self, key: str) -> bool:
-        """Whether the unit is committed."""
-        return self._unit(key).is_file()
+        """Whether the unit is committed, and whole."""
+        return self._content(key) is not None
 
     def commit(self, key: str, rows: Sequence[ScoreRow], about: Mapping[str, Any]) -> None:
         """Keep the rows of a unit, with plain data about it. Raises :class:`StoreFull` where they do not fit."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        table = to_table(rows).replace_schema_metadata({"fringe": json.dumps(about)})
+        table = to_table(rows).replace_schema_metadata({"fringe": json.dumps(about), "seal": BLANK.decode()})
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd")
-        self._place(self._unit(key), sink.getvalue().to_pybytes())
+        self._place(self._unit(key), _sealed(sink.getvalue().to_pybytes()))
 
     def units(self) -> list[str]:
-        """Every committed unit."""
+        """Every committed unit, damaged ones among them."""
         return sorted(path.stem for path in (self.root / UNITS).glob("*.parquet") if not _is_partial(path.name))
 
     def read(self, key: str) -> tuple[list[ScoreRow], dict[str, Any]] | None:
@@ -88,23 +95,23 @@ class Store:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        try:
-            table = pq.read_table(self._unit(key))
-            about: dict[str, Any] = json.loads((table.schema.metadata or {})[b"fringe"])
-            return from_table(table), about
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OSError, KeyError, ValueError, TypeError):
+        content = self._content(key)
+        if content is None:
             return None
+        table = pq.read_table(pa.BufferReader(content))
+        about: dict[str, Any] = json.loads(table.schema.metadata[b"fringe"])
+        return from_table(table), about
 
     def about(self) -> dict[str, dict[str, Any]]:
-        """The data about every unit that can be read, without its rows: from the file's last bytes, so that a torn file
-        is not among them."""
+        """The data about every unit that is whole, without its rows."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         found: dict[str, dict[str, Any]] = {}
         for key in self.units():
-            with contextlib.suppress(pa.ArrowInvalid, OSError, KeyError, ValueError, TypeError):
-                found[key] = json.loads((pq.read_schema(self._unit(key)).metadata or {})[b"fringe"])
+            content = self._content(key)
+            if content is not None:
+                found[key] = json.loads(pq.read_schema(pa.BufferReader(content)).metadata[b"fringe"])
         return found
 
     # Maps
@@ -138,7 +145,9 @@ class Store:
         found: dict[str, dict[str, Any]] = {}
         for path in sorted((self.root / folder).glob("*.json")):
             with contextlib.suppress(ValueError, OSError):
-                found[path.stem] = json.loads(path.read_text(encoding="utf-8"))
+                record = json.loads(path.read_text(encoding="utf-8"))
+                if isinstance(record, dict):
+                    found[path.stem] = record
         return found
 
     def forget_crash(self, key: str) -> None:
@@ -178,6 +187,14 @@ class Store:
     def _unit(self, key: str) -> Path:
         return self.root / UNITS / f"{key}.parquet"
 
+    def _content(self, key: str) -> bytes | None:
+        """The bytes of a unit's file; None where it is not there or not whole."""
+        try:
+            content = self._unit(key).read_bytes()
+        except OSError:
+            return None
+        return content if _is_whole(content) else None
+
     def _place(self, path: Path, content: bytes) -> None:
         partial = path.with_name(f".partial-{_host()}-{os.getpid()}~{path.name}")
         try:
@@ -187,13 +204,27 @@ class Store:
                 os.fsync(file.fileno())
             os.replace(partial, path)
             _sync_folder(path.parent)
-        except OSError as error:
+        except BaseException as error:  # an interrupt, too, leaves nothing behind
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
-            raise _explained(error, self.root, len(content)) from error
+            if isinstance(error, OSError):
+                raise _explained(error, self.root, len(content)) from error
+            raise
 
 
-def _explained(error: OSError, root: Path, needed: int = 0) -> Exception:
+def _sealed(content: bytes) -> bytes:
+    """A file's bytes with the SHA-256 of themselves at the last place that was left blank for it."""
+    before, _, after = content.rpartition(BLANK)
+    return before + SEAL + hashlib.sha256(content).hexdigest().encode() + after
+
+
+def _is_whole(content: bytes) -> bool:
+    """Whether the bytes are those that were sealed. Parquet alone has no digest over all of a file, and zstd none."""
+    at = content.rfind(SEAL)
+    return at >= 0 and _sealed(content[:at] + BLANK + content[at + len(BLANK) :]) == content
+
+
+def _explained(error: OSError, root: Path, needed: int = 0) -> FringeError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         room = f"{needed} bytes are needed; " if needed else ""
         return StoreFull(
@@ -202,7 +233,10 @@ def _explained(error: OSError, root: Path, needed: int = 0) -> Exception:
         )
     if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
         return InputError(f"--out: {str(root)!r} cannot be written ({error.strerror})")
-    return error
+    return FringeError(
+        f"{str(root)!r}: a result cannot be written ({error.strerror or error}); nothing that was computed before is "
+        "lost"
+    )
 
 
 def _sync_folder(folder: Path) -> None:

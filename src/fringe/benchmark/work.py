@@ -92,6 +92,15 @@ class Worker:
                 maps |= dict(zip(group.images, row.maps, strict=True))
         return Done(rows, maps)
 
+    def subject(self, model: str, images: Sequence[str]) -> Subject:
+        """The images (digests, all of one size) of a model, ready to be explained. Raises FringeError where one cannot
+        be."""
+        groups, broken = self._images(self._open(model), images)
+        if broken or len(groups) != 1:
+            reason = broken[0].error if broken else "they are of several sizes"
+            raise FringeError(f"images: {reason}")
+        return groups[0].subject
+
     def _explain(self, bench: _Bench, unit: Unit, group: _Group) -> Row:
         plan = self._resolved.plan
         arm = next(arm for arm in plan.arms if arm.label == unit.model)

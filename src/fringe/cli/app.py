@@ -4,9 +4,11 @@ from typing import Annotated
 
 import typer
 
+from fringe.cli.benchmark import benchmark, report, status
 from fringe.cli.compare import compare
 from fringe.cli.explain import explain
 from fringe.cli.listings import methods, metrics, models, presets
+from fringe.cli.studies import ablate, diagnose, reproduce, runtime, sweep, tune
 
 app = typer.Typer(
     name="fringe",
@@ -18,6 +20,15 @@ app = typer.Typer(
 )
 app.command()(explain)
 app.command()(compare)
+app.command()(benchmark)
+app.command()(status)
+app.command()(report)
+app.command()(ablate)
+app.command()(diagnose)
+app.command()(tune)
+app.command()(sweep)
+app.command()(runtime)
+app.command()(reproduce)
 app.command()(methods)
 app.command()(metrics)
 app.command()(presets)

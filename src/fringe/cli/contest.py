@@ -26,19 +26,19 @@ class Contest:
 
 def read_contest(options: CompareOptions) -> Contest:
     """Raises InputError on a name, label, key or value that cannot be meant."""
-    methods = {label: named_method(text) for label, text in _labelled(options.methods)}
+    methods = {label: named_method(text) for label, text in labelled(_names("--methods", options.methods))}
     metrics = {name: resolve_metric(name) for name in _names("--metrics", options.metrics)}
-    settings = _by_owner(options.settings, [*methods, *metrics])
+    settings = by_owner(options.settings, [*methods, *metrics])
     return Contest(
         {label: assign(method, settings.get(label, ())) for label, method in methods.items()},
         [assign(metric, settings[name]) if name in settings else name for name, metric in metrics.items()],
     )
 
 
-def _labelled(text: str) -> list[tuple[str, str]]:
+def labelled(names: Sequence[str]) -> list[tuple[str, str]]:
     """``ig`` and ``black=ig:paper`` as pairs of a label and a method's text."""
     pairs: list[tuple[str, str]] = []
-    for name in _names("--methods", text):
+    for name in names:
         label, equals, method = (part.strip() for part in name.partition("="))
         pairs.append((label, method if equals else label))
     _refuse_twice("--methods", [label for label, _ in pairs])
@@ -60,7 +60,7 @@ def _refuse_twice(option: str, names: Sequence[str]) -> None:
         raise InputError(f"{option}: {', '.join(twice)} given twice{how}")
 
 
-def _by_owner(settings: Sequence[str], owners: Sequence[str]) -> dict[str, list[str]]:
+def by_owner(settings: Sequence[str], owners: Sequence[str]) -> dict[str, list[str]]:
     """``LABEL.KEY=VALUE`` texts as lists of ``KEY=VALUE`` by label."""
     found: dict[str, list[str]] = {}
     for text in settings:

@@ -18,6 +18,7 @@ class Exit(IntEnum):
     NOTHING_DONE = 1
     USAGE = 2
     SOME_FAILED = 3
+    RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: the same command goes on where this one stopped
     INTERRUPTED = 130
 
 

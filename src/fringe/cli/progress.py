@@ -42,3 +42,35 @@ class Watch:
 
     def finished(self, images: int) -> None:
         self._bars.advance(self._images, images)
+
+
+class Units:
+    """One bar on standard error: maps that are missing, and which is in work. Nothing where no terminal is."""
+
+    def __init__(self, name: str, *, quiet: bool):
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=32),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        hidden = quiet or not sys.stderr.isatty()
+        self._bars = Progress(*columns, console=Console(stderr=True), transient=True, disable=hidden)
+        self._task = self._bars.add_task(name, total=None)
+
+    def __enter__(self) -> "Units":
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def begin(self, maps: int) -> None:
+        self._bars.update(self._task, total=maps)
+
+    def advance(self, maps: int, what: str) -> None:
+        self._bars.update(self._task, advance=maps, description=what)

@@ -39,6 +39,11 @@ def assign(base: Configured, texts: Iterable[str]) -> Configured:
     return dataclasses.replace(cast(Any, base), **changes)
 
 
+def read_value(base: Attributor | Metric, key: str, text: str) -> Any:
+    """The value that ``text`` is for a setting of ``base``. Raises InputError on what cannot be meant."""
+    return _assignment(base, f"{key}={text}")[1]
+
+
 def field_of(kind: type) -> dict[str, "dataclasses.Field[Any]"]:
     """The fields of a method's or metric's dataclass by name."""
     return {field.name: field for field in dataclasses.fields(kind)}

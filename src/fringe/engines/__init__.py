@@ -9,3 +9,5 @@ from fringe.engines.run import Finished as Finished
 from fringe.engines.run import How as How
 from fringe.engines.run import Progress as Progress
 from fringe.engines.run import run_plan as run_plan
+from fringe.engines.run import Interrupted as Interrupted
+from fringe.engines.run import interruptible as interruptible

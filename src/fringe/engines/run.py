@@ -1,6 +1,7 @@
 """A plan from a record to results in a folder, as far as it gets."""
 
 import contextlib
+import json
 import signal
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -9,13 +10,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-from fringe._errors import FringeError, InputError
+from fringe._errors import InputError
 from fringe.benchmark.coverage import present
 from fringe.benchmark.keys import changes
 from fringe.benchmark.manifest import Resolved, resolve
 from fringe.benchmark.plan import Plan
 from fringe.benchmark.store import CRASHES, PLANS, Store, StoreFull
-from fringe.benchmark.units import Unit, missing_units
+from fringe.benchmark.units import Unit, missing_units, wanted
 from fringe.engines.base import Account, Job, Report
 from fringe.engines.here import run_here
 from fringe.engines.processes import run_processes
@@ -45,17 +46,20 @@ class Progress:
 
 @dataclass(frozen=True)
 class Finished:
-    """How a run ended: ``stopped`` says why it did so early, None where all that could be done is done."""
+    """How a run ended: ``stopped`` says why it did so early, None where all that could be done is done.
+    ``failed_before`` counts the plan's scores that came to nothing in an earlier run and were not tried again."""
 
     resolved: Resolved
     account: Account
     stopped: str | None = None
     set_aside: tuple[Mapping[str, Any], ...] = field(default=())
+    failed_before: int = 0
 
     @property
     def partial(self) -> bool:
         """Whether some image has no score, or a drawn image could not be read."""
-        return bool(self.account.failed or self.set_aside or self.resolved.manifest.missing)
+        manifest = self.resolved.manifest
+        return bool(self.account.failed or self.failed_before or self.set_aside or manifest.missing)
 
 
 def run_plan(plan: Plan, root: Path, how: How, progress: Progress | None = None) -> Finished:
@@ -65,32 +69,33 @@ def run_plan(plan: Plan, root: Path, how: How, progress: Progress | None = None)
     store = Store(root)
     resolved = resolve(plan)
     _admit(store, resolved, amend=how.amend)
-    store.write_record(PLANS, plan.name, resolved.manifest.record())
-    store.sweep()
-    units, aside = _to_do(store, resolved, retry=how.retry)
-    told.began(resolved, units)
-    job = Job(resolved, store, how.device, how.batch_size, how.save_maps)
-    account, stopped = Account(), None
+    account, stopped, aside, failed_before = Account(), None, (), 0
     try:
+        store.sweep()
+        store.write_record(PLANS, plan.name, resolved.manifest.record())
+        units, aside, failed_before = _to_do(store, resolved, retry=how.retry)
+        told.began(resolved, units)
+        job = Job(resolved, store, how.device, how.batch_size, how.save_maps)
         with interruptible():
             if how.workers:
                 run_processes(job, units, account, told.ended, workers=how.workers, timeout=how.timeout)
             else:
                 run_here(job, units, account, told.ended)
-    except Interrupted as error:
+    except (Interrupted, StoreFull) as error:
         stopped = str(error)
-    except StoreFull as error:
-        stopped = str(error)
-    return Finished(resolved, account, stopped, aside)
+    return Finished(resolved, account, stopped, aside, failed_before)
 
 
-def _to_do(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Unit], tuple[Mapping[str, Any], ...]]:
-    """The missing units, and what is known of those that were set aside because they end their process."""
-    have = present(store, failures=not retry)
-    units = missing_units(resolved.manifest, have, resolved.plan.shard, again=retry)
+def _to_do(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Unit], tuple[Mapping[str, Any], ...], int]:
+    """The missing units, what is known of those that were set aside because they end their process, and how many scores
+    failed before and are left at that."""
+    manifest, scored = resolved.manifest, present(store, failures=False)
+    have = scored if retry else present(store)
+    units = missing_units(manifest, have, resolved.plan.shard, again=retry)
     crashes = {} if retry else store.records(CRASHES)
     aside = tuple(crashes[unit.key] for unit in units if unit.key in crashes)
-    return [unit for unit in units if unit.key not in crashes], aside
+    failed_before = sum(key in have and key not in scored for *_, key in wanted(manifest))
+    return [unit for unit in units if unit.key not in crashes], aside, failed_before
 
 
 def _admit(store: Store, resolved: Resolved, *, amend: bool) -> None:
@@ -99,8 +104,8 @@ def _admit(store: Store, resolved: Resolved, *, amend: bool) -> None:
     old = store.records(PLANS).get(plan.name)
     if old is None or amend:
         return
-    new = resolved.manifest.record()["plan"]
-    lines = [line for line in changes(old["plan"], new) if not _grows(line, old["plan"], new)]
+    new: dict[str, Any] = json.loads(json.dumps(resolved.manifest.record()["plan"]))
+    lines = changes(old["plan"], _without_growth(old["plan"], new))
     if lines:
         raise InputError(
             f"--out: {str(store.root)!r} holds a {plan.name} with other settings ({'; '.join(lines)}); name another "
@@ -108,24 +113,37 @@ def _admit(store: Store, resolved: Resolved, *, amend: bool) -> None:
         )
 
 
-_GROWING = ("models.", "methods.", "metrics.", "preprocessing.", "limits.")
+def _without_growth(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """``new`` without what only adds to ``old``: more images, other models, methods and metrics."""
+
+    def known(part: str) -> dict[str, Any]:
+        return {name: value for name, value in new[part].items() if name in old[part]}
+
+    methods = {
+        model: {name: method for name, method in found.items() if name in old["methods"][model]}
+        for model, found in new["methods"].items()
+        if model in old["methods"]
+    }
+    limits: dict[str, int] = {}
+    for metric in old["metrics"]:
+        limiting = (old if _limit(new, metric) >= _limit(old, metric) else new)["limits"]
+        limits |= {metric: limiting[metric]} if metric in limiting else {}
+    shared = {part: known(part) for part in ("models", "preprocessing", "metrics")}
+    return {**new, **shared, "methods": methods, "limits": limits, "n": min(old["n"], new["n"])}
 
 
-def _grows(line: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether a difference only adds: more images, another model, method or metric."""
-    place, _, change = line.partition(": ")
-    if place == "n":
-        return new["n"] > old["n"]
-    return place.startswith(_GROWING) and change.startswith("absent, now")
+def _limit(plan: Mapping[str, Any], metric: str) -> int:
+    return min(plan["limits"].get(metric, plan["n"]), plan["n"])
 
 
-class Interrupted(FringeError):
-    """A signal asked the run to end."""
+class Interrupted(BaseException):
+    """A signal asked the run to end. No error, so that no handler of errors takes it for a failure of the unit in
+    hand."""
 
 
 @contextlib.contextmanager
 def interruptible() -> Generator[None]:
-    """SIGINT and SIGTERM raise :class:`Interrupted` here, once. Elsewhere than in the main thread nothing changes."""
+    """SIGINT and SIGTERM raise :class:`Interrupted` here. Elsewhere than in the main thread nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

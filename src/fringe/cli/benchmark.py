@@ -1,0 +1,73 @@
+"""``fringe benchmark``, ``status`` and ``report``: their options. What they do is imported when they are called."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fringe.cli import flags
+from fringe.cli.plan_flags import HowOptions, how_options, plan_options
+from fringe.cli.plan_options import PlanOptions
+from fringe.cli.problems import reported
+from fringe.cli.takes import takes
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
+PlanName = Annotated[str | None, typer.Option("--plan", metavar="NAME", help="Which plan of the folder; else all.")]
+Reference = Annotated[
+    str | None, typer.Option(metavar="METHOD", help="Whom the others are compared with; else fringe, or the first.")
+]
+Partial = Annotated[bool, typer.Option("--allow-partial", help="Report though some images are not computed.")]
+
+
+@takes(plan=plan_options, how=how_options)
+def benchmark(
+    plan: PlanOptions,
+    how: HowOptions,
+    report: Annotated[bool, typer.Option("--report/--no-report", help="Write the report at the end.")] = True,
+    reference: Reference = None,
+) -> None:
+    """Score methods on many images: resumable, with intervals. The same command goes on where it stopped.
+
+    Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some images failed, 75 stopped early (run it again).
+    """
+    with reported():
+        from fringe.cli.benchmark_run import run_benchmark
+
+        code = run_benchmark(plan, how, report=report, reference=reference)
+    raise typer.Exit(code)
+
+
+def status(run: RunFolder, as_json: flags.AsJson = False) -> None:
+    """Show what of a run is there, what failed and why, and what in its folder fits no more."""
+    with reported():
+        from fringe.cli.status_run import run_status
+
+        code = run_status(run, as_json=as_json)
+    raise typer.Exit(code)
+
+
+def report(
+    run: RunFolder,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where to; else RUN/report.")] = None,
+    plan: PlanName = None,
+    reference: Reference = None,
+    allow_partial: Partial = False,
+    grid: Annotated[bool, typer.Option("--grid/--no-grid", help="Draw maps of picked images.")] = True,
+    device: flags.Device = "auto",
+    batch_size: flags.BatchSize = "auto",
+) -> None:
+    """Write tables (Markdown, LaTeX, CSV) and one HTML page from the scores of a run."""
+    with reported():
+        from fringe.cli.report_run import run_report
+
+        code = run_report(
+            run,
+            out,
+            plan=plan,
+            reference=reference,
+            allow_partial=allow_partial,
+            grid=grid,
+            device=device,
+            batch_size=batch_size,
+        )
+    raise typer.Exit(code)

@@ -1,0 +1,24 @@
+"""One run of ``fringe benchmark``, from what was typed to an exit code."""
+
+import typer
+
+from fringe.cli.folder import to_json
+from fringe.cli.plan_flags import HowOptions
+from fringe.cli.plan_options import PlanOptions
+from fringe.cli.plan_run import account_of, run_plans
+from fringe.cli.planning import Defaults, read_plan
+from fringe.cli.problems import Exit
+
+
+def run_benchmark(options: PlanOptions, how: HowOptions, *, report: bool, reference: str | None) -> Exit:
+    """Compute what is missing, then report. Raises FringeError on options that cannot be meant."""
+    plan = read_plan(options, Defaults("benchmark"))
+    went = run_plans([plan], how)
+    written: list[str] = []
+    if report and went.code in (Exit.DONE, Exit.SOME_FAILED):
+        from fringe.cli.report_run import report_plan  # draws, which takes a second to load
+
+        written = report_plan(how, plan.name, reference=reference)
+    if how.json:
+        typer.echo(to_json({**account_of(went.finished[0]), "report": written}), nl=False)
+    return went.code

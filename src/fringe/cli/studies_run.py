@@ -1,0 +1,108 @@
+"""The studies of the paper but for the search and the whole, from what was typed to an exit code."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import typer
+
+from fringe._errors import InputError
+from fringe.benchmark import Plan, Store, read_results
+from fringe.benchmark.manifest import Resolved, resolve
+from fringe.benchmark.plan import Arm
+from fringe.cli.folder import to_json
+from fringe.cli.plan_flags import HowOptions
+from fringe.cli.plan_options import PlanOptions
+from fringe.cli.plan_run import Went, account_of, device_of, run_plans
+from fringe.cli.planning import Defaults, read_plan
+from fringe.cli.problems import Exit
+from fringe.cli.report_run import report_plan
+from fringe.cli.settings import read_value
+from fringe.engines import interruptible
+from fringe.studies import ablation, cap_study, draw_cap, draw_sweep, draw_trajectories, sweep_plan
+from fringe.studies.plans import first
+from fringe.studies.runtime import measure, record, slowdowns
+
+FRINGE = ("fringe",)
+Draw = Callable[[Resolved, Path], Sequence[Path]]
+
+
+def run_ablate(options: PlanOptions, how: HowOptions, *, figures: int, report: bool) -> Exit:
+    plan = ablation(read_plan(options, Defaults("ablation", methods=FRINGE)))
+    went = run_plans([plan], how)
+    return finish(went, how, report=report, draw=lambda resolved, out: draw_trajectories(resolved, figures, out))
+
+
+def run_diagnose(options: PlanOptions, how: HowOptions, *, figures: int, report: bool) -> Exit:
+    plan = cap_study(read_plan(options, Defaults("cap", methods=FRINGE)))
+    went = run_plans([plan], how)
+    return finish(went, how, report=report, draw=lambda resolved, out: draw_cap(resolved, figures, out))
+
+
+def run_sweep(options: PlanOptions, how: HowOptions, *, factors: Sequence[str]) -> Exit:
+    base = read_plan(options, Defaults("sweep", methods=FRINGE))
+    grid = _factors(base.arms[0], factors)
+    went = run_plans([sweep_plan(base, grid)], how)
+    if went.code not in (Exit.DONE, Exit.SOME_FAILED):
+        return went.code
+    results = read_results(Store(how.out, create=False), "sweep")
+    paths = draw_sweep(base, results, grid, how.out / "report" / "sweep")
+    return tell(went, how, paths)
+
+
+def run_runtime(options: PlanOptions, how: HowOptions) -> Exit:
+    plan = replace(read_plan(options, Defaults("runtime", methods=("fringe", "ig"), n=16)), controls=False)
+    return time_plan(plan, how)
+
+
+def time_plan(plan: Plan, how: HowOptions) -> Exit:
+    """Time a plan's methods and keep the account beside the other reports."""
+    Store(how.out)
+    with interruptible():
+        timings = measure(resolve(plan), device=device_of(how.device))
+    path = how.out / "report" / "runtime" / "runtime.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record(timings), indent=1), encoding="utf-8")
+    if how.json:
+        typer.echo(to_json({"timings": record(timings)}), nl=False)
+        return Exit.DONE
+    for t in timings:
+        passes = f"{t.forward:.0f} F + {t.jvp:.0f} JVP + {t.vjp:.0f} VJP"
+        typer.echo(f"{t.model} {t.method} {t.mode}: {t.seconds:.3f} s an image of {t.n}, {passes}; {t.device}")
+    for (model, mode), ratio in slowdowns(timings, "fringe", "ig").items():
+        typer.echo(f"{model} {mode}: fringe takes {ratio:.1f} times as long as ig")
+    typer.echo(f"account: {path}")
+    return Exit.DONE
+
+
+def finish(went: Went, how: HowOptions, *, report: bool, draw: Draw) -> Exit:
+    """Report and draw what was computed."""
+    if went.code not in (Exit.DONE, Exit.SOME_FAILED):
+        return went.code
+    resolved = went.finished[0].resolved
+    paths = report_plan(how, resolved.plan.name, reference=None) if report else []
+    return tell(went, how, [*paths, *map(str, draw(resolved, how.out / "report" / resolved.plan.name))])
+
+
+def tell(went: Went, how: HowOptions, paths: Sequence[Path | str]) -> Exit:
+    """Say what was written."""
+    if how.json:
+        typer.echo(to_json({**account_of(went.finished[0]), "report": [str(path) for path in paths]}), nl=False)
+    else:
+        for path in paths:
+            if str(path).endswith(".png"):
+                typer.echo(f"figure: {path}")
+    return went.code
+
+
+def _factors(arm: Arm, texts: Sequence[str]) -> dict[str, list[float]] | None:
+    """``tau=1e-3,1e-2`` texts; None where there is none."""
+    found: dict[str, list[float]] = {}
+    for text in texts:
+        key, equals, values = (part.strip() for part in text.partition("="))
+        if not equals or not values:
+            raise InputError(f"--factor: got {text!r}, expected KEY=VALUE,VALUE,..., such as tau=1e-3,1e-2")
+        field = "gamma_step" if key == "gamma" else key
+        found[key] = [read_value(first(arm), field, value) for value in values.split(",")]
+    return found or None

@@ -1,0 +1,70 @@
+"""One run of ``fringe tune``, from what was typed to a preset file."""
+
+from collections.abc import Sequence
+
+import typer
+
+from fringe._errors import InputError
+from fringe.cli.folder import to_json
+from fringe.cli.plan_flags import HowOptions
+from fringe.cli.plan_options import PlanOptions
+from fringe.cli.plan_run import read_how
+from fringe.cli.planning import Defaults, read_plan
+from fringe.cli.problems import Exit, complain
+from fringe.cli.progress import Units
+from fringe.engines import Interrupted, interruptible
+from fringe.studies.plans import first
+from fringe.studies.tuning import Search, search, tuning_plan
+from fringe.tuning import SearchSpace, paper_space, space_of
+from fringe.tuning.study import Trial
+
+
+def run_tune(options: PlanOptions, how: HowOptions, *, trials: int, ranges: Sequence[str], smoothing: bool) -> Exit:
+    """Search, and write the best setting. Raises FringeError on options that cannot be meant."""
+    plan = read_plan(options, Defaults("tune", methods=("fringe",), n=256))
+    tuning_plan(plan)
+    method = first(plan.arms[0])
+    wanted = Search(_space(method.name, type(method), ranges, smoothing=smoothing), trials)
+    with Units("trials", quiet=how.json) as bar, interruptible():
+        bar.begin(trials)
+
+        def watch(trial: Trial, done: int, planned: int) -> None:
+            bar.advance(1, f"trial {trial.number}")
+            if not how.json:
+                settings = ", ".join(
+                    f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in trial.settings.items()
+                )
+                typer.echo(f"trial {trial.number}: {trial.problem or f'{trial.value:.4f}'} ({settings})")
+
+        try:
+            found = search(plan, how.out, read_how(how), wanted, watch)
+        except Interrupted as error:
+            complain(f"{error}; the trials so far are in {how.out}: run the same command again to go on")
+            return Exit.RESUMABLE
+    tuned = found.tuned
+    start = next((trial.value for trial in tuned.trials if trial.number == 0), None)
+    if how.json:
+        known = {"preset": str(found.path), "objective": tuned.value, "start": start, "trials": len(tuned.trials)}
+        typer.echo(to_json({**known, "settings": tuned.best.record()}), nl=False)
+    else:
+        typer.echo(f"best of {len(tuned.trials)} trials: {tuned.value:.4f} (the setting it began with: {start:.4f})")
+        typer.echo(f"preset: {found.path}; use it with --preset {found.path}")
+    return Exit.DONE
+
+
+def _space(name: str, kind: type, texts: Sequence[str], *, smoothing: bool) -> SearchSpace:
+    """The settings named by ``KEY`` or ``KEY=LOW,HIGH`` texts; else the paper's for fringe, all others' whole."""
+    if not texts:
+        return paper_space(smoothing=smoothing) if name == "fringe" else space_of(kind)
+    names: list[str] = []
+    ranges: dict[str, tuple[float, float]] = {}
+    for text in texts:
+        key, equals, bounds = (part.strip() for part in text.partition("="))
+        names.append(key)
+        if equals:
+            try:
+                low, high = (float(bound) for bound in bounds.split(","))
+            except ValueError:
+                raise InputError(f"--search: got {text!r}, expected KEY or KEY=LOW,HIGH") from None
+            ranges[key] = (low, high)
+    return space_of(kind, names, ranges)

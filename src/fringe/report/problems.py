@@ -1,0 +1,75 @@
+"""The part of a report that says what is missing, what failed, and what came with a flag."""
+
+from collections.abc import Sequence
+
+from fringe.benchmark import Results, Store
+from fringe.report.account import failures, set_aside, verdicts
+from fringe.report.content import Part, Plain, Section
+from fringe.report.tables import Table
+
+
+def problems(results: Results, tables: Sequence[Table], store: Store) -> Part:
+    """What is missing, what failed and why, verdicts of the methods about their own maps, and flags of the metrics."""
+    sections = [
+        Section("Not computed", lines=_missing(results, store) or ("Every image of the plan was computed.",)),
+        _failures(results),
+        Section("Not defined", lines=_undefined(tables) or ("Every sound map has a score under every metric.",)),
+        *(
+            Section(f"Verdicts on {model}", plain=found)
+            for model in results.models
+            if (found := _verdicts(results, model))
+        ),
+        *(Section(f"Flags on {t.model}", plain=found) for t in tables if (found := _flags(t))),
+    ]
+    return Part("Missing, failures and flags", tuple(sections))
+
+
+def _missing(results: Results, store: Store) -> tuple[str, ...]:
+    aside = [
+        f"set aside: {one.model}, {one.method}, {one.images} images: {one.reason}" for one in set_aside(store, results)
+    ]
+    unread = [f"drawn and not read: {reason}" for reason in results.manifest.missing]
+    return (*results.holes(), *aside, *unread)
+
+
+def _failures(results: Results) -> Section:
+    found = failures(results)
+    if not found:
+        return Section("Failed", lines=("No method failed on an image.",))
+    rows = tuple((one.model, one.method, str(one.images), one.reason) for one in found)
+    return Section(
+        "Failed",
+        plain=Plain("Images without a sound map", ("model", "method", "images", "reason"), rows, frozenset({2})),
+    )
+
+
+def _undefined(tables: Sequence[Table]) -> tuple[str, ...]:
+    return tuple(
+        f"{table.model}, {row.method}, {column.title}: not defined on {cell.undefined} of {cell.wanted} images"
+        for table in tables
+        for row in table.rows
+        for column, cell in zip(table.columns, row.cells, strict=True)
+        if cell.undefined
+    )
+
+
+def _verdicts(results: Results, model: str) -> Plain | None:
+    found = verdicts(results, model)
+    names = sorted({name for counts in found.values() for name in counts}, key=lambda name: (name != "ok", name))
+    rows = tuple((method, *(str(counts.get(name, 0)) for name in names)) for method, counts in found.items())
+    return (
+        Plain(f"Verdicts on {model}, images", ("method", *names), rows, frozenset(range(1, len(names) + 1)))
+        if rows
+        else None
+    )
+
+
+def _flags(table: Table) -> Plain | None:
+    names = sorted(table.flags(controls=False) | table.flags(controls=True))
+    places = {column.title: place for place, column in enumerate(table.columns)}
+    rows = tuple(
+        (flag, title, *(str(row.cells[places[title]].flags.get(flag, 0)) for row in table.rows))
+        for flag, title in names
+    )
+    head = ("flag", "metric", *(row.method for row in table.rows))
+    return Plain(f"Flagged scores on {table.model}", head, rows, frozenset(range(2, len(head)))) if rows else None

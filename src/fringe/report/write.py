@@ -1,0 +1,112 @@
+"""A report of a run, from its folder to files."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Literal
+
+from fringe._errors import InputError
+from fringe.benchmark import Results, Store, read_results
+from fringe.benchmark.manifest import Resolved
+from fringe.report.compose import Scene, compose
+from fringe.report.csvs import scores_csv, summary_csv
+from fringe.report.grid import Bench
+from fringe.report.latex import latex_document
+from fringe.report.markdown import markdown_report
+from fringe.report.page import html_page
+from fringe.report.replan import reopen
+from fringe.report.tables import build_table
+
+SHOWN = 5
+"""Holes that a refusal lists."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """The files of a report, its ``page`` first."""
+
+    paths: tuple[Path, ...]
+
+    @property
+    def page(self) -> Path:
+        return self.paths[0]
+
+
+def write_report(
+    store: Store,
+    out: Path | None = None,
+    *,
+    plan: str | None = None,
+    reference: str | None = None,
+    allow_partial: bool = False,
+    grid: bool = True,
+    batch_size: int | Literal["auto"] = "auto",
+    device: str = "cpu",
+    resolve: Callable[[], Resolved] | None = None,
+    commands: Sequence[str] = (),
+) -> Written:
+    """Write ``report.html``, ``report.md``, ``tables.tex``, ``scores.csv``, ``summary.csv`` and ``figures/*.png`` of one
+    plan of a run into ``out`` (default: ``report`` in the run's folder). Each file is there whole or not at all.
+
+    ``plan`` may be left out where there is only one. ``reference`` is the method that the others are compared with.
+    With ``grid``, maps that the run did not keep are made again on ``device``: from the plan that ``resolve`` gives, or
+    from the run's own record, which does not run code that came with a model. ``commands`` tell how the run was made.
+
+    Raises InputError for a plan or reference that is not there, for a folder that cannot be written, and, unless
+    ``allow_partial``, where images are not computed; those that failed are stated and do not count as such.
+    """
+    results = read_results(store, plan)
+    _refuse_holes(results, allow_partial=allow_partial)
+    tables = tuple(build_table(results, model, reference) for model in results.models)
+    bench = Bench(store, _opener(results, resolve), device, batch_size) if grid else None
+    content = compose(Scene(store, results, tables, bench), commands)
+    return _place(
+        out or store.root / "report",
+        {
+            "report.html": html_page(content).encode(),
+            "report.md": markdown_report(content).encode(),
+            "tables.tex": latex_document(tables).encode(),
+            "scores.csv": scores_csv(results).encode(),
+            "summary.csv": summary_csv(tables).encode(),
+            **{f"figures/{picture.name}.png": picture.png for picture in content.pictures},
+        },
+    )
+
+
+def _refuse_holes(results: Results, *, allow_partial: bool) -> None:
+    holes = results.holes()
+    if all(row is None for cell in results.cells.values() for row in cell.rows):
+        raise InputError(f"run: nothing of the plan {results.manifest.name} is computed yet; run it first")
+    if holes and not allow_partial:
+        more = f"; and {len(holes) - SHOWN} cells more" if len(holes) > SHOWN else ""
+        raise InputError(
+            f"run: the plan {results.manifest.name} is incomplete ({'; '.join(holes[:SHOWN])}{more}); run the same command "
+            "again to compute the rest, or pass --allow-partial for a report that states what is missing"
+        )
+
+
+def _opener(results: Results, resolve: Callable[[], Resolved] | None) -> Callable[[str], Resolved]:
+    """From a model to a plan that can make its maps."""
+    if resolve is None:
+        return partial(reopen, results.manifest)
+    once = cache(resolve)
+    return lambda model: once()
+
+
+def _place(out: Path, files: Mapping[str, bytes]) -> Written:
+    """Write each file under a temporary name and rename it."""
+    paths = tuple(out / name for name in files)
+    try:
+        for path, content in zip(paths, files.values(), strict=True):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial_file = path.with_name(f".{path.name}.{os.getpid()}.partial")
+            try:
+                partial_file.write_bytes(content)
+                partial_file.replace(path)
+            finally:
+                partial_file.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"out: cannot write in {str(out)!r} ({error.strerror})") from error
+    return Written(paths)

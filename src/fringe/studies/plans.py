@@ -1,0 +1,78 @@
+"""A plan of methods turned into the plan of a study."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast, get_args
+
+from fringe._errors import InputError
+from fringe.attribution import Attributor, FRInGe, IntegratedGradients, preset_names
+from fringe.attribution.fringe import Variant
+from fringe.attribution.presets import table
+from fringe.benchmark import Arm, Plan
+from fringe.metrics import Metric, resolve_metric
+from fringe.tuning import one_at_a_time
+
+VARIANTS: tuple[Variant, ...] = get_args(Variant)
+"""Full FRInGe first, then the paper's two ablations of its table, then the three of its figures."""
+
+CAP = "cap"
+NO_CAP = "no_cap"
+"""FRInGe with the Euclidean bound of its steps, and without."""
+
+DIAGNOSTICS = ("completeness_residual", "endpoint_kl", "tracking_error_mean", "tracking_error_max")
+"""What the paper's study of the Euclidean cap reports (appendix "Quantitative Effect of the Euclidean Trust-Region
+Cap")."""
+
+OBJECTIVE = ("insertion", "deletion", "infidelity")
+"""What the paper's tuning objective is made of."""
+
+
+def ablation(plan: Plan) -> Plan:
+    """FRInGe with parts taken out, in place of the plan's methods. A model whose setting is the paper's gets the
+    variants that the paper tuned for it (its hyper-parameter table); any other its own setting, reduced."""
+    return _with_methods(plan, "ablation", lambda arm: {name: _variant(centre(arm), name) for name in VARIANTS})
+
+
+def cap_study(plan: Plan) -> Plan:
+    """FRInGe with and without the Euclidean cap, and IG, under the path diagnostics."""
+
+    def methods(arm: Arm) -> dict[str, Attributor]:
+        base = centre(arm)
+        if base.delta_euc is None:
+            raise InputError(f"methods: the setting of {arm.label} has no Euclidean cap to take off; set delta_euc")
+        return {CAP: base, NO_CAP: replace(base, delta_euc=None), "ig": IntegratedGradients()}
+
+    metrics = {name: resolve_metric(name) for name in DIAGNOSTICS}
+    return replace(_with_methods(plan, "cap", methods), metrics=metrics, limits={}, controls=False)
+
+
+def sweep_plan(plan: Plan, factors: Mapping[str, Sequence[Any]] | None) -> Plan:
+    """One factor at a time around each model's first method, under the metrics of the tuning objective."""
+    metrics = {name: plan.metrics.get(name, resolve_metric(name)) for name in OBJECTIVE}
+    found = _with_methods(plan, "sweep", lambda arm: one_at_a_time(first(arm), factors))
+    return replace(found, metrics=cast(Mapping[str, Metric], metrics), limits={}, controls=False)
+
+
+def first(arm: Arm) -> Attributor:
+    """The method that a sweep or a search varies."""
+    return next(iter(arm.methods.values()))
+
+
+def centre(arm: Arm) -> FRInGe:
+    """The FRInGe setting of a model. Raises InputError where its first method is another."""
+    method = first(arm)
+    if not isinstance(method, FRInGe):
+        raise InputError(f"methods: the study is of fringe, got {method.name!r} first for {arm.label}")
+    return method
+
+
+def _variant(base: FRInGe, name: Variant) -> FRInGe:
+    for model in preset_names():
+        if base == FRInGe.preset(model) and (model, name) in table():
+            return FRInGe.preset(model, cast(Any, name))
+    return base.variant(name)
+
+
+def _with_methods(plan: Plan, name: str, methods: Callable[[Arm], Mapping[str, Attributor]]) -> Plan:
+    arms = tuple(replace(arm, methods=methods(arm)) for arm in plan.arms)
+    return replace(plan, name=name, arms=arms)

@@ -1,0 +1,49 @@
+"""Which process works on a trial, and whether it still does."""
+
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+Fate = Literal["alive", "gone", "unknown"]
+
+
+def this_process() -> dict[str, Any]:
+    """Host, process id and start of this process. The start (in the clock ticks of Linux) tells it from a later process
+    of the same id; it is empty where the system does not say."""
+    return {"host": _host(), "pid": os.getpid(), "start": _start(os.getpid())}
+
+
+def fate(owner: Mapping[str, Any]) -> Fate:
+    """What became of a process as :func:`this_process` recorded it: ``unknown`` unless it ran on this host."""
+    if os.name != "posix" or owner["host"] != _host():  # elsewhere, signal 0 is no question
+        return "unknown"
+    try:
+        os.kill(owner["pid"], 0)
+    except ProcessLookupError:
+        return "gone"
+    except PermissionError:
+        pass  # it exists and belongs to another user
+    start = _start(owner["pid"])
+    if not start or not owner["start"]:
+        return "unknown"
+    return "alive" if start == owner["start"] else "gone"
+
+
+def _host() -> str:
+    """The host's name and the namespace of its process ids: containers may share the first."""
+    try:
+        return f"{socket.gethostname()} {os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return socket.gethostname()
+
+
+def _start(pid: int) -> str:
+    """When a process started; ``ended`` for one that only waits to be reaped (proc(5): fields 22 and 3 of stat)."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    fields = text.rpartition(")")[2].split()  # the name before it may hold spaces and brackets
+    return "ended" if fields[0] in "ZX" else fields[19]
