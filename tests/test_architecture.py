@@ -40,6 +40,7 @@ HEAVY = {  # package: the only rooms that may import it
     "yaml": {"cli"},
     "jinja2": {"report"},
     "captum": {"captum"},
+    "optuna": {"tuning"},
     "quantus": set(),  # the adapter speaks its language without it
 }
 LARGEST = 400
@@ -168,5 +169,18 @@ def test_importing_the_package_loads_nothing_heavy():
     code = "import sys, fringe; fringe.attribute; print(*sorted({m.split('.')[0] for m in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "torch" in loaded
-    heavy = {"matplotlib", "typer", "rich", "pydantic", "torchvision", "timm", "transformers", "captum", "sklearn", "pyarrow", "jinja2"}
+    heavy = {
+        "matplotlib",
+        "typer",
+        "rich",
+        "pydantic",
+        "torchvision",
+        "timm",
+        "transformers",
+        "captum",
+        "sklearn",
+        "pyarrow",
+        "optuna",
+        "jinja2",
+    }
     assert set(loaded).isdisjoint(heavy)

@@ -1,6 +1,5 @@
 """Every method of this library as an attribution of Captum's."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -66,8 +65,8 @@ class CaptumAttributor(GradientAttribution):
         return self._multiplies_by_inputs
 
     def has_convergence_delta(self) -> bool:
-        """True: the delta is asked of every method, and NaN says that one has no completeness identity."""
-        return True
+        """Whether the method's maps claim to add up; the delta of one that does not is NaN."""
+        return self._method.complete
 
     @_wrapped
     def attribute(
@@ -139,7 +138,7 @@ class CaptumAttributor(GradientAttribution):
     def _baseline(self, baselines: Baselines) -> float | Tensor | None:
         if baselines is None:
             return None
-        if "baseline" not in {f.name for f in dataclasses.fields(self._method)}:  # pyright: ignore[reportArgumentType]
+        if not self._method.begins_at_baseline:
             raise InputError(
                 f"baselines: the method {self._method.name!r} has no setting 'baseline', its paths begin elsewhere; "
                 "leave them out (reference images are given as space=InputSpace(references=...))"

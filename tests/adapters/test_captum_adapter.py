@@ -107,6 +107,7 @@ def test_it_is_an_attribution_of_captums():
     attributor = ours(smooth())
     assert isinstance(attributor, captum.attr.Attribution)
     assert attributor.has_convergence_delta()
+    assert not CaptumAttributor(smooth(), "smoothgrad").has_convergence_delta()
     assert attributor.multiplies_by_inputs
     assert not ours(smooth(), multiplies_by_inputs=False).multiplies_by_inputs
     with pytest.raises(NotImplementedError, match="attribute_future"):

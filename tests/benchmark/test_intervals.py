@@ -1,19 +1,21 @@
-"""Means and their bootstrap intervals, against resampling by hand."""
+"""Means and medians with their bootstrap intervals, against resampling by hand."""
 
 import math
 
 import numpy as np
 import pytest
 
-from fringe.benchmark import estimate
+import fringe
+from fringe._errors import InputError
+from fringe.benchmark import estimate, intervals
 
 SCORES = np.random.default_rng(5).normal(size=23)
 
 
-def by_hand(scores, seed):
+def by_hand(scores, seed, statistic=np.mean):
     chosen = np.random.default_rng(seed).integers(0, len(scores), (1000, len(scores)))
-    means = np.sort([np.mean([scores[i] for i in row]) for row in chosen])
-    return [means[int(p)] + (p - int(p)) * (means[int(p) + 1] - means[int(p)]) for p in (0.025 * 999, 0.975 * 999)]
+    found = np.sort([statistic([scores[i] for i in row]) for row in chosen])
+    return [found[int(p)] + (p - int(p)) * (found[int(p) + 1] - found[int(p)]) for p in (0.025 * 999, 0.975 * 999)]
 
 
 @pytest.mark.parametrize("seed", [0, 3])
@@ -21,6 +23,47 @@ def test_the_interval_is_the_percentile_bootstrap(seed):
     found = estimate(list(SCORES), seed)
     assert [found.low, found.high] == pytest.approx(by_hand(SCORES, seed), rel=1e-12)
     assert (found.mean, found.median, found.n) == (pytest.approx(SCORES.mean()), np.median(SCORES), 23)
+    assert found.value == found.mean
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_the_interval_of_a_median_resamples_the_median(seed):
+    found = estimate(SCORES, seed, summary="median")
+    assert [found.low, found.high] == pytest.approx(by_hand(SCORES, seed, np.median), rel=1e-12)
+    assert (found.summary, found.value) == ("median", np.median(SCORES))
+    assert (found.mean, found.half_iqr) == (estimate(SCORES).mean, estimate(SCORES).half_iqr)
+
+
+def test_half_the_distance_of_the_quartiles():
+    assert estimate([7.0, 1.0, 3.0, 5.0, 9.0]).half_iqr == 2.0  # quartiles 3 and 7
+    assert estimate([0.0, 1.0, 2.0, 4.0]).half_iqr == pytest.approx((2.5 - 0.75) / 2)
+    assert estimate(np.random.default_rng(0).normal(size=4000)).half_iqr == pytest.approx(0.67449, abs=0.04)
+
+
+@pytest.mark.parametrize("summary", ["mean", "median"])
+@pytest.mark.filterwarnings("error")
+def test_equal_scores_have_an_interval_of_no_width(summary):
+    found = estimate([0.1] * 7, summary=summary)  # whose rounded mean is another number
+    assert (found.mean, found.median, found.low, found.high, found.half_iqr) == (0.1, 0.1, 0.1, 0.1, 0.0)
+
+
+@pytest.mark.parametrize("summary", ["mean", "median"])
+def test_the_interval_does_not_depend_on_how_much_is_resampled_at_once(summary, monkeypatch):
+    whole = estimate(SCORES, summary=summary)
+    monkeypatch.setattr(intervals, "_AT_ONCE", 50)
+    assert estimate(SCORES, summary=summary) == whole
+
+
+def test_what_a_summary_is_and_what_a_column_is():
+    for scores in ([], [1.0, 2.0]):
+        with pytest.raises(InputError, match="summary: got 'mode', expected one of mean, median"):
+            estimate(scores, summary="mode")
+    with pytest.raises(InputError, match=r"scores: got \(2, 3\), expected one number an image"):
+        estimate(np.ones((2, 3)))
+
+
+def test_the_papers_choice_of_the_median():
+    assert {name for name, metric in fringe.METRICS.items() if metric.summary == "median"} == {"max_sensitivity"}
 
 
 def test_the_interval_has_the_width_of_the_central_limit():
@@ -45,8 +88,10 @@ def test_too_few_scores_have_no_interval():
     assert (one.mean, one.median, one.n) == (0.5, 0.5, 1)
     assert math.isnan(one.low)
     assert math.isnan(one.high)
-    assert none.n == 0
-    assert math.isnan(none.mean)
+    assert math.isnan(one.half_iqr)
+    assert (none.n, none.summary) == (0, "mean")
+    for value in (none.mean, none.median, none.low, none.high, none.half_iqr, none.value):
+        assert math.isnan(value)
 
 
 def test_the_global_generator_is_not_moved():

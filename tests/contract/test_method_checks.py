@@ -10,6 +10,7 @@ from fringe._errors import FringeError
 from fringe.checks import ATTRIBUTOR_CHECKS, CheckResult, ContractError, check_attributor
 
 FAULTS = {
+    broken.Boastful: {"completeness"},
     broken.Mutable: {"settings_frozen"},
     broken.Dumb: {"settings_explained"},
     broken.Unwritable: {"settings_recorded"},

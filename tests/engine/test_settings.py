@@ -115,3 +115,9 @@ def test_inputs_at_the_door():
         fringe.attribute(model, torch.randn(1, 1, 2, 2), bad_images="skip")
     with pytest.raises(fringe.InputError, match="did you mean 'fringe'"):
         fringe.attribute(model, torch.randn(1, 1, 2, 2), method="frnge")
+
+
+def test_a_baseline_for_a_method_without_one_is_refused():
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).requires_grad_(False)
+    with pytest.raises(fringe.InputError, match="baseline: the method 'fringe' does not begin at one"):
+        fringe.attribute(model, torch.ones(1, 1, 2, 2), baseline=0.0)

@@ -66,6 +66,10 @@ class AGI(Attributor):
         ids = range(0, count, max(count // self.classes, 1))
         return [c for c in ids if c != target] or [(target + 1) % count]
 
+    @property
+    def complete(self) -> bool:
+        return self.mode == "path"
+
     def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
         before, scored = passes_now(classifier), copy.copy(classifier)  # shares its session, batch size and counts
         scored.score_kind = self.score

@@ -59,7 +59,7 @@ def attribute(
         before = dataclasses.replace(classifier.passes)
         x = (inputs.clone() if inputs.is_inference() else inputs).detach()
         x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        given = _baseline(baseline, x)
+        given = _baseline(chosen, baseline, x)
         logits = classifier.logits(x)
         fault = _faults(x, logits)
         sound = [i for i, f in enumerate(fault) if f is None]
@@ -101,9 +101,11 @@ def _check_inputs(inputs: Tensor) -> None:
         )
 
 
-def _baseline(baseline: float | Tensor | None, x: Tensor) -> Tensor | None:
+def _baseline(method: Attributor, baseline: float | Tensor | None, x: Tensor) -> Tensor | None:
     if baseline is None:
         return None
+    if not method.begins_at_baseline:
+        raise InputError(f"baseline: the method {method.name!r} does not begin at one; leave it out")
     value = torch.as_tensor(baseline, dtype=x.dtype, device=x.device).detach()
     try:
         value = value.expand_as(x)

@@ -91,6 +91,16 @@ class Attributor(ABC):
     def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
         """Explain every image of ``query``. The caller holds ``classifier.session`` open."""
 
+    @property
+    def complete(self) -> bool:
+        """Whether a map of these settings claims to add up to a change of the score: its gap is then a number."""
+        return True
+
+    @property
+    def begins_at_baseline(self) -> bool:
+        """Whether the method takes a caller's baseline: it has a setting of that name, which the caller's replaces."""
+        return "baseline" in self.record()
+
     @classmethod
     def preset(cls, name: str, /) -> Self:
         """The method with the settings that ``name`` stands for."""

@@ -86,6 +86,10 @@ class GeoIGSVI(Attributor):
             require_choice(name, getattr(self, name), get_args(known))
         parse_baseline(self.baseline)
 
+    @property
+    def complete(self) -> bool:
+        return self.mode == "repaired"
+
     def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
         before = passes_now(classifier)
         baseline = query.baseline_or(self.baseline, request.noise)

@@ -58,6 +58,10 @@ class GGIG(Attributor):
         require_choice("input_factor", self.input_factor, get_args(InputFactor))
         parse_baseline(self.baseline)
 
+    @property
+    def complete(self) -> bool:
+        return False
+
     def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
         before = passes_now(classifier)
         baseline = query.baseline_or(self.baseline, request.noise)

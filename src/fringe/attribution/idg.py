@@ -48,6 +48,10 @@ class IntegratedDecisionGradients(Attributor):
         require_whole("steps", self.steps, least=1 if self.mode == "importance" else 2)
         parse_baseline(self.baseline)
 
+    @property
+    def complete(self) -> bool:
+        return False
+
     def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
         before = passes_now(classifier)
         baseline = query.baseline_or(self.baseline, request.noise)

@@ -63,6 +63,10 @@ class SmoothGrad(Attributor):
         require(not twice, "multiply_by_input", True, "False with inner='ig', whose maps hold the factor already")
         parse_baseline(self.baseline)
 
+    @property
+    def complete(self) -> bool:
+        return False
+
     def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
         before, sigma = passes_now(classifier), self._sigma(query.inputs)
         draw = _keyed(query, sigma, request.noise)

@@ -180,7 +180,8 @@ class Store:
             for path in (self.root / folder).glob(".partial-*"):
                 host, _, pid = path.name.removeprefix(".partial-").partition("~")[0].rpartition("-")
                 if host == _host() and pid.isdigit() and not _alive(int(pid)):
-                    path.unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):  # where nothing can be removed, a write will say so
+                        path.unlink(missing_ok=True)
 
     # Private
 

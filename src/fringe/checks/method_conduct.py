@@ -68,8 +68,9 @@ def callers_tensors(trial: Trial) -> str:
     """Inputs, baseline and references keep their numbers and flags."""
     laboratory = trial.laboratory()
     model, space = laboratory.build(curved), laboratory.space()
-    x, baseline = laboratory.images(2).requires_grad_(True), laboratory.images(2, key="baseline")
-    tensors = {"inputs": x, "baseline": baseline}
+    x = laboratory.images(2).requires_grad_(True)
+    baseline = laboratory.images(2, key="baseline") if trial.method.begins_at_baseline else None
+    tensors = {"inputs": x} if baseline is None else {"inputs": x, "baseline": baseline}
     tensors |= {} if space.references is None else {"references": space.references}
     return forbid_changes(tensors, lambda: trial.explain(model, x, Asked(baseline=baseline, space=space)))
 

@@ -1,7 +1,5 @@
 """The figures of a model that are drawn from scores: paired differences, and the curves behind the scores."""
 
-from collections.abc import Mapping
-
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -70,7 +68,7 @@ def _curve_of(column: Column) -> tuple[str, str]:
 def stacked(cell: Cell, name: str) -> Curves:
     """The curves ``name`` of a cell's images, (n, N + 1). Images of another size have curves of other lengths: all are
     interpolated to the longest."""
-    rows: list[Mapping[str, list[float]]] = [dict(row.curves) for row in cell.rows if row is not None]  # pyright: ignore[reportArgumentType]
+    rows = [dict(row.curves) for row in cell.rows if row is not None]
     found = [np.asarray(row[name], dtype=np.float64) for row in rows if name in row]
     if not found:
         return np.empty((0, 0))

@@ -1,19 +1,8 @@
-"""Which question a metric answers: the groups of rows in the paper's tables."""
+"""Which question a metric answers: the groups of rows in the paper's tables, and their order."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-from fringe.report.tables import Column
-
-
-@dataclass(frozen=True)
-class Group:
-    """Metrics that answer one question, under its name."""
-
-    name: str
-    columns: tuple[int, ...]
-    """Places of the metrics among the table's columns."""
-
+from typing import Any
 
 CALIBRATION = "Attribution calibration"
 FAITHFULNESS = "Causal faithfulness (normalized, blur)"
@@ -21,20 +10,43 @@ OTHER_FAITHFULNESS = "Causal faithfulness (raw, or without blur)"
 FOCUS = "Map focus and local robustness"
 OTHERS = "Other metrics"
 
-
-def groups(columns: Sequence[Column]) -> list[Group]:
-    """The columns in the groups of the paper's tables, empty ones left out."""
-    found: dict[str, list[int]] = {name: [] for name in (CALIBRATION, FAITHFULNESS, OTHER_FAITHFULNESS, FOCUS, OTHERS)}
-    for place, column in enumerate(columns):
-        found[_group_of(column)].append(place)
-    return [Group(name, tuple(places)) for name, places in found.items() if places]
+_GROUPS = (CALIBRATION, FAITHFULNESS, OTHER_FAITHFULNESS, FOCUS, OTHERS)
+_PAPER = ("mas_insertion", "mas_deletion", "insertion", "deletion", "sparseness", "infidelity", "max_sensitivity")
+_BLURS = ("box", "gaussian", "folded")
 
 
-def _group_of(column: Column) -> str:
-    name, settings = column.settings["metric"], column.settings
+@dataclass(frozen=True)
+class Group:
+    """A question, and the places of its metrics among a table's columns: neighbours, as :func:`in_order` puts them."""
+
+    name: str
+    places: tuple[int, ...]
+
+
+def group_of(settings: Mapping[str, Any]) -> str:
+    """The group of a metric with these settings."""
+    name = settings["metric"]
     if name in ("mas_insertion", "mas_deletion"):
         return CALIBRATION
     if name in ("insertion", "deletion"):
-        blurred = settings["reference"] in ("box", "gaussian", "folded")
+        blurred = settings["reference"] in _BLURS
         return FAITHFULNESS if blurred and settings["normalise"] else OTHER_FAITHFULNESS
-    return FOCUS if name in ("sparseness", "infidelity", "max_sensitivity") else OTHERS
+    return FOCUS if name in _PAPER else OTHERS
+
+
+def in_order(metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The labels of metrics (settings by label) as the paper's tables order them, others after those in their order."""
+
+    def place(label: str) -> tuple[int, int]:
+        name = metrics[label]["metric"]
+        return _GROUPS.index(group_of(metrics[label])), _PAPER.index(name) if name in _PAPER else len(_PAPER)
+
+    return sorted(metrics, key=place)
+
+
+def groups(columns: Sequence[Mapping[str, Any]]) -> list[Group]:
+    """The groups of metrics with these settings, empty ones left out."""
+    found: dict[str, list[int]] = {}
+    for place, settings in enumerate(columns):
+        found.setdefault(group_of(settings), []).append(place)
+    return [Group(name, tuple(places)) for name, places in found.items()]

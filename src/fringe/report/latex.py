@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from fringe.report.groups import Group, groups
+from fringe.report.groups import Group
 from fringe.report.notes import count, flag_lines, incomplete, reading
 from fringe.report.numbers import power, scientific, spread
 from fringe.report.tables import Column, Table, TableCell
@@ -54,7 +54,7 @@ def latex_document(tables: Sequence[Table]) -> str:
 def latex_table(table: Table) -> str:
     """One ``table*`` environment; a table wider than the text is shrunk to it."""
     rows = table.rows
-    body = [line for group in groups(table.columns) for line in _group(group, table)]
+    body = [line for group in table.groups for line in _group(group, table)]
     caption = " ".join(escape(sentence) for sentence in (f"{table.title}.", *reading(table), *flag_lines(table)))
     return "\n".join(
         [
@@ -83,9 +83,8 @@ def _heads(table: Table) -> list[str]:
     lines: list[str] = []
     if table.controls:
         first, last = len(table.competing) + 2, len(table.rows) + 1
-        lines.append(
-            rf"        & \multicolumn{{{first - 2}}}{{c}}{{methods}} & \multicolumn{{{last - first + 1}}}{{c}}{{controls}} \\"
-        )
+        methods, controls = (rf"\multicolumn{{{n}}}{{c}}" for n in (first - 2, last - first + 1))
+        lines.append(rf"        & {methods}{{methods}} & {controls}{{controls}} \\")
         lines.append(rf"        \cmidrule(lr){{2-{first - 1}}} \cmidrule(lr){{{first}-{last}}}")
     names = [_name(row.method, row.method == table.reference) for row in table.rows]
     return [*lines, rf"        \textbf{{Metric}} & {' & '.join(names)} \\", r"        \midrule"]
@@ -99,7 +98,7 @@ def _name(method: str, reference: bool) -> str:
 def _group(group: Group, table: Table) -> list[str]:
     span = len(table.rows) + 1
     lines = ["", rf"        \multicolumn{{{span}}}{{l}}{{\textit{{{escape(group.name)}}}}} \\", r"        \midrule"]
-    for place in group.columns:
+    for place in group.places:
         column = table.columns[place]
         cells = [latex_cell(row.cells[place], column) for row in table.rows]
         lines.append(rf"        {_title(column)} & {' & '.join(cells)} \\")

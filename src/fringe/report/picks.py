@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fringe._errors import InputError
 from fringe.benchmark import Results
 from fringe.benchmark.dominance import WEIGHTS, dominance, pick
+from fringe.metrics.base import Direction
 from fringe.report.tables import Column, Table
 
 EACH = 3
@@ -41,7 +42,7 @@ def choose(results: Results, table: Table, each: int = EACH) -> Chosen:
         for name, column in columns.items()
     }
     weights = {name: WEIGHTS[name] for name in columns}
-    directions = {name: column.direction for name, column in columns.items()}
+    directions: dict[str, Direction] = {name: column.direction for name, column in columns.items()}
     try:
         found = dominance(scores, table.reference, directions, weights)
     except InputError as error:

@@ -13,7 +13,7 @@ def problems(results: Results, tables: Sequence[Table], store: Store) -> Part:
     sections = [
         Section("Not computed", lines=_missing(results, store) or ("Every image of the plan was computed.",)),
         _failures(results),
-        Section("Not defined", lines=_undefined(tables) or ("Every sound map has a score under every metric.",)),
+        _undefined(tables),
         *(
             Section(f"Verdicts on {model}", plain=found)
             for model in results.models
@@ -43,20 +43,24 @@ def _failures(results: Results) -> Section:
     )
 
 
-def _undefined(tables: Sequence[Table]) -> tuple[str, ...]:
-    return tuple(
-        f"{table.model}, {row.method}, {column.title}: not defined on {cell.undefined} of {cell.wanted} images"
-        for table in tables
-        for row in table.rows
-        for column, cell in zip(table.columns, row.cells, strict=True)
-        if cell.undefined
-    )
+def _undefined(tables: Sequence[Table]) -> Section:
+    found: dict[tuple[str, str], list[str]] = {}
+    for table in tables:
+        for row in table.rows:
+            for column, cell in zip(table.columns, row.cells, strict=True):
+                if cell.undefined:
+                    found.setdefault((table.model, column.title), []).append(f"{row.method} {cell.undefined}")
+    if not found:
+        return Section("Not defined", lines=("Every sound map has a score under every metric.",))
+    rows = tuple((model, metric, ", ".join(methods)) for (model, metric), methods in found.items())
+    head = ("model", "metric", "images where it is not defined, by method")
+    return Section("Not defined", plain=Plain("Sound maps without a score", head, rows))
 
 
 def _verdicts(results: Results, model: str) -> Plain | None:
     found = verdicts(results, model)
     names = sorted({name for counts in found.values() for name in counts}, key=lambda name: (name != "ok", name))
-    rows = tuple((method, *(str(counts.get(name, 0)) for name in names)) for method, counts in found.items())
+    rows = tuple((method, *(_number(counts.get(name, 0)) for name in names)) for method, counts in found.items())
     return (
         Plain(f"Verdicts on {model}, images", ("method", *names), rows, frozenset(range(1, len(names) + 1)))
         if rows
@@ -68,8 +72,13 @@ def _flags(table: Table) -> Plain | None:
     names = sorted(table.flags(controls=False) | table.flags(controls=True))
     places = {column.title: place for place, column in enumerate(table.columns)}
     rows = tuple(
-        (flag, title, *(str(row.cells[places[title]].flags.get(flag, 0)) for row in table.rows))
+        (flag, title, *(_number(row.cells[places[title]].flags.get(flag, 0)) for row in table.rows))
         for flag, title in names
     )
     head = ("flag", "metric", *(row.method for row in table.rows))
     return Plain(f"Flagged scores on {table.model}", head, rows, frozenset(range(2, len(head)))) if rows else None
+
+
+def _number(count: int) -> str:
+    """A count, or a point where there is none: what is there should stand out."""
+    return str(count) if count else "·"

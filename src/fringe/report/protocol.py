@@ -43,7 +43,7 @@ def protocol(results: Results) -> tuple[str, ...]:
             "score says little before it beats theirs."
         )
     sentences.append(
-        "All methods meet the same images, targets and noise, so that differences between them are taken image by image."
+        "All methods meet the same images, targets and noise; differences between them are taken image by image."
     )
     return tuple(sentences)
 
@@ -88,10 +88,14 @@ def again(results: Results) -> str:
 def _images(manifest: Manifest) -> str:
     count, plan = len(manifest.images), manifest.plan
     lost = f"; {len(manifest.missing)} more were drawn and cannot be read" if manifest.missing else ""
-    turned = "as their cameras mark them" if plan["exif"] == "transpose" else "as stored, whatever their cameras mark"
+    turned = (
+        "turned upright as their cameras mark them"
+        if plan["exif"] == "transpose"
+        else "taken as they are stored, without the turn that a camera may have marked"
+    )
     return (
         f"{count} images of {', '.join(plan['data'])}, drawn by seed {plan['seed']} and known by their content{lost}. "
-        f"Photos are turned {turned}."
+        f"Photos are {turned}."
     )
 
 

@@ -25,8 +25,8 @@ def difference_section(table: Table, prefix: str) -> Section:
     if figure is None:
         return Section(title, ("There is nobody to compare with.",))
     caption = (
-        f"{table.reference} less each rival on the same images, with the 95 % bootstrap interval. A filled point differs "
-        f"from zero with p < .05 (sign-flip test, adjusted after Holm for {table.comparisons} comparisons)."
+        f"{table.reference} less each rival on the same images, with the 95 % bootstrap interval. A filled point "
+        f"differs from zero with p < .05 (sign-flip test, adjusted after Holm for {table.comparisons} comparisons)."
     )
     return Section(title, pictures=(as_picture(figure, f"{prefix}differences", caption),))
 
@@ -59,10 +59,12 @@ def map_section(results: Results, table: Table, bench: Bench | None, prefix: str
         shown = maps_for(results, table.model, images, bench)
     except (FringeError, OSError) as error:
         return Section(title, (f"Maps are left out: {error}.",))
+    names = {image["digest"]: image["id"] for image in results.manifest.images}
     pictures: list[Picture] = []
     for choice in chosen.choices:
+        caption = f"{choice.title}. Images: {', '.join(names[image] for image in choice.images)}."
         figure = draw_choice(results, table, choice, shown)
-        pictures.append(as_picture(figure, f"{prefix}maps-{choice.name}", f"{choice.title}."))
+        pictures.append(as_picture(figure, f"{prefix}maps-{choice.name}", caption))
     return Section(title, (chosen.reason,), pictures=tuple(pictures))
 
 

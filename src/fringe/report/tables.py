@@ -11,6 +11,7 @@ from fringe.benchmark.paired import Difference, holm, mark, paired
 from fringe.benchmark.results import Cell
 from fringe.benchmark.ties import near_ties
 from fringe.metrics.base import Direction, Summary
+from fringe.report.groups import Group, groups, in_order
 from fringe.report.numbers import decimals_for
 
 OWN = "fringe"
@@ -93,6 +94,11 @@ class Table:
     def controls(self) -> tuple[TableRow, ...]:
         return tuple(row for row in self.rows if row.control)
 
+    @property
+    def groups(self) -> list[Group]:
+        """The columns by the question that they answer."""
+        return groups([column.settings for column in self.columns])
+
     def flags(self, *, controls: bool) -> Counter[tuple[str, str]]:
         """How often each flag is up under each metric, by (flag, title of the metric): of the methods' scores, or of
         the controls'."""
@@ -112,7 +118,8 @@ def build_table(results: Results, model: str, reference: str | None = None) -> T
     reference = reference_of(results, model, reference)
     seed = int(results.manifest.plan["seed"])
     labels = results.methods(model)
-    drafts = [_column(results, metric) for metric in results.metrics]
+    settings = {label: about["settings"] for label, about in results.manifest.metrics.items()}
+    drafts = [_column(results, metric) for metric in in_order(settings)]
     grid = {
         (label, column.label): _cell(results.cell(model, label, column.label), column.summary, seed)
         for label in labels

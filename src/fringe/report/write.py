@@ -47,7 +47,7 @@ def write_report(
     resolve: Callable[[], Resolved] | None = None,
     commands: Sequence[str] = (),
 ) -> Written:
-    """Write ``report.html``, ``report.md``, ``tables.tex``, ``scores.csv``, ``summary.csv`` and ``figures/*.png`` of one
+    """Write ``report.html``, ``report.md``, ``tables.tex``, ``scores.csv``, ``summary.csv`` and ``figures/*.png`` of a
     plan of a run into ``out`` (default: ``report`` in the run's folder). Each file is there whole or not at all.
 
     ``plan`` may be left out where there is only one. ``reference`` is the method that the others are compared with.
@@ -82,8 +82,8 @@ def _refuse_holes(results: Results, *, allow_partial: bool) -> None:
     if holes and not allow_partial:
         more = f"; and {len(holes) - SHOWN} cells more" if len(holes) > SHOWN else ""
         raise InputError(
-            f"run: the plan {results.manifest.name} is incomplete ({'; '.join(holes[:SHOWN])}{more}); run the same command "
-            "again to compute the rest, or pass --allow-partial for a report that states what is missing"
+            f"run: the plan {results.manifest.name} is incomplete ({'; '.join(holes[:SHOWN])}{more}); run the same "
+            "command again to compute the rest, or pass --allow-partial for a report that states what is missing"
         )
 
 

@@ -1,0 +1,303 @@
+"""The folder of a run: what is whole comes back as it went in, and what is not counts as not there."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from fringe._errors import InputError
+from fringe.benchmark import store as store_module
+from fringe.benchmark.rows import ScoreRow
+from fringe.benchmark.store import CRASHES, MARK, PLANS, Store
+
+FULL = ScoreRow(
+    setting="s" * 32,
+    metric_key="m" * 32,
+    image="i" * 32,
+    model="digits",
+    method="ig, as «published»",
+    metric="insertion",
+    image_id="0284_cat",
+    label=284,
+    target=3,
+    confidence=0.1 + 0.2,
+    score=1 / 3,
+    status="ok",
+    error=None,
+    verdict="coarse",
+    flags=["flat", "tied"],
+    diagnostics=[("completeness_residual", 1e-300), ("endpoint_score", -0.0)],
+    extras=[("zero_map", 0.1)],
+    curves=[("scores", [0.0, 0.5, 1.0]), ("empty", [])],
+    forward=12.5,
+    jvp=0.0,
+    vjp=100.0,
+    seconds=0.25,
+    batch=4,
+)
+EMPTY = replace(
+    FULL,
+    label=None,
+    target=None,
+    confidence=None,
+    score=None,
+    status="unreadable",
+    error="'a.png': is empty\nsecond line",
+    verdict=None,
+    flags=[],
+    diagnostics=[],
+    extras=[],
+    curves=[],
+)
+ABOUT = {"model": "digits", "images": ["i" * 32], "failed": [["m", "i"]], "setting": {"τ": 0.1}}
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "run")
+
+
+def unit_file(store, key):
+    return store.root / "units" / f"{key}.parquet"
+
+
+def test_rows_come_back_as_they_went_in(store):
+    assert not store.has("unit")
+    assert store.read("unit") is None
+    store.commit("unit", [FULL, EMPTY], ABOUT)
+    assert store.has("unit")
+    assert store.units() == ["unit"]
+    assert store.read("unit") == ([FULL, EMPTY], ABOUT)
+    assert str(store.read("unit")[0][0].diagnostics[1][1]) == "-0.0"
+    assert store.about() == {"unit": ABOUT}
+    store.commit("unit", [EMPTY], {"images": []})
+    assert store.read("unit") == ([EMPTY], {"images": []})
+    assert [path.name for path in (store.root / "units").iterdir()] == ["unit.parquet"]
+
+
+def test_a_unit_is_a_parquet_file_that_others_can_read(store):
+    store.commit("unit", [FULL], ABOUT)
+    table = pq.read_table(unit_file(store, "unit"))
+    assert table.column("score").to_pylist() == [1 / 3]
+    assert table.column("method").to_pylist() == ["ig, as «published»"]
+
+
+def flipped(content, place):
+    damaged = bytearray(content)
+    damaged[place] ^= 1 << place % 8
+    return bytes(damaged)
+
+
+def test_every_flipped_byte_is_seen(store):
+    store.commit("unit", [FULL], ABOUT)
+    path = unit_file(store, "unit")
+    content = path.read_bytes()
+    assert len(content) > 3000
+    assert store_module._is_whole(content)
+    assert not any(store_module._is_whole(flipped(content, place)) for place in range(len(content)))
+    for place in range(0, len(content), 500):
+        path.write_bytes(flipped(content, place))
+        assert not store.has("unit")
+        assert store.read("unit") is None
+        assert store.about() == {}
+    path.write_bytes(content)
+    assert store.read("unit") == ([FULL], ABOUT)
+
+
+def test_parquet_alone_would_not_see_them(store):
+    """Why a unit has a seal: of the files with a flipped byte, some read without an error, and with other numbers."""
+    store.commit("unit", [FULL], ABOUT)
+    content, silent = unit_file(store, "unit").read_bytes(), 0
+
+    def rows(content):
+        return pq.read_table(pa.BufferReader(content)).to_pylist()
+
+    assert rows(content) == [vars(FULL)]
+    for place in range(4, len(content) // 2, 40):
+        try:
+            silent += rows(flipped(content, place)) != [vars(FULL)]
+        except (pa.ArrowException, OSError, ValueError):
+            continue
+    assert silent > 2
+
+
+@pytest.mark.parametrize("left", [0, 1, 4, 100, -100, -9, -8, -1])
+def test_a_torn_unit_is_not_there(store, left):
+    store.commit("unit", [FULL], ABOUT)
+    store.commit("other", [FULL], ABOUT)
+    path = unit_file(store, "unit")
+    path.write_bytes(path.read_bytes()[:left])
+    assert not store.has("unit")
+    assert store.read("unit") is None
+    assert list(store.about()) == ["other"]
+    assert store.read("other") == ([FULL], ABOUT)
+    store.commit("unit", [FULL], ABOUT)
+    assert store.read("unit") == ([FULL], ABOUT)
+
+
+def test_foreign_files_among_the_units_are_passed_over(store):
+    store.commit("unit", [FULL], ABOUT)
+    folder = store.root / "units"
+    pq.write_table(pa.table({"score": [1.0]}), folder / "theirs.parquet")
+    pq.write_table(pa.table({"score": [1.0]}).replace_schema_metadata({"fringe": "{}"}), folder / "unsealed.parquet")
+    (folder / "text.parquet").write_text("fringe-sha256:")
+    (folder / "folder.parquet").mkdir()
+    (folder / "gone.parquet").symlink_to(folder / "nowhere")
+    (folder / "unit.parquet.orig").write_bytes(b"x")
+    (folder / "Thumbs.db").write_bytes(b"x")
+    assert store.about() == {"unit": ABOUT}
+    for name in ("theirs", "unsealed", "text", "folder", "gone"):
+        assert store.read(name) is None
+        assert not store.has(name)
+
+
+# The folder
+
+
+def test_a_folder_with_other_things_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(InputError, match=r"--out: .* holds files that are no results of a run \(thesis.tex\); name an"):
+        Store(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(InputError, match="is a file, expected a folder"):
+        Store(tmp_path / "thesis.tex")
+    with pytest.raises(InputError, match=rf"run: .* holds no run of this program \({MARK} is missing\)"):
+        Store(tmp_path, create=False)
+
+
+def test_a_beginning_that_was_cut_short_is_taken_up(tmp_path):
+    Store(tmp_path)
+    (tmp_path / MARK).rename(tmp_path / f".partial-elsewhere-12~{MARK}")
+    (tmp_path / "maps").rmdir()
+    Store(tmp_path)
+    assert (tmp_path / "maps").is_dir()
+    assert Store(tmp_path, create=False).units() == []
+
+
+def test_two_that_begin_at_once_both_begin(tmp_path, monkeypatch):
+    """The other's mark appears after this one saw that there is none."""
+    look, others = os.path.isfile, []
+
+    def looked(path):
+        found = look(path)
+        if not others:
+            others.append(path)
+            Store(tmp_path)
+        return found
+
+    monkeypatch.setattr(os.path, "isfile", looked)
+    store = Store(tmp_path)
+    store.commit("unit", [FULL], ABOUT)
+    assert others == [tmp_path / MARK]
+    assert Store(tmp_path).units() == ["unit"]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", "null", "\x00\x00"])
+def test_a_mark_that_cannot_be_read_is_named(tmp_path, content):
+    Store(tmp_path)
+    (tmp_path / MARK).write_text(content)
+    with pytest.raises(InputError, match=rf"run: .*{MARK}' cannot be read .* is it a run of this program"):
+        Store(tmp_path)
+
+
+def test_the_format_of_another_time_is_refused(tmp_path):
+    Store(tmp_path)
+    (tmp_path / MARK).write_text('{"format": 2}')
+    with pytest.raises(InputError, match="has format 2, this program reads format 1"):
+        Store(tmp_path)
+
+
+def test_only_what_the_dead_of_this_host_left_is_swept(store):
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    host, live = store_module._host(), os.getpid()
+    dead = [
+        store.root / folder / f".partial-{host}-{child}~{name}"
+        for folder, name in (("units", "a.parquet"), ("maps", "b.safetensors"), ("plans", "c.json"), ("", MARK))
+    ]
+    dead.append(store.root / "crashes" / f".partial-{host}-{child}~d~e.json")
+    kept = [
+        store.root / "units" / f".partial-{host}-{live}~a.parquet",
+        store.root / "units" / f".partial-elsewhere-{child}~a.parquet",
+        store.root / "units" / ".partial-strange",
+    ]
+    for path in (*dead, *kept):
+        path.write_bytes(b"half")
+    store.commit("unit", [FULL], ABOUT)
+    assert store.units() == ["unit"]
+    store.sweep()
+    assert not any(path.exists() for path in dead)
+    assert sorted(path.name for path in store.root.rglob(".partial-*")) == sorted(path.name for path in kept)
+    assert store.read("unit") == ([FULL], ABOUT)
+
+
+def test_nothing_is_swept_where_nothing_can_be_removed(store, monkeypatch):
+    store.root.joinpath("units", f".partial-{store_module._host()}-1~a.parquet").write_bytes(b"half")
+    monkeypatch.setattr(store_module, "_alive", lambda pid: False)
+
+    def refuse(path, missing_ok=False):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    store.sweep()
+    assert len(list((store.root / "units").iterdir())) == 1
+
+
+# Plans, crashes, maps, claims
+
+
+def test_damaged_records_are_passed_over(store):
+    record = {"plan": {"n": 3}, "text": "é", "list": [1, [2]]}
+    store.write_record(PLANS, "benchmark", record)
+    store.write_record(CRASHES, "unit", {"reason": "x"})
+    whole = (store.root / PLANS / "benchmark.json").read_bytes()
+    (store.root / PLANS / "torn.json").write_bytes(whole[: len(whole) // 2])
+    (store.root / PLANS / "empty.json").write_bytes(b"")
+    (store.root / PLANS / "bytes.json").write_bytes(b"\xff\xfe")
+    (store.root / PLANS / "list.json").write_text("[1]")
+    (store.root / PLANS / "null.json").write_text("null")
+    (store.root / PLANS / "folder.json").mkdir()
+    assert store.records(PLANS) == {"benchmark": record}
+    assert store.records(CRASHES) == {"unit": {"reason": "x"}}
+    store.forget_crash("unit")
+    store.forget_crash("unit")
+    assert store.records(CRASHES) == {}
+    assert json.loads(whole) == record
+
+
+def test_maps_come_back_by_image_and_torn_ones_do_not(store):
+    maps = {name: torch.randn(1, 4, 5) for name in ("a", "b", "c")}
+    store.commit_maps("setting", {name: maps[name] for name in ("a", "b")})
+    store.commit_maps("setting", {"c": maps["c"]})
+    store.commit_maps("other", {"a": torch.zeros(1, 4, 5)})
+    found = store.find_maps("setting", ["a", "c", "d"])
+    assert set(found) == {"a", "c"}
+    assert all(torch.equal(found[name], maps[name]) for name in found)
+    for path in (store.root / "maps").glob("setting-*"):
+        content = path.read_bytes()
+        if b'"c"' in content:
+            path.write_bytes(content[:-1])
+    (store.root / "maps" / "setting-0.safetensors").write_bytes(b"")
+    assert set(store.find_maps("setting", ["a", "c"])) == {"a"}
+
+
+def test_a_claim_is_one_at_a_time(store):
+    with store.claim("unit") as mine:
+        assert mine
+        with store.claim("unit") as theirs, store.claim("other") as another:
+            assert not theirs
+            assert another
+        with store.claim("unit") as theirs:
+            assert not theirs  # that it was given up by who did not have it changes nothing
+    with pytest.raises(RuntimeError, match="amid"), store.claim("unit") as mine:
+        assert mine
+        raise RuntimeError("amid the work")
+    with store.claim("unit") as mine:
+        assert mine

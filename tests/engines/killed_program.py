@@ -1,0 +1,11 @@
+"""A benchmark of the shipped digits as a person would start it: ``killed_program.py FOLDER WORKERS``."""
+
+import sys
+from pathlib import Path
+
+from forked_runs import digits_plan
+
+from fringe.engines import How, run_plan
+
+if __name__ == "__main__":
+    run_plan(digits_plan(), Path(sys.argv[1]), How(workers=int(sys.argv[2])))

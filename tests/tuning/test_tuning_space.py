@@ -1,0 +1,99 @@
+"""What is searched: the fields of every method, their ranges, and what is refused."""
+
+import dataclasses
+import math
+
+import optuna
+import pytest
+
+from fringe import METHODS, FRInGe, InputError
+from fringe.tuning import paper_space, space_of
+from fringe.tuning.space import Choices, Range
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
+def drawn(space, count=25, seed=0):
+    """Settings that a random sampler gives."""
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
+    return [space.suggest(study.ask()) for _ in range(count)]
+
+
+def test_the_paper_searched_four_or_six_settings():
+    assert list(paper_space().dimensions) == ["tau", "eta_max", "delta_euc", "damping", "gamma_step", "gamma_prior"]
+    assert list(paper_space(smoothing=False).dimensions) == ["tau", "eta_max", "delta_euc", "damping"]
+    assert paper_space().dimensions["damping"] == Range(1e-12, 1e-1, log=True)
+    assert paper_space().dimensions["delta_euc"] == Range(0.3, 40.0, log=True)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_every_method_has_a_space_whose_settings_it_takes(name):
+    method = METHODS[name]
+    fields = {f.name: f for f in dataclasses.fields(method)}
+    space = space_of(method)
+    assert set(space.dimensions) == {
+        n for n, f in fields.items() if f.metadata["low"] is not None or f.metadata["choices"] is not None
+    }
+    for values in drawn(space):
+        for field, value in values.items():
+            about = fields[field].metadata
+            assert getattr(method(**{field: value}), field) == value
+            if about["choices"] is not None:
+                assert value in about["choices"]
+            else:
+                assert about["low"] <= value <= about["high"]
+                assert type(value) is (int if type(about["low"]) is type(about["high"]) is int else float)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_the_nearest_place_to_a_default_is_in_the_space(name):
+    space, default = space_of(METHODS[name]), METHODS[name]()
+    for field, value in space.nearest(default).items():
+        dimension, own = space.dimensions[field], getattr(default, field)
+        if isinstance(dimension, Choices):
+            assert value == own
+        else:
+            assert dimension.low <= value <= dimension.high
+            assert value == own or not (isinstance(own, (int, float)) and dimension.low <= own <= dimension.high)
+
+
+def test_nearest():
+    assert Range(1, 100).nearest(1000) == 100
+    assert Range(1, 100).nearest(-3) == 1
+    assert Range(1, 100).nearest("auto") == 50.5
+    assert Range(1, 100, log=True).nearest(None) == pytest.approx(10)
+    assert Range(1, 100, log=True).nearest(math.inf) == pytest.approx(10)
+    found = Range(1, 10, whole=True).nearest(None)
+    assert (found, type(found)) == (6, int)
+
+
+def test_ranges_can_be_replaced_or_given():
+    space = space_of(FRInGe, ("tau", "cg_iterations", "arrival_kl"), {"tau": (1e-4, 1), "arrival_kl": (0.01, 0.1)})
+    assert space.dimensions["tau"] == Range(1e-4, 1.0, log=True)
+    assert space.dimensions["cg_iterations"] == Range(3, 40, whole=True)
+    assert space.dimensions["arrival_kl"] == Range(0.01, 0.1)
+    assert all(0.01 <= values["arrival_kl"] <= 0.1 for values in drawn(space))
+
+
+@pytest.mark.parametrize(
+    ("names", "overrides", "message"),
+    [
+        (("taau",), {}, r"fringe setting: got 'taau'; did you mean 'tau'\?"),
+        (("tau",), {"tua": (1, 2)}, r"got 'tua'; did you mean 'tau'\?"),
+        (("tau",), {"damping": (1, 2)}, "overrides: got 'damping', expected a searched field, one of tau"),
+        (("tau",), {"tau": (1e-2, 1e-3)}, r"tau: range: got \(0.01, 0.001\), expected two finite numbers, the lower"),
+        (("tau",), {"tau": (1e-2, 1e-2)}, "the lower first"),
+        (("tau",), {"tau": (0.0, 1e-2)}, "above zero, on a logarithmic scale"),
+        (("tau",), {"tau": (1e-3, math.inf)}, "two finite numbers"),
+        (("tau",), {"tau": ("a", "b")}, "two finite numbers"),
+        (("cg_iterations",), {"cg_iterations": (3, 4.5)}, "whole numbers"),
+        (("solve",), {"solve": (1, 2)}, r"solve: got \(1, 2\), expected no range: it is one of natural, gradient"),
+        (("kl_bound",), {}, "kl_bound: fringe has no range to search it in, and no choices"),
+        (("reference",), {"reference": (0, 1)}, "reference: fringe has no range"),
+        (("arrival_kl",), {}, "arrival_kl: fringe has no range"),
+        ((), {}, "at least one field"),
+    ],
+)
+def test_what_cannot_be_searched(names, overrides, message):
+    with pytest.raises(InputError, match=message):
+        space_of(FRInGe, names, overrides)
