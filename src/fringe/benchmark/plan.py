@@ -37,8 +37,9 @@ class Plan:
 
     ``data`` names images as a command line does; ``n`` of them are drawn by ``seed``, which keys all noise, too.
     ``limits`` holds metrics that only the first so many images are scored by. ``exclude`` are digests of images that
-    are not drawn; ``last`` draws from the end of the order, for a part that must not meet the others. ``shard`` images make a unit of work. ``target``: ``"predicted"`` (top-1 on the clean image, the
-    paper's protocol), ``"label"``, or the number of a class.
+    are not drawn; ``last`` draws from the end of the order, for a part that must not meet the others. ``shard`` images
+    make a unit of work. ``target``: ``"predicted"`` (top-1 on the clean image, the paper's protocol), ``"label"``, or
+    the number of a class.
     """
 
     name: str

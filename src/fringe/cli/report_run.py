@@ -31,7 +31,7 @@ def run_report(
     if not names:
         raise InputError(f"run: {str(run)!r} holds no plan yet")
     for name in names:
-        place = (out or run / "report") / (name if len(names) > 1 else "")
+        place = report_folder(run, name) if out is None else out / (name if len(names) > 1 else "")
         written = write_report(
             store,
             place,
@@ -46,11 +46,16 @@ def run_report(
     return Exit.DONE
 
 
+def report_folder(run: Path, plan: str) -> Path:
+    """Where the report of a plan belongs: that of a benchmark is the folder's own."""
+    return run / "report" / ("" if plan == "benchmark" else plan)
+
+
 def report_plan(how: HowOptions, plan: str, *, reference: str | None) -> list[str]:
     """The report of a plan that was just run: what failed is stated in it, and nothing else is missing."""
     written = write_report(
         Store(how.out, create=False),
-        how.out / "report",
+        report_folder(how.out, plan),
         plan=plan,
         reference=reference,
         allow_partial=True,

@@ -7,7 +7,7 @@ from fringe.engines.here import run_here as run_here
 from fringe.engines.processes import run_processes as run_processes
 from fringe.engines.run import Finished as Finished
 from fringe.engines.run import How as How
-from fringe.engines.run import Progress as Progress
-from fringe.engines.run import run_plan as run_plan
 from fringe.engines.run import Interrupted as Interrupted
+from fringe.engines.run import Progress as Progress
 from fringe.engines.run import interruptible as interruptible
+from fringe.engines.run import run_plan as run_plan

@@ -52,7 +52,9 @@ _WIDE, _HIGH, _ACROSS, _DOWN = 2.45, 1.25, 0.48, 0.14
 """Inches: a panel, and the gaps between columns and rows."""
 _LEFT, _RIGHT, _TOP, _BOTTOM, _TITLE = 0.95, 0.2, 0.12, 0.48, 0.26
 
-_SCALES = "Lengths of steps from 0, each panel on its own scale: what is constant looks flat, a number is read off the axis."
+_SCALES = (
+    "Lengths of steps from 0, each panel on its own scale: what is constant looks flat, a number is read off the axis."
+)
 
 
 def draw_profiles(columns: Sequence[Column], path: Path | None = None, *, title: str = "") -> Figure:
@@ -71,7 +73,9 @@ def draw_profiles(columns: Sequence[Column], path: Path | None = None, *, title:
     height = head + 3 * (_HIGH + _DOWN) - _DOWN + _BOTTOM
     figure = new_figure(width, height)
     above = 1 - (_TOP + _TITLE * bool(title) + 0.08) / height
-    figure.text(0.15 / width, 1 - _TOP / height, printable(title, 100), va="top", fontweight="bold", **text_style(TITLE))
+    figure.text(
+        0.15 / width, 1 - _TOP / height, printable(title, 100), va="top", fontweight="bold", **text_style(TITLE)
+    )
     figure.text(0.15 / width, above, _SCALES, va="center", **text_style(TICK, MUTED))
     if seen:
         _legend(figure, seen, 0.15 / width, above - 0.2 / height)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
@@ -59,9 +60,15 @@ class Band:
 
 _CURVE, _TILE, _GAP, _APART = 1.75, 0.84, 0.05, 0.14
 """Inches: the width of a curve, a picture, the gap between two of a kind, and that between kinds."""
-_LEFT, _RIGHT, _TOP, _BOTTOM, _TITLE = 0.48, 0.12, 0.12, 0.3, 0.26
+_MARGIN, _LEFT, _RIGHT, _TOP, _BOTTOM, _TITLE = 0.1, 0.48, 0.12, 0.12, 0.3, 0.26
 _LABEL, _BELOW = 0.21, 0.24
 """Inches: the words above a band, and the numbers of the axis below it."""
+_SMALL = TICK - 0.5
+"""Points: what is written in every band."""
+_CAPTION = (
+    "entropy in units of ln C · change since the input, blurred, in units of the band's largest (dark: none) · "
+    "attribution: red for the class, blue against it, own scale"
+)
 
 
 def draw_variants(rows: Sequence[Band], path: Path | None = None, *, title: str = "") -> Figure:
@@ -79,10 +86,12 @@ def draw_variants(rows: Sequence[Band], path: Path | None = None, *, title: str 
     tall = _TILE * min(max(rows[0].changes.shape[1] / rows[0].changes.shape[2], 0.4), 2.5)
     sheet = _Sheet(waypoints, tall, len(rows), bool(title))
     last = max(len(band.entropy) for band in rows) - 1
-    sheet.write(_LEFT - 0.38, _TOP, printable(title, 100), text_style(TITLE, va="top", fontweight="bold"))
-    caption = "entropy in units of ln C · change since the input, blurred, in units of the band's largest (dark: none) · "
+    sheet.write(_MARGIN, _TOP, printable(title, 100), text_style(TITLE, va="top", fontweight="bold"))
+    caption = (
+        "entropy in units of ln C · change since the input, blurred, in units of the band's largest (dark: none) · "
+    )
     caption += "attribution: red for the class, blue against it, own scale"
-    sheet.write(_LEFT - 0.38, sheet.head - 0.24, caption, text_style(TICK - 0.5, MUTED, va="top"))
+    sheet.write(_MARGIN, sheet.head - 0.24, caption, text_style(_SMALL, MUTED, va="top"))
     for place, band in enumerate(rows):
         _draw(sheet, place, band, last, lowest=place == len(rows) - 1)
     if path is not None:
@@ -122,18 +131,22 @@ class _Sheet:
     def tile(self, left: float, band: int, name: str, colour: str = MUTED) -> Axes:
         axes = self.place(left, self.top(band), _TILE)
         frame(axes)
-        axes.set_title(name, pad=3, **text_style(TICK - 0.5, colour))
+        axes.set_title(name, pad=3, **text_style(_SMALL, colour))
         return axes
 
-    def write(self, left: float, top: float, text: str, style: dict[str, Any]) -> None:
-        self.figure.text(left / self.width, 1 - top / self.height, text, **style)
+    def name(self, band: int, label: str, verdict: str) -> None:
+        """The heading of a band, and quietly after it what is to be said of its map."""
+        above = self.top(band) - 0.07
+        bold = text_style(LABEL, INK, va="baseline", fontweight="bold")
+        end = self.write(_MARGIN, above, printable(label, 27), bold).get_window_extent().x1 / self.figure.dpi
+        self.write(end + 0.08, above, verdict.replace("_", " "), text_style(_SMALL, MUTED, va="baseline"))
+
+    def write(self, left: float, top: float, text: str, style: dict[str, Any]) -> Text:
+        return self.figure.text(left / self.width, 1 - top / self.height, text, **style)
 
 
 def _draw(sheet: _Sheet, place: int, band: Band, last: int, lowest: bool) -> None:
-    name = NAMES.get(band.label, band.label)
-    name += f" · {band.verdict.replace('_', ' ')}" if band.verdict not in ("", "ok") else ""
-    style = text_style(LABEL, INK, va="bottom", fontweight="bold")
-    sheet.write(_LEFT - 0.38, sheet.top(place) - 0.055, printable(name, 34), style)
+    sheet.name(place, NAMES.get(band.label, band.label), "" if band.verdict == "ok" else band.verdict)
     steps = np.asarray(band.snapshot_steps)
     _draw_curve(sheet.place(_LEFT, sheet.top(place), _CURVE), np.asarray(band.entropy), steps, last, lowest)
     show(sheet.tile(sheet.first, place, "input"), picture(band.images[0]))
@@ -161,7 +174,7 @@ def _draw_curve(axes: Axes, entropy: NDArray[Any], steps: NDArray[Any], last: in
     around = {"markeredgecolor": "white", "markeredgewidth": 0.7, "clip_on": False, "zorder": 5}
     axes.plot(steps, entropy[steps], "o", color=BLUE, markersize=4, **around)
     axes.set_xlim(-0.03 * max(last, 1), 1.03 * max(last, 1))
-    axes.set_ylim(0, max(1.04, float(np.nanmax(entropy)) * 1.04))
+    axes.set_ylim(0, max(1.04, *(1.04 * entropy[np.isfinite(entropy)])))
     axes.set_yticks([0, 0.5, 1])
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
     if lowest:

@@ -1,13 +1,106 @@
-"""The figures of the studies, as files."""
+"""The figures of the studies, as files, and the numbers behind them."""
 
+import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fringe.benchmark import Plan, Results
 from fringe.benchmark.manifest import Resolved
-from fringe.plots.profiles import draw_profiles
+from fringe.plots.profiles import Column, draw_profiles
 from fringe.plots.sweep import SweepCurve, SweepPanel, sensitivity
-from fringe.plots.variants import draw_variants
-from fringe.studies.plans import OBJECTIVE, first
+from fringe.plots.variants import Band, draw_variants
+from fringe.studies.plans import CAP, NO_CAP, OBJECTIVE, first
+from fringe.studies.walks import Walk, walks
 from fringe.tuning import SweepLine, one_at_a_time, sweep_lines
+
+ORDER = ("ig", NO_CAP, CAP)
+"""Of the paper's figure of geometric profiles."""
+
+
+def draw_trajectories(resolved: Resolved, images: int, out: Path, *, device: str = "cpu") -> list[Path]:
+    """A figure for each model and each of the first ``images``: where the plan's variants walked."""
+    paths: list[Path] = []
+    for model, place, image, found in _walked(resolved, images, device):
+        path = _place(out, f"trajectories-{model}-{place}.png")
+        draw_variants([_band(walk) for walk in found], path, title=f"{model}: {image}")
+        paths.append(path)
+    return paths
+
+
+def draw_cap(resolved: Resolved, images: int, out: Path, *, device: str = "cpu") -> list[Path]:
+    """A figure for each model and each of the first ``images``: step lengths and entropy of IG, and of FRInGe without
+    and with the Euclidean cap."""
+    paths: list[Path] = []
+    for model, place, image, found in _walked(resolved, images, device):
+        by_label = {walk.label: walk for walk in found}
+        path = _place(out, f"profiles-{model}-{place}.png")
+        draw_profiles(
+            [_column(by_label[label]) for label in ORDER if label in by_label], path, title=f"{model}: {image}"
+        )
+        paths.append(path)
+    return paths
+
+
+def draw_sweep(base: Plan, results: Results, factors: Mapping[str, Sequence[Any]] | None, out: Path) -> list[Path]:
+    """The sensitivity figure of all models, and its numbers as CSV. ``base`` is the plan that the sweep varies."""
+    lines = {arm.label: _lines(arm.label, first(arm), results, factors) for arm in base.arms}
+    names = dict.fromkeys(factor for found in lines.values() for factor in found)
+    panels = [
+        SweepPanel(factor, tuple(_curve(model, found[factor]) for model, found in lines.items() if factor in found))
+        for factor in names
+    ]
+    figure, table = _place(out, "sensitivity.png"), _place(out, "sensitivity.csv")
+    images = len(results.manifest.images)
+    sensitivity(panels, title=f"One setting varied at a time, {images} images").savefig(figure)
+    with table.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("model", "factor", "value", "objective", "low", "high"))
+        for model, found in lines.items():
+            for line in found.values():
+                columns = zip(line.values, line.objective, line.low, line.high, strict=True)
+                writer.writerows([model, line.factor, *row] for row in columns)
+    return [figure, table]
+
+
+def _lines(
+    model: str, base: Any, results: Results, factors: Mapping[str, Sequence[Any]] | None
+) -> dict[str, SweepLine]:
+    """The objective along each factor; a setting with an image that has no score is failed."""
+    scores: dict[str, dict[str, list[float]] | None] = {}
+    for label in one_at_a_time(base, factors):
+        cells = {name: results.cell(model, label, name) for name in OBJECTIVE}
+        whole = not any(cell.failed or cell.missing for cell in cells.values())
+        scores[label] = {name: cell.scores.tolist() for name, cell in cells.items()} if whole else None
+    return sweep_lines(base, scores, factors)
+
+
+def _walked(resolved: Resolved, images: int, device: str) -> list[tuple[str, int, str, tuple[Walk, ...]]]:
+    if images == 0:
+        return []
+    names = {image["digest"]: image["id"] for image in resolved.manifest.images}
+    count = min(images, len(names))
+    return [
+        (arm.label, place, names[image], found)
+        for arm in resolved.plan.arms
+        for place, (image, found) in enumerate(walks(resolved, arm.label, count, device=device).items(), start=1)
+    ]
+
+
+def _band(walk: Walk) -> Band:
+    about = (walk.entropy, walk.snapshot_steps, walk.images, walk.changes, walk.attribution)
+    return Band(walk.label, *about, walk.verdict)
+
+
+def _column(walk: Walk) -> Column:
+    about = (walk.fisher_rao_step, walk.euclidean_step, walk.entropy, walk.active_bound)
+    return Column(walk.label, *about, walk.verdict)
+
+
+def _curve(model: str, line: SweepLine) -> SweepCurve:
+    return SweepCurve(model, line.values, line.objective, line.low, line.high, line.centre, line.centre_objective)
+
+
+def _place(out: Path, name: str) -> Path:
+    out.mkdir(parents=True, exist_ok=True)
+    return out / name

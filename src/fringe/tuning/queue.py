@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +14,13 @@ from optuna.trial import FrozenTrial, TrialState
 
 from fringe.tuning.journal import exclusive, open_study, plain, quiet
 from fringe.tuning.owner import fate, this_process
-from fringe.tuning.space import SearchSpace
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The study to run: ``wanted`` settings of ``space``, the first of them ``start``, drawn from ``seed``."""
-
-    journal: Path
-    name: str
-    identity: Mapping[str, Any]
-    space: SearchSpace
-    start: Mapping[str, Any]
-    wanted: int
-    seed: int
-    stale_after: float
+from fringe.tuning.plan import Plan
 
 
 class Queue:
-    """A study as ``wanted`` seats. Seat 0 is the start; the setting of seat k follows from the seed, k and the scores
-    that were there when it was drawn, so that a study interrupted and resumed asks what it would have asked.
+    """A study as seats, one for each trial that is wanted. Seat 0 is the start; the setting of seat k follows from the
+    seed, k and the scores that were there when it was drawn, so that a study interrupted and resumed asks what it would
+    have asked.
 
     A trial sits on a seat. One that was left behind is marked failed, and a new trial with the same setting takes its
     seat; the last trial of a seat is the one that counts. Processes take turns by a lock beside the journal.
@@ -83,7 +69,7 @@ class Queue:
         if not self.holders():
             self._study.enqueue_trial(dict(self._plan.start), {"seat": 0})
         held = self.holders()
-        if sum(t.state != TrialState.WAITING for t in held) >= self._plan.wanted:
+        if sum(t.state != TrialState.WAITING for t in held) >= self._plan.trials:
             return None
         if not self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
             self._study.enqueue_trial({}, {"seat": len(held)})

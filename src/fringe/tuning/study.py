@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from fringe._checks import is_whole, require, require_positive, require_whole
+from fringe._checks import require
 from fringe._errors import FringeError, InputError
 from fringe.attribution import Attributor
 from fringe.tuning.objective import PAPER, SCORES, Weights, objective
+from fringe.tuning.plan import Plan
 from fringe.tuning.space import SearchSpace
 
 if TYPE_CHECKING:
@@ -86,12 +87,14 @@ def tune(
     succeeded.
     """
     require(type(base).name == space.method, "space", space.method, f"a space of {base.name!r}, the base's method")
-    require(bool(name), "name", name, "a name for the study")
-    require_whole("trials", trials)
-    require(is_whole(seed, least=0), "seed", seed, "a whole number not below zero")
-    require_positive("stale_after", stale_after)
-    facts = {"base": base.record(), "space": space.record(), "weights": dataclasses.asdict(weights), "seed": seed}
-    queue = _queue(base, space, {**facts, "identity": dict(identity or {})}, journal, name, trials, seed, stale_after)
+    facts = {
+        "base": base.record(),
+        "space": space.record(),
+        "weights": dataclasses.asdict(weights),
+        "seed": seed,
+        "identity": dict(identity or {}),
+    }
+    queue = _queue(Plan(Path(journal), name, facts, space, space.nearest(base), trials, seed, stale_after))
     while (taken := queue.take()) is not None:
         seat = taken.user_attrs["seat"]
         try:
@@ -107,21 +110,12 @@ def tune(
     return _result(queue, base, space, seed)
 
 
-def _queue(
-    base: Attributor,
-    space: SearchSpace,
-    identity: Mapping[str, Any],
-    journal: Path,
-    name: str,
-    trials: int,
-    seed: int,
-    stale_after: float,
-) -> "Queue":
+def _queue(plan: Plan) -> "Queue":
     try:
-        from fringe.tuning.queue import Plan, Queue
+        from fringe.tuning.queue import Queue
     except ModuleNotFoundError as error:
         raise InputError("tune needs Optuna: pip install 'fringe[tune]'") from error
-    return Queue(Plan(Path(journal), name, identity, space, space.nearest(base), trials, seed, stale_after))
+    return Queue(plan)
 
 
 def _setting(base: Attributor, seat: int, settings: Mapping[str, Any]) -> Attributor:
