@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+BENCHMARK = (ROOT / "docs" / "benchmark.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
@@ -36,13 +37,12 @@ def test_the_command_for_digits_works_as_printed(tmp_path):
 def test_every_option_shown_exists():
     from fringe.cli.app import app
 
-    for command in ("explain", "compare"):
+    shown_texts = [*blocks("console"), *re.findall(r"```console\n(.*?)```", BENCHMARK, flags=re.DOTALL)]
+    for command in ("explain", "compare", "benchmark", "status", "report", "tune", "reproduce"):
         known = CliRunner().invoke(app, [command, "--help"]).output
-        lines = [
-            line for block in blocks("console") for line in block.splitlines() if line.startswith(f"fringe {command}")
-        ]
+        lines = [line for block in shown_texts for line in block.splitlines() if line.startswith(f"fringe {command}")]
         shown = {option for line in lines for option in re.findall(r"--[a-z-]+", line)}
-        assert shown
+        assert lines
         assert [option for option in sorted(shown) if option not in known] == []
 
 
@@ -50,3 +50,15 @@ def test_links_lead_to_files():
     targets = [t for t in re.findall(r"\]\(([^)]+)\)", TEXT) if not t.startswith("http")]
     assert len(targets) >= 6
     assert [t for t in targets if not (ROOT / t).is_file()] == []
+
+
+def test_the_plan_shown_is_one(tmp_path):
+    from fringe.cli.plan_options import read_plan_file
+
+    (block,) = re.findall(r"```toml\n(.*?)```", BENCHMARK, flags=re.DOTALL)
+    path = tmp_path / "plan.toml"
+    path.write_text(block, encoding="utf-8")
+    options = read_plan_file(path)
+    assert options.models == ("rn50=torchvision:resnet50",)
+    assert options.limits == ("max_sensitivity=64",)
+    assert options.settings == ("short.steps=20",)

@@ -110,7 +110,9 @@ def test_the_key_of_a_unit():
     (turned,) = missing_units(manifest(2, ("ig",), {"deletion": 2, "insertion": 2}), (), 2)
     (renamed,) = missing_units(manifest(2, ("ig",)), (), 2, again=True)
     assert unit.key == turned.key == renamed.key
-    assert unit.key == digest([digest({"model": "a", "method": "ig"}), ["key-deletion", "key-insertion"], list(unit.images)])
+    assert unit.key == digest(
+        [digest({"model": "a", "method": "ig"}), ["key-deletion", "key-insertion"], list(unit.images)]
+    )
     others = [
         missing_units(manifest(2, ("gi",)), (), 2)[0],
         missing_units(manifest(2, ("ig",), {"insertion": 2}), (), 2)[0],
@@ -128,9 +130,7 @@ def test_what_is_kept_beside_a_unit_gives_back_its_scores():
         assert about["metrics"] == {name: {"metric": name} for name in unit.metrics}
 
 
-@given(
-    st.integers(1, 9), st.integers(1, 10), st.integers(0, 9), st.sets(st.integers(0, 35)), st.sampled_from([1, 2])
-)
+@given(st.integers(1, 9), st.integers(1, 10), st.integers(0, 9), st.sets(st.integers(0, 35)), st.sampled_from([1, 2]))
 def test_units_are_exactly_what_is_missing(images, shard, limit, there, methods):
     """Whatever is there, the units hold each missing score once, and no other."""
     plan = manifest(images, ("ig", "fringe")[:methods], {"insertion": images, "costly": min(limit, images)})

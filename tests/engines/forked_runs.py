@@ -1,11 +1,12 @@
 """A process that has imported everything and forks a run for each order that comes in: a run that is killed costs
 milliseconds then.
 
-An order is a line of JSON with the ``base`` folder and the ``kind`` of run. It may say after how many seconds (``after``)
-or at which step (``step``) the run is killed. The answer is the run's exit status.
+An order is a line of JSON with the ``base`` folder and the ``kind`` of run. It may say after how many seconds
+(``after``) or at which step (``step``) the run is killed. The answer is the run's exit status.
 """
 
 import json
+import multiprocessing
 import os
 import pathlib
 import signal
@@ -16,25 +17,10 @@ import traceback
 from functools import cache
 from pathlib import Path
 
+from small_plans import digits_plan
 from synthetic_units import job, manifest, note
 
-from fringe import IntegratedGradients
-from fringe.benchmark.plan import Arm, ModelSource, Plan
 from fringe.engines import Account, How, Progress, run_here, run_plan
-from fringe.metrics import Insertion, Sparseness
-
-
-def digits_plan(**changed):
-    """IG on 4 digits, 2 in a unit, by metrics whose order no rounding turns over, and one control of each kind."""
-    known = {
-        "name": "digits",
-        "data": ("embedded:digits",),
-        "arms": (Arm("digits", ModelSource("embedded:digits"), {"ig": IntegratedGradients(steps=8)}),),
-        "metrics": {"sparseness": Sparseness(), "insertion": Insertion()},
-        "n": 4,
-        "shard": 2,
-    }
-    return Plan(**{**known, **changed})
 
 
 def run_synthetic(base, order):
@@ -55,6 +41,13 @@ def run_digits(base, order):
 def nursery():
     """The one nursery of the test session; it ends with the session, whose end of the line closes."""
     return Nursery()
+
+
+def spawn_quickly(monkeypatch):
+    """Have processes forked from one that has imported everything: as bare as spawned ones, but there at once."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fringe.engines.processes", "pyarrow.parquet", "forked_runs", "poison_methods"])
+    monkeypatch.setattr(multiprocessing, "get_context", lambda how: {"spawn": context}[how])
 
 
 class Nursery:
@@ -176,7 +169,6 @@ def serve():
 
 if __name__ == "__main__":
     import pyarrow.parquet  # noqa: F401 - what a run would import late
-
     import torch
 
     torch.set_num_threads(1)

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from forked_runs import digits_plan
+from small_plans import digits_plan
 
 from fringe.engines import How, run_plan
 

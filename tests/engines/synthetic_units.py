@@ -56,7 +56,8 @@ def rows_of(unit):
 
 @dataclass(frozen=True)
 class SyntheticWorker:
-    """Writes the unit's name to ``log``, and its process beside it, then does as the method's name says, unless the file ``behave`` is there."""
+    """Writes the unit's name to ``log``, its process beside it, and does as the method's name says, unless the file
+    ``behave`` is there."""
 
     log: Path
     behave: Path

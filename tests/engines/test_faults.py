@@ -1,6 +1,7 @@
-"""A disk that is full, broken or read-only; signals; two runs in one folder; and plans that change."""
+"""A disk that is full, broken or read-only, files that are damaged later, and signals."""
 
 import errno
+import multiprocessing
 import os
 import re
 import signal
@@ -8,43 +9,24 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
-from dataclasses import replace
-from pathlib import Path
 
-import forked_runs
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from forked_runs import Steps, digits_plan
+from forked_runs import Steps, spawn_quickly
 from poison_methods import Signalled
-from synthetic_units import expected, job, leftovers, manifest, noted, table
+from small_plans import IG, arms, digits_plan, done_units, small
+from synthetic_units import expected, job, leftovers, manifest, table
 
 from fringe import IntegratedGradients
 from fringe._errors import FringeError, InputError
-from fringe.benchmark.coverage import coverage, present, stale
-from fringe.benchmark.plan import Arm, ModelSource
+from fringe.benchmark.coverage import coverage
 from fringe.benchmark.results import read_results
 from fringe.benchmark.store import Store, StoreFull
-from fringe.engines import Account, How, Progress, run_here, run_plan
+from fringe.engines import Account, How, Progress, run_here, run_plan, run_processes
 from fringe.engines.run import Interrupted, interruptible
-from fringe.metrics import Insertion, Sparseness
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
-IG = IntegratedGradients(steps=8)
-
-
-def arms(model="embedded:digits", **methods):
-    return (Arm("digits", ModelSource(model), methods or {"ig": IG}),)
-
-
-def small(**changed):
-    """IG alone on two images, one in a unit."""
-    return digits_plan(**{"arms": arms(), "controls": False, "n": 2, "shard": 1, **changed})
-
-
-def done_units(finished):
-    """What a run computed: (method, metrics, number of images) of each unit."""
-    return Counter((r.unit.method, r.unit.metrics, len(r.unit.images)) for r in finished.account.reports)
-
 
 # The disk
 
@@ -172,13 +154,13 @@ def test_every_call_that_can_fail(tmp_path, code):
     for step in last:
         base = tmp_path / f"{step}"
         base.mkdir()
+        raised = None
         try:
             run_synthetic(base, asked, step, fail(code))
         except FringeError as error:
-            assert type(error) is kind
-            assert re.search(told, str(error))
-        else:
-            silent += 1
+            raised = error
+        silent += raised is None
+        assert raised is None or (type(raised) is kind and re.search(told, str(raised)))
         store = Store(base / "run")
         assert leftovers(base / "run") == []
         assert len(store.units()) == len(store.about()) >= 1
@@ -190,13 +172,10 @@ def test_every_call_that_can_fail(tmp_path, code):
 @linux
 def test_a_full_disk_in_a_process_stops_them_all(mounted, monkeypatch):
     """What one process finds is raised where the run was asked for."""
-    from fringe.engines import processes, run_processes
-
     work = job(mounted, manifest(("fine", "too"), 40))
     room = os.statvfs(mounted)
     (mounted / "ballast").write_bytes(b"x" * (room.f_bavail * room.f_frsize - 60_000))
-    context = processes.multiprocessing.get_context("forkserver")
-    monkeypatch.setattr(processes.multiprocessing, "get_context", lambda how: {"spawn": context}[how])
+    spawn_quickly(monkeypatch)
     with pytest.raises(StoreFull, match="bytes are needed"):
         run_processes(work, work.left(), Account(), lambda report: None, workers=2)
     (mounted / "ballast").unlink()
@@ -205,6 +184,43 @@ def test_a_full_disk_in_a_process_stops_them_all(mounted, monkeypatch):
     assert len(work.store.about()) == len(work.store.units())
     run_here(work, work.left(), Account(), lambda report: None)
     assert table(work.store) == expected(manifest(("fine", "too"), 40))
+
+
+# Shards that were damaged later
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1
+    path.write_bytes(content)
+
+
+def swap(path):
+    pq.write_table(pa.table({"score": [1.0]}), path)
+
+
+DAMAGES = {
+    "torn": lambda path: os.truncate(path, 1000),
+    "empty": lambda path: os.truncate(path, 0),
+    "flip": flip,
+    "swap": swap,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_unit_shows_as_missing_and_is_computed_again(tmp_path, damage):
+    plan = small(n=3)
+    finished = run_plan(plan, tmp_path, How())
+    store = Store(tmp_path)
+    before, victim = table(store), store.units()[1]
+    DAMAGES[damage](tmp_path / "units" / f"{victim}.parquet")
+    assert [cell.missing for cell in coverage(store, finished.resolved.manifest)] == [1, 1]
+    holes = [f"digits, ig, {metric}: 1 of 3 images are not computed" for metric in ("sparseness", "insertion")]
+    assert read_results(store).holes() == holes
+    again = run_plan(plan, tmp_path, How())
+    assert [(report.unit.key, report.state) for report in again.account.reports] == [(victim, "done")]
+    assert table(store) == before
+    assert read_results(store).holes() == []
 
 
 # Signals
@@ -271,10 +287,7 @@ def test_a_signal_at_any_time(tmp_path):
 
 
 def test_a_signal_with_processes_ends_them(tmp_path, monkeypatch):
-    import multiprocessing
-
-    context = multiprocessing.get_context("forkserver")
-    monkeypatch.setattr(multiprocessing, "get_context", lambda how: {"spawn": context}[how])
+    spawn_quickly(monkeypatch)
     told = Progress(ended=lambda report: os.kill(os.getpid(), signal.SIGINT))
     first = run_plan(small(n=4), tmp_path, How(workers=2), told)
     assert first.stopped == "interrupted (SIGINT)"
@@ -284,151 +297,3 @@ def test_a_signal_with_processes_ends_them(tmp_path, monkeypatch):
     assert second.stopped is None
     assert len(table(Store(tmp_path))) == 4 * 2
     assert leftovers(tmp_path) == []
-
-
-# Two runs in one folder
-
-
-@linux
-def test_runs_that_begin_together_compute_each_unit_once(tmp_path):
-    asked = manifest(("fine", "too"), 20)
-    for trial in range(5):
-        base = tmp_path / f"{trial}"
-        assert forked_runs.nursery().run(base, methods=("fine", "too"), images=20, runs=3) == [0, 0, 0]
-        performed = noted(base / "log")
-        assert len(performed) == len(set(performed)) == 20
-        assert table(Store(base / "run")) == expected(asked)
-        assert len(noted(base / "processes")) == 20
-
-
-@linux
-def test_two_runs_of_the_real_benchmark_share_it(tmp_path, whole):
-    assert forked_runs.nursery().run(tmp_path, kind="digits", runs=2) == [0, 0]
-    fates = Counter(line.split()[0] for line in noted(tmp_path / "reported"))
-    assert fates["done"] == 10
-    assert len(set(noted(tmp_path / "reported"))) >= 10
-    assert {key: row.score for key, row in table(Store(tmp_path / "run")).items()} == pytest.approx(
-        {key: row.score for key, row in whole.items()}, abs=1e-4
-    )  # there two images were in a batch, here one
-
-
-# Plans that change
-
-
-def test_other_settings_under_one_name_are_refused_and_shown(tmp_path):
-    plan = small()
-    run_plan(plan, tmp_path, How())
-    other = {
-        "methods.digits.ig.steps: 8, now 16": {"arms": arms(ig=IntegratedGradients(steps=16))},
-        "methods.digits.ig: .*, now absent": {"arms": arms(other=IG)},
-        "seed: 0, now 1": {"seed": 1},
-        "target: predicted, now 3": {"target": 3},
-        "n: 2, now 1": {"n": 1},
-        "metrics.insertion: .*, now absent": {"metrics": {"sparseness": Sparseness()}},
-        "limits.insertion: absent, now 1": {"limits": {"insertion": 1}},
-        "metrics.insertion.reference: box, now gaussian": {
-            "metrics": {"sparseness": Sparseness(), "insertion": Insertion(reference="gaussian")}
-        },
-    }
-    for difference, change in other.items():
-        with pytest.raises(InputError, match=rf"^--out: .*holds a digits with other settings \({difference}\); name"):
-            run_plan(replace(plan, **change), tmp_path, How())
-    assert run_plan(plan, tmp_path, How()).account.reports == []  # none of them was let in
-
-
-def test_a_plan_that_grows_computes_what_is_new(tmp_path):
-    both = ("sparseness", "insertion")
-    plan = small(metrics={"insertion": Insertion()}, limits={"insertion": 1})
-    assert done_units(run_plan(plan, tmp_path, How())) == {("ig", ("insertion",), 1): 1}
-    plan = replace(plan, limits={})
-    assert done_units(run_plan(plan, tmp_path, How())) == {("ig", ("insertion",), 1): 1}
-    plan = replace(plan, metrics={"sparseness": Sparseness(), "insertion": Insertion()})
-    assert done_units(run_plan(plan, tmp_path, How())) == {("ig", ("sparseness",), 1): 2}
-    plan = replace(plan, arms=arms(ig=IG, more=IntegratedGradients(steps=4)))
-    assert done_units(run_plan(plan, tmp_path, How())) == {("more", both, 1): 2}
-    plan = replace(plan, n=3)
-    assert done_units(run_plan(plan, tmp_path, How())) == {("ig", both, 1): 1, ("more", both, 1): 1}
-    plan = replace(plan, arms=(*plan.arms, Arm("twin", ModelSource("embedded:digits"), {"new": IG})))
-    grown = run_plan(plan, tmp_path, How())
-    assert grown.account.reports == []  # another name for the same maps: they are there
-    store = Store(tmp_path)
-    assert all(cell.scored == cell.wanted == 3 for cell in coverage(store, grown.resolved.manifest))
-    assert stale(store) == []
-    assert read_results(store).holes() == []
-
-
-def test_a_plan_in_another_batch_size_engine_or_order_is_the_same(tmp_path):
-    plan = small(arms=arms(ig=IG, more=IntegratedGradients(steps=4)), n=3, shard=2)
-    run_plan(plan, tmp_path, How())
-    turned = replace(plan, arms=arms(more=IntegratedGradients(steps=4), ig=IG), shard=3)
-    turned = replace(turned, metrics=dict(reversed(plan.metrics.items())))
-    assert run_plan(turned, tmp_path, How(batch_size=1, workers=1)).account.reports == []
-
-
-NET = """
-import torch
-def net():
-    torch.manual_seed({seed})
-    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
-"""
-
-
-def test_amended_plans_say_why_old_units_serve_no_more(tmp_path):
-    source = tmp_path / "net.py"
-    source.write_text(NET.format(seed=1))
-    model = ModelSource(f"{source}:net", "resize=8x8,mean=0.5,std=0.5", trust_code=True)
-    pictures = tmp_path / "pictures"
-    pictures.mkdir()
-    for number in range(2):
-        draw_picture(pictures / f"{number}_picture.png", number)
-    plan = small(data=(str(pictures),), arms=(Arm("net", model, {"ig": IG, "old": IG}),), metrics={"s": Sparseness()})
-    out = tmp_path / "run"
-
-    def reasons():
-        return Counter((unit.method, unit.reason) for unit in stale(Store(out)))
-
-    run_plan(plan, out, How())
-    assert reasons() == {}
-
-    plan = replace(plan, arms=(Arm("net", model, {"ig": IntegratedGradients(steps=16)}),))
-    assert run_plan(plan, out, How(amend=True)).account.count("done") == 2
-    assert reasons() == {("ig", "method.steps: 8, now 16"): 2}
-
-    source.write_text(NET.format(seed=2))
-    assert run_plan(plan, out, How()).account.count("done") == 2
-    now = reasons()
-    assert sum(now.values()) == 4
-    (weights,) = [reason for _, reason in now if "method.steps" not in reason]
-    assert re.fullmatch(r"model\.weights: [0-9a-f]{32}, now [0-9a-f]{32}", weights)
-
-    draw_picture(pictures / "1_picture.png", 7)
-    assert run_plan(plan, out, How()).account.count("done") == 1
-    assert reasons() - now == {("ig", "1 of its images changed or are not drawn any more"): 1}
-
-    plan = replace(plan, metrics={"s": Insertion()})
-    run_plan(plan, out, How(amend=True))
-    assert ("ig", "its metrics have other settings now") in reasons()
-    plan = replace(plan, arms=(Arm("other", model, {"ig": IG}),))
-    run_plan(plan, out, How(amend=True))
-    assert set(reasons()) == {("ig", "no plan has the model 'net'")}
-
-
-def draw_picture(path, seed):
-    from PIL import Image
-
-    Image.frombytes("L", (8, 8), bytes((seed * 31 + 7 * i) % 256 for i in range(64))).save(path)
-
-
-def test_a_run_of_the_past_that_failed_keeps_the_plan_partial(tmp_path):
-    """A run with nothing left to do still says that some images have no score."""
-    plan = small(target="label", data=(str(tmp_path / "pictures"),), metrics={"s": Sparseness()})
-    Path(tmp_path / "pictures").mkdir()
-    draw_picture(tmp_path / "pictures" / "3_picture.png", 1)
-    draw_picture(tmp_path / "pictures" / "12_picture.png", 2)  # the model has ten classes
-    first = run_plan(plan, tmp_path / "run", How())
-    assert (first.account.failed, first.failed_before, first.partial) == (1, 0, True)
-    second = run_plan(plan, tmp_path / "run", How())
-    assert (second.account.failed, second.failed_before, second.partial) == (0, 1, True)
-    third = run_plan(plan, tmp_path / "run", How(retry=True))
-    assert (third.account.failed, third.failed_before, third.partial) == (1, 0, True)
-    assert len(present(Store(tmp_path / "run"))) == 2

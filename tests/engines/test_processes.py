@@ -1,5 +1,6 @@
 """Several processes: what one that dies, hangs or is killed costs, and what it does not."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -12,14 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from forked_runs import digits_plan
+from forked_runs import spawn_quickly
 from poison_methods import Poison
+from small_plans import IG, arms, digits_plan
 from synthetic_units import SyntheticJob, SyntheticWorker, expected, job, manifest, noted, table
 
-from fringe import IntegratedGradients
 from fringe._errors import FringeError
 from fringe.benchmark.coverage import coverage, crashes
-from fringe.benchmark.plan import Arm, ModelSource
 from fringe.benchmark.store import CRASHES, Store
 from fringe.engines import Account, How, processes, run_here, run_plan, run_processes
 
@@ -29,10 +29,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a fork se
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """Processes as bare as spawned ones, forked from one that has imported everything: they start in milliseconds."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fringe.engines.processes", "pyarrow.parquet", "forked_runs", "poison_methods"])
-    monkeypatch.setattr(multiprocessing, "get_context", lambda how: {"spawn": context}[how])
+    spawn_quickly(monkeypatch)
 
 
 def run(work, workers=2, timeout=None):
@@ -67,7 +64,12 @@ def test_units_that_end_their_process_are_set_aside(tmp_path):
     asked = manifest(("exits", "segfaults", "fine", "raises"), 2)
     work = job(tmp_path, asked)
     account, fates = run(work)
-    assert fates == {("exits", "crashed"): 1, ("segfaults", "crashed"): 1, ("raises", "crashed"): 1, ("fine", "done"): 1}
+    assert fates == {
+        ("exits", "crashed"): 1,
+        ("segfaults", "crashed"): 1,
+        ("raises", "crashed"): 1,
+        ("fine", "done"): 1,
+    }
     assert performed(tmp_path) == {"exits": 3, "segfaults": 3, "raises": 3, "fine": 1}
     assert account.failed == 3 * 2
     reasons = {record["method"]: record["reason"] for record in crashes(work.store)}
@@ -190,15 +192,12 @@ def test_units_in_other_hands_are_waited_for_in_peace(tmp_path, monkeypatch):
     hear = processes._Crew._hear
     monkeypatch.setattr(processes._Crew, "_hear", lambda crew, hand: (answers.append(hand), hear(crew, hand)))
     units = work.left()
-    claims = [work.store.claim(unit.key) for unit in units[:3]]
-    assert all([claim.__enter__() for claim in claims])
-
-    def release():
-        for claim in claims:
-            claim.__exit__(None, None, None)
+    claims = contextlib.ExitStack()
+    for unit in units[:3]:
+        assert claims.enter_context(work.store.claim(unit.key))
 
     def on_first(report):
-        threading.Timer(1.0, release).start()
+        threading.Timer(1.0, claims.close).start()
 
     account = Account()
     run_processes(work, units, account, on_first, workers=2)
@@ -207,9 +206,19 @@ def test_units_in_other_hands_are_waited_for_in_peace(tmp_path, monkeypatch):
     assert len(answers) <= 2 + 4 + 3 * 5  # two that they are ready, four that units are done, and three now and then
 
 
+def test_batches_and_processes_move_the_real_numbers_by_rounding_alone(tmp_path):
+    here = run_plan(digits_plan(), tmp_path / "here", How())
+    there = run_plan(digits_plan(shard=3), tmp_path / "there", How(workers=2, batch_size=1))
+    assert (here.stopped, there.stopped) == (None, None)
+    one, other = table(Store(tmp_path / "here")), table(Store(tmp_path / "there"))
+    assert len(one) == 5 * 2 * 4
+    assert {key: row.score for key, row in one.items()} == pytest.approx(
+        {key: row.score for key, row in other.items()}, abs=1e-4
+    )
+
+
 def poisoned(tmp_path):
-    methods = {"poison": Poison(str(tmp_path / "cure")), "ig": IntegratedGradients(steps=8)}
-    return digits_plan(arms=(Arm("digits", ModelSource("embedded:digits"), methods),), controls=False, n=2)
+    return digits_plan(arms=arms(poison=Poison(str(tmp_path / "cure")), ig=IG), controls=False, n=2)
 
 
 def test_a_poisonous_method_of_a_real_plan(tmp_path):
@@ -219,8 +228,7 @@ def test_a_poisonous_method_of_a_real_plan(tmp_path):
     def cells():
         store = Store(out)
         return {
-            (cell.method, cell.metric): (cell.scored, cell.missing)
-            for cell in coverage(store, first.resolved.manifest)
+            (cell.method, cell.metric): (cell.scored, cell.missing) for cell in coverage(store, first.resolved.manifest)
         }
 
     first = run_plan(plan, out, How(workers=2))
@@ -257,7 +265,7 @@ def test_a_poisonous_method_of_a_real_plan(tmp_path):
 def test_a_script_without_a_main_guard_is_told_so(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
-        "from pathlib import Path\nfrom forked_runs import digits_plan\nfrom fringe.engines import How, run_plan\n"
+        "from pathlib import Path\nfrom small_plans import digits_plan\nfrom fringe.engines import How, run_plan\n"
         f"run_plan(digits_plan(), Path({str(tmp_path / 'run')!r}), How(workers=2))\n"
     )
     environment = {**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}

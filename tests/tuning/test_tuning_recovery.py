@@ -17,7 +17,8 @@ from fringe import FringeError, InputError
 from fringe.tuning import owner, queue
 from fringe.tuning.journal import Journal
 from fringe.tuning.owner import fate, this_process
-from fringe.tuning.queue import Plan, Queue
+from fringe.tuning.plan import Plan
+from fringe.tuning.queue import Queue
 
 HERE = Path(__file__).parent
 needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="the system does not say when a process started")

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import math
+import sys
 
 import optuna
 import pytest
@@ -232,6 +233,14 @@ def test_optuna_is_quiet_and_as_loud_as_before_afterwards(tmp_path, caplog):
 def test_arguments_are_checked(tmp_path, more, message):
     with pytest.raises(InputError, match=message):
         search(tmp_path / "j", **({"trials": 2} | more))
+
+
+def test_without_optuna_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    for name in ("queue", "journal"):
+        monkeypatch.delitem(sys.modules, f"fringe.tuning.{name}", raising=False)
+    with pytest.raises(InputError, match=r"tune needs Optuna: pip install 'fringe\[tune\]'"):
+        search(tmp_path / "j", 2)
 
 
 def refusal(method, settings):

@@ -15,7 +15,7 @@ def explain(
     model: flags.Model = "embedded:digits",
     method: Annotated[str, typer.Option(help="Which method; see 'fringe methods'.")] = "fringe",
     preset: Annotated[
-        str | None, typer.Option(help="Settings by name; see 'fringe methods', for fringe 'fringe presets'.")
+        str | None, typer.Option(help="Settings by name ('fringe methods', 'fringe presets'), or a tuned file.")
     ] = None,
     variant: Annotated[str | None, typer.Option(help="The method with parts taken out, as in the ablations.")] = None,
     settings: Annotated[

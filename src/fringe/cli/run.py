@@ -12,7 +12,7 @@ from fringe.cli.options import MethodOptions, ModelOptions, RunOptions, read_bat
 from fringe.cli.problems import Exit, complain, remark
 from fringe.cli.progress import Watch
 from fringe.cli.record import Failed, Run
-from fringe.cli.settings import configure
+from fringe.cli.settings import check_preset, configure
 from fringe.cli.spaces import open_spaces
 
 
@@ -23,6 +23,7 @@ def run_explain(how: MethodOptions, what: ModelOptions, options: RunOptions) -> 
     if not refs:
         return nothing_found(missing)
     loaded, device = open_model(what)
+    check_preset(how, loaded.architecture)
     if how.preset is None and method.name == "fringe" and loaded.architecture in preset_names():
         name = loaded.architecture
         remark(f"hint: the paper tuned a setting for this network; use it with --preset {name}")

@@ -5,6 +5,8 @@ import dataclasses
 import difflib
 import json
 from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -44,6 +46,19 @@ def read_value(base: Attributor | Metric, key: str, text: str) -> Any:
     return _assignment(base, f"{key}={text}")[1]
 
 
+def is_preset_file(text: str) -> bool:
+    """Whether a preset is a file, as ``fringe tune`` writes them, and not a name."""
+    return text.endswith(".json")
+
+
+def check_preset(options: MethodOptions, architecture: str) -> None:
+    """Raise InputError where the preset is a file that was tuned for another network."""
+    if options.preset is not None and is_preset_file(options.preset):
+        from fringe.tuning import read_preset
+
+        read_preset(Path(options.preset), architecture)
+
+
 def field_of(kind: type) -> dict[str, "dataclasses.Field[Any]"]:
     """The fields of a method's or metric's dataclass by name."""
     return {field.name: field for field in dataclasses.fields(kind)}
@@ -72,6 +87,11 @@ def described(kind: type) -> list[dict[str, Any]]:
 
 def _base(options: MethodOptions) -> Attributor:
     base = named_method(options.method)
+    if options.preset is not None and is_preset_file(options.preset):
+        from fringe.tuning import read_preset
+
+        base = read_preset(Path(options.preset))[0]
+        options = replace(options, preset=None)
     if options.variant is None:
         return base if options.preset is None else type(base).preset(options.preset)
     if not isinstance(base, FRInGe):

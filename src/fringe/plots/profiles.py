@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from fringe.plots.style import (
     tidy,
 )
 
-NAMES = {"ig": "IG", "no_cap": "FRInGe without Euclidean cap", "cap": "FRInGe with Euclidean cap"}
+NAMES = {"ig": "IG", "no_cap": "FRInGe without cap", "cap": "FRInGe with cap"}
 """What the paths of the paper's comparison are called in a figure. A column of another label shows the label itself."""
 
 
@@ -50,7 +51,9 @@ class Column:
 
 _WIDE, _HIGH, _ACROSS, _DOWN = 2.45, 1.25, 0.48, 0.14
 """Inches: a panel, and the gaps between columns and rows."""
-_LEFT, _RIGHT, _TOP, _BOTTOM, _TITLE = 0.95, 0.2, 0.12, 0.48, 0.26
+_MARGIN, _LEFT, _RIGHT, _TOP, _BOTTOM, _TITLE, _LINE = 0.15, 0.95, 0.2, 0.12, 0.48, 0.28, 0.18
+_LETTERS = 16
+"""Letters of the caption that an inch holds at least."""
 
 _SCALES = (
     "Lengths of steps from 0, each panel on its own scale: what is constant looks flat, a number is read off the axis."
@@ -68,17 +71,19 @@ def draw_profiles(columns: Sequence[Column], path: Path | None = None, *, title:
     if not columns:
         raise ValueError("draw_profiles: no columns")
     seen = sorted({bound for column in columns for bound, _, _ in runs(column.active_bound)})
-    head = _TOP + _TITLE * bool(title) + 0.2 * (1 + bool(seen)) + 0.38
     width = _LEFT + len(columns) * (_WIDE + _ACROSS) - _ACROSS + _RIGHT
+    scales = wrap(_SCALES, int((width - 2 * _MARGIN) * _LETTERS))
+    legend = _rows(seen, width) * _LINE + 0.06 if seen else 0.0
+    above = _TOP + (_TITLE if title else 0.0)
+    head = above + len(scales) * _LINE + legend + 0.34
     height = head + 3 * (_HIGH + _DOWN) - _DOWN + _BOTTOM
     figure = new_figure(width, height)
-    above = 1 - (_TOP + _TITLE * bool(title) + 0.08) / height
-    figure.text(
-        0.15 / width, 1 - _TOP / height, printable(title, 100), va="top", fontweight="bold", **text_style(TITLE)
-    )
-    figure.text(0.15 / width, above, _SCALES, va="center", **text_style(TICK, MUTED))
+    headline = text_style(TITLE, va="top", fontweight="bold")
+    figure.text(_MARGIN / width, 1 - _TOP / height, printable(title, int(width * 10)), **headline)
+    for line, text in enumerate(scales):
+        figure.text(_MARGIN / width, 1 - (above + line * _LINE) / height, text, va="top", **text_style(TICK, MUTED))
     if seen:
-        _legend(figure, seen, 0.15 / width, above - 0.2 / height)
+        _legend(figure, seen, above + len(scales) * _LINE + 0.06)
     for place, column in enumerate(columns):
         left = _LEFT + place * (_WIDE + _ACROSS)
         boxes = [
@@ -107,12 +112,15 @@ def _draw(column: Column, panels: list[Axes], first: bool) -> None:
         if first:
             axes.set_ylabel(name, **text_style(LABEL, colour))
             axes.yaxis.set_label_coords(-0.21, 0.5)
+        if not values.size:
+            axes.tick_params(labelleft=False)
+            note(axes, "not measured" if last > 0 else "no step was taken")
         for bound, begin, end in runs(column.active_bound):
-            look = {"facecolor": BOUNDS[bound][1], "alpha": 0.16, "linewidth": 0}
+            look: dict[str, Any] = {"facecolor": BOUNDS[bound][1], "alpha": 0.16, "linewidth": 0}
             axes.axvspan(begin - 0.5, end + 0.5, gid=f"{bound}", **look)
-    name = NAMES.get(column.label, column.label)
-    name += f" · {column.verdict.replace('_', ' ')}" if column.verdict not in ("", "ok") else ""
-    panels[0].set_title(printable(name, 38), loc="left", pad=7, fontweight="bold", **text_style(LABEL))
+    name, verdict = NAMES.get(column.label, column.label), "" if column.verdict == "ok" else column.verdict
+    panels[0].set_title(printable(name, 20), loc="left", pad=7, fontweight="bold", **text_style(LABEL))
+    panels[0].set_title(verdict.replace("_", " "), loc="right", pad=7, **text_style(TICK, MUTED))
     panels[2].set_xlabel("step", **text_style(LABEL, MUTED))
 
 
@@ -126,24 +134,28 @@ def _panel(axes: Axes, values: NDArray[np.float64], colour: str, begins: int) ->
     axes.yaxis.get_offset_text().set_fontsize(TICK)
     finite = values[np.isfinite(values)]
     axes.set_ylim(0, (float(finite.max()) * 1.12 if finite.size else 0.0) or 1.0)
-    if not values.size:
-        axes.tick_params(labelleft=False)
-        note(axes, "not measured")
 
 
-def _legend(figure: Figure, seen: Sequence[int], left: float, middle: float) -> None:
-    what = figure.text(left, middle, "Length of a step set by", va="center", **text_style(TICK, MUTED))
-    end = what.get_window_extent().x1 / figure.bbox.width
+def _rows(seen: Sequence[int], width: float) -> int:
+    """Lines that the legend takes: one, or one a bound where the figure is narrow."""
+    return 1 if width > 2.3 * len(seen) else len(seen)
+
+
+def _legend(figure: Figure, seen: Sequence[int], top: float) -> None:
+    """What the bands mean, ``top`` inches below the figure's edge."""
+    width, height = (float(side) for side in figure.get_size_inches())
+    handles = [Patch(facecolor=BOUNDS[b][1], alpha=0.35, label=f"step set by: {BOUNDS[b][0]}") for b in seen]
     figure.legend(
-        handles=[Patch(facecolor=BOUNDS[bound][1], alpha=0.35, label=BOUNDS[bound][0]) for bound in seen],
-        loc="center left",
-        bbox_to_anchor=(end + 0.012, middle),
-        ncols=len(seen),
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(_MARGIN / width, 1 - top / height),
+        ncols=len(seen) // _rows(seen, width),
         frameon=False,
         prop={"family": FONT, "size": TICK},
         labelcolor=INK,
         handlelength=1.4,
         columnspacing=1.6,
+        labelspacing=0.45,
         borderpad=0,
         borderaxespad=0,
     )

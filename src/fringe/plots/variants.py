@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from fringe.plots.maps import display_scale, emptiness, picture, show, show_signed, spatial
+from fringe.plots.maps import display_scale, picture, show, show_signed, spatial
 from fringe.plots.style import (
     BLUE,
     INK,
@@ -60,9 +61,11 @@ class Band:
 
 _CURVE, _TILE, _GAP, _APART = 1.75, 0.84, 0.05, 0.14
 """Inches: the width of a curve, a picture, the gap between two of a kind, and that between kinds."""
-_MARGIN, _LEFT, _RIGHT, _TOP, _BOTTOM, _TITLE = 0.1, 0.48, 0.12, 0.12, 0.3, 0.26
+_MARGIN, _LEFT, _RIGHT, _TOP, _BOTTOM, _TITLE, _LINE = 0.1, 0.48, 0.12, 0.12, 0.42, 0.28, 0.16
 _LABEL, _BELOW = 0.21, 0.24
 """Inches: the words above a band, and the numbers of the axis below it."""
+_LETTERS = 18
+"""Letters of the caption that an inch holds at least."""
 _SMALL = TICK - 0.5
 """Points: what is written in every band."""
 _CAPTION = (
@@ -84,14 +87,8 @@ def draw_variants(rows: Sequence[Band], path: Path | None = None, *, title: str 
         _check(band)
     waypoints = max(len(band.snapshot_steps) for band in rows)
     tall = _TILE * min(max(rows[0].changes.shape[1] / rows[0].changes.shape[2], 0.4), 2.5)
-    sheet = _Sheet(waypoints, tall, len(rows), bool(title))
+    sheet = _Sheet(waypoints, tall, len(rows), title)
     last = max(len(band.entropy) for band in rows) - 1
-    sheet.write(_MARGIN, _TOP, printable(title, 100), text_style(TITLE, va="top", fontweight="bold"))
-    caption = (
-        "entropy in units of ln C · change since the input, blurred, in units of the band's largest (dark: none) · "
-    )
-    caption += "attribution: red for the class, blue against it, own scale"
-    sheet.write(_MARGIN, sheet.head - 0.24, caption, text_style(_SMALL, MUTED, va="top"))
     for place, band in enumerate(rows):
         _draw(sheet, place, band, last, lowest=place == len(rows) - 1)
     if path is not None:
@@ -111,15 +108,22 @@ def _check(band: Band) -> None:
 class _Sheet:
     """The figure and where things stand on it, in inches from its upper left corner."""
 
-    def __init__(self, waypoints: int, tall: float, bands: int, titled: bool):
+    def __init__(self, waypoints: int, tall: float, bands: int, title: str):
         self.tall, self.band = tall, _LABEL + tall + _BELOW
-        self.head = _TOP + _TITLE * titled + 0.3
         self.first = _LEFT + _CURVE + 2 * _APART
-        inner = (waypoints - 1) * (_TILE + _GAP) - _GAP if waypoints > 1 else -_APART
-        self.end = self.first + _TILE + _APART + inner + _APART
+        changes = (waypoints - 1) * (_TILE + _GAP) - _GAP + _APART if waypoints > 1 else 0.0
+        self.end = self.first + _TILE + _APART + changes
         self.width = self.end + 2 * _TILE + _GAP + _RIGHT
-        self.height = self.head + bands * self.band + _BOTTOM - _BELOW + 0.12
+        caption = wrap(_CAPTION, int((self.width - _MARGIN - _RIGHT) * _LETTERS))
+        above = _TOP + (_TITLE if title else 0.0)
+        self.head = above + len(caption) * _LINE + 0.12
+        self.height = self.head + bands * self.band - _BELOW + _BOTTOM
         self.figure = new_figure(self.width, self.height)
+        self.write(
+            _MARGIN, _TOP, printable(title, int(self.width * 10)), text_style(TITLE, va="top", fontweight="bold")
+        )
+        for line, text in enumerate(caption):
+            self.write(_MARGIN, above + line * _LINE, text, text_style(_SMALL, MUTED, va="top"))
 
     def top(self, band: int) -> float:
         return self.head + band * self.band + _LABEL
@@ -160,9 +164,10 @@ def _draw(sheet: _Sheet, place: int, band: Band, last: int, lowest: bool) -> Non
 
 def _draw_map(axes: Axes, band: Band) -> None:
     plane = spatial(band.attribution)
-    show_signed(axes, plane, display_scale(plane))
-    if empty := emptiness(plane):
-        note(axes, empty.replace("the map is ", ""))
+    scale = display_scale(plane)
+    show_signed(axes, plane, scale)
+    if scale == 0:
+        note(axes, "zero" if np.isfinite(plane).any() else "not finite")
 
 
 def _draw_curve(axes: Axes, entropy: NDArray[Any], steps: NDArray[Any], last: int, lowest: bool) -> None:
@@ -171,10 +176,10 @@ def _draw_curve(axes: Axes, entropy: NDArray[Any], steps: NDArray[Any], last: in
     axes.plot(along, entropy, color=BLUE, linewidth=1.5, solid_capstyle="round")
     axes.fill_between(along, entropy, color=BLUE, alpha=0.08, linewidth=0)
     axes.vlines(steps, 0, entropy[steps], color=RULE, linewidth=0.7)
-    around = {"markeredgecolor": "white", "markeredgewidth": 0.7, "clip_on": False, "zorder": 5}
+    around: dict[str, Any] = {"markeredgecolor": "white", "markeredgewidth": 0.7, "clip_on": False, "zorder": 5}
     axes.plot(steps, entropy[steps], "o", color=BLUE, markersize=4, **around)
     axes.set_xlim(-0.03 * max(last, 1), 1.03 * max(last, 1))
-    axes.set_ylim(0, max(1.04, *(1.04 * entropy[np.isfinite(entropy)])))
+    axes.set_ylim(0, max([1.04, *(1.04 * entropy[np.isfinite(entropy)])]))
     axes.set_yticks([0, 0.5, 1])
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
     if lowest:

@@ -1,7 +1,7 @@
 """What became of the images: costs, verdicts, and why some have no score."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +29,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Failure:
-    """How many ``images`` a method has no sound map of, and why."""
+    """How many ``images`` a method failed on, under some metric at least, and why."""
 
     model: str
     method: str
@@ -38,12 +38,12 @@ class Failure:
 
 
 def by_image(results: Results, model: str, method: str) -> dict[str, ScoreRow]:
-    """A row of each image that was computed, by digest: what it says of the map holds for every metric."""
+    """A row of each image that was computed, by digest, a sound one where there is one: what it says of the map holds
+    for every metric."""
     found: dict[str, ScoreRow] = {}
-    for metric in results.metrics:
-        for row in results.cell(model, method, metric).rows:
-            if row is not None:
-                found.setdefault(row.image, row)
+    for row in _rows(results, model, method):
+        if row.image not in found or found[row.image].status != "ok":
+            found[row.image] = row
     return found
 
 
@@ -59,12 +59,12 @@ def costs(results: Results, model: str) -> list[Cost]:
 
 
 def failures(results: Results) -> list[Failure]:
-    """Why images have no sound map, the most frequent reason of a method first."""
+    """Why images have no score, the most frequent reason of a method first."""
     found: list[Failure] = []
     for model in results.models:
         for method in results.methods(model):
-            rows = by_image(results, model, method).values()
-            reasons = Counter(_reason(row) for row in rows if row.status != "ok")
+            pairs = {(_reason(row), row.image) for row in _rows(results, model, method) if row.status != "ok"}
+            reasons = Counter(reason for reason, _ in sorted(pairs))
             found += [Failure(model, method, images, reason) for reason, images in reasons.most_common()]
     return found
 
@@ -86,6 +86,11 @@ def set_aside(store: Store, results: Results) -> list[Failure]:
         for crash in crashes(store)
         if crash["setting"] == known.get(crash["model"], {}).get(crash["method"])
     ]
+
+
+def _rows(results: Results, model: str, method: str) -> Iterator[ScoreRow]:
+    for metric in results.metrics:
+        yield from (row for row in results.cell(model, method, metric).rows if row is not None)
 
 
 def _reason(row: ScoreRow) -> str:

@@ -4,13 +4,19 @@ import base64
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-from matplotlib.figure import Figure
+from typing import Any, Protocol
 
 from fringe.report.tables import Table
 
 INCH = 96
 """Pixels of a browser's inch."""
+
+
+class Drawing(Protocol):
+    """A figure of the room that draws."""
+
+    def savefig(self, fname: Any, *, format: str) -> None: ...
+    def get_figwidth(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -74,8 +80,8 @@ class Content:
         return tuple(p for part in self.parts for section in part.sections for p in section.pictures)
 
 
-def as_picture(figure: Figure, name: str, caption: str) -> Picture:
+def as_picture(figure: Drawing, name: str, caption: str) -> Picture:
     """The figure as it is put into pages and files."""
     out = io.BytesIO()
     figure.savefig(out, format="png")
-    return Picture(name, caption, out.getvalue(), round(float(figure.get_figwidth()) * INCH))
+    return Picture(name, caption, out.getvalue(), round(figure.get_figwidth() * INCH))

@@ -1,13 +1,13 @@
 """The figures of a model that are drawn from scores: paired differences, and the curves behind the scores."""
 
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fringe.benchmark import Results
 from fringe.benchmark.results import Cell
 from fringe.plots.curves import COLOURS, DASHES, CurvePanel, draw_curves
 from fringe.plots.forest import Contrast, ForestPanel, draw_forest
+from fringe.report.content import Drawing
 from fringe.report.tables import Column, Table
 
 MOST = len(COLOURS) * len(DASHES)
@@ -16,7 +16,7 @@ MOST = len(COLOURS) * len(DASHES)
 Curves = NDArray[np.float64]
 
 
-def forest(table: Table) -> Figure | None:
+def forest(table: Table) -> Drawing | None:
     """The reference method against its rivals under every metric with a direction; None without a comparison."""
     panels = [panel for place, column in enumerate(table.columns) if (panel := _forest_panel(table, place, column))]
     if not panels:
@@ -24,11 +24,11 @@ def forest(table: Table) -> Figure | None:
     return draw_forest(panels, champion=table.reference, title=f"{table.model}: {table.reference} against its rivals")
 
 
-def curves(results: Results, table: Table) -> dict[str, Figure]:
+def curves(results: Results, table: Table) -> dict[str, Drawing]:
     """By a name for a file: the curves of insertion and deletion, and of both MAS metrics, as far as there are any."""
     families = {"curves": ("insertion", "deletion"), "mas-curves": ("mas_insertion", "mas_deletion")}
     titles = {"curves": "insertion and deletion", "mas-curves": "magnitude aligned scoring"}
-    drawn: dict[str, Figure] = {}
+    drawn: dict[str, Drawing] = {}
     for family, metrics in families.items():
         panels = [
             panel

@@ -63,9 +63,10 @@ def _images(
     """The images as the model sees them, and the names of its classes."""
     loaded = load(next(arm for arm in resolved.plan.arms if arm.label == model), device)
     recipe, images = loaded.preprocessing, dict[str, Array]()
+    names = {image["digest"]: image["id"] for image in resolved.manifest.images}
     for pick in picks:
         if pick not in resolved.pictures:
-            raise InputError(f"image {pick} is not where it was")
+            raise InputError(f"image {names.get(pick, pick)!r} is not where it was")
         ref = resolved.pictures[pick].ref
         if content_digest(ref) != pick:
             raise InputError(f"image {ref.source!r} is another one now")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fringe.report.groups import Group
 from fringe.report.notes import count, flag_lines, incomplete, reading
 from fringe.report.numbers import power, scientific, spread
-from fringe.report.tables import Column, Table, TableCell
+from fringe.report.tables import Column, Table, TableCell, TableRow
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -23,7 +23,7 @@ _SPECIAL = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
+    '"': r"\char34{}",
     "±": r"$\pm$",
     "−": "$-$",
     "↑": r"$\uparrow$",
@@ -32,6 +32,7 @@ _SPECIAL = {
     "—": "---",
     "–": "--",
 }
+_LACKING = "«»ÐÞðþ"
 _ARROW = {"higher": r" $\uparrow$", "lower": r" $\downarrow$", "none": ""}
 
 PREAMBLE = r"""% \usepackage{booktabs,makecell,graphicx}
@@ -40,10 +41,10 @@ PREAMBLE = r"""% \usepackage{booktabs,makecell,graphicx}
 
 
 def escape(text: str) -> str:
-    """``text`` as LaTeX that prints it, on one line. A letter beyond Latin-1 becomes a question mark: few fonts of
-    LaTeX have it."""
+    """``text`` as LaTeX that prints it, on one line. What LaTeX's default fonts lack becomes a question mark: letters
+    beyond Latin-1, and six of those."""
     line = " ".join(text.split())
-    return "".join(_SPECIAL.get(c, c if c.isprintable() and ord(c) < 256 else "?") for c in line)
+    return "".join(_SPECIAL.get(c, c if c.isprintable() and ord(c) < 256 and c not in _LACKING else "?") for c in line)
 
 
 def latex_document(tables: Sequence[Table]) -> str:
@@ -52,55 +53,62 @@ def latex_document(tables: Sequence[Table]) -> str:
 
 
 def latex_table(table: Table) -> str:
-    """One ``table*`` environment; a table wider than the text is shrunk to it."""
-    rows = table.rows
-    body = [line for group in table.groups for line in _group(group, table)]
-    caption = " ".join(escape(sentence) for sentence in (f"{table.title}.", *reading(table), *flag_lines(table)))
+    """One ``table*`` environment: the methods, the controls below them, and a line of flags. What is wider than the
+    text is shrunk to it."""
+    caption = " ".join(escape(sentence) for sentence in (f"{table.title}.", *reading(table)))
+    blocks = _block(table, table.competing)
+    if table.controls:
+        blocks += [r"    \\\noalign{\vskip 6pt}", *_block(table, table.controls)]
     return "\n".join(
         [
             r"\begin{table*}[!htbp]",
             r"    \centering",
             r"    \scriptsize",
             r"    \setlength{\tabcolsep}{2.5pt}",
-            r"    \renewcommand{\arraystretch}{1.05}",
+            r"    \renewcommand{\arraystretch}{1.2}",
             rf"    \caption{{{caption}}}",
             rf"    \label{{tab:{_slug(table.model)}}}",
             r"    \resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",
-            rf"    \begin{{tabular}}{{l{'c' * len(rows)}}}",
-            r"        \toprule",
-            *_heads(table),
-            *body[:-1],  # the last group ends with the rule below the table
-            r"        \bottomrule",
+            r"    \begin{tabular}{@{}c@{}}",
+            *blocks,
             r"    \end{tabular}%",
             r"    }",
+            r"    \par\smallskip",
+            rf"    \parbox{{\textwidth}}{{{' '.join(escape(line) for line in flag_lines(table))}}}",
             r"\end{table*}",
             "",
         ]
     )
 
 
-def _heads(table: Table) -> list[str]:
-    lines: list[str] = []
-    if table.controls:
-        first, last = len(table.competing) + 2, len(table.rows) + 1
-        methods, controls = (rf"\multicolumn{{{n}}}{{c}}" for n in (first - 2, last - first + 1))
-        lines.append(rf"        & {methods}{{methods}} & {controls}{{controls}} \\")
-        lines.append(rf"        \cmidrule(lr){{2-{first - 1}}} \cmidrule(lr){{{first}-{last}}}")
-    names = [_name(row.method, row.method == table.reference) for row in table.rows]
-    return [*lines, rf"        \textbf{{Metric}} & {' & '.join(names)} \\", r"        \midrule"]
+def _block(table: Table, rows: Sequence[TableRow]) -> list[str]:
+    """An inner table of these methods or controls; all have one scale."""
+    names = [_name(row, table) for row in rows]
+    body = [line for group in table.groups for line in _group(group, table, rows)]
+    return [
+        rf"    \begin{{tabular}}{{l{'c' * len(rows)}}}",
+        r"        \toprule",
+        rf"        \textbf{{Metric}} & {' & '.join(names)} \\",
+        r"        \midrule",
+        *body,  # the rule below the last group is the table's own
+        r"        \bottomrule",
+        r"    \end{tabular}%",
+    ]
 
 
-def _name(method: str, reference: bool) -> str:
-    bold = rf"\textbf{{{escape(method)}}}"
-    return rf"\makecell{{{bold}\\(reference)}}" if reference else bold
+def _name(row: TableRow, table: Table) -> str:
+    bold = rf"\textbf{{{escape(row.method)}}}"
+    if row.control:
+        return rf"\makecell{{{bold}\\(control)}}"
+    return rf"\makecell{{{bold}\\(reference)}}" if row.method == table.reference else bold
 
 
-def _group(group: Group, table: Table) -> list[str]:
-    span = len(table.rows) + 1
+def _group(group: Group, table: Table, rows: Sequence[TableRow]) -> list[str]:
+    span = len(rows) + 1
     lines = ["", rf"        \multicolumn{{{span}}}{{l}}{{\textit{{{escape(group.name)}}}}} \\", r"        \midrule"]
     for place in group.places:
         column = table.columns[place]
-        cells = [latex_cell(row.cells[place], column) for row in table.rows]
+        cells = [latex_cell(row.cells[place], column) for row in rows]
         lines.append(rf"        {_title(column)} & {' & '.join(cells)} \\")
     return [*lines, r"        \midrule"]
 

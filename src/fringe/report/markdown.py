@@ -8,13 +8,15 @@ from fringe.report.notes import INCOMPLETE, count, flag_lines, incomplete, readi
 from fringe.report.numbers import with_spread
 from fringe.report.tables import Column, Table, TableCell, TableRow
 
-_ACTIVE = re.compile(r"([\\`*_{}\[\]()#+!|~>-])")
+_ACTIVE = re.compile(r"([\\`*_\[\]~|$])")
+_LEADING = re.compile(r"^(\d{0,9})([-+#>=.)])")
 
 
 def escape(text: str) -> str:
-    """``text`` as Markdown that shows it and does nothing else, on one line."""
-    line = " ".join(text.split())
-    return _ACTIVE.sub(r"\\\1", line.replace("&", "&amp;").replace("<", "&lt;")).replace("@", "&#64;")
+    """``text`` as Markdown that shows it and does nothing else, on one line: no markup, no HTML, no list, no mention,
+    no formula."""
+    line = _ACTIVE.sub(r"\\\1", " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;"))
+    return _LEADING.sub(r"\1\\\2", line).replace("@", "&#64;")
 
 
 def markdown_report(content: Content) -> str:

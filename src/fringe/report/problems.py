@@ -39,7 +39,7 @@ def _failures(results: Results) -> Section:
     rows = tuple((one.model, one.method, str(one.images), one.reason) for one in found)
     return Section(
         "Failed",
-        plain=Plain("Images without a sound map", ("model", "method", "images", "reason"), rows, frozenset({2})),
+        plain=Plain("Images that a method failed on", ("model", "method", "images", "reason"), rows, frozenset({2})),
     )
 
 

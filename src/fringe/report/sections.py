@@ -58,7 +58,7 @@ def map_section(results: Results, table: Table, bench: Bench | None, prefix: str
     try:
         shown = maps_for(results, table.model, images, bench)
     except (FringeError, OSError) as error:
-        return Section(title, (f"Maps are left out: {error}.",))
+        return Section(title, (f"Maps are left out: {str(error).rstrip('.')}.",))
     names = {image["digest"]: image["id"] for image in results.manifest.images}
     pictures: list[Picture] = []
     for choice in chosen.choices:

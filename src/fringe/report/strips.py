@@ -4,11 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from matplotlib.figure import Figure
-
 from fringe.benchmark import Results, ScoreRow
 from fringe.plots import Strip, Tile, Word, comparison_grid
 from fringe.report.account import by_image
+from fringe.report.content import Drawing
 from fringe.report.grid import Shown
 from fringe.report.picks import Choice
 from fringe.report.tables import Column, Table
@@ -26,7 +25,7 @@ class _Sheet:
     rows: Mapping[str, Mapping[str, ScoreRow]]
 
 
-def draw_choice(results: Results, table: Table, choice: Choice, shown: Shown) -> Figure:
+def draw_choice(results: Results, table: Table, choice: Choice, shown: Shown) -> Drawing:
     """One grid: a row an image, the input and a column a method, the reference first."""
     methods = sorted((row.method for row in table.competing), key=lambda method: method != table.reference)
     rows = {method: by_image(results, table.model, method) for method in methods}

@@ -1,0 +1,159 @@
+"""What a report says of a model beside its table: picks, curves, costs, reasons."""
+
+import numpy as np
+import pytest
+import report_runs as runs
+
+from fringe.report import build_table
+from fringe.report.account import costs, failures, set_aside, verdicts
+from fringe.report.figures import curves, forest, stacked
+from fringe.report.picks import choose
+from fringe.report.strips import short_name, short_number, telemetry
+
+MAS = ("mas_insertion", "mas_deletion", "insertion", "deletion")
+METHODS = ("fringe", "ig", "sg")
+
+
+def ranked(lead, metrics=MAS, methods=METHODS, **more):
+    """A run in which fringe is ahead of every rival by ``lead`` (n,) under every metric."""
+    about = runs.manifest(methods, metrics, len(lead), **more)
+    scores = {}
+    for metric in metrics:
+        sign = -1 if metric in ("mas_deletion", "deletion") else 1
+        for method in methods:
+            column = 0.5 + (sign * np.asarray(lead) if method == "fringe" else 0.0 * np.asarray(lead))
+            scores["net", method, metric] = list(column[: about.metrics[metric]["limit"]])
+    found = runs.results(about, scores)
+    return found, build_table(found, "net")
+
+
+def test_strong_typical_and_failing_images_are_chosen_by_the_lead():
+    lead = [0.0, 0.3, -0.2, 0.1, 0.2, -0.3, 0.01, -0.1, 0.02, 0.4]
+    chosen = choose(*ranked(lead), each=2)
+    places = {choice.name: [int(image, 16) for image in choice.images] for choice in chosen.choices}
+    assert places == {"strong": [9, 1], "typical": [6, 8], "failures": [5, 2]}
+    assert "Of 10 images" in chosen.reason
+    assert "MAS insertion (weight 2)" in chosen.reason
+
+
+def test_only_images_that_every_ranking_metric_has_are_chosen():
+    lead = [0.1, 0.2, -0.1, 0.9, 0.9]
+    chosen = choose(*ranked(lead, limits={"deletion": 3}), each=1)
+    assert [int(choice.images[0], 16) for choice in chosen.choices] == [1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "methods"), [(("insertion", "deletion"), METHODS), (MAS, ("fringe",)), (("steps",), METHODS)]
+)
+def test_without_rivals_or_mas_the_first_images_are_shown_and_the_reason_given(metrics, methods):
+    chosen = choose(*ranked([0.1, 0.2, 0.3, 0.4], metrics, methods))
+    assert [(c.name, len(c.images)) for c in chosen.choices] == [("first", 3)]
+    assert "not chosen by how the methods do" in chosen.reason
+
+
+def test_no_image_is_shown_as_a_strength_where_there_is_none():
+    chosen = choose(*ranked([-0.1, -0.2, -0.3, -0.4]), each=1)
+    assert [choice.name for choice in chosen.choices] == ["typical", "failures"]
+
+
+def test_the_forest_shows_the_table_s_differences():
+    found, table = ranked([0.1, 0.2, -0.1, 0.3])
+    figure = forest(table)
+    drawn = {line.get_gid(): line.get_xdata()[0] for line in figure.axes[0].lines if line.get_gid()}
+    assert drawn["value ig"] == pytest.approx(np.mean([0.1, 0.2, -0.1, 0.3]))
+    panels = [axes.get_title(loc="left") for axes in figure.axes if axes.get_title(loc="left")]
+    assert panels == ["MAS insertion", "MAS deletion", "Insertion AUC", "Deletion AUC"]
+    assert forest(build_table(found, "net", "fringe")) is not None
+    assert forest(ranked([0.1, 0.2], methods=("fringe",))[1]) is None
+
+
+def test_a_curve_of_the_figure_is_the_mean_of_the_images_curves():
+    about = runs.manifest(("ig", "fringe"), ("insertion", "insertion:raw", "mas_insertion", "steps"), 3)
+    scores = {("net", m, k): [0.1, 0.2, 0.3] for m in ("ig", "fringe") for k in about.metrics}
+
+    def give(method, metric, place):
+        line = np.array([0.0, 0.5, 1.0]) * (place + 1) / 3 * (1 if method == "ig" else 0.5)
+        return (("normalised", line), ("raw", line / 2), ("aligned", line / 4))
+
+    found = runs.results(about, scores, curves=give)
+    drawn = curves(found, build_table(found, "net"))
+    assert list(drawn) == ["curves", "mas-curves"]
+    normalised, raw = drawn["curves"].axes[:2]
+    means = {line.get_gid(): line.get_ydata() for line in normalised.lines if line.get_gid()}
+    np.testing.assert_allclose(means["mean ig"], np.array([0.0, 0.5, 1.0]) * 2 / 3)
+    assert list(means) == ["mean fringe", "mean ig"]  # the reference first: it is drawn strongest
+    np.testing.assert_allclose(raw.lines[0].get_ydata(), np.array([0.0, 0.5, 1.0]) / 6)
+    np.testing.assert_allclose(drawn["mas-curves"].axes[0].lines[0].get_ydata(), np.array([0.0, 0.5, 1.0]) / 12)
+
+
+def test_curves_of_images_of_different_sizes_are_brought_to_one_length():
+    about = runs.manifest(("ig",), ("insertion",), 3)
+    lines = [np.linspace(0, 1, 3), np.linspace(0, 1, 5) ** 2, np.array([0.0, np.nan, 0.0, 0.0, 1.0])]
+    found = runs.results(
+        about, {("net", "ig", "insertion"): [0.5, 0.5, 0.5]}, curves=lambda m, k, i: (("normalised", lines[i]),)
+    )
+    stack = stacked(found.cell("net", "ig", "insertion"), "normalised")
+    np.testing.assert_allclose(stack[0], [0, 0.25, 0.5, 0.75, 1])
+    np.testing.assert_allclose(stack[1], lines[1])
+    np.testing.assert_array_equal(np.isnan(stack[2]), [False, True, False, False, False])
+
+
+def test_a_run_without_curves_has_no_figure_of_them():
+    found, table = ranked([0.1, 0.2])
+    assert curves(found, table) == {}
+
+
+def test_costs_are_means_over_the_images_that_have_a_map():
+    about = runs.manifest(("fringe", "ig", "zero"), ("insertion", "deletion"), 3, limits={"deletion": 2})
+    scores = {("net", m, "insertion"): [0.1, 0.2, 0.3] for m in ("fringe", "ig", "zero")}
+    scores |= {("net", m, "deletion"): [0.1, 0.2] for m in ("fringe", "ig", "zero")}
+    scores["net", "ig", "insertion"] = [0.1, "broken", 0.3]
+    scores["net", "ig", "deletion"] = [0.1, "broken"]
+    spent = {"forward": 10, "jvp": 0, "vjp": 4}
+    more = {name: (lambda m, k, i, c=c: c * (i + 1.0)) for name, c in spent.items()}
+    found = costs(runs.results(about, scores, **more, seconds=lambda m, k, i: 0.5), "net")
+    assert [cost.method for cost in found] == ["fringe", "ig"]
+    assert (found[0].n, found[0].forward, found[0].jvp, found[0].vjp, found[0].passes) == (3, 20, 0, 8, 28)
+    assert (found[1].n, found[1].forward, found[1].seconds) == (2, 20, 0.5)
+
+
+def test_reasons_are_counted_by_image_and_not_by_score():
+    about = runs.manifest(("fringe", "ig"), ("insertion", "deletion"), 4)
+    scores = {("net", m, k): [0.1] * 4 for m in ("fringe", "ig") for k in about.metrics}
+    for metric in about.metrics:
+        scores["net", "ig", metric] = ["too large", "too large", "no memory", 0.4]
+    scores["net", "fringe", "deletion"] = [0.1, 0.1, 0.1, "gone"]  # under one metric alone
+    found = failures(runs.results(about, scores))
+    assert [(f.method, f.images, f.reason) for f in found] == [
+        ("fringe", 1, "failed: gone"),
+        ("ig", 2, "failed: too large"),
+        ("ig", 1, "failed: no memory"),
+    ]
+
+
+def test_verdicts_are_counted_by_image():
+    about = runs.manifest(("fringe", "ig"), ("insertion", "deletion"), 3)
+    scores = {("net", m, k): [0.1] * 3 for m in ("fringe", "ig") for k in about.metrics}
+
+    def verdict(method, metric, place):
+        return None if method == "ig" else ("ok", "ok", "coarse")[place]
+
+    assert verdicts(runs.results(about, scores, verdict=verdict), "net") == {"fringe": {"ok": 2, "coarse": 1}}
+
+
+def test_only_units_of_this_plan_count_as_set_aside(tmp_path):
+    about = runs.manifest(("fringe",), ("insertion",), 2)
+    store = runs.store_of(tmp_path, about, {})
+    unit = {"model": "net", "method": "fringe", "images": ["a", "b"], "reason": "ended its process (SIGKILL), 3 times"}
+    store.write_record("crashes", "one", {**unit, "setting": about.settings["net"]["fringe"]})
+    store.write_record("crashes", "two", {**unit, "setting": {"another": "setting"}})
+    found = set_aside(store, runs.results(about, {}))
+    assert [(f.method, f.images, f.reason) for f in found] == [("fringe", 2, unit["reason"])]
+
+
+def test_two_scores_stand_under_a_map():
+    columns = ranked([0.1, 0.2])[1].columns
+    assert [short_name(column) for column in telemetry(columns)] == ["MI", "MD"]
+    columns = ranked([0.1, 0.2], ("steps", "infidelity", "insertion", "deletion"))[1].columns
+    assert [short_name(column) for column in telemetry(columns)] == ["Ins", "Del"]
+    assert [short_number(x) for x in (0.434, -0.07, 12.3, 3e5, float("nan"))] == [".43", "-.07", "12", "3e+05", "–"]

@@ -1,0 +1,185 @@
+"""Walks are what the methods say they went through, and blur-change maps are what their words say."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fringe import FRInGe, InputError, IntegratedGradients, attribute
+from fringe.attribution import resolve_method
+from fringe.baselines import InputSpace
+from fringe.benchmark import Arm, ModelSource, Plan
+from fringe.benchmark.draw import prepare
+from fringe.benchmark.manifest import load, resolve
+from fringe.metrics import resolve_metric
+from fringe.studies.walks import SHOWN, blur_change, walks
+
+METHODS = {
+    "fringe": FRInGe(tau=3e-2, cg_iterations=4),
+    "ig": IntegratedGradients(steps=6),
+    "noisy": IntegratedGradients(steps=4, baseline="noise"),
+    "smoothgrad": resolve_method("smoothgrad"),
+    "onward": FRInGe(tau=3e-2, cg_iterations=4, steps=7, until="arrival", arrival_kl=1e-9, max_steps=9),
+}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    arm = Arm("digits", ModelSource("embedded:digits"), METHODS)
+    return resolve(Plan("p", ("embedded:digits",), (arm,), {"insertion": resolve_metric("insertion")}, n=3, seed=11))
+
+
+@pytest.fixture(scope="module")
+def walked(digits):
+    return walks(digits, "digits", 2)
+
+
+def random(*shape):
+    return torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(len(shape)))
+
+
+def the_input(digits, digest):
+    loaded = load(digits.plan.arms[0])
+    return loaded, prepare(digits.pictures[digest].ref, loaded.preprocessing, digits.plan.exif)
+
+
+def directly(digits, digest, label, **more):
+    """What the library's one call says of the image."""
+    loaded, x = the_input(digits, digest)
+    options = {"seed": digits.plan.seed, "space": InputSpace(*loaded.preprocessing.bounds()), "ids": [digest], **more}
+    return attribute(loaded.module, x[None], method=METHODS[label], telemetry=True, **options)
+
+
+@pytest.mark.parametrize("sigma", [0.6, 1.0, 1.7])
+def test_one_changed_pixel_becomes_the_gaussian_of_its_distance(sigma):
+    start = random(3, 25, 25)
+    points = start.repeat(1, 1, 1, 1)
+    points[0, 1, 12, 11] -= 0.7
+    reach = int(4 * sigma + 0.5)
+    down, right = torch.meshgrid(torch.arange(25) - 12.0, torch.arange(25) - 11.0, indexing="ij")
+    expected = torch.exp(-0.5 * (down**2 + right**2).double() / sigma**2)
+    expected[(down.abs() > reach) | (right.abs() > reach)] = 0.0
+    torch.testing.assert_close(blur_change(points, start, sigma)[0], expected, rtol=1e-12, atol=1e-15)
+
+
+def test_all_points_share_the_scale_of_the_largest_change():
+    start, change = torch.zeros(1, 9, 9, dtype=torch.float64), random(1, 9, 9)
+    maps = blur_change(torch.stack([start, start + change, start - 4 * change]), start)
+    assert maps.shape == (3, 9, 9)
+    assert float(maps.max()) == 1.0
+    torch.testing.assert_close(maps[1], maps[2] / 4)
+    assert not maps[0].any()
+
+
+def test_where_nothing_changed_the_map_is_zero():
+    start = random(3, 7, 7)
+    torch.testing.assert_close(
+        blur_change(start.repeat(4, 1, 1, 1), start), torch.zeros(4, 7, 7, dtype=torch.float64), rtol=0, atol=0
+    )
+
+
+@pytest.mark.parametrize("factor", [-1.0, 2.0**-60, 2.0**40])
+def test_the_size_of_the_change_does_not_matter(factor):
+    change, start = random(2, 3, 9, 9).float(), torch.zeros(3, 9, 9)
+    torch.testing.assert_close(blur_change(factor * change, start), blur_change(change, start), rtol=0, atol=0)
+
+
+def test_channels_count_alike():
+    start, change = torch.zeros(3, 9, 9, dtype=torch.float64), random(9, 9)
+    one, every = start.clone(), start + 1.0
+    one[2] = change + 2.0
+    every[0] += change  # |1 + c| + |1| + 0 = |2 + c|
+    every[2] = 0.0
+    maps = blur_change(torch.stack([one, every]), start)
+    torch.testing.assert_close(maps[0], maps[1], rtol=1e-12, atol=0)
+
+
+def test_what_is_not_finite_is_not_shown_as_no_change():
+    points = torch.zeros(1, 1, 5, 5)
+    points[0, 0, 2, 2] = math.nan
+    assert blur_change(points, torch.zeros(1, 5, 5)).isnan().any()
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    with pytest.raises(InputError, match=r"points and start: got shapes \(2, 1, 5, 5\) and \(3, 5, 5\)"):
+        blur_change(torch.zeros(2, 1, 5, 5), torch.zeros(3, 5, 5))
+    with pytest.raises(InputError, match="sigma: got 0"):
+        blur_change(torch.zeros(2, 1, 5, 5), torch.zeros(1, 5, 5), sigma=0)
+
+
+def test_the_images_are_the_first_of_the_plan(digits, walked):
+    assert list(walked) == [image["digest"] for image in digits.manifest.images[:2]]
+    chosen = digits.manifest.images[2]["digest"]
+    assert list(walks(digits, "digits", [chosen])) == [chosen]
+
+
+def test_a_method_without_a_trajectory_has_no_walk(walked):
+    for found in walked.values():
+        assert [walk.label for walk in found] == ["fringe", "ig", "noisy", "onward"]
+
+
+@pytest.mark.parametrize("label", ["fringe", "ig", "noisy"])
+def test_a_walk_holds_what_attribute_says(digits, walked, label):
+    for digest, found in walked.items():
+        walk = next(walk for walk in found if walk.label == label)
+        same = directly(digits, digest, label)
+        trajectory = same.trajectory[0]
+        np.testing.assert_array_equal(walk.attribution, same.values[0].numpy())
+        np.testing.assert_array_equal(walk.entropy, trajectory.points["entropy"].numpy() / math.log(10))
+        np.testing.assert_array_equal(walk.fisher_rao_step, trajectory.steps["fisher_rao_step"].numpy())
+        np.testing.assert_array_equal(walk.euclidean_step, trajectory.steps["euclidean_step"].numpy())
+        np.testing.assert_array_equal(walk.snapshot_steps, trajectory.snapshot_steps.numpy())
+        assert walk.verdict == same.verdict[0]
+        changes = blur_change(trajectory.snapshots, trajectory.snapshots[0])
+        np.testing.assert_array_equal(walk.changes, changes.numpy())
+        seen = load(digits.plan.arms[0]).preprocessing.denormalise(trajectory.snapshots).clamp(0, 1)
+        np.testing.assert_allclose(walk.images, seen.permute(0, 2, 3, 1).numpy(), atol=1e-6)
+
+
+def test_only_a_trust_region_has_bounds(digits, walked):
+    (digest, found), *_ = walked.items()
+    by_label = {walk.label: walk for walk in found}
+    assert by_label["ig"].active_bound.size == 0
+    expected = directly(digits, digest, "fringe").trajectory[0].steps["active_bound"].numpy()
+    np.testing.assert_array_equal(by_label["fringe"].active_bound, expected)
+
+
+def test_a_walk_that_went_on_shows_six_points_with_both_ends(walked):
+    for found in walked.values():
+        walk = found[-1]
+        assert len(walk.entropy) == 10
+        assert walk.snapshot_steps.tolist() == [0, 1, 3, 6, 7, 9]  # 4 was kept, too
+        assert len(walk.images) == len(walk.changes) == SHOWN
+
+
+def test_the_seed_is_the_plans_unless_another_is_given(digits, walked):
+    digest = next(iter(walked))
+    other = walks(digits, "digits", [digest], seed=5, batch_size=3)[digest][2].attribution
+    np.testing.assert_allclose(other, directly(digits, digest, "noisy", seed=5).values[0].numpy(), rtol=1e-5, atol=1e-7)
+    assert np.abs(other - walked[digest][2].attribution).max() > 1e-2
+
+
+def test_the_target_is_the_plans(digits):
+    aimed = replace(digits, plan=replace(digits.plan, target=3))
+    (digest, found), *_ = walks(aimed, "digits", 1).items()
+    same = directly(digits, digest, "ig", target=3)
+    np.testing.assert_array_equal(found[1].attribution, same.values[0].numpy())
+    assert np.abs(found[1].attribution - directly(digits, digest, "ig").values[0].numpy()).max() > 1e-2
+
+
+def test_names_that_are_not_the_plans_are_refused_with_the_nearest(digits):
+    with pytest.raises(InputError, match=r"model: got 'digit'; did you mean 'digits'\? Known: digits"):
+        walks(digits, "digit", 1)
+    known = digits.manifest.images[1]["digest"]
+    with pytest.raises(InputError, match=rf"images: got '{known[:-1]}'; did you mean '{known}'\? .* plan's 3 digests"):
+        walks(digits, "digits", [known[:-1]])
+    with pytest.raises(InputError, match=r"images: got the text"):
+        walks(digits, "digits", known)
+
+
+@pytest.mark.parametrize("count", [0, -1, 4])
+def test_more_images_than_the_plan_has_are_refused(digits, count):
+    with pytest.raises(InputError, match=f"images: got {count}, expected 1 to 3"):
+        walks(digits, "digits", count)
