@@ -53,7 +53,7 @@ def test_links_lead_to_files():
 
 
 def test_the_plan_shown_is_one(tmp_path):
-    from fringe.cli.plan_options import read_plan_file
+    from fringe.cli.plan_file import read_plan_file
 
     (block,) = re.findall(r"```toml\n(.*?)```", BENCHMARK, flags=re.DOTALL)
     path = tmp_path / "plan.toml"

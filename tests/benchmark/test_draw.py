@@ -42,7 +42,7 @@ def test_the_order_is_the_seeds(folder):
     def order(seed):
         return [ref.id for ref in in_order([str(folder)], seed)]
 
-    by_hand = sorted(order(0), key=lambda name: hashlib.sha256(f"7 {name}".encode()).hexdigest())
+    by_hand = sorted(order(0), key=lambda name: hashlib.sha256(f"7 {name}.png".encode()).hexdigest())
     assert order(7) == by_hand
     assert order(0) != order(1)
     assert sorted(order(0)) == sorted(order(1))
@@ -138,3 +138,17 @@ def test_references_do_not_depend_on_n(folder):
     assert len(draw_references(data, None, 0)) == 19
     digits = draw_references(data, "embedded:digits", 0)
     assert len(digits) == REFERENCES == len({picture.digest for picture in digits})
+
+
+def test_a_file_of_the_same_stem_elsewhere_moves_no_other(tmp_path):
+    for name in ("a", "b", "c", "d"):
+        make_file(tmp_path / "x" / f"{name}.png", name)
+    before = [ref.source for ref in in_order([str(tmp_path)], 0)]
+    make_file(tmp_path / "y" / "a.png", "another")
+    after = [ref.source for ref in in_order([str(tmp_path)], 0)]
+    assert [source for source in after if "/x/" in source] == before
+
+
+def make_file(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode())

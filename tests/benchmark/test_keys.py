@@ -112,3 +112,8 @@ def test_long_changes_are_told_apart_though_cut():
 def test_no_change_means_the_same_record(old, new):
     lines = changes(old, new)
     assert bool(lines) == (old != new)
+
+
+def test_numbers_that_are_equal_and_named_apart_are_a_change():
+    assert digest({"sigma": 3}) != digest({"sigma": 3.0})
+    assert changes({"sigma": 3}, {"sigma": 3.0}) == ["sigma: 3, now 3.0"]

@@ -7,8 +7,9 @@ import report_runs as runs
 from fringe.report import build_table
 from fringe.report.account import costs, failures, set_aside, verdicts
 from fringe.report.figures import curves, forest, stacked
-from fringe.report.picks import choose
-from fringe.report.strips import short_name, short_number, telemetry
+from fringe.report.grid import Shown
+from fringe.report.picks import Choice, choose
+from fringe.report.strips import draw_choice, short_name, short_number, telemetry
 
 MAS = ("mas_insertion", "mas_deletion", "insertion", "deletion")
 METHODS = ("fringe", "ig", "sg")
@@ -67,6 +68,14 @@ def test_the_forest_shows_the_table_s_differences():
     assert forest(ranked([0.1, 0.2], methods=("fringe",))[1]) is None
 
 
+def test_a_metric_under_which_nobody_can_be_compared_has_no_panel():
+    about = runs.manifest(("fringe", "ig"), ("insertion", "deletion"), 2)
+    scores = {("net", m, k): [0.1, 0.3] for m in ("fringe", "ig") for k in about.metrics}
+    scores["net", "ig", "insertion"] = [None, None]
+    figure = forest(build_table(runs.results(about, scores), "net"))
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["Deletion AUC"]
+
+
 def test_a_curve_of_the_figure_is_the_mean_of_the_images_curves():
     about = runs.manifest(("ig", "fringe"), ("insertion", "insertion:raw", "mas_insertion", "steps"), 3)
     scores = {("net", m, k): [0.1, 0.2, 0.3] for m in ("ig", "fringe") for k in about.metrics}
@@ -109,6 +118,7 @@ def test_costs_are_means_over_the_images_that_have_a_map():
     scores |= {("net", m, "deletion"): [0.1, 0.2] for m in ("fringe", "ig", "zero")}
     scores["net", "ig", "insertion"] = [0.1, "broken", 0.3]
     scores["net", "ig", "deletion"] = [0.1, "broken"]
+    scores["net", "fringe", "insertion"] = ["broken", 0.2, 0.3]  # and sound under deletion
     spent = {"forward": 10, "jvp": 0, "vjp": 4}
     more = {name: (lambda m, k, i, c=c: c * (i + 1.0)) for name, c in spent.items()}
     found = costs(runs.results(about, scores, **more, seconds=lambda m, k, i: 0.5), "net")
@@ -149,6 +159,31 @@ def test_only_units_of_this_plan_count_as_set_aside(tmp_path):
     store.write_record("crashes", "two", {**unit, "setting": {"another": "setting"}})
     found = set_aside(store, runs.results(about, {}))
     assert [(f.method, f.images, f.reason) for f in found] == [("fringe", 2, unit["reason"])]
+
+
+def test_a_grid_shows_each_image_with_its_own_scores_and_says_why_a_map_is_not_there():
+    about = runs.manifest(("ig", "fringe"), MAS, 3)
+    scores = {("net", m, k): [0.1, 0.2, 0.3] for m in ("ig", "fringe") for k in MAS}
+    scores["net", "fringe", "mas_insertion"] = [0.61, 0.72, 0.83]
+    for metric in MAS:
+        scores["net", "ig", metric] = [0.5, 0.4, "no memory"]
+    found = runs.results(about, scores)
+    picked = tuple(image["digest"] for image in about.images[1:])
+    spots = {image: np.eye(8)[None] * (place + 1.0) for place, image in enumerate(picked)}
+    shown = Shown(
+        dict.fromkeys(picked, np.ones((8, 8, 1))), {"fringe": spots, "ig": {picked[0]: spots[picked[0]]}}, None
+    )
+    figure = draw_choice(found, build_table(found, "net"), Choice("strong", "Strong", picked), shown)
+    words = [text.get_text() for text in figure.texts]
+    assert words[words.index("input") :] == [
+        *("input", "fringe", "ig"),
+        *("class 3 · 75.0%", "image-1, is class 1", "MI .72", "MD .20", "MI .40", "MD .40"),
+        *("class 3 · 75.0%", "image-2, is class 2", "MI .83", "MD .30", "MI –", "MD –"),
+    ]
+    best = {text.get_text() for text in figure.texts if text.get_text()[:2] in "MI MD" and text.get_weight() == "bold"}
+    assert best == {"MI .72", "MD .20", "MI .83", "MD .30"}
+    remarks = [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert remarks == ["failed"]
 
 
 def test_two_scores_stand_under_a_map():

@@ -1,5 +1,7 @@
 """A report of a run on disk: what is written, what is refused, and where the maps come from."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import report_runs as runs
@@ -13,6 +15,7 @@ from fringe.engines import How, run_plan
 from fringe.metrics import METRICS
 from fringe.report import build_table, write_report
 from fringe.report import grid as grid_module
+from fringe.report import write as write_module
 from fringe.report.grid import Bench, maps_for
 from fringe.report.replan import reopen
 
@@ -214,6 +217,50 @@ def test_a_lost_image_is_named(digits):
     lost = type(resolved)(resolved.plan, resolved.manifest, {}, resolved.references)
     with pytest.raises(InputError, match=r"image 'digits-\d+' is not where it was"):
         maps_for(results, "digits", [results.manifest.images[0]["digest"]], Bench(store, lambda model: lost))
+
+
+def test_an_image_that_is_another_one_now_is_named(digits):
+    folder, resolved = digits
+    store = Store(folder / "kept", create=False)
+    results = read_results(store)
+    first, second = (image["digest"] for image in results.manifest.images[:2])
+    pictures = {**resolved.pictures, first: resolved.pictures[second]}
+    moved = type(resolved)(resolved.plan, resolved.manifest, pictures, resolved.references)
+    with pytest.raises(InputError, match=r"image 'embedded:digits:\d+' is another one now"):
+        maps_for(results, "digits", [first], Bench(store, lambda model: moved))
+
+
+def test_a_plan_that_was_handed_in_must_be_the_run_s(digits):
+    folder, resolved = digits
+    store = Store(folder / "kept", create=False)
+    results = read_results(store)
+    record = resolved.manifest.record()
+    record["settings"] = {"digits": {"ig": {**record["settings"]["digits"]["ig"], "seed": 9}}}
+    other = type(resolved)(resolved.plan, type(resolved.manifest).from_record(record), resolved.pictures, ())
+    with pytest.raises(InputError, match=r"ig on digits is not what the run used \(seed: 0, now 9\)"):
+        maps_for(results, "digits", [], Bench(store, lambda model: other))
+
+
+def test_a_plan_that_was_handed_in_is_asked_for_once(digits):
+    results = read_results(Store(digits[0] / "kept", create=False))
+    asked = []
+    opener = write_module._opener(results, lambda: asked.append(1) or digits[1])
+    assert opener("one") is opener("two") is digits[1]
+    assert asked == [1]
+
+
+def test_maps_of_images_that_failed_are_not_asked_for(digits, monkeypatch):
+    folder, resolved = digits
+    store = Store(folder / "bare", create=False)
+    results = read_results(store)
+    digests = [image["digest"] for image in results.manifest.images[:2]]
+    for metric in SHARED:
+        cell = results.cells["digits", "sg", metric]
+        rows = (dataclasses.replace(cell.rows[0], status="failed"), *cell.rows[1:])
+        results.cells["digits", "sg", metric] = dataclasses.replace(cell, rows=rows)
+    monkeypatch.setattr(store, "find_maps", lambda setting, images: {})
+    shown = maps_for(results, "digits", digests, Bench(store, lambda model: resolved))
+    assert [list(shown.maps[method]) for method in ("ig", "sg")] == [digests, digests[1:]]
 
 
 def test_the_run_s_own_record_gives_its_plan_again(digits):

@@ -67,8 +67,9 @@ def coverage(store: Store, manifest: Manifest) -> list[Cell]:
 
 
 def crashes(store: Store) -> list[Mapping[str, Any]]:
-    """What is known of the units that were set aside."""
-    return list(store.records(CRASHES).values())
+    """What is known of the units that were set aside and whose scores are still missing."""
+    there = present(store)
+    return [record for record in store.records(CRASHES).values() if not there.issuperset(held(record))]
 
 
 def stale(store: Store) -> list[Stale]:

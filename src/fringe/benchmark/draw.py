@@ -67,7 +67,12 @@ def in_order(data: Sequence[str], seed: int) -> list[InputRef]:
         refs = list(find_inputs(data))
     except ImageError as error:
         raise InputError(f"data: {error}") from error
-    return sorted(refs, key=lambda ref: hashlib.sha256(f"{seed} {ref.id}".encode()).digest())
+    return sorted(refs, key=lambda ref: (hashlib.sha256(f"{seed} {_name(ref)}".encode()).digest(), ref.source))
+
+
+def _name(ref: InputRef) -> str:
+    """What an image is called whatever stands beside it: the name of its file, or the id of an embedded scan."""
+    return ref.origin.name if isinstance(ref.origin, Path) else ref.id
 
 
 def content_digest(ref: InputRef) -> str:

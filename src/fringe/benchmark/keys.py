@@ -52,7 +52,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any], at: str = "") -> lis
         place, before, now = f"{at}{name}", old.get(name, "absent"), new.get(name, "absent")
         if isinstance(before, Mapping) and isinstance(now, Mapping):
             lines += changes(before, now, f"{place}.")
-        elif before != now:
+        elif digest(before) != digest(now):  # 3 and 3.0 are equal, and have different names
             lines.append(f"{place}: {_short(before)}, now {_short(now)}")
     return lines
 

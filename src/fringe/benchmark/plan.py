@@ -1,5 +1,6 @@
 """What a benchmark is to compute, as a frozen record."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -62,6 +63,8 @@ class Plan:
         for name in ("n", "shard"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}: got {getattr(self, name)}, expected at least 1")
+        if not re.fullmatch(r"[\w-]+", self.name):
+            raise InputError(f"name: got {self.name!r}, expected letters, digits, _ and -: it names a file")
         labels = [arm.label for arm in self.arms]
         if not labels or len(set(labels)) != len(labels):
             raise InputError(f"models: got the labels {labels}, expected at least one and each once")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fringe.cli import flags
-from fringe.cli.plan_options import PlanOptions, read_plan_file, split_names
+from fringe.cli.plan_options import PlanOptions, split_names
 
 
 @dataclass(frozen=True)
@@ -47,21 +47,33 @@ def plan_options(
     limit: Annotated[
         list[str] | None, typer.Option(metavar="METRIC=N", help="A metric of the first N images only.")
     ] = None,
-    n: Annotated[int | None, typer.Option("--n", min=1, help="Images, drawn by the seed.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Draws the images and keys all randomness.")] = None,
-    target: Annotated[str | None, typer.Option(help="'predicted' (top-1, kept), 'label', or a class.")] = None,
-    score: Annotated[str | None, typer.Option(help="logit, log_probability or probability.")] = None,
-    exif: Annotated[str | None, typer.Option(help="'ignore' (as benchmarks do) or 'transpose'.")] = None,
+    n: Annotated[int | None, typer.Option("--n", metavar="N", min=1, help="Images, drawn by the seed.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Draws the images and keys all randomness.  [default: 0]")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(metavar="CLASS", help="'predicted' (the default: the top-1), 'label', or a number.")
+    ] = None,
+    score: Annotated[
+        str | None, typer.Option(metavar="NAME", help="logit (the default), log_probability or probability.")
+    ] = None,
+    exif: Annotated[
+        str | None, typer.Option(metavar="RULE", help="'ignore' (the default, as benchmarks do) or 'transpose'.")
+    ] = None,
     references: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Images for the methods that average over the data.")
+        str | None, typer.Option(metavar="DIR", help="Images for the methods that average over data; else --data.")
     ] = None,
     controls: Annotated[
-        bool | None, typer.Option("--controls/--no-controls", help="Score maps that know nothing of the model, too.")
+        bool | None,
+        typer.Option(
+            "--controls/--no-controls", help="Score maps that know nothing of the model.  [default: controls]"
+        ),
     ] = None,
     preprocessing: flags.Preprocessing = None,
     trust_code: flags.TrustCode = False,
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="TOML or YAML with these options' names as keys.")
+        Path | None,
+        typer.Option(metavar="FILE", help="TOML or YAML; its keys are these names, 'limits' for --limit."),
     ] = None,
 ) -> PlanOptions:
     """What is to be computed: what was typed, over what a file says."""
@@ -83,15 +95,22 @@ def plan_options(
         preprocessing=preprocessing,
         trust_code=trust_code,
     )
-    return typed if config is None else typed.over(read_plan_file(config))
+    if config is None:
+        return typed
+    from fringe.cli.plan_file import read_plan_file  # loads pydantic, which no other option needs
+
+    return typed.over(read_plan_file(config))
+
+
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the run; one that exists is gone on with.")]
 
 
 def how_options(
-    out: Annotated[Path, typer.Option("--out", help="Folder of the run; one that exists is gone on with.")],
+    out: Out,
     device: flags.Device = "auto",
     batch_size: flags.BatchSize = "auto",
     workers: Annotated[
-        int, typer.Option(min=0, help="Processes; one that dies is replaced. 0: this process alone.")
+        int, typer.Option(metavar="N", min=0, help="Processes; one that dies is replaced. 0: this process alone.")
     ] = 0,
     timeout: Annotated[
         float | None, typer.Option(min=1, metavar="SECONDS", help="Longest time of a unit; needs --workers.")
@@ -103,6 +122,13 @@ def how_options(
 ) -> HowOptions:
     """How it is to be computed."""
     return HowOptions(out, device, batch_size, workers, timeout, save_maps, amend, retry_failed, as_json)
+
+
+def clock_options(
+    out: Out, device: flags.Device = "auto", batch_size: flags.BatchSize = "auto", as_json: flags.AsJson = False
+) -> HowOptions:
+    """How run times are measured: in this process, and anew."""
+    return HowOptions(out, device, batch_size, 0, None, False, False, False, as_json)
 
 
 def _tuple(values: list[str] | None) -> tuple[str, ...] | None:

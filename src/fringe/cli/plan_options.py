@@ -1,16 +1,10 @@
-"""What plans of a benchmark are made of, as it was typed: options, or a file that holds the same names."""
+"""What plans of a benchmark are made of, as it was typed."""
 
-import difflib
-import json
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
-from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from fringe._errors import InputError
+LABEL = r"[\w.-]+"
+"""What a model may be called. A spec that holds an equals sign of its own has a colon or a slash before it."""
 
 
 @dataclass(frozen=True)
@@ -39,110 +33,27 @@ class PlanOptions:
     trust_code: bool = False
 
     def over(self, other: "PlanOptions") -> "PlanOptions":
-        """These options, and those of ``other`` where there is none here; settings of both, these last."""
+        """These options, and those of ``other`` where there is none here; settings of both, these last, without those
+        of methods and metrics of ``other`` that are replaced."""
         mine = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
         merged = replace(other, **mine)
-        return replace(merged, settings=(*(other.settings or ()), *(self.settings or ())))
+        theirs = other.without(owners(other) - owners(merged)).settings or ()
+        return replace(merged, settings=(*theirs, *(self.settings or ())))
+
+    def without(self, gone: Collection[str]) -> "PlanOptions":
+        """These options without the settings of the methods and metrics called ``gone``."""
+        return replace(self, settings=tuple(text for text in self.settings or () if _owner(text) not in gone))
 
 
-class _File(BaseModel):
-    """The keys of a configuration file."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    model: str | list[str] | dict[str, str] | None = None
-    data: str | list[str] | None = None
-    methods: str | list[str] | None = None
-    metrics: str | list[str] | None = None
-    set: dict[str, Any] | None = None
-    limits: dict[str, int] | None = None
-    n: int | None = None
-    seed: int | None = None
-    target: str | int | None = None
-    score: str | None = None
-    exif: str | None = None
-    references: str | None = None
-    controls: bool | None = None
-    preprocessing: str | None = None
-    preset: str | None = None
+def owners(options: PlanOptions) -> set[str]:
+    """What the named methods and metrics are called in settings."""
+    return {name.partition("=")[0].strip() for name in (*(options.methods or ()), *(options.metrics or ()))}
 
 
-def read_plan_file(path: Path) -> PlanOptions:
-    """The options of a TOML or YAML file. Raises InputError on a file, key or value that cannot be meant."""
-    content = _load(path)
-    unknown = [key for key in content if key not in _File.model_fields]
-    if unknown:
-        near = difflib.get_close_matches(unknown[0], _File.model_fields, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise InputError(f"--config {path}: unknown key {unknown[0]!r}{hint} The keys: {', '.join(_File.model_fields)}")
-    try:
-        file = _File.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][:1])
-        raise InputError(f"--config {path}: {where}: got {first['input']!r}; {first['msg'].lower()}") from error
-    return PlanOptions(
-        models=_labelled(file.model),
-        data=_listed(file.data),
-        methods=_split(file.methods),
-        metrics=_split(file.metrics),
-        settings=None if file.set is None else tuple(_settings(file.set)),
-        limits=None if file.limits is None else tuple(f"{name}={n}" for name, n in file.limits.items()),
-        target=None if file.target is None else str(file.target),
-        **{
-            name: getattr(file, name)
-            for name in ("n", "seed", "score", "exif", "references", "controls", "preprocessing", "preset")
-        },
-    )
+def _owner(setting: str) -> str:
+    return setting.partition("=")[0].rpartition(".")[0].strip()
 
 
 def split_names(text: str | None) -> tuple[str, ...] | None:
     """``a,b`` as two names; None stays."""
     return None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-        content = _yaml(text) if path.suffix.lower() in (".yaml", ".yml") else tomllib.loads(text)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--config: cannot read {str(path)!r} ({error})") from error
-    except ValueError as error:
-        raise InputError(f"--config: {str(path)!r} is no valid TOML or YAML ({error})") from error
-    if not isinstance(content, dict):
-        raise InputError(f"--config: {str(path)!r} holds {type(content).__name__}, expected keys with values")
-    return content
-
-
-def _yaml(text: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
-
-
-def _labelled(value: str | list[str] | Mapping[str, str] | None) -> tuple[str, ...] | None:
-    if isinstance(value, Mapping):
-        return tuple(f"{label}={spec}" for label, spec in value.items())
-    return _listed(value)
-
-
-def _listed(value: str | list[str] | None) -> tuple[str, ...] | None:
-    return None if value is None else (value,) if isinstance(value, str) else tuple(value)
-
-
-def _split(value: str | list[str] | None) -> tuple[str, ...] | None:
-    return split_names(value) if isinstance(value, str) else _listed(value)
-
-
-def _settings(table: Mapping[str, Any], at: str = "") -> list[str]:
-    """``{"ig.steps": 20}`` and ``{"ig": {"steps": 20}}`` alike as ``ig.steps=20``."""
-    lines: list[str] = []
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            lines += _settings(value, f"{at}{key}.")
-        else:
-            lines.append(f"{at}{key}={value if isinstance(value, str) else json.dumps(value)}")
-    return lines

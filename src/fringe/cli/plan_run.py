@@ -7,9 +7,13 @@ from typing import Any
 import torch
 import typer
 
-from fringe.benchmark import Plan
+from fringe._errors import InputError
+from fringe.benchmark import Plan, Store
+from fringe.benchmark.coverage import present
 from fringe.benchmark.manifest import Resolved
-from fringe.benchmark.units import Unit
+from fringe.benchmark.store import CRASHES
+from fringe.benchmark.units import Unit, wanted
+from fringe.cli.failures import failures, told
 from fringe.cli.options import read_batch_size
 from fringe.cli.plan_flags import HowOptions
 from fringe.cli.problems import Exit, complain, remark
@@ -30,15 +34,18 @@ class Went:
 
 def run_plans(plans: Sequence[Plan], how: HowOptions) -> Went:
     """Run the plans in their order; one that is stopped stops those after it."""
-    finished: list[Finished] = []
+    wanted_how, finished = read_how(how), list[Finished]()
     for plan in plans:
-        finished.append(_run(plan, how))
+        finished.append(_run(plan, how, wanted_how))
         if finished[-1].stopped:
             break
-    return Went(_code(finished), tuple(finished))
+    return Went(_code(finished, how), tuple(finished))
 
 
 def read_how(options: HowOptions) -> How:
+    """Raises InputError on what cannot be meant."""
+    if options.timeout is not None and not options.workers:
+        raise InputError("--timeout: a unit that takes too long is ended with its process; add --workers 1, or more")
     return How(
         device=device_of(options.device),
         batch_size=read_batch_size(options.batch_size),
@@ -51,8 +58,16 @@ def read_how(options: HowOptions) -> How:
 
 
 def device_of(text: str) -> str:
+    """``auto`` or a device that is there. Nothing is put on it: with workers, this process does not need it."""
     if text == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(text)
+    except RuntimeError:
+        raise InputError(f"--device: got {text!r}, expected auto, cpu or cuda") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        there = f"{torch.cuda.device_count()} CUDA devices" if torch.cuda.is_available() else "no CUDA device"
+        raise InputError(f"--device: got {text!r}, but there is {there} here")
     return text
 
 
@@ -65,12 +80,13 @@ def account_of(finished: Finished) -> dict[str, Any]:
         "missing": list(manifest.missing),
         "units": {state: finished.account.count(state) for state in ("done", "there", "crashed")},
         "failed": finished.account.failed,
+        "failed_before": finished.failed_before,
         "set_aside": len(finished.set_aside),
         "stopped": finished.stopped,
     }
 
 
-def _run(plan: Plan, options: HowOptions) -> Finished:
+def _run(plan: Plan, options: HowOptions, how: How) -> Finished:
     with Units(plan.name, quiet=options.json) as bar:
 
         def began(resolved: Resolved, units: Sequence[Unit]) -> None:
@@ -79,29 +95,41 @@ def _run(plan: Plan, options: HowOptions) -> Finished:
         def ended(report: Report) -> None:
             bar.advance(len(report.unit.images), f"{report.unit.model}: {report.unit.method}")
 
-        finished = run_plan(plan, options.out, read_how(options), Progress(began, ended))
+        finished = run_plan(plan, options.out, how, Progress(began, ended))
     _tell(finished, options)
     return finished
 
 
 def _tell(finished: Finished, options: HowOptions) -> None:
-    manifest, account = finished.resolved.manifest, finished.account
+    manifest, reports = finished.resolved.manifest, finished.account.reports
     for reason in manifest.missing[:SHOWN]:
         complain(f"not read: {reason}")
     if not options.json:
-        computed = sum(len(report.unit.images) for report in account.reports if report.state == "done")
-        typer.echo(f"{manifest.name}: {len(manifest.images)} images; {computed} maps made now")
-    if account.failed:
-        remark(f"{account.failed} maps have no score; 'fringe status {options.out}' says why")
-    for crash in [*finished.set_aside][:SHOWN]:
-        complain(f"set aside: {crash['method']} on {crash['model']}, {len(crash['images'])} images: {crash['reason']}")
+        made = sum(len(report.unit.images) - report.failed for report in reports if report.state == "done")
+        typer.echo(f"{manifest.name}: {len(manifest.images)} images; {made} maps made now")
+    if finished.account.failed or finished.failed_before or finished.set_aside:
+        store = Store(options.out, create=False)
+        lost = {report.unit.key for report in reports if report.state == "crashed"}
+        crashes = [about for key, about in store.records(CRASHES).items() if key in lost]
+        for line in told(failures(store, manifest), [*finished.set_aside, *crashes], SHOWN):
+            complain(line)
+        remark(f"'fringe status {options.out}' lists what has no score; --retry-failed computes it again")
     if finished.stopped:
         complain(f"{finished.stopped}; what is computed is in {options.out}: run the same command again to go on")
 
 
-def _code(finished: Sequence[Finished]) -> Exit:
+def _code(finished: Sequence[Finished], options: HowOptions) -> Exit:
     if any(one.stopped for one in finished):
         return Exit.RESUMABLE
-    if not any(one.resolved.manifest.images for one in finished):
+    if finished and not any(_has_scores(one, options) for one in finished):
         return Exit.NOTHING_DONE
     return Exit.SOME_FAILED if any(one.partial for one in finished) else Exit.DONE
+
+
+def _has_scores(one: Finished, options: HowOptions) -> bool:
+    """Whether a plan came to anything."""
+    manifest = one.resolved.manifest
+    if not one.partial or not manifest.images:
+        return bool(manifest.images)
+    scored = present(Store(options.out, create=False), failures=False)
+    return any(key in scored for *_, key in wanted(manifest))

@@ -7,6 +7,7 @@ import typer
 from fringe._errors import InputError
 from fringe.benchmark import Store
 from fringe.benchmark.coverage import manifests
+from fringe.benchmark.manifest import Resolved
 from fringe.cli.options import read_batch_size
 from fringe.cli.plan_flags import HowOptions
 from fringe.cli.plan_run import device_of
@@ -51,8 +52,9 @@ def report_folder(run: Path, plan: str) -> Path:
     return run / "report" / ("" if plan == "benchmark" else plan)
 
 
-def report_plan(how: HowOptions, plan: str, *, reference: str | None) -> list[str]:
+def report_plan(how: HowOptions, resolved: Resolved, *, reference: str | None = None) -> list[str]:
     """The report of a plan that was just run: what failed is stated in it, and nothing else is missing."""
+    plan = resolved.plan.name
     written = write_report(
         Store(how.out, create=False),
         report_folder(how.out, plan),
@@ -61,6 +63,7 @@ def report_plan(how: HowOptions, plan: str, *, reference: str | None) -> list[st
         allow_partial=True,
         device=device_of(how.device),
         batch_size=read_batch_size(how.batch_size),
+        resolve=lambda: resolved,
     )
     if not how.json:
         typer.echo(f"report: {written.page}")

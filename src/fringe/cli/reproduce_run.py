@@ -8,22 +8,26 @@ from pathlib import Path
 import typer
 
 from fringe._errors import InputError
-from fringe.benchmark import Plan, Results, Store, read_results
-from fringe.benchmark.manifest import resolve
+from fringe.benchmark import Plan, Store, read_results
+from fringe.benchmark.coverage import manifests
+from fringe.cli.estimate import estimate
+from fringe.cli.folder import to_json
 from fringe.cli.plan_flags import HowOptions
 from fringe.cli.plan_options import PlanOptions
-from fringe.cli.plan_run import device_of, run_plans
-from fringe.cli.planning import PAPER, Defaults, read_choice, read_plan
-from fringe.cli.problems import Exit, remark
+from fringe.cli.plan_run import Went, account_of, device_of, run_plans
+from fringe.cli.planning import PAPER, Defaults, overlooked, read_choice, read_plan
+from fringe.cli.problems import Exit, complain
 from fringe.cli.report_run import report_plan
+from fringe.cli.timings import timings_of
 from fringe.engines import Interrupted, interruptible
+from fringe.report import BesidePicture, beside_page
 from fringe.studies import draw_cap, draw_sweep, draw_trajectories
-from fringe.studies.probe import Cost, probe
 from fringe.studies.published import MODELS
-from fringe.studies.reproduction import SPECS, STUDIES, beside, markdown, plans, runtime_base, to_csv
-from fringe.studies.runtime import Timing, measure, slowdowns
+from fringe.studies.reproduction import SPECS, STUDIES, beside, markdown, parts, plans, runtime_base, to_csv
+from fringe.studies.runtime import Timing, record, slowdowns
 
 PAGE = "reproduction"
+TITLE = "Our numbers beside the paper's (arXiv 2605.06404)"
 
 
 @dataclass(frozen=True)
@@ -48,24 +52,36 @@ def run_reproduce(
 ) -> Exit:
     """Run the studies in their order and write the page. Raises FringeError on options that cannot be meant."""
     whole = _read(options, imagenet, models, studies)
+    timed = runtime_base(whole.base)
     if dry_run:
-        return _estimate(whole, how, probe_seconds)
+        return estimate(list(whole.studies.values()), timed if whole.timed else None, how, probe_seconds)
+    Store(how.out)  # also where there are only run times to keep
     went = run_plans(list(whole.studies.values()), how)
     if went.code not in (Exit.DONE, Exit.SOME_FAILED):
         return went.code
     try:
         with interruptible():
-            timings = measure(resolve(runtime_base(whole.base)), device=device_of(how.device)) if whole.timed else []
-            written = _write(whole, how, timings, figures)
+            drawn, reports = _report(whole, went, how, figures)
+            pages = _page(whole, how, [], drawn)
+            timings = timings_of(timed, how, measuring=whole.timed)
+            pages = _page(whole, how, timings, drawn)
     except Interrupted as error:
-        remark(f"{error}; the scores are in {how.out}: run the same command again for what is missing of the reports")
+        complain(f"{error}; what is there so far is in {how.out}: run the same command again for the rest")
         return Exit.RESUMABLE
-    for path in written:
-        typer.echo(f"{'page' if path.stem == PAGE else 'written'}: {path}")
+    if how.json:
+        about = {"plans": [account_of(one) for one in went.finished], "timings": record(timings)}
+        typer.echo(to_json({**about, "report": [str(path) for path in (*pages, *reports, *drawn)]}), nl=False)
+        return went.code
+    for name, paths in (("figure", [path for path in drawn if path.suffix == ".png"]), ("page", pages)):
+        for path in paths:
+            typer.echo(f"{name}: {path}")
     return went.code
 
 
 def _read(options: PlanOptions, imagenet: Path | None, models: str | None, studies: str | None) -> _Whole:
+    chosen = [read_choice("--studies", n.strip(), STUDIES) for n in (studies or ",".join(STUDIES)).split(",")]
+    overlooked("the studies have metrics of their own", metrics=options.metrics, limit=options.limits)
+    options = replace(options, metrics=None, limits=None)
     if imagenet is not None:
         if options.data:
             raise InputError("--imagenet: --data names images, too; give one of them")
@@ -83,63 +99,70 @@ def _read(options: PlanOptions, imagenet: Path | None, models: str | None, studi
         lacking = [name for name in ("fringe", "ig") if name not in arm.methods]
         if lacking or next(iter(arm.methods)) != "fringe":
             raise InputError("--methods: the studies need fringe, first, and ig among the methods")
-    chosen = [read_choice("--studies", n.strip(), STUDIES) for n in (studies or ",".join(STUDIES)).split(",")]
     return _Whole(base, plans(base, chosen), "runtime" in chosen)
 
 
-def _estimate(whole: _Whole, how: HowOptions, seconds: float) -> Exit:
-    """Say what there is to do, how many passes it takes, and how long here. Nothing is kept."""
-    hours = 0.0
-    for name, plan in whole.studies.items():
-        resolved = resolve(plan)
-        typer.echo(f"{name}: {len(resolved.manifest.images)} images")
-        for arm in plan.arms:
-            costs = probe(resolved, arm.label, seconds=seconds, device=device_of(how.device))
-            for method, cost in costs.items():
-                if cost.forward or cost.vjp:
-                    typer.echo(f"  {_line(arm.label, method, cost, plan.n)}")
-            hours += plan.n * sum(cost.seconds + cost.scores for cost in costs.values()) / 3600
-    typer.echo(
-        f"in all about {hours:.2g} hours one after the other on {device_of(how.device)}, what is kept not counted"
-    )
-    return Exit.DONE
-
-
-def _line(model: str, method: str, cost: Cost, n: int) -> str:
-    passes = f"{cost.forward * n:.3g} F + {cost.jvp * n:.3g} JVP + {cost.vjp * n:.3g} VJP"
-    rough = "" if cost.share == 1 else f" (told from {cost.share:.0%} of a map)"
-    return f"{model} {method}: {passes}, {n * (cost.seconds + cost.scores) / 3600:.2g} h{rough}"
-
-
-def _write(whole: _Whole, how: HowOptions, timings: Sequence[Timing], figures: int) -> list[Path]:
-    """The report of each study, its figures, and the page."""
-    store, root = Store(how.out, create=False), how.out / "report"
-    results: dict[str, Results] = {name: read_results(store, name) for name in whole.studies}
-    written: list[Path] = []
-    for name, plan in whole.studies.items():
-        out = root / name
-        if name in ("comparison", "ablation", "cap", "max_sensitivity"):
-            written += [Path(path) for path in report_plan(how, name, reference=None) if path.endswith(".html")]
+def _report(whole: _Whole, went: Went, how: HowOptions, figures: int) -> tuple[list[Path], list[Path]]:
+    """The figures of the studies, and the pages of their reports."""
+    store, root, device = Store(how.out, create=False), how.out / "report", device_of(how.device)
+    resolved = {one.resolved.plan.name: one.resolved for one in went.finished}
+    reports, drawn = list[Path](), list[Path]()
+    for name in whole.studies:
+        if name != "sweep":
+            reports += [Path(p) for p in report_plan(how, resolved[name]) if p.endswith(".html")]
         if name == "ablation":
-            written += draw_trajectories(resolve(plan), figures, out)
+            drawn += draw_trajectories(resolved[name], figures, root / name, device=device)
         elif name == "cap":
-            written += draw_cap(resolve(plan), figures, out)
+            drawn += draw_cap(resolved[name], figures, root / name, device=device)
         elif name == "sweep":
-            written += draw_sweep(whole.base, results[name], None, out)
-    rows = beside(results, timings)
-    text = ["# Our numbers beside the paper's (arXiv 2605.06404)", "", *_times(timings), markdown(rows)]
-    for suffix, content in ((".md", "\n".join(text)), (".csv", to_csv(rows))):
-        path = root / f"{PAGE}{suffix}"
-        path.parent.mkdir(parents=True, exist_ok=True)
+            drawn += draw_sweep(whole.base, read_results(store, name), None, root / name)
+    return drawn, reports
+
+
+def _page(whole: _Whole, how: HowOptions, timings: Sequence[Timing], drawn: Sequence[Path]) -> list[Path]:
+    """Our numbers beside the paper's: as a page with the figures that were drawn, as Markdown, and as CSV."""
+    store, root = Store(how.out, create=False), how.out / "report"
+    results = {name: read_results(store, name) for name in _there(store, whole)}
+    rows, notes = beside(results, timings), [*_about(whole), *_times(timings)]
+    pictures = [BesidePicture(path.stem, path.read_bytes()) for path in drawn if path.suffix == ".png"]
+    contents = {
+        ".html": beside_page(TITLE, notes, parts(rows), pictures),
+        ".md": "\n".join([f"# {TITLE}", "", *(f"- {note}" for note in notes), "", markdown(rows)]),
+        ".csv": to_csv(rows),
+    }
+    paths = [root / f"{PAGE}{suffix}" for suffix in contents]
+    root.mkdir(parents=True, exist_ok=True)
+    for path, content in zip(paths, contents.values(), strict=True):
         path.write_text(content, encoding="utf-8")
-        written.append(path)
-    return written
+    return paths
+
+
+def _there(store: Store, whole: _Whole) -> list[str]:
+    """The studies that the folder holds of these images, also from an earlier call."""
+    there, base = manifests(store), whole.base
+    known = {name: there[name].plan for name in STUDIES if name in there}
+    return [name for name, plan in known.items() if (plan["data"], plan["seed"]) == ([*base.data], base.seed)]
+
+
+def _about(whole: _Whole) -> list[str]:
+    """What whoever reads the page must know of it."""
+    specs = ", ".join(f"{arm.label} = {arm.model.spec}" for arm in whole.base.arms)
+    n, seed = whole.base.n, whole.base.seed
+    named = [arm.label for arm in whole.base.arms if arm.label in SPECS]
+    others = [arm.label for arm in whole.base.arms if SPECS.get(arm.label) != arm.model.spec]
+    return [
+        f"Networks: {specs}.",
+        *([f"Not the paper's networks, whatever they are called: {', '.join(others)}."] if others else []),
+        *([] if named else ["None has the name of a network of the paper (LABEL=SPEC): there is nothing to compare."]),
+        f"Images: {n} of {', '.join(whole.base.data)}, drawn by seed {seed}, the paper gives no list.",
+        "The paper does not give the settings of the other methods; ours are in the reports of the studies.",
+        "± is half a 95 % bootstrap interval, for max sensitivity and its median half the interquartile range.",
+    ]
 
 
 def _times(timings: Sequence[Timing]) -> list[str]:
     """Run times here, as ratios: seconds of another machine are no reproduction."""
-    found = slowdowns(timings, "fringe", "ig")
-    lines = [
-        f"- {model}, {mode}: FRInGe takes {ratio:.1f} times as long as IG" for (model, mode), ratio in found.items()
+    return [
+        f"{model}, {mode}: FRInGe takes {ratio:.1f} times as long as IG on {timings[0].device}."
+        for (model, mode), ratio in slowdowns(timings, "fringe", "ig").items()
     ]
-    return ["## Run time", "", *lines, ""] if lines else []

@@ -10,27 +10,33 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fringe.benchmark import Store
 from fringe.benchmark.coverage import coverage, crashes, manifests, stale
 from fringe.benchmark.manifest import Manifest
-from fringe.benchmark.results import all_rows
+from fringe.cli.failures import failures, told
 from fringe.cli.folder import to_json
 from fringe.cli.problems import Exit
+from fringe.cli.standings import WIDEST
 
 SHOWN = 10
 """Reasons of one kind that people are shown."""
+TRIAL = "trial"
+"""What a search calls the setting that it scores. (Importing the room of the studies loads all that draws.)"""
 
 
 def run_status(run: Path, *, as_json: bool) -> Exit:
     """Exit code 0 where all is scored, 3 where something failed, 75 where something is missing."""
     store = Store(run, create=False)
     plans = {name: _plan(store, manifest) for name, manifest in manifests(store).items()}
+    unasked = [asdict(one) for one in stale(store)]
     document = {
         "run": str(run),
         "plans": plans,
         "set_aside": [{name: c[name] for name in ("model", "method", "images", "reason")} for c in crashes(store)],
-        "invalidated": [asdict(one) for one in stale(store)],
+        "invalidated": [one for one in unasked if one["method"] != TRIAL],
+        "trials": sum(one["method"] == TRIAL for one in unasked),
     }
     if as_json:
         typer.echo(to_json(document), nl=False)
@@ -45,33 +51,39 @@ def run_status(run: Path, *, as_json: bool) -> Exit:
 
 
 def _plan(store: Store, manifest: Manifest) -> dict[str, Any]:
-    keys = {manifest.setting_key(model, method) for model, methods in manifest.settings.items() for method in methods}
-    drawn = {image["digest"] for image in manifest.images}
-    rows = (row for row in all_rows(store).values() if row.setting in keys and row.image in drawn)
-    reasons = Counter((row.method, row.error or row.status) for row in rows if row.status != "ok")
     return {
         "images": len(manifest.images),
         "not_read": list(manifest.missing),
         "cells": [{**asdict(cell), "missing": cell.missing} for cell in coverage(store, manifest)],
-        "failures": [{"method": method, "reason": why, "scores": n} for (method, why), n in reasons.most_common()],
+        "failures": failures(store, manifest),
     }
 
 
 def _show(document: Mapping[str, Any]) -> None:
     console = Console(highlight=False)
+    if not document["plans"]:
+        console.print("no plan yet: nothing was asked for in this folder")
     for name, plan in document["plans"].items():
-        console.print(f"[bold]{name}[/bold]: {plan['images']} images", highlight=False)
-        console.print(_table(plan["cells"]))
-        for failure in plan["failures"][:SHOWN]:
-            console.print(f"  {failure['scores']} scores of {failure['method']}: {failure['reason']}", markup=False)
+        console.print(f"[bold]{name}[/bold]: {plan['images']} images")
+        table = _table(plan["cells"])
+        if not console.is_terminal:  # nobody's lines are too long for a file
+            console.width = console.measure(table, options=console.options.update(max_width=WIDEST)).maximum
+        console.print(table)
+        for line in told(plan["failures"], (), SHOWN):
+            _line(console, f"  {line}")
         for reason in plan["not_read"][:SHOWN]:
-            console.print(f"  not read: {reason}", markup=False)
-    for crash in document["set_aside"]:
-        line = f"set aside: {crash['method']} on {crash['model']}, {len(crash['images'])} images: {crash['reason']}"
-        console.print(f"{line} (--retry-failed computes them again)", markup=False)
+            _line(console, f"  not read: {reason}")
+    for line in told((), document["set_aside"], SHOWN):
+        _line(console, f"{line} (--retry-failed computes it again)")
     reasons = Counter((one["method"], one["model"], one["reason"]) for one in document["invalidated"])
     for (method, model, reason), units in reasons.most_common(SHOWN):
-        console.print(f"no longer asked for: {units} units of {method} on {model}: {reason}", markup=False)
+        _line(console, f"no longer asked for: {method} on {model}, {units} units: {reason}")
+    if document["trials"]:
+        _line(console, f"kept from the trials of a search: {document['trials']} units")
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(Text(text), soft_wrap=True)
 
 
 def _table(cells: list[dict[str, Any]]) -> Table:
@@ -88,5 +100,5 @@ def _table(cells: list[dict[str, Any]]) -> Table:
     for (model, method), line in lines.items():
         share = (line["scored"] + line["failed"]) / max(line["wanted"], 1)
         counts = [str(line[name]) if line[name] else "" for name in ("failed", "missing")]
-        table.add_row(model, method, f"{line['scored']}/{line['wanted']}", *counts, f"{share:.0%}")
+        table.add_row(Text(model), Text(method), f"{line['scored']}/{line['wanted']}", *counts, f"{share:.0%}")
     return table

@@ -1,6 +1,7 @@
 """The studies of the paper but for the search and the whole, from what was typed to an exit code."""
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,16 +13,18 @@ from fringe.benchmark import Plan, Store, read_results
 from fringe.benchmark.manifest import Resolved, resolve
 from fringe.benchmark.plan import Arm
 from fringe.cli.folder import to_json
+from fringe.cli.options import read_batch_size
 from fringe.cli.plan_flags import HowOptions
 from fringe.cli.plan_options import PlanOptions
 from fringe.cli.plan_run import Went, account_of, device_of, run_plans
-from fringe.cli.planning import Defaults, read_plan
-from fringe.cli.problems import Exit
+from fringe.cli.planning import Defaults, overlooked, read_plan
+from fringe.cli.problems import Exit, complain, remark
 from fringe.cli.report_run import report_plan
 from fringe.cli.settings import read_value
-from fringe.engines import interruptible
+from fringe.engines import Interrupted, interruptible
+from fringe.metrics import METRICS
 from fringe.studies import ablation, cap_study, draw_cap, draw_sweep, draw_trajectories, sweep_plan
-from fringe.studies.plans import first
+from fringe.studies.plans import DIAGNOSTICS, OBJECTIVE, first
 from fringe.studies.runtime import measure, record, slowdowns
 
 FRINGE = ("fringe",)
@@ -29,19 +32,30 @@ Draw = Callable[[Resolved, Path], Sequence[Path]]
 
 
 def run_ablate(options: PlanOptions, how: HowOptions, *, figures: int, report: bool) -> Exit:
-    plan = ablation(read_plan(options, Defaults("ablation", methods=FRINGE)))
+    plan = ablation(first_only(read_plan(options, Defaults("ablation", methods=FRINGE))))
     went = run_plans([plan], how)
-    return finish(went, how, report=report, draw=lambda resolved, out: draw_trajectories(resolved, figures, out))
+    device = device_of(how.device)
+
+    def draw(resolved: Resolved, out: Path) -> list[Path]:
+        return draw_trajectories(resolved, figures, out, device=device)
+
+    return finish(went, how, report=report, draw=draw)
 
 
 def run_diagnose(options: PlanOptions, how: HowOptions, *, figures: int, report: bool) -> Exit:
-    plan = cap_study(read_plan(options, Defaults("cap", methods=FRINGE)))
+    base = read_study(options, Defaults("cap", methods=FRINGE, metrics=DIAGNOSTICS, limits=()))
+    plan = cap_study(first_only(base, keep=("ig",)))
     went = run_plans([plan], how)
-    return finish(went, how, report=report, draw=lambda resolved, out: draw_cap(resolved, figures, out))
+    device = device_of(how.device)
+
+    def draw(resolved: Resolved, out: Path) -> list[Path]:
+        return draw_cap(resolved, figures, out, device=device)
+
+    return finish(went, how, report=report, draw=draw)
 
 
 def run_sweep(options: PlanOptions, how: HowOptions, *, factors: Sequence[str]) -> Exit:
-    base = read_plan(options, Defaults("sweep", methods=FRINGE))
+    base = first_only(read_study(options, Defaults("sweep", methods=FRINGE, metrics=OBJECTIVE, limits=())))
     grid = _factors(base.arms[0], factors)
     went = run_plans([sweep_plan(base, grid)], how)
     if went.code not in (Exit.DONE, Exit.SOME_FAILED):
@@ -52,28 +66,61 @@ def run_sweep(options: PlanOptions, how: HowOptions, *, factors: Sequence[str]) 
 
 
 def run_runtime(options: PlanOptions, how: HowOptions) -> Exit:
-    plan = replace(read_plan(options, Defaults("runtime", methods=("fringe", "ig"), n=16)), controls=False)
-    return time_plan(plan, how)
-
-
-def time_plan(plan: Plan, how: HowOptions) -> Exit:
-    """Time a plan's methods and keep the account beside the other reports."""
+    overlooked(
+        "run times have no scores", metrics=options.metrics, limit=options.limits, controls=options.controls or None
+    )
+    bare = replace(options, metrics=None, limits=None)
+    plan = replace(read_plan(bare, Defaults("runtime", methods=("fringe", "ig"), n=16)), controls=False)
+    device, batch_size = device_of(how.device), read_batch_size(how.batch_size)
     Store(how.out)
-    with interruptible():
-        timings = measure(resolve(plan), device=device_of(how.device))
+    try:
+        with interruptible():
+            timings = measure(resolve(plan), device=device, batch_size=batch_size)
+    except Interrupted as error:
+        complain(f"{error}; run times are measured in one go: nothing is kept")
+        return Exit.INTERRUPTED
     path = how.out / "report" / "runtime" / "runtime.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record(timings), indent=1), encoding="utf-8")
+    lost = plan.n - min(t.n for t in timings)
+    if lost:
+        remark(f"{lost} of {plan.n} images cannot be explained, and are left out")
     if how.json:
         typer.echo(to_json({"timings": record(timings)}), nl=False)
         return Exit.DONE
     for t in timings:
         passes = f"{t.forward:.0f} F + {t.jvp:.0f} JVP + {t.vjp:.0f} VJP"
-        typer.echo(f"{t.model} {t.method} {t.mode}: {t.seconds:.3f} s an image of {t.n}, {passes}; {t.device}")
+        half = f" ± {t.half:.3f}" if math.isfinite(t.half) else ""
+        typer.echo(f"{t.model} {t.method} {t.mode}: {t.seconds:.3f}{half} s an image of {t.n}, {passes}; {t.device}")
     for (model, mode), ratio in slowdowns(timings, "fringe", "ig").items():
         typer.echo(f"{model} {mode}: fringe takes {ratio:.1f} times as long as ig")
     typer.echo(f"account: {path}")
     return Exit.DONE
+
+
+def read_study(options: PlanOptions, defaults: Defaults) -> Plan:
+    """The plan of a study that has metrics of its own."""
+    overlooked(
+        f"this study is scored by {', '.join(defaults.metrics)} on all images",
+        metrics=options.metrics,
+        limit=options.limits,
+        controls=options.controls or None,
+    )
+    gone = {*METRICS, *(options.metrics or ())} - {*defaults.metrics}
+    return read_plan(replace(options.without(gone), metrics=None, limits=None), defaults)
+
+
+def first_only(plan: Plan, keep: Sequence[str] = ()) -> Plan:
+    """The plan with the first method of each model, which the study is of, and those to ``keep``; what else was asked
+    for is named."""
+    arms: list[Arm] = []
+    for arm in plan.arms:
+        chosen, *others = arm.methods
+        left_out = [name for name in others if name not in keep]
+        if left_out:
+            remark(f"{', '.join(left_out)}: not used; this study is of {chosen}, the first of the methods")
+        arms.append(replace(arm, methods={n: m for n, m in arm.methods.items() if n not in left_out}))
+    return replace(plan, arms=tuple(arms))
 
 
 def finish(went: Went, how: HowOptions, *, report: bool, draw: Draw) -> Exit:
@@ -81,7 +128,7 @@ def finish(went: Went, how: HowOptions, *, report: bool, draw: Draw) -> Exit:
     if went.code not in (Exit.DONE, Exit.SOME_FAILED):
         return went.code
     resolved = went.finished[0].resolved
-    paths = report_plan(how, resolved.plan.name, reference=None) if report else []
+    paths = report_plan(how, resolved, reference=None) if report else []
     return tell(went, how, [*paths, *map(str, draw(resolved, how.out / "report" / resolved.plan.name))])
 
 

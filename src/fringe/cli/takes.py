@@ -5,6 +5,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, get_type_hints
 
+from fringe.cli.problems import reported
+
 
 def takes(**providers: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A command whose argument NAME is what ``providers[NAME]`` makes of its own options; the command line shows the
@@ -18,9 +20,10 @@ def takes(**providers: Callable[..., Any]) -> Callable[[Callable[..., None]], Ca
 
         @wraps(command)
         def run(**given: Any) -> None:
-            made = {
-                name: maker(**{p.name: given.pop(p.name) for p in parts[name]}) for name, maker in providers.items()
-            }
+            with reported():  # a maker may read a file, and find it wrong
+                made = {
+                    name: maker(**{p.name: given.pop(p.name) for p in parts[name]}) for name, maker in providers.items()
+                }
             command(**made, **given)
 
         every = [p for part in parts.values() for p in part] + own

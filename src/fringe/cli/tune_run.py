@@ -9,11 +9,12 @@ from fringe.cli.folder import to_json
 from fringe.cli.plan_flags import HowOptions
 from fringe.cli.plan_options import PlanOptions
 from fringe.cli.plan_run import read_how
-from fringe.cli.planning import Defaults, read_plan
+from fringe.cli.planning import Defaults
 from fringe.cli.problems import Exit, complain
 from fringe.cli.progress import Units
+from fringe.cli.studies_run import FRINGE, first_only, read_study
 from fringe.engines import Interrupted, interruptible
-from fringe.studies.plans import first
+from fringe.studies.plans import OBJECTIVE, first
 from fringe.studies.tuning import Search, search, tuning_plan
 from fringe.tuning import SearchSpace, paper_space, space_of
 from fringe.tuning.study import Trial
@@ -21,8 +22,9 @@ from fringe.tuning.study import Trial
 
 def run_tune(options: PlanOptions, how: HowOptions, *, trials: int, ranges: Sequence[str], smoothing: bool) -> Exit:
     """Search, and write the best setting. Raises FringeError on options that cannot be meant."""
-    plan = read_plan(options, Defaults("tune", methods=("fringe",), n=256))
+    plan = first_only(read_study(options, Defaults("tune", methods=FRINGE, metrics=OBJECTIVE, limits=(), n=256)))
     tuning_plan(plan)
+    asked = read_how(how)
     method = first(plan.arms[0])
     wanted = Search(_space(method.name, type(method), ranges, smoothing=smoothing), trials)
     with Units("trials", quiet=how.json) as bar, interruptible():
@@ -37,17 +39,18 @@ def run_tune(options: PlanOptions, how: HowOptions, *, trials: int, ranges: Sequ
                 typer.echo(f"trial {trial.number}: {trial.problem or f'{trial.value:.4f}'} ({settings})")
 
         try:
-            found = search(plan, how.out, read_how(how), wanted, watch)
+            found = search(plan, how.out, asked, wanted, watch)
         except Interrupted as error:
             complain(f"{error}; the trials so far are in {how.out}: run the same command again to go on")
             return Exit.RESUMABLE
     tuned = found.tuned
-    start = next((trial.value for trial in tuned.trials if trial.number == 0), None)
+    start = next((trial.value for trial in tuned.trials if trial.number == 0 and not trial.problem), None)
     if how.json:
         known = {"preset": str(found.path), "objective": tuned.value, "start": start, "trials": len(tuned.trials)}
         typer.echo(to_json({**known, "settings": tuned.best.record()}), nl=False)
     else:
-        typer.echo(f"best of {len(tuned.trials)} trials: {tuned.value:.4f} (the setting it began with: {start:.4f})")
+        began = "no score" if start is None else f"{start:.4f}"
+        typer.echo(f"best of {len(tuned.trials)} trials: {tuned.value:.4f} (the setting it began with: {began})")
         typer.echo(f"preset: {found.path}; use it with --preset {found.path}")
     return Exit.DONE
 

@@ -1,5 +1,9 @@
 """Reports of benchmark runs: tables with every n, LaTeX, CSV, Markdown, and one page that needs nothing beside it."""
 
+from fringe.report.beside import BesidePart as BesidePart
+from fringe.report.beside import BesidePicture as BesidePicture
+from fringe.report.beside import BesideRow as BesideRow
+from fringe.report.beside import beside_page as beside_page
 from fringe.report.tables import Table as Table
 from fringe.report.tables import build_table as build_table
 from fringe.report.write import Written as Written

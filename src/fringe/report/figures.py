@@ -72,9 +72,5 @@ def stacked(cell: Cell, name: str) -> Curves:
     found = [np.asarray(row[name], dtype=np.float64) for row in rows if name in row]
     if not found:
         return np.empty((0, 0))
-    points = max(len(curve) for curve in found)
-    return np.array([curve if len(curve) == points else _resampled(curve, points) for curve in found])
-
-
-def _resampled(curve: Curves, points: int) -> Curves:
-    return np.interp(np.linspace(0.0, 1.0, points), np.linspace(0.0, 1.0, len(curve)), curve)
+    share = np.linspace(0.0, 1.0, max(len(curve) for curve in found))
+    return np.array([np.interp(share, np.linspace(0.0, 1.0, len(curve)), curve) for curve in found])

@@ -90,7 +90,7 @@ def _block(table: Table, rows: Sequence[TableRow]) -> list[str]:
         r"        \toprule",
         rf"        \textbf{{Metric}} & {' & '.join(names)} \\",
         r"        \midrule",
-        *body,  # the rule below the last group is the table's own
+        *body[:-1],  # the rule below the last group is the table's own
         r"        \bottomrule",
         r"    \end{tabular}%",
     ]

@@ -10,11 +10,12 @@ from fringe.report.tables import Table, TableCell
 
 def html_page(content: Content) -> str:
     """The page. Every name is escaped: a label, a class or a file may be called anything."""
-    page = _environment().get_template("report.html")
+    page = environment().get_template("report.html")
     return page.render(content=content, value=with_spread, marks=_marks, count=count, notes=_notes)
 
 
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """Templates of this room: what is put into them is escaped, and a name that is missing is an error."""
     return jinja2.Environment(
         loader=jinja2.PackageLoader("fringe.report", "templates"),
         autoescape=True,

@@ -1,9 +1,12 @@
 """The figures of the studies, as files, and the numbers behind them."""
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fringe.benchmark import Plan, Results
 from fringe.benchmark.manifest import Resolved
@@ -22,7 +25,7 @@ def draw_trajectories(resolved: Resolved, images: int, out: Path, *, device: str
     """A figure for each model and each of the first ``images``: where the plan's variants walked."""
     paths: list[Path] = []
     for model, place, image, found in _walked(resolved, images, device):
-        path = _place(out, f"trajectories-{model}-{place}.png")
+        path = _place(out, f"trajectories-{_safe(model)}-{place}.png")
         draw_variants([_band(walk) for walk in found], path, title=f"{model}: {image}")
         paths.append(path)
     return paths
@@ -34,7 +37,7 @@ def draw_cap(resolved: Resolved, images: int, out: Path, *, device: str = "cpu")
     paths: list[Path] = []
     for model, place, image, found in _walked(resolved, images, device):
         by_label = {walk.label: walk for walk in found}
-        path = _place(out, f"profiles-{model}-{place}.png")
+        path = _place(out, f"profiles-{_safe(model)}-{place}.png")
         draw_profiles(
             [_column(by_label[label]) for label in ORDER if label in by_label], path, title=f"{model}: {image}"
         )
@@ -51,7 +54,7 @@ def draw_sweep(base: Plan, results: Results, factors: Mapping[str, Sequence[Any]
         for factor in names
     ]
     figure, table = _place(out, "sensitivity.png"), _place(out, "sensitivity.csv")
-    images = len(results.manifest.images)
+    images = max((len(cell.rows) - cell.missing - cell.failed for cell in results.cells.values()), default=0)
     sensitivity(panels, title=f"One setting varied at a time, {images} images").savefig(figure)
     with table.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -66,12 +69,20 @@ def draw_sweep(base: Plan, results: Results, factors: Mapping[str, Sequence[Any]
 def _lines(
     model: str, base: Any, results: Results, factors: Mapping[str, Sequence[Any]] | None
 ) -> dict[str, SweepLine]:
-    """The objective along each factor; a setting with an image that has no score is failed."""
-    scores: dict[str, dict[str, list[float]] | None] = {}
-    for label in one_at_a_time(base, factors):
-        cells = {name: results.cell(model, label, name) for name in OBJECTIVE}
-        whole = not any(cell.failed or cell.missing for cell in cells.values())
-        scores[label] = {name: cell.scores.tolist() for name, cell in cells.items()} if whole else None
+    """The objective along each factor. An image that has a score under no setting, as one that cannot be read, is left
+    out of all; a setting without a score of another image is failed, as its mean would be one of other images."""
+    columns = {
+        label: {name: results.scores(model, label, name) for name in OBJECTIVE}
+        for label in one_at_a_time(base, factors)
+    }
+    known = {label: np.asarray(np.isfinite([*found.values()]).all(0)) for label, found in columns.items()}
+    images = np.asarray(np.stack([*known.values()]).any(0))
+    scores = {
+        label: {name: column[images].tolist() for name, column in found.items()}
+        if images.any() and known[label][images].all()
+        else None
+        for label, found in columns.items()
+    }
     return sweep_lines(base, scores, factors)
 
 
@@ -99,6 +110,11 @@ def _column(walk: Walk) -> Column:
 
 def _curve(model: str, line: SweepLine) -> SweepCurve:
     return SweepCurve(model, line.values, line.objective, line.low, line.high, line.centre, line.centre_objective)
+
+
+def _safe(model: str) -> str:
+    """A model's label as a part of a file's name."""
+    return re.sub(r"[^\w.-]", "_", model)
 
 
 def _place(out: Path, name: str) -> Path:

@@ -34,23 +34,21 @@ def ablation(plan: Plan) -> Plan:
 
 
 def cap_study(plan: Plan) -> Plan:
-    """FRInGe with and without the Euclidean cap, and IG, under the path diagnostics."""
+    """FRInGe with and without the Euclidean cap, and IG (the plan's own, if it has one), under the path diagnostics.
+    Raises InputError for a setting without a cap."""
 
     def methods(arm: Arm) -> dict[str, Attributor]:
         base = centre(arm)
         if base.delta_euc is None:
             raise InputError(f"methods: the setting of {arm.label} has no Euclidean cap to take off; set delta_euc")
-        return {CAP: base, NO_CAP: replace(base, delta_euc=None), "ig": IntegratedGradients()}
+        return {CAP: base, NO_CAP: replace(base, delta_euc=None), "ig": arm.methods.get("ig", IntegratedGradients())}
 
-    metrics = {name: resolve_metric(name) for name in DIAGNOSTICS}
-    return replace(_with_methods(plan, "cap", methods), metrics=metrics, limits={}, controls=False)
+    return _scored_by(_with_methods(plan, "cap", methods), DIAGNOSTICS)
 
 
 def sweep_plan(plan: Plan, factors: Mapping[str, Sequence[Any]] | None) -> Plan:
     """One factor at a time around each model's first method, under the metrics of the tuning objective."""
-    metrics = {name: plan.metrics.get(name, resolve_metric(name)) for name in OBJECTIVE}
-    found = _with_methods(plan, "sweep", lambda arm: one_at_a_time(first(arm), factors))
-    return replace(found, metrics=cast(Mapping[str, Metric], metrics), limits={}, controls=False)
+    return _scored_by(_with_methods(plan, "sweep", lambda arm: one_at_a_time(first(arm), factors)), OBJECTIVE)
 
 
 def first(arm: Arm) -> Attributor:
@@ -76,3 +74,9 @@ def _variant(base: FRInGe, name: Variant) -> FRInGe:
 def _with_methods(plan: Plan, name: str, methods: Callable[[Arm], Mapping[str, Attributor]]) -> Plan:
     arms = tuple(replace(arm, methods=methods(arm)) for arm in plan.arms)
     return replace(plan, name=name, arms=arms)
+
+
+def _scored_by(plan: Plan, names: Sequence[str]) -> Plan:
+    """The plan under these metrics, as it has them or else by their defaults, on all images and without controls."""
+    metrics: dict[str, Metric] = {name: plan.metrics.get(name) or resolve_metric(name) for name in names}
+    return replace(plan, metrics=metrics, limits={}, controls=False)

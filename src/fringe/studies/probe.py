@@ -2,9 +2,12 @@
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+import torch
+
+from fringe._errors import FringeError
 from fringe.attribution import Request
 from fringe.benchmark.controls import CONTROLS
 from fringe.benchmark.entrants import Entrant, make_maps
@@ -30,20 +33,23 @@ class _Enough(Exception):
     """The time for a probe is over."""
 
 
-def probe(resolved: Resolved, model: str, *, seconds: float = 5.0, device: str = "cpu") -> Mapping[str, Cost]:
-    """A cost a method of ``model``, from the plan's first image; a map is stopped after ``seconds`` and its cost
-    extrapolated from the steps that it had done. Metrics that ask for further maps are counted as those maps."""
-    plan, manifest = resolved.plan, resolved.manifest
+def probe(
+    resolved: Resolved, model: str, methods: Collection[str] | None = None, *, seconds: float = 5.0, device: str = "cpu"
+) -> Mapping[str, Cost]:
+    """A cost a method of ``model``, or of those of its ``methods`` and controls that are named, from the plan's first
+    image that can be explained; a map is stopped after ``seconds`` and its cost extrapolated from the steps that it had
+    done. Metrics that ask for further maps are counted as those maps. Raises FringeError where no image can be
+    explained, and where a method cannot be used."""
+    plan = resolved.plan
     arm = next(arm for arm in plan.arms if arm.label == model)
-    image = manifest.images[0]["digest"]
-    worker = Worker(resolved, device=device)
-    subject = worker.subject(model, (image,))
+    subject = _subject(resolved, model, device)
     classifier = subject.classifier
     with classifier.session(subject.query.inputs.device):
         values = CONTROLS["edge"](subject.query, subject.noise)
         plain = {label: metric for label, metric in plan.metrics.items() if not metric.needs_explain}
         began = time.perf_counter()
         evaluate(subject, values, plain)
+        _wait(subject)
         scored = time.perf_counter() - began
         again = sum(
             getattr(metric, "samples", 10) * plan.limit(label) / plan.n
@@ -52,9 +58,21 @@ def probe(resolved: Resolved, model: str, *, seconds: float = 5.0, device: str =
         )
         found: dict[str, Cost] = {}
         for entrant in plan.entrants(arm):
-            cost = _one(entrant, subject, seconds)
-            found[entrant.label] = replace(cost, scores=scored + again * cost.seconds)
+            if methods is None or entrant.label in methods:
+                cost = _one(entrant, subject, seconds)
+                found[entrant.label] = replace(cost, scores=scored + again * cost.seconds)
     return found
+
+
+def _subject(resolved: Resolved, model: str, device: str) -> Subject:
+    """The first image that can be explained, after the network has run once."""
+    worker, images = Worker(resolved, device=device), [image["digest"] for image in resolved.manifest.images]
+    if not images:
+        raise FringeError("images: none of those that were drawn can be read")
+    for image in images[:-1]:
+        with contextlib.suppress(FringeError):
+            return worker.subject(model, (image,))
+    return worker.subject(model, (images[-1],))
 
 
 def _one(entrant: Entrant, subject: Subject, seconds: float) -> Cost:
@@ -69,10 +87,11 @@ def _one(entrant: Entrant, subject: Subject, seconds: float) -> Cost:
 
     with contextlib.suppress(_Enough):
         make_maps(entrant, classifier, subject.query, Request(subject.noise, progress=watch))
+    _wait(subject)
     took, spent = time.perf_counter() - began, classifier.passes.since(before)
     return Cost(took / share, 0.0, spent.forward / share, spent.jvp / share, spent.vjp / share, share)
 
 
-def total(costs: Mapping[str, Cost], images: int, methods: Sequence[str] | None = None) -> float:
-    """Seconds that ``images`` take under the methods."""
-    return images * sum(c.seconds + c.scores for name, c in costs.items() if methods is None or name in methods)
+def _wait(subject: Subject) -> None:
+    if subject.query.inputs.device.type == "cuda":
+        torch.cuda.synchronize(subject.query.inputs.device)

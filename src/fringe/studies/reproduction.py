@@ -9,10 +9,11 @@ from typing import Any
 
 from fringe.benchmark import Arm, Plan, Results
 from fringe.benchmark.intervals import estimate
-from fringe.metrics import resolve_metric
+from fringe.metrics import Metric, resolve_metric
+from fringe.report import BesidePart, BesideRow
 from fringe.studies.plans import ablation, cap_study, centre, sweep_plan
-from fringe.studies.published import METRICS, MODELS, Published, published
-from fringe.studies.runtime import Timing
+from fringe.studies.published import METRICS, MODELS, SECONDS, Published, published
+from fringe.studies.runtime import Timing, slowdowns
 
 STUDIES = ("comparison", "ablation", "cap", "max_sensitivity", "sweep", "runtime")
 SMALL = 64
@@ -25,7 +26,7 @@ SPECS = {name: f"torchvision:{name}@IMAGENET1K_V1" for name in MODELS}
 @dataclass(frozen=True)
 class Against:
     """A cell of the paper beside ours: ``ours`` over ``n`` images with half its interval. ``overlap`` tells whether the
-    two intervals meet; None where one is missing."""
+    two intervals meet; None where one is missing, and for seconds, which are those of another machine."""
 
     paper: Published
     ours: float
@@ -35,19 +36,23 @@ class Against:
     @property
     def overlap(self) -> bool | None:
         numbers = (self.paper.value, self.paper.half, self.ours, self.half)
-        if not all(math.isfinite(number) for number in numbers):
+        if self.paper.metric == SECONDS or not all(math.isfinite(number) for number in numbers):
             return None
         return abs(self.ours - self.paper.value) <= self.half + self.paper.half
 
 
 def plans(base: Plan, studies: Sequence[str] = STUDIES) -> dict[str, Plan]:
     """The plans of the studies by name, but for ``runtime``, which is timed and not stored. ``base`` has the models,
-    the paper's methods with FRInGe first, and the data."""
-    metrics = {name: resolve_metric(name) for name in METRICS.values()}
+    the paper's methods with FRInGe first, and the data; its metrics count where they have the paper's names."""
+
+    def metrics_of(names: Iterable[str]) -> dict[str, Metric]:
+        return {name: base.metrics.get(name) or resolve_metric(name) for name in names}
+
+    metrics = metrics_of(METRICS.values())
     whole = replace(base, name="comparison", metrics=metrics, limits={})
-    small = replace(whole, n=min(base.n, SMALL), controls=False)
+    small = replace(whole, n=min(base.n, SMALL), metrics=base.metrics, controls=False)
     only = tuple(_only(arm, ("fringe", "ig")) for arm in base.arms)
-    sensitivity = {"max_sensitivity": resolve_metric("max_sensitivity")}
+    sensitivity = metrics_of(["max_sensitivity"])
     makers = {
         "comparison": lambda: whole,
         "ablation": lambda: replace(ablation(whole), controls=False),
@@ -67,34 +72,37 @@ def runtime_base(base: Plan) -> Plan:
 def beside(results: Mapping[str, Results], timings: Iterable[Timing] = ()) -> list[Against]:
     """Every cell of the paper that there is one of ours for, in the paper's order."""
     found: list[Against] = []
-    clock = {(t.model, t.method): t for t in timings if t.mode == "sequential"}
+    one_by_one = [t for t in timings if t.mode == "sequential"]
+    clock = {(t.model, t.method): t for t in one_by_one}
+    ratios = slowdowns(one_by_one, "fringe", "ig")
     for cell in published():
-        if cell.study == "runtime" and (cell.model, cell.method) in clock:
-            ours = clock[cell.model, cell.method]
-            found.append(Against(cell, ours.seconds, ours.half, ours.n))
+        if cell.study == "runtime":
+            ours = clock.get((cell.model, cell.method))
+            if ours is not None and cell.metric == SECONDS:
+                found.append(Against(cell, ours.seconds, ours.half, ours.n))
+            elif ours is not None and (cell.model, "sequential") in ratios:
+                found.append(Against(cell, ratios[cell.model, "sequential"], math.nan, ours.n))
         elif cell.study in results:
             ours = _ours(cell, results[cell.study])
             found += [] if ours is None else [ours]
     return found
 
 
+def parts(rows: Sequence[Against]) -> list[BesidePart]:
+    """A table a study, each with how many cells agree."""
+    return [_part(study, [row for row in rows if row.paper.study == study]) for study in _studies(rows)]
+
+
 def markdown(rows: Sequence[Against]) -> str:
-    """A table a study, and how many cells agree."""
+    """The same as Markdown."""
     lines: list[str] = []
-    for study in dict.fromkeys(row.paper.study for row in rows):
-        mine = [row for row in rows if row.paper.study == study]
-        both = [row for row in mine if row.overlap is not None]
-        agree = sum(bool(row.overlap) for row in both)
-        lines += [
-            f"## {study}",
-            "",
-            f"{agree} of {len(both)} cells have intervals that overlap the paper's.",
-            "",
-            "| network | metric | method | paper | ours | n | overlap |",
-            "|---|---|---|---:|---:|---:|---|",
-            *(_line(row) for row in mine),
-            "",
-        ]
+    for part in parts(rows):
+        lines += [f"## {part.title}", "", part.note, ""]
+        lines += ["| network | metric | method | paper | ours | n | overlap |", "|---|---|---|---:|---:|---:|---|"]
+        for row in part.rows:
+            verdict = {True: "yes", False: "no", None: ""}[row.agree]
+            lines.append("| " + " | ".join((*row.names, row.theirs, row.ours, str(row.n), verdict)) + " |")
+        lines.append("")
     return "\n".join(lines)
 
 
@@ -124,14 +132,27 @@ def _only(arm: Arm, methods: Sequence[str]) -> Arm:
 
 
 def _capped(plan: Plan) -> Plan:
-    """The plan with the models whose setting has a cap: the paper's study has none for Inception-v3, either."""
+    """The plan with those of its models whose setting has a cap to take off."""
     return replace(plan, arms=tuple(arm for arm in plan.arms if centre(arm).delta_euc is not None) or plan.arms)
 
 
-def _line(row: Against) -> str:
-    paper, verdict = row.paper, {True: "yes", False: "no", None: ""}[row.overlap]
-    shown = f"{_number(paper.value, paper.half)} | {_number(row.ours, row.half)}"
-    return f"| {paper.model} | {paper.metric} | {paper.method} | {shown} | {row.n} | {verdict} |"
+def _studies(rows: Sequence[Against]) -> list[str]:
+    return list(dict.fromkeys(row.paper.study for row in rows))
+
+
+def _part(study: str, rows: Sequence[Against]) -> BesidePart:
+    both = [row for row in rows if row.overlap is not None]
+    agree = sum(bool(row.overlap) for row in both)
+    note = f"{agree} of {len(both)} cells have intervals that overlap the paper's."
+    if not both:
+        note = "No interval compares: seconds are those of another machine, and a slowdown has none."
+    return BesidePart(study.replace("_", " "), note, ("network", "metric", "method"), tuple(map(_row, rows)))
+
+
+def _row(row: Against) -> BesideRow:
+    paper = row.paper
+    numbers = _number(paper.value, paper.half), _number(row.ours, row.half)
+    return BesideRow((paper.model, paper.metric, paper.method), *numbers, row.n, row.overlap)
 
 
 def _number(value: float, half: float) -> str:

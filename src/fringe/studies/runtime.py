@@ -1,29 +1,34 @@
 """How long maps take: one image at a time as the paper measured it, and in batches as one would."""
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from fringe._errors import FringeError
-from fringe.attribution import Attributor, attribute
-from fringe.baselines import InputSpace
-from fringe.benchmark.draw import open_references, prepare
+from fringe.attribution import Request
+from fringe.benchmark import Arm
+from fringe.benchmark.entrants import Entrant, make_maps
 from fringe.benchmark.intervals import estimate
-from fringe.benchmark.manifest import Resolved, load
-from fringe.classifier import Classifier
+from fringe.benchmark.keys import digest
+from fringe.benchmark.manifest import Resolved
+from fringe.benchmark.work import Worker
+from fringe.classifier import PassCounts
+from fringe.metrics import Subject
 
 Mode = Literal["sequential", "batched"]
+BatchSize = int | Literal["auto"]
 
 
 @dataclass(frozen=True)
 class Timing:
     """``seconds`` of an image's map and half the 95 % bootstrap interval of that over ``n`` images (NaN for batches,
-    which are measured whole), with the passes that it took."""
+    which are measured whole), with the passes that it took. As in a benchmark, what is asked of a model once for all
+    methods, its logits and the check of its derivatives, belongs to no map."""
 
     model: str
     method: str
@@ -37,31 +42,35 @@ class Timing:
     device: str
 
 
+@dataclass(frozen=True)
+class _Spent:
+    seconds: float
+    passes: PassCounts
+
+
+class _Warm(Exception):
+    """A method has taken its first step: what is allocated and chosen once is."""
+
+
 def measure(
-    resolved: Resolved, *, device: str = "cpu", watch: Callable[[str], None] = lambda what: None
+    resolved: Resolved,
+    *,
+    device: str = "cpu",
+    batch_size: BatchSize = "auto",
+    watch: Callable[[str], None] = lambda what: None,
 ) -> list[Timing]:
     """Time each method of the plan on its images. ``sequential``: one image, one point of the path at a time (the
     paper's protocol, its appendix on computational complexity), the methods in turn on each image so that a machine
-    that slows down slows all of them; ``batched``: as many at a time as fit."""
-    found: list[Timing] = []
+    that slows down slows all of them; ``batched``: as many at a time as fit, ``batch_size`` at most. Images that cannot
+    be explained are left out. Raises FringeError where none is left, and where a method cannot be used."""
+    found, where = list[Timing](), place_of(device)
     for arm in resolved.plan.arms:
-        loaded = load(arm, device)
-        recipe, exif = loaded.preprocessing, resolved.plan.exif
-        pictures = [resolved.pictures[image["digest"]] for image in resolved.manifest.images]
-        inputs = [prepare(picture.ref, recipe, exif).to(device) for picture in pictures]
-        low, high = recipe.bounds()
-        references = open_references(resolved.references, recipe, exif)
-        spaces = {
-            x.shape: InputSpace(low.to(device), high.to(device), _on(references.get(tuple(x.shape)), device))
-            for x in inputs
-        }
-        clock = _Clock(arm.label, loaded.module, spaces, [p.digest for p in pictures], resolved, device)
-        clock.warm(inputs[0])
-        for mode in ("sequential", "batched"):
-            watch(f"{arm.label}, {mode}")
-            found += (
-                clock.sequential(inputs, arm.methods) if mode == "sequential" else clock.batched(inputs, arm.methods)
-            )
+        watch(f"{arm.label}, sequential")
+        worker = Worker(resolved, device=device, batch_size=1)
+        sizes = _sizes(worker, arm, [image["digest"] for image in resolved.manifest.images])
+        found += _sequential(worker, arm, list(sizes), where)
+        watch(f"{arm.label}, batched")
+        found += _batched(Worker(resolved, device=device, batch_size=batch_size), arm, sizes, where)
     return found
 
 
@@ -77,72 +86,104 @@ def record(timings: Sequence[Timing]) -> list[dict[str, Any]]:
     return [{k: None if v != v else v for k, v in asdict(timing).items()} for timing in timings]
 
 
-class _Clock:
-    """Times methods on one model."""
+def from_record(rows: Sequence[Mapping[str, Any]]) -> list[Timing]:
+    """What :func:`record` made plain."""
+    plain: list[dict[str, Any]] = [{k: math.nan if v is None else v for k, v in row.items()} for row in rows]
+    return [Timing(**row) for row in plain]
 
-    def __init__(self, model: str, module: Any, spaces: Any, ids: list[str], resolved: Resolved, device: str):
-        self.model, self.module, self.spaces, self.ids = model, module, spaces, ids
-        self.plan, self.device = resolved.plan, device
 
-    def warm(self, x: Tensor) -> None:
-        """The first call of a network allocates and chooses; it is nobody's time."""
-        for _ in range(2):
-            with torch.no_grad():
-                self.module(x[None])
+def identity(resolved: Resolved, model: str, device: str, batch_size: BatchSize) -> str:
+    """A digest of all that run times of a model are measured of, and of where."""
+    manifest = resolved.manifest
+    images = [image["digest"] for image in manifest.images]
+    return digest([manifest.settings[model], images, manifest.versions, place_of(device), str(batch_size)])
 
-    def sequential(self, inputs: Sequence[Tensor], methods: Mapping[str, Attributor]) -> list[Timing]:
-        rows: dict[str, list[tuple[float, Any]]] = {name: [] for name in methods}
-        classifiers = {name: Classifier(self.module, score=self.plan.score, batch_size=1) for name in methods}
-        for x, identity in zip(inputs, self.ids, strict=True):
-            for name, method in methods.items():
-                rows[name].append(self._time(classifiers[name], method, x[None], [identity]))
-        return [self._timing(name, "sequential", found) for name, found in rows.items()]
 
-    def batched(self, inputs: Sequence[Tensor], methods: Mapping[str, Attributor]) -> list[Timing]:
-        shapes: dict[Any, list[int]] = {}
-        for place, x in enumerate(inputs):
-            shapes.setdefault(x.shape, []).append(place)
-        timings: list[Timing] = []
-        for name, method in methods.items():
-            classifier = Classifier(self.module, score=self.plan.score)
-            seconds, passes = 0.0, [0.0, 0.0, 0.0]
-            for places in shapes.values():
-                stacked = torch.stack([inputs[i] for i in places])
-                took, counts = self._time(classifier, method, stacked, [self.ids[i] for i in places])
-                seconds += took
-                passes = [a + b for a, b in zip(passes, (counts.forward, counts.jvp, counts.vjp), strict=True)]
-            n = len(inputs)
-            forward, jvp, vjp = (count / n for count in passes)
-            at = seconds / n
-            timings.append(Timing(self.model, name, "batched", at, math.nan, n, forward, jvp, vjp, self._place()))
-        return timings
+def place_of(device: str) -> str:
+    """What maps are made on, in words."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    return f"CPU, {torch.get_num_threads()} threads"
 
-    def _time(self, classifier: Classifier, method: Attributor, x: Tensor, ids: list[str]) -> tuple[float, Any]:
-        self._wait()
+
+def _sizes(worker: Worker, arm: Arm, images: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """The shape of each image that can be explained, by digest. Opening them runs the network a first time, too."""
+    found: dict[str, tuple[int, ...]] = {}
+    problem: FringeError | None = None
+    for image in images:
+        try:
+            found[image] = tuple(worker.subject(arm.label, (image,)).query.inputs.shape[1:])
+        except FringeError as error:
+            problem = error
+    if problem is not None and not found:
+        raise problem
+    return found
+
+
+def _sequential(worker: Worker, arm: Arm, images: Sequence[str], where: str) -> list[Timing]:
+    spent: dict[str, list[_Spent]] = {label: [] for label in arm.methods}
+    for place, image in enumerate(images):
+        subject = worker.subject(arm.label, (image,))
+        for label, method in arm.methods.items():
+            if place == 0:
+                _warm(Entrant(label, method), subject)
+            spent[label].append(_time(Entrant(label, method), subject))
+    return [_one_by_one(arm.label, label, found, where) for label, found in spent.items()]
+
+
+def _batched(worker: Worker, arm: Arm, sizes: Mapping[str, tuple[int, ...]], where: str) -> list[Timing]:
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for image, size in sizes.items():
+        groups.setdefault(size, []).append(image)
+    spent: dict[str, list[_Spent]] = {label: [] for label in arm.methods}
+    for images in groups.values():
+        subject = worker.subject(arm.label, images)
+        for label, method in arm.methods.items():
+            _warm(Entrant(label, method), subject)
+            spent[label].append(_time(Entrant(label, method), subject))
+    return [_together(arm.label, label, found, len(sizes), where) for label, found in spent.items()]
+
+
+def _warm(entrant: Entrant, subject: Subject) -> None:
+    """Begin a map and drop it: the first of a kind allocates and chooses, which is nobody's time."""
+
+    def stop(done: int, planned: int) -> None:
+        if done:
+            raise _Warm
+
+    classifier = subject.classifier
+    with contextlib.suppress(_Warm), classifier.session(subject.query.inputs.device):
+        make_maps(entrant, classifier, subject.query, Request(subject.noise, progress=stop))
+
+
+def _time(entrant: Entrant, subject: Subject) -> _Spent:
+    classifier, device = subject.classifier, subject.query.inputs.device
+    with classifier.session(device):
+        before = replace(classifier.passes)
+        _wait(device)
         began = time.perf_counter()
-        target: Any = self.plan.target
-        if target == "label":
-            raise FringeError("target: the runtime study explains the predicted class; leave --target out")
-        found = attribute(classifier, x, method=method, target=target, space=self.spaces[x.shape[1:]], ids=ids)
-        self._wait()
-        return time.perf_counter() - began, found.passes
-
-    def _timing(self, name: str, mode: Mode, found: list[tuple[float, Any]]) -> Timing:
-        at = estimate([seconds for seconds, _ in found])
-        n = len(found)
-        forward, jvp, vjp = (sum(getattr(p, kind) for _, p in found) / n for kind in ("forward", "jvp", "vjp"))
-        half = (at.high - at.low) / 2
-        return Timing(self.model, name, mode, at.mean, half, n, forward, jvp, vjp, self._place())
-
-    def _wait(self) -> None:
-        if self.device.startswith("cuda"):
-            torch.cuda.synchronize()
-
-    def _place(self) -> str:
-        if self.device.startswith("cuda"):
-            return torch.cuda.get_device_name()
-        return f"CPU, {torch.get_num_threads()} threads"
+        make_maps(entrant, classifier, subject.query, Request(subject.noise))
+        _wait(device)
+        return _Spent(time.perf_counter() - began, classifier.passes.since(before))
 
 
-def _on(references: Tensor | None, device: str) -> Tensor | None:
-    return None if references is None else references.to(device)
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _one_by_one(model: str, method: str, found: Sequence[_Spent], where: str) -> Timing:
+    at = estimate([one.seconds for one in found])
+    half, n = (at.high - at.low) / 2, len(found)
+    return Timing(model, method, "sequential", at.mean, half, n, *_passes(found, n), where)
+
+
+def _together(model: str, method: str, found: Sequence[_Spent], n: int, where: str) -> Timing:
+    seconds = sum(one.seconds for one in found) / n
+    return Timing(model, method, "batched", seconds, math.nan, n, *_passes(found, n), where)
+
+
+def _passes(found: Sequence[_Spent], n: int) -> tuple[float, float, float]:
+    """Forward, JVP and VJP passes of an image."""
+    forward, jvp, vjp = (sum(getattr(one.passes, kind) for one in found) / n for kind in ("forward", "jvp", "vjp"))
+    return forward, jvp, vjp

@@ -76,6 +76,7 @@ def search(plan: Plan, root: Path, how: How, wanted: Search, progress: Progress 
     write_preset(
         path, tuned, about(tuned, architecture=known["architecture"], weights=known["weights"], images=digests)
     )
+    score(tuned.best)  # the folder's plan is then the best setting's, not the last one's
     return Preset(model, tuned, path)
 
 
@@ -88,9 +89,13 @@ def _score(plan: Plan, method: Attributor, store: Store, how: How) -> dict[str, 
         raise Interrupted(finished.stopped)
     found = read_cells(store, finished.resolved.manifest)
     cells = {name: found.cell(arm.label, TRIAL, name) for name in OBJECTIVE}
-    failed = {name: cell.failed + cell.missing for name, cell in cells.items() if cell.failed + cell.missing}
-    if failed:
-        raise FringeError(f"{max(failed.values())} of {len(finished.resolved.manifest.images)} images have no score")
+    worst = max(cells.values(), key=lambda cell: cell.failed + cell.missing)
+    if worst.failed + worst.missing:
+        reasons = dict.fromkeys(row.error or row.status for row in worst.rows if row is not None and row.status != "ok")
+        raise FringeError(
+            f"{worst.failed + worst.missing} of {len(worst.rows)} images have no score "
+            f"({next(iter(reasons), 'they are not computed')})"
+        )
     return {name: [float(score) for score in cell.scores] for name, cell in cells.items()}
 
 

@@ -1,0 +1,38 @@
+"""Run times of a reproduction, model by model, so that hours of measuring survive an interrupt."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fringe.benchmark import Plan
+from fringe.benchmark.manifest import resolve
+from fringe.cli.options import read_batch_size
+from fringe.cli.plan_flags import HowOptions
+from fringe.cli.plan_run import device_of
+from fringe.studies.runtime import Timing, from_record, identity, measure, record
+
+
+def timings_of(plan: Plan, how: HowOptions, *, measuring: bool) -> list[Timing]:
+    """The run times of each model of a plan: those kept in the folder where they are of the same settings, images and
+    machine; where there are none, and with ``measuring``, measured now and kept."""
+    path = how.out / "report" / "runtime" / "kept.json"
+    device, batch_size = device_of(how.device), read_batch_size(how.batch_size)
+    resolved, kept, found = resolve(plan), _read(path), list[Timing]()
+    for arm in plan.arms:
+        name = identity(resolved, arm.label, device, batch_size)
+        if name not in kept and measuring:
+            alone = replace(resolved, plan=replace(plan, arms=(arm,)))
+            kept[name] = record(measure(alone, device=device, batch_size=batch_size))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(kept, indent=1), encoding="utf-8")
+        found += from_record(kept.get(name, []))
+    return found
+
+
+def _read(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """What is kept; nothing where the file is not there or not whole."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,289 @@
+"""``fringe benchmark`` from the outside: exit codes, what is computed and what is not, and the library's numbers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+import fringe
+from fringe import FRInGe, InputSpace, IntegratedGradients, SmoothGrad
+from fringe.benchmark import CONTROLS, Store, compare, read_results
+from fringe.benchmark.draw import draw, prepare
+from fringe.benchmark.work import Worker
+from fringe.cli.app import app
+from fringe.models import load_model
+from fringe.tuning.preset import FORMAT
+
+IG = ("--methods", "ig", "--set", "ig.steps=2", "--no-controls")
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def benchmark(out, *arguments, report=False):
+    return run("benchmark", "--out", out, *(() if report else ("--no-report",)), *arguments)
+
+
+def sparse(out, *arguments, n=2):
+    """The smallest benchmark."""
+    return benchmark(out, *IG, "--metrics", "sparseness", "--n", n, *arguments)
+
+
+def account(result):
+    return json.loads(result.stdout)
+
+
+def test_the_scores_are_those_of_compare_on_the_same_images(tmp_path):
+    metrics = ("insertion", "infidelity", "sparseness", "max_sensitivity")
+    result = benchmark(
+        tmp_path,
+        *("--methods", "fringe,ig,smoothgrad", "--metrics", ",".join(metrics), "--n", 4, "--seed", 3, "--json"),
+        *("--set", "fringe.steps=2", "--set", "ig.steps=3", "--set", "smoothgrad.samples=2"),
+        *("--set", "max_sensitivity.samples=2", "--limit", "max_sensitivity=2"),
+    )
+    assert result.exit_code == 0, result.output
+    assert account(result)["units"] == {"done": 14, "there": 0, "crashed": 0}  # 7 maps, two limits
+    pictures = draw(["embedded:digits"], 4, 3).pictures
+    loaded = load_model("embedded:digits")
+    x = torch.stack([prepare(picture.ref, loaded.preprocessing, "ignore") for picture in pictures])
+    methods = {"fringe": FRInGe(steps=2), "ig": IntegratedGradients(steps=3), "smoothgrad": SmoothGrad(samples=2)}
+    space = InputSpace(*loaded.preprocessing.bounds())
+    known = {"ids": [p.digest for p in pictures], "seed": 3, "space": space}
+    results = read_results(Store(tmp_path, create=False))
+    assert [image["digest"] for image in results.manifest.images] == known["ids"]
+    found = compare(loaded.module, x, methods, metrics[:3], **known)
+    for row in found.rows:
+        for metric in metrics[:3]:
+            expected = np.asarray(row.scores[metric].values, dtype=np.float64)
+            assert np.isfinite(expected).all()
+            np.testing.assert_allclose(results.scores("digits", row.label, metric), expected, rtol=1e-5, atol=1e-7)
+    assert {row.label for row in found.rows} == {*methods, *CONTROLS}
+    assert results.scores("digits", "ig", "max_sensitivity").shape == (2,)
+    targets = {row.target for row in results.cell("digits", "ig", "insertion").rows}
+    assert targets == set(loaded.module(x).argmax(1).tolist())
+
+
+def test_the_same_command_computes_nothing_twice_and_growing_computes_the_rest(tmp_path):
+    assert account(sparse(tmp_path, "--json"))["units"]["done"] == 1
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "units").iterdir()}
+    again = sparse(tmp_path, "--json")
+    assert (again.exit_code, account(again)["units"]) == (0, {"done": 0, "there": 0, "crashed": 0})
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "units").iterdir()} == before
+    first = [i["digest"] for i in read_results(Store(tmp_path)).manifest.images]
+
+    assert "benchmark: 4 images; 2 maps made now" in sparse(tmp_path, n=4).stdout
+    assert [i["digest"] for i in read_results(Store(tmp_path)).manifest.images][:2] == first
+    wider = ("--methods", "ig,other=ig", "--set", "ig.steps=2", "--set", "other.steps=3", "--no-controls", "--n", 4)
+    grown = benchmark(tmp_path, *wider, "--metrics", "sparseness,insertion")
+    assert grown.exit_code == 0, grown.output
+    assert "8 maps made now" in grown.stdout  # 4 of the new method; 4 of ig again, for the new metric
+    assert all(path.stat().st_mtime_ns == at for path, at in before.items())
+    assert benchmark(tmp_path, *wider, "--metrics", "sparseness,insertion", "--json").exit_code == 0
+    assert run("status", tmp_path).exit_code == 0
+
+
+def test_other_settings_are_refused_with_the_difference_and_amended_on_request(tmp_path):
+    assert sparse(tmp_path).exit_code == 0
+    other = ("--set", "ig.steps=5")
+    refused = sparse(tmp_path, *other)
+    assert refused.exit_code == 2
+    assert "methods.digits.ig.steps: 2, now 5" in refused.stderr
+    assert "--amend" in refused.stderr
+    seed = sparse(tmp_path, "--seed", 1)
+    assert "seed: 0, now 1" in seed.stderr
+    assert len(list((tmp_path / "units").iterdir())) == 1
+    assert "2 maps made now" in sparse(tmp_path, *other, "--amend").stdout
+    assert run("status", tmp_path).exit_code == 0
+    assert "0 maps made now" in sparse(tmp_path, "--amend").stdout  # the first setting's scores were kept
+
+
+def test_one_document_as_json_and_bars_for_nobody(tmp_path):
+    arguments = (*IG, "--metrics", "sparseness,insertion", "--n", 2, "--json")
+    result = benchmark(tmp_path, *arguments, report=True)
+    document = account(result)
+    assert (document["plan"], document["images"], document["failed"], document["stopped"]) == ("benchmark", 2, 0, None)
+    report = tmp_path / "report"
+    assert {str(report / "report.html"), str(report / "summary.csv")} <= set(document["report"])
+    assert (report / "report.html").is_file()
+    assert result.stderr == ""
+
+
+def test_controls_limits_and_targets(tmp_path):
+    arguments = ("--methods", "ig", "--set", "ig.steps=2", "--metrics", "sparseness,insertion", "--n", 3)
+    assert benchmark(tmp_path / "a", *arguments, "--limit", "insertion=1", "--target", "label").exit_code == 0
+    results = read_results(Store(tmp_path / "a"))
+    assert results.methods("digits") == ("ig", *CONTROLS)
+    assert [results.scores("digits", "ig", name).size for name in ("insertion", "sparseness")] == [1, 3]
+    cell = results.cell("digits", "ig", "sparseness")
+    assert [row.target for row in cell.rows] == [image["label"] for image in results.manifest.images]
+    assert sparse(tmp_path / "b", "--target", "7").exit_code == 0
+    cell = read_results(Store(tmp_path / "b")).cell("digits", "ig", "sparseness")
+    assert {row.target for row in cell.rows} == {7}
+    assert read_results(Store(tmp_path / "b")).methods("digits") == ("ig",)
+
+
+def test_a_class_that_there_is_not_is_nothing_done(tmp_path):
+    result = sparse(tmp_path, "--target", "10")
+    assert result.exit_code == 1
+    assert "2 scores of ig on digits" in result.stderr
+    assert "class 10 does not exist; the model has classes 0 to 9" in result.stderr
+    assert not (tmp_path / "report").exists()
+
+
+def pictures(folder, *names):
+    folder.mkdir()
+    for place, name in enumerate(names):
+        values = np.random.default_rng(place).integers(0, 255, (32, 32), dtype=np.uint8)
+        Image.fromarray(values).save(folder / name)
+    return folder
+
+
+def test_a_corrupt_image_does_not_stop_the_others(tmp_path):
+    folder = pictures(tmp_path / "images", "3_a.png", "4_b.png", "5_c.png")
+    (folder / "6_broken.png").write_bytes((folder / "3_a.png").read_bytes()[:60])
+    out = tmp_path / "out"
+    result = sparse(out, "--data", folder, "--target", "label", n=4)
+    assert result.exit_code == 3
+    assert "4 images; 3 maps made now" in result.stdout
+    assert "1 score of ig on digits:" in result.stderr
+    assert "6_broken.png': cannot be decoded" in result.stderr
+    assert "--retry-failed" in result.stderr
+    again = sparse(out, "--data", folder, "--target", "label", n=4)
+    assert (again.exit_code, "cannot be decoded" in again.stderr) == (3, True)  # still said, though nothing was tried
+    assert "0 maps made now" in again.stdout
+    assert sparse(out, "--data", folder, "--target", "label", "--retry-failed", n=4).exit_code == 3
+    shown = run("status", out)
+    assert (shown.exit_code, "cannot be decoded" in shown.stdout) == (3, True)
+
+
+def test_an_image_without_a_label_fails_alone(tmp_path):
+    folder = pictures(tmp_path / "images", "3_a.png", "nameless.png", "12_c.png")
+    result = sparse(tmp_path / "out", "--data", folder, "--target", "label", n=3)
+    assert result.exit_code == 3
+    assert "the file name gives no label" in result.stderr
+    assert "label 12 does not fit a model of 10 classes" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--data", "EMPTY"), "holds no images"),
+        (("--data", "/nowhere"), "'/nowhere' is neither a file, a folder"),
+        (("--n", "361"), "n: got 361, but there are 360 different images"),
+        (("--n", "0"), "--n"),
+        (("--methods", "igg"), "did you mean 'ig'"),
+        (("--metrics", "insertio"), "did you mean 'insertion'"),
+        (("--set", "ig.stepss=3"), "did you mean 'steps'"),
+        (("--set", "igg.steps=3"), "did you mean 'ig'"),
+        (("--timeout", "9"), "add --workers 1, or more"),
+        (("--device", "tpu7"), "--device: got 'tpu7', expected auto, cpu or cuda"),
+        (("--batch-size", "0"), "--batch-size: got '0'"),
+        (("--reference", "fringe"), "--reference: got 'fringe'; the methods: ig"),
+        (("--methods", "zero=ig", "--controls"), "zero is a control"),
+        (("--trust", "x"), "--trust"),
+        (("--out", "FOREIGN"), "holds files that are no results of a run (mine.txt)"),
+        (("--out", "FOREIGN/mine.txt"), "is a file, expected a folder"),
+        (("--out", "FOREIGN/mine.txt/deeper"), "--out"),
+        (("--preset", "PRESET"), "was tuned for 'resnet18'; the models here are digits"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2_and_one_line(tmp_path, arguments, message):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "mine.txt").write_text("mine")
+    about = {"architecture": "resnet18", "weights": "w", "objective": 0.5, "images": [], "trials": 1, "seed": 0}
+    preset = {"format": FORMAT, "method": "fringe", "settings": {}, "about": {**about, "version": "0"}}
+    (tmp_path / "tuned.json").write_text(json.dumps(preset))
+    places = {"EMPTY": tmp_path / "empty", "PRESET": tmp_path / "tuned.json"}
+    given = [str(places.get(a, a)).replace("FOREIGN", str(tmp_path / "foreign")) for a in arguments]
+    known = ("--metrics", "sparseness", "--methods", "ig", "--no-controls")
+    result = benchmark(tmp_path / "out", *known, *given)
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    tmp_path.chmod(0o555)
+    result = sparse(tmp_path / "out")
+    tmp_path.chmod(0o755)
+    assert (result.exit_code, "--out: cannot write" in result.stderr) == (2, True)
+
+
+def interrupt_after(monkeypatch, units, number=signal.SIGTERM):
+    """A signal arrives while the unit after these is in work."""
+    real, calls = Worker.perform, []
+
+    def perform(self, unit):
+        calls.append(unit)
+        if len(calls) > units:
+            os.kill(os.getpid(), number)
+        return real(self, unit)
+
+    monkeypatch.setattr(Worker, "perform", perform)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_exit_code_75_and_the_same_command_goes_on(tmp_path, monkeypatch, number):
+    arguments = ("--methods", "ig,other=ig", "--set", "ig.steps=2", "--no-controls", "--metrics", "sparseness")
+    arguments = (*arguments, "--n", 2, "--set", "other.steps=3")
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 1, number)
+        stopped = benchmark(tmp_path, *arguments, report=True)
+    assert stopped.exit_code == 75
+    assert f"interrupted ({number.name})" in stopped.stderr
+    assert "run the same command again to go on" in stopped.stderr
+    shown = run("status", tmp_path)
+    assert shown.exit_code == 75
+
+    refused = run("report", tmp_path)
+    assert refused.exit_code == 2
+    assert "digits, other, sparseness: 2 of 2 images are not computed" in refused.stderr
+    assert "--allow-partial" in refused.stderr
+    assert not (tmp_path / "report").exists()
+    partial = run("report", tmp_path, "--allow-partial", "--no-grid", "--out", tmp_path / "partial")
+    assert partial.exit_code == 0, partial.output
+    assert "2 of 2 images are not computed" in (tmp_path / "partial" / "report.md").read_text()
+
+    resumed = benchmark(tmp_path, *arguments)
+    assert (resumed.exit_code, "2 images; 2 maps made now" in resumed.stdout) == (0, True)
+
+
+def test_the_report_command_writes_where_it_is_told(tmp_path):
+    assert sparse(tmp_path / "run").exit_code == 0
+    place = tmp_path / "elsewhere"
+    result = run("report", tmp_path / "run", "--plan", "benchmark", "--no-grid", "--out", place)
+    assert result.exit_code == 0, result.output
+    assert f"report: {place / 'report.html'}" in result.stdout
+    assert {"report.html", "report.md", "tables.tex", "scores.csv", "summary.csv"} <= {p.name for p in place.iterdir()}
+    unknown = run("report", tmp_path / "run", "--plan", "ablation")
+    assert (unknown.exit_code, "the plans in" in unknown.stderr) == (2, True)
+    other = run("report", tmp_path / "run", "--reference", "fringe")
+    assert (other.exit_code, "reference: got 'fringe'; the methods of digits: ig" in other.stderr) == (2, True)
+    absent = run("report", tmp_path / "absent")
+    assert (absent.exit_code, "holds no run of this program" in absent.stderr) == (2, True)
+
+
+def test_a_worker_process_computes_the_same(tmp_path):
+    assert sparse(tmp_path / "here").exit_code == 0
+    command = [sys.executable, "-m", "fringe.cli", "benchmark", *IG, "--metrics", "sparseness", "--n", "2"]
+    command += ["--no-report", "--workers", "1", "--timeout", "300", "--out", str(tmp_path / "there"), "--save-maps"]
+    source = os.path.dirname(os.path.dirname(fringe.__file__))
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": source}, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert "benchmark: 2 images; 2 maps made now" in done.stdout
+    stores = (Store(tmp_path / "here"), Store(tmp_path / "there"))
+    here, there = (read_results(store).scores("digits", "ig", "sparseness") for store in stores)
+    np.testing.assert_allclose(here, there, rtol=1e-6)
+    assert len(list((tmp_path / "there" / "maps").glob("*.safetensors"))) == 1
