@@ -71,8 +71,8 @@ def in_order(data: Sequence[str], seed: int) -> list[InputRef]:
 
 
 def _name(ref: InputRef) -> str:
-    """What an image is called whatever stands beside it: the name of its file, or the id of an embedded scan."""
-    return ref.origin.name if isinstance(ref.origin, Path) else ref.id
+    """What an image is called whatever stands beside it: the stem of its file, or the id of an embedded scan."""
+    return ref.origin.stem if isinstance(ref.origin, Path) else ref.id
 
 
 def content_digest(ref: InputRef) -> str:

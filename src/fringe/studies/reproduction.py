@@ -4,7 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from fringe.benchmark import Arm, Plan, Results
@@ -109,8 +109,8 @@ def markdown(rows: Sequence[Against]) -> str:
 def to_csv(rows: Sequence[Against]) -> str:
     """One line a cell."""
     text = io.StringIO()
-    fields = (*asdict(rows[0].paper), "ours", "ours_half", "n", "overlap") if rows else ()
-    writer = csv.DictWriter(text, fields, lineterminator="\n")
+    names = (*(field.name for field in fields(Published)), "ours", "ours_half", "n", "overlap")
+    writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
     for row in rows:
         ours: dict[str, Any] = {"ours": row.ours, "ours_half": row.half, "n": row.n, "overlap": row.overlap}
@@ -144,7 +144,7 @@ def _part(study: str, rows: Sequence[Against]) -> BesidePart:
     both = [row for row in rows if row.overlap is not None]
     agree = sum(bool(row.overlap) for row in both)
     note = f"{agree} of {len(both)} cells have intervals that overlap the paper's."
-    if not both:
+    if study == "runtime":
         note = "No interval compares: seconds are those of another machine, and a slowdown has none."
     return BesidePart(study.replace("_", " "), note, ("network", "metric", "method"), tuple(map(_row, rows)))
 

@@ -1,0 +1,213 @@
+"""Our numbers beside the paper's: the plans behind them, and what overlaps."""
+
+import csv
+import io
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fringe import FRInGe, IntegratedGradients, SmoothGrad
+from fringe.benchmark import Arm, Manifest, ModelSource, Plan, Results
+from fringe.benchmark.results import Cell
+from fringe.metrics import METRICS, Infidelity, MaxSensitivity, resolve_metric
+from fringe.studies.plans import DIAGNOSTICS, OBJECTIVE, VARIANTS
+from fringe.studies.published import METRICS as NAMES
+from fringe.studies.published import MODELS, Published
+from fringe.studies.reproduction import (
+    SPECS,
+    STUDIES,
+    Against,
+    beside,
+    markdown,
+    parts,
+    plans,
+    runtime_base,
+    to_csv,
+)
+from fringe.studies.runtime import Timing
+
+
+def base(n=1000, **metrics):
+    known = {name: resolve_metric(name) for name in METRICS} | metrics
+    arms = tuple(
+        Arm(
+            name,
+            ModelSource(spec),
+            {"fringe": FRInGe.preset(name), "ig": IntegratedGradients(steps=7), "smoothgrad": SmoothGrad()},
+        )
+        for name, spec in SPECS.items()
+    )
+    return Plan("comparison", ("imagenet",), arms, known, n=n, seed=4)
+
+
+def test_the_plans_are_the_papers_studies_of_its_six_networks():
+    found = plans(base())
+    assert tuple(found) == tuple(name for name in STUDIES if name != "runtime")
+    assert {name: plan.name for name, plan in found.items()} == {name: name for name in found}
+    assert {name: plan.n for name, plan in found.items()} == {
+        "comparison": 1000,
+        "ablation": 1000,
+        "cap": 64,
+        "max_sensitivity": 64,
+        "sweep": 64,
+    }
+    assert {name: tuple(plan.metrics) for name, plan in found.items()} == {
+        "comparison": tuple(NAMES.values()),
+        "ablation": tuple(NAMES.values()),
+        "cap": DIAGNOSTICS,
+        "max_sensitivity": ("max_sensitivity",),
+        "sweep": OBJECTIVE,
+    }
+    for plan in found.values():
+        assert tuple(arm.label for arm in plan.arms) == MODELS
+        assert (plan.seed, plan.data, plan.limits, plan.target) == (4, ("imagenet",), {}, "predicted")
+    assert [plan.controls for plan in found.values()] == [True, False, False, False, False]
+    by_method = {name: tuple(plan.arms[0].methods) for name, plan in found.items()}
+    assert by_method["comparison"] == ("fringe", "ig", "smoothgrad")
+    assert by_method["ablation"] == VARIANTS
+    assert by_method["cap"] == ("cap", "no_cap", "ig")
+    assert by_method["max_sensitivity"] == ("fringe", "ig")
+    assert by_method["sweep"][0] == "centre"
+    assert found["ablation"].arms[0].methods["euclidean"] == FRInGe.preset("resnet18", "euclidean")
+    assert found["cap"].arms[0].methods["ig"] == IntegratedGradients(steps=7)
+
+
+def test_some_studies_of_fewer_images_with_metrics_of_ones_own():
+    found = plans(
+        base(5, infidelity=Infidelity(samples=3), max_sensitivity=MaxSensitivity(samples=2)), ["cap", "sweep"]
+    )
+    assert [(name, plan.n) for name, plan in found.items()] == [("cap", 5), ("sweep", 5)]
+    assert found["sweep"].metrics["infidelity"] == Infidelity(samples=3)
+    other = plans(base(5, max_sensitivity=MaxSensitivity(samples=2)), ["max_sensitivity"])
+    assert other["max_sensitivity"].metrics == {"max_sensitivity": MaxSensitivity(samples=2)}
+
+
+def test_a_network_without_a_cap_is_left_out_of_its_study():
+    whole = base()
+    first, second, *_ = whole.arms
+    bare = replace(first, methods={**first.methods, "fringe": FRInGe(delta_euc=None)})
+    found = plans(replace(whole, arms=(bare, second)), ["cap", "comparison"])
+    assert [arm.label for arm in found["cap"].arms] == [second.label]
+    assert [arm.label for arm in found["comparison"].arms] == [first.label, second.label]
+
+
+def test_run_times_are_of_fringe_and_ig():
+    found = runtime_base(base())
+    assert (found.name, found.n, found.controls) == ("runtime", 64, False)
+    assert [tuple(arm.methods) for arm in found.arms] == [("fringe", "ig")] * 6
+
+
+def results(scores):
+    """Results with these scores by (model, method, metric)."""
+    settings = {}
+    for model, method, _ in scores:
+        settings.setdefault(model, {})[method] = {"method": {}}
+    metrics = {metric: {"summary": METRICS[metric].summary} for *_, metric in scores}
+    manifest = Manifest({}, (), (), settings, metrics, {}, {})
+    return Results(manifest, {key: Cell(np.array(values), ()) for key, values in scores.items()})
+
+
+def test_ours_is_the_mean_with_half_its_interval_beside_the_papers_cell():
+    spread = np.array([0.58, 0.59, 0.6, 0.61, 0.62, np.nan])
+    found = beside(
+        {
+            "comparison": results({("resnet18", "fringe", "mas_insertion"): spread}),
+            "ablation": results({("resnet18", "euclidean", "mas_insertion"): np.full(4, 0.75)}),
+        }
+    )
+    assert [(row.paper.study, row.paper.method) for row in found] == [
+        ("comparison", "fringe"),
+        ("ablation", "euclidean"),
+    ]
+    ours, other = found
+    assert (ours.paper.value, ours.paper.half) == (0.597, 0.015)
+    assert (ours.ours, ours.n) == (pytest.approx(0.6), 5)
+    finite = spread[:5]
+    means = finite[np.random.default_rng(1).integers(0, 5, (20000, 5))].mean(1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    assert ours.half == pytest.approx((high - low) / 2, abs=1e-3)
+    assert ours.overlap is True
+    assert (other.ours, other.half, other.n, other.overlap) == (0.75, 0.0, 4, False)  # 0.414 ± 0.017 in the paper
+
+
+def test_a_median_has_half_its_quartiles_range():
+    scores = np.array([0.05, 0.07, 0.08, 0.09, 0.5])
+    (found,) = beside({"max_sensitivity": results({("resnet18", "ig", "max_sensitivity"): scores})})
+    assert (found.ours, found.half) == (pytest.approx(0.08), pytest.approx((0.09 - 0.07) / 2))
+    assert found.overlap is True  # 0.0833 ± 0.0171 in the paper
+
+
+def test_a_network_or_method_that_the_paper_has_not_is_not_beside_it():
+    scores = {("resnet34", "fringe", "insertion"): np.ones(2), ("resnet18", "blur_ig", "insertion"): np.ones(2)}
+    assert beside({"comparison": results(scores)}) == []
+    assert beside({"ablation": results({("resnet18", "ig", "insertion"): np.ones(2)})}) == []
+    assert to_csv([]) == "study,model,method,metric,value,half,ours,ours_half,n,overlap\n"
+    assert markdown([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("paper", "ours", "verdict"),
+    [
+        ((0.5, 0.01), (0.53, 0.01), False),
+        ((0.5, 0.02), (0.53, 0.01), True),  # they touch
+        ((0.5, 0.02), (0.47, 0.0101), True),
+        ((0.5, 0.02), (0.4699, 0.01), False),
+        ((0.5, math.nan), (0.5, 0.1), None),
+        ((0.5, 0.1), (math.nan, 0.1), None),
+        ((0.5, 0.1), (0.5, math.nan), None),
+    ],
+)
+def test_intervals_overlap_where_their_distance_is_no_more_than_both_halves(paper, ours, verdict):
+    # in binary, 0.53 - 0.5 is a little more than 0.03: halves with room for it
+    halves = (paper[1] + 1e-12, ours[1] + 1e-12)
+    cell = Published("comparison", "resnet18", "ig", "insertion", paper[0], halves[0])
+    assert Against(cell, ours[0], halves[1], 9).overlap is verdict
+    seconds = replace(cell, study="runtime", metric="seconds")
+    assert Against(seconds, ours[0], halves[1], 9).overlap is None
+
+
+def test_run_times_stand_beside_the_papers_as_a_ratio_that_is_told_no_verdict():
+    timings = [
+        Timing("resnet18", "fringe", "sequential", 6.0, 0.5, 4, 1, 1, 1, "CPU"),
+        Timing("resnet18", "ig", "sequential", 2.0, 0.1, 4, 1, 0, 1, "CPU"),
+        Timing("resnet18", "fringe", "batched", 1.0, math.nan, 4, 1, 1, 1, "CPU"),
+        Timing("resnet18", "ig", "batched", 1.0, math.nan, 4, 1, 0, 1, "CPU"),
+    ]
+    found = beside({}, timings)
+    assert [(row.paper.method, row.paper.metric, row.ours, row.half) for row in found[:2]] == [
+        ("fringe", "seconds", 6.0, 0.5),
+        ("ig", "seconds", 2.0, 0.1),
+    ]
+    ratio = found[2]
+    assert (ratio.paper.metric, ratio.paper.value, ratio.ours, ratio.overlap) == ("slowdown", 19.0, 3.0, None)
+    assert len(found) == 3
+    assert "seconds are those of another machine" in parts(found)[0].note
+    assert [row.paper.metric for row in beside({}, timings[:1])] == ["seconds"]  # no ratio without ig
+
+
+def test_the_tables_count_what_agrees_and_lose_no_cell():
+    found = beside(
+        {
+            "comparison": results(
+                {
+                    ("resnet18", "fringe", "mas_insertion"): np.full(3, 0.6),
+                    ("resnet18", "ig", "mas_insertion"): np.full(3, 0.9),
+                    ("resnet18", "ig", "infidelity"): np.array([np.nan]),
+                }
+            )
+        }
+    )
+    (part,) = parts(found)
+    assert part.note == "1 of 2 cells have intervals that overlap the paper's."
+    assert [row.agree for row in part.rows] == [True, False, None]
+    text = markdown(found)
+    assert "| resnet18 | mas_insertion | fringe | 0.597 ± 0.015 | 0.600 ± 0.000 | 3 | yes |" in text
+    assert "| resnet18 | infidelity | ig | 0.104 ± 0.009 | — | 0 |  |" in text
+    lines = list(csv.DictReader(io.StringIO(to_csv(found))))
+    assert [(row["method"], row["value"], row["ours"], row["n"], row["overlap"]) for row in lines] == [
+        ("fringe", "0.597", "0.6", "3", "True"),
+        ("ig", "0.443", "0.9", "3", "False"),
+        ("ig", "0.104", "nan", "0", ""),
+    ]
