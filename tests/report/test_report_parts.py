@@ -154,7 +154,14 @@ def test_verdicts_are_counted_by_image():
 def test_only_units_of_this_plan_count_as_set_aside(tmp_path):
     about = runs.manifest(("fringe",), ("insertion",), 2)
     store = runs.store_of(tmp_path, about, {})
-    unit = {"model": "net", "method": "fringe", "images": ["a", "b"], "reason": "ended its process (SIGKILL), 3 times"}
+    unit = {
+        "model": "net",
+        "method": "fringe",
+        "setting_key": about.setting_key("net", "fringe"),
+        "metric_keys": [about.metrics["insertion"]["key"]],
+        "images": ["a", "b"],
+        "reason": "ended its process (SIGKILL), 3 times",
+    }
     store.write_record("crashes", "one", {**unit, "setting": about.settings["net"]["fringe"]})
     store.write_record("crashes", "two", {**unit, "setting": {"another": "setting"}})
     found = set_aside(store, runs.results(about, {}))

@@ -52,11 +52,6 @@ class Cell:
         """An image's share of what its map took (n,)."""
         return np.array([getattr(row, name) if row else np.nan for row in self.rows])
 
-    def curves(self, name: str) -> Column:
-        """A curve of the metric, (images that have it, points)."""
-        found = [dict(row.curves).get(name) for row in self.rows if row is not None]
-        return np.array([curve for curve in found if curve is not None], dtype=np.float64)
-
 
 @dataclass(frozen=True)
 class Results:

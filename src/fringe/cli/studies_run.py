@@ -22,7 +22,6 @@ from fringe.cli.problems import Exit, complain, remark
 from fringe.cli.report_run import report_plan
 from fringe.cli.settings import read_value
 from fringe.engines import Interrupted, interruptible
-from fringe.metrics import METRICS
 from fringe.studies import ablation, cap_study, draw_cap, draw_sweep, draw_trajectories, sweep_plan
 from fringe.studies.plans import DIAGNOSTICS, OBJECTIVE, first
 from fringe.studies.runtime import measure, record, slowdowns
@@ -106,7 +105,7 @@ def read_study(options: PlanOptions, defaults: Defaults) -> Plan:
         limit=options.limits,
         controls=options.controls or None,
     )
-    gone = {*METRICS, *(options.metrics or ())} - {*defaults.metrics}
+    gone = {*(options.metrics or ())} - {*defaults.metrics}
     return read_plan(replace(options.without(gone), metrics=None, limits=None), defaults)
 
 

@@ -50,9 +50,9 @@ def choose(results: Results, table: Table, each: int = EACH) -> Chosen:
         return Chosen((first,), f"Images were not chosen by how the methods do on them ({error}).")
     picks = pick(found, each, each, each)
     kinds = {
-        "strong": (f"Strong: {table.reference} is furthest ahead", picks.strong),
-        "typical": (f"Typical: {table.reference} is ahead or behind by about its median", picks.typical),
-        "failures": (f"Failures: {table.reference} fares worst against its rivals", picks.failures),
+        "strong": (f"Strong: {table.reference} furthest ahead", picks.strong),
+        "typical": (f"Typical: {table.reference} near its median", picks.typical),
+        "failures": (f"Failures: {table.reference} furthest behind", picks.failures),
     }
     choices = tuple(
         Choice(name, title, tuple(digests[place] for place in places))

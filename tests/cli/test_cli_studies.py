@@ -1,0 +1,270 @@
+"""The commands of the paper's studies from the outside, on digits with tiny settings: plans, files and numbers."""
+
+import csv
+import json
+import math
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from fringe import FRInGe
+from fringe.benchmark import Store, read_results
+from fringe.benchmark.draw import draw
+from fringe.cli import timings
+from fringe.cli.app import app
+from fringe.engines import Interrupted
+from fringe.studies.plans import DIAGNOSTICS, OBJECTIVE, VARIANTS
+from fringe.studies.published import published
+
+TINY = ("--set", "fringe.steps=2", "--set", "fringe.cg_iterations=2", "--n", "2")
+METRICS = ("--set", "insertion.steps=4", "--set", "deletion.steps=4", "--set", "infidelity.samples=2")
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def results(folder, plan):
+    return read_results(Store(folder, create=False), plan)
+
+
+def settings(folder, plan, model="digits"):
+    return {name: about["method"] for name, about in results(folder, plan).manifest.settings[model].items()}
+
+
+def are_pictures(paths):
+    for path in paths:
+        with Image.open(path) as picture:
+            assert min(picture.size) > 200
+
+
+def test_ablate_scores_the_variants_and_draws_their_walks(tmp_path):
+    arguments = (*TINY, "--metrics", "sparseness", "--no-controls", "--no-report", "--figures", 1)
+    result = run("ablate", "--out", tmp_path, *arguments)
+    assert result.exit_code == 0, result.output
+    assert "ablation: 2 images; 12 maps made now" in result.stdout
+    base = FRInGe(steps=2, cg_iterations=2)
+    assert settings(tmp_path, "ablation") == {name: base.variant(name).record() for name in VARIANTS}
+    assert np.isfinite(results(tmp_path, "ablation").scores("digits", "euclidean", "sparseness")).all()
+    figures = list((tmp_path / "report" / "ablation").iterdir())
+    assert [path.name for path in figures] == ["trajectories-digits-1.png"]
+    assert f"figure: {figures[0]}" in result.stdout
+    are_pictures(figures)
+    again = run("ablate", "--out", tmp_path, *arguments, "--json")
+    assert json.loads(again.stdout)["units"]["done"] == 0
+    assert json.loads(again.stdout)["report"] == [str(figures[0])]
+
+
+def test_diagnose_takes_the_cap_off(tmp_path):
+    others = ("--methods", "fringe,ig,smoothgrad", "--set", "ig.steps=3")
+    others = (*others, "--metrics", "insertion", "--set", "insertion.steps=3")
+    result = run("diagnose", "--out", tmp_path, *TINY, *others, "--no-report", "--figures", 1)
+    assert result.exit_code == 0, result.output
+    assert "smoothgrad: not used; this study is of fringe" in result.stderr
+    assert "--metrics: not used; this study is scored by completeness_residual" in result.stderr
+    found = settings(tmp_path, "cap")
+    assert [*found] == ["cap", "no_cap", "ig"]
+    assert (found["cap"]["delta_euc"], found["no_cap"]["delta_euc"], found["ig"]["steps"]) == ("auto", None, 3)
+    assert results(tmp_path, "cap").metrics == DIAGNOSTICS
+    assert [path.name for path in (tmp_path / "report" / "cap").iterdir()] == ["profiles-digits-1.png"]
+    without = run("diagnose", "--out", tmp_path / "b", *TINY, "--set", "fringe.delta_euc=none")
+    assert (without.exit_code, "has no Euclidean cap to take off" in without.stderr) == (2, True)
+    other = run("diagnose", "--out", tmp_path / "b", "--methods", "ig")
+    assert (other.exit_code, "the study is of fringe, got 'ig' first" in other.stderr) == (2, True)
+
+
+def test_sweep_draws_the_objective_of_the_scores(tmp_path):
+    factors = ("--factor", "tau=2e-3,3e-3", "--factor", " steps = 2, 3 ")
+    result = run("sweep", "--out", tmp_path, *TINY, *METRICS, *factors)
+    assert result.exit_code == 0, result.output
+    assert "6 maps made now" in result.stdout
+    found = results(tmp_path, "sweep")
+    assert found.methods("digits") == ("centre", "tau=0.002", "steps=3")
+    with (tmp_path / "report" / "sweep" / "sensitivity.csv").open() as file:
+        rows = {(row["factor"], float(row["value"])): float(row["objective"]) for row in csv.DictReader(file)}
+    labels = {
+        ("tau", 0.002): "tau=0.002",
+        ("tau", 0.003): "centre",
+        ("steps", 2.0): "centre",
+        ("steps", 3.0): "steps=3",
+    }
+    assert rows.keys() == labels.keys()
+    for at, label in labels.items():
+        ins, dele, inf = (found.scores("digits", label, name).mean() for name in OBJECTIVE)
+        parts = (1.0, ins), (1.0, 1 - dele), (0.5, math.exp(-2 * inf))
+        assert rows[at] == pytest.approx(2.5 / sum(w / (max(part, 0) + 1e-6) for w, part in parts), rel=1e-9)
+    are_pictures([tmp_path / "report" / "sweep" / "sensitivity.png"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("sweep", "--factor", "tau"), "--factor: got 'tau', expected KEY=VALUE,VALUE,..."),
+        (("sweep", "--factor", "taau=1"), "did you mean 'tau'"),
+        (("sweep", "--factor", "tau=small"), "expected a number"),
+        (("sweep", "--set", "sparseness.x=1"), "'sparseness' is not compared here"),
+        (("tune", "--search", "taau"), "did you mean 'tau'"),
+        (("tune", "--search", "tau=1"), "--search: got 'tau=1', expected KEY or KEY=LOW,HIGH"),
+        (("tune", "--search", "tau=2,1"), "the lower first"),
+        (("tune", "--trials", "0"), "--trials"),
+        (("tune", "--model", "a=embedded:digits", "--model", "b=embedded:digits"), "got 2, expected one"),
+        (("tune", "--timeout", "5"), "add --workers 1, or more"),
+        (("runtime", "--workers", "2"), "--workers"),
+        (("runtime", "--device", "tpu7"), "--device: got 'tpu7'"),
+        (("reproduce",), "--imagenet: none given"),
+        (("reproduce", "--imagenet", "a", "--data", "b"), "--imagenet: --data names images, too"),
+        (("reproduce", "--data", "x", "--models", "resnet19"), "--models: got 'resnet19', expected one of resnet18"),
+        (("reproduce", "--data", "x", "--models", "vgg19", "--model", "m"), "--models: --model names networks, too"),
+        (("reproduce", "--data", "x", "--studies", "all"), "--studies: got 'all', expected one of comparison"),
+        (("reproduce", "--data", "x", "--model", "embedded:digits", "--methods", "ig,fringe"), "fringe, first, and ig"),
+        (("reproduce", "--data", "x", "--model", "embedded:digits", "--methods", "fringe"), "fringe, first, and ig"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2_and_nothing_is_written(tmp_path, arguments, message):
+    result = run(*arguments, "--n", 1, "--out", tmp_path / "out")
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_runtime_writes_the_account_that_it_shows(tmp_path):
+    arguments = ("runtime", "--out", tmp_path, *TINY, "--methods", "fringe,ig", "--set", "ig.steps=3")
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    path = tmp_path / "report" / "runtime" / "runtime.json"
+    rows = json.loads(path.read_text())
+    assert [(row["method"], row["mode"], row["n"]) for row in rows] == [
+        ("fringe", "sequential", 2),
+        ("ig", "sequential", 2),
+        ("fringe", "batched", 2),
+        ("ig", "batched", 2),
+    ]
+    assert {(row["vjp"], row["jvp"]) for row in rows if row["method"] == "ig"} == {(3.0, 0.0)}
+    ratio = rows[0]["seconds"] / rows[1]["seconds"]
+    assert f"digits sequential: fringe takes {ratio:.1f} times as long as ig" in result.stdout
+    assert f"account: {path}" in result.stdout
+    again = json.loads(run(*arguments, "--json", "--metrics", "insertion").stdout)
+    assert [row["vjp"] for row in again["timings"]] == [row["vjp"] for row in rows]
+
+
+def test_tune_goes_on_and_its_preset_keeps_its_images_from_benchmarks(tmp_path):
+    arguments = ("tune", "--out", tmp_path / "tune", *TINY, *METRICS, "--search", "tau=1e-3,5e-3", "--seed", 3)
+    first = run(*arguments, "--trials", 1)
+    assert first.exit_code == 0, first.output
+    assert first.stdout.startswith("trial 0: ")
+    assert "best of 1 trials" in first.stdout
+    second = run(*arguments, "--trials", 2, "--json")
+    known = json.loads(second.stdout)
+    assert known["trials"] == 2
+    assert known["objective"] >= known["start"]
+    path = tmp_path / "tune" / "digits.preset.json"
+    assert known["preset"] == str(path)
+    about = json.loads(path.read_text())
+    assert (about["settings"]["steps"], about["about"]["trials"]) == (2, 2)
+    tuned = set(about["about"]["images"])
+    assert not tuned & {picture.digest for picture in draw(["embedded:digits"], 358, 3).pictures}
+
+    for seed in (3, 4):
+        out = tmp_path / f"run-{seed}"
+        spent = ("--methods", "fringe", "--metrics", "sparseness", "--no-controls", "--no-report", "--seed", seed)
+        scored = run("benchmark", "--out", out, "--preset", path, *spent, "--n", 3)
+        assert scored.exit_code == 0, scored.output
+        method = settings(out, "benchmark")["fringe"]
+        assert (method["tau"], method["steps"]) == (known["settings"]["tau"], 2)
+        too_many = run("benchmark", "--out", out, "--preset", path, *spent, "--n", 359)
+        assert "there are 358 different images" in too_many.stderr
+        assert "(2 are excluded: a setting was tuned on them)" in too_many.stderr
+    shown = run("status", tmp_path / "tune", "--json")
+    assert json.loads(shown.stdout)["trials"] == 1
+    other = run(*arguments[:-2], "--seed", 4, "--trials", 2)
+    assert (other.exit_code, "made with other settings" in other.stderr) == (2, True)
+
+
+REPRODUCE = (
+    *("--model", "resnet18=embedded:digits", "--data", "embedded:digits", "--methods", "fringe,ig"),
+    *(*TINY, "--set", "ig.steps=2", "--set", "infidelity.samples=2", "--figures", 1),
+)
+
+
+def test_a_dry_run_tells_the_passes_and_keeps_nothing(tmp_path):
+    out = tmp_path / "out"
+    result = run("reproduce", "--out", out, *REPRODUCE, "--dry-run", "--probe", 100)
+    assert result.exit_code == 0, result.output
+    assert not out.exists()
+    lines = result.stdout.splitlines()
+    studies = ("comparison", "ablation", "cap", "max_sensitivity", "sweep", "runtime")
+    assert [line for line in lines if not line.startswith((" ", "in all"))] == [f"{name}: 2 images" for name in studies]
+    at = lines.index("comparison: 2 images")
+    assert lines[at + 2].startswith("  resnet18 ig: 2 maps, 6 F + 0 JVP + 4 VJP, ")  # of 3 and 2 an image
+    assert not any("resnet18 fringe:" in line for line in lines[lines.index("ablation: 2 images") :][:3])  # as above
+    (settings_line,) = [line for line in lines if "35 settings" in line]
+    assert settings_line.startswith("  resnet18, 35 settings: 70 maps, ")
+    assert lines[-1].startswith("in all about ")
+
+    known = run("reproduce", "--out", out, *REPRODUCE, "--dry-run", "--studies", "max_sensitivity,runtime", "--json")
+    document = json.loads(known.stdout)
+    assert [(row["study"], row["method"], row["maps"]) for row in document["methods"]] == [
+        ("max_sensitivity", "fringe", 2),
+        ("max_sensitivity", "ig", 2),
+        ("runtime", "fringe", 4),
+        ("runtime", "ig", 4),
+    ]
+    assert document["hours"] == pytest.approx(sum(row["hours"] for row in document["methods"]))
+
+
+def test_reproduce_sets_our_numbers_beside_the_papers_and_goes_on(tmp_path, monkeypatch):
+    arguments = ("reproduce", "--out", tmp_path, *REPRODUCE)
+    result = run(*arguments, "--studies", "comparison, cap")
+    assert result.exit_code == 0, result.output
+    report = tmp_path / "report"
+    for name in ("reproduction.html", "reproduction.md", "reproduction.csv"):
+        assert f"page: {report / name}" in result.stdout
+    assert f"figure: {report / 'cap' / 'profiles-resnet18-1.png'}" in result.stdout
+
+    with (report / "reproduction.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    paper = {(c.study, c.model, c.method, c.metric): c for c in published()}
+    assert len(rows) == 2 * 6 + 2 * 4
+    for row in rows:
+        cell = paper[row["study"], row["model"], row["method"], row["metric"]]
+        scores = results(tmp_path, row["study"]).scores(row["model"], row["method"], row["metric"])
+        assert (float(row["value"]), float(row["ours"]), row["n"]) == (cell.value, pytest.approx(scores.mean()), "2")
+        near = abs(float(row["ours"]) - cell.value) <= float(row["ours_half"]) + cell.half
+        assert row["overlap"] == str(near)
+    page = (report / "reproduction.html").read_text()
+    assert "Not the paper" in page
+    assert "0.597 ± 0.015" in page
+    assert results(tmp_path, "comparison").manifest.metrics["infidelity"]["settings"]["samples"] == 2
+
+    real, calls = timings.measure, []
+
+    def interrupt(resolved, **known):
+        raise Interrupted("interrupted (SIGTERM)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(timings, "measure", interrupt)
+        stopped = run(*arguments, "--studies", "runtime")
+    assert (stopped.exit_code, "run the same command again for the rest" in stopped.stderr) == (75, True)
+    monkeypatch.setattr(timings, "measure", lambda *a, **k: calls.append(a) or real(*a, **k))
+    timed = run(*arguments, "--studies", "runtime", "--json")
+    document = json.loads(timed.stdout)
+    assert (timed.exit_code, document["plans"], len(document["timings"]), len(calls)) == (0, [], 4, 1)
+    again = json.loads(run(*arguments, "--studies", "runtime", "--json").stdout)
+    assert (again["timings"], len(calls)) == (document["timings"], 1)  # measured once
+
+    text = (report / "reproduction.md").read_text()
+    seconds = {row["method"]: row["seconds"] for row in document["timings"] if row["mode"] == "sequential"}
+    assert f"| resnet18 | slowdown | fringe | 19.000 | {seconds['fringe'] / seconds['ig']:.3f} | 2 |  |" in text
+    assert "## comparison" in text  # what an earlier call computed is still there
+
+
+def test_the_page_says_where_nothing_compares(tmp_path):
+    arguments = ("--model", "digits=embedded:digits", *REPRODUCE[2:], "--studies", "max_sensitivity")
+    result = run("reproduce", "--out", tmp_path, *arguments, "--set", "max_sensitivity.samples=1")
+    assert result.exit_code == 0, result.output
+    text = (tmp_path / "report" / "reproduction.md").read_text()
+    assert "None has the name of a network of the paper (LABEL=SPEC): there is nothing to compare." in text
+    assert results(tmp_path, "max_sensitivity").scores("digits", "ig", "max_sensitivity").size == 2

@@ -1,0 +1,88 @@
+"""The numbers behind the sensitivity figure, and the figures' files."""
+
+import csv
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fringe import FRInGe
+from fringe.benchmark import Arm, Manifest, ModelSource, Plan, Results
+from fringe.benchmark.manifest import resolve
+from fringe.benchmark.results import Cell
+from fringe.metrics import Sparseness
+from fringe.studies import cap_study, draw_cap, draw_sweep, draw_trajectories
+from fringe.studies.plans import OBJECTIVE
+
+FACTORS = {"tau": [0.002, 0.004], "steps": [3]}
+BASE = FRInGe(tau=0.003, steps=2)
+
+
+def plan(methods=None, label="digits", n=1):
+    arm = Arm(label, ModelSource("embedded:digits"), methods or {"fringe": BASE})
+    return Plan("plan", ("embedded:digits",), (arm,), {"sparseness": Sparseness()}, n=n, controls=False)
+
+
+def swept(columns, label="digits"):
+    """Results of a sweep from (3, n) scores by setting."""
+    cells = {
+        (label, setting, metric): Cell(np.array(values, dtype=float), (None,) * len(values))
+        for setting, rows in columns.items()
+        for metric, values in zip(OBJECTIVE, rows, strict=True)
+    }
+    return Results(Manifest({}, (), (), {label: {}}, {}, {}, {}), cells)
+
+
+def numbers(path):
+    return {(row["factor"], float(row["value"])): row for row in csv.DictReader(path.open())}
+
+
+def by_hand(insertion, deletion, infidelity):
+    """The paper's harmonic mean with the weights 1, 1, 1/2, of the mean scores."""
+    parts = np.mean(insertion), 1 - np.mean(deletion), np.exp(-2 * np.mean(infidelity))
+    return 2.5 / sum(w / (part + 1e-6) for w, part in zip((1, 1, 0.5), parts, strict=True))
+
+
+def test_the_numbers_are_the_objective_of_the_scores(tmp_path):
+    rng = np.random.default_rng(0)
+    columns = {name: rng.random((3, 4)) for name in ("centre", "tau=0.002", "tau=0.004", "steps=3")}
+    figure, table = draw_sweep(plan(), swept(columns), FACTORS, tmp_path / "new")
+    with Image.open(figure) as picture:
+        assert min(picture.size) > 200
+    found = numbers(table)
+    assert [*found] == [("tau", 0.002), ("tau", 0.003), ("tau", 0.004), ("steps", 2.0), ("steps", 3.0)]
+    labels = {("tau", 0.003): "centre", ("steps", 2.0): "centre", ("steps", 3.0): "steps=3"}
+    for at, row in found.items():
+        expected = by_hand(*columns[labels.get(at, f"tau={at[1]}")])
+        assert float(row["objective"]) == pytest.approx(expected, rel=1e-9)
+        assert float(row["low"]) <= expected <= float(row["high"])
+        assert row["model"] == "digits"
+
+
+def test_an_image_that_nobody_has_is_left_out_and_a_setting_that_lacks_another_is_failed(tmp_path):
+    rng = np.random.default_rng(1)
+    columns = {name: rng.random((3, 4)) for name in ("centre", "tau=0.002", "tau=0.004", "steps=3")}
+    for rows in columns.values():
+        rows[:, 1] = np.nan  # an image that cannot be read
+    columns["tau=0.004"][2, 3] = np.nan
+    found = numbers(draw_sweep(plan(), swept(columns), FACTORS, tmp_path)[1])
+    assert float(found["tau", 0.002]["objective"]) == pytest.approx(by_hand(*columns["tau=0.002"][:, [0, 2, 3]]))
+    assert np.isnan(float(found["tau", 0.004]["objective"]))
+    assert float(found["tau", 0.003]["objective"]) == pytest.approx(by_hand(*columns["centre"][:, [0, 2, 3]]))
+    for rows in columns.values():
+        rows[:] = np.nan
+    nothing = numbers(draw_sweep(plan(), swept(columns), FACTORS, tmp_path)[1])
+    assert all(np.isnan(float(row["objective"])) for row in nothing.values())
+
+
+def test_figures_have_a_name_that_is_a_file_name(tmp_path):
+    methods = {"fringe": FRInGe(steps=2, cg_iterations=2)}
+    resolved = resolve(plan(methods, label="hub/net: a", n=2))
+    paths = draw_trajectories(resolved, 1, tmp_path)
+    assert [path.name for path in paths] == ["trajectories-hub_net__a-1.png"]
+    assert draw_trajectories(resolved, 0, tmp_path) == []
+    cap = draw_cap(resolve(cap_study(plan(methods, n=1))), 5, tmp_path)
+    assert [path.name for path in cap] == ["profiles-digits-1.png"]  # there is one image, not five
+    for path in (*paths, *cap):
+        with Image.open(path) as picture:
+            assert min(picture.size) > 200

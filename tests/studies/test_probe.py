@@ -1,0 +1,96 @@
+"""What a plan will cost: exact where the probe runs to the end, near where it is stopped."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fringe import FRInGe, FringeError, IntegratedGradients
+from fringe.attribution import Request
+from fringe.benchmark import CONTROLS, Arm, ModelSource, Plan
+from fringe.benchmark.entrants import Entrant, make_maps
+from fringe.benchmark.manifest import resolve
+from fringe.benchmark.work import Worker
+from fringe.metrics import MaxSensitivity, Sparseness
+from fringe.studies.probe import probe
+
+
+def study(methods, data=("embedded:digits",), n=2, controls=False, **known):
+    arm = Arm("digits", ModelSource("embedded:digits"), methods)
+    metrics = known.pop("metrics", {"sparseness": Sparseness()})
+    return resolve(Plan("plan", tuple(data), (arm,), metrics, n=n, controls=controls, **known))
+
+
+def spent(resolved, method):
+    """Passes of the whole map of the first image, counted."""
+    subject = Worker(resolved).subject("digits", (resolved.manifest.images[0]["digest"],))
+    classifier = subject.classifier
+    before = replace(classifier.passes)
+    with classifier.session(subject.query.inputs.device):
+        make_maps(Entrant("m", method), classifier, subject.query, Request(subject.noise))
+    found = classifier.passes.since(before)
+    return found.forward, found.jvp, found.vjp
+
+
+METHODS = {"fringe": FRInGe(steps=3, cg_iterations=3), "ig": IntegratedGradients(steps=5)}
+
+
+def test_a_map_that_is_finished_costs_what_it_cost():
+    resolved = study(METHODS)
+    costs = probe(resolved, "digits", seconds=600)
+    assert list(costs) == ["fringe", "ig"]
+    for name, cost in costs.items():
+        assert (cost.forward, cost.jvp, cost.vjp) == spent(resolved, METHODS[name])
+        assert cost.share == 1.0
+        assert cost.seconds > 0
+        assert cost.scores > 0
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        FRInGe(steps=24, cg_iterations=6),
+        FRInGe(tau=5e-3),
+        FRInGe(tau=5e-3).variant("euclidean"),
+        IntegratedGradients(steps=400),
+    ],
+    ids=["fringe", "fringe of a budget", "euclidean", "ig"],
+)
+def test_a_map_that_is_stopped_is_told_to_within_a_factor_of_two(method):
+    resolved = study({"m": method})
+    (cost,) = probe(resolved, "digits", seconds=0.0).values()
+    assert 0 < cost.share < 0.5
+    for told, true in zip((cost.forward, cost.jvp, cost.vjp), spent(resolved, method), strict=True):
+        assert true / 2 <= told <= 2 * true
+
+
+def test_metrics_that_ask_for_maps_cost_those_maps():
+    metrics = {"max_sensitivity": MaxSensitivity(samples=6), "sparseness": Sparseness()}
+    some = study(METHODS, n=4, metrics=metrics, limits={"max_sensitivity": 2})
+    for cost in probe(some, "digits", seconds=600).values():
+        assert cost.scores > 6 * 2 / 4 * cost.seconds  # for half of the images six maps each, and the other metric
+        assert cost.scores < 6 * 2 / 4 * cost.seconds + 5
+
+
+def test_only_some_methods_and_the_controls():
+    resolved = study(METHODS, controls=True)
+    assert list(probe(resolved, "digits", seconds=600)) == [*METHODS, *CONTROLS]
+    costs = probe(resolved, "digits", ["ig", "zero"], seconds=600)
+    assert list(costs) == ["ig", "zero"]
+    assert (costs["zero"].forward, costs["zero"].vjp) == (0.0, 0.0)
+
+
+def test_an_image_that_cannot_be_explained_is_passed_over(tmp_path):
+    for place in range(3):
+        values = np.random.default_rng(place).integers(0, 255, (32, 32), dtype=np.uint8)
+        Image.fromarray(values).save(tmp_path / f"{place}.png")
+    methods = {"ig": IntegratedGradients(steps=2)}
+    first = study(methods, [str(tmp_path)], n=3).manifest.images[0]["source"]
+    with open(first, "rb+") as file:
+        file.truncate(60)
+    resolved = study(methods, [str(tmp_path)], n=3)
+    assert resolved.manifest.images[0]["source"] == first
+    assert probe(resolved, "digits")["ig"].vjp == 2
+    with pytest.raises(FringeError, match="cannot be decoded"):
+        probe(study(methods, [first], n=1), "digits")

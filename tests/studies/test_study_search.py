@@ -1,0 +1,118 @@
+"""A search over the store: on images that no benchmark meets, resumable, and its best setting written down."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fringe import FRInGe, FringeError, InputError, IntegratedGradients
+from fringe.benchmark import Arm, ModelSource, Plan, Store, read_results
+from fringe.benchmark.draw import draw
+from fringe.benchmark.manifest import resolve
+from fringe.engines import How, Interrupted
+from fringe.engines import run as engine
+from fringe.metrics import Deletion, Infidelity, Insertion, Sparseness
+from fringe.studies import tuning
+from fringe.studies.plans import OBJECTIVE
+from fringe.studies.tuning import TRIAL, Search, search, tuning_plan
+from fringe.tuning import objective, read_preset, space_of
+
+METRICS = {"insertion": Insertion(steps=4), "deletion": Deletion(steps=4), "infidelity": Infidelity(samples=2)}
+
+
+def plan(method=None, data=("embedded:digits",), n=2, **known):
+    method = method or IntegratedGradients(steps=3)
+    arm = Arm("net", ModelSource("embedded:digits"), {"mine": method})
+    return Plan("benchmark", tuple(data), (arm,), {**METRICS, "sparseness": Sparseness()}, n=n, **known)
+
+
+def steps(trials, low=2, high=40):
+    return Search(space_of(IntegratedGradients, ["steps"], {"steps": (low, high)}), trials)
+
+
+def test_a_trials_plan_is_scored_by_the_objective_on_the_end_of_the_order():
+    before = plan(limits={"sparseness": 1}, seed=3)
+    found = tuning_plan(before)
+    assert (found.name, found.last, found.controls, found.limits, found.n) == ("tune", True, False, {}, 2)
+    assert found.metrics == METRICS
+    assert tuple(found.metrics) == OBJECTIVE
+    with pytest.raises(InputError, match="got 2, expected one"):
+        tuning_plan(replace(before, arms=(*before.arms, replace(before.arms[0], label="other"))))
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_no_benchmark_of_the_seed_draws_its_images(seed):
+    tuned = {image["digest"] for image in resolve(tuning_plan(plan(n=60, seed=seed))).manifest.images}
+    drawn = {picture.digest for picture in draw(["embedded:digits"], 300, seed).pictures}
+    assert (len(tuned), len(drawn), tuned & drawn) == (60, 300, set())
+    for other in (0, 7, 8):  # whatever the seed, a benchmark with the preset leaves them out
+        left = {picture.digest for picture in draw(["embedded:digits"], 300, other, tuned).pictures}
+        assert (len(left), left & tuned) == (300, set())
+
+
+def test_the_best_of_the_trials_is_written_with_what_it_was_tuned_on(tmp_path):
+    told = []
+    found = search(plan(seed=2), tmp_path, How(), steps(3), lambda trial, done, all: told.append((trial, done, all)))
+    assert [(trial.number, done, every) for trial, done, every in told] == [(0, 1, 3), (1, 2, 3), (2, 3, 3)]
+    assert found.path == tmp_path / "digits.preset.json"
+    method, about = read_preset(found.path, "digits")
+    assert method == found.tuned.best
+    images = [image["digest"] for image in resolve(tuning_plan(plan(seed=2))).manifest.images]
+    assert (about["images"], about["trials"], about["seed"]) == (images, 3, 2)
+    assert about["objective"] == found.tuned.value == max(trial.value for trial, *_ in told)
+    assert told[0][0].settings == {"steps": 3}  # the setting that was given comes first
+
+    results = read_results(Store(tmp_path), "tune")  # the folder's plan is the best setting's
+    assert results.manifest.settings["net"][TRIAL]["method"] == {**method.record()}
+    scores = {name: results.scores("net", TRIAL, name) for name in OBJECTIVE}
+    assert objective(*scores.values()) == pytest.approx(found.tuned.value, rel=1e-12)
+
+
+def test_a_search_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch):
+    real, calls = engine.run_here, []
+
+    def stop(job, units, account, watch):
+        calls.append([unit.method for unit in units])
+        if len(calls) == 3:
+            raise Interrupted("interrupted (SIGTERM)")
+        real(job, units, account, watch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "run_here", stop)
+        with pytest.raises(Interrupted):
+            search(plan(), tmp_path / "a", How(), steps(4))
+    resumed = search(plan(), tmp_path / "a", How(), steps(4))
+    whole = search(plan(), tmp_path / "b", How(), steps(4))
+    known = [[(t.number, t.settings, t.value) for t in found.tuned.trials] for found in (resumed, whole)]
+    assert known[0] == known[1]
+    assert len(known[0]) == 4
+    again = []
+    search(plan(), tmp_path / "a", How(), steps(4), lambda *trial: again.append(trial))
+    assert again == []
+
+
+def test_an_image_without_a_score_fails_the_trial_with_its_reason(tmp_path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    Image.fromarray(np.full((32, 32), 90, dtype=np.uint8)).save(folder / "a.png")
+    (folder / "b.png").write_bytes((folder / "a.png").read_bytes()[:50])
+    message = r"none of 2 trials succeeded .*1 of 2 images have no score \('.*b.png': cannot be decoded"
+    with pytest.raises(FringeError, match=message):
+        search(plan(data=[str(folder)]), tmp_path / "run", How(), steps(2))
+
+
+def test_other_images_or_another_model_are_another_search(tmp_path):
+    search(plan(), tmp_path, How(), steps(1))
+    with pytest.raises(InputError, match=r"made with other settings.*images"):
+        search(plan(n=3), tmp_path, How(), steps(2))
+    with pytest.raises(InputError, match=r"made with other settings.*base"):
+        search(plan(IntegratedGradients(steps=5)), tmp_path, How(), steps(2))
+
+
+def test_fringe_is_searched_over_its_own_space(tmp_path):
+    wanted = Search(space_of(FRInGe, ["tau"], {"tau": (1e-3, 1e-2)}), 2)
+    found = search(plan(FRInGe(steps=2, cg_iterations=2)), tmp_path, How(), wanted)
+    assert 1e-3 <= found.tuned.trials[1].settings["tau"] <= 1e-2
+    assert found.tuned.best.steps == 2
+    assert tuning.JOURNAL in {path.name for path in tmp_path.iterdir()}
