@@ -287,3 +287,14 @@ def test_a_worker_process_computes_the_same(tmp_path):
     here, there = (read_results(store).scores("digits", "ig", "sparseness") for store in stores)
     np.testing.assert_allclose(here, there, rtol=1e-6)
     assert len(list((tmp_path / "there" / "maps").glob("*.safetensors"))) == 1
+
+
+def test_a_package_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch):
+    monkeypatch.setattr("fringe.engines.run.present", absent)
+    result = benchmark(tmp_path / "run", "--n", 1, *IG)
+    assert result.exit_code == 2
+    assert result.stderr == "error: this command needs pyarrow, which is not installed; install fringe[bench]\n"
+
+
+def absent(*_, **__):
+    raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")

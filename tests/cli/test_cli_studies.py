@@ -9,12 +9,13 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from fringe import FRInGe
+from fringe import FRInGe, FringeError
 from fringe.benchmark import Store, read_results
 from fringe.benchmark.draw import draw
 from fringe.cli import timings
 from fringe.cli.app import app
 from fringe.engines import Interrupted
+from fringe.studies import tuning
 from fringe.studies.plans import DIAGNOSTICS, OBJECTIVE, VARIANTS
 from fringe.studies.published import published
 
@@ -181,6 +182,37 @@ def test_tune_goes_on_and_its_preset_keeps_its_images_from_benchmarks(tmp_path):
     assert json.loads(shown.stdout)["trials"] == 1
     other = run(*arguments[:-2], "--seed", 4, "--trials", 2)
     assert (other.exit_code, "made with other settings" in other.stderr) == (2, True)
+
+
+def test_a_search_says_how_it_began_and_where_it_was_stopped(tmp_path, monkeypatch):
+    arguments = ("tune", "--out", tmp_path, *TINY, *METRICS, "--search", "tau=1e-3,5e-3", "--trials", 2, "--json")
+    calls = []
+
+    def stop(*known):
+        calls.append(known)
+        if len(calls) == 1:
+            raise FringeError("the first setting has no score")
+        raise Interrupted("interrupted (SIGTERM)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "_score", stop)
+        stopped = run(*arguments)
+    assert stopped.exit_code == 75
+    assert "run the same command again to go on" in stopped.stderr
+    assert json.loads(stopped.stdout) == {"preset": None, "stopped": "interrupted (SIGTERM)"}
+    known = json.loads(run(*arguments).stdout)
+    assert (known["trials"], known["start"], known["stopped"]) == (2, None, None)
+    assert "(the setting it began with: no score)" in run(*arguments[:-1]).stdout
+
+
+@pytest.mark.parametrize("study", ["ablate", "sweep", "reproduce"])
+def test_a_study_of_nothing_is_exit_code_1_and_still_one_document(tmp_path, study):
+    more = {"sweep": ("--factor", "steps=3"), "reproduce": (*REPRODUCE, "--studies", "cap")}.get(study, ())
+    result = run(study, "--out", tmp_path, *TINY, *more, "--target", 10, "--json")
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert document["report"] == []
+    assert "class 10 does not exist" in result.stderr
 
 
 REPRODUCE = (

@@ -29,6 +29,9 @@ _FLAGS = {
 }
 """Arguments that the library's messages speak of, and what they are called here."""
 
+_EXTRAS = {**dict.fromkeys(("filelock", "jinja2", "pyarrow", "yaml"), "bench"), "optuna": "tune"}
+"""Packages that some commands need, and the extra that brings them."""
+
 
 @contextlib.contextmanager
 def reported() -> Generator[None]:
@@ -38,6 +41,11 @@ def reported() -> Generator[None]:
             yield
     except FringeError as error:
         complain(str(error))
+        raise typer.Exit(Exit.USAGE) from error
+    except ModuleNotFoundError as error:
+        if error.name not in _EXTRAS:
+            raise
+        complain(f"this command needs {error.name}, which is not installed; install fringe[{_EXTRAS[error.name]}]")
         raise typer.Exit(Exit.USAGE) from error
 
 

@@ -58,7 +58,8 @@ def run_reproduce(
     Store(how.out)  # also where there are only run times to keep
     went = run_plans(list(whole.studies.values()), how)
     if went.code not in (Exit.DONE, Exit.SOME_FAILED):
-        return went.code
+        return _end(went.code, went, how, [], [])
+    timings = list[Timing]()
     try:
         with interruptible():
             drawn, reports = _report(whole, went, how, figures)
@@ -67,15 +68,20 @@ def run_reproduce(
             pages = _page(whole, how, timings, drawn)
     except Interrupted as error:
         complain(f"{error}; what is there so far is in {how.out}: run the same command again for the rest")
-        return Exit.RESUMABLE
+        return _end(Exit.RESUMABLE, went, how, timings, [])
+    if not how.json:
+        for name, paths in (("figure", [path for path in drawn if path.suffix == ".png"]), ("page", pages)):
+            for path in paths:
+                typer.echo(f"{name}: {path}")
+    return _end(went.code, went, how, timings, [*pages, *reports, *drawn])
+
+
+def _end(code: Exit, went: Went, how: HowOptions, timings: Sequence[Timing], paths: Sequence[Path]) -> Exit:
+    """The one document of a run that was asked for it, also where it was stopped."""
     if how.json:
         about = {"plans": [account_of(one) for one in went.finished], "timings": record(timings)}
-        typer.echo(to_json({**about, "report": [str(path) for path in (*pages, *reports, *drawn)]}), nl=False)
-        return went.code
-    for name, paths in (("figure", [path for path in drawn if path.suffix == ".png"]), ("page", pages)):
-        for path in paths:
-            typer.echo(f"{name}: {path}")
-    return went.code
+        typer.echo(to_json({**about, "report": [str(path) for path in paths]}), nl=False)
+    return code
 
 
 def _read(options: PlanOptions, imagenet: Path | None, models: str | None, studies: str | None) -> _Whole:

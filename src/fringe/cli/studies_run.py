@@ -58,7 +58,7 @@ def run_sweep(options: PlanOptions, how: HowOptions, *, factors: Sequence[str]) 
     grid = _factors(base.arms[0], factors)
     went = run_plans([sweep_plan(base, grid)], how)
     if went.code not in (Exit.DONE, Exit.SOME_FAILED):
-        return went.code
+        return tell(went, how, [])
     results = read_results(Store(how.out, create=False), "sweep")
     paths = draw_sweep(base, results, grid, how.out / "report" / "sweep")
     return tell(went, how, paths)
@@ -125,7 +125,7 @@ def first_only(plan: Plan, keep: Sequence[str] = ()) -> Plan:
 def finish(went: Went, how: HowOptions, *, report: bool, draw: Draw) -> Exit:
     """Report and draw what was computed."""
     if went.code not in (Exit.DONE, Exit.SOME_FAILED):
-        return went.code
+        return tell(went, how, [])
     resolved = went.finished[0].resolved
     paths = report_plan(how, resolved, reference=None) if report else []
     return tell(went, how, [*paths, *map(str, draw(resolved, how.out / "report" / resolved.plan.name))])

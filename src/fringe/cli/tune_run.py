@@ -42,11 +42,19 @@ def run_tune(options: PlanOptions, how: HowOptions, *, trials: int, ranges: Sequ
             found = search(plan, how.out, asked, wanted, watch)
         except Interrupted as error:
             complain(f"{error}; the trials so far are in {how.out}: run the same command again to go on")
+            if how.json:
+                typer.echo(to_json({"preset": None, "stopped": str(error)}), nl=False)
             return Exit.RESUMABLE
     tuned = found.tuned
     start = next((trial.value for trial in tuned.trials if trial.number == 0 and not trial.problem), None)
     if how.json:
-        known = {"preset": str(found.path), "objective": tuned.value, "start": start, "trials": len(tuned.trials)}
+        known = {
+            "preset": str(found.path),
+            "stopped": None,
+            "objective": tuned.value,
+            "start": start,
+            "trials": len(tuned.trials),
+        }
         typer.echo(to_json({**known, "settings": tuned.best.record()}), nl=False)
     else:
         began = "no score" if start is None else f"{start:.4f}"

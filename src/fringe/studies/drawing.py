@@ -75,12 +75,10 @@ def _lines(
         label: {name: results.scores(model, label, name) for name in OBJECTIVE}
         for label in one_at_a_time(base, factors)
     }
-    known = {label: np.asarray(np.isfinite([*found.values()]).all(0)) for label, found in columns.items()}
-    images = np.asarray(np.stack([*known.values()]).any(0))
+    known = np.stack([np.isfinite([*found.values()]).all(0) for found in columns.values()])
+    images = np.asarray(known.any(0))
     scores = {
-        label: {name: column[images].tolist() for name, column in found.items()}
-        if images.any() and known[label][images].all()
-        else None
+        label: {name: column[images].tolist() for name, column in found.items()} if images.any() else None
         for label, found in columns.items()
     }
     return sweep_lines(base, scores, factors)
