@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fringe._errors import FringeError
+from fringe._errors import FringeError, TargetError
 from fringe._noise import Noise
 from fringe.baselines import InputSpace
 from fringe.benchmark.contest import Contest
@@ -169,10 +169,10 @@ class Worker:
                 x, logits, images = x[sound], logits[sound], [images[i] for i in sound]
                 target = classifier.resolve_target(self._target(images), logits)
                 classifier.verify(x, logits, noise)
-        except (
-            FringeError,
-            RuntimeError,
-        ) as error:  # a size that the model cannot take, or an output that is no logits
+        except TargetError as error:
+            broken += [_Broken(image, "failed", str(error)) for image in images]
+            return None
+        except (FringeError, RuntimeError) as error:  # a size that the model cannot take, an output that is no logits
             reason = f"the model cannot take these inputs of shape {tuple(x.shape[1:])}: {str(error).splitlines()[0]}"
             broken += [_Broken(image, "failed", reason) for image in images]
             return None

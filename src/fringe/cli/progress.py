@@ -11,16 +11,7 @@ class Watch:
     """Two bars on standard error: images of the run, steps of those in work. Nothing where no terminal is."""
 
     def __init__(self, images: int, *, quiet: bool):
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=32),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-        )
-        hidden = quiet or not sys.stderr.isatty()
-        self._bars = Progress(*columns, console=Console(stderr=True), transient=True, disable=hidden)
+        self._bars = _bars(quiet)
         self._images = self._bars.add_task("images", total=images)
         self._steps = self._bars.add_task("steps", total=None)
 
@@ -48,16 +39,7 @@ class Units:
     """One bar on standard error: maps that are missing, and which is in work. Nothing where no terminal is."""
 
     def __init__(self, name: str, *, quiet: bool):
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=32),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-        )
-        hidden = quiet or not sys.stderr.isatty()
-        self._bars = Progress(*columns, console=Console(stderr=True), transient=True, disable=hidden)
+        self._bars = _bars(quiet)
         self._task = self._bars.add_task(name, total=None)
 
     def __enter__(self) -> "Units":
@@ -74,3 +56,17 @@ class Units:
 
     def advance(self, maps: int, what: str) -> None:
         self._bars.update(self._task, advance=maps, description=what)
+
+
+def _bars(quiet: bool) -> Progress:
+    """Bars on standard error that go away when they are done; hidden where nobody watches."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=32),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    hidden = quiet or not sys.stderr.isatty()
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=hidden)
