@@ -134,7 +134,8 @@ def _draw(axes: Axes, panel: ForestPanel, rivals: Sequence[str]) -> None:
         contrast = known.get(rival)
         if contrast is None or not math.isfinite(contrast.value):
             style = text_style(TICK, MUTED, va="center", ha="right", fontstyle="italic")
-            axes.text(0.99, line, "no score", transform=axes.get_yaxis_transform(), **style)
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}  # the zero line would run through the words
+            axes.text(0.99, line, "no score", transform=axes.get_yaxis_transform(), bbox=box, zorder=3, **style)
             continue
         colour = _colour(contrast.value, panel.better)
         if math.isfinite(contrast.low) and math.isfinite(contrast.high):
