@@ -10,6 +10,9 @@ from adapter_networks import inputs, smooth
 
 import fringe
 from fringe import InputError, IntegratedGradients
+from fringe._noise import Noise
+from fringe.metrics import Subject, evaluate
+from fringe.paths import Query
 from fringe.quantus import explain_func
 
 
@@ -117,3 +120,36 @@ def test_quantus_takes_it():
     given = metric(model=model, x_batch=x, y_batch=targets, a_batch=maps, device="cpu")
     np.testing.assert_allclose(asked, given, rtol=1e-6)
     np.testing.assert_allclose(asked, fringe.metrics.sparseness.gini(torch.from_numpy(maps)).numpy(), rtol=1e-4)
+
+
+def test_max_sensitivity_is_quantus_at_its_defaults():
+    """The same 200 draws of +- 0.2 given to Quantus' metric and to the preset that is named after it."""
+    quantus = pytest.importorskip("quantus")
+    x, target = inputs(3), torch.tensor([2, 0, 1])
+    classifier = fringe.Classifier(smooth())
+    query = Query(x, classifier.logits(x), target, ids=("a", "b", "c"))
+    subject = Subject(classifier, query, Noise(5))
+    drawn: list[np.ndarray] = []
+
+    def maps(moved, rows):
+        difference = moved - x[rows]
+        drawn.extend(difference.numpy())
+        return fringe.attribute(classifier, moved, method="ig", target=target[rows]).values
+
+    before = maps(x, [0, 1, 2])
+    drawn.clear()
+    found = evaluate(subject, before, ["max_sensitivity:quantus"], maps)["max_sensitivity:quantus"]
+    moves = iter(np.stack(drawn).reshape(3, 200, -1).swapaxes(0, 1))  # ours go image by image, theirs draw by draw
+    assert np.abs(drawn).max() <= 0.2 and np.abs(drawn).max() > 0.199
+    metric = quantus.MaxSensitivity(perturb_func=lambda arr, **_: arr + next(moves), disable_warnings=True)
+    theirs = metric(
+        model=smooth(),
+        x_batch=x.numpy(),
+        y_batch=target.numpy(),
+        a_batch=before.numpy(),
+        device="cpu",
+        explain_func=explain_func,
+        explain_func_kwargs={"method": "ig"},
+    )
+    np.testing.assert_allclose(found.values.numpy(), theirs, rtol=1e-9)
+    assert next(moves, None) is None
