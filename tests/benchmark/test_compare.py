@@ -126,7 +126,7 @@ def test_broken_maps_are_counted_and_the_images_beside_them_keep_their_scores():
         ("c", False, []),
         ("nan-d", True, ["diverged"]),
     ]
-    entry = summarise(rows)[1]
+    entry = summarise(rows, found.metrics)[1]
     assert (entry["n"], entry["images"], entry["flagged"], entry["flags"]) == (2, 4, 2, {"diverged": 2})
     assert entry["mean"] == pytest.approx(expected["sparseness"].values.mean().item(), rel=1e-12)
 
@@ -151,7 +151,7 @@ def test_tidy_rows_are_json_and_name_every_score():
     }
     undefined = [r for r in rows if r["method"] == "zero" and r["metric"] == "tracking_error_max"]
     assert [(r["score"], r["flags"]) for r in undefined] == [(None, ["undefined"])] * 4
-    entry = next(e for e in summarise(rows) if e["method"] == "zero" and e["metric"] == "sparseness")
+    entry = next(e for e in summarise(rows, found.metrics) if e["method"] == "zero" and e["metric"] == "sparseness")
     assert (entry["control"], entry["mean"], entry["flags"]) == (True, 0.0, {"zero_map": 4})
 
 

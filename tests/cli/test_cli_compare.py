@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import math
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from fringe.benchmark import CONTROLS, compare, estimate
 from fringe.cli import compare_run, gather
 from fringe.cli.app import app
 from fringe.cli.comparing import Comparer
-from fringe.cli.grid import short_name, short_number
 from fringe.data import find_inputs
 from fringe.models import load_model
 
@@ -107,6 +105,21 @@ def test_the_table_says_where_better_is_and_how_many_images_there_are(tmp_path):
     assert line.split()[-4:-1] == ["2", "1", "101"]  # images with a score, flagged scores, passes an image
     assert "flagged scores: " in result.stdout
     assert " zero_map " in result.stdout
+
+
+def test_a_metric_of_maxima_is_summed_up_by_its_median(tmp_path):
+    """The median of three unequal scores is one of them; the mean is not."""
+    result = quick(tmp_path, "embedded:digits:0:3", "--methods", "ig", metrics="max_sensitivity,sparseness")
+    assert result.exit_code == 0
+    ordered = sorted(
+        float(r["score"]) for r in lines(tmp_path) if (r["method"], r["metric"]) == ("ig", "max_sensitivity")
+    )
+    assert ordered[0] < ordered[1] < ordered[2]
+    (entry,) = [e for e in read(tmp_path)["table"] if (e["method"], e["metric"]) == ("ig", "max_sensitivity")]
+    assert (entry["summary"], entry["median"]) == ("median", ordered[1])
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("ig ")]
+    assert f" {ordered[1]:.3f} [{entry['low']:.3f}…{entry['high']:.3f}] " in line
+    assert "mean (median for max sensitivity) [95 %" in result.stdout
 
 
 def test_labels_settings_and_presets_of_methods_and_metrics(tmp_path):
@@ -251,11 +264,3 @@ def test_chunks_change_nothing(tmp_path, monkeypatch):
     whole, parts = ([float(r["score"]) for r in lines(tmp_path / name)] for name in ("whole", "parts"))
     torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-6)
     assert read(tmp_path / "whole")["methods"][0]["passes"] == read(tmp_path / "parts")["methods"][0]["passes"]
-
-
-def test_numbers_under_maps_are_short():
-    values = {0.434: ".43", -0.071: "-.07", 0.999: "1.00", 0.0: ".00", 1.25: "1.25", 12.3: "12", 2.5e6: "2e+06"}
-    assert {value: short_number(value) for value in values} == values
-    assert short_number(math.nan) == "–"
-    names = {"mas_insertion": "MI", "mas_deletion": "MD", "insertion": "Ins", "endpoint_kl": "EK"}
-    assert {name: short_name(name) for name in names} == names

@@ -9,7 +9,7 @@ from fringe.report.account import costs, failures, set_aside, verdicts
 from fringe.report.figures import curves, forest, stacked
 from fringe.report.grid import Shown
 from fringe.report.picks import Choice, choose
-from fringe.report.strips import draw_choice, short_name, short_number, telemetry
+from fringe.report.strips import draw_choice
 
 MAS = ("mas_insertion", "mas_deletion", "insertion", "deletion")
 METHODS = ("fringe", "ig", "sg")
@@ -191,11 +191,3 @@ def test_a_grid_shows_each_image_with_its_own_scores_and_says_why_a_map_is_not_t
     assert best == {"MI .72", "MD .20", "MI .83", "MD .30"}
     remarks = [text.get_text() for axes in figure.axes for text in axes.texts]
     assert remarks == ["failed"]
-
-
-def test_two_scores_stand_under_a_map():
-    columns = ranked([0.1, 0.2])[1].columns
-    assert [short_name(column) for column in telemetry(columns)] == ["MI", "MD"]
-    columns = ranked([0.1, 0.2], ("steps", "infidelity", "insertion", "deletion"))[1].columns
-    assert [short_name(column) for column in telemetry(columns)] == ["Ins", "Del"]
-    assert [short_number(x) for x in (0.434, -0.07, 12.3, 3e5, float("nan"))] == [".43", "-.07", "12", "3e+05", "–"]

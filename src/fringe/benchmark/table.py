@@ -1,13 +1,14 @@
 """Scores as plain rows, and rows as means with intervals."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from fringe.benchmark.compare import Comparison
 from fringe.benchmark.intervals import estimate
 from fringe.benchmark.row import Row
+from fringe.metrics import Metric
 
 
 def tidy(comparison: Comparison) -> list[dict[str, Any]]:
@@ -21,9 +22,10 @@ def tidy(comparison: Comparison) -> list[dict[str, Any]]:
     ]
 
 
-def summarise(rows: Sequence[dict[str, Any]], seed: int = 0) -> list[dict[str, Any]]:
+def summarise(rows: Sequence[dict[str, Any]], metrics: Mapping[str, Metric], seed: int = 0) -> list[dict[str, Any]]:
     """One plain dict a method and metric of tidy ``rows``, in their order: :class:`Estimate` over the images that have
-    a score, of how many ``images``, how many scores are ``flagged``, and how often each flag is up in ``flags``."""
+    a score, of how many ``images``, how many scores are ``flagged``, and how often each flag is up in ``flags``.
+    ``metrics`` are a comparison's, by label: they say whether the mean or the median is the summary."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["method"], row["metric"]), []).append(row)
@@ -32,7 +34,7 @@ def summarise(rows: Sequence[dict[str, Any]], seed: int = 0) -> list[dict[str, A
             "method": method,
             "control": group[0]["control"],
             "metric": metric,
-            **asdict(estimate([row["score"] for row in group], seed)),
+            **asdict(estimate([row["score"] for row in group], seed, metrics[metric].summary)),
             "images": len(group),
             "flagged": sum(bool(row["flags"]) for row in group),
             "flags": dict(Counter(flag for row in group for flag in row["flags"])),

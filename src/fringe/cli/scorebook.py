@@ -127,12 +127,12 @@ class Scorebook:
             "methods": plain(self._costs.record()),
             "metrics": [_about(label, metric) for label, metric in self._contest.metrics.items()],
             "interval": {
-                "of": "mean",
+                "of": "what the entry's summary names",
                 "kind": "percentile bootstrap over images",
                 "level": LEVEL,
                 "resamples": RESAMPLES,
             },
-            "table": plain(summarise(self._scores, self._run.options.seed)),
+            "table": plain(summarise(self._scores, self._contest.metrics, self._run.options.seed)),
             "images": [*self._images, *map(failed_entry, self._failures)],
         }
 

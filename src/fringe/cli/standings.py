@@ -1,6 +1,5 @@
 """The table of a comparison, for people."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,16 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from fringe.metrics import Metric
-from fringe.metrics.base import Direction
-
-ARROW: Mapping[Direction, str] = {"higher": "↑", "lower": "↓", "none": ""}
+from fringe.metrics.base import ARROW, Direction, best_of
 
 WIDEST = 400
 """Letters in a line where no terminal says how many it shows."""
 
 
 def show_standings(document: Mapping[str, Any], metrics: Mapping[str, Metric]) -> None:
-    """Methods by metrics: means with their intervals, the best mean in bold, controls below a rule."""
+    """Methods by metrics: means (or medians) with their intervals, the best in bold, controls below a rule."""
     cells = {(entry["method"], entry["metric"]): entry for entry in document["table"]}
     table = Table(box=box.HORIZONTALS, show_edge=False, pad_edge=False, header_style="bold")
     table.add_column("method", no_wrap=True)
@@ -43,23 +40,20 @@ def show_standings(document: Mapping[str, Any], metrics: Mapping[str, Metric]) -
     console.print(_legend(document), soft_wrap=True)
 
 
-def best_of(values: Sequence[float | None], direction: Direction) -> float | None:
-    """The best of the finite ``values``; None where there is none, or no better and worse."""
-    finite = [v for v in values if v is not None and math.isfinite(v)]
-    if direction == "none" or not finite:
-        return None
-    return max(finite) if direction == "higher" else min(finite)
-
-
 def _best(table: Sequence[Mapping[str, Any]], label: str, direction: Direction) -> float | None:
-    return best_of([e["mean"] for e in table if e["metric"] == label and not e["control"]], direction)
+    return best_of([_middle(e) for e in table if e["metric"] == label and not e["control"]], direction)
+
+
+def _middle(entry: Mapping[str, Any]) -> float | None:
+    return entry[entry["summary"]]
 
 
 def _score(entry: Mapping[str, Any], best: float | None, *, bold: bool) -> Text:
-    if entry["mean"] is None:
+    middle = _middle(entry)
+    if middle is None:
         return Text("—")
     interval = "" if entry["low"] is None else f" [{_number(entry['low'])}…{_number(entry['high'])}]"
-    text = Text(_number(entry["mean"]), style="bold" if bold and entry["mean"] == best else "")
+    text = Text(_number(middle), style="bold" if bold and middle == best else "")
     return text.append(interval, style="not bold dim")
 
 
@@ -86,8 +80,11 @@ def _legend(document: Mapping[str, Any]) -> Text:
         for name, count in entry["flags"].items():
             flags[name] = flags.get(name, 0) + count
     raised = ", ".join(f"{name} {count}" for name, count in flags.items())
+    medians = sorted({e["metric"].replace("_", " ") for e in document["table"] if e["summary"] == "median"})
+    summary = f"mean (median for {', '.join(medians)})" if medians else "mean"
+    counts = "n: images with a score; passes and seconds: of one image's map"
     lines = [
-        "mean [95 % bootstrap interval over images]; n: images with a score; passes and seconds: of one image's map",
+        f"{summary} [95 % bootstrap interval over images]; {counts}",
         *([f"flagged scores: {raised}"] if raised else []),
     ]
     return Text("\n".join(lines), style="dim")

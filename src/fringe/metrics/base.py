@@ -1,8 +1,9 @@
 """What every metric takes and gives."""
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self, TypeVar, cast
 
@@ -15,6 +16,8 @@ from fringe.paths import Query
 
 Direction = Literal["higher", "lower", "none"]
 """Which way is better; "none" for a number that describes without praising."""
+
+ARROW: Mapping[Direction, str] = {"higher": "↑", "lower": "↓", "none": ""}
 
 Summary = Literal["mean", "median"]
 """What stands for the scores of many images."""
@@ -78,6 +81,14 @@ class Scores:
     flags: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     extras: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     curves: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+
+
+def best_of(values: Sequence[float | None], direction: Direction) -> float | None:
+    """The best of the finite ``values``; None where there is none, or no better and worse."""
+    finite = [v for v in values if v is not None and math.isfinite(v)]
+    if direction == "none" or not finite:
+        return None
+    return max(finite) if direction == "higher" else min(finite)
 
 
 class Metric(ABC):

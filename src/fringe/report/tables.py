@@ -10,7 +10,7 @@ from fringe.benchmark import Estimate, Results, estimate
 from fringe.benchmark.paired import Difference, holm, mark, paired
 from fringe.benchmark.results import Cell
 from fringe.benchmark.ties import near_ties
-from fringe.metrics.base import Direction, Summary
+from fringe.metrics.base import ARROW, Direction, Summary
 from fringe.report.groups import Group, groups, in_order
 from fringe.report.numbers import decimals_for
 
@@ -32,7 +32,7 @@ class Column:
 
     @property
     def arrow(self) -> str:
-        return {"higher": "↑", "lower": "↓", "none": ""}[self.direction]
+        return ARROW[self.direction]
 
 
 @dataclass(frozen=True)
