@@ -13,6 +13,7 @@ import torch
 
 from fringe._errors import InputError
 from fringe.benchmark import store as store_module
+from fringe.benchmark.kept import KeptMap
 from fringe.benchmark.rows import ScoreRow
 from fringe.benchmark.store import CRASHES, MARK, PLANS, Store
 
@@ -274,19 +275,31 @@ def test_damaged_records_are_passed_over(store):
 
 
 def test_maps_come_back_by_image_and_torn_ones_do_not(store):
-    maps = {name: torch.randn(1, 4, 5) for name in ("a", "b", "c")}
+    maps = {name: KeptMap(torch.randn(1, 4, 5), {"status": name, "value": 0.1}) for name in ("a", "b", "c")}
     store.commit_maps("setting", {name: maps[name] for name in ("a", "b")})
     store.commit_maps("setting", {"c": maps["c"]})
-    store.commit_maps("other", {"a": torch.zeros(1, 4, 5)})
+    store.commit_maps("other", {"a": KeptMap(torch.zeros(1, 4, 5), {})})
     found = store.find_maps("setting", ["a", "c", "d"])
     assert set(found) == {"a", "c"}
-    assert all(torch.equal(found[name], maps[name]) for name in found)
+    assert all(torch.equal(found[name].values, maps[name].values) for name in found)
+    assert all(found[name].facts == maps[name].facts for name in found)
     for path in (store.root / "maps").glob("setting-*"):
         content = path.read_bytes()
         if b'"c"' in content:
             path.write_bytes(content[:-1])
     (store.root / "maps" / "setting-0.safetensors").write_bytes(b"")
     assert set(store.find_maps("setting", ["a", "c"])) == {"a"}
+
+
+def test_every_flipped_byte_of_a_map_is_seen(store):
+    store.commit_maps("setting", {"a": KeptMap(torch.arange(20.0).view(1, 4, 5), {"status": "ok"})})
+    (path,) = (store.root / "maps").iterdir()
+    content = path.read_bytes()
+    for place in range(len(content)):
+        path.write_bytes(flipped(content, place))
+        assert store.find_maps("setting", ["a"]) == {}, place
+    path.write_bytes(content)
+    assert store.find_maps("setting", ["a"])["a"].values.flatten().tolist() == list(range(20))
 
 
 def test_a_claim_is_one_at_a_time(store):

@@ -240,7 +240,7 @@ def test_maps_are_those_that_were_scored():
     done = Worker(resolved).perform(unit)
     assert set(done.maps) == set(unit.images)
     for row in done.rows:
-        values = done.maps[row.image].double().abs().flatten().sort().values
+        values = done.maps[row.image].values.double().abs().flatten().sort().values
         places = torch.arange(1, len(values) + 1, dtype=torch.float64)
         gini = ((2 * places - len(values) - 1) * values).sum() / (len(values) * values.sum())
         assert row.score == pytest.approx(float(gini), abs=1e-6)  # sparseness is the Gini index

@@ -223,11 +223,11 @@ def interrupt_after(monkeypatch, units, number=signal.SIGTERM):
     """A signal arrives while the unit after these is in work."""
     real, calls = Worker.perform, []
 
-    def perform(self, unit):
+    def perform(self, unit, kept=None):
         calls.append(unit)
         if len(calls) > units:
             os.kill(os.getpid(), number)
-        return real(self, unit)
+        return real(self, unit, kept)
 
     monkeypatch.setattr(Worker, "perform", perform)
 

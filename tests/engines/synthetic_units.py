@@ -62,7 +62,7 @@ class SyntheticWorker:
     log: Path
     behave: Path
 
-    def perform(self, unit):
+    def perform(self, unit, kept=None):
         note(self.log, unit.key)
         note(self.log.with_name("processes"), f"{os.getpid()} {unit.method}")
         if not self.behave.exists():

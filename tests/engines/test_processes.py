@@ -168,7 +168,7 @@ def test_processes_that_never_begin_blame_no_unit(tmp_path):
 
 
 class Refuses(SyntheticWorker):
-    def perform(self, unit):
+    def perform(self, unit, kept=None):
         raise FringeError("model 'model': its weights changed since the run began")
 
 

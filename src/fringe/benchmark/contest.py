@@ -70,19 +70,19 @@ class Contest:
                 attribution=found,
             )
             self._tell(f"{entrant.label}: scores", before + self.batch)
-            return dataclasses.replace(row, scores=self._scores(entrant, values, found, faults), faults=faults)
+            diagnostics = {} if found is None else _diagnostics(found)
+            return dataclasses.replace(row, scores=self.judge(entrant, values, diagnostics, faults), faults=faults)
         except FringeError as error:
             return dataclasses.replace(row, error=str(error))
 
-    def _scores(
-        self, entrant: Entrant, values: Tensor, found: Attribution | None, faults: tuple[str, ...]
+    def judge(
+        self, entrant: Entrant, values: Tensor, diagnostics: Mapping[str, Tensor], faults: tuple[str, ...]
     ) -> dict[str, Scores]:
-        """Scores (B,) of the sound maps, NaN for the others."""
+        """Scores (B,) of an entrant's maps (B, *S) that have no fault, NaN for the others."""
         sound = [i for i, fault in enumerate(faults) if not fault]
         if not sound:
             return self._nothing()
         subject, at = self._part(sound), torch.tensor(sound, device=values.device)
-        diagnostics = {} if found is None else _diagnostics(found)
         maps = _Maps(values[at], {name: column[at.to(column.device)] for name, column in diagnostics.items()})
         scores = evaluate(subject, maps, self.metrics, _explainer(entrant, subject))
         return {

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fringe._errors import FringeError, InputError
+from fringe.benchmark.kept import KeptMap, from_bytes, to_bytes
 from fringe.benchmark.keys import digest
 from fringe.benchmark.rows import ScoreRow, from_table, to_table
 
@@ -116,22 +117,24 @@ class Store:
 
     # Maps
 
-    def commit_maps(self, setting: str, maps: Mapping[str, Any]) -> None:
-        """Keep the maps (C, H, W) of a setting by image digest."""
-        from safetensors.torch import save
-
+    def commit_maps(self, setting: str, maps: Mapping[str, KeptMap]) -> None:
+        """Keep the maps of a setting by image digest. Raises :class:`StoreFull` where they do not fit."""
         path = self.root / MAPS / f"{setting}-{digest(sorted(maps))}.safetensors"
-        self._place(path, save({image: values.cpu().contiguous() for image, values in maps.items()}))
+        self._place(path, _sealed(to_bytes(maps, BLANK.decode())))
 
-    def find_maps(self, setting: str, images: Iterable[str]) -> dict[str, Any]:
-        """The kept maps of a setting by image digest; those that are not there are not in it."""
+    def find_maps(self, setting: str, images: Iterable[str]) -> dict[str, KeptMap]:
+        """The kept maps of a setting by image digest; those that are not there, or not whole, are not in it."""
         from safetensors import SafetensorError, safe_open
 
-        wanted, found = set(images), dict[str, Any]()
+        wanted, found = set(images), dict[str, KeptMap]()
         for path in sorted((self.root / MAPS).glob(f"{setting}-*.safetensors")):
-            with contextlib.suppress(SafetensorError, OSError), safe_open(path, framework="pt") as file:
-                for image in wanted.intersection(file.keys()) - found.keys():
-                    found[image] = file.get_tensor(image)
+            with contextlib.suppress(SafetensorError, OSError):
+                with safe_open(path, framework="pt") as file:  # the header alone: most files are of other images
+                    here = wanted.intersection(file.keys()) - found.keys()
+                content = path.read_bytes() if here else b""
+                if _is_whole(content):
+                    kept = from_bytes(content)
+                    found |= {image: kept[image] for image in here}
         return found
 
     # Plans and crashes

@@ -14,6 +14,7 @@ from fringe.baselines import InputSpace
 from fringe.benchmark.contest import Contest
 from fringe.benchmark.draw import content_digest, open_references, prepare
 from fringe.benchmark.entrants import Entrant
+from fringe.benchmark.kept import KeptMap
 from fringe.benchmark.keys import digest
 from fringe.benchmark.manifest import Resolved, describe, load
 from fringe.benchmark.row import Row
@@ -27,10 +28,21 @@ from fringe.paths import Query
 
 @dataclass(frozen=True)
 class Done:
-    """What a unit came to: its rows, and its maps (C, H, W) by image digest."""
+    """What a unit came to: its rows, and the maps that were made for it by image digest."""
 
     rows: list[ScoreRow]
-    maps: dict[str, Tensor]
+    maps: dict[str, KeptMap]
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A group's scores by metric, and by image why it has none and what is true of it under every metric. ``maps``
+    are those that were made."""
+
+    scores: Mapping[str, Scores]
+    faults: tuple[str, ...]
+    facts: Sequence[Mapping[str, Any]]
+    maps: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -74,9 +86,9 @@ class Worker:
         self._bench: _Bench | None = None
         self._shard: tuple[Any, list[_Group], list[_Broken]] | None = None
 
-    def perform(self, unit: Unit) -> Done:
+    def perform(self, unit: Unit, kept: Mapping[str, KeptMap] | None = None) -> Done:
         """Rows of every image and metric of the unit, whatever went wrong with some; raises FringeError where the
-        model itself cannot be used."""
+        model itself cannot be used. Maps of the unit's setting that are ``kept`` are scored, not made again."""
         bench = self._open(unit.model)
         groups, broken = self._images(bench, unit.images)
         rows = [
@@ -84,12 +96,13 @@ class Worker:
             for one in broken
             for metric in unit.metrics
         ]
-        maps: dict[str, Tensor] = {}
+        maps: dict[str, KeptMap] = {}
         for group in groups:
-            row = self._explain(bench, unit, group)
-            rows += self._rows(unit, group, row)
-            if row.maps is not None:
-                maps |= dict(zip(group.images, row.maps, strict=True))
+            judged = self._judge(bench, unit, group, kept or {})
+            rows += self._rows(unit, group, judged)
+            if judged.maps is not None:
+                made = zip(group.images, judged.maps, judged.facts, strict=True)
+                maps |= {image: KeptMap(values, facts) for image, values, facts in made}
         return Done(rows, maps)
 
     def subject(self, model: str, images: Sequence[str]) -> Subject:
@@ -101,7 +114,7 @@ class Worker:
             raise FringeError(f"images: {reason}")
         return groups[0].subject
 
-    def _explain(self, bench: _Bench, unit: Unit, group: _Group) -> Row:
+    def _judge(self, bench: _Bench, unit: Unit, group: _Group, kept: Mapping[str, KeptMap]) -> _Judged:
         plan = self._resolved.plan
         arm = next(arm for arm in plan.arms if arm.label == unit.model)
         entrant = next(entrant for entrant in plan.entrants(arm) if entrant.label == unit.method)
@@ -109,9 +122,14 @@ class Worker:
         try:
             with bench.classifier.session(group.subject.query.inputs.device):
                 contest = Contest(group.subject, [entrant], metrics, unit.metrics, None)
-                return contest.rows(keep_maps=True)[0]
+                mine = _of_group(group, kept)
+                if mine is not None:
+                    return _judge_kept(contest, mine)
+                row = contest.rows(keep_maps=True)[0]
         except Exception as error:  # a method's bug on some images must not cost the others theirs
-            return _failed(entrant, unit, len(group.images), error)
+            row = _failed(entrant, unit, len(group.images), error)
+        facts = [_image_facts(group, row, place) for place in range(len(group.images))]
+        return _Judged(row.scores, row.faults, facts, row.maps)
 
     def _open(self, label: str) -> _Bench:
         if self._bench is None or self._bench.label != label:
@@ -196,11 +214,12 @@ class Worker:
             return self._resolved.plan.target
         return torch.tensor([self._resolved.pictures[image].ref.label for image in images], device=self._device)
 
-    def _rows(self, unit: Unit, group: _Group, row: Row) -> list[ScoreRow]:
+    def _rows(self, unit: Unit, group: _Group, found: _Judged) -> list[ScoreRow]:
         """One row an image and metric of a group."""
-        found = [_image_facts(group, row, place) for place in range(len(group.images))]
         return [
-            self._row(unit, image, metric, **found[place], **_score(row.scores[metric], place, row.faults[place]))
+            self._row(
+                unit, image, metric, **found.facts[place], **_score(found.scores[metric], place, found.faults[place])
+            )
             for metric in unit.metrics
             for place, image in enumerate(group.images)
         ]
@@ -219,6 +238,25 @@ class Worker:
             label=about["label"],
             **{**empty, **known},
         )
+
+
+def _of_group(group: _Group, kept: Mapping[str, KeptMap]) -> list[KeptMap] | None:
+    """The kept maps of a group, or None where one is missing or explains another class: then all are made."""
+    mine = [kept[image] for image in group.images if image in kept]
+    same = [one.facts["target"] for one in mine] == group.subject.query.target.tolist()
+    return mine if same else None
+
+
+def _judge_kept(contest: Contest, mine: Sequence[KeptMap]) -> _Judged:
+    device = contest.subject.query.inputs.device
+    facts = [one.facts for one in mine]
+    faults = tuple("" if about["status"] == "ok" else str(about["status"]) for about in facts)
+    reported = [dict(about.get("diagnostics", ())) for about in facts]
+    names = reported[0].keys()  # of one method, so the same for all
+    diagnostics = {name: torch.tensor([about[name] for about in reported], dtype=torch.float64) for name in names}
+    values = torch.stack([one.values for one in mine]).to(device)
+    scores = contest.judge(contest.entrants[0], values, {n: c.to(device) for n, c in diagnostics.items()}, faults)
+    return _Judged(scores, faults, facts)
 
 
 def _image_facts(group: _Group, row: Row, place: int) -> dict[str, Any]:

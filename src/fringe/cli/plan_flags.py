@@ -115,7 +115,9 @@ def how_options(
     timeout: Annotated[
         float | None, typer.Option(min=1, metavar="SECONDS", help="Longest time of a unit; needs --workers.")
     ] = None,
-    save_maps: Annotated[bool, typer.Option("--save-maps", help="Keep every map (safetensors).")] = False,
+    save_maps: Annotated[
+        bool, typer.Option("--save-maps", help="Keep every map: a metric added later needs no new ones.")
+    ] = False,
     amend: Annotated[bool, typer.Option("--amend", help="Let other settings replace those of the folder.")] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Compute again what failed.")] = False,
     as_json: flags.AsJson = False,

@@ -66,7 +66,8 @@ def perform(job: Job, worker: Worker, unit: Unit) -> Report:
             return Report(unit, "taken")
         if not unit.again and store.has(unit.key):
             return Report(unit, "there")
-        done = worker.perform(unit)
+        kept = None if unit.again else store.find_maps(unit.setting, unit.images)
+        done = worker.perform(unit, kept)
         if job.save_maps and done.maps:
             store.commit_maps(unit.setting, done.maps)
         failures = {(row.metric_key, row.image) for row in done.rows if row.status != "ok"}

@@ -90,4 +90,4 @@ def _maps(
             if made:
                 store.commit_maps(setting, made)
         found |= made
-    return {pick: values.cpu().numpy() for pick, values in found.items()}
+    return {pick: kept.values.cpu().numpy() for pick, kept in found.items()}
