@@ -21,6 +21,7 @@ class BatchSize:
         whole = isinstance(size, int) and not isinstance(size, bool)  # a caller may pass 2.5, True or None
         if size != "auto" and (not whole or size < 1):
             raise InputError(f"batch_size: got {size!r}, expected 'auto' or a positive integer")
+        self.asked: int | Literal["auto"] = size
         self._size = None if size == "auto" else size
 
     def on(self, device: torch.device) -> int:

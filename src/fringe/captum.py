@@ -36,7 +36,7 @@ class CaptumAttributor(GradientAttribution):
     """A method as a ``captum.attr.Attribution`` of the classifier ``forward_func(x, *additional_forward_args)``.
 
     ``method``, ``score``, ``batch_size``, ``seed`` and ``space`` are those of :func:`fringe.attribute`;
-    ``forward_func`` may be a :class:`fringe.Classifier`, which brings its own score and batch size. It serves wherever
+    ``forward_func`` may be a :class:`fringe.Classifier`, which has its own score and batch size. It serves wherever
     Captum takes an attribution: in a ``NoiseTunnel``, and by its ``attribute`` in ``captum.metrics``.
 
     ``multiplies_by_inputs`` is what Captum is told when it asks: True for maps of contributions, in units of the score;
@@ -48,14 +48,13 @@ class CaptumAttributor(GradientAttribution):
         forward_func: Callable[..., Any] | Classifier,
         method: str | Attributor = "fringe",
         *,
-        score: Score = "logit",
-        batch_size: int | Literal["auto"] = "auto",
+        score: Score | None = None,
+        batch_size: int | Literal["auto"] | None = None,
         seed: int = 0,
         space: InputSpace | None = None,
         multiplies_by_inputs: bool = True,
     ):
-        brought = isinstance(forward_func, Classifier)
-        self._classifier = forward_func if brought else Classifier(forward_func, score=score, batch_size=batch_size)
+        self._classifier = Classifier.of(forward_func, score, batch_size)
         super().__init__(self._classifier.model)
         self._method, self._seed, self._space = resolve_method(method), seed, space
         self._multiplies_by_inputs = multiplies_by_inputs

@@ -80,6 +80,29 @@ class Classifier:
         self.channels_last = True
         self._depth = 0
 
+    @classmethod
+    def of(
+        cls,
+        model: "Callable[[Tensor], Any] | Classifier",
+        score: Score | None = None,
+        batch_size: int | Literal["auto"] | None = None,
+    ) -> "Classifier":
+        """``model`` itself where it is a classifier already, else one made of it: of logits, with an automatic batch
+        size, unless told otherwise. Raises InputError where a classifier was told otherwise when it was made."""
+        if not isinstance(model, Classifier):
+            return cls(
+                model,
+                score="logit" if score is None else score,
+                batch_size="auto" if batch_size is None else batch_size,
+            )
+        for name, wanted, own in (
+            ("score", score, model.score_kind),
+            ("batch_size", batch_size, model.batch_size.asked),
+        ):
+            if wanted is not None and wanted != own:
+                raise InputError(f"{name}: got {wanted!r} with a Classifier that was made with {own!r}; give it there")
+        return model
+
     @contextlib.contextmanager
     def session(self, device: torch.device) -> Generator[None]:
         """Hold the model frozen over many calls (each call does so by itself otherwise). Re-entrant."""

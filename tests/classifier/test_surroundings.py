@@ -11,7 +11,10 @@ import torch
 from classifier_networks import CLASSES, network, normal
 from torch import nn
 
+import fringe
 from fringe import Classifier, InputError
+from fringe.captum import CaptumAttributor
+from fringe.quantus import explain_func
 
 NAME = "convolutions with batch normalisation"
 TARGET = torch.tensor([0, 3])
@@ -206,3 +209,28 @@ def test_nothing_warns_in_ordinary_use():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         answers(network(NAME))
+
+
+def test_a_classifier_that_is_given_has_its_own_score_and_batch_size():
+    """Neither is set aside in silence where a call asks for another."""
+    linear = nn.Linear(3, 4)
+    own = Classifier(linear, score="probability", batch_size=3)
+    assert Classifier.of(own) is own
+    assert Classifier.of(own, "probability", 3) is own
+    made = Classifier.of(linear)
+    assert (made.score_kind, made.batch_size.on(torch.device("cpu"))) == ("logit", 16)
+    made = Classifier.of(linear, "log_probability", 5)
+    assert (made.score_kind, made.batch_size.on(torch.device("cpu"))) == ("log_probability", 5)
+    x, targets = torch.zeros(1, 3), [0]
+    with pytest.raises(InputError, match="score: got 'logit' with a Classifier that was made with 'probability'"):
+        fringe.attribute(own, x, method="ig", score="logit")
+    with pytest.raises(InputError, match="score: got 'logit' with a Classifier"):
+        CaptumAttributor(own, "ig", score="logit")
+    with pytest.raises(InputError, match="score: got 'logit' with a Classifier"):
+        explain_func(own, x, targets, method="ig", score="logit")
+    with pytest.raises(
+        InputError, match="batch_size: got 'auto' with a Classifier that was made with 3"
+    ):
+        fringe.compare(own, x, ["ig"], ["sparseness"], batch_size="auto")
+    with pytest.raises(InputError, match="batch_size: got 0, expected"):
+        fringe.attribute(linear, x, method="ig", batch_size=0)

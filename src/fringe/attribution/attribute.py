@@ -24,8 +24,8 @@ def attribute(
     *,
     method: str | Attributor = "fringe",
     target: Target = "predicted",
-    score: Score = "logit",
-    batch_size: int | Literal["auto"] = "auto",
+    score: Score | None = None,
+    batch_size: int | Literal["auto"] | None = None,
     seed: int = 0,
     telemetry: bool = False,
     bad_images: OnBad = "raise",
@@ -36,8 +36,9 @@ def attribute(
 ) -> Attribution:
     """Explain each image of ``inputs`` (B, *S): what in it spoke for the target class.
 
-    ``model`` is a classifier of such inputs (any module or callable; a :class:`Classifier` keeps its own ``score`` and
-    ``batch_size``); it is evaluated frozen and given back as it was. ``target`` is ``"predicted"``, an integer, or one
+    ``model`` is a classifier of such inputs, any module or callable; it is evaluated frozen and given back as it was.
+    ``score`` (default the logit) and ``batch_size`` (default automatic) are those of :class:`Classifier`; one that is
+    given as the model has its own. ``target`` is ``"predicted"``, an integer, or one
     integer an image. ``method`` is a registered name or a configured method, ``FRInGe(tau=1e-3)``. ``seed`` keys all
     randomness, together with the images' ``ids`` (B); without ids an image is known by its content, so a map never
     depends on the images around it. ``baseline`` (a number, or a tensor that broadcasts to the inputs) replaces the
@@ -50,7 +51,7 @@ def attribute(
     chosen = resolve_method(method)
     if bad_images not in get_args(OnBad):
         raise InputError(f"bad_images: got {bad_images!r}, expected 'raise' or 'mark'")
-    classifier = model if isinstance(model, Classifier) else Classifier(model, score=score, batch_size=batch_size)
+    classifier = Classifier.of(model, score, batch_size)
     _check_inputs(inputs)
     if ids is not None and len(ids) != len(inputs):
         raise InputError(f"ids: got {len(ids)} for {len(inputs)} images")

@@ -39,7 +39,7 @@ def compare(
     target: Target = "predicted",
     controls: bool = True,
     seed: int = 0,
-    batch_size: int | Literal["auto"] = "auto",
+    batch_size: int | Literal["auto"] | None = None,
     space: InputSpace | None = None,
     ids: Sequence[str] | None = None,
     progress: Watcher | None = None,
@@ -57,7 +57,7 @@ def compare(
     Raises FringeError for a model, an image, a target, a name or a label that nobody could be compared on.
     """
     entrants, judges = enter(methods, controls), _judges(metrics)
-    classifier = model if isinstance(model, Classifier) else Classifier(model, batch_size=batch_size)
+    classifier = Classifier.of(model, batch_size=batch_size)
     x = _admit(inputs, ids)
     noise, names = Noise(seed), None if ids is None else tuple(map(str, ids))
     with classifier.session(x.device):
