@@ -9,7 +9,6 @@ import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
@@ -22,6 +21,7 @@ from fringe._linear_layers import LinearLayers
 from fringe._noise import Noise
 from fringe._outputs import OutputKind, as_logits
 from fringe._outputs import TwoClass as TwoClass
+from fringe._passes import PassCounts as PassCounts
 
 Score = Literal["logit", "log_probability", "probability"]
 Target = Literal["predicted"] | int | Sequence[int] | Tensor
@@ -30,18 +30,6 @@ SCORES: tuple[Score, ...] = ("logit", "log_probability", "probability")
 
 PROBED = 4
 """Images tried before a model's derivatives are judged by zero or non-finite gradients."""
-
-
-@dataclass
-class PassCounts:
-    """Passes through the network, counted in images: a call on a batch of 8 counts 8."""
-
-    forward: int = 0
-    jvp: int = 0
-    vjp: int = 0
-
-    def since(self, before: "PassCounts") -> "PassCounts":
-        return PassCounts(self.forward - before.forward, self.jvp - before.jvp, self.vjp - before.vjp)
 
 
 class Classifier:
@@ -89,18 +77,14 @@ class Classifier:
     ) -> "Classifier":
         """``model`` itself where it is a classifier already, else one made of it: of logits, with an automatic batch
         size, unless told otherwise. Raises InputError where a classifier was told otherwise when it was made."""
+        asked: dict[str, Any] = {"score": score, "batch_size": batch_size}
+        asked = {name: value for name, value in asked.items() if value is not None}
         if not isinstance(model, Classifier):
-            return cls(
-                model,
-                score="logit" if score is None else score,
-                batch_size="auto" if batch_size is None else batch_size,
-            )
-        for name, wanted, own in (
-            ("score", score, model.score_kind),
-            ("batch_size", batch_size, model.batch_size.asked),
-        ):
-            if wanted is not None and wanted != own:
-                raise InputError(f"{name}: got {wanted!r} with a Classifier that was made with {own!r}; give it there")
+            return cls(model, **asked)
+        own = {"score": model.score_kind, "batch_size": model.batch_size.asked}
+        for name, value in asked.items():
+            if value != own[name]:
+                raise InputError(f"{name}: got {value!r} with a Classifier made with {own[name]!r}; give it there")
         return model
 
     @contextlib.contextmanager

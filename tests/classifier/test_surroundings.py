@@ -222,15 +222,13 @@ def test_a_classifier_that_is_given_has_its_own_score_and_batch_size():
     made = Classifier.of(linear, "log_probability", 5)
     assert (made.score_kind, made.batch_size.on(torch.device("cpu"))) == ("log_probability", 5)
     x, targets = torch.zeros(1, 3), [0]
-    with pytest.raises(InputError, match="score: got 'logit' with a Classifier that was made with 'probability'"):
+    with pytest.raises(InputError, match="score: got 'logit' with a Classifier made with 'probability'"):
         fringe.attribute(own, x, method="ig", score="logit")
     with pytest.raises(InputError, match="score: got 'logit' with a Classifier"):
         CaptumAttributor(own, "ig", score="logit")
     with pytest.raises(InputError, match="score: got 'logit' with a Classifier"):
         explain_func(own, x, targets, method="ig", score="logit")
-    with pytest.raises(
-        InputError, match="batch_size: got 'auto' with a Classifier that was made with 3"
-    ):
+    with pytest.raises(InputError, match="batch_size: got 'auto' with a Classifier made with 3"):
         fringe.compare(own, x, ["ig"], ["sparseness"], batch_size="auto")
     with pytest.raises(InputError, match="batch_size: got 0, expected"):
         fringe.attribute(linear, x, method="ig", batch_size=0)

@@ -1,5 +1,6 @@
 """The curves of many methods: means, bands and looks are what they should be."""
 
+import itertools
 import math
 
 import matplotlib as mpl
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from fringe.plots.curves import COLOURS, CurvePanel, draw_curves, mean_and_error
+from fringe.plots.curves import CurvePanel, draw_curves, mean_and_error
 
 
 def curves(seed, images=12, steps=8):
@@ -88,12 +89,14 @@ def test_a_method_looks_the_same_in_every_panel_and_in_the_legend():
     assert first["mean fringe"].get_zorder() > first["mean ig"].get_zorder()
 
 
-def test_sixteen_methods_are_told_apart_and_seventeen_refused():
-    labels = [f"m{i}" for i in range(16)]
+def test_methods_are_told_apart_and_one_too_many_is_refused():
+    labels = [f"m{i}" for i in range(32)]
     lines = draw_curves([panel(*labels)]).axes[0].lines
-    assert len({(to_hex(line.get_color()), line.get_linestyle()) for line in lines}) == 16
-    assert len(set(COLOURS)) == 8
-    with pytest.raises(ValueError, match="17 methods, and looks for 16"):
+    looks = [(to_hex(line.get_color()), line._dash_pattern[1] and tuple(line._dash_pattern[1])) for line in lines]
+    assert len(set(looks)) == 32
+    assert all(a[0] != b[0] and a[1] != b[1] for a, b in itertools.pairwise(looks))
+    assert looks[0][1] is None
+    with pytest.raises(ValueError, match="33 methods, and looks for 32"):
         draw_curves([panel(*labels, "one more")])
 
 

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from fringe.plots.style import BLUE, VERMILION
-from fringe.plots.sweep import COLOURS, SweepCurve, SweepPanel, sensitivity
+from fringe.plots.sweep import SweepCurve, SweepPanel, sensitivity
 
 NAN = math.nan
 
@@ -128,10 +128,10 @@ def test_failed_settings_are_gaps_with_a_cross():
 
 
 def test_networks_keep_their_colour_and_are_told_apart_beyond_the_last():
-    names = [f"n{i}" for i in range(len(COLOURS) + 2)]
+    names = [f"n{i}" for i in range(10)]
     first, second = SweepPanel("a", tuple(map(curve, names))), SweepPanel("b", tuple(map(curve, reversed(names))))
     looks = [
-        {name: (line.get_color(), line.get_linestyle()) for name, line in zip(order, curves(axes), strict=True)}
+        {name: (line.get_color(), str(line._dash_pattern)) for name, line in zip(order, curves(axes), strict=True)}
         for order, axes in zip((names, names[::-1]), drawn(sensitivity([first, second])).axes, strict=True)
     ]
     assert looks[0] == looks[1]

@@ -15,30 +15,22 @@ from numpy.typing import NDArray
 
 from fringe.plots.forest import Better
 from fringe.plots.style import (
-    BLUE,
     FONT,
-    GREEN,
     INK,
     LABEL,
+    MOST_SERIES,
     MUTED,
-    ORANGE,
-    SKY,
     TICK,
     TITLE,
-    VERMILION,
     new_figure,
     note,
     printable,
+    series_style,
     text_style,
     tidy,
 )
 
 Curves = NDArray[np.float64]
-
-PURPLE, BROWN = "#cc79a7", "#8c613c"
-COLOURS = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BROWN, INK)
-DASHES: tuple[Any, ...] = ("-", (0, (4, 1.6)))
-"""Sixteen methods: every colour with an unbroken line, then every colour with a broken one."""
 
 BAND = 1.96
 """Standard errors of the mean on either side: 95 % at each share of pixels by itself."""
@@ -73,8 +65,8 @@ def draw_curves(panels: Sequence[CurvePanel], path: Path | None = None, *, title
     labels = list(dict.fromkeys(label for panel in panels for label in panel.curves))
     if not labels:
         raise ValueError("draw_curves: no curves")
-    if len(labels) > len(COLOURS) * len(DASHES):
-        raise ValueError(f"draw_curves: {len(labels)} methods, and looks for {len(COLOURS) * len(DASHES)}")
+    if len(labels) > MOST_SERIES:
+        raise ValueError(f"draw_curves: {len(labels)} methods, and looks for {MOST_SERIES}")
     looks = {label: _look(place) for place, label in enumerate(labels)}
     down = math.ceil(len(panels) / _ACROSS)
     across = math.ceil(len(panels) / down)
@@ -109,12 +101,8 @@ def mean_and_error(curves: Curves) -> tuple[Curves, Curves] | None:
 
 def _look(place: int) -> dict[str, Any]:
     """Colour, dash, weight and height of the method at this place."""
-    return {
-        "color": COLOURS[place % len(COLOURS)],
-        "linestyle": DASHES[place // len(COLOURS)],
-        "linewidth": 2.2 if place == 0 else 1.3,
-        "zorder": 4 if place == 0 else 3,
-    }
+    weight = {"linewidth": 2.2, "zorder": 4} if place == 0 else {"linewidth": 1.3, "zorder": 3}
+    return {**series_style(place), **weight}
 
 
 def _draw(axes: Axes, panel: CurvePanel, looks: Mapping[str, dict[str, Any]]) -> None:

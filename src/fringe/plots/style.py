@@ -16,6 +16,10 @@ from matplotlib.text import Text
 INK, MUTED, RULE = "#1f2328", "#5f6773", "#c9ced6"
 # Okabe and Ito's palette, told apart with any colour vision.
 BLUE, VERMILION, GREEN, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9"
+PURPLE, BROWN = "#cc79a7", "#8c613c"
+SERIES = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BROWN, INK)
+DASHES: tuple[Any, ...] = ("-", (0, (4, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.4, 1.2, 1.4)))
+MOST_SERIES = len(SERIES) * len(DASHES)
 
 FONT = "DejaVu Sans"  # travels with matplotlib
 DPI = 150
@@ -28,6 +32,13 @@ def new_figure(width: float, height: float, dpi: float = DPI) -> Figure:
     figure = Figure(figsize=(width, height), dpi=dpi, facecolor="white")
     FigureCanvasAgg(figure)
     return figure
+
+
+def series_style(place: int) -> dict[str, Any]:
+    """Colour and dashes of the series at this place among ``MOST_SERIES``: neighbours differ in both, so that they are
+    told apart in grey, too."""
+    turn = place // len(SERIES)
+    return {"color": SERIES[place % len(SERIES)], "linestyle": DASHES[(place + turn) % len(DASHES)]}
 
 
 def text_style(size: float = LABEL, colour: str = INK, **more: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,28 +13,22 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, SymmetricalL
 from numpy.typing import NDArray
 
 from fringe.plots.style import (
-    BLUE,
     FONT,
-    GREEN,
     INK,
     LABEL,
+    MOST_SERIES,
     MUTED,
-    ORANGE,
-    SKY,
     TICK,
     TITLE,
-    VERMILION,
     new_figure,
     printable,
+    series_style,
     text_style,
     tidy,
 )
 
-COLOURS = (BLUE, VERMILION, GREEN, ORANGE, SKY, "#cc79a7", INK)
-"""Of the networks, in their order; from the eighth on again, with dashes."""
-
-Style = tuple[str, Literal["-", "--"]]
-"""Colour and dashes."""
+Style = Mapping[str, Any]
+"""Colour and dashes of a network."""
 
 _COLUMNS = 3
 _WIDTH, _HEIGHT = 2.45, 1.75
@@ -81,9 +75,9 @@ def sensitivity(panels: Sequence[SweepPanel], *, title: str = "", measure: str =
         if len({len(row) for row in (curve.values, curve.objective, curve.low, curve.high)}) != 1:
             raise ValueError(f"sensitivity: values, objective, low and high of {curve.name!r} differ in length")
     names = list(dict.fromkeys(curve.name for curve in curves))
-    styles: dict[str, Style] = {
-        name: (COLOURS[i % len(COLOURS)], "--" if i >= len(COLOURS) else "-") for i, name in enumerate(names)
-    }
+    if len(names) > MOST_SERIES:
+        raise ValueError(f"sensitivity: {len(names)} networks, and looks for {MOST_SERIES}")
+    styles: dict[str, Style] = {name: series_style(place) for place, name in enumerate(names)}
     columns, rows = min(_COLUMNS, len(panels)), -(-len(panels) // _COLUMNS)
     width = _LEFT + columns * (_WIDTH + _GAP) - _GAP + _RIGHT
     legends = [entries for entries in (_networks(styles), _marks(curves)) if entries]
@@ -111,10 +105,10 @@ def _draw(axes: Axes, panel: SweepPanel, styles: Mapping[str, Style]) -> None:
     axes.xaxis.set_label_coords(0.5, -0.17)
     _scale(axes, _array(v for curve in panel.curves for v in curve.values))
     for curve in panel.curves:
-        colour, dashes = styles[curve.name]
+        colour = styles[curve.name]["color"]
         values, best, low, high = (_array(row) for row in (curve.values, curve.objective, curve.low, curve.high))
         axes.fill_between(values, low, high, color=colour, alpha=0.12, linewidth=0)
-        axes.plot(values, best, color=colour, linestyle=dashes, **_LINES)
+        axes.plot(values, best, **styles[curve.name], **_LINES)
         failed = values[~np.isfinite(best)]
         below = axes.get_xaxis_transform()
         axes.plot(failed, np.full(failed.size, 0.04), transform=below, **_failed(colour))
@@ -156,11 +150,7 @@ def _limits(curves: Sequence[SweepCurve]) -> tuple[float, float]:
 
 
 def _networks(styles: Mapping[str, Style]) -> list[Line2D]:
-    return [
-        Line2D([], [], color=colour, linestyle=dashes, label=printable(name), **_LINES)
-        for name, (colour, dashes) in styles.items()
-        if name
-    ]
+    return [Line2D([], [], label=printable(name), **style, **_LINES) for name, style in styles.items() if name]
 
 
 def _marks(curves: Sequence[SweepCurve]) -> list[Line2D]:

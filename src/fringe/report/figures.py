@@ -5,13 +5,11 @@ from numpy.typing import NDArray
 
 from fringe.benchmark import Results
 from fringe.benchmark.results import Cell
-from fringe.plots.curves import COLOURS, DASHES, CurvePanel, draw_curves
+from fringe.plots.curves import CurvePanel, draw_curves
 from fringe.plots.forest import Contrast, ForestPanel, draw_forest
+from fringe.plots.style import MOST_SERIES
 from fringe.report.content import Drawing
 from fringe.report.tables import Column, Table
-
-MOST = len(COLOURS) * len(DASHES)
-"""Methods in one figure of curves."""
 
 Curves = NDArray[np.float64]
 
@@ -52,7 +50,7 @@ def _forest_panel(table: Table, place: int, column: Column) -> ForestPanel | Non
 def _curve_panel(results: Results, table: Table, column: Column) -> CurvePanel:
     name, axis = _curve_of(column)
     methods = sorted((row.method for row in table.competing), key=lambda method: method != table.reference)
-    found = {m: stacked(results.cell(table.model, m, column.label), name) for m in methods[:MOST]}
+    found = {m: stacked(results.cell(table.model, m, column.label), name) for m in methods[:MOST_SERIES]}
     return CurvePanel(column.title, {m: c for m, c in found.items() if c.size}, column.direction, axis)
 
 

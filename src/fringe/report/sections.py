@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 from fringe._errors import FringeError
 from fringe.benchmark import Results
+from fringe.plots.style import MOST_SERIES
 from fringe.report.account import Cost, costs
 from fringe.report.content import Picture, Plain, Section, as_picture
-from fringe.report.figures import MOST, curves, forest
+from fringe.report.figures import curves, forest
 from fringe.report.grid import Bench, maps_for
 from fringe.report.picks import choose
 from fringe.report.strips import draw_choice
@@ -45,7 +46,7 @@ def curve_section(results: Results, table: Table, prefix: str) -> Section:
         )
         for name, figure in drawn.items()
     )
-    more = len(table.competing) - MOST
+    more = len(table.competing) - MOST_SERIES
     return Section(title, (f"{more} methods more are not drawn.",) if more > 0 else (), pictures=pictures)
 
 
