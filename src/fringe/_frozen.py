@@ -26,7 +26,8 @@ def frozen(module: nn.Module | None, device: torch.device, mode: Mode) -> Genera
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(torch.random.fork_rng(devices=devices))
-        stack.enter_context(torch.autocast(device.type, enabled=False))
+        if torch.amp.is_autocast_available(device.type):
+            stack.enter_context(torch.autocast(device.type, enabled=False))
         # Fused attention has neither forward-mode nor second derivatives; the fast path has no derivatives at all.
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(_no_fast_path())

@@ -1,0 +1,220 @@
+"""Everything runs where the inputs are: on a device that is not the CPU, with the CPU's own numbers."""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from second_device import ELSEWHERE, Elsewhere, second_device
+from test_methods_contract import EXPECTED, LABELS, ROWS
+from torch import nn
+
+import fringe
+from fringe import METRICS, Classifier, FRInGe, InputSpace
+from fringe._noise import Noise
+from fringe.benchmark.controls import CONTROLS
+from fringe.benchmark.manifest import resolve
+from fringe.benchmark.plan import Arm, ModelSource, Plan
+from fringe.benchmark.units import missing_units
+from fringe.benchmark.work import Worker
+from fringe.captum import CaptumAttributor
+from fringe.checks import check_attributor, check_metric
+from fringe.metrics import Insertion, MaxSensitivity, Sparseness
+from fringe.models import load_model
+from fringe.quantus import explain_func
+
+TOUCHING = {"completeness", "bad_images", "tables"}
+"""Checks that go where the maps of sound images do not."""
+
+
+def network(classes=4):
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Softplus())
+    return nn.Sequential(body, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, classes)).eval()
+
+
+NETWORK = network()
+X = torch.randn(3, 2, 8, 8, generator=torch.Generator().manual_seed(1))
+REFERENCES = torch.randn(6, 2, 8, 8, generator=torch.Generator().manual_seed(2))
+SPACE = InputSpace(low=torch.tensor(-4.0), high=torch.tensor(4.0), references=REFERENCES)
+
+
+def here(**settings):
+    """The classifier on the CPU, with images in the layout that an accelerator gets."""
+    classifier = Classifier(NETWORK, **settings)
+    classifier.channels_last = False
+    return classifier
+
+
+def there(**settings):
+    return Classifier(copy.deepcopy(NETWORK).to(ELSEWHERE), **settings)
+
+
+def sent(space):
+    return InputSpace(*(part.to(ELSEWHERE) for part in (space.low, space.high, space.references)))
+
+
+# The device itself
+
+
+def test_its_numbers_are_the_cpus():
+    with second_device():
+        x = X.to(ELSEWHERE)
+        found = copy.deepcopy(NETWORK).to(ELSEWHERE)(x)
+        assert isinstance(found, Elsewhere)
+        assert found.device == ELSEWHERE
+        assert torch.equal(found.cpu(), NETWORK(X))
+        written = torch.zeros(3, device=ELSEWHERE)
+        written[1] = 2.0
+        written[[0, 2]] += 1.0
+        assert written.tolist() == [1.0, 2.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "mixed",
+    [
+        lambda x: x + torch.ones(2),
+        lambda x: torch.cat([x, torch.ones(2)]),
+        lambda x: torch.ones(3)[x.long()],
+        lambda x: torch.where(torch.ones(2, dtype=torch.bool), x, x),
+        lambda x: x.index_select(0, torch.tensor([0])),
+        lambda x: nn.Linear(2, 2)(x),
+    ],
+    ids=["add", "cat", "index", "where", "index_select", "weights"],
+)
+def test_it_refuses_two_places_at_once(mixed):
+    with second_device(), pytest.raises(RuntimeError, match="expected all tensors on one device"):
+        mixed(torch.ones(2, device=ELSEWHERE))
+
+
+def test_it_allows_what_an_accelerator_does():
+    with second_device():
+        x = torch.arange(3.0, device=ELSEWHERE)
+        assert (x * torch.tensor(2.0)).tolist() == [0.0, 2.0, 4.0]
+        assert x[torch.tensor([2, 0])].tolist() == [2.0, 0.0]
+        assert torch.zeros(3).copy_(x).tolist() == [0.0, 1.0, 2.0]
+        with pytest.raises(RuntimeError):
+            x.numpy()
+
+
+# The library on it
+
+
+@pytest.mark.parametrize(("name", "method"), ROWS, ids=LABELS)
+def test_every_method_makes_the_same_maps_there(name, method):
+    expected = fringe.attribute(here(), X, method=method, space=SPACE, ids="abc", telemetry=True)
+    with second_device():
+        found = fringe.attribute(there(), X.to(ELSEWHERE), method=method, space=sent(SPACE), ids="abc", telemetry=True)
+        assert found.values.device == ELSEWHERE
+        assert torch.equal(found.values.cpu(), expected.values)
+        assert found.verdict == expected.verdict
+        assert found.passes == expected.passes
+        assert {column.device for column in found.diagnostics.values()} == {ELSEWHERE}
+        for label, column in expected.diagnostics.items():
+            np.testing.assert_array_equal(found.diagnostics[label].tolist(), column.tolist())
+
+
+@pytest.mark.parametrize(("name", "method"), ROWS, ids=LABELS)
+def test_every_method_keeps_the_contract_there(name, method):
+    asked = set(fringe.checks.ATTRIBUTOR_CHECKS) - TOUCHING
+    known = {check: why for check, why in EXPECTED.get(method, {}).items() if check in TOUCHING}
+    with second_device():
+        assert check_attributor(method, device=ELSEWHERE, skip=asked, expected_failures=known)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        FRInGe(tau=3e-2, reference=(0.4, 0.3, 0.2, 0.1)),
+        FRInGe(tau=3e-2, quadrature="adaptive"),
+        FRInGe(tau=3e-2, until="arrival"),
+        FRInGe(tau=3e-2, structure="none"),
+        FRInGe(tau=3e-2, preconditioner="blur", boundary="dirichlet"),
+        FRInGe(tau=3e-2, jacobian="products", cg_iterations=6),
+        FRInGe.preset("resnet18").variant("fisher_rao_unregularized"),
+        FRInGe.preset("vgg19").variant("euclidean"),
+    ],
+    ids=lambda method: "-".join(map(str, list(method.record().values())[:6])),
+)
+def test_every_part_of_the_method_runs_there(method):
+    expected = fringe.attribute(here(), X, method=method)
+    with second_device():
+        assert torch.equal(fringe.attribute(there(), X.to(ELSEWHERE), method=method).values.cpu(), expected.values)
+
+
+@pytest.mark.parametrize(
+    "baseline",
+    [0.5, REFERENCES[:1], "blur:1", "noise:1", "mean", "uniform"],
+    ids=["number", "tensor", "blur", "noise", "mean", "uniform"],
+)
+def test_a_baseline_goes_there(baseline):
+    given = {} if isinstance(baseline, str) else {"baseline": baseline}
+    method = fringe.IntegratedGradients(steps=3, baseline="zero" if given else baseline)
+    expected = fringe.attribute(here(), X, method=method, space=SPACE, ids="abc", **given)
+    with second_device():
+        found = fringe.attribute(there(), X.to(ELSEWHERE), method=method, space=sent(SPACE), ids="abc", **given)
+        assert torch.equal(found.values.cpu(), expected.values)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_every_metric_keeps_the_contract_there(name):
+    with second_device():
+        assert check_metric(name, device=ELSEWHERE, skip={"batch_size", "order", "batch_of_one", "repeatable"})
+
+
+def test_methods_are_compared_there():
+    metrics = ["mas_insertion", "deletion", "infidelity", "max_sensitivity"]
+    methods = [fringe.IntegratedGradients(steps=4), fringe.SmoothGrad(samples=2)]
+    expected = fringe.compare(here(), X, methods, metrics, ids="abc")
+    with second_device():
+        found = fringe.compare(there(), X.to(ELSEWHERE), methods, metrics, ids="abc")
+        assert len(found.rows) == 2 + len(CONTROLS)
+        for row, other in zip(found.rows, expected.rows, strict=True):
+            assert row.error is None
+            for metric in metrics:
+                np.testing.assert_array_equal(row.scores[metric].values.tolist(), other.scores[metric].values.tolist())
+
+
+def test_noise_is_the_same_there():
+    with second_device():
+        assert torch.equal(Noise(3).normal("key", X.to(ELSEWHERE)).cpu(), Noise(3).normal("key", X))
+
+
+def test_a_benchmark_runs_there_and_keeps_maps_of_the_cpu():
+    plan = Plan(
+        name="plan",
+        data=("embedded:digits",),
+        arms=(Arm("digits", ModelSource("embedded:digits"), {"ig": fringe.IntegratedGradients(steps=4)}),),
+        metrics={"sparseness": Sparseness(), "insertion": Insertion(), "max_sensitivity": MaxSensitivity(samples=2)},
+        n=3,
+        controls=True,
+    )
+    resolved = resolve(plan)
+    units = missing_units(resolved.manifest, (), 3)
+    expected = [Worker(resolved).perform(unit) for unit in units]
+    with second_device():
+        worker = Worker(resolved, device=ELSEWHERE.type)
+        for unit, other in zip(units, expected, strict=True):
+            done = worker.perform(unit)
+            again = worker.perform(replace(unit, metrics=("sparseness",), metric_keys=unit.metric_keys[:1]), other.maps)
+            assert [row.status for row in (*done.rows, *again.rows)] == ["ok"] * (9 + 3)
+            assert [row.score for row in done.rows] == pytest.approx([row.score for row in other.rows], abs=1e-4)
+
+
+def test_the_adapters_work_there():
+    method = fringe.IntegratedGradients(steps=4)
+    expected = fringe.attribute(here(), X, method=method, target=1).values
+    with second_device():
+        attributor = CaptumAttributor(there().model, method)
+        maps, delta = attributor.attribute(X.to(ELSEWHERE), target=1, return_convergence_delta=True)
+        assert torch.equal(maps.cpu(), expected)
+        assert delta.device == ELSEWHERE
+        found = explain_func(there().model, X.numpy(), np.array([1, 1, 1]), method=method, device=ELSEWHERE)
+        np.testing.assert_array_equal(found, expected.numpy())
+
+
+def test_a_model_is_loaded_there():
+    with second_device():
+        model = load_model("embedded:digits", device=ELSEWHERE)
+        assert {weight.device for weight in model.module.parameters()} == {ELSEWHERE}
