@@ -76,7 +76,8 @@ class Plan:
         for arm in self.arms:
             taken = sorted(set(arm.methods) & set(CONTROLS)) if self.controls else []
             if not arm.methods or taken:
-                raise InputError(f"methods: {', '.join(taken) + ' is a control' if taken else 'none given'}")
+                cure = f"{', '.join(taken)} is a control; choose another label, or leave the controls out"
+                raise InputError(f"methods: {cure if taken else 'none given'}")
 
     def entrants(self, arm: Arm) -> list[Entrant]:
         """Who takes part on a model: its methods, then the controls."""

@@ -76,8 +76,8 @@ def open_study(path: Path, name: str, identity: dict[str, Any]) -> optuna.Study:
     found = study.user_attrs.get("identity", {})
     if differences := sorted(_differences(found, identity)):
         raise InputError(
-            f"journal: the study {name!r} in {path} was made with other settings; choose another name, or the same "
-            f"settings. Differences: {'; '.join(differences)}"
+            f"journal: the study {name!r} in {path} was made with other settings; ask for the same, or keep the "
+            f"new one elsewhere (--out). Differences: {'; '.join(differences)}"
         )
     return study
 
