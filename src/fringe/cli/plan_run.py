@@ -105,8 +105,11 @@ def _tell(finished: Finished, options: HowOptions) -> None:
     for reason in manifest.missing[:SHOWN]:
         complain(f"not read: {reason}")
     if not options.json:
-        made = sum(len(report.unit.images) - report.failed for report in reports if report.state == "done")
-        typer.echo(f"{manifest.name}: {len(manifest.images)} images; {made} maps made now")
+        done = [report for report in reports if report.state == "done"]
+        reread = sum(report.reread for report in done)
+        made = sum(len(report.unit.images) - report.failed for report in done) - reread
+        kept = f", {reread} kept ones scored" if reread else ""
+        typer.echo(f"{manifest.name}: {len(manifest.images)} images; {made} maps made now{kept}")
     if finished.account.failed or finished.failed_before or finished.set_aside:
         store = Store(options.out, create=False)
         lost = {report.unit.key for report in reports if report.state == "crashed"}

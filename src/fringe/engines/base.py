@@ -31,12 +31,13 @@ State = Literal["done", "there", "taken", "crashed"]
 
 @dataclass(frozen=True)
 class Report:
-    """What became of a unit: ``failed`` of its images have no score."""
+    """What became of a unit: ``failed`` of its images have no score, and ``reread`` maps were kept ones."""
 
     unit: Unit
     state: State
     failed: int = 0
     seconds: float = 0.0
+    reread: int = 0
 
 
 @dataclass
@@ -74,7 +75,9 @@ def perform(job: Job, worker: Worker, unit: Unit) -> Report:
         about = {**unit.record(job.resolved.manifest), "failed": sorted(failures)}
         store.commit(unit.key, done.rows, about)
     store.forget_crash(unit.key)
-    return Report(unit, "done", len({image for _, image in failures}), time.perf_counter() - began)
+    failed = len({image for _, image in failures})
+    reread = len({row.image for row in done.rows if row.status == "ok"} - done.maps.keys())
+    return Report(unit, "done", failed, time.perf_counter() - began, reread)
 
 
 def left_over(reports: Sequence[Report]) -> list[Unit]:
