@@ -256,6 +256,16 @@ def test_an_interrupted_run_keeps_what_it_finished(tmp_path, monkeypatch):
     assert {r["image"] for r in lines(tmp_path)} == {"digits-0000"}
 
 
+def test_a_spreadsheet_computes_no_name(tmp_path):
+    from PIL import Image
+
+    Image.new("L", (32, 32), 90).save(tmp_path / "=1+2.png")
+    arguments = (tmp_path / "=1+2.png", "--preprocessing", "channels=1,mean=0.3,std=0.35", "--methods", "-x=ig")
+    assert quick(tmp_path / "out", *map(str, arguments), "--no-controls", metrics="sparseness").exit_code == 0
+    (line,) = lines(tmp_path / "out")
+    assert (line["method"], line["image"]) == ("'-x", read(tmp_path / "out")["images"][0]["id"])
+
+
 def test_chunks_change_nothing(tmp_path, monkeypatch):
     arguments = ("embedded:digits:0:3", "--methods", "ig", *QUICK[-2:])
     assert quick(tmp_path / "whole", *arguments, metrics="insertion,infidelity").exit_code == 0

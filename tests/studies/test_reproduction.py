@@ -20,11 +20,11 @@ from fringe.studies.reproduction import (
     STUDIES,
     Against,
     beside,
+    cells_csv,
     markdown,
     parts,
     plans,
     runtime_base,
-    to_csv,
 )
 from fringe.studies.runtime import Timing
 
@@ -143,7 +143,7 @@ def test_a_network_or_method_that_the_paper_has_not_is_not_beside_it():
     scores = {("resnet34", "fringe", "insertion"): np.ones(2), ("resnet18", "blur_ig", "insertion"): np.ones(2)}
     assert beside({"comparison": results(scores)}) == []
     assert beside({"ablation": results({("resnet18", "ig", "insertion"): np.ones(2)})}) == []
-    assert to_csv([]) == "study,model,method,metric,value,half,ours,ours_half,n,overlap\n"
+    assert cells_csv([]) == "study,model,method,metric,value,half,ours,ours_half,n,overlap\n"
     assert markdown([]) == ""
 
 
@@ -205,9 +205,9 @@ def test_the_tables_count_what_agrees_and_lose_no_cell():
     text = markdown(found)
     assert "| resnet18 | mas_insertion | fringe | 0.597 ± 0.015 | 0.600 ± 0.000 | 3 | yes |" in text
     assert "| resnet18 | infidelity | ig | 0.104 ± 0.009 | — | 0 |  |" in text
-    lines = list(csv.DictReader(io.StringIO(to_csv(found))))
+    lines = list(csv.DictReader(io.StringIO(cells_csv(found))))
     assert [(row["method"], row["value"], row["ours"], row["n"], row["overlap"]) for row in lines] == [
-        ("fringe", "0.597", "0.6", "3", "True"),
-        ("ig", "0.443", "0.9", "3", "False"),
-        ("ig", "0.104", "nan", "0", ""),
+        ("fringe", "0.597", "0.6", "3", "yes"),
+        ("ig", "0.443", "0.9", "3", "no"),
+        ("ig", "0.104", "", "0", ""),
     ]

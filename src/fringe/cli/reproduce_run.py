@@ -23,7 +23,7 @@ from fringe.engines import Interrupted, interruptible
 from fringe.report import BesidePicture, beside_page
 from fringe.studies import draw_cap, draw_sweep, draw_trajectories
 from fringe.studies.published import MODELS
-from fringe.studies.reproduction import SPECS, STUDIES, beside, markdown, parts, plans, runtime_base, to_csv
+from fringe.studies.reproduction import SPECS, STUDIES, beside, cells_csv, markdown, parts, plans, runtime_base
 from fringe.studies.runtime import Timing, record, slowdowns
 
 PAGE = "reproduction"
@@ -134,7 +134,7 @@ def _page(whole: _Whole, how: HowOptions, timings: Sequence[Timing], drawn: Sequ
     contents = {
         ".html": beside_page(TITLE, notes, parts(rows), pictures),
         ".md": "\n".join([f"# {TITLE}", "", *(f"- {note}" for note in notes), "", markdown(rows)]),
-        ".csv": to_csv(rows),
+        ".csv": cells_csv(rows),
     }
     paths = [root / f"{PAGE}{suffix}" for suffix in contents]
     root.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,11 @@
 """Keeps the books of a comparison: every score, what it cost, and what became of every input."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
 
+from fringe._csv import to_csv
 from fringe.benchmark import CONTROLS, summarise, tidy
 from fringe.benchmark.intervals import LEVEL, RESAMPLES
 from fringe.cli.comparing import Compared
@@ -112,7 +111,7 @@ class Scorebook:
         )
         self._images.sort(key=lambda entry: self._place[entry["id"]])
         document = self._document(complete)
-        self._folder.write_text(SCORES, to_csv(self._scores))
+        self._folder.write_text(SCORES, scores_csv(self._scores))
         self._folder.write_text(SUMMARY, to_json(document))
         return document
 
@@ -137,15 +136,10 @@ class Scorebook:
         }
 
 
-def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """One line a method, metric and image; an empty score is none, flags have semicolons between them."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for row in rows:
-        shown = {**row, "control": str(row["control"]).lower(), "flags": ";".join(row["flags"])}
-        writer.writerow([shown[column] for column in COLUMNS])
-    return text.getvalue()
+def scores_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """CSV with one line a method, metric and image; no score is an empty one, flags have semicolons between them."""
+    found = [{**row, "control": str(row["control"]).lower(), "flags": ";".join(row["flags"])} for row in rows]
+    return to_csv(found, COLUMNS)
 
 
 def _about(label: str, metric: Metric) -> dict[str, Any]:

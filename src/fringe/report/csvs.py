@@ -1,29 +1,24 @@
 """Results as CSV: a row an image, method and metric; and a row a method and metric."""
 
-import csv
-import io
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from fringe._csv import to_csv
 from fringe.benchmark import Results
 from fringe.benchmark.rows import ScoreRow
 from fringe.report.numbers import spread
 from fringe.report.tables import Column, Table, TableCell, TableRow
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""A spreadsheet would compute a text that begins with one of these; it gets an apostrophe in front."""
-
 
 def scores_csv(results: Results) -> str:
     """Every score that the plan asks for, in its order. ``status`` is ``missing`` where an image was not computed; an
     empty ``score`` beside ``ok`` means that the metric is not defined there."""
-    return _csv(list(_score_rows(results)))
+    return to_csv(list(_score_rows(results)))
 
 
 def summary_csv(tables: Sequence[Table]) -> str:
     """Every cell of the tables, with its difference to the reference method."""
-    return _csv(
+    return to_csv(
         [
             {"model": table.model, **_summary(table, row, column, cell)}
             for table in tables
@@ -31,27 +26,6 @@ def summary_csv(tables: Sequence[Table]) -> str:
             for column, cell in zip(table.columns, row.cells, strict=True)
         ]
     )
-
-
-def safe(value: Any) -> str:
-    """A value as a cell: numbers exactly, none for NaN, and no text that a spreadsheet takes for a formula."""
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int | float):
-        return repr(value)
-    text = str(value)
-    return f"'{text}" if text.startswith(FORMULA) else text
-
-
-def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    if rows:
-        writer.writerow(rows[0].keys())
-    writer.writerows([safe(value) for value in row.values()] for row in rows)
-    return out.getvalue()
 
 
 def _score_rows(results: Results) -> Iterator[dict[str, Any]]:

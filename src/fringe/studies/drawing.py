@@ -1,6 +1,5 @@
 """The figures of the studies, as files, and the numbers behind them."""
 
-import csv
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fringe._csv import to_csv
 from fringe.benchmark import Plan, Results
 from fringe.benchmark.manifest import Resolved
 from fringe.plots.profiles import Column, draw_profiles
@@ -56,13 +56,14 @@ def draw_sweep(base: Plan, results: Results, factors: Mapping[str, Sequence[Any]
     figure, table = _place(out, "sensitivity.png"), _place(out, "sensitivity.csv")
     images = max((len(cell.rows) - cell.missing - cell.failed for cell in results.cells.values()), default=0)
     sensitivity(panels, title=f"One setting varied at a time, {images} images").savefig(figure)
-    with table.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("model", "factor", "value", "objective", "low", "high"))
-        for model, found in lines.items():
-            for line in found.values():
-                columns = zip(line.values, line.objective, line.low, line.high, strict=True)
-                writer.writerows([model, line.factor, *row] for row in columns)
+    columns = ("factor", "value", "objective", "low", "high")
+    rows = [
+        {"model": model, **dict(zip(columns, (line.factor, *row), strict=True))}
+        for model, found in lines.items()
+        for line in found.values()
+        for row in zip(line.values, line.objective, line.low, line.high, strict=True)
+    ]
+    table.write_text(to_csv(rows, ("model", *columns)), encoding="utf-8", newline="")
     return [figure, table]
 
 

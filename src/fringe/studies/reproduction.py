@@ -1,12 +1,10 @@
 """Our numbers beside the paper's, cell by cell."""
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
 
+from fringe._csv import to_csv
 from fringe.benchmark import Arm, Plan, Results
 from fringe.benchmark.intervals import estimate
 from fringe.metrics import Metric, resolve_metric
@@ -106,16 +104,12 @@ def markdown(rows: Sequence[Against]) -> str:
     return "\n".join(lines)
 
 
-def to_csv(rows: Sequence[Against]) -> str:
-    """One line a cell."""
-    text = io.StringIO()
+def cells_csv(rows: Sequence[Against]) -> str:
+    """CSV with one line a cell."""
     names = (*(field.name for field in fields(Published)), "ours", "ours_half", "n", "overlap")
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        ours: dict[str, Any] = {"ours": row.ours, "ours_half": row.half, "n": row.n, "overlap": row.overlap}
-        writer.writerow({**asdict(row.paper), **ours})
-    return text.getvalue()
+    ours = [{"ours": row.ours, "ours_half": row.half, "n": row.n, "overlap": row.overlap} for row in rows]
+    lines = [{**asdict(row.paper), **mine} for row, mine in zip(rows, ours, strict=True)]
+    return to_csv(lines, names)
 
 
 def _ours(cell: Published, results: Results) -> Against | None:
