@@ -248,14 +248,13 @@ def _of_group(group: _Group, kept: Mapping[str, KeptMap]) -> list[KeptMap] | Non
 
 
 def _judge_kept(contest: Contest, mine: Sequence[KeptMap]) -> _Judged:
-    device = contest.subject.query.inputs.device
     facts = [one.facts for one in mine]
     faults = tuple("" if about["status"] == "ok" else str(about["status"]) for about in facts)
     reported = [dict(about.get("diagnostics", ())) for about in facts]
     names = reported[0].keys()  # of one method, so the same for all
     diagnostics = {name: torch.tensor([about[name] for about in reported], dtype=torch.float64) for name in names}
-    values = torch.stack([one.values for one in mine]).to(device)
-    scores = contest.judge(contest.entrants[0], values, {n: c.to(device) for n, c in diagnostics.items()}, faults)
+    values = torch.stack([one.values for one in mine]).to(contest.subject.query.inputs.device)
+    scores = contest.judge(contest.entrants[0], values, diagnostics, faults)
     return _Judged(scores, faults, facts)
 
 
