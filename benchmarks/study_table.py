@@ -8,10 +8,10 @@ import numpy as np
 from scipy.stats import bootstrap
 
 from fringe.metrics import resolve_metric
+from fringe.metrics.base import ARROW
 from study import METRICS, SENSITIVITY, read
 
 RESAMPLES = 2000
-ARROW = {"higher": "↑", "lower": "↓", "none": ""}
 
 
 def interval(values: np.ndarray, statistic: Any = np.mean) -> tuple[float, float, float]:
