@@ -77,7 +77,7 @@ def test_the_centre_is_a_ring_on_its_own_curve():
 
 def test_a_centre_that_is_no_number_is_a_level():
     figure = drawn(sensitivity([SweepPanel("delta_euc", (curve(centre=None, centre_objective=0.47),))]))
-    levels = [line for line in figure.axes[0].lines if line.get_linestyle() == ":"]
+    levels = [line for line in figure.axes[0].lines if line.get_gid() == "centre off the axis"]
     assert [set(line.get_ydata()) for line in levels] == [{0.47}]
     assert texts(figure) == ["net", "centre, off this axis"]
     assert "centre, off this axis" not in texts(sensitivity([SweepPanel("tau", (curve(),))]))

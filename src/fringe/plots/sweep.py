@@ -168,7 +168,7 @@ def _marks(curves: Sequence[SweepCurve]) -> list[Line2D]:
 def _across(entries: Sequence[Line2D], width: float) -> int:
     """How many entries of a legend stand beside each other in a figure of that many inches."""
     longest = max(len(str(entry.get_label())) for entry in entries)
-    return max(1, min(len(entries), int((width - _LEFT - _RIGHT) / (0.064 * longest + 0.5))))
+    return max(1, min(len(entries), int((width - _LEFT - _RIGHT) / (0.064 * longest + 0.6))))
 
 
 def _place_legend(figure: Figure, entries: list[Line2D], top: float) -> float:
@@ -182,7 +182,7 @@ def _place_legend(figure: Figure, entries: list[Line2D], top: float) -> float:
         frameon=False,
         prop={"family": FONT, "size": TICK},
         labelcolor=INK,
-        handlelength=1.8,
+        handlelength=2.6,
         columnspacing=1.5,
         labelspacing=0.45,
         borderpad=0,
@@ -208,8 +208,8 @@ def _ring(colour: str) -> dict[str, Any]:
 
 
 def _level(colour: str) -> dict[str, Any]:
-    """The objective of a centre that has no place on the axis."""
-    return {"color": colour, "linestyle": ":", "linewidth": 1.2}
+    """The objective of a centre that has no place on the axis: a hairline, for dashes tell networks apart."""
+    return {"color": colour, "linewidth": 0.7, "gid": "centre off the axis"}
 
 
 def _failed(colour: str) -> dict[str, Any]:

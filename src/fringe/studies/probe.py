@@ -5,8 +5,6 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-import torch
-
 from fringe._errors import FringeError
 from fringe.attribution import Request
 from fringe.benchmark.controls import CONTROLS
@@ -14,6 +12,7 @@ from fringe.benchmark.entrants import Entrant, make_maps
 from fringe.benchmark.manifest import Resolved
 from fringe.benchmark.work import Worker
 from fringe.metrics import Subject, evaluate
+from fringe.studies.runtime import wait_for
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ def probe(
         plain = {label: metric for label, metric in plan.metrics.items() if not metric.needs_explain}
         began = time.perf_counter()
         evaluate(subject, values, plain)
-        _wait(subject)
+        wait_for(subject.query.inputs.device)
         scored = time.perf_counter() - began
         again = sum(
             getattr(metric, "samples", 10) * plan.limit(label) / plan.n
@@ -87,11 +86,6 @@ def _one(entrant: Entrant, subject: Subject, seconds: float) -> Cost:
 
     with contextlib.suppress(_Enough):
         make_maps(entrant, classifier, subject.query, Request(subject.noise, progress=watch))
-    _wait(subject)
+    wait_for(subject.query.inputs.device)
     took, spent = time.perf_counter() - began, classifier.passes.since(before)
     return Cost(took / share, 0.0, spent.forward / share, spent.jvp / share, spent.vjp / share, share)
-
-
-def _wait(subject: Subject) -> None:
-    if subject.query.inputs.device.type == "cuda":
-        torch.cuda.synchronize(subject.query.inputs.device)

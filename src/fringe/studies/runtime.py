@@ -160,14 +160,15 @@ def _time(entrant: Entrant, subject: Subject) -> _Spent:
     classifier, device = subject.classifier, subject.query.inputs.device
     with classifier.session(device):
         before = replace(classifier.passes)
-        _wait(device)
+        wait_for(device)
         began = time.perf_counter()
         make_maps(entrant, classifier, subject.query, Request(subject.noise))
-        _wait(device)
+        wait_for(device)
         return _Spent(time.perf_counter() - began, classifier.passes.since(before))
 
 
-def _wait(device: torch.device) -> None:
+def wait_for(device: torch.device) -> None:
+    """Return when all that was begun on the device is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
