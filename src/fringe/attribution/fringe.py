@@ -27,12 +27,11 @@ from fringe.attribution.presets import paper_settings
 from fringe.classifier import Classifier
 from fringe.linalg import Boundary, CGStatus
 from fringe.paths import FisherRaoTracking, NaturalStep, Outcome, Query, Smoothing, TrustRegion
-from fringe.paths.direction import JacobianForm, PreconditionerName, Structure
+from fringe.paths.direction import JacobianForm, PreconditionerName, Solve, Structure
 from fringe.paths.tracking import Until, Waypoint
 
-Solve = Literal["natural", "gradient"]
 Variant = Literal[
-    "fringe", "fisher_rao_unregularized", "euclidean", "gamma_step_only", "gamma_prior_only", "non_geometric"
+    "fringe", "fisher_rao_unregularized", "euclidean", "gamma_step_only", "gamma_prior_only", "non_geometric", "diffusion"
 ]
 
 AUTO_CAP = 0.01
@@ -72,7 +71,13 @@ class FRInGe(Attributor):
     cg_iterations: int = tunable(20, low=3, high=40, help="most CG iterations a step (K)")
     cg_rtol: float = tunable(1e-3, help="relative residual at which CG stops")
     solve: Solve = tunable(
-        "natural", choices=get_args(Solve), help="direction: natural gradient, or the plain gradient"
+        "natural",
+        choices=get_args(Solve),
+        help="metric of the direction: geodesic (closed form), natural (CG), diffusion or gradient (none)",
+    )
+    fisher_rank: int = tunable(1, help="rank of the metric that solve='geodesic' uses")
+    feedback: float | None = tunable(
+        None, help="solve='geodesic': learn the step's Fisher norm with this exponent, at no JVP; none: one JVP a step"
     )
     kl_bound: bool = tunable(True, help="whether tau bounds the steps (it always sets their number)")
     preconditioner: PreconditionerName = tunable(
@@ -111,7 +116,7 @@ class FRInGe(Attributor):
             require_positive(name, getattr(self, name))
         for name in ("gamma_step", "gamma_prior"):
             require_not_negative(name, getattr(self, name))
-        for name in ("cg_iterations", "max_steps"):
+        for name in ("cg_iterations", "max_steps", "fisher_rank"):
             require_whole(name, getattr(self, name))
         size, cap = self.blur_size, self.delta_euc
         require(is_whole(size) and size % 2 == 1, "blur_size", size, "a positive odd integer")
@@ -149,6 +154,7 @@ class FRInGe(Attributor):
             "gamma_step_only": {"gamma_prior": 0.0},
             "gamma_prior_only": {"gamma_step": 0.0},
             "non_geometric": {"solve": "gradient", "gamma_step": 0.0},
+            "diffusion": {"solve": "diffusion", "gamma_prior": 1e3},
         }
         if variant not in changes:
             raise InputError(f"variant: got {variant!r}, expected one of {', '.join(changes)}")
@@ -168,6 +174,7 @@ class FRInGe(Attributor):
                 preconditioner=self.preconditioner,
                 warm_start=self.warm_start,
                 reorthogonalise=self.reorthogonalise,
+                fisher_rank=self.fisher_rank,
                 jacobian=self.jacobian,
                 smoothing=Smoothing(self.structure, self.boundary, self.blur_sigma, self.blur_size),
             ),
@@ -179,6 +186,7 @@ class FRInGe(Attributor):
             arrival_kl=self.arrival_kl,
             max_steps=self.max_steps,
             reference=self.reference,
+            feedback=self.feedback,
         )
 
     def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:

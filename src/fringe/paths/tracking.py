@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fringe._errors import InputError
 from fringe.classifier import Classifier
-from fringe.geometry import ExplicitJacobian, Jacobian, geometry_dtype, kl, log_probabilities, spherical_loss_gradient
+from fringe.geometry import ExplicitJacobian, Jacobian, geometry_dtype, kl, log_probabilities, sqrt_chart
 from fringe.linalg import inner_product
 from fringe.paths.base import Outcome, Path, Point, Query, Segment, Walk
 from fringe.paths.direction import Direction, NaturalStep, StepSolver
@@ -46,6 +46,7 @@ class FisherRaoTracking(Path):
     arrival_kl: float = 0.05
     max_steps: int = 1000
     reference: tuple[float, ...] | tuple[tuple[float, ...], ...] | None = None
+    feedback: float | None = None
 
     def walk(self, classifier: Classifier, query: Query) -> "FisherRaoWalk":
         return FisherRaoWalk(self, classifier, query)
@@ -82,6 +83,8 @@ class _Lane:
     direction: Tensor | None = None
     previous: Point | None = None
     log_p: Tensor | None = None
+    ratio: Tensor | None = None
+    expected: Tensor | None = None
     stats: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
     def parked(self) -> "_Lane":
@@ -105,7 +108,7 @@ class FisherRaoWalk(Walk):
         self.planned = path.schedule(self.gauge.distance())
         self.taken = [0] * len(self.planned)
         self.outcomes = [Outcome.AT_REFERENCE if t == 0 else Outcome.COMPLETE for t in self.planned]
-        self.solver: StepSolver = path.step.on(query.inputs[0], fisher_norm=path.trust.tau is not None)
+        self.solver: StepSolver = path.step.on(query.inputs[0])
 
     def segments(self) -> Iterator[Segment]:
         waiting = [_Lane(i, x) for i, x in enumerate(self.query.inputs) if self.planned[i] > 0]
@@ -115,6 +118,8 @@ class FisherRaoWalk(Walk):
             size = self.classifier.batch_size.on(device)
             last = len(closing) >= size or not waiting
             lanes = (closing if last else waiting)[:size]
+            if self.path.feedback is not None and not last:  # the first step has a JVP, the others none
+                lanes = [lane for lane in lanes if (lane.taken > 0) == (lanes[0].taken > 0)]
             try:
                 segment, onward = self._visit(lanes, last)
             except torch.OutOfMemoryError as error:
@@ -139,7 +144,8 @@ class FisherRaoWalk(Walk):
         """
         x = torch.stack([lane.x for lane in lanes])
         explicit = not last and self.path.step.explicit(self.query.logits.shape[1])
-        point = self.classifier.linearise(x, tangents=not (last or explicit))
+        learnt = self.path.feedback is not None and lanes[0].taken > 0
+        point = self.classifier.linearise(x, tangents=not (last or explicit or learnt))
         jacobian = ExplicitJacobian.of(point, x, point.value.shape[1]) if explicit else point
         target = self.query.target[self._rows(lanes)]
         gradient = jacobian.vjp(self.classifier.score_cotangent(point.value, target))
@@ -168,15 +174,30 @@ class FisherRaoWalk(Walk):
         x = here.x
         mask = torch.tensor(going, device=x.device)
         waypoint = self.gauge.waypoint(self._rows(lanes), self._fraction(lanes, int(self.path.waypoint == "next")))
-        cotangent = spherical_loss_gradient(log_p, waypoint)
-        cotangent = torch.where(mask[:, None], cotangent, 0.0)
+        log_p_here = torch.where(mask[:, None], log_p, log_uniform(log_p))
+        waypoint = torch.where(mask[:, None], waypoint, sqrt_chart(log_p_here))
         x_going = torch.where(mask.view(-1, *[1] * (x.dim() - 1)), x, 0.0)
         zero = torch.zeros_like(lanes[0].x)
         previous = None
         if any(lane.direction is not None for lane in lanes):
             previous = torch.stack([zero if lane.direction is None else lane.direction for lane in lanes])
-        found = self.solver.direction(jacobian, log_p.exp(), cotangent, x_going, previous)
+        ratio = self._ratio(lanes, log_p)
+        found = self.solver.direction(
+            jacobian,
+            log_p_here,
+            waypoint,
+            x_going,
+            previous,
+            fisher_norm=self.path.trust.tau is not None and ratio is None,
+        )
+        part = found.geodesic_norm_squared
+        if self.path.feedback is not None and part is not None:
+            if ratio is None:
+                ratio = found.fisher_norm_squared / torch.where(part > 0, part, 1.0)
+            else:
+                found = replace(found, fisher_norm_squared=ratio * part)
         moved, stats = self._move(x, found)
+        expected = found.fisher_norm_squared * stats["step_size"].square()
         return [
             _Lane(
                 lane.index,
@@ -185,11 +206,23 @@ class FisherRaoWalk(Walk):
                 found.v[i],
                 Point(x[i], here.score[i], here.gradient[i]),
                 log_p[i],
+                None if ratio is None else ratio[i],
+                expected[i],
                 {name: value[i] for name, value in stats.items()},
             )
             for i, lane in enumerate(lanes)
             if going[i]
         ]
+
+    def _ratio(self, lanes: list[_Lane], log_p: Tensor) -> Tensor | None:
+        """``v^T G v / (m^T v)^2`` as the steps made so far tell it; None before the first or where it is not learnt."""
+        if self.path.feedback is None or lanes[0].taken == 0:
+            return None
+        ratio = torch.stack([lane.ratio for lane in lanes if lane.ratio is not None])
+        expected = torch.stack([lane.expected for lane in lanes if lane.expected is not None])
+        before = torch.stack([lane.log_p for lane in lanes if lane.log_p is not None])
+        quotient = fisher_rao_step(before, log_p).square() / torch.where(expected > 0, expected, 1.0)
+        return torch.where(expected > 0, ratio * quotient.clamp(0.25, 4.0) ** self.path.feedback, ratio)
 
     def _move(self, x: Tensor, found: Direction) -> tuple[Tensor, dict[str, Tensor]]:
         norm = inner_product(found.v, found.v).sqrt()
