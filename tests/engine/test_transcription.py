@@ -64,8 +64,8 @@ def test_every_step_in_float32(name, tolerance, monkeypatch):
     method, steps = paper(name), []
     original = StepSolver.direction
 
-    def spy(self, jacobian, p, cotangent, points, previous):
-        found = original(self, jacobian, p, cotangent, points, previous)
+    def spy(self, jacobian, log_p, waypoint, points, previous, **options):
+        found = original(self, jacobian, log_p, waypoint, points, previous, **options)
         steps.append((points.clone(), previous, found.v))
         return found
 

@@ -31,7 +31,13 @@ from fringe.paths.direction import JacobianForm, PreconditionerName, Solve, Stru
 from fringe.paths.tracking import Until, Waypoint
 
 Variant = Literal[
-    "fringe", "fisher_rao_unregularized", "euclidean", "gamma_step_only", "gamma_prior_only", "non_geometric", "diffusion"
+    "fringe",
+    "fisher_rao_unregularized",
+    "euclidean",
+    "gamma_step_only",
+    "gamma_prior_only",
+    "non_geometric",
+    "diffusion",
 ]
 
 AUTO_CAP = 0.01
