@@ -166,14 +166,14 @@ class FisherRaoWalk(Walk):
         return _Slots(rows, [0] * len(rows), self.query.inputs[rows], {})
 
     def _sort(self, moved: _Slots, walking: _Slots) -> tuple[_Slots, _Slots]:
-        """The slots that walk on, those that have just moved first, and those that have taken their last step."""
+        """The slots that walk on, in turns, and those that have taken their last step."""
         limits = [self.planned[row] if self.path.until == "budget" else self.path.max_steps for row in moved.rows]
         ended = [i for i, limit in enumerate(limits) if moved.taken[i] >= limit]
         if ended:
             arriving = moved.select(ended)
             moved = moved.select([i for i, limit in enumerate(limits) if moved.taken[i] < limit])
-            return moved.joined(walking), arriving
-        return moved.joined(walking), moved.select([])
+            return walking.joined(moved), arriving
+        return walking.joined(moved), moved.select([])
 
     def _visit(self, slots: _Slots, last: bool) -> tuple[Segment | None, _Slots]:
         """Evaluate the points where ``slots`` stand, finish the segments that led there, and step on unless ``last``.
