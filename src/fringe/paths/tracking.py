@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from fringe._errors import InputError
-from fringe.classifier import Classifier
 from fringe.geometry import ExplicitJacobian, Jacobian, geometry_dtype, kl, log_probabilities, spherical_loss_gradient
 from fringe.linalg import inner_product
-from fringe.paths.base import Outcome, Path, Point, Query, Segment, Walk
+from fringe.paths.base import Outcome, Path, Point, Problem, Segment, Walk
 from fringe.paths.direction import Direction, NaturalStep, StepSolver
 from fringe.paths.gauge import GeodesicGauge, fisher_rao_step, log_uniform
 from fringe.paths.trust_region import TrustRegion
@@ -47,20 +46,20 @@ class FisherRaoTracking(Path):
     max_steps: int = 1000
     reference: tuple[float, ...] | tuple[tuple[float, ...], ...] | None = None
 
-    def walk(self, classifier: Classifier, query: Query) -> "FisherRaoWalk":
-        return FisherRaoWalk(self, classifier, query)
+    def walk(self, problem: Problem) -> "FisherRaoWalk":
+        return FisherRaoWalk(self, problem)
 
-    def log_reference(self, query: Query) -> Tensor:
+    def log_reference(self, problem: Problem) -> Tensor:
         """Log-probabilities (B, C) of the reference of each image."""
-        logits, shape, classes = query.logits, tuple(query.logits.shape), query.logits.shape[1]
+        logits, shape, classes = problem.logits, tuple(problem.logits.shape), problem.logits.shape[1]
         if self.reference is None:
             return log_uniform(logits)
         q = torch.tensor(self.reference, dtype=geometry_dtype(logits.device), device=logits.device)
-        whole = (query.total or shape[0], classes)
+        whole = (problem.total or shape[0], classes)
         if tuple(q.shape) not in ((classes,), whole):
             raise InputError(f"reference: got shape {tuple(q.shape)}, expected ({classes},) or {whole}")
-        if q.dim() == 2 and query.rows is not None:
-            q = q[query.rows]
+        if q.dim() == 2 and problem.rows is not None:
+            q = q[list(problem.rows)]
         return q.log().expand(shape)
 
     def schedule(self, distance: Tensor) -> list[int]:
@@ -99,26 +98,26 @@ class FisherRaoWalk(Walk):
     step is repeated with half the lanes and nothing is lost.
     """
 
-    def __init__(self, path: FisherRaoTracking, classifier: Classifier, query: Query):
-        self.path, self.classifier, self.query = path, classifier, query
-        self.gauge = GeodesicGauge(log_probabilities(query.logits), path.log_reference(query))
+    def __init__(self, path: FisherRaoTracking, problem: Problem):
+        self.path, self.problem = path, problem
+        self.gauge = GeodesicGauge(log_probabilities(problem.logits), path.log_reference(problem))
         self.planned = path.schedule(self.gauge.distance())
         self.taken = [0] * len(self.planned)
         self.outcomes = [Outcome.AT_REFERENCE if t == 0 else Outcome.COMPLETE for t in self.planned]
-        self.solver: StepSolver = path.step.on(query.inputs[0], fisher_norm=path.trust.tau is not None)
+        self.solver: StepSolver = path.step.on(problem.inputs[0], fisher_norm=path.trust.tau is not None)
 
     def segments(self) -> Iterator[Segment]:
-        waiting = [_Lane(i, x) for i, x in enumerate(self.query.inputs) if self.planned[i] > 0]
+        waiting = [_Lane(i, x) for i, x in enumerate(self.problem.inputs) if self.planned[i] > 0]
         closing: list[_Lane] = []
-        device = self.query.inputs.device
+        device = self.problem.inputs.device
         while waiting or closing:
-            size = self.classifier.batch_size.on(device)
+            size = self.problem.model.batch_size.on(device)
             last = len(closing) >= size or not waiting
             lanes = (closing if last else waiting)[:size]
             try:
                 segment, onward = self._visit(lanes, last)
             except torch.OutOfMemoryError as error:
-                self.classifier.batch_size.halve(device, error)
+                self.problem.model.batch_size.halve(device, error)
                 continue
             if last:
                 closing = closing[len(lanes) :]
@@ -138,13 +137,13 @@ class FisherRaoWalk(Walk):
         Lanes whose logits or gradient are not finite end at the point before.
         """
         x = torch.stack([lane.x for lane in lanes])
-        explicit = not last and self.path.step.explicit(self.query.logits.shape[1])
-        point = self.classifier.linearise(x, tangents=not (last or explicit))
+        explicit = not last and self.path.step.explicit(self.problem.logits.shape[1])
+        rows = self._rows(lanes)
+        point = self.problem.linearise(x, rows, tangents=not (last or explicit))
         jacobian = ExplicitJacobian.of(point, x, point.value.shape[1]) if explicit else point
-        target = self.query.target[self._rows(lanes)]
-        gradient = jacobian.vjp(self.classifier.score_cotangent(point.value, target))
+        gradient = jacobian.vjp(self.problem.score_cotangent(point.value, rows))
         sound = (torch.isfinite(point.value).all(-1) & torch.isfinite(gradient).flatten(1).all(1)).tolist()
-        here = Point(x, self.classifier.score(point.value, target), gradient)
+        here = Point(x, self.problem.score(point.value, rows), gradient)
         log_p = log_probabilities(point.value)
         for lane, fine in zip(lanes, sound, strict=True):
             if not fine:
@@ -228,4 +227,4 @@ class FisherRaoWalk(Walk):
         return torch.tensor(alpha, dtype=self.gauge.s0.dtype, device=self.gauge.s0.device)
 
     def _rows(self, lanes: list[_Lane]) -> Tensor:
-        return torch.tensor([lane.index for lane in lanes], device=self.query.inputs.device)
+        return torch.tensor([lane.index for lane in lanes], device=self.problem.inputs.device)
