@@ -288,8 +288,10 @@ class Linearisation:
         if self._transpose is None:
             self.vjp(torch.zeros_like(self.value))
         if self._transpose is None:
-            self.fall_back("re-entrant checkpointing gives only gradients; use_reentrant=False gives all derivatives")
-            return self._forward_mode(tangent)
+            raise NotDifferentiableError(
+                "model: re-entrant checkpointing gives gradients and no Jacobian-vector products; checkpoint with "
+                "use_reentrant=False, or choose a method of gradients alone, such as FRInGe(jacobian='explicit')"
+            )
         product, u = self._transpose
         try:
             with self._classifier.session(self._x.device):
