@@ -90,7 +90,7 @@ def test_finished_images_give_their_lane_to_waiting_ones():
 
     found = fringe.attribute(Spy(), mixed(), method=METHOD, batch_size=3)
     steps = found.diagnostics["steps"].tolist()
-    walking = sizes[4:]  # three chunks for the predictions and one image at the door
+    walking = sizes[10:]  # three chunks for the predictions, and the check of the model
     assert sum(walking) == sum(steps) + 7
     unfilled = sum(max(steps[i : i + 3]) for i in (0, 3, 6)) + 3  # what fixed batches of three would take
     assert len(walking) < unfilled

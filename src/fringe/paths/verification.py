@@ -113,6 +113,10 @@ def _evaluate(problem: Problem, rows: Tensor) -> Tensor:
     except (RuntimeError, ModelOutputError, IndexError) as error:
         if isinstance(error, torch.OutOfMemoryError) or len(problem.inputs) == 1:
             raise
+        try:
+            problem.forward(problem.inputs, problem.every_row)
+        except Exception:
+            raise error from None  # it does not take all of them, either
         raise ModelOutputError(
             f"model: it takes {len(problem.inputs)} images, but not images {rows.tolist()} without the rest "
             f"({str(error).splitlines()[0]}). {_REMEDY}"
