@@ -36,7 +36,7 @@ def judge_completeness(found: Integrated, image: int, cure: str) -> Judgement:
     """The verdict on a path integral by its completeness; ``cure`` says what makes it more exact."""
     if found.outcomes[image] is Outcome.DIVERGED or not bool(torch.isfinite(found.values[image]).all()):
         return "diverged", f"the logits or their gradient were not finite after step {found.steps[image]}"
-    residual = float(found.residual[image])
+    residual = float(found.rule_residual[image])
     if not residual <= COARSE_ABOVE:
         return "coarse", f"the map's sum misses the change of the score by {residual:.1%}: {cure}"
     return "ok", f"complete within {residual:.1%}"

@@ -63,6 +63,7 @@ class FRInGe(Attributor):
     """
 
     name: ClassVar[str] = "fringe"
+    many_targets: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         # the cap of the table is in input units of 224 x 224 x 3; "auto" is near it there and scales with the input
         "paper": {**paper_settings("resnet50", "fringe"), "delta_euc": "auto"},
@@ -116,7 +117,9 @@ class FRInGe(Attributor):
     blur_sigma: float = tunable(1.0, unit="pixels", help="standard deviation of the blur preconditioner")
     blur_size: int = tunable(7, unit="pixels", help="taps of the blur preconditioner (odd)")
     quadrature: Rule = tunable(
-        "trapezoid", choices=get_args(Rule), help="the paper's rule, or bisection to a tolerance"
+        "trapezoid",
+        choices=get_args(Rule),
+        help="the paper's rule, bisection to a tolerance, or the rule with its known errors given back",
     )
     quadrature_rtol: float = tunable(1e-2, help="completeness residual that the adaptive rule aims at")
     steps: int | None = tunable(None, help="fixed number of steps T instead of the distance's")
@@ -229,6 +232,8 @@ class FRInGe(Attributor):
         path = self.path(problem.inputs[0].numel())
         found = integrate(path, Quadrature(self.quadrature, self.quadrature_rtol), problem)
         diagnostics = _diagnose(found, problem, path.log_reference(problem))
+        if found.uncorrected_gap is not None:
+            diagnostics["uncorrected_residual"] = found.rule_residual
         judgements = [_judge(found, diagnostics, i) for i in range(len(found.steps))]
         return assemble(self, found, problem, diagnostics, judgements)
 
@@ -264,7 +269,7 @@ def _judge(found: Integrated, diagnostics: dict[str, Tensor], image: int) -> Jud
             f"the prediction moved {share:.1%} of the way to the reference: raise delta_euc or eta_max, lower damping, "
             "or, for a saturated prediction, explain with fewer, longer steps (larger tau)"
         )
-    residual = float(found.residual[image])
+    residual = float(found.rule_residual[image])
     if not residual <= COARSE_ABOVE:
         return "coarse", (
             f"the map's sum misses the change of the score by {residual:.1%}: use quadrature='adaptive', "
