@@ -46,8 +46,8 @@ def attribute(
             explained.
         method: A registered name, or a configured method such as ``FRInGe(tau=1e-3)``.
         target: ``"predicted"``, an integer, or one integer per image. ``"top5"`` (any number) or integers (B, K)
-            explain K classes: the maps are then (B, K, *S). FRInGe's path does not depend on the class and is walked once, at
-            K - 1 further vector-Jacobian products a step; other methods take K times as long.
+            explain K classes: the maps are then (B, K, *S). FRInGe's path does not depend on the class and is walked
+            once, at K - 1 further vector-Jacobian products a step; other methods take K times as long.
         contrast: A class, or one per image: explain why the target and not this class, by the difference of their
             scores.
         score: The explained scalar, that of :class:`Classifier` (default the logit). A Classifier has its own.

@@ -30,8 +30,8 @@ class Quadrature:
     errors of the pieces add like random signs. At most ``max_depth`` bisections deep. ``"corrected"`` (ours) is the
     trapezoid rule with the error e of each segment taken from its entries in proportion to their size,
     ``a - e |a| / sum |a|``: the map then sums to the change of the score. Every entry changes by the same share,
-    ``|e| / sum |a|``, and none changes its sign while that is under one. It costs no pass. ``"left"`` takes the gradient
-    at the baseline's end of a segment, ``"right"`` at the input's.
+    ``|e| / sum |a|``, and none changes its sign while that is under one. It costs no pass. ``"left"`` takes the
+    gradient at the baseline's end of a segment, ``"right"`` at the input's.
     """
 
     rule: Rule | EndRule = "trapezoid"
