@@ -162,7 +162,7 @@ def report(meta: Record, records: dict[str, Record], old: Record | None = None) 
             seen, host = records.get(key("kernels", what), {}), records.get(key("waits", what), {})
             share = [r["shares"].get(name, 0.0) for name in ("forward", "jvp", "vjp")]
             busy = seen["busy_seconds"] / r["step_seconds"] if seen.get("busy_seconds") else None
-            rows.append([what, r["step_seconds"], r["inside"], *share, busy, seen.get("launches"), host.get("waits")])
+            rows.append([what, r["step_seconds"], r["inside"], *share, busy, seen.get("kernels"), host.get("waits")])
             notes += [f"- {what} waits at {line}: {show(n)} times a step" for line, n in host.get("lines", {}).items()]
             notes += [f"- {what}: {n:.0%} of the GPU's time in `{name}`" for name, n in seen.get("dearest", {}).items()]
     head = [
@@ -173,7 +173,7 @@ def report(meta: Record, records: dict[str, Record], old: Record | None = None) 
         "JVP",
         "VJP",
         "GPU busy",
-        "kernel launches",
+        "kernels",
         "host waits",
     ]
     lines += [*table(head, rows), *notes, "", f"Precision and layout (`{FEEDBACK}`, large batch)", ""]

@@ -64,20 +64,18 @@ class Budget:
 
 
 class SmallResNet(nn.Module):
-    """A residual network of five convolutions, for machines without torchvision and for ``--quick``."""
+    """A residual network of three convolutions, for machines without torchvision and for ``--quick``."""
 
     def __init__(self, classes: int):
         super().__init__()
         conv = partial(nn.Conv2d, kernel_size=3, padding=1)
         self.stem = conv(3, 16, stride=4)
-        block = lambda: nn.Sequential(conv(16, 16), nn.BatchNorm2d(16), nn.ReLU(), conv(16, 16), nn.BatchNorm2d(16))  # noqa: E731
-        self.blocks, self.head = nn.ModuleList(block() for _ in range(2)), nn.Linear(16, classes)
+        self.block = nn.Sequential(conv(16, 16), nn.BatchNorm2d(16), nn.ReLU(), conv(16, 16), nn.BatchNorm2d(16))
+        self.head = nn.Linear(16, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
-        for block in self.blocks:
-            x = torch.relu(x + block(x))
-        return self.head(x.mean((2, 3)))
+        return self.head(torch.relu(x + self.block(x)).mean((2, 3)))
 
 
 def smooth_images(count: int, size: int) -> Tensor:

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import importlib
+import operator
 import statistics
 import time
 import warnings
@@ -103,10 +104,10 @@ def step(bench: Bench, network: str, name: str) -> Record:
     classifier, method = fringe.Classifier(bench.network(network), batch_size=bench.large), METHODS[name][1](network)
     watch, marks = Stopwatch(bench.device), list[tuple[Any, int]]()
     x, patch = bench.x[: bench.large], partial(mock.patch.object, Linearisation)
-    explain(bench, classifier, x, method, Ticks(bench, classifier, most=3))  # warm-up
+    explain(bench, classifier, x, method, Ticks(bench, classifier, most=2))  # warm-up
     classifier.model = watch.watch("forward", classifier.model)
     ticks = Ticks(
-        bench, classifier, most=4 if bench.quick else 9, at=lambda _: marks.append((watch.mark(), len(watch.spans)))
+        bench, classifier, most=3 if bench.quick else 9, at=lambda _: marks.append((watch.mark(), len(watch.spans)))
     )
     with (
         patch("vjp", watch.watch("vjp", Linearisation.vjp)),
@@ -122,7 +123,7 @@ def step(bench: Bench, network: str, name: str) -> Record:
 
 
 def kernels(bench: Bench, network: str, name: str) -> Record:
-    """What the profiler sees in two steps: seconds the GPU is busy, launches, waits, and the dearest kernels."""
+    """What the profiler sees in a step: seconds the GPU is busy, kernels, waits, and the dearest kernels."""
     classifier, method = fringe.Classifier(bench.network(network), batch_size=bench.large), METHODS[name][1](network)
     kinds, cuda = torch.profiler.ProfilerActivity, bench.device.type == "cuda"
     profiler = torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA] if cuda else [kinds.CPU])
@@ -131,22 +132,22 @@ def kernels(bench: Bench, network: str, name: str) -> Record:
         bench.wait()
         if number == 2:
             profiler.start()
-        if number == 4:
+        if number == 3:
             profiler.stop()
 
-    ticks = Ticks(bench, classifier, most=4, at=at)
+    ticks = Ticks(bench, classifier, most=3, at=at)
     explain(bench, classifier, bench.x[: bench.large], method, ticks)
-    if len(ticks.rows) < 4:
+    if len(ticks.rows) < 3:
         raise OutOfTime
     events = profiler.key_averages()
+    time_in = operator.attrgetter("self_device_time_total")
     device = [e for e in events if e.device_type.name == "CUDA" and not e.is_user_annotation]
     busy = sum(e.self_device_time_total for e in device)
-    dearest = sorted(device, key=lambda e: -e.self_device_time_total)[:6]
-    count = lambda word: sum(e.count for e in events if word in e.key) / 2 if cuda else None  # noqa: E731
     return {
-        "busy_seconds": busy / 2e6 if cuda and busy else None,
-        **{"launches": count("LaunchKernel"), "waits": count("Synchronize")},
-        "dearest": {e.key[:100]: e.self_device_time_total / busy for e in dearest} if busy else {},
+        "busy_seconds": busy / 1e6 if busy else None,
+        "kernels": sum(e.count for e in device) if cuda else None,
+        "waits": sum(e.count for e in events if "StreamSynchronize" in e.key) if cuda else None,
+        "dearest": {e.key[:100]: e.self_device_time_total / busy for e in sorted(device, key=time_in)[:-6:-1]},
     }
 
 

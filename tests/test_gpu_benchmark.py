@@ -45,7 +45,7 @@ def small(seconds: float, clock: Clock, pass_seconds: float = 0.0) -> Bench:
 def quick(tmp_path_factory):
     """The page and the JSON file of ``--quick``, on a clock by which most runs are cut."""
     out = tmp_path_factory.mktemp("gpu") / "run.json"
-    bench = gpu.main(["--device", "cpu", "--quick", "--budget", "600", "--out", str(out)], Clock(a_look=0.2))
+    bench = gpu.main(["--device", "cpu", "--quick", "--budget", "400", "--out", str(out)], Clock(a_look=0.2))
     return bench, out
 
 
@@ -136,6 +136,23 @@ def test_a_run_that_is_cut_is_carried_on_to_its_planned_length():
     assert not whole["cut"]
     assert 25.0 < whole["seconds"] <= 25.0 + 3  # and the passes that check the model and close the account
     assert whole["forward"] <= 50 + 3
+
+
+def test_a_repetition_that_runs_out_of_time_leaves_what_the_first_run_showed():
+    clock = Clock()
+    bench = small(1e9, clock, 1.0)
+    bench.budget.end = clock.now + 70.0  # one run and a third
+    record = gpu_rows.cost(bench, "small", IG, 2)
+    assert (record["seconds"], record["cut"], record["steps"]) == (25.0, False, 50)
+    assert "repeats" not in record
+    assert record["verdicts"].total() == 2
+
+
+def test_time_inside_a_call_inside_a_call_counts_once():
+    watch = gpu_rows.Stopwatch(torch.device("cpu"))
+    inner = watch.watch("inner", lambda: 1)
+    assert watch.watch("outer", lambda: inner() + inner())() == 2
+    assert [kind for kind, _, _ in watch.spans] == ["outer"]
 
 
 def test_the_need_of_a_larger_batch_follows_from_a_smaller_one():
