@@ -165,17 +165,8 @@ def report(meta: Record, records: dict[str, Record], old: Record | None = None) 
             rows.append([what, r["step_seconds"], r["inside"], *share, busy, seen.get("kernels"), host.get("waits")])
             notes += [f"- {what} waits at {line}: {show(n)} times a step" for line, n in host.get("lines", {}).items()]
             notes += [f"- {what}: {n:.0%} of the GPU's time in `{name}`" for name, n in seen.get("dearest", {}).items()]
-    head = [
-        "row",
-        "seconds",
-        "inside the network",
-        "forward",
-        "JVP",
-        "VJP",
-        "GPU busy",
-        "kernels",
-        "host waits",
-    ]
+    shares = ("inside the network", "forward", "JVP", "VJP", "GPU busy")
+    head = ["row", "seconds", *shares, "kernels", "host waits"]
     lines += [*table(head, rows), *notes, "", f"Precision and layout (`{FEEDBACK}`, large batch)", ""]
     rows = []
     for k, r in records.items():
@@ -186,9 +177,15 @@ def report(meta: Record, records: dict[str, Record], old: Record | None = None) 
     lines += table(head, rows)
     if old is not None:
         was = old["meta"]
-        lines += [f"Against {was['card']}, torch {was['torch']}, commit {was['commit']}: seconds an image", ""]
-        both = [(k, old["records"].get(k, {}).get("seconds"), r.get("seconds")) for k, r in records.items()]
-        rows = [[k, before, after, before / after] for k, before, after in both if before and after]
+        lines += [
+            f"Against {was['card']}, torch {was['torch']}, commit {was['commit']}: our seconds an image, or a step",
+            "",
+        ]
+        rows = []
+        for k, r in records.items():
+            name = next((name for name in ("ours", "seconds", "step_seconds") if name in r), "seconds")
+            before, after = old["records"].get(k, {}).get(name), r.get(name)
+            rows += [[k, before, after, before / after]] if before and after else []
         lines += table(["row", "before", "after", "before / after"], rows)
     missing = [f"- {k}: {r['status']}, {r['note']}" for k, r in records.items() if r["status"] != "ok"]
     return "\n".join([*lines, *(["Not measured, or in part", "", *missing, ""] if missing else [])])

@@ -166,7 +166,9 @@ class Bench:
     def save(self) -> None:
         if self.out is not None:
             self.out.parent.mkdir(parents=True, exist_ok=True)
-            self.out.write_text(json.dumps({"meta": self.meta, "records": self.records}, indent=1) + "\n")
+            part = self.out.with_suffix(".part")  # renamed when complete: a run that is killed leaves the rows before
+            part.write_text(json.dumps({"meta": self.meta, "records": self.records}, indent=1) + "\n")
+            part.replace(self.out)
 
 
 def machine(device: torch.device) -> Record:
