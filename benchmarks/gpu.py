@@ -41,7 +41,7 @@ from gpu_bench import (
     Record,
     key,
 )  # fmt: skip
-from gpu_rows import PRECISIONS, captum, cost, curves, expected, guided, kernels, precision, step, waits
+from gpu_rows import PRECISIONS, captum, cost, curves, expected, gradients, guided, kernels, precision, step, waits
 
 RESERVE = 25.0
 """Seconds of the budget for what comes before the first row and after the last: imports, writing."""
@@ -77,6 +77,8 @@ def plan(bench: Bench) -> list[Row]:
             rows.append(Row(key("precision", network, name), 1 + 2 * later, measure, few))
         rows.append(Row(key("captum", network), 1 + 2 * later, partial(captum, bench, network), few))
     rows += [Row(key(part.__name__, first), 2, partial(part, bench, first), few) for part in (guided, curves)]
+    for batch in sorted(bench.batches)[:3]:
+        rows.append(Row(key("gradients", first, batch, "images"), 4, partial(gradients, bench, first, batch), few))
     return sorted(rows, key=lambda row: row.rank)
 
 
@@ -167,7 +169,11 @@ def report(meta: Record, records: dict[str, Record], old: Record | None = None) 
             notes += [f"- {what}: {n:.0%} of the GPU's time in `{name}`" for name, n in seen.get("dearest", {}).items()]
     shares = ("inside the network", "forward", "JVP", "VJP", "GPU busy")
     head = ["row", "seconds", *shares, "kernels", "host waits"]
-    lines += [*table(head, rows), *notes, "", f"Precision and layout (`{FEEDBACK}`, large batch)", ""]
+    lines += [*table(head, rows), *notes, "", "A forward pass and two VJPs, milliseconds an image", ""]
+    pairs = [(k, r) for k, r in records.items() if "together" in r]
+    rows = [[k, *(1e3 * r[name] if name in r else None for name in ("singly", "together", "graph"))] for k, r in pairs]
+    lines += table(["row", "one VJP after the other", "one batched product", "as a CUDA graph"], rows)
+    lines += [f"Precision and layout (`{FEEDBACK}`, large batch)", ""]
     rows = []
     for k, r in records.items():
         if k.startswith("precision/") and "cosine" in r:
@@ -183,7 +189,7 @@ def report(meta: Record, records: dict[str, Record], old: Record | None = None) 
         ]
         rows = []
         for k, r in records.items():
-            name = next((name for name in ("ours", "seconds", "step_seconds") if name in r), "seconds")
+            name = next((name for name in ("ours", "seconds", "step_seconds", "together") if name in r), "seconds")
             before, after = old["records"].get(k, {}).get(name), r.get(name)
             rows += [[k, before, after, before / after]] if before and after else []
         lines += table(["row", "before", "after", "before / after"], rows)

@@ -5,12 +5,11 @@ import copy
 import importlib
 import operator
 import statistics
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager as Context
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,7 +22,7 @@ from fringe import _frozen
 from fringe._linear_layers import LinearLayers
 from fringe.attribution import GuidedIG
 from fringe.classifier import Linearisation
-from gpu_bench import DEFAULT, FEEDBACK, METHODS, Absent, Bench, OutOfTime, Record, Ticks, explain, key
+from gpu_bench import DEFAULT, FEEDBACK, METHODS, Absent, Bench, OutOfTime, Record, Stopwatch, Ticks, explain, key
 
 
 def cost(bench: Bench, network: str, name: str, batch: int) -> Record:
@@ -66,37 +65,6 @@ def expected(bench: Bench, network: str, name: str, batch: int) -> float:
     known = [(b, bench.records.get(key(network, name, b), {}).get("step_seconds")) for b in bench.batches]
     steps = [seconds * max(1.0, batch / b) for b, seconds in known if seconds is not None]
     return 2 * bench.share + 4 * min(steps, default=0.0)
-
-
-class Stopwatch:
-    """Spans of time inside calls, on the device's own clock: CUDA events, which wait for nothing."""
-
-    def __init__(self, device: torch.device):
-        self.device, self.spans, self.depth = device, list[tuple[str, Any, Any]](), 0
-
-    def mark(self) -> Any:
-        if self.device.type != "cuda":
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def between(self, start: Any, stop: Any) -> float:
-        return start.elapsed_time(stop) / 1e3 if self.device.type == "cuda" else stop - start
-
-    def watch(self, kind: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(call)
-        def watched(*arguments: Any, **named: Any) -> Any:
-            if self.depth:  # a JVP asks for a VJP first
-                return call(*arguments, **named)
-            self.depth, start = 1, self.mark()
-            try:
-                return call(*arguments, **named)
-            finally:
-                self.depth = 0
-                self.spans.append((kind, start, self.mark()))
-
-        return watched
 
 
 def step(bench: Bench, network: str, name: str) -> Record:
@@ -322,6 +290,51 @@ def curves(bench: Bench, network: str) -> Record:
         seconds = bench.seconds(lambda: scores.append(loop.looped(model, one, values[:1], shared=False)[0]))
     error = float((scores[0][:, :1] - scores[1]).abs().max())
     return {"ours": ours, "seconds": seconds, "largest_difference": error, "peer": "a loop over curve metrics"}
+
+
+def gradients(bench: Bench, network: str, batch: int) -> Record:
+    """A forward pass and two VJPs, the network's part of a step: one VJP after the other, both as one batched product,
+    and all of it as one CUDA graph."""
+    model, x = bench.network(network), bench.x[:batch].clone().requires_grad_(True)
+    with fringe.Classifier(model).session(x.device):
+        cotangents = torch.randn(2, *model(x).shape, generator=torch.Generator().manual_seed(0)).to(x)
+
+        def product(logits: Tensor, u: Tensor) -> Tensor:
+            return torch.autograd.grad(logits, x, u, retain_graph=True)[0]
+
+        def singly() -> Tensor:
+            logits = model(x)
+            return torch.stack([product(logits, u) for u in cotangents])
+
+        def together() -> Tensor:  # is_grads_batched would run convolutions once a cotangent all the same
+            return torch.func.vmap(partial(product, model(x)))(cotangents)
+
+        record: Record = {"difference": float((together() - singly()).norm() / singly().norm())}
+        runs = {"singly": singly, "together": together}
+        if bench.device.type == "cuda":
+            runs["graph"] = captured(together)
+        for name, run in runs.items():
+            record[name] = statistics.median(bench.seconds(run) for _ in range(5)) / batch
+    return record
+
+
+def captured(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """``run`` as a CUDA graph, replayed at each call."""
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = run()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return result
+
+    return replay
 
 
 def wanted(module: str) -> Any:

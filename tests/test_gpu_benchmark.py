@@ -62,6 +62,7 @@ def test_every_row_of_a_quick_run_is_measured(quick):
     assert bench.records["precision/small/bfloat16"]["cosine"] < 1 - 1e-6  # autocast reaches the network
     assert bench.records["guided/small"]["cosine"] > 0.99
     assert bench.records["curves/small"]["largest_difference"] < 1e-4
+    assert bench.records["gradients/small/2/images"]["difference"] < 1e-5
     for name in (DEFAULT, PAPER):
         assert 0 < bench.records[f"step/small/{name}"]["inside"] < 1
 
@@ -85,10 +86,10 @@ def test_against_an_earlier_run(quick, tmp_path, capsys):
     bench, out = quick
     old = json.loads(out.read_text())
     for record in old["records"].values():
-        record |= {name: 3 * record[name] for name in ("ours", "seconds", "step_seconds") if name in record}
+        record |= {name: 3 * record[name] for name in ("ours", "seconds", "step_seconds", "together") if name in record}
     page = gpu.report(bench.meta, bench.records, old)
     rows = [line for line in page.partition("Against ")[2].splitlines() if line.startswith("| ")][2:]
-    assert len(rows) == sum("seconds" in r or "step_seconds" in r for r in bench.records.values()) > 20
+    assert len(rows) == sum(bool({"seconds", "step_seconds", "together"} & r.keys()) for r in bench.records.values())
     assert {line.split("|")[-2].strip() for line in rows} == {"3"}
     gpu.main(["--device", "cpu", "--quick", "--budget", "0", "--against", str(out)], Clock(a_look=0.1))
     assert "Against none" in capsys.readouterr().out  # the file is read; with no budget there is nothing to compare
