@@ -2,8 +2,9 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -19,14 +20,13 @@ from fringe._checks import (
 )
 from fringe._errors import InputError
 from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor, Request
-from fringe.attribution.diagnosis import COARSE_ABOVE, Judgement, assemble, diagnose, passes_now
+from fringe.attribution.base import Attribution, Attributor
+from fringe.attribution.diagnosis import COARSE_ABOVE, Judgement, assemble, diagnose
 from fringe.attribution.integral import Quadrature, Rule
 from fringe.attribution.path_integral import Integrated, integrate
-from fringe.attribution.presets import paper_settings
-from fringe.classifier import Classifier
+from fringe.attribution.presets import paper_settings, preset_names
 from fringe.linalg import Boundary, CGStatus
-from fringe.paths import FisherRaoTracking, NaturalStep, Outcome, Query, Smoothing, TrustRegion
+from fringe.paths import FisherRaoTracking, NaturalStep, Outcome, Problem, Smoothing, TrustRegion
 from fringe.paths.direction import JacobianForm, PreconditionerName, Solve, Structure
 from fringe.paths.tracking import Until, Waypoint
 
@@ -55,11 +55,21 @@ FAR_ABOVE = 0.5
 class FRInGe(Attributor):
     """Integrate gradients from the input to where the model's prediction has become the reference distribution.
 
-    The fields are the paper's hyper-parameters (its symbol in each help text), then ours. ``FRInGe()`` is our setting
-    for an architecture without a preset, chosen by docs/solver.md; ``FRInGe.preset("resnet18")`` is the paper's.
+    ``FRInGe()`` sees the metric along the geodesic, in closed form, at the price of Integrated Gradients;
+    ``FRInGe.preset("paper")`` is the paper's algorithm (the full metric by preconditioned conjugate gradients) for any
+    network, and ``FRInGe.preset("resnet18")`` with the numbers that the paper tuned for that one. The fields are the
+    paper's hyper-parameters (its symbol in each help text), then ours; docs/results.md says why the defaults are what
+    they are.
     """
 
     name: ClassVar[str] = "fringe"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        # the cap of the table is in input units of 224 x 224 x 3; "auto" is near it there and scales with the input
+        "paper": {**paper_settings("resnet50", "fringe"), "delta_euc": "auto"},
+        "full_metric": {"solve": "natural", "gamma_prior": 1e-3},
+        "preview": {"tau": 1e-2, "feedback": 0.5},
+        **{name: paper_settings(name, "fringe") for name in preset_names()},
+    }
 
     tau: float = tunable(3e-3, low=3e-4, high=1e-2, log=True, unit="nats", help="KL budget of a step (tau)")
     eta_max: float = tunable(4.0, low=1.0, high=30.0, log=True, help="largest step factor (eta_max); 4 is Newton's")
@@ -73,17 +83,17 @@ class FRInGe(Attributor):
     )
     damping: float = tunable(1e-2, low=1e-12, high=1e-1, log=True, help="Tikhonov damping (lambda)")
     gamma_step: float = tunable(1e-2, low=1e-4, high=1e-2, log=True, help="smoothness of the direction (gamma_step)")
-    gamma_prior: float = tunable(1e-3, low=1e-5, high=1e-2, log=True, help="smoothness of the image (gamma_prior)")
+    gamma_prior: float = tunable(3e-3, low=1e-5, high=1e-2, log=True, help="smoothness of the image (gamma_prior)")
     cg_iterations: int = tunable(20, low=3, high=40, help="most CG iterations a step (K)")
     cg_rtol: float = tunable(1e-3, help="relative residual at which CG stops")
     solve: Solve = tunable(
-        "natural",
+        "geodesic",
         choices=get_args(Solve),
         help="metric of the direction: geodesic (closed form), natural (CG), diffusion or gradient (none)",
     )
     fisher_rank: int = tunable(1, help="rank of the metric that solve='geodesic' uses")
     feedback: float | None = tunable(
-        None, help="solve='geodesic': learn the step's Fisher norm with this exponent, at no JVP; none: one JVP a step"
+        1.0, help="solve='geodesic': learn the step's Fisher norm with this exponent, at no JVP; none: one JVP a step"
     )
     kl_bound: bool = tunable(True, help="whether tau bounds the steps (it always sets their number)")
     preconditioner: PreconditionerName = tunable(
@@ -124,7 +134,8 @@ class FRInGe(Attributor):
             require_not_negative(name, getattr(self, name))
         for name in ("cg_iterations", "max_steps", "fisher_rank"):
             require_whole(name, getattr(self, name))
-        size, cap = self.blur_size, self.delta_euc
+        size, cap, gain = self.blur_size, self.delta_euc, self.feedback
+        require(gain is None or (is_positive(gain) and gain <= 1), "feedback", gain, "a number in (0, 1], or none")
         require(is_whole(size) and size % 2 == 1, "blur_size", size, "a positive odd integer")
         require(cap in (None, "auto") or is_positive(cap), "delta_euc", cap, "a positive number, 'auto' or None")
         require(self.steps is None or is_whole(self.steps), "steps", self.steps, "a positive integer or None")
@@ -138,8 +149,22 @@ class FRInGe(Attributor):
     def preset(
         cls, model: str, variant: Literal["fringe", "fisher_rao_unregularized", "euclidean"] = "fringe"
     ) -> "FRInGe":
-        """The paper's setting for one of its six networks and three variants (its hyper-parameter table)."""
-        return cls(**paper_settings(model, variant))
+        """Return settings by name.
+
+        Args:
+            model: ``paper`` (the paper's algorithm for any network: its numbers for ResNet-50, with a cap that scales
+                with the input), ``full_metric`` (the full metric with our damping), ``preview`` (longer steps), or one
+                of the paper's six networks.
+            variant: For a network of the paper: which of the three settings of its hyper-parameter table.
+
+        Returns:
+            The configured method.
+
+        Raises:
+            InputError: There is no such preset.
+        """
+        settings = cls.presets.get(model) if variant == "fringe" else None
+        return cls(**(paper_settings(model, variant) if settings is None else settings))
 
     def variant(self, variant: Variant) -> "FRInGe":
         """This setting with parts of the method taken out, as in the paper's ablations.
@@ -195,19 +220,24 @@ class FRInGe(Attributor):
             feedback=self.feedback,
         )
 
-    def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
-        path, before = self.path(query.inputs[0].numel()), passes_now(classifier)
-        found = integrate(path, Quadrature(self.quadrature, self.quadrature_rtol), classifier, query, request)
-        diagnostics = _diagnose(found, query, path.log_reference(query))
+    def needs_jvp(self, classes: int) -> bool:
+        """Not where the Jacobian is computed as a whole, and not for plain gradient steps without a bound in nats."""
+        explicit = self.path(1).step.explicit(classes)
+        return not explicit and (self.solve == "natural" or self.kl_bound)
+
+    def attribute(self, problem: Problem) -> Attribution:
+        path = self.path(problem.inputs[0].numel())
+        found = integrate(path, Quadrature(self.quadrature, self.quadrature_rtol), problem)
+        diagnostics = _diagnose(found, problem, path.log_reference(problem))
         judgements = [_judge(found, diagnostics, i) for i in range(len(found.steps))]
-        return assemble(self, found, query, classifier, before, diagnostics, judgements)
+        return assemble(self, found, problem, diagnostics, judgements)
 
 
-def _diagnose(found: Integrated, query: Query, log_q: Tensor) -> dict[str, Tensor]:
+def _diagnose(found: Integrated, problem: Problem, log_q: Tensor) -> dict[str, Tensor]:
     """The paper's path diagnostics and the solver's account, (B,) each."""
     summary = found.summary
     return {
-        **diagnose(found, query, log_q),
+        **diagnose(found, problem, log_q),
         "cg_iterations_mean": summary.mean("cg_iterations"),
         "cg_residual_mean": summary.mean("cg_residual"),
         "cg_residual_max": summary.largest("cg_residual"),
