@@ -135,8 +135,8 @@ def test_a_run_that_is_cut_is_carried_on_to_its_planned_length():
     assert cut["seconds"] == 25.0
     assert (cut["forward"], cut["vjp"], cut["steps"], cut["step_seconds"]) == (50, 50, 50, 1.0)
     assert not whole["cut"]
-    assert 25.0 < whole["seconds"] <= 25.0 + 3  # and the passes that check the model and close the account
-    assert whole["forward"] <= 50 + 3
+    assert 25.0 < whole["seconds"] < 1.25 * 25.0  # and the passes that check the model and close the account
+    assert 50 < whole["forward"] < 1.25 * 50
 
 
 def test_a_repetition_that_runs_out_of_time_leaves_what_the_first_run_showed():
