@@ -32,11 +32,12 @@ def passes(counts):
     return counts.forward, counts.jvp, counts.vjp
 
 
-def checks(classifier, x):
+def checks(classifier, x, method):
     """What a call spends before its method begins: the logits, and the check of the derivatives."""
     before = replace(classifier.passes)
     with classifier.session(x.device):
-        verify(Problem.of(classifier, x))
+        problem = Problem.of(classifier, x)
+        verify(problem, needs_jvp=method.needs_jvp(problem.logits.shape[1]))
     return passes(classifier.passes.since(before))
 
 
@@ -56,7 +57,7 @@ def of_attribute(resolved, label, **options):
             space=InputSpace(*loaded.preprocessing.bounds()),
             **options,
         ).passes
-        found.append(np.subtract(passes(spent), checks(Classifier(loaded.module, batch_size=1), x)))
+        found.append(np.subtract(passes(spent), checks(classifier, x, arm.methods[label])))
     return np.mean(found, 0)
 
 
