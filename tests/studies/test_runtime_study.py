@@ -85,10 +85,10 @@ def test_labels_explain_labels():
 def test_methods_take_turns_on_each_image_after_a_start_that_is_nobodys_time(monkeypatch):
     real, calls = runtime.make_maps, []
 
-    def spy(entrant, classifier, query, request):
-        size = classifier.batch_size.on(query.inputs.device)
-        calls.append((entrant.label, query.ids, request.progress is not None, size))
-        return real(entrant, classifier, query, request)
+    def spy(entrant, problem):
+        size = problem.model.batch_size.on(problem.inputs.device)
+        calls.append((entrant.label, problem.ids, problem.progress is not None, size))
+        return real(entrant, problem)
 
     monkeypatch.setattr(runtime, "make_maps", spy)
     resolved = study(n=2)
