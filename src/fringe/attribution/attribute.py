@@ -99,6 +99,7 @@ def attribute(
             baseline=_baseline(chosen, baseline, x),
             record_path=telemetry,
             progress=progress,
+            total=len(x),
         )
         fault = _faults(x, problem.logits)
         finite = [i for i, f in enumerate(fault) if f is None]
