@@ -27,7 +27,7 @@ from captum.attr import NoiseTunnel, Saliency
 from torch import Tensor, nn
 
 import fringe
-from fringe.attribution.grouping import Ticker
+from fringe.attribution.base import ProgressCounter
 from fringe.attribution.smoothgrad import smoothed
 from fringe.paths import Problem
 
@@ -177,7 +177,7 @@ def smoothgrad_distance(case: Case, samples: int = 6) -> float:
     with problem.model.session(first.x.device):
         explain = fringe.SmoothGrad().explainer(problem)
         draw = lambda rows, copies: noise[copies]  # noqa: E731
-        found, _ = smoothed(explain, draw, problem, samples, False, Ticker(None, 0))
+        found, _ = smoothed(explain, draw, problem, samples, False, ProgressCounter(None, 0))
     return distance(found, expected)[0]
 
 

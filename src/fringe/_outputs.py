@@ -14,8 +14,8 @@ OutputKind = Literal["auto", "logits", "probabilities"]
 def as_logits(output: Any, batch: int, kind: OutputKind) -> Tensor:
     """Logits (B, C) from a tensor, a tuple or list, a mapping, or an object with ``.logits``.
 
-    ``kind="auto"`` refuses rows that look like probabilities; ``"probabilities"`` takes their logarithm;
-    ``"logits"`` asks nothing.
+    ``kind="auto"`` refuses rows that look like probabilities, which reads a number back from the device;
+    ``"probabilities"`` takes their logarithm; ``"logits"`` asks nothing.
     """
     logits = _select(output)
     if tuple(logits.shape) in ((batch, 1), (batch,)):
@@ -90,8 +90,10 @@ def _describe(value: Any) -> str:
 
 
 def _look_like_probabilities(rows: Tensor) -> bool:
+    """Whether all rows without NaN or infinity do, and there are such rows."""
     sums = rows.sum(1)
-    return bool((rows >= 0).all()) and bool(torch.isclose(sums, torch.ones_like(sums), rtol=0, atol=1e-5).all())
+    alike = (rows >= 0).all(1) & torch.isclose(sums, torch.ones_like(sums), rtol=0, atol=1e-5)
+    return bool(alike.any() & (alike | ~torch.isfinite(rows).all(1)).all())
 
 
 class TwoClass(nn.Module):

@@ -66,6 +66,7 @@ class Classifier:
         self.jvp_mode: Literal["retained", "forward"] = "retained"
         self.channels_last = True
         self._depth = 0
+        self._checked = False
 
     @classmethod
     def of(
@@ -88,11 +89,16 @@ class Classifier:
 
     @contextlib.contextmanager
     def session(self, device: torch.device) -> Generator[None]:
-        """Hold the model frozen over many calls (each call does so by itself otherwise). Re-entrant."""
+        """Hold the model frozen over many calls (each call does so by itself otherwise). Re-entrant.
+
+        Whether outputs look like probabilities is asked at the first call of a session: the answer is read back from
+        the device, which then has to wait.
+        """
         if self._depth:
             yield
             return
         self._depth += 1
+        self._checked = False
         try:
             with frozen(self.module, device, self.mode):
                 yield
@@ -110,7 +116,10 @@ class Classifier:
                 "function closes over and belongs to images is to be given as forward_args or forward_kwargs"
             )
             raise
-        return as_logits(output, x.shape[0], self.output)
+        kind: OutputKind = "logits" if self._checked and self.output == "auto" else self.output
+        logits = as_logits(output, x.shape[0], kind)
+        self._checked = True
+        return logits
 
     def _run(self, x: Tensor, arguments: ForwardArguments) -> Any:
         """The model on a copy of ``x``: it may work in place, on neither a leaf nor the caller's storage.

@@ -8,7 +8,7 @@ from torch import nn
 
 from fringe import InputError
 from fringe.attribution import Attributor
-from fringe.attribution.diagnosis import unchecked_attribution
+from fringe.attribution.diagnostics import gradient_attribution
 
 
 class Soft(nn.Module):
@@ -50,7 +50,7 @@ class Breaking(Attributor):
         values = problem.logits_gradient(problem.inputs, problem.every_row)[1]
         bad = torch.tensor([key.startswith("nan") for key in problem.keys])
         values = torch.where(bad[:, None, None, None], torch.nan, values)
-        return unchecked_attribution(self, values, problem, {}, "a gradient")
+        return gradient_attribution(self, values, problem, {}, "a gradient")
 
 
 @dataclass(frozen=True)
@@ -62,4 +62,4 @@ class Noisy(Attributor):
     def attribute(self, problem):
         pairs = zip(problem.keys, problem.inputs, strict=True)
         values = torch.stack([problem.rng.normal(f"noisy {key}", x) for key, x in pairs])
-        return unchecked_attribution(self, values, problem, {}, "noise")
+        return gradient_attribution(self, values, problem, {}, "noise")

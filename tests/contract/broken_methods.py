@@ -9,8 +9,9 @@ import torch
 
 from fringe._tunable import tunable
 from fringe.attribution import Attributor
-from fringe.attribution.diagnosis import path_attribution, unchecked_attribution
-from fringe.attribution.node_integral import integrate_nodes
+from fringe.attribution.diagnostics import gradient_attribution, path_attribution
+from fringe.attribution.path_integral import integrate
+from fringe.attribution.pieces import NodePieces
 from fringe.attribution.rules import quadrature_nodes
 from fringe.paths import StraightLine
 
@@ -27,7 +28,7 @@ class Sound(Attributor):
     def attribute(self, problem):
         baseline = self.begin(problem)
         line = StraightLine(problem.inputs, baseline, *quadrature_nodes("midpoint", self.nodes()))
-        found = integrate_nodes(line, problem)
+        found = integrate(NodePieces(line, problem))
         whole = path_attribution(self, found, problem, "use more steps")
         return self.spoil(whole, problem)
 
@@ -50,7 +51,7 @@ class Gradient(Attributor):
 
     def attribute(self, problem):
         _, values = problem.logits_gradient(problem.inputs, problem.every_row)
-        return unchecked_attribution(self, values, problem, {}, "a gradient")
+        return gradient_attribution(self, values, problem, {}, "a gradient")
 
 
 def with_values(found, values):
@@ -217,7 +218,8 @@ class MeanOfTheBatch(Attributor):
 
     def attribute(self, problem):
         mean = problem.inputs.mean(0, keepdim=True).expand_as(problem.inputs)
-        found = integrate_nodes(StraightLine(problem.inputs, mean, *quadrature_nodes("midpoint", 4)), problem)
+        line = StraightLine(problem.inputs, mean, *quadrature_nodes("midpoint", 4))
+        found = integrate(NodePieces(line, problem))
         return path_attribution(self, found, problem, "")
 
 

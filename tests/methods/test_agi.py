@@ -180,7 +180,7 @@ def test_steps_stay_in_the_valid_range_and_in_the_box():
     for restart in (True, False):
         walked, _ = segments(AdversarialPath(toward, 12, 0.05, restart), problem)
         ends = torch.cat([segment.start.x for segment in walked])
-        rows = torch.tensor([i for segment in walked for i in segment.index])
+        rows = torch.tensor([i for segment in walked for i in segment.rows.tolist()])
         assert ends.min() >= -1.5
         assert ends.max() <= 1.8
         farthest = (ends - x[rows]).abs().max()

@@ -11,7 +11,8 @@ from method_networks import CHECKED, Affine, SoftplusMLP, images
 import fringe
 from fringe import ExpectedGradients, InputSpace, IntegratedGradients
 from fringe._noise import Noise, content_key
-from fringe.attribution.node_integral import sum_nodes
+from fringe.attribution.path_integral import integrate
+from fringe.attribution.pieces import SitePieces
 from fringe.paths import Problem, ReferencePairs
 
 REFERENCES = images(4, seed=20)
@@ -35,8 +36,8 @@ def test_it_equals_captum_s_gradient_shap_on_its_draws(name):
     classifier = fringe.Classifier(model, batch_size=4)
     with classifier.session(x.device):
         problem = Problem.of(classifier, x, target=target)
-        found = sum_nodes(ReferencePairs(x, REFERENCES, drawn, fractions), problem, problem.every_row)
-    torch.testing.assert_close(found, peer, rtol=1e-11, atol=1e-13)
+        found = integrate(SitePieces(ReferencePairs(x, REFERENCES, drawn, fractions), problem))
+    torch.testing.assert_close(found.values, peer, rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.parametrize("fractions", ["uniform", "stratified"])

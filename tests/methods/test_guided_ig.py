@@ -14,6 +14,7 @@ import fringe
 from fringe.attribution import GuidedIG, IntegratedGradients
 from fringe.attribution.integral import Quadrature
 from fringe.attribution.path_integral import integrate
+from fringe.attribution.pieces import SegmentPieces
 from fringe.paths import GeodesicGauge, GuidedPath, Outcome, Path, Point, Segment, Walk
 from fringe.paths.guided import approach
 
@@ -270,8 +271,8 @@ class Drawn(Path, Walk):
         x = torch.ones(1, *images(1).shape[1:], dtype=torch.float64)
         points = [Point(c * x, torch.tensor([s]).double(), g * x) for c, s, g in ((0, 5, 2), (1, 7, 1), (3, 10, 0))]
         stats = {"euclidean_step": torch.ones(1)}
-        yield Segment([0], [1], points[0], points[1], stats)
-        yield Segment([0], [2], points[1], points[2], stats)
+        yield Segment(torch.tensor([0]), torch.tensor([1]), points[0], points[1], stats)
+        yield Segment(torch.tensor([0]), torch.tensor([2]), points[1], points[2], stats)
 
 
 def test_both_ends_are_the_walks_own():
@@ -279,7 +280,7 @@ def test_both_ends_are_the_walks_own():
     model, x = SoftplusMLP(), images(1)
     problem = problem_of(model, x)
     for rule, expected in (("left", 2 * 1 + 1 * 2), ("right", 1 * 1 + 0 * 2), ("trapezoid", 1.5 * 1 + 0.5 * 2)):
-        found = integrate(Drawn(), Quadrature(rule), problem)
+        found = integrate(SegmentPieces(Drawn(), Quadrature(rule), problem))
         assert (found.values == expected).all()
         assert (found.score.item(), found.endpoint_score.item()) == (10, 5)
         assert found.gap.item() == expected * x.numel() - 5

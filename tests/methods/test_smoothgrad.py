@@ -13,7 +13,7 @@ from method_networks import CHECKED, Affine, Quadratic, ReluCNN, SoftplusMLP, im
 import fringe
 from fringe import SmoothGrad
 from fringe._noise import Noise, content_key
-from fringe.attribution.grouping import Ticker
+from fringe.attribution.base import ProgressCounter
 from fringe.attribution.smoothgrad import smoothed
 from fringe.paths import Problem
 
@@ -30,7 +30,7 @@ def on_given_noise(model, x, target, noise, **settings):
         problem = Problem.of(classifier, x, target=target)
         maps = method.explainer(problem)
         draw = lambda rows, copies: noise[copies]  # noqa: E731
-        return smoothed(maps, draw, problem, len(noise), method.square, Ticker(None, 0))[0]
+        return smoothed(maps, draw, problem, len(noise), method.square, ProgressCounter(None, 0))[0]
 
 
 # -- peers, on the noise that they drew ---------------------------------------------------------------------------

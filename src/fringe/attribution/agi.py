@@ -8,11 +8,12 @@ from typing import Any, ClassVar, Literal, get_args
 from fringe._checks import require, require_choice, require_positive, require_whole
 from fringe._tunable import tunable
 from fringe.attribution.base import Attribution, Attributor
-from fringe.attribution.diagnosis import assemble, diagnose, unchecked_attribution
+from fringe.attribution.diagnostics import gradient_attribution, path_attribution, path_diagnostics
 from fringe.attribution.integral import Quadrature
-from fringe.attribution.many_walks import Reduce, Walks, integrate_walks, judge_walks
+from fringe.attribution.path_integral import integrate
+from fringe.attribution.pieces import MultiPath, PooledPieces, Reduce
 from fringe.classifier import SCORES, Score
-from fringe.paths import AdversarialPath, Problem, log_uniform
+from fringe.paths import AdversarialPath, Problem
 
 AGIMode = Literal["path", "official"]
 AGIRule = Literal["right", "trapezoid", "adaptive"]
@@ -71,24 +72,24 @@ class AGI(Attributor):
 
     def attribute(self, problem: Problem) -> Attribution:
         problem = dataclasses.replace(problem, score_kind=self.score)
-        found = integrate_walks(self._walks(problem), Quadrature(self.rule), problem)
-        diagnostics = diagnose(found, problem, log_uniform(problem.logits))
+        result = integrate(PooledPieces(self._paths(problem), Quadrature(self.rule), problem))
         if self.mode == "path":
-            judgements = judge_walks(found, "lower epsilon, or use rule='trapezoid' or 'adaptive'", _STILL)
-            return assemble(self, found, problem, diagnostics, judgements)
-        plain = unchecked_attribution(self, found.values, problem, diagnostics, _NOT_A_PATH)
-        return dataclasses.replace(plain, trajectory=found.trajectories)
+            return path_attribution(
+                self, result, problem, "lower epsilon, or use rule='trapezoid' or 'adaptive'", _STALLED
+            )
+        plain = gradient_attribution(self, result.values, problem, path_diagnostics(result, problem), _NOT_A_PATH)
+        return dataclasses.replace(plain, trajectory=result.trajectories)
 
-    def _walks(self, problem: Problem) -> Walks:
+    def _paths(self, problem: Problem) -> MultiPath:
         count = problem.logits.shape[1]
         pairs = [(i, c) for i, t in enumerate(problem.target.tolist()) for c in self.towards(t, count)]
 
         def path(batch: list[int]) -> AdversarialPath:
-            toward = tuple(pairs[walk][1] for walk in batch)
+            toward = tuple(pairs[r][1] for r in batch)
             return AdversarialPath(toward, self.steps, self.epsilon, self.mode == "official", self.rule != "right")
 
-        return Walks(path, [image for image, _ in pairs], self.steps, self.reduce)
+        return MultiPath(path, [image for image, _ in pairs], self.steps, self.reduce)
 
 
-_STILL = "no walk took a step: the classes to walk towards are predicted already, though another one is the target"
+_STALLED = "no walk took a step: the classes to walk towards are predicted already, though another one is the target"
 _NOT_A_PATH = "mode='official' restarts every step from the input, so its steps do not add up to a path"

@@ -126,24 +126,14 @@ def _explain(method: Attributor, problem: Problem) -> Attribution:
     contrast = None if problem.contrast is None else problem.contrast.flatten()
     result = method.attribute(dataclasses.replace(each, target=problem.target.flatten(), contrast=contrast))
 
-    def by_image(values: Tensor) -> Tensor:
-        return values.unflatten(0, (batch, classes))
-
     worst = [
         max(range(i, i + classes), key=lambda k: SEVERITY.index(result.verdict[k]))
         for i in range(0, batch * classes, classes)
     ]
     return dataclasses.replace(
-        result,
-        values=by_image(result.values),
-        target=problem.target,
-        score=by_image(result.score),
-        endpoint_score=by_image(result.endpoint_score),
-        completeness_gap=by_image(result.completeness_gap),
-        completeness_residual=by_image(result.completeness_residual),
+        result.map_tensors(lambda column: column.view(batch, classes, *column.shape[1:])),
         verdict=tuple(result.verdict[k] for k in worst),
         advice=tuple(result.advice[k] for k in worst),
-        diagnostics={name: by_image(column) for name, column in result.diagnostics.items()},
         trajectory=None if result.trajectory is None else result.trajectory[::classes],
     )
 
@@ -229,15 +219,9 @@ def _spread(found: Attribution, rows: Tensor, targets: Tensor, fault: list[Verdi
     if found.trajectory is not None:
         trajectory = tuple(found.trajectory[place[i]] if i in place else None for i in range(len(fault)))
     return dataclasses.replace(
-        found,
-        values=scatter(found.values),
+        found.map_tensors(scatter),
         target=targets,
-        score=scatter(found.score),
-        endpoint_score=scatter(found.endpoint_score),
-        completeness_gap=scatter(found.completeness_gap),
-        completeness_residual=scatter(found.completeness_residual),
         verdict=tuple(f or found.verdict[place[i]] for i, f in enumerate(fault)),
         advice=tuple(_ADVICE[f] if f else found.advice[place[i]] for i, f in enumerate(fault)),
-        diagnostics={name: scatter(values) for name, values in found.diagnostics.items()},
         trajectory=trajectory,
     )

@@ -2,10 +2,11 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
+import torch
 from torch import Tensor
 
 from fringe._errors import InputError
@@ -75,6 +76,57 @@ class Attribution:
     passes: PassCounts = field(default_factory=PassCounts)
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     trajectory: tuple[Trajectory | None, ...] | None = None
+
+    def map_tensors(self, function: Callable[[Tensor], Tensor]) -> "Attribution":
+        """The same with ``function`` applied to every tensor with a leading B."""
+        tensors = {name: function(getattr(self, name)) for name in _TENSORS}
+        diagnostics = {name: function(column) for name, column in self.diagnostics.items()}
+        return dataclasses.replace(self, **tensors, diagnostics=diagnostics)
+
+    def select(self, images: Sequence[int]) -> "Attribution":
+        """The attribution of these images, in this order."""
+        index = torch.tensor(list(images))
+        return dataclasses.replace(
+            self.map_tensors(lambda column: column[index.to(column.device)]),
+            verdict=tuple(self.verdict[i] for i in images),
+            advice=tuple(self.advice[i] for i in images),
+            trajectory=None if self.trajectory is None else tuple(self.trajectory[i] for i in images),
+        )
+
+    @staticmethod
+    def concat(parts: "Sequence[Attribution]") -> "Attribution":
+        """The images of all ``parts``, one after the other; what is said of a whole call is the first part's."""
+        first, trajectory = parts[0], None
+        if first.trajectory is not None:
+            trajectory = tuple(t for part in parts for t in part.trajectory or ())
+        tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS}
+        return dataclasses.replace(
+            first,
+            **tensors,
+            verdict=tuple(verdict for part in parts for verdict in part.verdict),
+            advice=tuple(advice for part in parts for advice in part.advice),
+            diagnostics={name: torch.cat([part.diagnostics[name] for part in parts]) for name in first.diagnostics},
+            trajectory=trajectory,
+        )
+
+
+_TENSORS = ("values", "target", "score", "endpoint_score", "completeness_gap", "completeness_residual")
+
+
+class ProgressCounter:
+    """Counts what is done of ``total`` and reports it."""
+
+    def __init__(self, progress: Progress | None, total: int):
+        self.progress, self.done, self.total = progress, 0, total
+
+    def tick(self, count: int) -> None:
+        self.reach(self.done + count)
+
+    def reach(self, done: int) -> None:
+        """``done`` in all; never fewer than before, nor more than the total."""
+        before, self.done = self.done, max(self.done, min(done, self.total))
+        if self.progress is not None and self.done > before:
+            self.progress(self.done, self.total)
 
 
 class Attributor(ABC):

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from fringe._checks import require_choice, require_positive, require_whole
 from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor
-from fringe.attribution.diagnosis import path_attribution
-from fringe.attribution.node_integral import integrate_nodes
+from fringe.attribution.diagnostics import PathAttributor
+from fringe.attribution.pieces import NodePieces
 from fringe.paths import BlurLine, Problem
 from fringe.paths.blur_line import Displacements
 
@@ -19,7 +18,7 @@ Grid = Literal["linear", "sqrt"]
 
 
 @dataclass(frozen=True)
-class BlurIG(Attributor):
+class BlurIG(PathAttributor):
     """Integrate the gradient along ever stronger Gaussian blurs of the image (Xu et al. 2020).
 
     .. math:: A = -\\int_0^{\\sigma_m} \\nabla F^t(z(\\sigma)) \\odot z'(\\sigma) \\, d\\sigma,
@@ -51,11 +50,13 @@ class BlurIG(Attributor):
         require_choice("grid", self.grid, get_args(Grid))
         require_choice("mode", self.mode, get_args(Displacements))
 
-    def attribute(self, problem: Problem) -> Attribution:
+    def pieces(self, problem: Problem) -> NodePieces:
         line = BlurLine(problem.inputs, self.sigmas(min(problem.inputs.shape[-2:])), self.mode)
-        found = integrate_nodes(line, problem)
-        cure = "use more steps" if self.mode == "chord" else "use more steps, or mode='chord'"
-        return path_attribution(self, found, problem, cure)
+        return NodePieces(line, problem)
+
+    @property
+    def hint(self) -> str:
+        return "use more steps" if self.mode == "chord" else "use more steps, or mode='chord'"
 
     def sigmas(self, side: int) -> Tensor:
         """Blurs (S + 1,) in pixels, from 0 to the strongest, for images whose shorter side is ``side`` pixels."""

@@ -1,5 +1,6 @@
 """Expected Gradients (Erion et al. 2021)."""
 
+import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
@@ -10,15 +11,12 @@ from fringe._checks import require_choice, require_whole
 from fringe._noise import Noise
 from fringe._tunable import tunable
 from fringe.attribution.base import Attribution, Attributor
-from fringe.attribution.diagnosis import assemble, judge_completeness
-from fringe.attribution.grouping import Ticker
-from fringe.attribution.integral import completeness_gap
-from fringe.attribution.node_integral import sum_nodes
-from fringe.attribution.path_integral import Integrated
+from fringe.attribution.diagnostics import build_attribution, completeness_status
+from fringe.attribution.path_integral import integrate
+from fringe.attribution.pieces import SitePieces
 from fringe.attribution.reference_images import reference_images
-from fringe.attribution.telemetry import Summary
 from fringe.geometry import entropy, log_probabilities
-from fringe.paths import Outcome, Problem, ReferencePairs
+from fringe.paths import Problem, ReferencePairs
 
 Fractions = Literal["uniform", "stratified"]
 
@@ -50,19 +48,19 @@ class ExpectedGradients(Attributor):
     def attribute(self, problem: Problem) -> Attribution:
         references = reference_images(problem, "expected_gradients averages over images of the data")
         pairs = ReferencePairs(problem.inputs, references, *self.draw(problem.keys, len(references), problem.rng))
-        ticker = Ticker(problem.progress, len(problem.inputs) * self.samples)
-        values = sum_nodes(pairs, problem, problem.every_row, ticker.tick)
+        pieces = SitePieces(pairs, dataclasses.replace(problem, record_path=False))
         mean_score, mean_entropy = _ends(problem, pairs)
-        found = _integrated(values, problem, mean_score, self.samples)
+        pieces.endpoint_score = mean_score.to(pieces.score.dtype)
+        result = integrate(pieces)
         diagnostics = {
-            "steps": torch.tensor(found.steps, device=values.device),
+            "steps": torch.tensor(result.steps, device=mean_score.device),
             "entropy": entropy(log_probabilities(problem.logits)),
             "endpoint_entropy": mean_entropy,
             "path_length": pairs.lengths(),
         }
-        cure = "draw more samples" + ("" if self.fractions == "stratified" else ", or stratify their fractions")
-        judgements = [judge_completeness(found, image, cure) for image in range(len(values))]
-        return assemble(self, found, problem, diagnostics, judgements)
+        hint = "draw more samples" + ("" if self.fractions == "stratified" else ", or stratify their fractions")
+        statuses = [completeness_status(result, image, hint) for image in range(len(result.steps))]
+        return build_attribution(self, result, problem, diagnostics, statuses)
 
     def draw(self, keys: tuple[str, ...], references: int, noise: Noise) -> tuple[Tensor, Tensor]:
         """Which reference (B, m), of so many, and what fraction (B, m) each sample of each image takes."""
@@ -86,18 +84,3 @@ def _ends(problem: Problem, pairs: ReferencePairs) -> tuple[Tensor, Tensor]:
         for row, drawn in zip(rows, place, strict=True):
             scores[row] = problem.score(logits, row.expand(len(used)))[drawn].double().mean()
     return scores, entropies
-
-
-def _integrated(values: Tensor, problem: Problem, endpoint_score: Tensor, steps: int) -> Integrated:
-    batch, score = len(values), problem.score(problem.logits)
-    sound = torch.isfinite(values).flatten(1).all(1).tolist()
-    return Integrated(
-        values=values.to(problem.inputs.dtype),
-        score=score,
-        endpoint_score=endpoint_score.to(score.dtype),
-        gap=completeness_gap(values, score.double() - endpoint_score),
-        steps=[steps] * batch,
-        outcomes=[Outcome.COMPLETE if ok else Outcome.DIVERGED for ok in sound],
-        summary=Summary(batch, values.device),
-        trajectories=None,
-    )

@@ -21,9 +21,10 @@ from fringe._checks import (
 from fringe._errors import InputError
 from fringe._tunable import tunable
 from fringe.attribution.base import Attribution, Attributor
-from fringe.attribution.diagnosis import COARSE_ABOVE, Judgement, assemble, diagnose
+from fringe.attribution.diagnostics import COARSE_ABOVE, Status, build_attribution, path_diagnostics
 from fringe.attribution.integral import Quadrature, Rule
-from fringe.attribution.path_integral import Integrated, integrate
+from fringe.attribution.path_integral import PathIntegral, integrate
+from fringe.attribution.pieces import SegmentPieces
 from fringe.attribution.presets import paper_settings, preset_names
 from fringe.linalg import Boundary, CGStatus
 from fringe.paths import FisherRaoTracking, NaturalStep, Outcome, Problem, Smoothing, TrustRegion
@@ -230,35 +231,35 @@ class FRInGe(Attributor):
 
     def attribute(self, problem: Problem) -> Attribution:
         path = self.path(problem.inputs[0].numel())
-        found = integrate(path, Quadrature(self.quadrature, self.quadrature_rtol), problem)
-        diagnostics = _diagnose(found, problem, path.log_reference(problem))
-        if found.uncorrected_gap is not None:
-            diagnostics["uncorrected_residual"] = found.rule_residual
-        judgements = [_judge(found, diagnostics, i) for i in range(len(found.steps))]
-        return assemble(self, found, problem, diagnostics, judgements)
+        result = integrate(SegmentPieces(path, Quadrature(self.quadrature, self.quadrature_rtol), problem))
+        diagnostics = _diagnostics(result, problem, path.log_reference(problem))
+        if result.uncorrected_gap is not None:
+            diagnostics["uncorrected_residual"] = result.rule_residual
+        statuses = [_status(result, diagnostics, i) for i in range(len(result.steps))]
+        return build_attribution(self, result, problem, diagnostics, statuses)
 
 
-def _diagnose(found: Integrated, problem: Problem, log_q: Tensor) -> dict[str, Tensor]:
+def _diagnostics(result: PathIntegral, problem: Problem, log_q: Tensor) -> dict[str, Tensor]:
     """The paper's path diagnostics and the solver's account, (B,) each."""
-    summary = found.summary
+    stats = result.stats
     return {
-        **diagnose(found, problem, log_q),
-        "cg_iterations_mean": summary.mean("cg_iterations"),
-        "cg_residual_mean": summary.mean("cg_residual"),
-        "cg_residual_max": summary.largest("cg_residual"),
-        "cg_breakdown": (summary.largest("cg_status") > int(CGStatus.ITERATION_LIMIT)).to(torch.float64),
+        **path_diagnostics(result, problem, log_q),
+        "cg_iterations_mean": stats.mean("cg_iterations"),
+        "cg_residual_mean": stats.mean("cg_residual"),
+        "cg_residual_max": stats.largest("cg_residual"),
+        "cg_breakdown": (stats.largest("cg_status") > int(CGStatus.ITERATION_LIMIT)).to(torch.float64),
     }
 
 
-def _judge(found: Integrated, diagnostics: dict[str, Tensor], image: int) -> Judgement:
-    """One word on the map of an image, and what to do about it."""
-    steps = found.steps[image]
-    if found.outcomes[image] is Outcome.AT_REFERENCE:
+def _status(result: PathIntegral, diagnostics: dict[str, Tensor], image: int) -> Status:
+    """The verdict on the map of an image, and what to do about it."""
+    steps = result.steps[image]
+    if result.outcomes[image] is Outcome.AT_REFERENCE:
         return (
             "at_reference",
             "the prediction already is the reference distribution: there is nothing to explain",
         )
-    if found.outcomes[image] is Outcome.DIVERGED:
+    if result.outcomes[image] is Outcome.DIVERGED:
         return (
             "diverged",
             f"the logits or their gradient were not finite after step {steps}: lower delta_euc or check the model",
@@ -269,7 +270,7 @@ def _judge(found: Integrated, diagnostics: dict[str, Tensor], image: int) -> Jud
             f"the prediction moved {share:.1%} of the way to the reference: raise delta_euc or eta_max, lower damping, "
             "or, for a saturated prediction, explain with fewer, longer steps (larger tau)"
         )
-    residual = float(found.rule_residual[image])
+    residual = float(result.rule_residual[image])
     if not residual <= COARSE_ABOVE:
         return "coarse", (
             f"the map's sum misses the change of the score by {residual:.1%}: use quadrature='adaptive', "

@@ -11,9 +11,9 @@ from torch import Tensor
 from fringe._checks import require_choice, require_whole
 from fringe._tunable import tunable
 from fringe.attribution.base import Attribution, Attributor
-from fringe.attribution.diagnosis import path_attribution
-from fringe.attribution.grouping import rejoined
-from fringe.attribution.node_integral import integrate_nodes
+from fringe.attribution.diagnostics import path_attribution
+from fringe.attribution.path_integral import integrate
+from fringe.attribution.pieces import NodePieces
 from fringe.attribution.reference_images import reference_images
 from fringe.attribution.rules import quadrature_nodes
 from fringe.baselines import parse_baseline
@@ -63,13 +63,14 @@ class GeoIGKNN(Attributor):
         for group in groups:
             part = quiet.select(group)
             line = Polyline(points, torch.tensor([routes[i] for i in group], device=points.device))
-            found = integrate_nodes(Pieces(line, *self._rule()), part)
-            plain = path_attribution(self, found, part, "use a higher order")
+            result = integrate(NodePieces(Pieces(line, *self._rule()), part))
+            plain = path_attribution(self, result, part, "use a higher order")
             own = _report(line, lengths[group])
             parts.append(dataclasses.replace(plain, diagnostics={**plain.diagnostics, **own}))
             if problem.progress is not None:
                 problem.progress(sum(len(p.values) for p in parts), len(problem.inputs))
-        return rejoined(groups, parts)
+        order = torch.tensor([i for group in groups for i in group]).argsort()
+        return Attribution.concat(parts).select(order.tolist())
 
     def _rule(self) -> tuple[Tensor, Tensor]:
         return quadrature_nodes("gausslegendre", self.order)

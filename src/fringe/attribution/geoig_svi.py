@@ -10,10 +10,10 @@ from torch import Tensor
 
 from fringe._checks import require_choice, require_not_negative, require_positive, require_whole
 from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor
-from fringe.attribution.diagnosis import path_attribution, unchecked_attribution
-from fringe.attribution.grouping import Ticker, rejoined
-from fringe.attribution.node_integral import integrate_nodes
+from fringe.attribution.base import Attribution, Attributor, ProgressCounter
+from fringe.attribution.diagnostics import gradient_attribution, path_attribution
+from fringe.attribution.path_integral import integrate
+from fringe.attribution.pieces import NodePieces
 from fringe.attribution.rules import quadrature_nodes
 from fringe.baselines import parse_baseline
 from fringe.geometry import geometry_dtype
@@ -94,17 +94,15 @@ class GeoIGSVI(Attributor):
 
     def attribute(self, problem: Problem) -> Attribution:
         baseline = problem.resolve_baseline(self.baseline)
-        ticker = Ticker(problem.progress, len(problem.inputs) * (self.iterations + 1))
-        groups: list[list[int]] = []
+        counter = ProgressCounter(problem.progress, len(problem.inputs) * (self.iterations + 1))
         parts: list[Attribution] = []
         quiet = dataclasses.replace(problem, progress=None)
         for group in self._groups(problem):
             part = quiet.select(group)
             fit = self._repaired if self.mode == "repaired" else self._official
-            parts.append(fit(part, baseline[group], ticker))
-            groups.append(group)
-            ticker.reach((group[-1] + 1) * (self.iterations + 1))
-        return rejoined(groups, parts)
+            parts.append(fit(part, baseline[group], counter))
+            counter.reach((group[-1] + 1) * (self.iterations + 1))
+        return Attribution.concat(parts)
 
     def _groups(self, problem: Problem) -> Iterator[list[int]]:
         """Images whose points together fill a batch: more would only take memory, several tensors a point."""
@@ -114,16 +112,16 @@ class GeoIGSVI(Attributor):
             yield list(range(start, min(start + size, len(problem.inputs))))
             start += size
 
-    def _repaired(self, problem: Problem, baseline: Tensor, ticker: Ticker) -> Attribution:
+    def _repaired(self, problem: Problem, baseline: Tensor, counter: ProgressCounter) -> Attribution:
         fractions, _ = quadrature_nodes("trapezoid", self.steps)
         straight = _line(problem.inputs, baseline, fractions)
         relaxation = Relaxation(self._energy(problem), self.iterations, self.learning_rate, self.stochastic)
-        relaxed = relaxation.run(straight, problem.every_row, _draw(problem), ticker.tick)
+        relaxed = relaxation.run(straight, problem.every_row, _draw(problem), counter.tick)
         moves = (problem.inputs != baseline).flatten(1).any(1)  # where there is no way to go, none is gone
         points = torch.where(moves.view(-1, *[1] * problem.inputs.dim()), relaxed.points, straight)
         line = stacked(equal_arcs(points) if self.resample else points)
-        found = integrate_nodes(Vertices(line), problem)
-        plain = path_attribution(self, found, problem, "use more steps")
+        result = integrate(NodePieces(Vertices(line), problem))
+        plain = path_attribution(self, result, problem, "use more steps")
         own = _report(problem, baseline, line.lengths(), relaxed)
         return dataclasses.replace(plain, diagnostics={**plain.diagnostics, **own})
 
@@ -131,12 +129,12 @@ class GeoIGSVI(Attributor):
         kind = PointEnergy if self.objective == "points" else LengthEnergy
         return kind(Steepness(problem, self.norm_of), self.beta)
 
-    def _official(self, problem: Problem, baseline: Tensor, ticker: Ticker) -> Attribution:
+    def _official(self, problem: Problem, baseline: Tensor, counter: ProgressCounter) -> Attribution:
         fractions, _ = quadrature_nodes("gausslegendre", self.steps)
         straight = _line(problem.inputs, baseline, fractions.flip(0))  # from the baseline on, without the ends
         energy = PublishedEnergy(Steepness(problem, "outputs", last_axis=True), self.beta)
         search = PublishedSVI(energy, self.iterations, self.learning_rate)
-        relaxed = search.run(straight, problem.every_row, _draw(problem), ticker.tick)
+        relaxed = search.run(straight, problem.every_row, _draw(problem), counter.tick)
         points = published_spacing(relaxed.points) if self.resample else relaxed.points
         lengths = stacked(points).lengths()
         _, gradient = problem.logits_gradient(points.flatten(0, 1), problem.every_row.repeat_interleave(self.steps))
@@ -145,7 +143,7 @@ class GeoIGSVI(Attributor):
         values = torch.einsum("gn,gnd->gd", weights, rows).view_as(problem.inputs)
         diagnostics = _report(problem, baseline, lengths, relaxed)
         why = "gradients times lengths are no path integral: nothing says what the map's sum should be"
-        return unchecked_attribution(self, values, problem, diagnostics, why)
+        return gradient_attribution(self, values, problem, diagnostics, why)
 
 
 def _line(inputs: Tensor, baseline: Tensor, fractions: Tensor) -> Tensor:

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from fringe._checks import require_choice, require_positive, require_whole
 from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor
-from fringe.attribution.diagnosis import unchecked_attribution
-from fringe.attribution.grouping import Ticker
-from fringe.attribution.node_integral import chunks
+from fringe.attribution.base import Attribution, Attributor, ProgressCounter
+from fringe.attribution.diagnostics import gradient_attribution
+from fringe.attribution.pieces import iter_batches
 from fringe.attribution.rules import quadrature_nodes
 from fringe.baselines import parse_baseline
 from fringe.geometry import geometry_dtype
@@ -69,7 +68,7 @@ class GGIG(Attributor):
         steps = torch.full((len(values),), self.iterations, device=values.device)
         diagnostics = {"steps": steps, "climb_mean": climbed}
         why = "gradient maxima along climbs have no completeness identity"
-        return unchecked_attribution(self, values, problem, diagnostics, why)
+        return gradient_attribution(self, values, problem, diagnostics, why)
 
     def _maps(self, problem: Problem, baseline: Tensor) -> tuple[Tensor, Tensor]:
         """Aggregated gradients (B, *S), and how far the climbs went on average (B,), in input units.
@@ -82,10 +81,10 @@ class GGIG(Attributor):
         start = -torch.inf if self.aggregate == "max" else 0.0
         values = torch.full(problem.inputs.shape, start, dtype=geometry_dtype(device), device=device)
         climbed = torch.zeros(batch, dtype=torch.float64, device=device)
-        ticker = Ticker(problem.progress, batch * line.count * self.iterations)
-        for rows, nodes in chunks(problem, line.count):
+        counter = ProgressCounter(problem.progress, batch * line.count * self.iterations)
+        for rows, nodes in iter_batches(problem, line.count):
             begin = line.at(rows, nodes).x
-            largest, end = self._climb(problem, begin, rows, ticker)
+            largest, end = self._climb(problem, begin, rows, counter)
             climbed.index_add_(0, rows, (end - begin).flatten(1).double().norm(dim=1) / line.count)
             self._gather(values, rows, largest, line.weights[rows, nodes])
         return values, climbed
@@ -98,7 +97,7 @@ class GGIG(Attributor):
         else:
             values.view(len(values), -1).index_add_(0, rows, flat * weights.to(flat.dtype)[:, None])
 
-    def _climb(self, problem: Problem, x: Tensor, rows: Tensor, ticker: Ticker) -> tuple[Tensor, Tensor]:
+    def _climb(self, problem: Problem, x: Tensor, rows: Tensor, counter: ProgressCounter) -> tuple[Tensor, Tensor]:
         """The largest gradient (L, *S) met from ``x`` (L, *S) on, and the last point whose gradient was taken."""
         largest = torch.full_like(x, -torch.inf)
         for iteration in range(self.iterations):
@@ -106,5 +105,5 @@ class GGIG(Attributor):
             largest = torch.maximum(largest, gradient)
             if iteration + 1 < self.iterations:
                 x = x + self.learning_rate * gradient
-            ticker.tick(len(x))
+            counter.tick(len(x))
         return largest, x

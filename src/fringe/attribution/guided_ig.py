@@ -7,10 +7,9 @@ from typing import Any, ClassVar, Literal, get_args
 
 from fringe._checks import is_positive, require, require_choice, require_fraction, require_whole
 from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor
-from fringe.attribution.diagnosis import path_attribution
+from fringe.attribution.diagnostics import PathAttributor
 from fringe.attribution.integral import Quadrature
-from fringe.attribution.path_integral import integrate
+from fringe.attribution.pieces import SegmentPieces
 from fringe.baselines import parse_baseline
 from fringe.paths import GuidedPath, Problem
 
@@ -18,7 +17,7 @@ GuidedRule = Literal["left", "trapezoid"]
 
 
 @dataclass(frozen=True)
-class GuidedIG(Attributor):
+class GuidedIG(PathAttributor):
     """Integrate the gradient along a path that moves the entries of small gradient first (Kapishnikov et al. 2021).
 
     The path avoids steep directions for as long as it may: after step k of N it has covered k/N of the way to the
@@ -49,8 +48,11 @@ class GuidedIG(Attributor):
         require_choice("rule", self.rule, get_args(GuidedRule))
         parse_baseline(self.baseline)
 
-    def attribute(self, problem: Problem) -> Attribution:
+    def pieces(self, problem: Problem) -> SegmentPieces:
         based = dataclasses.replace(problem, baseline=problem.resolve_baseline(self.baseline))
         path = GuidedPath(self.steps, self.fraction, self.max_dist, closed=self.rule == "trapezoid")
-        found = integrate(path, Quadrature(self.rule), based)
-        return path_attribution(self, found, problem, "use more steps, or rule='trapezoid'")
+        return SegmentPieces(path, Quadrature(self.rule), based)
+
+    @property
+    def hint(self) -> str:
+        return "use more steps, or rule='trapezoid'"

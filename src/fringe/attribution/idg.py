@@ -12,10 +12,11 @@ from fringe._checks import require_choice, require_whole
 from fringe._tunable import tunable
 from fringe.attribution.base import Attribution, Attributor
 from fringe.attribution.decision_nodes import importance_nodes, published_nodes, published_slopes
-from fringe.attribution.diagnosis import diagnose, unchecked_attribution
-from fringe.attribution.node_integral import Visit, Weigh, chunks, integrate_nodes
+from fringe.attribution.diagnostics import gradient_attribution, path_diagnostics
+from fringe.attribution.path_integral import integrate
+from fringe.attribution.pieces import Evaluation, NodePieces, WeightFn, iter_batches
 from fringe.baselines import parse_baseline
-from fringe.paths import Problem, StraightLine, log_uniform
+from fringe.paths import Problem, StraightLine
 
 Mode = Literal["importance", "official"]
 
@@ -53,15 +54,15 @@ class IntegratedDecisionGradients(Attributor):
 
     def attribute(self, problem: Problem) -> Attribution:
         baseline = problem.resolve_baseline(self.baseline)
-        line, weigh = self._plan(problem, baseline)
-        found = integrate_nodes(line, problem, weigh)
-        diagnostics = diagnose(found, problem, log_uniform(problem.logits))
+        line, weight_fn = self._plan(problem, baseline)
+        result = integrate(NodePieces(line, problem, weight_fn))
+        diagnostics = path_diagnostics(result, problem)
         why = "its sum is the integral of the squared slope of the score"
-        plain = unchecked_attribution(self, found.values, problem, diagnostics, why)
-        trajectory = found.trajectories or plain.trajectory
-        return dataclasses.replace(plain, endpoint_score=found.endpoint_score, trajectory=trajectory)
+        plain = gradient_attribution(self, result.values, problem, diagnostics, why)
+        trajectory = result.trajectories or plain.trajectory
+        return dataclasses.replace(plain, endpoint_score=result.endpoint_score, trajectory=trajectory)
 
-    def _plan(self, problem: Problem, baseline: Tensor) -> tuple[StraightLine, Weigh]:
+    def _plan(self, problem: Problem, baseline: Tensor) -> tuple[StraightLine, WeightFn]:
         """Where gradients are taken, and what each counts."""
         inputs = problem.inputs
         if self.mode == "importance":
@@ -69,23 +70,23 @@ class IntegratedDecisionGradients(Attributor):
             scores = _scores(StraightLine(inputs, baseline, grid, grid), problem)
             at_input = problem.score(problem.logits).double()
             line = StraightLine(inputs, baseline, *importance_nodes(torch.cat((scores, at_input[:, None]), 1)))
-            return line, lambda visit: visit.sample.displacement * _slope(visit, inputs - baseline)
+            return line, lambda at: at.sample.displacement * _slope(at, inputs - baseline)
         grid = torch.linspace(0, 1, self.steps, dtype=torch.float64)
         places, spacing = published_nodes(_scores(StraightLine(inputs, baseline, grid, grid), problem))
         slopes = published_slopes(places, _scores(StraightLine(inputs, baseline, places, places), problem))
         line = StraightLine(inputs, baseline, places.flip(1), spacing.flip(1) / self.steps)
-        return line, lambda visit: visit.sample.displacement * slopes.flip(1)[visit.rows, visit.nodes]
+        return line, lambda at: at.sample.displacement * slopes.flip(1)[at.rows, at.nodes]
 
 
 def _scores(line: StraightLine, problem: Problem) -> Tensor:
     """The target's score (B, N) at each node of each image, in float64; forward passes only."""
     found = [
         problem.score(problem.forward(line.at(rows, nodes).x, rows), rows).double()
-        for rows, nodes in chunks(problem, line.count)
+        for rows, nodes in iter_batches(problem, line.count)
     ]
     return torch.cat(found).view(len(problem.inputs), line.count)
 
 
-def _slope(visit: Visit, way: Tensor) -> Tensor:
+def _slope(at: Evaluation, way: Tensor) -> Tensor:
     """The exact slope (L,) of the score along ``way`` (B, *S) where a gradient was taken."""
-    return (visit.gradient * way[visit.rows]).flatten(1).sum(1)
+    return (at.gradient * way[at.rows]).flatten(1).sum(1)

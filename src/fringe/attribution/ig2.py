@@ -10,11 +10,12 @@ from fringe._checks import is_positive, require, require_choice, require_whole
 from fringe._errors import InputError
 from fringe._tunable import tunable
 from fringe.attribution.base import Attribution, Attributor
-from fringe.attribution.diagnosis import assemble, diagnose
+from fringe.attribution.diagnostics import path_attribution
 from fringe.attribution.integral import Quadrature
-from fringe.attribution.many_walks import Walks, integrate_walks, judge_walks
+from fringe.attribution.path_integral import integrate
+from fringe.attribution.pieces import MultiPath, PooledPieces
 from fringe.attribution.reference_images import reference_images
-from fringe.paths import CounterfactualPath, Problem, last_linear_layer, log_uniform
+from fringe.paths import CounterfactualPath, Problem, last_linear_layer
 
 Representation = Literal["auto", "penultimate", "logits"]
 IG2Rule = Literal["right", "trapezoid", "adaptive"]
@@ -62,22 +63,19 @@ class IG2(Attributor):
         require_choice("rule", self.rule, get_args(IG2Rule))
 
     def attribute(self, problem: Problem) -> Attribution:
-        walks = self._walks(problem)
-        found = integrate_walks(walks, Quadrature(self.rule), problem)
-        judgements = judge_walks(found, "lower eta, or use rule='trapezoid' or 'adaptive'", _STILL)
-        diagnostics = diagnose(found, problem, log_uniform(problem.logits))
-        return assemble(self, found, problem, diagnostics, judgements)
+        result = integrate(PooledPieces(self._paths(problem), Quadrature(self.rule), problem))
+        return path_attribution(self, result, problem, "lower eta, or use rule='trapezoid' or 'adaptive'", _STALLED)
 
-    def _walks(self, problem: Problem) -> Walks:
+    def _paths(self, problem: Problem) -> MultiPath:
         drawn = self._draw(problem)
         pairs = [(image, reference) for image, references in enumerate(drawn) for reference in references]
         layer = self._layer(problem)
 
         def path(batch: list[int]) -> CounterfactualPath:
-            references = tuple(pairs[walk][1] for walk in batch)
+            references = tuple(pairs[r][1] for r in batch)
             return CounterfactualPath(references, layer, self.steps, self.eta, closed=self.rule != "right")
 
-        return Walks(path, [image for image, _ in pairs], self.steps, "mean")
+        return MultiPath(path, [image for image, _ in pairs], self.steps, "mean")
 
     def _draw(self, problem: Problem) -> list[list[int]]:
         """The numbers of each image's references."""
@@ -113,4 +111,4 @@ class IG2(Attributor):
         return layer
 
 
-_STILL = "no walk took a step: the references have the image's own representation, or its gradient is zero"
+_STALLED = "no walk took a step: the references have the image's own representation, or its gradient is zero"

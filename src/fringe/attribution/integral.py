@@ -8,6 +8,7 @@ reverse path and returns the negative: the same number; eq. trapezoid).
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,10 +39,12 @@ class Quadrature:
     rtol: float = 1e-2
     max_depth: int = 8
 
-    def integrate(self, problem: Problem, images: Tensor, segment: Segment, scale: Tensor) -> Tensor:
+    def integrate(
+        self, problem: Problem, images: Tensor, segment: Segment, scale: Callable[[Segment], Tensor]
+    ) -> Tensor:
         """Contribution (L, *S), or (L, K, *S) of K classes, of a segment to ``images`` (L,).
 
-        ``scale`` (L,) or (L, K) is the error allowed at ``rtol = 1``."""
+        ``scale`` (L,) or (L, K) of a segment is the error allowed at ``rtol = 1``, for the adaptive rule."""
         if self.rule in ("left", "right"):
             end = segment.start if self.rule == "left" else segment.stop
             return end.gradient * along_classes(segment.stop.x - segment.start.x, end.gradient)
@@ -50,7 +53,7 @@ class Quadrature:
             return total
         if self.rule == "corrected":
             return corrected(total, segment_error(segment.start, segment.stop))
-        allowed = self.rtol * scale
+        allowed = self.rtol * scale(segment)
         rows = _too_large(segment_error(segment.start, segment.stop), allowed)
         pieces = [(_take(segment.start, rows), _take(segment.stop, rows), rows)]
         for _ in range(self.max_depth):
@@ -71,6 +74,11 @@ class Quadrature:
 def trapezoid(start: Point, stop: Point) -> Tensor:
     """``(g_0 + g_1) / 2 * (z_1 - z_0)``: (L, *S)."""
     return 0.5 * (start.gradient + stop.gradient) * along_classes(stop.x - start.x, start.gradient)
+
+
+def batch_view(x: Tensor, like: Tensor) -> Tensor:
+    """``x`` (L,) shaped to multiply ``like`` (L, ...)."""
+    return x.view(-1, *[1] * (like.dim() - 1))
 
 
 def along_classes(x: Tensor, gradient: Tensor) -> Tensor:

@@ -6,16 +6,15 @@ from typing import Any, ClassVar, get_args
 
 from fringe._checks import require_choice, require_whole
 from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor
-from fringe.attribution.diagnosis import path_attribution
-from fringe.attribution.node_integral import integrate_nodes
+from fringe.attribution.diagnostics import PathAttributor
+from fringe.attribution.pieces import NodePieces
 from fringe.attribution.rules import NodeRule, quadrature_nodes
 from fringe.baselines import parse_baseline
 from fringe.paths import Problem, StraightLine
 
 
 @dataclass(frozen=True)
-class IntegratedGradients(Attributor):
+class IntegratedGradients(PathAttributor):
     """Integrate the gradient along the straight line from a baseline to the input (Sundararajan et al. 2017, eq. 1).
 
     .. math:: A = (x - x') \\odot \\int_0^1 \\nabla F^t(x' + a (x - x')) \\, da
@@ -33,8 +32,7 @@ class IntegratedGradients(Attributor):
         require_whole("steps", self.steps, least=1 if self.rule not in ("trapezoid", "closed_mean") else 2)
         parse_baseline(self.baseline)
 
-    def attribute(self, problem: Problem) -> Attribution:
+    def pieces(self, problem: Problem) -> NodePieces:
         baseline = problem.resolve_baseline(self.baseline)
         line = StraightLine(problem.inputs, baseline, *quadrature_nodes(self.rule, self.steps))
-        found = integrate_nodes(line, problem)
-        return path_attribution(self, found, problem, "use more steps")
+        return NodePieces(line, problem)

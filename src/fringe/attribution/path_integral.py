@@ -1,4 +1,4 @@
-"""Walk a path, integrate gradients along it, and keep account: the part that all path methods share."""
+"""The one accumulator of path integrals: it adds up a stream of pieces, whichever way they were computed."""
 
 from dataclasses import dataclass
 
@@ -6,14 +6,15 @@ import torch
 from torch import Tensor
 
 from fringe.attribution.base import Trajectory
-from fringe.attribution.integral import Quadrature, completeness_gap, segment_error
-from fringe.attribution.telemetry import Recorder, Summary
+from fringe.attribution.integral import batch_view, completeness_gap
+from fringe.attribution.pieces import PieceStream, add_weighted, finite_maps
+from fringe.attribution.telemetry import Recorder, RunningStats
 from fringe.geometry import geometry_dtype
-from fringe.paths import Outcome, Path, Problem, Segment, Walk
+from fringe.paths import Outcome
 
 
 @dataclass(frozen=True)
-class Integrated:
+class PathIntegral:
     """A path integral of B images: ``values`` (B, *S), the explained ``score`` and ``endpoint_score`` (B,), the
     completeness ``gap`` (B,), ``steps`` and ``outcomes`` per image, and what was measured on the way. Of K classes,
     ``values`` are (B, K, *S) and scores and gaps (B, K). ``uncorrected_gap`` is the gap that the rule had before the
@@ -25,8 +26,8 @@ class Integrated:
     gap: Tensor
     steps: list[int]
     outcomes: list[Outcome]
-    summary: Summary
-    trajectories: tuple[Trajectory, ...] | None
+    stats: RunningStats
+    trajectories: tuple[Trajectory, ...] | None = None
     uncorrected_gap: Tensor | None = None
 
     @property
@@ -44,92 +45,47 @@ class Integrated:
         return torch.where(gap == 0, 0.0, gap.abs() / (self.score - self.endpoint_score).double().abs())
 
 
-def integrate(path: Path, quadrature: Quadrature, problem: Problem) -> Integrated:
-    """Integrate the score's gradient along ``path`` for each image of ``problem``."""
-    walk = path.walk(problem)
-    account = _Account(walk, quadrature, problem)
-    for segment in walk.segments():
-        account.add(segment)
-    return account.close()
+def integrate(stream: PieceStream) -> PathIntegral:
+    """Add up a stream of pieces. Memory does not grow with the number of steps.
 
-
-class _Account:
-    """The running totals of one integration."""
-
-    def __init__(self, walk: Walk, quadrature: Quadrature, problem: Problem):
-        self.walk, self.quadrature, self.problem = walk, quadrature, problem
-        device = problem.inputs.device
-        shape = (*problem.target.shape, *problem.inputs.shape[1:])
-        self.values = torch.zeros(shape, dtype=geometry_dtype(device), device=device)
-        self.score = problem.score(problem.logits)
-        self.endpoint_score = self.score.clone()
-        self.error = torch.zeros_like(self.score, dtype=torch.float64) if quadrature.rule == "corrected" else None
-        self.planned = torch.tensor(walk.planned, device=device)
-        self.summary = Summary(len(walk.planned), device, walk.begins)
-        self.done, self.total = 0, sum(walk.planned)
-        self.recorder = self._recorder() if problem.record_path else None
-
-    def _recorder(self) -> Recorder:
-        gauge = self.walk.gauge
-        rows = torch.arange(len(self.score), device=self.score.device)
-        start = gauge.point(rows, gauge.log_p0, torch.zeros_like(gauge.log_p0[:, 0]))
-        return Recorder(self.problem.inputs, self.walk.planned, {**start, "score": self.score}, self.values)
-
-    def add(self, segment: Segment) -> None:
-        rows = torch.tensor(segment.index, device=self.values.device)
-        self._meet_ends(segment, rows)
-        share = self.quadrature.integrate(self.problem, rows, segment, self._scale(segment, rows)).to(self.values.dtype)
-        if self.error is not None:
-            self.error.index_add_(0, rows, segment_error(segment.start, segment.stop))
-        if self.walk.begins == "input":
-            self.values.index_add_(0, rows, share)
-            self._record(segment)
+    Returns:
+        The integral of each image. Of several paths of an image, the change of the score and the map are the weighted
+        sums, ``steps`` those of the longest, the outcome the worst, the statistics pooled, and the trajectory that of
+        the first.
+    """
+    problem, images = stream.problem, stream.images
+    device = problem.inputs.device
+    shape = (*problem.target.shape, *problem.inputs.shape[1:])
+    values = torch.zeros(shape, dtype=geometry_dtype(device), device=device)
+    stats = RunningStats(len(stream.planned), device, stream.begins)
+    owners = range(len(values)) if images is None else images.tolist()
+    recorder = Recorder(problem, stream, owners) if problem.record_path else None
+    for piece in stream:
+        rows, value = piece.rows if images is None else images[piece.rows], piece.value
+        if piece.weight is not None:
+            add_weighted(values, rows, piece.weight, value)
+        elif stream.weight is None:
+            values.index_add_(0, rows, value.to(values.dtype))
         else:
-            self._record(segment)
-            self.values.index_add_(0, rows, share)
-        self.summary.add(rows, segment.stats)
-        self.done += len(segment.index)
-        if self.problem.progress is not None:
-            self.problem.progress(self.done, max(self.total, self.done))
-
-    def _meet_ends(self, segment: Segment, rows: Tensor) -> None:
-        """Scores at the ends are taken from the path's own points, so that the sum telescopes exactly."""
-        step, planned = torch.tensor(segment.step, device=rows.device), self.planned[rows]
-        if self.score.dim() > 1:
-            step, planned = step[:, None], planned[:, None]
-        if self.walk.begins == "input":
-            self.score[rows] = torch.where(step == 1, segment.stop.score, self.score[rows])
-            self.endpoint_score[rows] = segment.start.score
-        else:
-            arrived = step == planned
-            self.score[rows] = torch.where(arrived, segment.stop.score, self.score[rows])
-            self.endpoint_score[rows] = torch.where(step == 1, segment.start.score, self.endpoint_score[rows])
-
-    def _scale(self, segment: Segment, rows: Tensor) -> Tensor:
-        """How much the score moves along this segment, or along a mean one so far, whichever is more: (L,)."""
-        here = (segment.stop.score - segment.start.score).double().abs()
-        first, latest = (self.score[rows], segment.start.score)
-        if self.walk.begins == "baseline":
-            first, latest = segment.stop.score, self.endpoint_score[rows]
-        planned = self.planned[rows].view(-1, *[1] * (here.dim() - 1))
-        return torch.maximum(here, (first - latest).double().abs() / planned)
-
-    def _record(self, segment: Segment) -> None:
-        if self.recorder is not None:
-            self.recorder.add(segment, self.values, self.walk.begins)
-
-    def close(self) -> Integrated:
-        trajectories = None
-        if self.recorder is not None:
-            trajectories = self.recorder.trajectories(None if self.walk.begins == "input" else self.values)
-        return Integrated(
-            values=self.values.to(self.problem.inputs.dtype),
-            score=self.score,
-            endpoint_score=self.endpoint_score,
-            gap=completeness_gap(self.values, (self.score.double() - self.endpoint_score.double())),
-            steps=list(self.walk.taken),
-            outcomes=list(self.walk.outcomes),
-            summary=self.summary,
-            trajectories=trajectories,
-            uncorrected_gap=self.error,
-        )
+            values.index_add_(0, rows, value.to(values.dtype) * batch_view(stream.weight[piece.rows], value))
+        stats.add(piece.rows, piece.stats)
+        if recorder is not None:
+            recorder.add(piece)
+        stream.counter.tick(len(rows))
+    values = values if stream.scale is None else values * stream.scale
+    score, change = stream.score, stream.score.double() - stream.endpoint_score.double()
+    endpoint = stream.endpoint_score
+    if images is not None:
+        score, per_path = problem.score(problem.logits), change
+        change = torch.zeros_like(score, dtype=torch.float64)
+        change.index_add_(0, images, per_path if stream.weight is None else per_path * stream.weight)
+        endpoint, stats = (score.double() - change).to(score.dtype), stats.pooled(images, len(score))
+    steps = [0] * len(values)
+    outcomes = [Outcome.COMPLETE if ok else Outcome.DIVERGED for ok in finite_maps(values)]
+    for path, image in enumerate(owners):
+        steps[image] = max(steps[image], stream.taken[path])
+        outcomes[image] = max(outcomes[image], stream.outcomes[path])
+    gap = completeness_gap(values, change)
+    trajectories = None if recorder is None else recorder.trajectories()
+    values = values.to(problem.inputs.dtype)
+    return PathIntegral(values, score, endpoint, gap, steps, outcomes, stats, trajectories, stream.error)

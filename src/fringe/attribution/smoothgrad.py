@@ -1,5 +1,6 @@
 """SmoothGrad (Smilkov et al. 2017)."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
@@ -9,10 +10,10 @@ from torch import Tensor
 
 from fringe._checks import is_positive, require, require_choice, require_positive, require_whole
 from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor
-from fringe.attribution.diagnosis import unchecked_attribution
-from fringe.attribution.grouping import Ticker
-from fringe.attribution.node_integral import add_weighted, chunks, sum_nodes
+from fringe.attribution.base import Attribution, Attributor, ProgressCounter
+from fringe.attribution.diagnostics import gradient_attribution
+from fringe.attribution.path_integral import integrate
+from fringe.attribution.pieces import SitePieces, add_weighted, iter_batches
 from fringe.attribution.rules import quadrature_nodes
 from fringe.baselines import parse_baseline
 from fringe.geometry import geometry_dtype
@@ -69,8 +70,8 @@ class SmoothGrad(Attributor):
         sigma = self._sigma(problem.inputs)
         draw = _keyed(problem, sigma)
         explain = self.explainer(problem)
-        ticker = Ticker(problem.progress, len(sigma) * self.samples)
-        values, error = smoothed(explain, draw, problem, self.samples, self.square, ticker)
+        counter = ProgressCounter(problem.progress, len(sigma) * self.samples)
+        values, error = smoothed(explain, draw, problem, self.samples, self.square, counter)
         if self.multiply_by_input:
             values = values * problem.inputs
         steps = torch.full_like(problem.every_row, self.samples)
@@ -78,7 +79,7 @@ class SmoothGrad(Attributor):
         why = "a mean of gradients has no completeness identity"
         if self.inner == "ig":
             why = "maps of noisy copies add up to their own scores, not the image's"
-        return unchecked_attribution(self, values, problem, diagnostics, why)
+        return gradient_attribution(self, values, problem, diagnostics, why)
 
     def _sigma(self, inputs: Tensor) -> Tensor:
         """Standard deviation (B,) of the noise."""
@@ -93,27 +94,29 @@ class SmoothGrad(Attributor):
             return lambda x, rows: problem.logits_gradient(x, rows)[1]
         baseline = problem.resolve_baseline(self.baseline)
         nodes = quadrature_nodes("midpoint", self.inner_steps)
+        quiet = dataclasses.replace(problem, progress=None, record_path=False)
 
         def integrated(x: Tensor, rows: Tensor) -> Tensor:
-            return sum_nodes(StraightLine(x, baseline[rows], *nodes), problem, rows)
+            line = StraightLine(x, baseline[rows], *nodes)
+            return integrate(SitePieces(line, quiet.select(rows))).values
 
         return integrated
 
 
 def smoothed(
-    explain: Explain, draw: Draw, problem: Problem, count: int, square: bool, ticker: Ticker
+    explain: Explain, draw: Draw, problem: Problem, count: int, square: bool, counter: ProgressCounter
 ) -> tuple[Tensor, Tensor]:
     """Mean (B, *S) of the maps of ``count`` noisy copies of each input (B, *S), or of their squares, and its relative
     standard error (B,). Memory does not grow with the number of copies."""
     inputs = problem.inputs
     mean = torch.zeros_like(inputs, dtype=geometry_dtype(inputs.device))
     energy = torch.zeros_like(mean.flatten(1)[:, 0])
-    for rows, copies in chunks(problem, count):
+    for rows, copies in iter_batches(problem, count):
         maps = explain(inputs[rows] + draw(rows, copies), rows)
         maps = maps.square() if square else maps
         add_weighted(mean, rows, torch.full_like(energy, 1.0 / count)[rows], maps)
         energy.index_add_(0, rows, maps.flatten(1).to(energy.dtype).square().sum(1) / count)
-        ticker.tick(len(rows))
+        counter.tick(len(rows))
     size = mean.flatten(1).square().sum(1)
     spread = (energy - size).clamp_min(0.0)
     error = (spread / size / (count - 1)).sqrt() if count > 1 else torch.full_like(size, torch.nan)

@@ -1,4 +1,4 @@
-"""What a walk measured: running summaries always, every step on request."""
+"""What was measured along paths: running statistics always, every step on request."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fringe.attribution.base import Trajectory
-from fringe.paths import Begins, Segment
+from fringe.attribution.pieces import Piece, PieceStream
+from fringe.paths import Begins, Problem
 
 SNAPSHOTS = 6
 """Points of a trajectory kept as images, both ends included."""
@@ -23,7 +24,7 @@ AT_POINTS = ("entropy", "reference_kl", "reference_distance", "waypoint_kl", "tr
 """Names measured at points; everything else is measured along steps."""
 
 
-class Summary:
+class RunningStats:
     """Mean, maximum and last value of each measured name, per image: (B,) tensors, whatever the number of steps.
 
     The last is what was measured farthest from the input: what comes first where a walk ``begins`` at the baseline.
@@ -46,26 +47,22 @@ class Summary:
             self._of(self._largest, name).scatter_reduce_(0, rows, values, "amax")
             self._of(self._last, name)[rows[far]] = values[far]
 
-    @classmethod
-    def pooled(cls, parts: "Sequence[Summary]", images: Tensor, batch: int) -> "Summary":
-        """A summary an image from those of its walks; row i of all ``parts`` belongs to image ``images[i]`` (L,).
+    def pooled(self, images: Tensor, batch: int) -> "RunningStats":
+        """The statistics of ``batch`` images from those of their paths; path i belongs to image ``images[i]`` (R,).
 
-        Counts and totals are averaged over the walks, the last values over those that moved; the largest is of all.
+        Counts and totals are averaged over the paths, the last values over those that moved; the largest is of all.
         """
-        pool = cls(batch, images.device)
-        count = torch.cat([part.count for part in parts])
+        pool = RunningStats(batch, images.device)
 
         def mean(values: Tensor, weight: Tensor) -> Tensor:
             total = torch.zeros_like(pool.count).index_add_(0, images, values * weight)
             return total / torch.zeros_like(pool.count).index_add_(0, images, weight).clamp_min(1.0)
 
-        pool.count = mean(count, torch.ones_like(count))
-        for name in dict.fromkeys(name for part in parts for name in part._total):
-            total = torch.cat([part.total(name) for part in parts])
+        pool.count = mean(self.count, torch.ones_like(self.count))
+        for name, total in self._total.items():
             pool._total[name] = mean(total, torch.ones_like(total))
-            pool._last[name] = mean(torch.cat([part.last(name) for part in parts]), (count > 0).to(total))
-            largest = torch.cat([part.largest(name) for part in parts])
-            pool._of(pool._largest, name).scatter_reduce_(0, images, largest, "amax")
+            pool._last[name] = mean(self._last[name], (self.count > 0).to(total))
+            pool._of(pool._largest, name).scatter_reduce_(0, images, self._largest[name], "amax")
         return pool
 
     def mean(self, name: str) -> Tensor:
@@ -89,14 +86,26 @@ class Summary:
 
 @dataclass
 class _Log:
-    snapshot_steps: list[int]
+    image: int
+    planned: int
+    total: Tensor = field(default_factory=lambda: torch.zeros(()))
     points: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
     steps: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     snapshots: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
     cumulative: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
     latest: tuple[int, Tensor, Tensor] | None = None
 
-    def keep(self, step: int, x: Tensor, values: Tensor) -> None:
+    def visit(self, step: int, x: Tensor, cumulative: Tensor, measured: Mapping[str, Any]) -> None:
+        """The point ``x`` (*S) at ``step`` steps from the input, the attribution gathered on the way there, and what
+        was measured."""
+        for name, value in measured.items():
+            table = self.points if name in AT_POINTS else self.steps
+            table.setdefault(name, []).append(value)
+        self.latest = (step, x, cumulative)  # any step may prove to be the last
+        if step in snapshot_steps(self.planned):
+            self.store(*self.latest)
+
+    def store(self, step: int, x: Tensor, values: Tensor) -> None:
         like = self.snapshots.get(0, x)  # the input: a walk may compute in a higher precision
         for table, tensor in ((self.snapshots, x), (self.cumulative, values)):
             table[step] = tensor.detach().to("cpu", like.dtype, copy=True)
@@ -113,48 +122,49 @@ class _Log:
 
 
 class Recorder:
-    """Keeps every measured number of every step, and a few points on the way, on the CPU."""
+    """Stores every measured number of every step, and a few points on the way, on the CPU."""
 
-    def __init__(self, inputs: Tensor, planned: list[int], start: Mapping[str, Tensor], zeros: Tensor | None = None):
-        """``start`` holds the point measurements (B,) at the inputs themselves, ``zeros`` maps (B, K, *S) of zeros if
-        they are of K classes."""
-        self._planned, self._logs = planned, [_Log(snapshot_steps(t)) for t in planned]
-        zeros = torch.zeros_like(inputs) if zeros is None else zeros
-        for i, (log, x) in enumerate(zip(self._logs, inputs, strict=True)):
-            log.points = {name: [values[i].tolist()] for name, values in start.items()}
-            log.keep(0, x, zeros[i])
+    def __init__(self, problem: Problem, stream: PieceStream, images: Sequence[int]):
+        """``images`` names the image of each path; of several paths of an image, the first is recorded."""
+        self._begins, self._scale = stream.begins, stream.scale
+        gauge, zeros = stream.gauge, torch.zeros(len(problem.inputs), device=problem.inputs.device)
+        start = {**gauge.point(problem.every_row, gauge.log_p0, zeros), "score": problem.score(problem.logits)}
+        table = {name: column.tolist() for name, column in start.items()}
+        self._logs: dict[int, _Log] = {}
+        for image in range(len(zeros)):
+            path = images.index(image)
+            self._logs[path] = log = _Log(image, stream.planned[path])
+            log.points = {name: [column[image]] for name, column in table.items()}
+            shape = (*problem.target.shape[1:], *problem.inputs.shape[1:])
+            log.total = torch.zeros(shape, dtype=gauge.log_p0.dtype, device=zeros.device)
+            log.store(0, problem.inputs[image], log.total)
 
-    def add(self, segment: Segment, values: Tensor, begins: Begins = "input") -> None:
-        """One segment; ``values`` (B, *S) is what was gathered on the way to its ``start``."""
-        stats = {name: column.tolist() for name, column in segment.stats.items()}
-        stats["score"] = segment.start.score.tolist()
-        for row, (image, step) in enumerate(zip(segment.index, segment.step, strict=True)):
-            measured = {name: column[row] for name, column in stats.items()}
-            away = step if begins == "input" else self._planned[image] - step + 1
-            self.visit(image, away, segment.start.x[row], values[image], measured)
+    def add(self, piece: Piece) -> None:
+        """The points of a piece, with the attribution gathered between each and the input (or the baseline)."""
+        table = {name: column.tolist() for name, column in {**piece.stats, **piece.trace}.items()}
+        for i, (path, step) in enumerate(zip(piece.rows.tolist(), piece.step.tolist(), strict=True)):
+            if (log := self._logs.get(path)) is None:
+                continue
+            term = piece.value[i] if piece.weight is None else piece.weight[i] * piece.value[i]
+            before, log.total = log.total, log.total + term
+            away, gathered = (step, log.total) if self._begins == "input" else (log.planned - step + 1, before)
+            measured = {name: column[i] for name, column in table.items()}
+            log.visit(away, piece.x[i], self._scaled(gathered, log), measured)
 
-    def visit(self, image: int, step: int, x: Tensor, cumulative: Tensor, measured: Mapping[str, Any]) -> None:
-        """The point ``x`` (*S) of one image ``step`` steps from the input, the attribution gathered on the way there,
-        and what was measured."""
-        log = self._logs[image]
-        for name, value in measured.items():
-            table = log.points if name in AT_POINTS else log.steps
-            table.setdefault(name, []).append(value)
-        log.latest = (step, x, cumulative.clone())  # any step may prove to be the last
-        if step in log.snapshot_steps:
-            log.keep(*log.latest)
+    def trajectories(self) -> tuple[Trajectory, ...]:
+        """From the inputs on."""
+        if self._begins == "baseline":
+            for log in self._logs.values():
+                log.reverse(self._scaled(log.total, log))
+        return tuple(_trajectory(log) for log in self._logs.values())
 
-    def trajectories(self, arrived: Tensor | None = None) -> tuple[Trajectory, ...]:
-        """From the inputs on; ``arrived`` (B, *S) is what walks that began at the baselines gathered in all."""
-        if arrived is not None:
-            for log, total in zip(self._logs, arrived, strict=True):
-                log.reverse(total)
-        return tuple(_trajectory(log) for log in self._logs)
+    def _scaled(self, gathered: Tensor, log: _Log) -> Tensor:
+        return gathered if self._scale is None else gathered * self._scale[log.image]
 
 
 def _trajectory(log: _Log) -> Trajectory:
     if log.latest is not None:
-        log.keep(*log.latest)
+        log.store(*log.latest)
     steps = sorted(log.snapshots)
     return Trajectory(
         points={name: torch.tensor(column, dtype=torch.float64) for name, column in log.points.items()},

@@ -208,13 +208,13 @@ class Point:
 class Segment:
     """One straight piece of each of L paths, oriented baseline -> input: from ``start`` to ``stop``.
 
-    ``index`` names the image of the problem that each row belongs to, ``step`` the step that the piece is, counted from
-    the end where the path was begun. ``stats`` holds what the path measured along the piece and at ``start``, its end
-    far from the input, one (L,) tensor a name.
+    ``rows`` (L,) are the images of the problem that the pieces belong to, ``step`` (L,) the step that each is, counted
+    from the end where the path was begun; both on the device of the inputs. ``stats`` holds what the path measured
+    along the piece and at ``start``, its end far from the input, one (L,) tensor per name.
     """
 
-    index: list[int]
-    step: list[int]
+    rows: Tensor
+    step: Tensor
     start: Point
     stop: Point
     stats: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])

@@ -111,17 +111,17 @@ class StepwiseWalk(Walk):
         return sound
 
     def _segment(self, rows: Tensor, step: int, here: Visit, x: Tensor, there: Visit) -> Segment:
-        index = rows.tolist()
-        for row in index:
+        for row in rows.tolist():
             self.taken[row] = step
+        steps = torch.full_like(rows, step)
         near, far = Point(here.origin, here.score, here.gradient), Point(x, there.score, there.gradient)
         before, after = log_probabilities(here.logits), log_probabilities(there.logits)
         length = (x - here.origin).flatten(1).double().norm(dim=1)
         along = {"fisher_rao_step": fisher_rao_step(before, after), "euclidean_step": length}
         if self.begins == "input":
-            return Segment(index, [step] * len(index), far, near, {**self._measure(rows, after, step), **along})
+            return Segment(rows, steps, far, near, {**self._measure(rows, after, step), **along})
         stats = {**self._measure(rows, before, self.steps - step + 1), **along}
-        return Segment(index, [step] * len(index), near, far, stats)
+        return Segment(rows, steps, near, far, stats)
 
     def _measure(self, rows: Tensor, log_p: Tensor, steps: int) -> dict[str, Tensor]:
         """The gauge at points that are ``steps`` of the walk's steps from the input."""

@@ -23,7 +23,7 @@ AT_REFERENCE_BELOW = 1e-6
 """Fisher-Rao distance (radians) to the reference that counts as none: float32 logits resolve no less."""
 
 STATISTIC = "statistic: "
-"""Marks, in the memory of a slot, what was measured along its last step."""
+"""Marks, in the state of a slot, what was measured along its last step."""
 
 Waypoint = Literal["next", "current"]
 Until = Literal["budget", "arrival"]
@@ -82,26 +82,23 @@ class FisherRaoTracking(Path):
 
 @dataclass(frozen=True)
 class _Slots:
-    """Images on their way, one a slot: image ``rows`` (L), steps ``taken`` (L), where they are, ``x`` (L, *S), and what
-    their last step left behind, ``memory``: tensors (L, ...) by name, none before the first step."""
+    """Images on their way, one per slot: image ``rows`` (L), steps ``taken`` (L), and tensors (L, ...) by name:
+    ``index`` and ``step``, the same two on the device, ``x`` (L, *S), where they are, and what the last step left."""
 
     rows: list[int]
     taken: list[int]
-    x: Tensor
-    memory: Mapping[str, Tensor]
+    state: Mapping[str, Tensor]
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def select(self, slots: Sequence[int]) -> "_Slots":
         """These slots in memory of their own: a slot that waits must not keep alive the batch it was computed in."""
-        index = torch.tensor(list(slots), dtype=torch.int64, device=self.x.device)
-        return _Slots(
-            [self.rows[i] for i in slots],
-            [self.taken[i] for i in slots],
-            self.x.index_select(0, index),
-            {name: value.index_select(0, index) for name, value in self.memory.items()},
-        )
+        if not slots:
+            return _Slots([], [], {})
+        index = torch.tensor(list(slots), device=self.state["x"].device)
+        state = {name: value.index_select(0, index) for name, value in self.state.items()}
+        return _Slots([self.rows[i] for i in slots], [self.taken[i] for i in slots], state)
 
     def split(self, size: int) -> tuple["_Slots", "_Slots"]:
         """The first ``size`` slots, and the others."""
@@ -113,8 +110,8 @@ class _Slots:
         """These slots, then those of ``other``."""
         if not len(self) or not len(other):
             return self if len(self) else other
-        memory = {name: torch.cat([value, other.memory[name]]) for name, value in self.memory.items()}
-        return _Slots(self.rows + other.rows, self.taken + other.taken, torch.cat([self.x, other.x]), memory)
+        state = {name: torch.cat([value, other.state[name]]) for name, value in self.state.items()}
+        return _Slots(self.rows + other.rows, self.taken + other.taken, state)
 
 
 class FisherRaoWalk(Walk):
@@ -130,6 +127,7 @@ class FisherRaoWalk(Walk):
         self.path, self.problem = path, problem
         self.gauge = GeodesicGauge(log_probabilities(problem.logits), path.log_reference(problem))
         self.planned = path.schedule(self.gauge.distance())
+        self._total = torch.tensor(self.planned, device=self.gauge.s0.device).to(self.gauge.s0.dtype)
         self.taken = [0] * len(self.planned)
         self.outcomes = [Outcome.AT_REFERENCE if t == 0 else Outcome.COMPLETE for t in self.planned]
         self.solver: StepSolver = path.step.on(problem.inputs[0])
@@ -138,7 +136,7 @@ class FisherRaoWalk(Walk):
 
     def segments(self) -> Iterator[Segment]:
         waiting = [i for i, steps in enumerate(self.planned) if steps > 0]
-        walking, closing = self._enter([]), self._enter([])
+        walking = closing = _Slots([], [], {})
         while waiting or len(walking) or len(closing):
             size = self.problem.model.batch_size.on(self.problem.inputs.device)
             last = len(closing) >= size or not (waiting or len(walking))
@@ -162,7 +160,9 @@ class FisherRaoWalk(Walk):
                 yield segment
 
     def _enter(self, rows: list[int]) -> _Slots:
-        return _Slots(rows, [0] * len(rows), self.problem.inputs[rows], {})
+        index = torch.tensor(rows, device=self.problem.inputs.device)
+        state = {"index": index, "step": torch.zeros_like(index), "x": self.problem.inputs[index]}
+        return _Slots(rows, [0] * len(rows), state)
 
     def _sort(self, moved: _Slots, walking: _Slots) -> tuple[_Slots, _Slots]:
         """The slots that walk on, in turns, and those that have taken their last step."""
@@ -179,8 +179,9 @@ class FisherRaoWalk(Walk):
 
         Slots whose logits or gradient are not finite end at the point before.
         """
-        x, index = slots.x, self._index(slots.rows)
-        learnt = self.learns and bool(slots.memory)
+        x, index = slots.state["x"], slots.state["index"]
+        moved = slots.taken[0] > 0
+        learnt = self.learns and moved
         explicit = not (last or learnt) and self.path.step.explicit(self.problem.logits.shape[1])
         tangents = (self.fisher_norm and not learnt) or self.path.step.solve == "natural"
         point = self.problem.linearise(x, index, tangents=tangents and not (last or explicit))
@@ -191,12 +192,12 @@ class FisherRaoWalk(Walk):
         for slot, row in enumerate(slots.rows):
             if not finite[slot]:
                 self.outcomes[row], self.taken[row] = Outcome.DIVERGED, max(slots.taken[slot] - 1, 0)
-        segment = self._segment(slots, finite, here, log_p) if slots.memory else None
+        segment = self._segment(slots, finite, here, log_p) if moved else None
         going = [slot for slot in range(len(slots)) if finite[slot] and not arrived[slot]]
         if last or not going:
             return segment, slots.select([])
-        moved = self._step(slots, index, going, jacobian, here, log_p)
-        return segment, moved if len(going) == len(slots) else moved.select(going)
+        onward = self._step(slots, going, jacobian, here, log_p)
+        return segment, onward if len(going) == len(slots) else onward.select(going)
 
     def _status(self, index: Tensor, here: Point, logits: Tensor, log_p: Tensor) -> tuple[list[bool], list[bool]]:
         """Which slots are finite, and which have arrived: the step's one transfer from the device."""
@@ -207,12 +208,10 @@ class FisherRaoWalk(Walk):
         both = torch.stack([finite, arrived]).tolist()
         return both[0], both[1]
 
-    def _step(
-        self, slots: _Slots, index: Tensor, going: list[int], jacobian: Jacobian, here: Point, log_p: Tensor
-    ) -> _Slots:
+    def _step(self, slots: _Slots, going: list[int], jacobian: Jacobian, here: Point, log_p: Tensor) -> _Slots:
         """All slots one step further. Those not among ``going`` do not move and cost no iteration of the solver."""
-        x, memory = here.x, slots.memory
-        waypoint = self.gauge.waypoint(index, self._fraction(slots, int(self.path.waypoint == "next")))
+        x, state = here.x, slots.state
+        waypoint = self.gauge.waypoint(state["index"], self._fraction(slots, int(self.path.waypoint == "next")))
         safe_log_p = log_p
         if len(going) < len(slots):
             mask = torch.zeros(len(slots), dtype=torch.bool)
@@ -221,19 +220,20 @@ class FisherRaoWalk(Walk):
             safe_log_p = torch.where(mask[:, None], log_p, log_uniform(log_p))
             waypoint = torch.where(mask[:, None], waypoint, sqrt_chart(safe_log_p))
             x = torch.where(mask.view(-1, *[1] * (x.dim() - 1)), x, 0.0)
-        ratio = self._ratio(memory, log_p) if self.learns and memory else None
+        ratio = self._ratio(state, log_p) if self.learns and "ratio" in state else None
         found = self.solver.direction(
             jacobian,
             safe_log_p,
             waypoint,
             x,
-            memory.get("direction"),
+            state.get("direction"),
             fisher_norm=self.fisher_norm and ratio is None,
         )
         if ratio is not None and found.geodesic_norm_squared is not None:
             found = replace(found, fisher_norm_squared=ratio * found.geodesic_norm_squared)
         moved, stats = self._move(here.x, found)
-        left = {"x": here.x, "score": here.score, "gradient": here.gradient, "log_p": log_p}
+        left = {"index": state["index"], "step": state["step"] + 1, "x": moved}
+        left |= {"before": here.x, "score": here.score, "gradient": here.gradient, "log_p": log_p}
         if self.path.step.warm_start and self.path.step.solve == "natural":
             left["direction"] = found.v
         if self.learns and found.geodesic_norm_squared is not None:
@@ -241,12 +241,12 @@ class FisherRaoWalk(Walk):
             left["ratio"] = found.fisher_norm_squared / torch.where(part > 0, part, 1.0) if ratio is None else ratio
             left["expected"] = found.fisher_norm_squared * stats["step_size"].square()
         left |= {STATISTIC + name: value for name, value in stats.items()}
-        return _Slots(slots.rows, [steps + 1 for steps in slots.taken], moved, left)
+        return _Slots(slots.rows, [steps + 1 for steps in slots.taken], left)
 
-    def _ratio(self, memory: Mapping[str, Tensor], log_p: Tensor) -> Tensor:
+    def _ratio(self, state: Mapping[str, Tensor], log_p: Tensor) -> Tensor:
         """``v^T G v / (m^T v)^2`` (L,) as the steps made so far tell it."""
-        ratio, expected = memory["ratio"], memory["expected"]
-        made = fisher_rao_step(memory["log_p"], log_p).square()
+        ratio, expected = state["ratio"], state["expected"]
+        made = fisher_rao_step(state["log_p"], log_p).square()
         quotient = (made / torch.where(expected > 0, expected, 1.0)).clamp(0.25, 4.0)
         return torch.where(expected > 0, ratio * quotient ** (self.path.feedback or 0.0), ratio)
 
@@ -262,24 +262,18 @@ class FisherRaoWalk(Walk):
             rows = [slot for slot, fine in enumerate(finite) if fine]
             if not rows:
                 return None
-            index = self._index(rows)
+            index = torch.tensor(rows, device=log_p.device)
             slots, log_p = slots.select(rows), log_p[index]
             here = Point(here.x[index], here.score[index], here.gradient[index])
         for row, steps in zip(slots.rows, slots.taken, strict=True):
             self.taken[row] = steps
-        memory = slots.memory
-        stats = {name.removeprefix(STATISTIC): memory[name] for name in memory if name.startswith(STATISTIC)}
-        stats |= self.gauge.point(self._index(slots.rows), log_p, self._fraction(slots, 0))
-        stats["fisher_rao_step"] = fisher_rao_step(memory["log_p"], log_p)
-        stop = Point(memory["x"], memory["score"], memory["gradient"])
-        return Segment(slots.rows, slots.taken, here, stop, stats)
+        state = slots.state
+        stats = {name.removeprefix(STATISTIC): state[name] for name in state if name.startswith(STATISTIC)}
+        stats |= self.gauge.point(state["index"], log_p, self._fraction(slots, 0))
+        stats["fisher_rao_step"] = fisher_rao_step(state["log_p"], log_p)
+        stop = Point(state["before"], state["score"], state["gradient"])
+        return Segment(state["index"], state["step"], here, stop, stats)
 
     def _fraction(self, slots: _Slots, ahead: int) -> Tensor:
         """How far along their geodesic the slots are due ``ahead`` steps from now: (L,); 1 from step T on."""
-        alpha = [
-            min((taken + ahead) / self.planned[row], 1.0) for row, taken in zip(slots.rows, slots.taken, strict=True)
-        ]
-        return torch.tensor(alpha, dtype=self.gauge.s0.dtype, device=self.gauge.s0.device)
-
-    def _index(self, rows: list[int]) -> Tensor:
-        return torch.tensor(rows, device=self.problem.inputs.device)
+        return ((slots.state["step"] + ahead) / self._total[slots.state["index"]]).clamp_max(1.0)
