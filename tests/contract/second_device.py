@@ -20,6 +20,7 @@ ELSEWHERE = torch.device("lazy")
 
 aten = torch.ops.aten
 COPIES = {aten._to_copy.default, aten.copy_.default, aten.copy.default}
+WAITING = {aten._local_scalar_dense.default, aten.nonzero.default, aten.masked_select.default}
 INDEXED = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default}
 
 
@@ -82,6 +83,27 @@ def second_device() -> Generator[torch.device]:
     """``ELSEWHERE``, which is a device inside the ``with`` block."""
     with _Literals(), _Operations():
         yield ELSEWHERE
+
+
+class Transfers(TorchDispatchMode):
+    """Counts what is copied to the second device, ``sent``, and what the host waits for, ``back``."""
+
+    def __init__(self):
+        super().__init__()
+        self.sent = self.back = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        operands: list[torch.Tensor] = []
+        tree_map_only(torch.Tensor, operands.append, (args, kwargs))
+        away = [t for t in operands if isinstance(t, Elsewhere)]
+        masked = func in INDEXED and any(t.dtype == torch.bool for t in away[1:])
+        self.back += bool(away) and (func in WAITING or masked)
+        if func is aten._to_copy.default:
+            target = torch.device(kwargs.get("device") or args[0].device)
+            self.back += bool(away) and target != ELSEWHERE
+            self.sent += not away and target == ELSEWHERE
+        return func(*args, **kwargs)
 
 
 def operate(func, args, kwargs):

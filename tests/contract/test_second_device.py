@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from second_device import ELSEWHERE, Elsewhere, second_device
+from second_device import ELSEWHERE, Elsewhere, Transfers, second_device
 from test_methods_contract import EXPECTED, LABELS, ROWS
 from torch import nn
 
@@ -112,6 +112,25 @@ def test_every_method_makes_the_same_maps_there(name, method):
         assert {column.device for column in found.diagnostics.values()} == {ELSEWHERE}
         for label, column in expected.diagnostics.items():
             np.testing.assert_array_equal(found.diagnostics[label].tolist(), column.tolist())
+
+
+@pytest.mark.parametrize(
+    ("changes", "back"),
+    [({}, 1), ({"feedback": None}, 1), ({"until": "arrival", "arrival_kl": 1e-12}, 1)],
+    ids=["default", "measured", "arrival"],
+)
+def test_a_step_reads_one_tensor_back_and_sends_none(changes, back):
+    """By the difference of a longer and a shorter path; every read-back makes the host wait for the device."""
+
+    def transfers(steps):
+        method = FRInGe(**({"max_steps": steps} if "until" in changes else {}), steps=steps, **changes)
+        with second_device(), Transfers() as seen:
+            found = fringe.attribute(there(), X.to(ELSEWHERE), method=method)
+        assert found.diagnostics["steps"].tolist() == [steps] * len(X)
+        return seen
+
+    short, long = transfers(4), transfers(7)
+    assert (long.back - short.back, long.sent - short.sent) == (3 * back, 0)
 
 
 @pytest.mark.parametrize(("name", "method"), ROWS, ids=LABELS)

@@ -145,9 +145,10 @@ def test_a_waiting_slot_keeps_only_itself():
     problem = fringe.paths.Problem.of(fringe.Classifier(model, batch_size=6), x)
     walk = METHOD.path(128).walk(problem)
     sizes = [len(segment.rows) for segment in walk.segments()]
-    slots = _Slots(list(range(6)), [1] * 6, torch.zeros(6, 128), {"gradient": torch.zeros(6, 128)}).select([0])
-    assert slots.x.untyped_storage().nbytes() == 128 * 4
-    assert slots.memory["gradient"].untyped_storage().nbytes() == 128 * 4
+    state = {"x": torch.zeros(6, 128), "gradient": torch.zeros(6, 128)}
+    slots = _Slots(list(range(6)), [1] * 6, state).select([0])
+    assert slots.state["x"].untyped_storage().nbytes() == 128 * 4
+    assert slots.state["gradient"].untyped_storage().nbytes() == 128 * 4
     assert sum(sizes) == sum(walk.planned)
 
 
