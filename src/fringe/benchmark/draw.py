@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fringe._errors import FringeError, InputError
+from fringe._files import sha256_of
 from fringe.data import ImageError, InputRef, find_inputs
 from fringe.data.digits import load_digits
 from fringe.models import Preprocessing
@@ -76,10 +77,10 @@ def _name(ref: InputRef) -> str:
 
 
 def content_digest(ref: InputRef) -> str:
-    """32 hexadecimal digits of the SHA-256 of a file, or of an embedded scan. Raises OSError where it is gone."""
+    """32 hexadecimal digits of the SHA-256 of a file, or of an embedded scan. Raises OSError where it is gone, or
+    no regular file."""
     if isinstance(ref.origin, Path):
-        with ref.origin.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()[:32]
+        return sha256_of(ref.origin)[:32]
     digits = load_digits()
     scan = digits.images[digits.test[ref.origin]]
     return hashlib.sha256(b"embedded:digits " + scan.tobytes()).hexdigest()[:32]

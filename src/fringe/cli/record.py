@@ -1,6 +1,5 @@
 """What is written about an explained input, as plain data."""
 
-import hashlib
 import math
 import platform
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 import fringe
+from fringe._files import sha256_of
 from fringe.attribution import Attribution
 from fringe.cli.options import RunOptions
 from fringe.data import InputRef
@@ -151,8 +151,7 @@ def file_digest(origin: Path | int) -> str | None:
     """SHA-256 of the input file; None for an image that travels with the library."""
     if not isinstance(origin, Path):
         return None
-    with origin.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256_of(origin)
 
 
 def plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from fringe._files import sha256_of
 from fringe.data.decode import Exif, open_image
 from fringe.data.digits import SOURCE, digit_image, load_digits
 from fringe.data.errors import ImageError
@@ -148,11 +149,10 @@ def _with_unique_ids(refs: list[InputRef]) -> list[InputRef]:
 
 
 def _content(ref: InputRef) -> str:
-    """Eight hexadecimal digits of the SHA-256 of the file, or of the scan's source."""
+    """Eight hexadecimal digits of the SHA-256 of the file, or of the source's name for a scan and an unreadable file."""
     if not isinstance(ref.origin, Path):
         return hashlib.sha256(ref.source.encode()).hexdigest()[:8]
     try:
-        with ref.origin.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()[:8]
-    except OSError as error:
-        raise ImageError(f"{ref.source!r} cannot be read ({error.strerror})") from error
+        return sha256_of(ref.origin)[:8]
+    except OSError:  # opening it will say why, and the images beside it have their names all the same
+        return hashlib.sha256(os.fsencode(ref.source)).hexdigest()[:8]
