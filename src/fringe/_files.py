@@ -64,8 +64,8 @@ def require_inside(folder: Path, root: Path) -> None:
         target = Path(os.path.realpath(path))
         if not target.is_relative_to(real):
             raise InputError(
-                f"out: {str(path)!r} is a link that leads out of {str(root)!r}, to {str(target)!r}; remove the link, or "
-                "name another folder with --out"
+                f"out: {str(path)!r} is a link that leads out of {str(root)!r}, to {str(target)!r}; remove the link or "
+                "name another folder (--out)"
             )
 
 

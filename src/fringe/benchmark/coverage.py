@@ -1,5 +1,6 @@
 """What of a run is there, what failed, and what in its folder fits no plan any more."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from typing import Any
 
 from fringe.benchmark.keys import changes
 from fringe.benchmark.manifest import Manifest
+from fringe.benchmark.plan import PLAN_NAME
 from fringe.benchmark.store import CRASHES, PLANS, Store
 from fringe.benchmark.units import Key, held, wanted
 
@@ -48,8 +50,10 @@ def present(store: Store, *, failures: bool = True) -> set[Key]:
 
 
 def manifests(store: Store) -> dict[str, Manifest]:
-    """The plans of a folder by name."""
-    return {name: Manifest.from_record(record) for name, record in store.records(PLANS).items()}
+    """The plans of a folder by name. A record whose name is none of a plan, such as ``..``, is passed over: reports are
+    written to folders of these names."""
+    found = store.records(PLANS).items()
+    return {name: Manifest.from_record(record) for name, record in found if re.fullmatch(PLAN_NAME, name)}
 
 
 def coverage(store: Store, manifest: Manifest) -> list[Cell]:

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from fringe._errors import FringeError, InputError
+from fringe._files import MAPS_BYTES, RECORD_BYTES, open_regular, read_regular
 from fringe.benchmark.kept import KeptMap, from_bytes, to_bytes
 from fringe.benchmark.keys import digest
+from fringe.benchmark.parquet_size import is_bounded
 from fringe.benchmark.rows import ScoreRow, from_table, to_table
 
 UNITS, MAPS, CLAIMS, CRASHES, PLANS = "units", "maps", "claims", "crashes", "plans"
@@ -43,8 +45,8 @@ class Store:
                 raise InputError(f"run: {str(root)!r} holds no run of this program ({MARK} is missing)")
             self._begin(mark)
         try:
-            kept = json.loads(mark.read_text(encoding="utf-8"))["format"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            kept = json.loads(read_regular(mark, RECORD_BYTES))["format"]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(f"run: {str(mark)!r} cannot be read ({error}); is it a run of this program?") from error
         if kept != FORMAT:
             raise InputError(f"run: {str(root)!r} has format {kept}, this program reads format {FORMAT}")
@@ -85,7 +87,10 @@ class Store:
         table = to_table(rows).replace_schema_metadata({"fringe": json.dumps(about), "seal": BLANK.decode()})
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd")
-        self._place(self._unit(key), _sealed(sink.getvalue().to_pybytes()))
+        content = _sealed(sink.getvalue().to_pybytes())
+        if len(content) > RECORD_BYTES or not is_bounded(content):
+            raise InputError("shard: the scores of one unit are more than can be read back; make units of fewer images")
+        self._place(self._unit(key), content)
 
     def units(self) -> list[str]:
         """Every committed unit, damaged ones among them."""
@@ -129,9 +134,10 @@ class Store:
         wanted, found = set(images), dict[str, KeptMap]()
         for path in sorted((self.root / MAPS).glob(f"{setting}-*.safetensors")):
             with contextlib.suppress(SafetensorError, OSError):
+                open_regular(path, MAPS_BYTES).close()
                 with safe_open(path, framework="pt") as file:  # the header alone: most files are of other images
                     here = wanted.intersection(file.keys()) - found.keys()
-                content = path.read_bytes() if here else b""
+                content = read_regular(path, MAPS_BYTES) if here else b""
                 if _is_whole(content):
                     kept = from_bytes(content)
                     found |= {image: kept[image] for image in here}
@@ -147,8 +153,8 @@ class Store:
         """The JSON documents of a folder by name; damaged ones are passed over."""
         found: dict[str, dict[str, Any]] = {}
         for path in sorted((self.root / folder).glob("*.json")):
-            with contextlib.suppress(ValueError, OSError):
-                record = json.loads(path.read_text(encoding="utf-8"))
+            with contextlib.suppress(ValueError, OSError, RecursionError):
+                record = json.loads(read_regular(path, RECORD_BYTES))
                 if isinstance(record, dict):
                     found[path.stem] = record
         return found
@@ -164,8 +170,11 @@ class Store:
         process that dies."""
         from filelock import FileLock, Timeout
 
-        lock = FileLock(self.root / CLAIMS / f"{key}.lock", blocking=False)
+        path = self.root / CLAIMS / f"{key}.lock"
+        lock = FileLock(path, blocking=False)
         try:
+            if path.is_symlink():  # what it leads to would be emptied
+                path.unlink()
             lock.acquire()
         except Timeout:
             yield False
@@ -194,10 +203,10 @@ class Store:
     def _content(self, key: str) -> bytes | None:
         """The bytes of a unit's file; None where it is not there or not whole."""
         try:
-            content = self._unit(key).read_bytes()
+            content = read_regular(self._unit(key), RECORD_BYTES)
         except OSError:
             return None
-        return content if _is_whole(content) else None
+        return content if _is_whole(content) and is_bounded(content) else None
 
     def _place(self, path: Path, content: bytes) -> None:
         partial = path.with_name(f".partial-{_host()}-{os.getpid()}~{path.name}")

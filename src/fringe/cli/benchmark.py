@@ -61,6 +61,14 @@ def report(
     reference: Reference = None,
     allow_partial: Partial = False,
     grid: Annotated[bool, typer.Option("--grid/--no-grid", help="Draw maps of picked images.")] = True,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SPEC", help="SPEC or LABEL=SPEC: makes maps that were not kept again. A run's own is never loaded."
+        ),
+    ] = None,
+    preprocessing: flags.Preprocessing = None,
+    trust_code: flags.TrustCode = False,
     device: flags.Device = "auto",
     batch_size: flags.BatchSize = "auto",
 ) -> None:
@@ -75,6 +83,9 @@ def report(
             reference=reference,
             allow_partial=allow_partial,
             grid=grid,
+            models=tuple(model or ()),
+            preprocessing=preprocessing,
+            trust_code=trust_code,
             device=device,
             batch_size=batch_size,
         )

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fringe._errors import InputError
+from fringe._files import RECORD_BYTES, read_regular
+from fringe._printable import printable_json
 
 SUMMARY, CONTACT, EXPLANATION = "summary.json", "contact.png", "explanation.json"
 
@@ -57,6 +59,7 @@ class ResultFolder:
     def replace(self, name: str, fill: Callable[[Path], object]) -> None:
         """Write one file of the folder itself, through a neighbour with the same suffix."""
         partial = self.root / f".partial-{name}"
+        partial.unlink(missing_ok=True)  # it could be a link, which would be written through
         try:
             fill(partial)
             os.replace(partial, self.root / name)
@@ -68,12 +71,13 @@ class ResultFolder:
 
 
 def to_json(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    """The document as text that a terminal may show."""
+    return printable_json(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def _is_ours(root: Path, command: str) -> bool:
     try:
-        found = json.loads((root / SUMMARY).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = json.loads(read_regular(root / SUMMARY, RECORD_BYTES))
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(found, dict) and "fringe" in found and found.get("command", "explain") == command

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from fringe._errors import InputError
 from fringe.cli.folder import CONTACT, EXPLANATION, SUMMARY, ResultFolder, to_json
 from fringe.cli.gather import failed
-from fringe.cli.problems import Exit, complain
+from fringe.cli.problems import Exit, complain, say
 from fringe.cli.record import Explained, Failed, Run, explanation, failed_entry, summary_entry
 from fringe.cli.report import Report
 
@@ -102,5 +102,5 @@ class Ledger:
     def _tell(self) -> None:
         self._report.show()
         root = self._folder.root
-        typer.echo(f"\npictures: {root / CONTACT}" if self._cells else "")
-        typer.echo(f"results:  {root / SUMMARY} and a folder an input")
+        say(f"\npictures: {root / CONTACT}" if self._cells else "")
+        say(f"results:  {root / SUMMARY} and a folder an input")

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import typer
 
 from fringe._errors import InputError
 from fringe.benchmark import Plan, Store
@@ -16,7 +15,7 @@ from fringe.benchmark.units import Unit, wanted
 from fringe.cli.failures import failures, told
 from fringe.cli.options import read_batch_size
 from fringe.cli.plan_flags import HowOptions
-from fringe.cli.problems import Exit, complain, remark
+from fringe.cli.problems import Exit, complain, remark, say
 from fringe.cli.progress import Units
 from fringe.engines import Finished, How, Progress, Report, run_plan
 
@@ -109,7 +108,7 @@ def _tell(finished: Finished, options: HowOptions) -> None:
         reread = sum(report.reread for report in done)
         made = sum(len(report.unit.images) - report.failed for report in done) - reread
         kept = f", {reread} kept ones scored" if reread else ""
-        typer.echo(f"{manifest.name}: {len(manifest.images)} images; {made} maps made now{kept}")
+        say(f"{manifest.name}: {len(manifest.images)} images; {made} maps made now{kept}")
     if finished.account.failed or finished.failed_before or finished.set_aside:
         store = Store(options.out, create=False)
         lost = {report.unit.key for report in reports if report.state == "crashed"}

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from fringe._errors import FringeError
+from fringe._printable import printable
 
 
 class Exit(IntEnum):
@@ -53,11 +54,17 @@ def complain(message: str) -> None:
     """One line about an error, with the flag of each argument that it speaks of."""
     flags = [flag for name, flag in _FLAGS.items() if name in message]
     hint = f" (here: {', '.join(flags)})" if flags else ""
-    typer.echo(f"error: {' '.join(message.split())}{hint}", err=True)
+    remark(f"error: {' '.join(message.split())}{hint}")
 
 
 def remark(message: str) -> None:
-    typer.echo(message, err=True)
+    """A line on standard error; what a terminal would obey is written as its escape."""
+    typer.echo(printable(message), err=True)
+
+
+def say(message: str) -> None:
+    """Lines on standard output; what a terminal would obey is written as its escape."""
+    typer.echo(printable(message))
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from fringe.cli.plan_flags import HowOptions
 from fringe.cli.plan_options import PlanOptions
 from fringe.cli.plan_run import Went, account_of, device_of, run_plans
 from fringe.cli.planning import PAPER, Defaults, overlooked, read_choice, read_plan
-from fringe.cli.problems import Exit, complain
+from fringe.cli.problems import Exit, complain, say
 from fringe.cli.report_run import report_plan
 from fringe.cli.timings import timings_of
 from fringe.engines import Interrupted, interruptible
@@ -72,7 +72,7 @@ def run_reproduce(
     if not how.json:
         for name, paths in (("figure", [path for path in drawn if path.suffix == ".png"]), ("page", pages)):
             for path in paths:
-                typer.echo(f"{name}: {path}")
+                say(f"{name}: {path}")
     return _end(went.code, went, how, timings, [*pages, *reports, *drawn])
 
 

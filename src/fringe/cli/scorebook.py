@@ -12,7 +12,7 @@ from fringe.cli.comparing import Compared
 from fringe.cli.contest import Contest
 from fringe.cli.costs import Costs
 from fringe.cli.folder import SUMMARY, ResultFolder, to_json
-from fringe.cli.problems import Exit, complain
+from fringe.cli.problems import Exit, complain, say
 from fringe.cli.record import Failed, Run, failed_entry, file_digest, plain, top_classes
 from fringe.cli.standings import show_standings
 from fringe.metrics import Metric
@@ -75,7 +75,7 @@ class Scorebook:
         elif self.compared:
             show_standings(document, self._contest.metrics)
             root = self._folder.root
-            typer.echo(f"\npicture: {root / FIGURE}\nscores:  {root / SCORES} and {root / SUMMARY}")
+            say(f"\npicture: {root / FIGURE}\nscores:  {root / SCORES} and {root / SUMMARY}")
         for failure in self._failures:
             complain(failure.reason if failure.source in failure.reason else f"{failure.source}: {failure.reason}")
         for error in self._costs.errors():

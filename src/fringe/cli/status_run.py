@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fringe._printable import printable
 from fringe.benchmark import Store
 from fringe.benchmark.coverage import coverage, crashes, manifests, stale
 from fringe.benchmark.manifest import Manifest
@@ -64,7 +65,7 @@ def _show(document: Mapping[str, Any]) -> None:
     if not document["plans"]:
         console.print("no plan yet: nothing was asked for in this folder")
     for name, plan in document["plans"].items():
-        console.print(f"[bold]{name}[/bold]: {plan['images']} images")
+        console.print(Text.assemble((printable(name), "bold"), f": {plan['images']} images"))
         table = _table(plan["cells"])
         if not console.is_terminal:  # nobody's lines are too long for a file
             console.width = console.measure(table, options=console.options.update(max_width=WIDEST)).maximum
@@ -83,7 +84,7 @@ def _show(document: Mapping[str, Any]) -> None:
 
 
 def _line(console: Console, text: str) -> None:
-    console.print(Text(text), soft_wrap=True)
+    console.print(Text(printable(text)), soft_wrap=True)
 
 
 def _table(cells: list[dict[str, Any]]) -> Table:
@@ -100,5 +101,11 @@ def _table(cells: list[dict[str, Any]]) -> Table:
     for (model, method), line in lines.items():
         share = (line["scored"] + line["failed"]) / max(line["wanted"], 1)
         counts = [str(line[name]) if line[name] else "" for name in ("failed", "missing")]
-        table.add_row(Text(model), Text(method), f"{line['scored']}/{line['wanted']}", *counts, f"{share:.0%}")
+        table.add_row(
+            Text(printable(model)),
+            Text(printable(method)),
+            f"{line['scored']}/{line['wanted']}",
+            *counts,
+            f"{share:.0%}",
+        )
     return table

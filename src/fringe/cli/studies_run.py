@@ -18,7 +18,7 @@ from fringe.cli.plan_flags import HowOptions
 from fringe.cli.plan_options import PlanOptions
 from fringe.cli.plan_run import Went, account_of, device_of, run_plans
 from fringe.cli.planning import Defaults, overlooked, read_plan
-from fringe.cli.problems import Exit, complain, remark
+from fringe.cli.problems import Exit, complain, remark, say
 from fringe.cli.report_run import report_plan
 from fringe.cli.settings import read_value
 from fringe.engines import Interrupted, interruptible
@@ -90,10 +90,10 @@ def run_runtime(options: PlanOptions, how: HowOptions) -> Exit:
     for t in timings:
         passes = f"{t.forward:.0f} F + {t.jvp:.0f} JVP + {t.vjp:.0f} VJP"
         half = f" ± {t.half:.3f}" if math.isfinite(t.half) else ""
-        typer.echo(f"{t.model} {t.method} {t.mode}: {t.seconds:.3f}{half} s an image of {t.n}, {passes}; {t.device}")
+        say(f"{t.model} {t.method} {t.mode}: {t.seconds:.3f}{half} s an image of {t.n}, {passes}; {t.device}")
     for (model, mode), ratio in slowdowns(timings, "fringe", "ig").items():
-        typer.echo(f"{model} {mode}: fringe takes {ratio:.1f} times as long as ig")
-    typer.echo(f"account: {path}")
+        say(f"{model} {mode}: fringe takes {ratio:.1f} times as long as ig")
+    say(f"account: {path}")
     return Exit.DONE
 
 
@@ -138,7 +138,7 @@ def tell(went: Went, how: HowOptions, paths: Sequence[Path | str]) -> Exit:
     else:
         for path in paths:
             if str(path).endswith(".png"):
-                typer.echo(f"figure: {path}")
+                say(f"figure: {path}")
     return went.code
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fringe._files import RECORD_BYTES, read_regular
 from fringe.benchmark import Plan
 from fringe.benchmark.manifest import resolve
 from fringe.cli.options import read_batch_size
@@ -33,6 +34,6 @@ def timings_of(plan: Plan, how: HowOptions, *, measuring: bool) -> list[Timing]:
 def _read(path: Path) -> dict[str, list[dict[str, Any]]]:
     """What is kept; nothing where the file is not there or not whole."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return json.loads(read_regular(path, RECORD_BYTES))
+    except (OSError, ValueError, RecursionError):
         return {}

@@ -149,7 +149,7 @@ def _with_unique_ids(refs: list[InputRef]) -> list[InputRef]:
 
 
 def _content(ref: InputRef) -> str:
-    """Eight hexadecimal digits of the SHA-256 of the file, or of the source's name for a scan and an unreadable file."""
+    """Eight hexadecimal digits of the SHA-256 of the file, or of its name if it is unreadable or a scan."""
     if not isinstance(ref.origin, Path):
         return hashlib.sha256(ref.source.encode()).hexdigest()[:8]
     try:

@@ -66,7 +66,7 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
         "timm": Loader("timm:NAME[@WEIGHTS]", "a tag, random[:SEED] or .safetensors", load_timm),
         "hf": Loader("hf:NAME[@REVISION]", "a hub repository or a local folder", load_hub),
         "file": Loader("FILE.py:FUNCTION[@FILE.safetensors]", "runs the file; trust_code", load_file_function),
-        "module": Loader("PACKAGE.MODULE:NAME[@FILE.safetensors]", "an installed module", load_attribute),
+        "module": Loader("PACKAGE.MODULE:NAME[@FILE.safetensors]", "imports the module; trust_code", load_attribute),
         "export": Loader("FILE.pt2", "an exported program; trust_code", load_exported),
     }
 )
@@ -86,7 +86,7 @@ def load_model(
 
     The forms are listed by ``LOADERS``. ``preprocessing`` and ``class_names`` replace what the source
     says. Raises ``ModelError`` for everything that keeps the model from
-    being loaded; code of the spec's author runs only with ``trust_code``.
+    being loaded; a Python file, a Python module and an exported program are code, and run only with ``trust_code``.
     Files that are named are never unpickled without it; what torchvision and timm download, only as weights.
     """
     family, target = _family(spec)

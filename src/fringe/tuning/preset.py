@@ -12,6 +12,7 @@ from typing import Any, Literal, TypedDict, cast, get_args, get_origin, get_type
 import fringe
 from fringe._checks import require
 from fringe._errors import InputError
+from fringe._files import PRESET_BYTES, read_regular
 from fringe.attribution import METHODS, Attributor
 from fringe.tuning.naming import require_known
 from fringe.tuning.space import alternatives
@@ -88,8 +89,8 @@ def read_preset(path: Path, architecture: str | None = None, *, allow_other: boo
 def _document(path: Path) -> dict[str, Any]:
     """The file's content, with every key known and every part there."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        document = json.loads(read_regular(path, PRESET_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"preset: {path} cannot be read: {error}") from error
     if not isinstance(document, dict) or cast(dict[str, Any], document).get("format") != FORMAT:
         raise InputError(f"preset: {path} is no preset: it does not say {FORMAT!r}")
