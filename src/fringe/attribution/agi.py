@@ -70,6 +70,10 @@ class AGI(Attributor):
     def complete(self) -> bool:
         return self.mode == "path"
 
+    @property
+    def planned_passes(self) -> float:
+        return 3 * self.classes * self.steps
+
     def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
         before, scored = passes_now(classifier), copy.copy(classifier)  # shares its session, batch size and counts
         scored.score_kind = self.score

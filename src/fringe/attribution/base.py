@@ -101,6 +101,12 @@ class Attributor(ABC):
         """Whether the method takes a caller's baseline: it has a setting of that name, which the caller's replaces."""
         return "baseline" in self.record()
 
+    @property
+    def planned_passes(self) -> float | None:
+        """Forward and backward passes together that a map of one image takes by these settings alone, to the order of
+        magnitude; None where they do not tell."""
+        return None
+
     @classmethod
     def preset(cls, name: str, /) -> Self:
         """The method with the settings that ``name`` stands for."""

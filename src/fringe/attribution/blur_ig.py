@@ -52,6 +52,10 @@ class BlurIG(Attributor):
         require_choice("grid", self.grid, get_args(Grid))
         require_choice("mode", self.mode, get_args(Displacements))
 
+    @property
+    def planned_passes(self) -> float:
+        return 2 * self.steps
+
     def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
         before = passes_now(classifier)
         line = BlurLine(query.inputs, self.sigmas(min(query.inputs.shape[-2:])), self.mode)

@@ -48,6 +48,10 @@ class ExpectedGradients(Attributor):
         require_whole("samples", self.samples)
         require_choice("fractions", self.fractions, get_args(Fractions))
 
+    @property
+    def planned_passes(self) -> float:
+        return 3 * self.samples
+
     def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
         before = passes_now(classifier)
         references = reference_images(query, "expected_gradients averages over images of the data")

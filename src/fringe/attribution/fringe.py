@@ -181,6 +181,12 @@ class FRInGe(Attributor):
             reference=self.reference,
         )
 
+    @property
+    def planned_passes(self) -> float:
+        farthest = math.pi / math.sqrt(2 * self.tau)  # no two distributions are farther apart than pi
+        steps = self.max_steps if self.until == "arrival" else self.steps or farthest
+        return steps * (4 if self.solve == "gradient" else 2 + 2 * self.cg_iterations)
+
     def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
         path, before = self.path(query.inputs[0].numel()), passes_now(classifier)
         found = integrate(path, Quadrature(self.quadrature, self.quadrature_rtol), classifier, query, request)

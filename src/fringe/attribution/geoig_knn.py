@@ -52,6 +52,10 @@ class GeoIGKNN(Attributor):
         require_choice("metric", self.metric, get_args(Metric))
         parse_baseline(self.baseline)
 
+    @property
+    def planned_passes(self) -> float:
+        return 64 * self.order * min(self.neighbours, 64)  # the graph of 64 references, half of its edges shared
+
     def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
         before = passes_now(classifier)
         baseline = query.baseline_or(self.baseline, request.noise)

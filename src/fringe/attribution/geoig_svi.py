@@ -90,6 +90,10 @@ class GeoIGSVI(Attributor):
     def complete(self) -> bool:
         return self.mode == "repaired"
 
+    @property
+    def planned_passes(self) -> float:
+        return 4 * self.steps * self.iterations
+
     def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
         before = passes_now(classifier)
         baseline = query.baseline_or(self.baseline, request.noise)

@@ -62,6 +62,10 @@ class GGIG(Attributor):
     def complete(self) -> bool:
         return False
 
+    @property
+    def planned_passes(self) -> float:
+        return 2 * (self.intervals + 1) * self.iterations
+
     def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
         before = passes_now(classifier)
         baseline = query.baseline_or(self.baseline, request.noise)

@@ -50,6 +50,10 @@ class GuidedIG(Attributor):
         require_choice("rule", self.rule, get_args(GuidedRule))
         parse_baseline(self.baseline)
 
+    @property
+    def planned_passes(self) -> float:
+        return 2 * self.steps
+
     def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
         before = passes_now(classifier)
         based = dataclasses.replace(query, baseline=query.baseline_or(self.baseline, request.noise))

@@ -60,6 +60,10 @@ class IG2(Attributor):
         require_choice("representation", self.representation, get_args(Representation))
         require_choice("rule", self.rule, get_args(IG2Rule))
 
+    @property
+    def planned_passes(self) -> float:
+        return 3 * self.references * self.steps
+
     def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
         before = passes_now(classifier)
         walks = self._walks(classifier, query, request)

@@ -34,6 +34,10 @@ class IntegratedGradients(Attributor):
         require_whole("steps", self.steps, least=1 if self.rule not in ("trapezoid", "closed_mean") else 2)
         parse_baseline(self.baseline)
 
+    @property
+    def planned_passes(self) -> float:
+        return 2 * self.steps
+
     def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
         before = passes_now(classifier)
         baseline = query.baseline_or(self.baseline, request.noise)

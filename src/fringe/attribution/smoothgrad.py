@@ -67,6 +67,10 @@ class SmoothGrad(Attributor):
     def complete(self) -> bool:
         return False
 
+    @property
+    def planned_passes(self) -> float:
+        return 2 * self.samples * (self.inner_steps if self.inner == "ig" else 1)
+
     def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
         before, sigma = passes_now(classifier), self._sigma(query.inputs)
         draw = _keyed(query, sigma, request.noise)

@@ -69,10 +69,14 @@ def report(
     ] = None,
     preprocessing: flags.Preprocessing = None,
     trust_code: flags.TrustCode = False,
+    yes: flags.Yes = False,
     device: flags.Device = "auto",
     batch_size: flags.BatchSize = "auto",
 ) -> None:
-    """Write tables (Markdown, LaTeX, CSV) and one HTML page from the scores of a run."""
+    """Write tables (Markdown, LaTeX, CSV) and one HTML page from the scores of a run.
+
+    Nothing that the folder names is loaded or run: maps are those that were kept, or made by the model of --model.
+    """
     with reported():
         from fringe.cli.report_run import run_report
 
@@ -86,6 +90,7 @@ def report(
             models=tuple(model or ()),
             preprocessing=preprocessing,
             trust_code=trust_code,
+            yes=yes,
             device=device,
             batch_size=batch_size,
         )

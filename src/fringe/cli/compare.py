@@ -45,6 +45,7 @@ def compare(
     seed: flags.Seed = 0,
     exif: flags.ExifRule = Exif.TRANSPOSE,
     overwrite: flags.Overwrite = False,
+    yes: flags.Yes = False,
     as_json: flags.AsJson = False,
 ) -> None:
     """Explain the same images with several methods and score them: a picture, a table of means, and every score.
@@ -67,6 +68,7 @@ def compare(
                 seed=seed,
                 exif=exif,
                 overwrite=overwrite,
+                yes=yes,
                 json=as_json,
             ),
         )

@@ -1,6 +1,7 @@
 """One run of ``fringe compare``, from what was typed to an exit code."""
 
 from fringe.cli.comparing import Comparer
+from fringe.cli.consent import require_consent, work_of
 from fringe.cli.contest import read_contest
 from fringe.cli.folder import ResultFolder
 from fringe.cli.gather import chunks, find
@@ -21,6 +22,7 @@ def run_compare(who: CompareOptions, what: ModelOptions, options: RunOptions) ->
     refs, missing = find(options.inputs)
     if not refs:
         return nothing_found(missing)
+    require_consent(work_of(contest.methods, contest.metrics, len(refs)), yes=options.yes, quiet=options.json)
     loaded, device = open_model(what)
     spaces = open_spaces(options.references, refs if len(refs) > 1 else [], loaded, device, options.exif)
     about = {"command": "compare", "target": target, "references": spaces.record()}

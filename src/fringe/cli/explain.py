@@ -34,6 +34,7 @@ def explain(
     seed: flags.Seed = 0,
     exif: flags.ExifRule = Exif.TRANSPOSE,
     overwrite: flags.Overwrite = False,
+    yes: flags.Yes = False,
     figures: Annotated[bool, typer.Option("--figures/--no-figures", help="Draw pictures.")] = True,
     as_json: flags.AsJson = False,
 ) -> None:
@@ -57,6 +58,7 @@ def explain(
                 seed=seed,
                 exif=exif,
                 overwrite=overwrite,
+                yes=yes,
                 figures=figures,
                 json=as_json,
             ),

@@ -24,4 +24,5 @@ BatchSize = Annotated[str, typer.Option(help="Images at a time: 'auto' or a numb
 Seed = Annotated[int, typer.Option(help="Keys all randomness.")]
 ExifRule = Annotated[Exif, typer.Option("--exif", help="Turn photos as their camera was held, or not.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Write into a folder with other files.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Start also where the settings mean absurdly many passes.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, no bars.")]

@@ -58,6 +58,7 @@ class RunOptions:
     seed: int = 0
     exif: Exif = Exif.TRANSPOSE
     overwrite: bool = False
+    yes: bool = False
     figures: bool = True
     json: bool = False
 

@@ -23,6 +23,7 @@ class HowOptions:
     amend: bool
     retry: bool
     json: bool
+    yes: bool
 
 
 def plan_options(
@@ -120,17 +121,22 @@ def how_options(
     ] = False,
     amend: Annotated[bool, typer.Option("--amend", help="Let other settings replace those of the folder.")] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Compute again what failed.")] = False,
+    yes: flags.Yes = False,
     as_json: flags.AsJson = False,
 ) -> HowOptions:
     """How it is to be computed."""
-    return HowOptions(out, device, batch_size, workers, timeout, save_maps, amend, retry_failed, as_json)
+    return HowOptions(out, device, batch_size, workers, timeout, save_maps, amend, retry_failed, as_json, yes)
 
 
 def clock_options(
-    out: Out, device: flags.Device = "auto", batch_size: flags.BatchSize = "auto", as_json: flags.AsJson = False
+    out: Out,
+    device: flags.Device = "auto",
+    batch_size: flags.BatchSize = "auto",
+    yes: flags.Yes = False,
+    as_json: flags.AsJson = False,
 ) -> HowOptions:
     """How run times are measured: in this process, and anew."""
-    return HowOptions(out, device, batch_size, 0, None, False, False, False, as_json)
+    return HowOptions(out, device, batch_size, 0, None, False, False, False, as_json, yes)
 
 
 def _tuple(values: list[str] | None) -> tuple[str, ...] | None:

@@ -7,11 +7,13 @@ from typing import Any
 import torch
 
 from fringe._errors import InputError
+from fringe._files import require_inside
 from fringe.benchmark import Plan, Store
 from fringe.benchmark.coverage import present
 from fringe.benchmark.manifest import Resolved
 from fringe.benchmark.store import CRASHES
 from fringe.benchmark.units import Unit, wanted
+from fringe.cli.consent import require_consent, work_of_plans
 from fringe.cli.failures import failures, told
 from fringe.cli.options import read_batch_size
 from fringe.cli.plan_flags import HowOptions
@@ -34,6 +36,8 @@ class Went:
 def run_plans(plans: Sequence[Plan], how: HowOptions) -> Went:
     """Run the plans in their order; one that is stopped stops those after it."""
     wanted_how, finished = read_how(how), list[Finished]()
+    require_consent(work_of_plans(plans), yes=how.yes, quiet=how.json)
+    require_inside(how.out / "report", how.out)  # now, and not after hours of work
     for plan in plans:
         finished.append(_run(plan, how, wanted_how))
         if finished[-1].stopped:

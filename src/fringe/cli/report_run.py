@@ -1,19 +1,22 @@
 """Reports of runs, from what was typed to files."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fringe._errors import InputError
 from fringe._files import require_inside
 from fringe.benchmark import ModelSource, Store
 from fringe.benchmark.coverage import manifests
-from fringe.benchmark.manifest import Resolved
+from fringe.benchmark.manifest import Manifest, Resolved
+from fringe.cli.consent import require_consent, work_of
 from fringe.cli.options import read_batch_size
 from fringe.cli.plan_flags import HowOptions
 from fringe.cli.plan_models import read_specs
 from fringe.cli.plan_run import device_of
 from fringe.cli.problems import Exit, say
 from fringe.report import write_report
+from fringe.report.picks import EACH
+from fringe.report.replan import recorded_methods
 
 
 def run_report(
@@ -27,6 +30,7 @@ def run_report(
     models: Sequence[str],
     preprocessing: str | None,
     trust_code: bool,
+    yes: bool,
     device: str,
     batch_size: str,
 ) -> Exit:
@@ -42,6 +46,8 @@ def run_report(
     sources = {
         label: ModelSource(spec, preprocessing, trust_code) for label, spec in _labelled(read_specs(models), labels)
     }
+    if grid:
+        _require_consent([plans[name] for name in names], sources, yes=yes)
     for name in names:
         place = report_folder(run, name) if out is None else out / (name if len(names) > 1 else "")
         written = write_report(
@@ -57,6 +63,19 @@ def run_report(
         )
         say(f"report: {written.page}")
     return Exit.DONE
+
+
+def _require_consent(plans: Sequence[Manifest], models: Iterable[str], *, yes: bool) -> None:
+    """The methods' settings are those of the folder: what a few maps take is asked for as in any other run."""
+    few = 3 * EACH
+    work = [
+        one
+        for manifest in plans
+        for model in models
+        if model in manifest.settings
+        for one in work_of(recorded_methods(manifest, model), {}, few)
+    ]
+    require_consent(work, yes=yes, quiet=False)
 
 
 def _labelled(specs: Sequence[tuple[str | None, str]], labels: Sequence[str]) -> list[tuple[str, str]]:

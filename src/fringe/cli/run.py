@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from fringe.attribution import preset_names
+from fringe.cli.consent import require_consent, work_of
 from fringe.cli.explaining import Explainer
 from fringe.cli.folder import ResultFolder
 from fringe.cli.gather import chunks, find
@@ -22,6 +23,7 @@ def run_explain(how: MethodOptions, what: ModelOptions, options: RunOptions) -> 
     refs, missing = find(options.inputs)
     if not refs:
         return nothing_found(missing)
+    require_consent(work_of({method.name: method}, {}, len(refs)), yes=options.yes, quiet=options.json)
     loaded, device = open_model(what)
     check_preset(how, loaded.architecture)
     if how.preset is None and method.name == "fringe" and loaded.architecture in preset_names():

@@ -11,13 +11,14 @@ from fringe.benchmark.manifest import resolve
 from fringe.cli.options import read_batch_size
 from fringe.cli.plan_flags import HowOptions
 from fringe.cli.plan_run import device_of
+from fringe.cli.report_run import report_folder
 from fringe.studies.runtime import Timing, from_record, identity, measure, record
 
 
 def timings_of(plan: Plan, how: HowOptions, *, measuring: bool) -> list[Timing]:
     """The run times of each model of a plan: those kept in the folder where they are of the same settings, images and
     machine; where there are none, and with ``measuring``, measured now and kept."""
-    path = how.out / "report" / "runtime" / "kept.json"
+    path = report_folder(how.out, "runtime") / "kept.json"
     device, batch_size = device_of(how.device), read_batch_size(how.batch_size)
     resolved, kept, found = resolve(plan), _read(path), list[Timing]()
     for arm in plan.arms:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import typer
 
 from fringe._errors import InputError
+from fringe.cli.consent import require_consent, work_of_plans
 from fringe.cli.folder import to_json
 from fringe.cli.plan_flags import HowOptions
 from fringe.cli.plan_options import PlanOptions
@@ -25,6 +26,8 @@ def run_tune(options: PlanOptions, how: HowOptions, *, trials: int, ranges: Sequ
     plan = first_only(read_study(options, Defaults("tune", methods=FRINGE, metrics=OBJECTIVE, limits=(), n=256)))
     tuning_plan(plan)
     asked = read_how(how)
+    work = [(name, passes, count * trials) for name, passes, count in work_of_plans([tuning_plan(plan)])]
+    require_consent(work, yes=how.yes, quiet=how.json)
     method = first(plan.arms[0])
     wanted = Search(_space(method.name, type(method), ranges, smoothing=smoothing), trials)
     with Units("trials", quiet=how.json) as bar, interruptible():

@@ -23,12 +23,11 @@ def reopen(manifest: Manifest, model: str, source: ModelSource) -> Resolved:
     that the caller names by ``source``, never the one that the run's folder names. Raises FringeError for a model or
     method that is not to be had, or is another one now."""
     about = manifest.plan
-    methods = {name: _method(record) for name, record in about["methods"][model].items() if "control" not in record}
     text = about["preprocessing"].get(model) if source.preprocessing is None else source.preprocessing
     plan = Plan(
         name=about["name"],
         data=tuple(about["data"]),
-        arms=(Arm(model, replace(source, preprocessing=text), methods),),
+        arms=(Arm(model, replace(source, preprocessing=text), recorded_methods(manifest, model)),),
         metrics={"sparseness": Sparseness()},  # a plan needs one; maps do not depend on it
         n=1,
         seed=about["seed"],
@@ -49,6 +48,12 @@ def require_same(recorded: Manifest, now: Manifest, model: str) -> None:
         lines = changes(recorded.settings[model].get(method, {}), setting)
         if lines:
             raise InputError(f"{method} on {model} is not what the run used ({'; '.join(lines[:3])})")
+
+
+def recorded_methods(manifest: Manifest, model: str) -> dict[str, Attributor]:
+    """The methods of a model as a run has them on record. Raises InputError for one that is not to be had."""
+    records = manifest.plan["methods"][model].items()
+    return {name: _method(record) for name, record in records if "control" not in record}
 
 
 def recorded_preprocessing(manifest: Manifest, model: str) -> Preprocessing:
