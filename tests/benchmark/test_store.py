@@ -1,6 +1,7 @@
 """The folder of a run: what is whole comes back as it went in, and what is not counts as not there."""
 
 import contextlib
+import hashlib
 import json
 import os
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from fringe._errors import InputError
+from fringe._errors import FringeError, InputError
 from fringe.benchmark import store as store_module
 from fringe.benchmark.kept import KeptMap
 from fringe.benchmark.rows import ScoreRow
@@ -315,3 +316,126 @@ def test_a_claim_is_one_at_a_time(store):
         raise RuntimeError("amid the work")
     with store.claim("unit") as mine:
         assert mine
+
+
+# Files that somebody prepared
+
+NO_SEAL = b"fringe-sha256:" + b"0" * 64
+
+
+def plant(store, key, table, **how):
+    """A unit as this program would have sealed it."""
+    table = table.replace_schema_metadata({"fringe": json.dumps(ABOUT), "seal": NO_SEAL.decode()})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, **{"compression": "zstd", **how})
+    seal(store, key, sink.getvalue().to_pybytes())
+
+
+def seal(store, key, content):
+    before, _, after = content.rpartition(NO_SEAL)
+    sealed = before + b"fringe-sha256:" + hashlib.sha256(content).hexdigest().encode() + after
+    (store.root / "units" / f"{key}.parquet").write_bytes(sealed)
+    return sealed
+
+
+def long_texts(n=600):
+    return pa.table({"error": pa.array(["x" * 10**6] * n)})
+
+
+BOMBS = {
+    "compressed text": (long_texts, {"use_dictionary": False}),
+    "one long text repeated by a dictionary": (long_texts, {}),
+    "texts stored by what they share": (
+        long_texts,
+        {"use_dictionary": False, "column_encoding": {"error": "DELTA_BYTE_ARRAY"}},
+    ),
+    "nothing, often": (lambda: pa.table({"score": pa.nulls(10**8, pa.float64())}), {}),
+    "long lists": (lambda: pa.table({"curves": pa.array([[0.0] * 10**6] * 20)}), {}),
+    "another compression": (lambda: long_texts(2), {"compression": "gzip"}),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_unit_that_would_fill_the_memory_counts_as_not_there(tmp_path, name):
+    store = Store(tmp_path)
+    make, how = BOMBS[name]
+    plant(store, "small", pa.table({"error": ["x"]}))
+    assert store.has("small")
+    plant(store, "bomb", make(), **how)
+    assert (tmp_path / "units" / "bomb.parquet").stat().st_size < 3 * 10**5
+    pa.default_memory_pool().release_unused()
+    before = pa.total_allocated_bytes()
+    assert store.read("bomb") is None
+    assert not store.has("bomb")
+    assert "bomb" not in store.about()
+    assert pa.total_allocated_bytes() - before < 10**7
+
+
+def test_sizes_in_the_metadata_are_not_believed(tmp_path):
+    """The pages of this file hold 600 MB, and its metadata says 1 KB."""
+    store = Store(tmp_path)
+    table = long_texts().replace_schema_metadata({"fringe": json.dumps(ABOUT), "seal": NO_SEAL.decode()})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", use_dictionary=False)
+    content = sink.getvalue().to_pybytes()
+    real = pq.read_metadata(pa.BufferReader(content)).row_group(0).column(0).total_uncompressed_size
+    assert real > 6 * 10**8
+    at = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    content = content[:at] + content[at:].replace(varint(real), varint(1000, width=len(varint(real))))
+    about = pq.read_metadata(pa.BufferReader(content)).row_group(0)
+    assert about.column(0).total_uncompressed_size == 1000
+    seal(store, "bomb", content)
+    assert store.read("bomb") is None
+
+
+def varint(value, width=1):
+    """A number as Thrift writes it: twice itself, seven bits a byte; filled up to ``width`` bytes."""
+    value, out = 2 * value, []
+    while value > 127 or len(out) + 1 < width:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def test_a_large_honest_unit_is_read(tmp_path):
+    store = Store(tmp_path)
+    generator = torch.Generator().manual_seed(0)
+    curves = torch.rand(600, 2, 400, generator=generator).tolist()
+    rows = [
+        replace(FULL, image=f"{i:032x}", curves=[("raw", curve[0]), ("normalised", curve[1])])
+        for i, curve in enumerate(curves)
+    ]
+    store.commit("large", rows, ABOUT)
+    assert len(store.read("large")[0]) == 600
+
+
+def test_scores_that_could_not_be_read_back_are_refused_when_they_are_written(tmp_path):
+    with pytest.raises(InputError, match="shard: the scores of one unit are more than can be read back"):
+        Store(tmp_path).commit("k", [replace(FULL, error="x" * 10**6)] * 100, ABOUT)
+    assert not Store(tmp_path).units()
+
+
+@pytest.mark.timeout(60)
+def test_pipes_devices_and_sparse_files_in_a_run_are_not_read(tmp_path):
+    store = Store(tmp_path)
+    store.commit("good", [FULL], ABOUT)
+    os.mkfifo(tmp_path / "units" / "pipe.parquet")
+    (tmp_path / "units" / "device.parquet").symlink_to("/dev/zero")
+    with (tmp_path / "units" / "sparse.parquet").open("wb") as file:
+        file.truncate(2**40)
+    os.mkfifo(tmp_path / "plans" / "pipe.json")
+    (tmp_path / "plans" / "device.json").symlink_to("/dev/zero")
+    (tmp_path / "plans" / "deep.json").write_text("[" * 10**5)
+    os.mkfifo(tmp_path / "maps" / "s-pipe.safetensors")
+    assert list(store.about()) == ["good"]
+    assert store.records(PLANS) == {}
+    assert store.find_maps("s", ["i"]) == {}
+
+
+def test_a_lock_that_is_a_link_empties_nothing(tmp_path):
+    store, precious = Store(tmp_path / "run"), tmp_path / "precious"
+    precious.write_text("kept")
+    (tmp_path / "run" / "claims" / "k.lock").symlink_to(precious)
+    with pytest.raises(FringeError), store.claim("k"):
+        pass
+    assert precious.read_text() == "kept"

@@ -170,11 +170,8 @@ class Store:
         process that dies."""
         from filelock import FileLock, Timeout
 
-        path = self.root / CLAIMS / f"{key}.lock"
-        lock = FileLock(path, blocking=False)
+        lock = FileLock(self.root / CLAIMS / f"{key}.lock", blocking=False)  # follows no link: it empties the file
         try:
-            if path.is_symlink():  # what it leads to would be emptied
-                path.unlink()
             lock.acquire()
         except Timeout:
             yield False

@@ -101,8 +101,8 @@ def _opener(
     for label in models:
         if label not in results.models:
             raise InputError(f"model: got {label!r}; the models of the run: {', '.join(results.models)}")
-    if resolve is None:
-        return lambda model: reopen(results.manifest, model, models[model]) if model in models else None
+    if resolve is None:  # opened now: whoever named a model wants to hear what is wrong with it
+        return {label: reopen(results.manifest, label, source) for label, source in models.items()}.get
     once = cache(resolve)
     return lambda model: once()
 
