@@ -125,6 +125,16 @@ def test_a_plan_file_runs_nothing_without_trust_that_is_typed(tmp_path, installe
     assert ran(installed) == []
 
 
+def test_a_report_searches_no_folder_for_the_images_of_a_run(tmp_path):
+    data = picture(tmp_path / "data" / "a.png").parent
+    rest = (*SMALL[:-1], "1", "--model", "embedded:digits", "--save-maps", "--no-report")
+    assert run("benchmark", "--data", data, "--out", tmp_path / "run", *rest).exit_code == 0
+    tamper(tmp_path / "run", lambda record: record["images"][0].update(source=str(data)))
+    assert run("report", tmp_path / "run").exit_code == 0
+    page = (tmp_path / "run" / "report" / "report.html").read_text(encoding="utf-8")
+    assert "Maps are left out: image &#39;a&#39; is not where it was" in page
+
+
 # Files that do not end, and files that grow
 
 
@@ -181,6 +191,28 @@ def test_plan_files_that_grow_or_do_not_end_are_refused(tmp_path):
         assert len(result.output) < 1000
 
 
+@pytest.mark.timeout(120)
+def test_presets_and_journals_that_do_not_end_are_refused(tmp_path):
+    with (tmp_path / "sparse.json").open("wb") as file:
+        file.truncate(2**26 + 1)
+    (tmp_path / "deep.json").write_text("[" * 10**5)
+    for name, reason in (("sparse.json", "at most 67108864 are read"), ("deep.json", "cannot be read")):
+        result = run("explain", "embedded:digits:0", "--preset", tmp_path / name, "--out", tmp_path / "out")
+        assert (result.exit_code, reason in result.output) == (2, True), result.output
+    rest = ("--model", "embedded:digits", "--set", "fringe.steps=1", "--n", "1", "--trials", "1")
+    for name in ("pipe", "deep"):
+        run_folder = tmp_path / name
+        run_folder.mkdir()
+        (run_folder / "fringe-run.json").write_text('{"format": 1}')
+        if name == "pipe":
+            os.mkfifo(run_folder / "tune.journal")
+        else:
+            (run_folder / "tune.journal").write_text('{"op_code":' + "[" * 10**5 + "\n")
+        result = run("tune", "--out", run_folder, *rest)
+        assert result.exit_code == 2, result.output
+        assert ("is not a regular file" if name == "pipe" else "is no record of a study") in result.output
+
+
 def test_a_yaml_file_without_aliases_is_read(tmp_path):
     (tmp_path / "plan.yaml").write_text("methods: [ig]\nset: {ig.steps: 2}\nmetrics: [sparseness]\nn: 1\n")
     result = run("benchmark", "--config", tmp_path / "plan.yaml", "--out", tmp_path / "run", "--no-report")
@@ -206,6 +238,15 @@ def test_nothing_is_written_through_a_link_that_leads_out_of_the_run(folder, tmp
     assert [path.name for path in outside.iterdir()] == ["report.html"]
     assert (outside / "report.html").read_text() == "precious"
     assert run("report", folder, "--out", tmp_path / "elsewhere").exit_code == 0
+
+
+def test_a_link_that_leads_out_is_refused_before_anything_is_computed(tmp_path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "report").symlink_to(tmp_path / "outside")
+    result = run("ablate", "--out", tmp_path / "run", "--no-report", "--n", "1")
+    assert (result.exit_code, "is a link that leads out of" in result.output) == (2, True)
+    assert not (tmp_path / "run" / "units").exists()
 
 
 def test_a_plan_whose_name_leads_out_is_no_plan(folder, tmp_path):
