@@ -23,7 +23,7 @@ class HowOptions:
     amend: bool
     retry: bool
     json: bool
-    yes: bool
+    yes: bool = False
 
 
 def plan_options(
