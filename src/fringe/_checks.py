@@ -1,7 +1,10 @@
 """Checks at the door of a settings record: each names the field, what came, and what is expected."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
 
 from fringe._errors import InputError
 
@@ -41,3 +44,21 @@ def require_whole(name: str, value: object, least: int = 1) -> None:
 
 def require_choice(name: str, value: object, choices: Sequence[object]) -> None:
     require(value in choices, name, value, f"one of {', '.join(map(str, choices))}")
+
+
+def first_logits(logits_of: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+    """``logits_of(inputs)`` (B, C). Raises InputError where the model takes ``inputs`` with one more axis in front and
+    not as they are: the model's own error speaks of its inner layers."""
+    try:
+        return logits_of(inputs)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        try:
+            logits_of(inputs[None])
+        except Exception:
+            raise error from None
+        raise InputError(
+            f"inputs: got shape {tuple(inputs.shape)}, which the model takes as one input and not as a batch; add the "
+            "batch axis with inputs[None]"
+        ) from error
