@@ -8,7 +8,7 @@ import typer
 from fringe.cli import flags
 from fringe.cli.plan_flags import HowOptions, how_options, plan_options
 from fringe.cli.plan_options import PlanOptions
-from fringe.cli.problems import reported
+from fringe.cli.problems import reported, require_extra
 from fringe.cli.takes import takes
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
@@ -46,6 +46,7 @@ def status(run: RunFolder, as_json: flags.AsJson = False) -> None:
     Exit codes: 0 all scored, 2 no run there, 3 some scores failed, 75 some are not computed yet.
     """
     with reported():
+        require_extra("bench")
         from fringe.cli.status_run import run_status
 
         code = run_status(run, as_json=as_json)
@@ -66,6 +67,7 @@ def report(
 ) -> None:
     """Write tables (Markdown, LaTeX, CSV) and one HTML page from the scores of a run."""
     with reported():
+        require_extra("bench")
         from fringe.cli.report_run import run_report
 
         code = run_report(

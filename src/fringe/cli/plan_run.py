@@ -19,6 +19,7 @@ from fringe.cli.plan_flags import HowOptions
 from fringe.cli.problems import Exit, complain, remark
 from fringe.cli.progress import Units
 from fringe.engines import Finished, How, Progress, Report, run_plan
+from fringe.models import devices, usable_device
 
 SHOWN = 5
 """Failures that are told one by one."""
@@ -58,16 +59,19 @@ def read_how(options: HowOptions) -> How:
 
 
 def device_of(text: str) -> str:
-    """``auto`` or a device that is there. Nothing is put on it: with workers, this process does not need it."""
+    """``auto`` or a device that is there. Nothing is put on a GPU: with workers, this process does not need it."""
     if text == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(text)
     except RuntimeError:
-        raise InputError(f"--device: got {text!r}, expected auto, cpu or cuda") from None
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        there = f"{torch.cuda.device_count()} CUDA devices" if torch.cuda.is_available() else "no CUDA device"
-        raise InputError(f"--device: got {text!r}, but there is {there} here")
+        raise InputError(f"--device: got {text!r}, expected auto, cpu, cuda, cuda:1 or mps") from None
+    if device.type not in ("cpu", "cuda", "mps"):
+        usable_device(device)
+    elif device.type not in {name.partition(":")[0] for name in devices()} or (
+        device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()
+    ):
+        raise InputError(f"--device: {text!r} cannot be used here: there is {', '.join(devices())}")
     return text
 
 

@@ -7,7 +7,7 @@ import typer
 
 from fringe.cli.plan_flags import HowOptions, clock_options, how_options, plan_options
 from fringe.cli.plan_options import PlanOptions
-from fringe.cli.problems import reported
+from fringe.cli.problems import reported, require_extra
 from fringe.cli.takes import takes
 
 Figures = Annotated[int, typer.Option(min=0, metavar="N", help="Images whose paths are drawn.")]
@@ -91,6 +91,7 @@ def tune(
     trials are theirs together. The same command goes on where it stopped.
     """
     with reported():
+        require_extra("tune")
         from fringe.cli.tune_run import run_tune
 
         code = run_tune(plan, how, trials=trials, ranges=tuple(search or ()), smoothing=smoothing)
