@@ -13,10 +13,10 @@ import pytest
 from tuning_scores import BASE, SPACE, asked, score, search
 
 import fringe
-from fringe import FringeError, InputError
-from fringe.tuning import owner, queue
+from fringe import FringeError, InputError, _process
+from fringe._process import fate, this_process
+from fringe.tuning import queue
 from fringe.tuning.journal import Journal
-from fringe.tuning.owner import fate, this_process
 from fringe.tuning.plan import Plan
 from fringe.tuning.queue import Queue
 
@@ -224,7 +224,7 @@ def test_fates():
     assert fate(me | {"host": "another"}) == "unknown"
     assert fate(me | {"start": ""}) == "unknown"
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    theirs = me | {"pid": child.pid, "start": owner._start(child.pid)}
+    theirs = me | {"pid": child.pid, "start": _process._start(child.pid)}
     assert fate(theirs) == "alive"
     child.communicate()
     assert fate(theirs) == "gone"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fringe._checks import require_local
 from fringe._errors import InputError
 
 SUMMARY, CONTACT, EXPLANATION = "summary.json", "contact.png", "explanation.json"
@@ -20,6 +21,7 @@ class ResultFolder:
     """
 
     def __init__(self, root: Path, *, overwrite: bool, command: str = "explain"):
+        require_local("--out", root)
         if root.exists() and not root.is_dir():
             raise InputError(f"--out: {str(root)!r} is a file, expected a folder")
         if not overwrite and root.is_dir() and any(root.iterdir()) and not _is_ours(root, command):

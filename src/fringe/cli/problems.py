@@ -8,7 +8,8 @@ from typing import Any
 
 import typer
 
-from fringe._errors import FringeError
+from fringe._errors import FringeError, TransientError, is_transient
+from fringe._interrupt import Interrupted, interruptible
 
 
 class Exit(IntEnum):
@@ -41,12 +42,30 @@ def reported() -> Generator[None]:
             yield
     except FringeError as error:
         complain(str(error))
-        raise typer.Exit(Exit.USAGE) from error
+        raise typer.Exit(Exit.RESUMABLE if isinstance(error, TransientError) else Exit.USAGE) from error
     except ModuleNotFoundError as error:
         if error.name not in _EXTRAS:
             raise
         complain(f"this command needs {error.name}, which is not installed; install fringe[{_EXTRAS[error.name]}]")
         raise typer.Exit(Exit.USAGE) from error
+
+
+@contextlib.contextmanager
+def resumable() -> Generator[None]:
+    """As :func:`reported`, for a command that goes on where it stopped: a signal at any time, and trouble of the system
+    that may pass, are one line and the exit code that says so."""
+    try:
+        with interruptible(), reported():
+            yield
+    except Interrupted as error:
+        complain(f"{error}; run the same command again to go on")
+        raise typer.Exit(Exit.RESUMABLE) from error
+    except (OSError, MemoryError, RuntimeError) as error:
+        if isinstance(error, (typer.Exit, typer.Abort)) or not is_transient(error):
+            raise
+        refused = isinstance(error, PermissionError)
+        complain(f"{type(error).__name__}: {error}" if refused else f"{error}; run the same command again to go on")
+        raise typer.Exit(Exit.USAGE if refused else Exit.RESUMABLE) from error
 
 
 def complain(message: str) -> None:
