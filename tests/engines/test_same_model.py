@@ -157,6 +157,22 @@ def test_images_that_a_model_does_not_take_are_the_same_again(tmp_path):
         run_plan(plan, tmp_path / "run", How())
 
 
+def test_a_report_neither_shows_nor_keeps_maps_of_another_model(tmp_path, plan):
+    out = tmp_path / "run"
+    run_plan(plan, out, How())
+
+    def report(name):
+        write_report(Store(out), tmp_path / name, resolve=lambda: resolve(plan))
+        return (tmp_path / name / "report.md").read_text(), len(list((out / "maps").iterdir()))
+
+    write(tmp_path, CHANGED)
+    page, maps = report("changed")
+    assert ("Maps are left out: model 'net': what it computes changed since" in page, maps) == (True, 0)
+    write(tmp_path, FIRST)
+    page, maps = report("same")
+    assert ("Maps are left out" in page, maps) == (False, 1)
+
+
 def test_a_search_does_not_go_on_with_another_model(tmp_path, plan):
     wanted = Search(space_of(type(IG), ["steps"], {"steps": (1, 20)}), 2)
     plan = replace(plan, name="tune", n=2)

@@ -180,7 +180,7 @@ class Worker:
         if digest(describe(loaded, exif)) != self._resolved.manifest.model_key(arm.label):
             raise FringeError(f"model {arm.label!r}: its weights changed since the run began; run the command again")
         if first is not None:
-            pictures = [self._resolved.pictures[image] for image in first.values]
+            pictures = [self._resolved.pictures[image] for image in first.values if image in self._resolved.pictures]
             now = first_logits(loaded, pictures, exif, self._device)
             if first.differing(now.values, same_device=self._device.type == "cpu"):
                 raise FringeError(
