@@ -3,6 +3,7 @@
 import hashlib
 import os
 import socket
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -56,7 +57,7 @@ def _boot() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except (OSError, ValueError):
-        return ""
+        return f"{uuid.getnode():x}"  # where the system has no such name: the machine's own
 
 
 def _namespace() -> str:

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+import fringe
 from fringe.benchmark import Store, read_results
 from fringe.cli.app import app
 from fringe.engines import How, run_plan
@@ -244,6 +245,17 @@ def test_damaged_records_are_named_set_aside_and_made_again(tmp_path):
     assert scores(out) == before
     again = run("status", out)
     assert (again.exit_code, "damaged" in again.output) == (0, False)
+
+
+def test_a_run_says_that_versions_are_mixed(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(fringe, "__version__", "0.0.1")
+        assert "mixed" not in benchmark(tmp_path).stderr
+    grown = benchmark(tmp_path, "--n", 3)
+    versions = f"0.0.1 (1 unit), {fringe.__version__} (1 unit)"
+    assert (grown.exit_code, f"results of several versions are mixed: fringe: {versions}" in grown.stderr) == (0, True)
+    plan = json.loads(run("status", tmp_path, "--json").stdout)["plans"]["benchmark"]
+    assert plan["versions"]["fringe"] == {"0.0.1": 1, fringe.__version__: 1}
 
 
 # Another model under the same name

@@ -1,10 +1,12 @@
 """Scores of a model that computes something else by now, and of other versions of the libraries, are never mixed with
 new ones in silence."""
 
+import math
 import sys
 from dataclasses import replace
 
 import pytest
+import torch
 from forked_runs import spawn_quickly
 from PIL import Image
 from small_plans import IG, digits_plan, small
@@ -15,6 +17,7 @@ from typer.testing import CliRunner
 import fringe
 from fringe._errors import FringeError, InputError
 from fringe.benchmark.coverage import mixed
+from fringe.benchmark.logits import FirstLogits
 from fringe.benchmark.manifest import resolve
 from fringe.benchmark.plan import Arm, ModelSource
 from fringe.benchmark.results import read_results
@@ -171,6 +174,17 @@ def test_a_report_neither_shows_nor_keeps_maps_of_another_model(tmp_path, plan):
     write(tmp_path, FIRST)
     page, maps = report("same")
     assert ("Maps are left out" in page, maps) == (False, 1)
+
+
+def test_devices_round_differently_and_one_may_not_run_a_model_at_all():
+    first = FirstLogits({"a": torch.tensor([10.0, -5.0]), "b": torch.tensor([math.nan])})
+    near = {"a": torch.tensor([10.1, -5.0]), "b": torch.tensor([1.0, 2.0])}
+    assert first.differing(near) == ("b", math.inf)
+    assert first.differing({"a": near["a"]}) == ("a", pytest.approx(0.1, rel=1e-4))
+    assert first.differing(near, same_device=False) is None
+    assert first.differing({"a": torch.tensor([math.nan])}, same_device=False) is None
+    assert first.differing({"a": torch.tensor([12.0, -5.0])}, same_device=False) == ("a", 2.0)
+    assert FirstLogits(first.values, tolerance=0.05).differing({"a": near["a"]}) is None  # a model of short numbers
 
 
 def test_a_search_does_not_go_on_with_another_model(tmp_path, plan):

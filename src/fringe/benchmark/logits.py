@@ -32,9 +32,13 @@ class FirstLogits:
 
     def differing(self, others: Mapping[str, Tensor], *, same_device: bool = True) -> tuple[str, float] | None:
         """The image on which ``others`` differ most, and by how much, if that is more than rounding; None where they
-        agree on all images that both have."""
+        agree on all images that both have. Of two devices one may not run the model at all: what only one of them could
+        compute is then no difference."""
         tolerance = self.tolerance if same_device else max(self.tolerance, OTHER_DEVICE)
-        both = {image: _apart(others[image], now) for image, now in self.values.items() if image in others}
+        pairs = {image: (others[image], now) for image, now in self.values.items() if image in others}
+        if not same_device:
+            pairs = {image: pair for image, pair in pairs.items() if all(bool(one.isfinite().all()) for one in pair)}
+        both = {image: _apart(*pair) for image, pair in pairs.items()}
         far = [(image, distance) for image, (distance, size) in both.items() if not distance <= tolerance * size]
         return max(far, key=lambda one: one[1], default=None)
 
@@ -74,7 +78,7 @@ def _tolerance(module: nn.Module) -> float:
 def _apart(before: Tensor, now: Tensor) -> tuple[float, float]:
     """The largest difference, infinite where one has other classes or numbers that are not finite, and the size of the
     logits."""
-    if before.shape != now.shape or not torch.equal(before.isfinite(), now.isfinite()):
+    if not torch.equal(before.isfinite(), now.isfinite()):  # nor are they for two shapes
         return math.inf, 0.0
     finite = before.isfinite()
     if not finite.any():

@@ -9,7 +9,7 @@ import typer
 
 from fringe._errors import InputError
 from fringe.benchmark import Plan, Store
-from fringe.benchmark.coverage import present
+from fringe.benchmark.coverage import mixed, present, versions_of
 from fringe.benchmark.manifest import Resolved
 from fringe.benchmark.store import CRASHES
 from fringe.benchmark.units import Unit, wanted
@@ -119,6 +119,8 @@ def _tell(finished: Finished, options: HowOptions) -> None:
         for line in told(failures(store, manifest), [*finished.set_aside, *crashes], SHOWN):
             complain(line)
         remark(f"'fringe status {options.out}' lists what has no score; --retry-failed computes it again")
+    for line in mixed(versions_of(Store(options.out, create=False).about().values(), manifest)):
+        remark(f"results of several versions are mixed: {line}")
     if finished.left:
         for one in finished.left[:SHOWN]:
             complain(f"left: {one['method']} on {one['model']}, {one['images']} images: {one['reason']}")
