@@ -479,6 +479,19 @@ def test_a_file_or_nothing_where_a_folder_belongs(tmp_path, name):
     assert (tmp_path / "aside" / name).read_text() == "x"
 
 
+def test_a_folder_on_a_disk_that_is_not_mounted_is_not_made_anew(tmp_path):
+    store = Store(tmp_path / "run")
+    store.commit("unit", [FULL], ABOUT)
+    (tmp_path / "run" / "units").rename(tmp_path / "disk")
+    (tmp_path / "run" / "units").symlink_to(tmp_path / "disk")
+    assert Store(tmp_path / "run").units() == ["unit"]
+    (tmp_path / "disk").rename(tmp_path / "away")
+    with pytest.raises(TransientError, match=r"units' leads to '.*/disk', where no folder is; is it mounted"):
+        Store(tmp_path / "run")
+    (tmp_path / "away").rename(tmp_path / "disk")
+    assert Store(tmp_path / "run").read("unit") == ([FULL], ABOUT)
+
+
 def test_what_another_process_computed_again_meanwhile_is_not_set_aside(store, monkeypatch):
     strew(store, "units/unit.parquet", "")
     move = store._move_aside

@@ -198,7 +198,7 @@ def net():
 """
 
 
-@pytest.mark.parametrize("error", ["MemoryError", "RuntimeError(\"DefaultCPUAllocator: can't allocate memory\")"])
+@pytest.mark.parametrize("error", ["MemoryError", 'RuntimeError("DefaultCPUAllocator: can\'t allocate memory")'])
 def test_a_model_that_has_no_memory_fails_no_image(tmp_path, error):
     cure = tmp_path / "cure"
 

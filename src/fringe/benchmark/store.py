@@ -115,6 +115,10 @@ class Store:
             path = self.root / name
             if path.is_dir():
                 continue
+            if path.is_symlink():
+                raise TransientError(
+                    f"{str(path)!r} leads to {os.readlink(path)!r}, where no folder is; is it mounted?"
+                )
             if os.path.lexists(path):
                 self._set_aside(path, "is a file where a folder belongs")
             try:
