@@ -151,6 +151,16 @@ def test_one_image_of_a_unit_does_not_hold_up_the_others(tmp_path):
     assert cells(tmp_path / "run", second) == [(4, 0, 0)] * 2
 
 
+def test_an_image_that_is_back_is_scored_by_the_methods_that_follow(tmp_path):
+    folder = pictures(tmp_path / "images")
+    lost = folder / "1_picture.png"
+    content = lost.read_bytes()
+    plan = small(data=(str(folder),), n=4, shard=4, arms=arms(ig=IG, more=replace(IG, steps=4)))
+    told = Progress(lambda resolved, units: lost.unlink(), lambda report: lost.write_bytes(content))
+    first = run_plan(plan, tmp_path / "run", How(), told)
+    assert [(one["method"], one["images"]) for one in first.left] == [("ig", 1)]
+
+
 def test_an_image_that_changes_and_changes_back_is_scored(tmp_path):
     folder = pictures(tmp_path / "images")
     content = (folder / "1_picture.png").read_bytes()
