@@ -49,6 +49,7 @@ TROUBLES = {
     "disk": lambda: OSError(errno.EIO, "Input/output error"),
     "file": lambda: OSError("the cache of the method cannot be read"),
     "wrapped": lambda: caused(FringeError("tables: they cannot be read"), OSError(errno.ESTALE, "Stale file handle")),
+    "nested": lambda: caused(FringeError("picture: cannot be decoded"), MemoryError()),
     "device": lambda: RuntimeError("CUDA error: an illegal memory access was encountered"),
     "bug": lambda: KeyError("waypoint"),
     "data": lambda: caused(FringeError("tables: they are no tables"), OSError("image file is truncated")),

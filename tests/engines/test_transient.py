@@ -21,7 +21,7 @@ from fringe.benchmark.store import Store
 from fringe.engines import Account, How, Progress, run_plan, run_processes
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs a fork server")
-PASSES = ["memory", "numpy", "torch", "allocator", "disk", "file", "wrapped"]
+PASSES = ["memory", "numpy", "torch", "allocator", "disk", "file", "wrapped", "nested"]
 STAYS = ["bug", "data", "shape"]
 
 
