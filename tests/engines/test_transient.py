@@ -188,7 +188,8 @@ def test_reference_images_that_go_away_make_no_score_of_the_others(tmp_path):
     # a method that uses none is computed without them
     unused = small(data=(str(folder),), references=str(others))
     told = Progress(began=lambda resolved, units: lost.unlink())
-    assert not run_plan(unused, tmp_path / "other", How(), told).partial
+    finished = run_plan(unused, tmp_path / "other", How(), told)
+    assert (finished.stopped, finished.partial) == (None, False)
 
 
 NET = """
