@@ -119,7 +119,7 @@ class Store:
                 raise TransientError(
                     f"{str(path)!r} leads to {os.readlink(path)!r}, where no folder is; is it mounted?"
                 )
-            if os.path.lexists(path):
+            if os.path.lexists(path) and not path.is_dir():  # another process may have made it just now
                 self._set_aside(path, "is a file where a folder belongs")
             try:
                 path.mkdir(exist_ok=True)
