@@ -479,6 +479,21 @@ def test_a_file_or_nothing_where_a_folder_belongs(tmp_path, name):
     assert (tmp_path / "aside" / name).read_text() == "x"
 
 
+def test_a_folder_that_another_process_makes_just_now_is_not_set_aside(tmp_path, monkeypatch):
+    Store(tmp_path)
+    (tmp_path / "units").rmdir()
+    real = os.path.lexists
+
+    def looked(path):
+        if Path(path).name == "units":
+            os.makedirs(path, exist_ok=True)
+        return real(path)
+
+    monkeypatch.setattr(os.path, "lexists", looked)
+    Store(tmp_path)
+    assert not (tmp_path / "aside").exists()
+
+
 def test_a_folder_on_a_disk_that_is_not_mounted_is_not_made_anew(tmp_path):
     store = Store(tmp_path / "run")
     store.commit("unit", [FULL], ABOUT)
