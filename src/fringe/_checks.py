@@ -1,7 +1,9 @@
 """Checks at the door of a settings record: each names the field, what came, and what is expected."""
 
 import math
+import re
 from collections.abc import Callable, Sequence
+from os import PathLike, fspath
 
 import torch
 from torch import Tensor
@@ -62,3 +64,12 @@ def first_logits(logits_of: Callable[[Tensor], Tensor], inputs: Tensor) -> Tenso
             f"inputs: got shape {tuple(inputs.shape)}, which the model takes as one input and not as a batch; add the "
             "batch axis with inputs[None]"
         ) from error
+
+
+def require_local(name: str, path: str | PathLike[str]) -> None:
+    """Raise InputError for a URL such as ``s3://bucket/run``: as a path, it would name a local folder ``s3:``."""
+    text = fspath(path)
+    # Two letters at least, as C:\ is a drive; and one slash is enough, as a Path has lost the second.
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:[/\\]", text):
+        scheme = text.partition(":")[0]
+        raise InputError(f"{name}: got {text!r}; {scheme}:// is not supported, name a folder or file of this machine")

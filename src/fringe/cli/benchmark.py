@@ -8,7 +8,7 @@ import typer
 from fringe.cli import flags
 from fringe.cli.plan_flags import HowOptions, how_options, plan_options
 from fringe.cli.plan_options import PlanOptions
-from fringe.cli.problems import reported, require_extra
+from fringe.cli.problems import reported, require_extra, resumable
 from fringe.cli.takes import takes
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
@@ -33,7 +33,7 @@ def benchmark(
 
     Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some images failed, 75 stopped early (run it again).
     """
-    with reported():
+    with resumable():
         from fringe.cli.benchmark_run import run_benchmark
 
         code = run_benchmark(plan, how, report=report, reference=reference)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fringe._checks import require_local
 from fringe._errors import InputError
 
 SUMMARY, CONTACT, EXPLANATION = "summary.json", "contact.png", "explanation.json"
@@ -21,6 +22,7 @@ class ResultFolder:
     """
 
     def __init__(self, root: Path, *, overwrite: bool, command: str = "explain"):
+        require_local("--out", root)
         try:
             if root.exists() and not root.is_dir():
                 raise InputError(f"--out: {str(root)!r} is a file, expected a folder")

@@ -9,7 +9,7 @@ import typer
 
 from fringe._errors import InputError
 from fringe.benchmark import Plan, Store
-from fringe.benchmark.coverage import present
+from fringe.benchmark.coverage import mixed, present, versions_of
 from fringe.benchmark.manifest import Resolved
 from fringe.benchmark.store import CRASHES
 from fringe.benchmark.units import Unit, wanted
@@ -55,6 +55,7 @@ def read_how(options: HowOptions) -> How:
         save_maps=options.save_maps,
         amend=options.amend,
         retry=options.retry,
+        renew=options.renew,
     )
 
 
@@ -83,6 +84,7 @@ def account_of(finished: Finished) -> dict[str, Any]:
         "images": len(manifest.images),
         "missing": list(manifest.missing),
         "units": {state: finished.account.count(state) for state in ("done", "there", "crashed")},
+        "left": finished.left,
         "failed": finished.account.failed,
         "failed_before": finished.failed_before,
         "set_aside": len(finished.set_aside),
@@ -111,7 +113,7 @@ def _tell(finished: Finished, options: HowOptions) -> None:
     if not options.json:
         done = [report for report in reports if report.state == "done"]
         reread = sum(report.reread for report in done)
-        made = sum(len(report.unit.images) - report.failed for report in done) - reread
+        made = sum(len(report.unit.images) - len(report.left) - report.failed for report in done) - reread
         kept = f", {reread} kept ones scored" if reread else ""
         typer.echo(f"{manifest.name}: {len(manifest.images)} images; {made} maps made now{kept}")
     if finished.account.failed or finished.failed_before or finished.set_aside:
@@ -121,12 +123,21 @@ def _tell(finished: Finished, options: HowOptions) -> None:
         for line in told(failures(store, manifest), [*finished.set_aside, *crashes], SHOWN):
             complain(line)
         remark(f"'fringe status {options.out}' lists what has no score; --retry-failed computes it again")
+    for line in mixed(versions_of(Store(options.out, create=False).about().values(), manifest)):
+        remark(f"results of several versions are mixed: {line}")
+    if finished.left:
+        for one in finished.left[:SHOWN]:
+            complain(f"left: {one['method']} on {one['model']}, {one['images']} images: {one['reason']}")
+        remark(
+            f"{finished.account.left} images, summed over methods, are left to the next run of the same command: what "
+            "kept them from being computed may pass"
+        )
     if finished.stopped:
         complain(f"{finished.stopped}; what is computed is in {options.out}: run the same command again to go on")
 
 
 def _code(finished: Sequence[Finished], options: HowOptions) -> Exit:
-    if any(one.stopped for one in finished):
+    if any(one.stopped or one.account.left for one in finished):
         return Exit.RESUMABLE
     if finished and not any(_has_scores(one, options) for one in finished):
         return Exit.NOTHING_DONE

@@ -9,7 +9,8 @@ from typing import Any
 
 import typer
 
-from fringe._errors import FringeError, InputError
+from fringe._errors import FringeError, InputError, TransientError, is_transient
+from fringe._interrupt import Interrupted, interruptible
 
 
 class Exit(IntEnum):
@@ -50,20 +51,27 @@ def reported(called: Mapping[str, str] | None = None) -> Generator[None]:
     """Errors that name a wrong argument become one line and exit code 2, errors of the system one line with the file
     and exit code 1; others keep their traceback. ``called`` is added to what messages speak of and is called here."""
     try:
-        with _short_warnings():
+        with _usage_errors(called):
             yield
-    except FringeError as error:
-        complain(str(error), called)
-        raise typer.Exit(Exit.USAGE) from error
-    except ModuleNotFoundError as error:
-        complain(_lacking(error))
-        raise typer.Exit(Exit.USAGE) from error
     except BrokenPipeError:
         raise  # the reader of the output is gone
     except OSError as error:
         name = "" if error.filename is None else f"{str(error.filename)!r}: "
         complain(f"{name}{error.strerror or error}")
         raise typer.Exit(Exit.NOTHING_DONE) from error
+
+
+@contextlib.contextmanager
+def _usage_errors(called: Mapping[str, str] | None = None) -> Generator[None]:
+    try:
+        with _short_warnings():
+            yield
+    except FringeError as error:
+        complain(str(error), called)
+        raise typer.Exit(Exit.RESUMABLE if isinstance(error, TransientError) else Exit.USAGE) from error
+    except ModuleNotFoundError as error:
+        complain(_lacking(error))
+        raise typer.Exit(Exit.USAGE) from error
 
 
 def require_extra(extra: str) -> None:
@@ -88,6 +96,24 @@ def _lacking(error: ModuleNotFoundError) -> str:
         raise error
     way = f"install fringe[{extra}]" if extra else "it belongs to fringe itself: install fringe again"
     return f"this command needs {package}, which is not installed; {way}"
+
+
+@contextlib.contextmanager
+def resumable() -> Generator[None]:
+    """As :func:`reported`, for a command that goes on where it stopped: a signal at any time, and trouble of the system
+    that may pass, are one line and the exit code that says so."""
+    try:
+        with interruptible(), _usage_errors():
+            yield
+    except Interrupted as error:
+        complain(f"{error}; run the same command again to go on")
+        raise typer.Exit(Exit.RESUMABLE) from error
+    except (OSError, MemoryError, RuntimeError) as error:
+        if isinstance(error, (typer.Exit, typer.Abort)) or not is_transient(error):
+            raise
+        refused = isinstance(error, PermissionError)
+        complain(f"{type(error).__name__}: {error}" if refused else f"{error}; run the same command again to go on")
+        raise typer.Exit(Exit.USAGE if refused else Exit.RESUMABLE) from error
 
 
 def complain(message: str, called: Mapping[str, str] | None = None) -> None:

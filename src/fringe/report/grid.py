@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from fringe._errors import FringeError, InputError
 from fringe.benchmark import Results, Store
 from fringe.benchmark.draw import content_digest, prepare
+from fringe.benchmark.logits import FirstLogits
 from fringe.benchmark.manifest import Resolved, load
 from fringe.benchmark.units import Unit
 from fringe.benchmark.work import Worker
@@ -48,6 +49,9 @@ def maps_for(results: Results, model: str, picks: Sequence[str], bench: Bench) -
         raise InputError("the images and the model are not at hand")
     resolved = bench.resolve(model)
     require_same(results.manifest, resolved.manifest, model)
+    # the maps that are made here are kept under the name of those that were scored
+    first = FirstLogits(bench.store.logits(results.manifest.model_key(model)))
+    resolved = replace(resolved, logits={model: first})
     images, class_names = _images(resolved, model, picks, bench.device)
     worker = Worker(resolved, device=bench.device, batch_size=bench.batch_size)
     maps = {

@@ -7,6 +7,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
+from fringe._checks import require_local
 from fringe._errors import InputError
 from fringe.benchmark import Results, Store, read_results
 from fringe.benchmark.manifest import Resolved
@@ -57,6 +58,7 @@ def write_report(
     Raises InputError for a plan or reference that is not there, for a folder that cannot be written, and, unless
     ``allow_partial``, where images are not computed; those that failed are stated and do not count as such.
     """
+    require_local("out", out or "")
     results = read_results(store, plan)
     _refuse_holes(results, allow_partial=allow_partial)
     tables = tuple(build_table(results, model, reference) for model in results.models)
