@@ -21,12 +21,17 @@ PRESET_BYTES = 2**26
 """The largest preset file, which lists the images that it was tuned on: 64 MiB."""
 
 
+class UnfitFile(OSError):
+    """A file that is not read for what it is: no regular file (EINVAL), or too large (EFBIG). The disk did answer."""
+
+
 def open_regular(path: str | os.PathLike[str], limit: int) -> BinaryIO:
     """Open a regular file of at most ``limit`` bytes, through links.
 
     Raises:
-        OSError: For a pipe, a device or a folder (EINVAL) and for a larger file (EFBIG), before anything is read:
+        UnfitFile: For a pipe, a device or a folder (EINVAL) and for a larger file (EFBIG), before anything is read:
             reading a pipe or a device may never end.
+        OSError: Where the system cannot open it.
     """
     _check(os.stat(path), path, limit)  # before it is opened: opening a device can act on it
     file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 - the caller closes it
@@ -76,6 +81,6 @@ def _without_waiting(path: str, flags: int) -> int:
 
 def _check(found: os.stat_result, path: str | os.PathLike[str], limit: int) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        raise UnfitFile(errno.EINVAL, "is not a regular file", str(path))
     if found.st_size > limit:
-        raise OSError(errno.EFBIG, f"has {found.st_size} bytes; at most {limit} are read", str(path))
+        raise UnfitFile(errno.EFBIG, f"has {found.st_size} bytes; at most {limit} are read", str(path))

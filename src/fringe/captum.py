@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
-from captum.attr import GradientAttribution
 from torch import Tensor, nn
 
 from fringe._errors import InputError, TargetError
@@ -13,6 +12,13 @@ from fringe._noise import content_key
 from fringe.attribution import Attribution, Attributor, attribute, resolve_method
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score
+
+try:
+    from captum.attr import GradientAttribution
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"fringe.captum needs {error.name}, which is not installed; install fringe[captum]", name=error.name
+    ) from error
 
 Tensors = Tensor | tuple[Tensor, ...]
 Baselines = float | Tensor | tuple[float | Tensor, ...] | None

@@ -100,6 +100,16 @@ def test_a_device_that_is_not_there():
     assert message("embedded:digits", device="gpu").startswith("device 'gpu' cannot be used here: ")
 
 
+@pytest.mark.parametrize("device", ["mps", "cuda:99", "hpu", "meta", "abacus"])
+def test_the_devices_that_there_are_stand_beside_one_that_is_not(device):
+    if device == "mps" and torch.backends.mps.is_available():
+        pytest.skip("it is here")
+    text = message("embedded:digits", device=device)
+    assert text.startswith(f"device {device!r} cannot be used here")
+    assert ": there is cpu" in text
+    assert len(text) < 200
+
+
 def test_a_python_file_needs_trust_before_anything_else(code):
     text = message(f"{code}:small")
     assert "runs the Python code in" in text
@@ -161,6 +171,27 @@ def test_a_python_file_that_fails_or_is_missing(tmp_path):
     options = {"trust_code": True, "preprocessing": UNIT}
     assert "failed while it was run (ModuleNotFoundError: No module named" in message(f"{bad}:f", **options)
     assert message("gone.py:f", **options) == "Python file 'gone.py' does not exist"
+
+
+@pytest.mark.parametrize("options", [{}, {"trust_code": True}, {"preprocessing": UNIT}])
+def test_a_file_that_is_missing_is_what_is_missing(options, tmp_path):
+    """Nobody has to trust a file, or say how its images are prepared, before hearing that there is none."""
+    assert message("gone.py:f", **options) == "Python file 'gone.py' does not exist"
+    assert message("gone.py:f@w.safetensors", **options) == "Python file 'gone.py' does not exist"
+    assert message("gone.pt2", **options) == "exported program 'gone.pt2' does not exist"
+    (tmp_path / "folder.py").mkdir()
+    assert message(f"{tmp_path}/folder.py:f", **options).endswith("is no file")
+
+
+def test_a_function_that_is_missing_is_missing_in_its_file(code):
+    text = message(f"{code}:larg", trust_code=True, preprocessing=UNIT)
+    assert text == f"'{code}:larg': {code} has no 'larg'"
+    text = message("torch.nn:Lineer", trust_code=True, preprocessing=UNIT)
+    assert text.startswith("'torch.nn:Lineer': torch.nn has no 'Lineer'; did you mean Linear")
+
+
+def test_a_python_file_without_a_function(code):
+    assert message(code).endswith(f"name the file and a function in it, as in {code}:make_model")
 
 
 def installed_package(folder, monkeypatch, name):

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from fringe._checks import first_logits
 from fringe._errors import InputError
 from fringe._noise import Noise
 from fringe.attribution.base import Attribution, Attributor, Progress, Request, Trajectory, Verdict
@@ -61,7 +62,7 @@ def attribute(
         x = (inputs.clone() if inputs.is_inference() else inputs).detach()
         x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         given = _baseline(chosen, baseline, x)
-        logits = classifier.logits(x)
+        logits = first_logits(classifier.logits, x)
         fault = _faults(x, logits)
         sound = [i for i, f in enumerate(fault) if f is None]
         if bad_images == "raise" and len(sound) < len(fault):

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fringe._checks import first_logits
 from fringe._errors import InputError
 from fringe._noise import Noise
 from fringe.baselines import InputSpace
@@ -61,7 +62,7 @@ def compare(
     x = _admit(inputs, ids)
     noise, names = Noise(seed), None if ids is None else tuple(map(str, ids))
     with classifier.session(x.device):
-        logits = classifier.logits(x)
+        logits = first_logits(classifier.logits, x)
         _refuse_bad(x, logits)
         query = Query(x, logits, classifier.resolve_target(target, logits), space=space or InputSpace(), ids=names)
         classifier.verify(x, logits, noise)

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +74,29 @@ def crashes(store: Store) -> list[Mapping[str, Any]]:
     """What is known of the units that were set aside and whose scores are still missing."""
     there = present(store)
     return [record for record in store.records(CRASHES).values() if not there.issuperset(held(record))]
+
+
+def versions_of(abouts: Iterable[Mapping[str, Any]], manifest: Manifest) -> dict[str, dict[str, int]]:
+    """By library, how many units of a plan each of its versions computed, or the kept maps that they score."""
+    asked = {key for *_, key in wanted(manifest)}
+    found: dict[str, Counter[str]] = {}
+    for about in abouts:
+        if asked.isdisjoint(held(about)):
+            continue
+        made = [about.get("versions"), *about.get("map_versions", ())]
+        pairs = {pair for one in made for pair in (one or {"fringe": "not recorded"}).items()}
+        for name, version in sorted(pairs):
+            found.setdefault(name, Counter())[version] += 1
+    return {name: dict(sorted(counts.items())) for name, counts in found.items()}
+
+
+def mixed(versions: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """A line for each library of which several versions computed the results."""
+    return [
+        f"{name}: " + ", ".join(f"{version} ({n} unit{'' if n == 1 else 's'})" for version, n in counts.items())
+        for name, counts in versions.items()
+        if len(counts) > 1
+    ]
 
 
 def stale(store: Store) -> list[Stale]:

@@ -5,19 +5,25 @@ from typing import Annotated
 
 import typer
 
-from fringe.cli.options import Exif, Score
+from fringe.cli.options import Exif, ModelOutput, Score
 
 Inputs = Annotated[
     list[str], typer.Argument(metavar="INPUT", help="Images, folders, or embedded:digits[:INDEX|:START:STOP].")
 ]
 Out = Annotated[Path, typer.Option("--out", help="Folder for the results.", metavar="DIR")]
-Model = Annotated[str, typer.Option(help="Which model; see 'fringe models'.")]
+Model = Annotated[
+    str | None,
+    typer.Option(metavar="SPEC", help="Which model; see 'fringe models'. embedded:digits needs none."),
+]
+Output = Annotated[
+    ModelOutput, typer.Option("--model-output", help="What the model returns: 'auto' refuses probabilities.")
+]
 Preprocessing = Annotated[
     str | None, typer.Option(metavar="TEXT", help="'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5.")
 ]
 Classes = Annotated[Path | None, typer.Option(metavar="FILE", help="Class names, one a line.")]
 TrustCode = Annotated[bool, typer.Option("--trust-code", help="Let the model's author run code here.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps, ...")]
 Target = Annotated[str, typer.Option(help="Class to explain: 'predicted' or its number.")]
 ScoreKind = Annotated[Score, typer.Option("--score", help="What of that class is explained.")]
 BatchSize = Annotated[str, typer.Option(help="Images at a time: 'auto' or a number.")]

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from fringe._printable import printable
 from fringe.benchmark import Store
-from fringe.benchmark.coverage import coverage, crashes, manifests, stale
+from fringe.benchmark.coverage import coverage, crashes, manifests, mixed, stale, versions_of
 from fringe.benchmark.manifest import Manifest
 from fringe.cli.failures import failures, told
 from fringe.cli.folder import to_json
@@ -37,6 +37,7 @@ def run_status(run: Path, *, as_json: bool) -> Exit:
         "plans": plans,
         "set_aside": [{name: c[name] for name in ("model", "method", "images", "reason")} for c in crashes(store)],
         "invalidated": [one for one in unasked if one["method"] != TRIAL],
+        "damaged": {str(path): problem for path, problem in store.damaged().items()},
         "trials": sum(one["method"] == TRIAL for one in unasked),
     }
     if as_json:
@@ -57,6 +58,7 @@ def _plan(store: Store, manifest: Manifest) -> dict[str, Any]:
         "not_read": list(manifest.missing),
         "cells": [{**asdict(cell), "missing": cell.missing} for cell in coverage(store, manifest)],
         "failures": failures(store, manifest),
+        "versions": versions_of(store.about().values(), manifest),
     }
 
 
@@ -74,6 +76,10 @@ def _show(document: Mapping[str, Any]) -> None:
             _line(console, f"  {line}")
         for reason in plan["not_read"][:SHOWN]:
             _line(console, f"  not read: {reason}")
+        for line in mixed(plan["versions"]):
+            _line(console, f"  results of several versions are mixed: {line}")
+    for path, problem in list(document["damaged"].items())[:SHOWN]:
+        _line(console, f"damaged: {path} {problem}; the next run sets it aside and makes it again")
     for line in told((), document["set_aside"], SHOWN):
         _line(console, f"{line} (--retry-failed computes it again)")
     reasons = Counter((one["method"], one["model"], one["reason"]) for one in document["invalidated"])

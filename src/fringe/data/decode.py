@@ -63,6 +63,8 @@ def _check_file(place: Path) -> None:
         if place.is_dir():
             raise ImageError(f"{str(place)!r}: is a folder, not an image")
         if not place.exists():
+            if place.is_symlink():
+                raise ImageError(f"{str(place)!r}: is a symbolic link that leads to nothing or to itself")
             raise ImageError(f"{str(place)!r}: does not exist")
         if not place.is_file():  # reading a pipe or a device may never end
             raise ImageError(f"{str(place)!r}: is not a regular file")

@@ -27,12 +27,12 @@ def load_file_function(request: Request) -> Built:
     The file may import what is installed, not its neighbours: its folder is not put on the import path.
     """
     place, attribute, weights = _parts(FILE_SPEC, request)
-    require_trust(request, f"runs the Python code in {place}")
-    recipe = stated_preprocessing(request)
     path = Path(place)
     if not path.is_file():
-        raise ModelError(f"Python file {place!r} does not exist")
-    module = _module_from(_run_file(path), attribute, request.spec)
+        raise ModelError(f"Python file {place!r} {'is no file' if path.exists() else 'does not exist'}")
+    require_trust(request, f"runs the Python code in {place}")
+    recipe = stated_preprocessing(request)
+    module = _module_from(_run_file(path), place, attribute, request.spec)
     return Built(_with_weights(module, weights), attribute, recipe, None)
 
 
@@ -46,7 +46,7 @@ def load_attribute(request: Request) -> Built:
     require_trust(request, f"imports {place} and calls {attribute} in it")
     recipe = stated_preprocessing(request)
     try:
-        module = _module_from(importlib.import_module(place), attribute, request.spec)
+        module = _module_from(importlib.import_module(place), place, attribute, request.spec)
     except ImportError as error:
         raise ModelError(f"{request.spec!r}: cannot import {place} ({error})") from error
     return Built(_with_weights(module, weights), attribute, recipe, None)
@@ -83,10 +83,11 @@ def _run_file(path: Path) -> ModuleType:
     return module
 
 
-def _module_from(place: ModuleType, attribute: str, spec: str) -> nn.Module:
-    names = vars(place)
+def _module_from(module: ModuleType, place: str, attribute: str, spec: str) -> nn.Module:
+    names = vars(module)
     if attribute not in names:
-        raise ModelError(f"{spec!r}: {place.__name__} has no {attribute!r}{did_you_mean(attribute, names)}")
+        public = [name for name in names if not name.startswith("_")]
+        raise ModelError(f"{spec!r}: {place} has no {attribute!r}{did_you_mean(attribute, public)}")
     found = names[attribute]
     if isinstance(found, nn.Module):
         return copy.deepcopy(found)  # the owner's instance keeps its mode, device and gradients

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from fringe._errors import FringeError, InputError
 from fringe.benchmark import Results, Store
 from fringe.benchmark.draw import Picture, content_digest, prepare
 from fringe.benchmark.kept import KeptMap
+from fringe.benchmark.logits import FirstLogits
 from fringe.benchmark.manifest import Manifest, Resolved, load
 from fringe.benchmark.units import Unit
 from fringe.benchmark.work import Worker
@@ -61,6 +62,9 @@ def maps_for(results: Results, model: str, picks: Sequence[str], bench: Bench) -
             )
         return Shown(images, {method: _fitting(found, images) for method, found in maps.items()}, None)
     require_same(results.manifest, resolved.manifest, model)
+    # the maps that are made here are kept under the name of those that were scored
+    first = FirstLogits(bench.store.logits(results.manifest.model_key(model)))
+    resolved = replace(resolved, logits={model: first})
     loaded = load(next(arm for arm in resolved.plan.arms if arm.label == model), bench.device)
     images = _images(resolved.manifest, resolved.pictures, loaded.preprocessing, picks)
     worker = Worker(resolved, device=bench.device, batch_size=bench.batch_size)

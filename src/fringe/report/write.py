@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from fringe._checks import require_local
 from fringe._errors import InputError
 from fringe._files import require_inside
 from fringe.benchmark import ModelSource, Results, Store, read_results
@@ -61,6 +62,7 @@ def write_report(
     which a link leads out, and, unless ``allow_partial``, where images are not computed; those that failed are stated
     and do not count as such.
     """
+    require_local("out", out or "")
     results = read_results(store, plan)
     _refuse_holes(results, allow_partial=allow_partial)
     tables = tuple(build_table(results, model, reference) for model in results.models)
