@@ -362,6 +362,8 @@ def test_damaged_records_are_passed_over(store):
     (store.root / PLANS / "poor.json").write_text(json.dumps({**PLAN, "images": [{}]}))
     (store.root / PLANS / "nameless.json").write_text(json.dumps({**PLAN, "plan": {}}))
     (store.root / CRASHES / "bare.json").write_text("{}")
+    for name in ("images", "metric_keys"):
+        (store.root / CRASHES / f"{name}.json").write_text(json.dumps({**CRASH, name: [{}]}))
     assert store.records(PLANS) == {"benchmark": PLAN}
     assert store.records(CRASHES) == {"unit": CRASH}
     store.forget_crash("unit")
@@ -464,6 +466,9 @@ def test_a_unit_that_would_fill_the_memory_counts_as_not_there(tmp_path, name):
     assert not store.has("bomb")
     assert "bomb" not in store.about()
     assert pa.total_allocated_bytes() - before < 10**7
+    with pytest.warns(UserWarning, match="bomb.parquet' is damaged: set aside"):
+        store.heal()
+    assert store.units() == ["small"]
 
 
 def test_sizes_in_the_metadata_are_not_believed(tmp_path):
@@ -525,6 +530,55 @@ def test_pipes_devices_and_sparse_files_in_a_run_are_not_read(tmp_path):
     assert list(store.about()) == ["good"]
     assert store.records(PLANS) == {}
     assert store.find_maps("s", ["i"]) == {}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("how", ["pipe", "device", "sparse"])
+@pytest.mark.parametrize(
+    "path", ["units/unit.parquet", "plans/benchmark.json", "crashes/unit.json", "logits/m.safetensors"]
+)
+def test_what_is_not_read_for_what_it_is_is_set_aside_and_does_not_stop_a_run(store, path, how):
+    """A disk that does not answer stops a run; a pipe is no such disk."""
+    store.commit("unit", [FULL], ABOUT)
+    store.write_record(PLANS, "benchmark", PLAN)
+    store.write_record(CRASHES, "unit", CRASH)
+    place = store.root / path
+    place.unlink(missing_ok=True)
+    if how == "pipe":
+        os.mkfifo(place)
+    elif how == "device":
+        place.symlink_to("/dev/zero")
+    else:
+        with place.open("wb") as file:
+            file.truncate(2**40)
+    assert store.logits("m") == {}
+    if (how, place.parent.name) == ("sparse", "logits"):
+        return  # as for maps, only what is empty or no file is looked for
+    assert store.damaged() == {place: "is damaged" if how == "sparse" else "is no file"}
+    with pytest.warns(UserWarning, match="set aside"):
+        store.heal()
+    assert store.damaged() == {}
+    store.commit("unit", [FULL], ABOUT)
+    assert store.read("unit") == ([FULL], ABOUT)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("how", ["pipe", "sparse", "deep"])
+def test_a_mark_that_is_not_read_is_written_again(tmp_path, how):
+    Store(tmp_path).commit("unit", [FULL], ABOUT)
+    mark = tmp_path / MARK
+    mark.unlink()
+    if how == "pipe":
+        os.mkfifo(mark)
+    elif how == "deep":
+        mark.write_text("[" * 10**5)
+    else:
+        with mark.open("wb") as file:
+            file.truncate(2**40)
+    with pytest.warns(UserWarning, match=rf"{MARK}' {'is no file' if how == 'pipe' else 'is damaged'}: set aside"):
+        store = Store(tmp_path)
+    assert store.read("unit") == ([FULL], ABOUT)
+    assert json.loads(mark.read_text()) == {"format": 1}
 
 
 def test_a_lock_that_is_a_link_empties_nothing(tmp_path):

@@ -355,6 +355,23 @@ def test_status_and_report_show_a_stranger_s_names_as_escapes(folder):
     assert not re.search("[\x1b\x9b\u202e]", (folder / "report" / "report.md").read_text(encoding="utf-8"))
 
 
+@pytest.mark.timeout(120)
+def test_a_damaged_record_of_a_crash_is_passed_over_by_status_and_report(folder):
+    crash = {"model": "m", "method": "ig", "reason": "died", "setting": {}, "setting_key": "s", "metric_keys": ["m"]}
+    damaged = {"bare": {}, "list": [1], "odd": {**crash, "images": [{"a": 1}]}}
+    for name, record in damaged.items():
+        (folder / "crashes" / f"{name}.json").write_text(json.dumps(record))
+    (folder / "crashes" / "deep.json").write_text("[" * 10**5)
+    os.mkfifo(folder / "crashes" / "pipe.json")
+    status = run("status", folder)
+    assert (status.exit_code, status.exception) == (0, None), status.output
+    for name in (*damaged, "deep"):
+        assert f"crashes/{name}.json is damaged" in status.output
+    assert "crashes/pipe.json is no file" in status.output
+    report = run("report", folder)
+    assert (report.exit_code, report.exception) == (0, None), report.output
+
+
 def test_a_benchmark_shows_names_as_escapes(tmp_path):
     data = tmp_path / "data"
     picture(data / "good.png")
