@@ -183,7 +183,7 @@ def test_a_file_system_without_locks_is_said_and_is_no_reason_to_stop(tmp_path, 
 
 def test_images_that_cannot_be_read_now_are_exit_code_75_and_no_score_is_lost(tmp_path, monkeypatch):
     folder, away = pictures(tmp_path / "images"), tmp_path / "away"
-    out, data = tmp_path / "run", ("--data", folder)
+    out, data = tmp_path / "run", ("--model", "digits=embedded:digits", "--data", folder)
 
     def lose(*_):
         folder.rename(away)
