@@ -85,6 +85,10 @@ def _expected(key: str) -> str:
     return _EXPECTED.get(key, "text")
 
 
+_DEEPEST = 100
+"""Levels of a YAML file that are read; a plan has three."""
+
+
 def _load(path: Path) -> dict[str, Any]:
     try:
         text = read_regular(path, SETTINGS_BYTES).decode()
@@ -108,7 +112,11 @@ def _yaml(text: str) -> Any:
     import yaml
 
     try:
+        depth = 0
         for event in yaml.parse(text, yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST:  # the time to parse grows with the square of the depth
+                raise RecursionError
             if isinstance(event, yaml.AliasEvent):
                 raise ValueError(f"line {event.start_mark.line + 1}: write the value out; aliases (*) are not read")
         return yaml.safe_load(text)
