@@ -14,7 +14,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from fringe._arguments import NO_ARGUMENTS, ForwardArguments
+from fringe._arguments import NO_ARGUMENTS
+from fringe._arguments import ForwardArguments as ForwardArguments
 from fringe._arguments import Shared as Shared
 from fringe._batching import BatchSize
 from fringe._errors import InputError, NotDifferentiableError, TargetError
@@ -103,7 +104,10 @@ class Classifier:
         try:
             output = self._run(x, arguments)
         except RuntimeError as error:
-            error.add_note(f"while running the model on inputs of shape {tuple(x.shape)}, {x.dtype}, on {x.device}")
+            error.add_note(
+                f"while running the model on inputs of shape {tuple(x.shape)}, {x.dtype}, on {x.device}; what a "
+                "function closes over and belongs to images is to be given as forward_args or forward_kwargs"
+            )
             raise
         return as_logits(output, x.shape[0], self.output)
 
@@ -259,12 +263,24 @@ class Linearisation:
         first = self._tangents and self._transpose is None
         with self._classifier.session(self._x.device):  # backward passes, too, follow the caller's modes otherwise
             u = _ordinary(cotangent).requires_grad_(first)
-            (product,) = torch.autograd.grad(
-                self._logits, self._x, u, retain_graph=True, create_graph=first, materialize_grads=True
-            )
+            try:
+                (product,) = torch.autograd.grad(
+                    self._logits, self._x, u, retain_graph=True, create_graph=first, materialize_grads=True
+                )
+            except RuntimeError as error:
+                if "heckpoint" not in str(error):
+                    raise
+                product, first = self._accumulated(u), False
         if first:  # the same product, kept with its graph, is what JVPs differentiate
             self._transpose = (product, u)
         return product.detach()
+
+    def _accumulated(self, u: Tensor) -> Tensor:
+        """The same product by way of ``.grad``: all that re-entrant checkpointing knows. Weights are frozen."""
+        self._x.grad = None
+        torch.autograd.backward(self._logits, u.detach(), retain_graph=True)
+        product, self._x.grad = self._x.grad, None
+        return torch.zeros_like(self._x) if product is None else product
 
     def jvp(self, tangent: Tensor) -> Tensor:
         """``J v``: (B, *S) -> (B, C)."""
@@ -277,7 +293,11 @@ class Linearisation:
             return self._forward_mode(tangent)
         if self._transpose is None:
             self.vjp(torch.zeros_like(self.value))
-        assert self._transpose is not None
+        if self._transpose is None:
+            raise NotDifferentiableError(
+                "model: re-entrant checkpointing gives gradients and no Jacobian-vector products; checkpoint with "
+                "use_reentrant=False, or choose a method of gradients alone, such as FRInGe(jacobian='explicit')"
+            )
         product, u = self._transpose
         tangent = tangent.contiguous(memory_format=self._classifier.layout(tangent))
         try:

@@ -99,7 +99,7 @@ class DenseFRInGe:
             waypoint = (torch.sin((1 - alpha) * theta) * root0 + torch.sin(alpha * theta) * root1) / torch.sin(theta)
             found = self.step(x, waypoint, ratio)
             after = x - found.eta * found.v
-            if self.m.feedback is not None:
+            if self.m.feedback is not None and self.m.solve == "geodesic":
                 ratio = found.fisher_norm_squared / found.geodesic_norm_squared
                 made = 2 * torch.arccos(self.logits(x).softmax(-1).sqrt() @ self.logits(after).softmax(-1).sqrt())
                 quotient = made.item() ** 2 / (found.fisher_norm_squared * found.eta**2)
