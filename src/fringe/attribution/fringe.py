@@ -46,7 +46,7 @@ the size of the input. For images of 224 x 224 x 3 it is 3.9, between the paper'
 -152. Features and samples are standardised and far fewer; a step of 0.1 standard deviations is short for them."""
 
 AUTO_LOGIT = 1.0
-"""Nats by which a step may move two logits apart where ``delta_euc="auto"`` and the inputs are no images. The KL bound
+"""Nats by which a step may move two logits apart where the inputs are no images. The KL bound
 rests on a quadratic form, which understates a step's KL by at most 1.44 within one nat (:class:`TrustRegion`)."""
 
 AUTO_RANK: dict[Structure, int] = {"image": 1, "sequence": 16, "none": 16}
@@ -91,7 +91,7 @@ class FRInGe(Attributor):
         high=40.0,
         log=True,
         unit="input units",
-        help="longest step (delta_euc); auto: 0.01 sqrt(n), or 0.1 sqrt(n) and a nat of the logits; none: no cap",
+        help="longest step (delta_euc); auto: 0.01 sqrt(n), and 0.1 sqrt(n) of what is no image; none: no cap",
     )
     damping: float = tunable(1e-2, low=1e-12, high=1e-1, log=True, help="Tikhonov damping (lambda)")
     gamma_step: float = tunable(1e-2, low=1e-4, high=1e-2, log=True, help="smoothness of the direction (gamma_step)")
@@ -215,11 +215,9 @@ class FRInGe(Attributor):
 
     def path(self, entries: int) -> FisherRaoTracking:
         """The path that these settings describe, for inputs of n = ``entries`` numbers (an ``"auto"`` cap needs n)."""
-        image, automatic = self.structure == "image", self.delta_euc == "auto"
+        image = self.structure == "image"
         cap = AUTO_CAP[self.structure] * math.sqrt(entries) if self.delta_euc == "auto" else self.delta_euc
-        trust = TrustRegion(
-            self.eta_max, self.tau if self.kl_bound else None, cap, AUTO_LOGIT if automatic and not image else None
-        )
+        trust = TrustRegion(self.eta_max, self.tau if self.kl_bound else None, cap, None if image else AUTO_LOGIT)
         until: Until = "budget" if image or self.steps is not None else "arrival"
         return FisherRaoTracking(
             step=NaturalStep(

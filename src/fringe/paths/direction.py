@@ -52,6 +52,7 @@ Solve = Literal["geodesic", "natural", "diffusion", "gradient"]
 Structure = Literal["image", "sequence", "none"]
 PreconditionerName = Literal["blur", "scale", "spectral"]
 JacobianForm = Literal["auto", "products", "explicit"]
+_SHARE = 1e-2
 _LONGEST = 1e6
 _HUGE = 1e200
 AXES: dict[Structure, int] = {"image": 2, "sequence": 1, "none": 0}
@@ -101,7 +102,7 @@ class NaturalStep:
 
     ``jacobian="explicit"`` computes J at each point, at C VJPs, and ``"products"`` asks the network for each product,
     at a JVP and a VJP an iteration; ``"auto"`` takes the cheaper. ``relative`` (for solve="geodesic") measures R and
-    gamma_prior in units of |m|^2, the metric along the geodesic: a saturated softmax, whose metric is next to nothing,
+    gamma_prior in hundredths of |m|^2, the metric along the geodesic: a saturated softmax, whose metric is next to nothing,
     is then damped no more than another, and the unit of the inputs does not matter. ``roughness`` replaces :math:`L^\\top L` by any
     symmetric PSD operator (the ``blur`` and ``spectral`` preconditioners then still use the grid's).
     """
@@ -215,8 +216,8 @@ class StepSolver:
         """v of the metric W W^T, by the Woodbury identity, and (m^T v)^2.
 
         With b = b_p - |t| m / 2 (b_p the prior's part) it reads ``v = R^-1 b_p - R^-1 W (I + W^T R^-1 W)^-1 (|t| e_1 / 2
-        + W^T R^-1 b_p)``: nothing large cancels, however small R is. ``relative`` puts ``|m|^2 R`` and ``|m|^2 b_p`` in
-        the place of R and b_p; like the sizes of the columns, these factors meet in the r x r system alone.
+        + W^T R^-1 b_p)``: nothing large cancels, however small R is. ``relative`` puts ``|m|^2 R / 100`` and the like of b_p
+        in the place of R and b_p; like the sizes of the columns, these factors meet in the r x r system alone.
         """
         s = sqrt_chart(log_p)
         tangent = to_tangent(waypoint - s, s)
@@ -239,7 +240,7 @@ class StepSolver:
         unit_of_r = torch.ones_like(right)
         if self.settings.relative:
             along = inner_product(columns[0], columns[0]).clamp_min(torch.finfo(wide).tiny)
-            unit_of_r = along[:, None] * (sizes[:, :1] / sizes).square().clamp_max(_HUGE)
+            unit_of_r = _SHARE * along[:, None] * (sizes[:, :1] / sizes).square().clamp_max(_HUGE)
         gram = 0.5 * (gram + gram.mT) + torch.diag_embed(unit_of_r.to(wide))
         weights = right / gram[:, 0] if len(columns) == 1 else torch.linalg.solve(gram, right)
         kind = wide if self.settings.relative else x.dtype
