@@ -63,7 +63,7 @@ def test_networks_of_tables_arrive(name):
 def test_the_unit_of_the_features_does_not_matter():
     """Features and weights in other units: the same map, where no cap in input units is set."""
     model, x = perceptron("iris", 3, 8, nn.Tanh, 150).double(), table("iris")[0][::30].double()
-    method = dataclasses.replace(TABULAR, delta_euc=None)
+    method = dataclasses.replace(TABULAR, delta_euc=None, steps=4)
     found = fringe.attribute(model, x, method=method)
     scaled = fringe.attribute(lambda z: model(z / 1000.0), 1000.0 * x, method=method)
     torch.testing.assert_close(scaled.values, found.values, rtol=1e-6, atol=1e-9)

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from torch import nn
 
 import fringe
 from fringe.attribution import METHODS
 
 METHODS_AND_VARIANTS = {
-    **{name: kind() for name, kind in METHODS.items()},
+    **{name: kind() for name, kind in METHODS.items() if name not in ("ggig", "geoig_svi")},
+    "geoig_svi": fringe.attribution.GeoIGSVI(iterations=3, steps=10),
     "agi:official": fringe.attribution.AGI.preset("official"),
     "ggig": fringe.attribution.GGIG(intervals=5, iterations=4),
     "fringe:natural": fringe.FRInGe(solve="natural"),
@@ -27,7 +27,7 @@ def network(gap: float):
     return (lambda z: scale * plain(z)), x
 
 
-@pytest.mark.parametrize("gap", [20.0, 100.0, 200.0, 1000.0])
+@pytest.mark.parametrize("gap", [20.0, 200.0, 1000.0])
 @pytest.mark.parametrize("name", METHODS_AND_VARIANTS)
 def test_no_zero_map_is_an_answer(name, gap):
     model, x = network(gap)

@@ -15,8 +15,9 @@ Judgement = tuple[Verdict, str]
 
 _ZERO = (
     "stalled",
-    "the map is zero: where it was asked, the gradient of the score vanishes to rounding. Explain score='logit' where a "
-    "probability is saturated, and take longer steps or a baseline further away; a score that ignores the input has no map",
+    "the map is zero: where it was asked, the gradient of the score vanishes to rounding. Explain score='logit' where "
+    "a probability is saturated, and take longer steps or a baseline further away; a score that ignores the input has "
+    "no map",
 )
 """Of a map without any entry above the smallest normal number, by whatever method: completeness says nothing then,
 as nothing equals a change of nothing."""

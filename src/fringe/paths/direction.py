@@ -102,8 +102,10 @@ class NaturalStep:
 
     ``jacobian="explicit"`` computes J at each point, at C VJPs, and ``"products"`` asks the network for each product,
     at a JVP and a VJP an iteration; ``"auto"`` takes the cheaper. ``relative`` (for solve="geodesic") measures R and
-    gamma_prior in hundredths of |m|^2, the metric along the geodesic: a saturated softmax, whose metric is next to nothing,
-    is then damped no more than another, and the unit of the inputs does not matter. ``roughness`` replaces :math:`L^\\top L` by any
+    gamma_prior in hundredths of |m|^2, the metric along the geodesic: a saturated softmax, whose metric is next to
+    nothing,
+    is then damped no more than another, and the unit of the inputs does not matter. ``roughness`` replaces
+    :math:`L^\\top L` by any
     symmetric PSD operator (the ``blur`` and ``spectral`` preconditioners then still use the grid's).
     """
 
@@ -215,8 +217,10 @@ class StepSolver:
     ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         """v of the metric W W^T, by the Woodbury identity, and (m^T v)^2.
 
-        With b = b_p - |t| m / 2 (b_p the prior's part) it reads ``v = R^-1 b_p - R^-1 W (I + W^T R^-1 W)^-1 (|t| e_1 / 2
-        + W^T R^-1 b_p)``: nothing large cancels, however small R is. ``relative`` puts ``|m|^2 R / 100`` and the like of b_p
+        With b = b_p - |t| m / 2 (b_p the prior's part) it reads ``v = R^-1 b_p - R^-1 W (I + W^T R^-1 W)^-1 (|t| e_1
+        / 2
+        + W^T R^-1 b_p)``: nothing large cancels, however small R is. ``relative`` puts ``|m|^2 R / 100`` and the
+        like of b_p
         in the place of R and b_p; like the sizes of the columns, these factors meet in the r x r system alone.
         """
         s = sqrt_chart(log_p)
