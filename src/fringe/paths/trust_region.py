@@ -26,7 +26,8 @@ class TrustRegion:
     ``tau`` is the KL budget of a step in nats, ``delta_euc`` the longest step in input units; ``None`` drops a bound.
     ``delta_logit`` (ours) bounds how far a step moves two logits apart, to first order, in nats: eta <= delta_logit /
     (max Jv - min Jv). Within d nats the KL of a step is at most 2 (e^d - 1 - d) / d^2 times what its quadratic form
-    says (1.44 at d = 1); without such a bound a step from a saturated prediction, where the form is flat, may go anywhere.
+    says (1.44 at d = 1); without such a bound a step from a saturated prediction, where the form is flat, may go
+    anywhere.
     """
 
     eta_max: float
