@@ -1,6 +1,5 @@
 """Tables and sequences: small networks whose paths arrive, however sure the networks are."""
 
-import dataclasses
 import math
 
 import pytest
@@ -58,15 +57,6 @@ def test_networks_of_tables_arrive(name):
     ends = torch.cat([part.diagnostics["endpoint_kl"] for part in found])
     assert (ends <= TABULAR.arrival_kl).double().mean() >= 0.95
     assert torch.cat([part.completeness_residual for part in found]).quantile(0.95) < 0.02
-
-
-def test_the_unit_of_the_features_does_not_matter():
-    """Features and weights in other units: the same map, where no cap in input units is set."""
-    model, x = perceptron("iris", 3, 8, nn.Tanh, 150).double(), table("iris")[0][::30].double()
-    method = dataclasses.replace(TABULAR, delta_euc=None, steps=4)
-    found = fringe.attribute(model, x, method=method)
-    scaled = fringe.attribute(lambda z: model(z / 1000.0), 1000.0 * x, method=method)
-    torch.testing.assert_close(scaled.values, found.values, rtol=1e-6, atol=1e-9)
 
 
 def test_a_step_moves_no_two_logits_further_apart_than_a_nat():

@@ -104,7 +104,7 @@ class NaturalStep:
     at a JVP and a VJP an iteration; ``"auto"`` takes the cheaper. ``relative`` (for solve="geodesic") measures R and
     gamma_prior in hundredths of |m|^2, the metric along the geodesic: a saturated softmax, whose metric is next to
     nothing,
-    is then damped no more than another, and the unit of the inputs does not matter. ``roughness`` replaces
+    is then damped no more than another. ``roughness`` replaces
     :math:`L^\\top L` by any
     symmetric PSD operator (the ``blur`` and ``spectral`` preconditioners then still use the grid's).
     """
