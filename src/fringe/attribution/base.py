@@ -13,11 +13,14 @@ from fringe.classifier import PassCounts
 from fringe.paths import Problem
 from fringe.paths import Progress as Progress
 
-Verdict = Literal["ok", "coarse", "stalled", "diverged", "at_reference", "unchecked", "nan_input", "nan_logits"]
+Verdict = Literal[
+    "ok", "short", "coarse", "stalled", "diverged", "at_reference", "unchecked", "nan_input", "nan_logits"
+]
 
 SEVERITY: tuple[Verdict, ...] = (
     "ok",
     "unchecked",
+    "short",
     "coarse",
     "stalled",
     "at_reference",

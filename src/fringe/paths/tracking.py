@@ -135,6 +135,7 @@ class FisherRaoWalk(Walk):
         self.solver: StepSolver = path.step.on(problem.inputs[0])
         self.fisher_norm = path.trust.tau is not None
         self.learns = path.feedback is not None and self.fisher_norm and path.step.solve == "geodesic"
+        self.learns &= path.trust.delta_logit is None  # which asks for the JVP of every step anyway
 
     def segments(self) -> Iterator[Segment]:
         waiting = [i for i, steps in enumerate(self.planned) if steps > 0]
@@ -252,7 +253,7 @@ class FisherRaoWalk(Walk):
 
     def _move(self, x: Tensor, found: Direction) -> tuple[Tensor, dict[str, Tensor]]:
         norm = inner_product(found.v, found.v).sqrt()
-        eta, bound = self.path.trust.step(found.fisher_norm_squared, norm)
+        eta, bound = self.path.trust.step(found.fisher_norm_squared, norm, found.logit_range)
         moved = x - eta.to(x.dtype).view(-1, *[1] * (x.dim() - 1)) * found.v
         return moved, {**found.stats, "euclidean_step": eta * norm, "step_size": eta, "active_bound": bound}
 
