@@ -34,7 +34,6 @@ def diagnose(found: Integrated, problem: Problem, log_q: Tensor) -> dict[str, Te
         "endpoint_distance": torch.where(walked, summary.last("reference_distance"), distance),
         "entropy": entropy(log_p0),
         "endpoint_entropy": torch.where(walked, summary.last("entropy"), entropy(log_p0)),
-        "start_kl": kl(log_p0, log_q),
         "endpoint_kl": torch.where(walked, summary.last("reference_kl"), kl(log_p0, log_q)),
         "tracking_error_mean": summary.mean("tracking_error"),
         "tracking_error_max": summary.largest("tracking_error"),

@@ -25,6 +25,7 @@ from fringe.attribution.diagnosis import COARSE_ABOVE, Judgement, assemble, diag
 from fringe.attribution.integral import Quadrature, Rule
 from fringe.attribution.path_integral import Integrated, integrate
 from fringe.attribution.presets import paper_settings, preset_names
+from fringe.geometry import kl, log_probabilities
 from fringe.linalg import Boundary, CGStatus
 from fringe.paths import FisherRaoTracking, NaturalStep, Outcome, Problem, Smoothing, TrustRegion
 from fringe.paths.direction import JacobianForm, PreconditionerName, Solve, Structure
@@ -263,7 +264,8 @@ class FRInGe(Attributor):
         diagnostics = _diagnose(found, problem, path.log_reference(problem))
         if found.uncorrected_gap is not None:
             diagnostics["uncorrected_residual"] = found.rule_residual
-        judgements = [_judge(self, found, diagnostics, i) for i in range(len(found.steps))]
+        start_kl = kl(log_probabilities(problem.logits), path.log_reference(problem)).tolist()
+        judgements = [_judge(self, found, diagnostics, start_kl[i], i) for i in range(len(found.steps))]
         return assemble(self, found, problem, diagnostics, judgements)
 
 
@@ -279,7 +281,7 @@ def _diagnose(found: Integrated, problem: Problem, log_q: Tensor) -> dict[str, T
     }
 
 
-def _judge(method: FRInGe, found: Integrated, diagnostics: dict[str, Tensor], image: int) -> Judgement:
+def _judge(method: FRInGe, found: Integrated, diagnostics: dict[str, Tensor], start_kl: float, image: int) -> Judgement:
     """One word on the map of an image, and what to do about it."""
     steps = found.steps[image]
     if found.outcomes[image] is Outcome.AT_REFERENCE:
@@ -297,7 +299,7 @@ def _judge(method: FRInGe, found: Integrated, diagnostics: dict[str, Tensor], im
     if arrived and steps == 0:
         return "at_reference", f"the prediction is {end:.2g} nats from the reference: lower arrival_kl to explain it"
     share = 1.0 - float(diagnostics["endpoint_distance"][image] / diagnostics["distance"][image])
-    removed = 1.0 - end / float(diagnostics["start_kl"][image])
+    removed = 1.0 - end / start_kl
     if share < STALLED_BELOW and not arrived:
         return "stalled", (
             f"the prediction moved {share:.1%} of the way to the reference: raise delta_euc or eta_max, lower damping, "
