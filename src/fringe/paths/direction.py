@@ -221,7 +221,7 @@ class StepSolver:
         tangent = to_tangent(waypoint - s, s)
         length = tangent.norm(dim=-1, keepdim=True)
         unit = tangent / torch.where(length > 0, length, 1.0)
-        cotangents = [s * q for q in (unit, *self._more_directions(s, unit))]
+        cotangents = [_balanced(s * q, s) for q in (unit, *self._more_directions(s, unit))]
         sizes, half = torch.ones_like(s[:, :1]).expand(-1, len(cotangents)), 0.5 * length[:, 0]
         if self.settings.relative:  # float32 holds no gradient of a probability that underflows: sizes stay outside
             sizes = torch.stack([c.abs().amax(1) for c in cotangents], 1).clamp_min(torch.finfo(s.dtype).tiny)
@@ -237,8 +237,9 @@ class StepSolver:
             right = right - torch.stack([inner_product(w, prior) for w in columns], -1)
         unit_of_r = torch.ones_like(right)
         if self.settings.relative:
-            along = inner_product(columns[0], columns[0]).clamp_min(torch.finfo(wide).tiny)
+            along = inner_product(columns[0], columns[0])
             unit_of_r = RELATIVE_UNIT * along[:, None] * (sizes[:, :1] / sizes).square().clamp_max(1e200)
+            unit_of_r = torch.where(along[:, None] > 0, unit_of_r, 1.0)
         gram = 0.5 * (gram + gram.mT) + torch.diag_embed(unit_of_r.to(wide))
         weights = right / gram[:, 0] if len(columns) == 1 else torch.linalg.solve(gram, right)
         kind = wide if self.settings.relative else x.dtype
@@ -290,6 +291,14 @@ class StepSolver:
             "cg_status": solution.status.to(p.dtype),
         }
         return solution.x, stats
+
+
+def _balanced(cotangent: Tensor, s: Tensor) -> Tensor:
+    """``cotangent`` (B, C) = s o q for q orthogonal to s, with the entry of the most probable class made what it must
+    be, minus the sum of the others: near a vertex, rounding of q leaves nothing of it."""
+    top = s.argmax(1, keepdim=True)
+    others = cotangent.scatter(1, top, 0.0)
+    return others.scatter(1, top, -others.sum(1, keepdim=True))
 
 
 def _as_column(numbers: Tensor, like: Tensor) -> Tensor:
