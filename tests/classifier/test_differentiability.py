@@ -7,8 +7,8 @@ from classifier_networks import CLASSES, dense_jacobian, jvp, network, normal, v
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from fringe import Classifier, NotDifferentiableError
-from fringe._noise import Noise
+from fringe import Classifier, ModelOutputError, NotDifferentiableError, paths
+from fringe.paths import Problem
 
 X = normal(1, 3, 2, 2)
 HEAD = normal(CLASSES, 12, seed=1)
@@ -49,7 +49,7 @@ def right(ctx, g):
 def verify(model, x=X):
     classifier = Classifier(model)
     with classifier.session(x.device):
-        classifier.verify(x, classifier.logits(x), Noise(0))
+        paths.verify(Problem.of(classifier, x))
     return classifier
 
 
@@ -112,7 +112,9 @@ class TestCustomFunctions:
         ids=["detached", "clipped", "signs"],
     )
     def test_with_a_backward_that_is_not_linear_are_refused(self, backward):
-        with pytest.raises(NotDifferentiableError, match=r"derivatives disagree|neither differentiating its backward"):
+        with pytest.raises(
+            NotDifferentiableError, match=r"not the derivative of its output|neither differentiating its backward"
+        ):
             verify(model_of(operation(backward)))
 
     @pytest.mark.parametrize(
@@ -219,10 +221,10 @@ class TestRandomModels:
         model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(12, CLASSES)).double().train()
         classifier = Classifier(model, mode="keep")
         with (
-            pytest.warns(UserWarning, match=r"the same image gave logits that differ by .* random or mixes the images"),
+            pytest.warns(UserWarning, match=r"the same image gave logits that differ by .* is random"),
             classifier.session(X.device),
         ):
-            classifier.verify(X, classifier.logits(X), Noise(0))
+            paths.verify(Problem.of(classifier, X))
 
     def test_that_mix_the_images_of_a_batch_are_noticed(self):
         def mixing(x):
@@ -231,8 +233,8 @@ class TestRandomModels:
 
         x = normal(4, 3, 2, 2)
         classifier = Classifier(mixing)
-        with pytest.warns(UserWarning, match="mixes the images of a batch"), classifier.session(x.device):
-            classifier.verify(x[:1], classifier.logits(x)[:1], Noise(0))
+        with pytest.raises(ModelOutputError, match=r"images \[0\] of 4 have other logits.*mixes images"):
+            paths.verify(Problem.of(classifier, x))
 
     @pytest.mark.filterwarnings("error")
     @pytest.mark.parametrize("name", ["convolutions with batch normalisation", "transformer", "LSTM"])
@@ -241,5 +243,5 @@ class TestRandomModels:
         shape = (3, 8, 8) if name.startswith("conv") else (4, 8)
         classifier, x = Classifier(network(name, dtype)), normal(3, *shape, dtype=dtype)
         with classifier.session(x.device):
-            classifier.verify(x[:1], classifier.logits(x)[:1], Noise(0))
+            paths.verify(Problem.of(classifier, x))
         assert classifier.jvp_mode == "retained"

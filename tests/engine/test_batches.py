@@ -142,8 +142,8 @@ def test_a_reference_for_each_image_follows_the_images_that_are_left():
 def test_a_waiting_slot_keeps_only_itself():
     """A finished image that waits for its last gradient must not keep its former batch in memory."""
     model, x = Smooth(), mixed(6)
-    query = fringe.paths.Query(x, model(x), model(x).argmax(1))
-    walk = METHOD.path(128).walk(fringe.Classifier(model, batch_size=6), query)
+    problem = fringe.paths.Problem.of(fringe.Classifier(model, batch_size=6), x)
+    walk = METHOD.path(128).walk(problem)
     sizes = [len(segment.index) for segment in walk.segments()]
     slots = _Slots(list(range(6)), [1] * 6, torch.zeros(6, 128), {"gradient": torch.zeros(6, 128)}).select([0])
     assert slots.x.untyped_storage().nbytes() == 128 * 4

@@ -10,7 +10,7 @@ from small_networks import Smooth, inputs
 
 import fringe
 from fringe.geometry import geodesic, log_probabilities, spherical_loss, sqrt_chart
-from fringe.paths import Query
+from fringe.paths import Problem
 from fringe.paths.direction import StepSolver
 
 EXACT = fringe.FRInGe(solve="natural", tau=2e-3, delta_euc=0.7, damping=1e-3, cg_iterations=200, cg_rtol=1e-13)
@@ -142,9 +142,8 @@ def test_any_operator_may_measure_roughness():
     )
     classifier = fringe.Classifier(model)
     with classifier.session(x.device):
-        logits = classifier.logits(x)
-        query = Query(x, logits, logits.argmax(1))
-        ends = [list(p.walk(classifier, query).segments())[-1].start.x for p in (path, custom)]
+        problem = Problem.of(classifier, x)
+        ends = [list(p.walk(problem).segments())[-1].start.x for p in (path, custom)]
     assert relative(ends[1], ends[0]) < 1e-9
 
 

@@ -12,7 +12,7 @@ import fringe
 from fringe import ExpectedGradients, InputSpace, IntegratedGradients
 from fringe._noise import Noise, content_key
 from fringe.attribution.node_integral import sum_nodes
-from fringe.paths import ReferencePairs
+from fringe.paths import Problem, ReferencePairs
 
 REFERENCES = images(4, seed=20)
 
@@ -34,7 +34,8 @@ def test_it_equals_captum_s_gradient_shap_on_its_draws(name):
     fractions = torch.from_numpy(np.random.uniform(0.0, 1.0, batch * m)).view(batch, m)  # noqa: NPY002
     classifier = fringe.Classifier(model, batch_size=4)
     with classifier.session(x.device):
-        found = sum_nodes(ReferencePairs(x, REFERENCES, drawn, fractions), classifier, x, target)
+        problem = Problem.of(classifier, x, target=target)
+        found = sum_nodes(ReferencePairs(x, REFERENCES, drawn, fractions), problem, problem.every_row)
     torch.testing.assert_close(found, peer, rtol=1e-11, atol=1e-13)
 
 

@@ -24,9 +24,8 @@ from torch import nn
 
 import fringe
 from fringe._noise import Noise, content_key
-from fringe.attribution import Request
 from fringe.classifier import PassCounts
-from fringe.paths import Query, Steepness
+from fringe.paths import Problem, Steepness
 
 BENT = fringe.GeoIGSVI(steps=12, iterations=15, beta=1.0, learning_rate=3e-2)
 OFFICIAL = fringe.GeoIGSVI(mode="official", steps=12, iterations=15, learning_rate=2e-2, beta=0.5)
@@ -130,7 +129,8 @@ def test_a_path_gets_flatter_the_more_it_is_asked_to():
         method = fringe.GeoIGSVI(steps=15, iterations=30, learning_rate=3e-2, beta=beta)
         found = fringe.attribute(model, x, method=method, telemetry=True, target=1)
         points = torch.stack([t.snapshots for t in found.trajectory]).flatten(0, 1)
-        values, _ = Steepness(fringe.Classifier(model), "log_probability")(points, torch.ones(len(points)).long())
+        problem = Problem.of(fringe.Classifier(model), x, target=1)
+        values, _ = Steepness(problem, "log_probability")(points, torch.zeros(len(points)).long())
         steep.append(values.view(3, -1).mean(1))
     assert (steep[1] < steep[0] - 0.01).all()
     assert (steep[2] < steep[1] - 0.01).all()
@@ -257,11 +257,13 @@ def test_noise_is_the_seed_s(method):
 def test_exact_passes(method, integral):
     """N points an iteration with second derivatives, N gradients of the map, and the score at the baseline."""
     x, classifier = images(3), fringe.Classifier(SoftplusMLP(), batch_size=24)
-    logits = SoftplusMLP()(x)
+    problem = Problem.of(classifier, x)
+    before = dataclasses.replace(classifier.passes)
     with classifier.session(x.device):
-        found = method.attribute(classifier, Query(x, logits, logits.argmax(1)), Request(Noise(0)))
+        method.attribute(problem)
     points = 3 * 12 * 15
-    assert found.passes == PassCounts(forward=points + 36 + 3 * integral, jvp=points, vjp=2 * points + 36)
+    expected = PassCounts(forward=points + 36 + 3 * integral, jvp=points, vjp=2 * points + 36)
+    assert classifier.passes.since(before) == expected
 
 
 def test_out_of_memory_costs_only_time():

@@ -13,10 +13,9 @@ from method_networks import Affine, Quadratic, ReluCNN, SoftplusMLP, images
 import fringe
 from fringe import SmoothGrad
 from fringe._noise import Noise, content_key
-from fringe.attribution import Request
 from fringe.attribution.grouping import Ticker
 from fringe.attribution.smoothgrad import smoothed
-from fringe.paths import Query
+from fringe.paths import Problem
 
 
 def explain(model, x, target=1, **settings):
@@ -28,10 +27,10 @@ def on_given_noise(model, x, target, noise, **settings):
     classifier = fringe.Classifier(model, batch_size=4)
     method = SmoothGrad(samples=len(noise), **settings)
     with classifier.session(x.device):
-        query = Query(x, model(x), torch.tensor([target]))
-        maps = method.explainer(classifier, query, Request(Noise()))
+        problem = Problem.of(classifier, x, target=target)
+        maps = method.explainer(problem)
         draw = lambda rows, copies: noise[copies]  # noqa: E731
-        return smoothed(maps, draw, classifier, x, len(noise), method.square, Ticker(None, 0))[0]
+        return smoothed(maps, draw, problem, len(noise), method.square, Ticker(None, 0))[0]
 
 
 # -- peers, on the noise that they drew ---------------------------------------------------------------------------

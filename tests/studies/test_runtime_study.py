@@ -10,13 +10,13 @@ import torch
 from PIL import Image
 
 from fringe import FRInGe, FringeError, IntegratedGradients, attribute
-from fringe._noise import Noise
 from fringe.baselines import InputSpace
 from fringe.benchmark import Arm, ModelSource, Plan
 from fringe.benchmark.draw import prepare
 from fringe.benchmark.manifest import load, resolve
 from fringe.classifier import Classifier
 from fringe.metrics import Sparseness
+from fringe.paths import Problem, verify
 from fringe.studies import runtime
 from fringe.studies.runtime import Timing, from_record, identity, measure, place_of, record, slowdowns
 
@@ -36,7 +36,7 @@ def checks(classifier, x):
     """What a call spends before its method begins: the logits, and the check of the derivatives."""
     before = replace(classifier.passes)
     with classifier.session(x.device):
-        classifier.verify(x, classifier.logits(x), Noise(0))
+        verify(Problem.of(classifier, x))
     return passes(classifier.passes.since(before))
 
 

@@ -2,21 +2,18 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
 from torch import Tensor
 
 from fringe._errors import InputError
-from fringe._noise import Noise
-from fringe.classifier import Classifier, PassCounts
-from fringe.paths import Query
+from fringe.classifier import PassCounts
+from fringe.paths import Problem
+from fringe.paths import Progress as Progress
 
 Verdict = Literal["ok", "coarse", "stalled", "diverged", "at_reference", "unchecked", "nan_input", "nan_logits"]
-
-Progress = Callable[[int, int], None]
-"""Called with (steps done, steps planned), summed over the images of the call."""
 
 
 @dataclass(frozen=True)
@@ -60,18 +57,9 @@ class Attribution:
     verdict: tuple[Verdict, ...]
     advice: tuple[str, ...]
     diagnostics: Mapping[str, Tensor]
-    passes: PassCounts
+    passes: PassCounts = field(default_factory=PassCounts)
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     trajectory: tuple[Trajectory | None, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Request:
-    """How a query is to be answered, beside the method's own settings."""
-
-    noise: Noise
-    telemetry: bool = False
-    progress: Progress | None = None
 
 
 class Attributor(ABC):
@@ -88,8 +76,13 @@ class Attributor(ABC):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     @abstractmethod
-    def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
-        """Explain every image of ``query``. The caller holds ``classifier.session`` open."""
+    def attribute(self, problem: Problem) -> Attribution:
+        """Explain every image of ``problem``. The caller holds ``problem.model.session`` open and counts the passes."""
+
+    def needs_jvp(self, classes: int) -> bool:
+        """Whether the method asks for Jacobian-vector products of a model with so many ``classes``, not only for
+        gradients: a model must then have second derivatives, or forward-mode ones."""
+        return False
 
     @property
     def complete(self) -> bool:

@@ -1,15 +1,12 @@
 """What a finished map is worth: the diagnostics that every path method shares, and a word on each image."""
 
-import dataclasses
-
 import torch
 from torch import Tensor
 
 from fringe.attribution.base import Attribution, Attributor, Verdict
 from fringe.attribution.path_integral import Integrated
-from fringe.classifier import Classifier, PassCounts
 from fringe.geometry import entropy, kl, log_probabilities
-from fringe.paths import GeodesicGauge, Outcome, Query, log_uniform
+from fringe.paths import GeodesicGauge, Outcome, Problem, log_uniform
 
 COARSE_ABOVE = 0.05
 """Completeness residual above which a map is called coarse: its sum misses what it explains by more than 5 %."""
@@ -17,10 +14,10 @@ COARSE_ABOVE = 0.05
 Judgement = tuple[Verdict, str]
 
 
-def diagnose(found: Integrated, query: Query, log_q: Tensor) -> dict[str, Tensor]:
+def diagnose(found: Integrated, problem: Problem, log_q: Tensor) -> dict[str, Tensor]:
     """The paper's path diagnostics, (B,) each: distances in radians, entropies and divergences in nats, lengths in
     input units. ``log_q`` (B, C) is the reference that "reference" and "tracking" speak of."""
-    summary, gauge = found.summary, GeodesicGauge(log_probabilities(query.logits), log_q)
+    summary, gauge = found.summary, GeodesicGauge(log_probabilities(problem.logits), log_q)
     walked, distance, log_p0 = summary.count > 0, gauge.distance(), gauge.log_p0
     return {
         "steps": torch.tensor(found.steps, device=distance.device),
@@ -45,10 +42,8 @@ def judge_completeness(found: Integrated, image: int, cure: str) -> Judgement:
     return "ok", f"complete within {residual:.1%}"
 
 
-def path_attribution(
-    method: Attributor, found: Integrated, query: Query, classifier: Classifier, before: PassCounts, cure: str
-) -> Attribution:
-    """The attribution of a path integral, judged by its completeness. ``before`` are the passes when it began."""
+def path_attribution(method: Attributor, found: Integrated, problem: Problem, cure: str) -> Attribution:
+    """The attribution of a path integral, judged by its completeness."""
     still = (found.summary.total("euclidean_step") == 0).tolist()
     judgements: list[Judgement] = [
         ("at_reference", "the baseline is the input itself: there is nothing to explain")
@@ -56,24 +51,20 @@ def path_attribution(
         else judge_completeness(found, image, cure)
         for image in range(len(still))
     ]
-    return assemble(
-        method, found, query, classifier, before, diagnose(found, query, log_uniform(query.logits)), judgements
-    )
+    return assemble(method, found, problem, diagnose(found, problem, log_uniform(problem.logits)), judgements)
 
 
 def assemble(
     method: Attributor,
     found: Integrated,
-    query: Query,
-    classifier: Classifier,
-    before: PassCounts,
+    problem: Problem,
     diagnostics: dict[str, Tensor],
     judgements: list[Judgement],
 ) -> Attribution:
     """A path integral with its diagnostics and the judgement of each image."""
     return Attribution(
         values=found.values,
-        target=query.target,
+        target=problem.target,
         score=found.score,
         endpoint_score=found.endpoint_score,
         completeness_gap=found.gap,
@@ -81,7 +72,6 @@ def assemble(
         verdict=tuple(verdict for verdict, _ in judgements),
         advice=tuple(advice for _, advice in judgements),
         diagnostics=diagnostics,
-        passes=classifier.passes.since(before),
         settings=method.record(),
         trajectory=found.trajectories,
     )
@@ -90,9 +80,7 @@ def assemble(
 def unchecked_attribution(
     method: Attributor,
     values: Tensor,
-    query: Query,
-    classifier: Classifier,
-    before: PassCounts,
+    problem: Problem,
     diagnostics: dict[str, Tensor],
     why: str,
 ) -> Attribution:
@@ -102,21 +90,15 @@ def unchecked_attribution(
     fine, bad = ("unchecked", why), ("diverged", "the logits or their gradient were not finite on the way")
     judgements: list[Judgement] = [fine if ok else bad for ok in sound]  # pyright: ignore[reportAssignmentType]
     return Attribution(
-        values=values.to(query.inputs.dtype),
-        target=query.target,
-        score=classifier.score(query.logits, query.target),
+        values=values.to(problem.inputs.dtype),
+        target=problem.target,
+        score=problem.score(problem.logits),
         endpoint_score=nan.to(values.dtype),
         completeness_gap=nan,
         completeness_residual=nan,
         verdict=tuple(verdict for verdict, _ in judgements),
         advice=tuple(advice for _, advice in judgements),
         diagnostics=diagnostics,
-        passes=classifier.passes.since(before),
         settings=method.record(),
         trajectory=(None,) * len(values),
     )
-
-
-def passes_now(classifier: Classifier) -> PassCounts:
-    """A copy of the counts, to subtract later."""
-    return dataclasses.replace(classifier.passes)

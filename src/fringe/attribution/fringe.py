@@ -20,14 +20,13 @@ from fringe._checks import (
 )
 from fringe._errors import InputError
 from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor, Request
-from fringe.attribution.diagnosis import COARSE_ABOVE, Judgement, assemble, diagnose, passes_now
+from fringe.attribution.base import Attribution, Attributor
+from fringe.attribution.diagnosis import COARSE_ABOVE, Judgement, assemble, diagnose
 from fringe.attribution.integral import Quadrature, Rule
 from fringe.attribution.path_integral import Integrated, integrate
 from fringe.attribution.presets import paper_settings, preset_names
-from fringe.classifier import Classifier
 from fringe.linalg import Boundary, CGStatus
-from fringe.paths import FisherRaoTracking, NaturalStep, Outcome, Query, Smoothing, TrustRegion
+from fringe.paths import FisherRaoTracking, NaturalStep, Outcome, Problem, Smoothing, TrustRegion
 from fringe.paths.direction import JacobianForm, PreconditionerName, Solve, Structure
 from fringe.paths.tracking import Until, Waypoint
 
@@ -221,19 +220,24 @@ class FRInGe(Attributor):
             feedback=self.feedback,
         )
 
-    def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
-        path, before = self.path(query.inputs[0].numel()), passes_now(classifier)
-        found = integrate(path, Quadrature(self.quadrature, self.quadrature_rtol), classifier, query, request)
-        diagnostics = _diagnose(found, query, path.log_reference(query))
+    def needs_jvp(self, classes: int) -> bool:
+        """Not where the Jacobian is computed as a whole, and not for plain gradient steps without a bound in nats."""
+        explicit = self.path(1).step.explicit(classes)
+        return not explicit and (self.solve == "natural" or self.kl_bound)
+
+    def attribute(self, problem: Problem) -> Attribution:
+        path = self.path(problem.inputs[0].numel())
+        found = integrate(path, Quadrature(self.quadrature, self.quadrature_rtol), problem)
+        diagnostics = _diagnose(found, problem, path.log_reference(problem))
         judgements = [_judge(found, diagnostics, i) for i in range(len(found.steps))]
-        return assemble(self, found, query, classifier, before, diagnostics, judgements)
+        return assemble(self, found, problem, diagnostics, judgements)
 
 
-def _diagnose(found: Integrated, query: Query, log_q: Tensor) -> dict[str, Tensor]:
+def _diagnose(found: Integrated, problem: Problem, log_q: Tensor) -> dict[str, Tensor]:
     """The paper's path diagnostics and the solver's account, (B,) each."""
     summary = found.summary
     return {
-        **diagnose(found, query, log_q),
+        **diagnose(found, problem, log_q),
         "cg_iterations_mean": summary.mean("cg_iterations"),
         "cg_residual_mean": summary.mean("cg_residual"),
         "cg_residual_max": summary.largest("cg_residual"),

@@ -14,8 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fringe.classifier import Classifier
-from fringe.paths import Point, Segment
+from fringe.paths import Point, Problem, Segment
 
 Rule = Literal["trapezoid", "adaptive"]
 EndRule = Literal["left", "right"]
@@ -36,8 +35,8 @@ class Quadrature:
     rtol: float = 1e-2
     max_depth: int = 8
 
-    def integrate(self, classifier: Classifier, target: Tensor, segment: Segment, scale: Tensor) -> Tensor:
-        """Contribution (L, *S) of a segment; ``target`` (L,), ``scale`` (L,) the error allowed at ``rtol = 1``."""
+    def integrate(self, problem: Problem, images: Tensor, segment: Segment, scale: Tensor) -> Tensor:
+        """Contribution (L, *S) of a segment to ``images`` (L,); ``scale`` (L,) is the error allowed at ``rtol = 1``."""
         if self.rule in ("left", "right"):
             end = segment.start if self.rule == "left" else segment.stop
             return end.gradient * (segment.stop.x - segment.start.x)
@@ -52,7 +51,7 @@ class Quadrature:
             if rows.numel() == 0:
                 break
             allowed = allowed / math.sqrt(2.0)
-            middle = _midpoint(classifier, target[rows], a, b)
+            middle = _midpoint(problem, images[rows], a, b)
             change = trapezoid(a, middle) + trapezoid(middle, b) - trapezoid(a, b)
             total = total.index_add(0, rows, change)
             pieces = []
@@ -80,10 +79,10 @@ def _too_large(error: Tensor, allowed: Tensor) -> Tensor:
     return (error.abs() > allowed).nonzero()[:, 0]
 
 
-def _midpoint(classifier: Classifier, target: Tensor, a: Point, b: Point) -> Point:
+def _midpoint(problem: Problem, images: Tensor, a: Point, b: Point) -> Point:
     x = 0.5 * (a.x + b.x)
-    score, gradient = classifier.score_gradient(x, target)
-    return Point(x, score, gradient)
+    logits, gradient = problem.logits_gradient(x, images)
+    return Point(x, problem.score(logits, images), gradient)
 
 
 def _take(point: Point, rows: Tensor) -> Point:

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fringe.attribution.base import Request, Trajectory
+from fringe.attribution.base import Trajectory
 from fringe.attribution.integral import Quadrature, completeness_gap
 from fringe.attribution.telemetry import Recorder, Summary
-from fringe.classifier import Classifier
 from fringe.geometry import geometry_dtype
-from fringe.paths import Outcome, Path, Query, Segment, Walk
+from fringe.paths import Outcome, Path, Problem, Segment, Walk
 
 
 @dataclass(frozen=True)
@@ -34,10 +33,10 @@ class Integrated:
         return torch.where(self.gap == 0, 0.0, self.gap.abs() / difference)
 
 
-def integrate(path: Path, quadrature: Quadrature, classifier: Classifier, query: Query, request: Request) -> Integrated:
-    """Integrate the score's gradient along ``path`` for each image of ``query``."""
-    walk = path.walk(classifier, query)
-    account = _Account(walk, quadrature, classifier, query, request)
+def integrate(path: Path, quadrature: Quadrature, problem: Problem) -> Integrated:
+    """Integrate the score's gradient along ``path`` for each image of ``problem``."""
+    walk = path.walk(problem)
+    account = _Account(walk, quadrature, problem)
     for segment in walk.segments():
         account.add(segment)
     return account.close()
@@ -46,29 +45,27 @@ def integrate(path: Path, quadrature: Quadrature, classifier: Classifier, query:
 class _Account:
     """The running totals of one integration."""
 
-    def __init__(self, walk: Walk, quadrature: Quadrature, classifier: Classifier, query: Query, request: Request):
-        self.walk, self.quadrature, self.classifier = walk, quadrature, classifier
-        self.query, self.request = query, request
-        device = query.inputs.device
-        self.values = torch.zeros_like(query.inputs, dtype=geometry_dtype(device))
-        self.score = classifier.score(query.logits, query.target)
+    def __init__(self, walk: Walk, quadrature: Quadrature, problem: Problem):
+        self.walk, self.quadrature, self.problem = walk, quadrature, problem
+        device = problem.inputs.device
+        self.values = torch.zeros_like(problem.inputs, dtype=geometry_dtype(device))
+        self.score = problem.score(problem.logits)
         self.endpoint_score = self.score.clone()
         self.planned = torch.tensor(walk.planned, device=device)
         self.summary = Summary(len(walk.planned), device, walk.begins)
         self.done, self.total = 0, sum(walk.planned)
-        self.recorder = self._recorder() if request.telemetry else None
+        self.recorder = self._recorder() if problem.record_path else None
 
     def _recorder(self) -> Recorder:
         gauge = self.walk.gauge
         rows = torch.arange(len(self.score), device=self.score.device)
         start = gauge.point(rows, gauge.log_p0, torch.zeros_like(self.score))
-        return Recorder(self.query.inputs, self.walk.planned, {**start, "score": self.score})
+        return Recorder(self.problem.inputs, self.walk.planned, {**start, "score": self.score})
 
     def add(self, segment: Segment) -> None:
         rows = torch.tensor(segment.index, device=self.values.device)
         self._meet_ends(segment, rows)
-        target, scale = self.query.target[rows], self._scale(segment, rows)
-        share = self.quadrature.integrate(self.classifier, target, segment, scale).to(self.values.dtype)
+        share = self.quadrature.integrate(self.problem, rows, segment, self._scale(segment, rows)).to(self.values.dtype)
         if self.walk.begins == "input":
             self.values.index_add_(0, rows, share)
             self._record(segment)
@@ -77,8 +74,8 @@ class _Account:
             self.values.index_add_(0, rows, share)
         self.summary.add(rows, segment.stats)
         self.done += len(segment.index)
-        if self.request.progress is not None:
-            self.request.progress(self.done, max(self.total, self.done))
+        if self.problem.progress is not None:
+            self.problem.progress(self.done, max(self.total, self.done))
 
     def _meet_ends(self, segment: Segment, rows: Tensor) -> None:
         """Scores at the ends are taken from the path's own points, so that the sum telescopes exactly."""
@@ -108,7 +105,7 @@ class _Account:
         if self.recorder is not None:
             trajectories = self.recorder.trajectories(None if self.walk.begins == "input" else self.values)
         return Integrated(
-            values=self.values.to(self.query.inputs.dtype),
+            values=self.values.to(self.problem.inputs.dtype),
             score=self.score,
             endpoint_score=self.endpoint_score,
             gap=completeness_gap(self.values, (self.score.double() - self.endpoint_score.double())),

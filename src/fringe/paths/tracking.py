@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from fringe._errors import InputError
-from fringe.classifier import Classifier
 from fringe.geometry import ExplicitJacobian, Jacobian, geometry_dtype, kl, log_probabilities, sqrt_chart
 from fringe.linalg import inner_product
-from fringe.paths.base import Outcome, Path, Point, Query, Segment, Walk
+from fringe.paths.base import Outcome, Path, Point, Problem, Segment, Walk
 from fringe.paths.direction import Direction, NaturalStep, StepSolver
 from fringe.paths.gauge import GeodesicGauge, fisher_rao_step, log_uniform
 from fringe.paths.trust_region import TrustRegion
@@ -56,20 +55,20 @@ class FisherRaoTracking(Path):
     reference: tuple[float, ...] | tuple[tuple[float, ...], ...] | None = None
     feedback: float | None = None
 
-    def walk(self, classifier: Classifier, query: Query) -> "FisherRaoWalk":
-        return FisherRaoWalk(self, classifier, query)
+    def walk(self, problem: Problem) -> "FisherRaoWalk":
+        return FisherRaoWalk(self, problem)
 
-    def log_reference(self, query: Query) -> Tensor:
+    def log_reference(self, problem: Problem) -> Tensor:
         """Log-probabilities (B, C) of the reference of each image."""
-        logits, shape, classes = query.logits, tuple(query.logits.shape), query.logits.shape[1]
+        logits, shape, classes = problem.logits, tuple(problem.logits.shape), problem.logits.shape[1]
         if self.reference is None:
             return log_uniform(logits)
         q = torch.tensor(self.reference, dtype=geometry_dtype(logits.device), device=logits.device)
-        whole = (query.total or shape[0], classes)
+        whole = (problem.total or shape[0], classes)
         if tuple(q.shape) not in ((classes,), whole):
             raise InputError(f"reference: got shape {tuple(q.shape)}, expected ({classes},) or {whole}")
-        if q.dim() == 2 and query.rows is not None:
-            q = q[query.rows]
+        if q.dim() == 2 and problem.rows is not None:
+            q = q[list(problem.rows)]
         return q.log().expand(shape)
 
     def schedule(self, distance: Tensor) -> list[int]:
@@ -127,13 +126,13 @@ class FisherRaoWalk(Walk):
     small tensor back from the device: which slots are finite, and which have arrived.
     """
 
-    def __init__(self, path: FisherRaoTracking, classifier: Classifier, query: Query):
-        self.path, self.classifier, self.query = path, classifier, query
-        self.gauge = GeodesicGauge(log_probabilities(query.logits), path.log_reference(query))
+    def __init__(self, path: FisherRaoTracking, problem: Problem):
+        self.path, self.problem = path, problem
+        self.gauge = GeodesicGauge(log_probabilities(problem.logits), path.log_reference(problem))
         self.planned = path.schedule(self.gauge.distance())
         self.taken = [0] * len(self.planned)
         self.outcomes = [Outcome.AT_REFERENCE if t == 0 else Outcome.COMPLETE for t in self.planned]
-        self.solver: StepSolver = path.step.on(query.inputs[0])
+        self.solver: StepSolver = path.step.on(problem.inputs[0])
         self.fisher_norm = path.trust.tau is not None
         self.learns = path.feedback is not None and self.fisher_norm and path.step.solve == "geodesic"
 
@@ -141,7 +140,7 @@ class FisherRaoWalk(Walk):
         waiting = [i for i, steps in enumerate(self.planned) if steps > 0]
         walking, closing = self._enter([]), self._enter([])
         while waiting or len(walking) or len(closing):
-            size = self.classifier.batch_size.on(self.query.inputs.device)
+            size = self.problem.model.batch_size.on(self.problem.inputs.device)
             last = len(closing) >= size or not (waiting or len(walking))
             first = not last and len(walking) < size and bool(waiting)
             source = self._enter(waiting[:size]) if first else closing if last else walking
@@ -149,7 +148,7 @@ class FisherRaoWalk(Walk):
             try:
                 segment, onward = self._visit(batch, last)
             except torch.OutOfMemoryError as error:
-                self.classifier.batch_size.halve(self.query.inputs.device, error)
+                self.problem.model.batch_size.halve(self.problem.inputs.device, error)
                 continue
             if first:
                 waiting = waiting[size:]
@@ -163,7 +162,7 @@ class FisherRaoWalk(Walk):
                 yield segment
 
     def _enter(self, rows: list[int]) -> _Slots:
-        return _Slots(rows, [0] * len(rows), self.query.inputs[rows], {})
+        return _Slots(rows, [0] * len(rows), self.problem.inputs[rows], {})
 
     def _sort(self, moved: _Slots, walking: _Slots) -> tuple[_Slots, _Slots]:
         """The slots that walk on, in turns, and those that have taken their last step."""
@@ -181,14 +180,13 @@ class FisherRaoWalk(Walk):
         Slots whose logits or gradient are not finite end at the point before.
         """
         x, index = slots.x, self._index(slots.rows)
-        explicit = not last and self.path.step.explicit(self.query.logits.shape[1])
         learnt = self.learns and bool(slots.memory)
+        explicit = not (last or learnt) and self.path.step.explicit(self.problem.logits.shape[1])
         tangents = (self.fisher_norm and not learnt) or self.path.step.solve == "natural"
-        point = self.classifier.linearise(x, tangents=tangents and not (last or explicit))
+        point = self.problem.linearise(x, index, tangents=tangents and not (last or explicit))
         jacobian = ExplicitJacobian.of(point, x, point.value.shape[1]) if explicit else point
-        target = self.query.target[index]
-        gradient = jacobian.vjp(self.classifier.score_cotangent(point.value, target))
-        here, log_p = Point(x, self.classifier.score(point.value, target), gradient), log_probabilities(point.value)
+        gradient = jacobian.vjp(self.problem.score_cotangent(point.value, index))
+        here, log_p = Point(x, self.problem.score(point.value, index), gradient), log_probabilities(point.value)
         finite, arrived = self._status(index, here, point.value, log_p)
         for slot, row in enumerate(slots.rows):
             if not finite[slot]:
@@ -284,4 +282,4 @@ class FisherRaoWalk(Walk):
         return torch.tensor(alpha, dtype=self.gauge.s0.dtype, device=self.gauge.s0.device)
 
     def _index(self, rows: list[int]) -> Tensor:
-        return torch.tensor(rows, device=self.query.inputs.device)
+        return torch.tensor(rows, device=self.problem.inputs.device)
