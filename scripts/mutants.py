@@ -25,8 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-UNCHANGED_FIELDS = {"annotation", "returns", "decorator_list"}
-UNCHANGED_NODES = (ast.JoinedStr, ast.Import, ast.ImportFrom, ast.Raise)
+UNCHANGED = ("annotation", "returns", "decorator_list", ast.JoinedStr, ast.Import, ast.ImportFrom, ast.Raise)
 OPERATORS = {"Lt": "LtE Gt", "LtE": "Lt GtE", "Gt": "GtE Lt", "GtE": "Gt LtE", "Eq": "NotEq", "NotEq": "Eq"}
 OPERATORS |= {"Is": "IsNot", "IsNot": "Is", "In": "NotIn", "NotIn": "In", "And": "Or", "Or": "And"}
 OPERATORS |= {"Add": "Sub", "Sub": "Add", "Mult": "Div", "Div": "Mult", "FloorDiv": "Div", "Mod": "FloorDiv"}
@@ -72,11 +71,11 @@ def _nodes(parent: ast.AST, lines: list[str]) -> Iterator[tuple[ast.AST, Callabl
     for field, value in list(ast.iter_fields(parent)):
         several = isinstance(value, list)
         for index, node in enumerate(value if several else [value]):
-            if not isinstance(node, ast.AST) or field in UNCHANGED_FIELDS or _is_untouched(node, lines):
+            if not isinstance(node, ast.AST) or field in UNCHANGED or _is_untouched(node, lines):
                 continue
             if isinstance(node, ast.expr | ast.stmt):
                 yield node, partial(value.__setitem__, index) if several else partial(setattr, parent, field)
-            if not isinstance(node, UNCHANGED_NODES):
+            if type(node) not in UNCHANGED:
                 yield from _nodes(node, lines)
 
 
@@ -106,8 +105,10 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
             yield "operator dropped", node.operand
         case ast.Constant(value=bool(value)):
             yield "constant", ast.Constant(not value)
-        case ast.Constant(value=int(value) | float(value)):
-            yield "constant", ast.Constant(value + 1 if isinstance(value, int) else 2.0 * value or 1.0)
+        case ast.Constant(value=int(value)):
+            yield from (("constant", ast.Constant(near)) for near in (value - 1, value + 1) if near >= 0)
+        case ast.Constant(value=float(value)):
+            yield "constant", ast.Constant(2.0 * value or 1.0)
         case ast.Slice():
             for end in ("lower", "upper"):
                 if (bound := getattr(node, end)) is not None:

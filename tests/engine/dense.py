@@ -91,12 +91,12 @@ class DenseFRInGe:
         theta = torch.arccos(root0 @ root1)
         steps = math.ceil(2 * theta.item() / math.sqrt(2 * self.m.tau))
         total, ratio = torch.zeros_like(x), None
-        for k in range(steps):
-            alpha = (k + (self.m.waypoint == "next")) / steps
+        for k in range(self.m.max_steps if self.m.until == "arrival" else steps):  # arrivals are not looked for
+            alpha = min((k + (self.m.waypoint == "next")) / steps, 1.0)
             waypoint = (torch.sin((1 - alpha) * theta) * root0 + torch.sin(alpha * theta) * root1) / torch.sin(theta)
             found = self.step(x, waypoint, ratio)
             after = x - found.eta * found.v
-            if self.m.feedback is not None:
+            if self.m.feedback is not None and self.m.solve == "geodesic":
                 ratio = found.fisher_norm_squared / found.geodesic_norm_squared
                 made = 2 * torch.arccos(self.logits(x).softmax(-1).sqrt() @ self.logits(after).softmax(-1).sqrt())
                 quotient = made.item() ** 2 / (found.fisher_norm_squared * found.eta**2)
