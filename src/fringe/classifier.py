@@ -14,7 +14,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from fringe._arguments import NO_ARGUMENTS, ForwardArguments
+from fringe._arguments import NO_ARGUMENTS
+from fringe._arguments import ForwardArguments as ForwardArguments
 from fringe._arguments import Shared as Shared
 from fringe._batching import BatchSize
 from fringe._errors import InputError, NotDifferentiableError, TargetError
@@ -25,7 +26,8 @@ from fringe._outputs import TwoClass as TwoClass
 from fringe._passes import PassCounts as PassCounts
 
 Score = Literal["logit", "log_probability", "probability"]
-Target = Literal["predicted"] | int | Sequence[int] | Tensor
+Target = str | int | Sequence[int] | Sequence[Sequence[int]] | Tensor
+"""``"predicted"``, ``"topK"`` (K a number), a class, one per image, or K per image (B, K)."""
 SCORES: tuple[Score, ...] = ("logit", "log_probability", "probability")
 
 
@@ -103,7 +105,10 @@ class Classifier:
         try:
             output = self._run(x, arguments)
         except RuntimeError as error:
-            error.add_note(f"while running the model on inputs of shape {tuple(x.shape)}, {x.dtype}, on {x.device}")
+            error.add_note(
+                f"while running the model on inputs of shape {tuple(x.shape)}, {x.dtype}, on {x.device}; what a "
+                "function closes over and belongs to images is to be given as forward_args or forward_kwargs"
+            )
             raise
         return as_logits(output, x.shape[0], self.output)
 
@@ -145,30 +150,31 @@ class Classifier:
     def score(
         self, logits: Tensor, target: Tensor, contrast: Tensor | None = None, kind: Score | None = None
     ) -> Tensor:
-        """The explained scalar (B,) of logits (B, C) at classes ``target`` (B,).
+        """The explained scalar (B,) of logits (B, C) at classes ``target`` (B,), or scalars (B, K) at classes (B, K).
 
-        With classes ``contrast`` (B,) it is the difference to their scalar. ``kind`` stands in for the classifier's own
-        score.
+        With classes ``contrast`` of the same shape it is the difference to their scalar. ``kind`` stands in for the
+        classifier's own score.
         """
         kind = kind or self.score_kind
         values = logits
         if kind != "logit":
             values = logits.log_softmax(-1) if kind == "log_probability" else logits.softmax(-1)
-        score = values.gather(1, target[:, None])[:, 0]
-        return score if contrast is None else score - values.gather(1, contrast[:, None])[:, 0]
+        score = values.gather(1, target.view(len(target), -1)).view_as(target)
+        return score if contrast is None else score - values.gather(1, contrast.view(len(target), -1)).view_as(target)
 
     def score_cotangent(
         self, logits: Tensor, target: Tensor, contrast: Tensor | None = None, kind: Score | None = None
     ) -> Tensor:
-        """Gradient (B, C) of :meth:`score` in the logits: e_t, e_t - p, or p_t (e_t - p); or the difference of two."""
+        """Gradient (B, C), or (B, K, C), of :meth:`score` in the logits: e_t, e_t - p, or p_t (e_t - p); or the
+        difference of two."""
         kind = kind or self.score_kind
-        one_hot = torch.zeros_like(logits).scatter_(1, target[:, None], 1.0)
-        cotangent = one_hot
+        one_hot = torch.zeros(*target.shape, logits.shape[1], dtype=logits.dtype, device=logits.device)
+        cotangent = one_hot.scatter_(-1, target[..., None], 1.0)
         if kind != "logit":
-            p = logits.softmax(-1)
+            p = logits.softmax(-1).view(len(logits), *[1] * (target.dim() - 1), -1)
             cotangent = one_hot - p
             if kind == "probability":
-                cotangent = p.gather(1, target[:, None]) * cotangent
+                cotangent = p.expand_as(cotangent).gather(-1, target[..., None]) * cotangent
         return cotangent if contrast is None else cotangent - self.score_cotangent(logits, contrast, None, kind)
 
     def score_gradient(self, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -194,29 +200,32 @@ class Classifier:
     # -- the door -------------------------------------------------------------------------------------------------
 
     def resolve_target(self, target: Target, logits: Tensor, name: str = "target") -> Tensor:
-        """Classes (B,) as int64 from ``"predicted"``, one integer, or one per image; messages call them ``name``."""
+        """Classes (B,), or (B, K), as int64 from a :data:`Target`; messages call them ``name``."""
         batch, classes = logits.shape
+        expected = "'predicted', 'top5', a class, one class per image, or (B, K) classes"
         if isinstance(target, str):
-            if target != "predicted":
-                raise TargetError(f"{name}: got {target!r}, expected 'predicted', an integer or one integer an image")
-            return logits.argmax(1)
+            count = target.removeprefix("top")
+            if target == "predicted":
+                return logits.argmax(1)
+            if not target.startswith("top") or not count.isdecimal() or not 1 <= int(count) <= classes:
+                raise TargetError(f"{name}: got {target!r}, expected {expected}; the model has {classes} classes")
+            return logits.topk(int(count), dim=1).indices
         try:
             values = torch.as_tensor(target, device=logits.device)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise TargetError(
-                f"{name}: got {target!r}, expected 'predicted', an integer or one integer an image ({error})"
-            ) from error
+            raise TargetError(f"{name}: got {target!r}, expected {expected} ({error})") from error
         if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
             raise TargetError(f"{name}: got dtype {values.dtype}, expected integers")
-        if values.dim() > 1 or (values.dim() == 1 and values.shape[0] != batch):
+        if values.dim() > 2 or (values.dim() and (values.shape[0] != batch or not values.numel())):
             raise TargetError(
                 f"{name}: got shape {tuple(values.shape)} for {batch} images of {classes} classes; expected "
-                f"'predicted', one integer, or a list or tensor of {batch} integers"
+                f"'predicted', 'top5', one integer, {batch} integers, or a list or tensor ({batch}, K)"
             )
         if bool(((values < 0) | (values >= classes)).any()):
             wrong = values[(values < 0) | (values >= classes)].flatten()[0].item()
             raise TargetError(f"{name}: class {wrong} does not exist; the model has classes 0 to {classes - 1}")
-        return values.to(torch.int64).expand(batch).clone()
+        values = values.to(torch.int64)
+        return values.clone() if values.dim() == 2 else values.expand(batch).clone()
 
     def _admit(self, x: Tensor) -> Tensor:
         if not x.is_floating_point():
@@ -259,12 +268,24 @@ class Linearisation:
         first = self._tangents and self._transpose is None
         with self._classifier.session(self._x.device):  # backward passes, too, follow the caller's modes otherwise
             u = _ordinary(cotangent).requires_grad_(first)
-            (product,) = torch.autograd.grad(
-                self._logits, self._x, u, retain_graph=True, create_graph=first, materialize_grads=True
-            )
+            try:
+                (product,) = torch.autograd.grad(
+                    self._logits, self._x, u, retain_graph=True, create_graph=first, materialize_grads=True
+                )
+            except RuntimeError as error:
+                if "heckpoint" not in str(error):
+                    raise
+                product, first = self._accumulated(u), False
         if first:  # the same product, kept with its graph, is what JVPs differentiate
             self._transpose = (product, u)
         return product.detach()
+
+    def _accumulated(self, u: Tensor) -> Tensor:
+        """The same product by way of ``.grad``: all that re-entrant checkpointing knows. Weights are frozen."""
+        self._x.grad = None
+        torch.autograd.backward(self._logits, u.detach(), retain_graph=True)
+        product, self._x.grad = self._x.grad, None
+        return torch.zeros_like(self._x) if product is None else product
 
     def jvp(self, tangent: Tensor) -> Tensor:
         """``J v``: (B, *S) -> (B, C)."""
@@ -277,7 +298,11 @@ class Linearisation:
             return self._forward_mode(tangent)
         if self._transpose is None:
             self.vjp(torch.zeros_like(self.value))
-        assert self._transpose is not None
+        if self._transpose is None:
+            raise NotDifferentiableError(
+                "model: re-entrant checkpointing gives gradients and no Jacobian-vector products; checkpoint with "
+                "use_reentrant=False, or choose a method of gradients alone, such as FRInGe(jacobian='explicit')"
+            )
         product, u = self._transpose
         tangent = tangent.contiguous(memory_format=self._classifier.layout(tangent))
         try:

@@ -21,7 +21,8 @@ MAPS, NUMBERS = HERE / "golden_maps.safetensors", HERE / "golden_maps.json"
 TOLERANCE = 1e-6
 """Relative, in float64: sums may be taken in another order, and maps are stored in single precision."""
 
-FAST = {"tau": 3e-2, "cg_iterations": 6}
+FULL_METRIC = {"solve": "natural", "gamma_prior": 1e-3}
+FAST = {**FULL_METRIC, "tau": 3e-2, "cg_iterations": 6}
 GIVEN = tuple((k + 1) / 55 for k in range(10))
 
 # label: the method's name, its settings, and what the call is given beside
@@ -35,7 +36,10 @@ CASES = {
     "expected_gradients": ("expected_gradients", {"samples": 6}, {}),
     "expected_gradients stratified": ("expected_gradients", {"samples": 6, "fractions": "stratified"}, {"seed": 3}),
     "fringe": ("fringe", FAST, {"telemetry": True}),
-    "fringe default": ("fringe", {}, {}),
+    "fringe default": ("fringe", FULL_METRIC, {}),
+    "fringe geodesic": ("fringe", {"tau": 3e-2, "feedback": None}, {"telemetry": True}),
+    "fringe feedback": ("fringe", {"tau": 3e-2}, {"batch_size": 2}),
+    "fringe rank 3": ("fringe", {"tau": 3e-2, "fisher_rank": 3}, {}),
     "fringe batch": ("fringe", FAST, {"batch_size": 2}),
     "fringe adaptive": ("fringe", {**FAST, "quadrature": "adaptive", "quadrature_rtol": 1e-3}, {}),
     "fringe arrival": ("fringe", {**FAST, "until": "arrival", "max_steps": 12}, {"telemetry": True}),
@@ -73,6 +77,7 @@ VARIANTS = (
     "gamma_step_only",
     "gamma_prior_only",
     "non_geometric",
+    "diffusion",
 )
 PRESETS = ("resnet18", "vgg19")
 

@@ -8,6 +8,7 @@ from small_networks import Smooth, inputs
 
 import fringe
 import fringe.paths
+from fringe.paths import Problem
 from fringe.paths.tracking import _Slots
 
 METHOD = fringe.FRInGe(tau=5e-3, delta_euc=1.0, damping=1e-2, cg_iterations=10)
@@ -78,18 +79,17 @@ def test_out_of_memory_with_one_image_is_an_error():
         fringe.attribute(Limited(limit=0, after=0), mixed(2), method=METHOD)
 
 
-def test_finished_images_give_their_slot_to_waiting_ones():
-    """With slots refilled, seven images of 28 steps in all need about 28/3 full batches, not one batch a step."""
-    sizes = []
+def test_finished_images_give_their_slot_to_waiting_ones(monkeypatch):
+    """With slots refilled, seven images of 127 steps in all need about 127/3 full batches, not one batch a step."""
+    sizes, linearise = [], Problem.linearise
 
-    class Spy(Smooth):
-        def forward(self, x):
-            sizes.append(x.shape[0])
-            return super().forward(x)
+    def spy(self, x, rows, **options):
+        sizes.append(len(x))
+        return linearise(self, x, rows, **options)
 
-    found = fringe.attribute(Spy(), mixed(), method=METHOD, batch_size=3)
-    steps = found.diagnostics["steps"].tolist()
-    walking = sizes[4:]  # three chunks for the predictions and one image at the door
+    monkeypatch.setattr(Problem, "linearise", spy)
+    found = fringe.attribute(Smooth(), mixed(), method=METHOD, batch_size=3)
+    steps, walking = found.diagnostics["steps"].tolist(), sizes[1:]  # one image is looked at first
     assert sum(walking) == sum(steps) + 7
     unfilled = sum(max(steps[i : i + 3]) for i in (0, 3, 6)) + 3  # what fixed batches of three would take
     assert len(walking) < unfilled

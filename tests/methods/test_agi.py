@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from method_networks import CLASSES, Affine, Quadratic, ReluCNN, SoftplusMLP, images
+from method_networks import CHECKED, CLASSES, Affine, Quadratic, ReluCNN, SoftplusMLP, images
 from seq_networks import Watched, bend, most_alive, problem_of, score_and_gradient, segments
 
 import fringe
@@ -211,7 +211,7 @@ def test_passes(mode):
     """A walk of s steps costs s forward passes and 2 s VJPs, one forward pass more where it ended after m, and one of
     each kind more where it arrived: at most k m of the first and 2 k m of the second, and k for the ends."""
     model, x, method = SoftplusMLP(), images(3), AGI(steps=9, epsilon=0.01, mode=mode)
-    door = 3 + 1, 1 + 1  # predictions; one image at the door, with a product for the JVP and a comparison
+    door = 3 + CHECKED  # predictions, and the check of the model
     found = fringe.attribute(model, x, method=method).passes
     forward = vjp = 0
     arrived = 0
@@ -223,7 +223,7 @@ def test_passes(mode):
             vjp += 2 * (taken + 1) if early else 2 * taken
             arrived += early
     assert 0 < arrived < 3 * 3
-    assert found.forward == forward + door[0]
+    assert found.forward == forward + door
     assert vjp <= 2 * 3 * 3 * method.steps
     assert forward <= 3 * 3 * method.steps + 3 * 3
     one_step = fringe.attribute(model, x, method=AGI(steps=1, mode="official")).passes

@@ -15,7 +15,7 @@ from fringe._errors import TargetError
 from fringe._noise import Noise, content_key
 from fringe.baselines import InputSpace, make_baseline
 from fringe.classifier import Classifier, Linearisation, Score, Target
-from fringe.geometry import log_probabilities
+from fringe.geometry import Jacobian, log_probabilities
 from fringe.paths.gauge import GeodesicGauge
 
 Progress = Callable[[int, int], None]
@@ -90,9 +90,14 @@ class Problem:
         logits = model.logits(inputs, forward_args)
         classes = model.resolve_target(target, torch.nan_to_num(logits))
         other = None if contrast is None else model.resolve_target(contrast, logits, "contrast")
-        if other is not None and bool((other == classes).any()):
-            image = int((other == classes).nonzero()[0, 0])
-            raise TargetError(f"contrast: class {int(other[image])} is the target of image {image} itself")
+        if other is not None:
+            if other.dim() < classes.dim():
+                other = other[:, None].expand_as(classes)
+            if other.shape != classes.shape:
+                raise TargetError(f"contrast: got shape {tuple(other.shape)} for targets of shape {tuple(classes.shape)}")
+            if bool((other == classes).any()):
+                same = (other == classes).nonzero()[0].tolist()
+                raise TargetError(f"contrast: class {int(other[tuple(same)])} is the target of image {same[0]} itself")
         return cls(model, inputs, logits, classes, other, forward_args=forward_args, **given)
 
     # -- questions to the model: points ``x`` (L, *S) belong to the images ``rows`` (L,) -----------------------------
@@ -106,7 +111,7 @@ class Problem:
 
         def evaluate(part: Tensor, of: Tensor) -> tuple[Tensor, Tensor]:
             point = self.linearise(part, of, tangents=False)
-            return point.value, point.vjp(self.score_cotangent(point.value, of))
+            return point.value, self.score_gradient(point, point.value, of)
 
         with self.model.session(x.device):
             return self.model.batch_size.map(evaluate, x, rows)
@@ -122,6 +127,13 @@ class Problem:
     def score_cotangent(self, logits: Tensor, rows: Tensor | None = None, kind: Score | None = None) -> Tensor:
         """Gradient (L, C) of :meth:`score` in the logits."""
         return self.model.score_cotangent(logits, *self._classes(rows), kind or self.score_kind)
+
+    def score_gradient(self, jacobian: Jacobian, logits: Tensor, rows: Tensor) -> Tensor:
+        """Gradient (L, *S), or (L, K, *S), of the explained score where the Jacobian is ``jacobian``: a VJP per class."""
+        cotangent = self.score_cotangent(logits, rows)
+        if cotangent.dim() == 2:
+            return jacobian.vjp(cotangent)
+        return torch.stack([jacobian.vjp(of_class) for of_class in cotangent.unbind(1)], 1)
 
     def probability(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
         """Probability (L,) of the target class, in the dtype of the geometry."""

@@ -187,7 +187,7 @@ class FisherRaoWalk(Walk):
         tangents = (self.fisher_norm and not learnt) or self.path.step.solve == "natural"
         point = self.problem.linearise(x, index, tangents=tangents and not (last or explicit))
         jacobian = ExplicitJacobian.of(point, x, point.value.shape[1]) if explicit else point
-        gradient = jacobian.vjp(self.problem.score_cotangent(point.value, index))
+        gradient = self.problem.score_gradient(jacobian, point.value, index)
         here, log_p = Point(x, self.problem.score(point.value, index), gradient), log_probabilities(point.value)
         finite, arrived = self._status(index, here, point.value, log_p)
         for slot, row in enumerate(slots.rows):

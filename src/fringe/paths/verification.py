@@ -113,6 +113,10 @@ def _evaluate(problem: Problem, rows: Tensor) -> Tensor:
     except (RuntimeError, ModelOutputError, IndexError) as error:
         if isinstance(error, torch.OutOfMemoryError) or len(problem.inputs) == 1:
             raise
+        try:
+            problem.forward(problem.inputs, problem.every_row)
+        except Exception:
+            raise error from None  # it does not take all of them, either
         raise ModelOutputError(
             f"model: it takes {len(problem.inputs)} images, but not images {rows.tolist()} without the rest "
             f"({str(error).splitlines()[0]}). {_REMEDY}"
@@ -171,7 +175,7 @@ def _difference(problem: Problem, row: Tensor, x: Tensor, u: Tensor, gradient: T
     longest = 1e-2 * (float(x.double().norm()) or 1.0)
     double = x.dtype == torch.float64
     change = scale * float(u.double().norm()) / steepest  # along v, the output changes by as much as it is large
-    size = min((1e-6 if double else 1e-3) * change, longest)
+    size = min((1e-6 if double else 1e-4) * change, longest)
     estimate, rounding = slope(own, size)
     if abs(estimate - steepest) <= DIFFERENCES / 2 * steepest:
         return None
@@ -262,7 +266,9 @@ def _refuse_flat(problem: Problem, row: Tensor, value: Tensor) -> None:
     span = (x.max() - x.min()).clamp_min(1.0)
     probe = Noise(0).normal("flatness probe", x)
     steps = [x + size * span * probe for size in (-5.0, -0.5, -0.05, 0.05, 0.5, 5.0)]
-    if any(bool((problem.forward(moved, row) != value).any()) for moved in steps):
+    moved = [z for z in steps if bool((problem.forward(z, row) != value).any())]
+    # a black image lies on a kink of every ReLU without bias, and has slopes all around it
+    if moved and all(bool((problem.logits_gradient(z, row)[1] == 0).all()) for z in moved):
         raise NotDifferentiableError(
             "model: its output changes with the input but its gradient is exactly zero (rounding, quantisation, "
             "argmax, or a detached branch). FRInGe needs a differentiable model"
