@@ -47,7 +47,8 @@ def test_tells_killed_mutants_from_survivors(tmp_path):
     assert listed.returncode == 0, listed.stderr
     found = re.findall(r"^listed +src/toy/__init__.py:(\d+) \[(.*)\]", listed.stdout, flags=re.MULTILINE)
     assert found == [
-        ("6", "constant"),  # the default of x
+        ("6", "constant"),  # the default of x: 2 and 4
+        ("6", "constant"),
         ("8", "comparison"),
         ("9", "statement dropped"),
         ("10", "return"),
