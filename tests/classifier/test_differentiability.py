@@ -380,11 +380,12 @@ class TestWrongDerivatives:
     @pytest.mark.filterwarnings("error")
     @pytest.mark.parametrize("bias", [True, False])
     def test_kinks_are_none(self, bias):
-        """A black image lies on the kink of every ReLU of a network without biases."""
+        """A black image lies on the kink of every ReLU of a network without biases, and half of one on that of half."""
+        half = IMAGES * (torch.arange(6) < 2)
         for seed in range(5):
             model = Trunk(seed=seed)
             model.conv.bias.data *= bias
-            for x in (torch.zeros_like(IMAGES), IMAGES.relu(), IMAGES.sign(), 1e4 * IMAGES, 1e-4 * IMAGES):
+            for x in (torch.zeros_like(IMAGES), half, IMAGES.relu(), IMAGES.sign(), 1e4 * IMAGES, 1e-4 * IMAGES):
                 for shown in (model, lambda x, m=model: m(x)):
                     problem = Problem.of(Classifier(shown), x)
                     paths.verify(problem)

@@ -75,7 +75,10 @@ class DenseFRInGe:
         """(C, r): the unit tangent towards the waypoint, then axes of the most probable classes made orthogonal to it
         and to ``root``, always the one of which most remains."""
         tangent = waypoint - root * (root @ waypoint)
-        basis, count = [tangent / tangent.norm()], min(self.m.fisher_rank, len(root) - 1)
+        basis, count = (
+            [tangent / tangent.norm()],
+            min(1 if self.m.fisher_rank == "auto" else self.m.fisher_rank, len(root) - 1),
+        )
         axes = torch.eye(len(root), dtype=torch.float64)[root.argsort(descending=True)[: count + 1]]
         while len(basis) < count:
             known = torch.stack([root, *basis])

@@ -13,6 +13,15 @@ COARSE_ABOVE = 0.05
 
 Judgement = tuple[Verdict, str]
 
+_ZERO = (
+    "stalled",
+    "the map is zero: where it was asked, the gradient of the score vanishes to rounding. Explain score='logit' where "
+    "a probability is saturated, and take longer steps or a baseline further away; a score that ignores the input has "
+    "no map",
+)
+"""Of a map without any entry above the smallest normal number, by whatever method: completeness says nothing then,
+as nothing equals a change of nothing."""
+
 
 def diagnose(found: Integrated, problem: Problem, log_q: Tensor) -> dict[str, Tensor]:
     """The paper's path diagnostics, (B,) each: distances in radians, entropies and divergences in nats, lengths in
@@ -25,6 +34,7 @@ def diagnose(found: Integrated, problem: Problem, log_q: Tensor) -> dict[str, Te
         "endpoint_distance": torch.where(walked, summary.last("reference_distance"), distance),
         "entropy": entropy(log_p0),
         "endpoint_entropy": torch.where(walked, summary.last("entropy"), entropy(log_p0)),
+        "start_kl": kl(log_p0, log_q),
         "endpoint_kl": torch.where(walked, summary.last("reference_kl"), kl(log_p0, log_q)),
         "tracking_error_mean": summary.mean("tracking_error"),
         "tracking_error_max": summary.largest("tracking_error"),
@@ -36,10 +46,20 @@ def judge_completeness(found: Integrated, image: int, cure: str) -> Judgement:
     """The verdict on a path integral by its completeness; ``cure`` says what makes it more exact."""
     if found.outcomes[image] is Outcome.DIVERGED or not bool(torch.isfinite(found.values[image]).all()):
         return "diverged", f"the logits or their gradient were not finite after step {found.steps[image]}"
-    residual = float(found.residual[image])
+    residual = float(found.rule_residual[image])
     if not residual <= COARSE_ABOVE:
         return "coarse", f"the map's sum misses the change of the score by {residual:.1%}: {cure}"
     return "ok", f"complete within {residual:.1%}"
+
+
+def judge_zeros(values: Tensor, judgements: list[Judgement]) -> list[Judgement]:
+    """``judgements`` of maps ``values`` (B, *S), with the word for a zero map where one would pass for an answer."""
+    zero = (values.abs().flatten(1).amax(1) < torch.finfo(values.dtype).tiny).tolist()
+    pass_for_answers = ("ok", "short", "coarse", "unchecked")
+    return [
+        _ZERO if none and judgement[0] in pass_for_answers else judgement
+        for none, judgement in zip(zero, judgements, strict=True)
+    ]
 
 
 def path_attribution(method: Attributor, found: Integrated, problem: Problem, cure: str) -> Attribution:
@@ -62,6 +82,7 @@ def assemble(
     judgements: list[Judgement],
 ) -> Attribution:
     """A path integral with its diagnostics and the judgement of each image."""
+    judgements = judge_zeros(found.values, judgements)
     return Attribution(
         values=found.values,
         target=problem.target,
@@ -89,6 +110,7 @@ def unchecked_attribution(
     sound = torch.isfinite(values).flatten(1).all(1).tolist()
     fine, bad = ("unchecked", why), ("diverged", "the logits or their gradient were not finite on the way")
     judgements: list[Judgement] = [fine if ok else bad for ok in sound]  # pyright: ignore[reportAssignmentType]
+    judgements = judge_zeros(values.to(problem.inputs.dtype), judgements)
     return Attribution(
         values=values.to(problem.inputs.dtype),
         target=problem.target,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fringe.attribution.base import Trajectory
-from fringe.attribution.integral import Quadrature, completeness_gap
+from fringe.attribution.integral import Quadrature, completeness_gap, segment_error
 from fringe.attribution.telemetry import Recorder, Summary
 from fringe.geometry import geometry_dtype
 from fringe.paths import Outcome, Path, Problem, Segment, Walk
@@ -15,7 +15,9 @@ from fringe.paths import Outcome, Path, Problem, Segment, Walk
 @dataclass(frozen=True)
 class Integrated:
     """A path integral of B images: ``values`` (B, *S), the explained ``score`` and ``endpoint_score`` (B,), the
-    completeness ``gap`` (B,), ``steps`` and ``outcomes`` an image, and what was measured on the way."""
+    completeness ``gap`` (B,), ``steps`` and ``outcomes`` per image, and what was measured on the way. Of K classes,
+    ``values`` are (B, K, *S) and scores and gaps (B, K). ``uncorrected_gap`` is the gap that the rule had before the
+    map was corrected, where it was."""
 
     values: Tensor
     score: Tensor
@@ -25,12 +27,21 @@ class Integrated:
     outcomes: list[Outcome]
     summary: Summary
     trajectories: tuple[Trajectory, ...] | None
+    uncorrected_gap: Tensor | None = None
 
     @property
     def residual(self) -> Tensor:
         """The paper's epsilon_comp (B,): |gap| over the score difference; 0 where both are zero."""
-        difference = (self.score - self.endpoint_score).double().abs()
-        return torch.where(self.gap == 0, 0.0, self.gap.abs() / difference)
+        return self._relative(self.gap)
+
+    @property
+    def rule_residual(self) -> Tensor:
+        """The residual (B,) that the rule of integration left, of the worst of K classes: what a map is judged by."""
+        residual = self._relative(self.gap if self.uncorrected_gap is None else self.uncorrected_gap)
+        return residual.view(len(residual), -1).amax(1)
+
+    def _relative(self, gap: Tensor) -> Tensor:
+        return torch.where(gap == 0, 0.0, gap.abs() / (self.score - self.endpoint_score).double().abs())
 
 
 def integrate(path: Path, quadrature: Quadrature, problem: Problem) -> Integrated:
@@ -48,9 +59,11 @@ class _Account:
     def __init__(self, walk: Walk, quadrature: Quadrature, problem: Problem):
         self.walk, self.quadrature, self.problem = walk, quadrature, problem
         device = problem.inputs.device
-        self.values = torch.zeros_like(problem.inputs, dtype=geometry_dtype(device))
+        shape = (*problem.target.shape, *problem.inputs.shape[1:])
+        self.values = torch.zeros(shape, dtype=geometry_dtype(device), device=device)
         self.score = problem.score(problem.logits)
         self.endpoint_score = self.score.clone()
+        self.error = torch.zeros_like(self.score, dtype=torch.float64) if quadrature.rule == "corrected" else None
         self.planned = torch.tensor(walk.planned, device=device)
         self.summary = Summary(len(walk.planned), device, walk.begins)
         self.done, self.total = 0, sum(walk.planned)
@@ -59,13 +72,15 @@ class _Account:
     def _recorder(self) -> Recorder:
         gauge = self.walk.gauge
         rows = torch.arange(len(self.score), device=self.score.device)
-        start = gauge.point(rows, gauge.log_p0, torch.zeros_like(self.score))
-        return Recorder(self.problem.inputs, self.walk.planned, {**start, "score": self.score})
+        start = gauge.point(rows, gauge.log_p0, torch.zeros_like(gauge.log_p0[:, 0]))
+        return Recorder(self.problem.inputs, self.walk.planned, {**start, "score": self.score}, self.values)
 
     def add(self, segment: Segment) -> None:
         rows = torch.tensor(segment.index, device=self.values.device)
         self._meet_ends(segment, rows)
         share = self.quadrature.integrate(self.problem, rows, segment, self._scale(segment, rows)).to(self.values.dtype)
+        if self.error is not None:
+            self.error.index_add_(0, rows, segment_error(segment.start, segment.stop))
         if self.walk.begins == "input":
             self.values.index_add_(0, rows, share)
             self._record(segment)
@@ -79,12 +94,14 @@ class _Account:
 
     def _meet_ends(self, segment: Segment, rows: Tensor) -> None:
         """Scores at the ends are taken from the path's own points, so that the sum telescopes exactly."""
-        step = torch.tensor(segment.step, device=rows.device)
+        step, planned = torch.tensor(segment.step, device=rows.device), self.planned[rows]
+        if self.score.dim() > 1:
+            step, planned = step[:, None], planned[:, None]
         if self.walk.begins == "input":
             self.score[rows] = torch.where(step == 1, segment.stop.score, self.score[rows])
             self.endpoint_score[rows] = segment.start.score
         else:
-            arrived = step == self.planned[rows]
+            arrived = step == planned
             self.score[rows] = torch.where(arrived, segment.stop.score, self.score[rows])
             self.endpoint_score[rows] = torch.where(step == 1, segment.start.score, self.endpoint_score[rows])
 
@@ -94,7 +111,8 @@ class _Account:
         first, latest = (self.score[rows], segment.start.score)
         if self.walk.begins == "baseline":
             first, latest = segment.stop.score, self.endpoint_score[rows]
-        return torch.maximum(here, (first - latest).double().abs() / self.planned[rows])
+        planned = self.planned[rows].view(-1, *[1] * (here.dim() - 1))
+        return torch.maximum(here, (first - latest).double().abs() / planned)
 
     def _record(self, segment: Segment) -> None:
         if self.recorder is not None:
@@ -113,4 +131,5 @@ class _Account:
             outcomes=list(self.walk.outcomes),
             summary=self.summary,
             trajectories=trajectories,
+            uncorrected_gap=self.error,
         )

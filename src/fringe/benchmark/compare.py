@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fringe._arguments import explained_inputs
-from fringe._errors import InputError
+from fringe._errors import InputError, TargetError
 from fringe._noise import Noise
 from fringe.baselines import InputSpace
 from fringe.benchmark.contest import Contest, Watcher
@@ -70,6 +70,9 @@ def compare(
         problem = Problem.of(
             classifier, x, target=target, forward_args=arguments, ids=names, rng=Noise(seed), domain=domain
         )
+        if problem.target.dim() > 1:
+            count = problem.target.shape[1]
+            raise TargetError(f"target: got {count} classes per image, expected one: metrics score one map per image")
         _refuse_bad(x, problem.logits)
         methods_used = [entrant.method for entrant in entrants if entrant.method is not None]
         verify(problem, needs_jvp=any(method.needs_jvp(problem.logits.shape[1]) for method in methods_used))

@@ -94,7 +94,9 @@ class Problem:
             if other.dim() < classes.dim():
                 other = other[:, None].expand_as(classes)
             if other.shape != classes.shape:
-                raise TargetError(f"contrast: got shape {tuple(other.shape)} for targets of shape {tuple(classes.shape)}")
+                raise TargetError(
+                    f"contrast: got shape {tuple(other.shape)} for targets of shape {tuple(classes.shape)}"
+                )
             if bool((other == classes).any()):
                 same = (other == classes).nonzero()[0].tolist()
                 raise TargetError(f"contrast: class {int(other[tuple(same)])} is the target of image {same[0]} itself")
@@ -129,7 +131,7 @@ class Problem:
         return self.model.score_cotangent(logits, *self._classes(rows), kind or self.score_kind)
 
     def score_gradient(self, jacobian: Jacobian, logits: Tensor, rows: Tensor) -> Tensor:
-        """Gradient (L, *S), or (L, K, *S), of the explained score where the Jacobian is ``jacobian``: a VJP per class."""
+        """Gradient (L, *S), or (L, K, *S), of the explained score by the ``jacobian`` there: a VJP per class."""
         cotangent = self.score_cotangent(logits, rows)
         if cotangent.dim() == 2:
             return jacobian.vjp(cotangent)

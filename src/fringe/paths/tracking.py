@@ -135,8 +135,9 @@ class FisherRaoWalk(Walk):
         self.outcomes = [Outcome.AT_REFERENCE if t == 0 else Outcome.COMPLETE for t in self.planned]
         self.solver: StepSolver = path.step.on(problem.inputs[0])
         self.fisher_norm = path.trust.tau is not None
-        geodesic = path.step.solve == "geodesic" and path.waypoint == "next"
-        self.learns = path.feedback is not None and self.fisher_norm and geodesic
+        self.learns = path.feedback is not None and self.fisher_norm and path.step.solve == "geodesic"
+        self.learns &= path.trust.delta_logit is None  # which asks for the JVP of every step anyway
+        self.learns &= path.waypoint == "next"  # the printed waypoints give the first step nothing to learn from
 
     def segments(self) -> Iterator[Segment]:
         waiting = [i for i, steps in enumerate(self.planned) if steps > 0]
@@ -255,7 +256,7 @@ class FisherRaoWalk(Walk):
 
     def _move(self, x: Tensor, found: Direction) -> tuple[Tensor, dict[str, Tensor]]:
         norm = inner_product(found.v, found.v).sqrt()
-        eta, bound = self.path.trust.step(found.fisher_norm_squared, norm)
+        eta, bound = self.path.trust.step(found.fisher_norm_squared, norm, found.logit_range)
         moved = x - eta.to(x.dtype).view(-1, *[1] * (x.dim() - 1)) * found.v
         return moved, {**found.stats, "euclidean_step": eta * norm, "step_size": eta, "active_bound": bound}
 

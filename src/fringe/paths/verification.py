@@ -184,7 +184,8 @@ def _difference(problem: Problem, row: Tensor, x: Tensor, u: Tensor, gradient: T
         estimate, rounding = slope(exact, min(1e-6 * change, longest))
         error = rounding
     else:
-        shorter, more = slope(own, size / 2)
+        size = size if double else min(10 * size, longest)  # long enough that rounding hides no error of a percent
+        (estimate, rounding), (shorter, more) = slope(own, size), slope(own, size / 2)
         error = 2 * abs(estimate - shorter) + rounding + more
     if abs(estimate - steepest) <= DIFFERENCES * steepest + error:
         return None
