@@ -34,7 +34,7 @@ def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
 # How far: the trust region
 
 
-def test_a_step_is_the_smallest_of_its_three_bounds():
+def test_a_step_is_the_smallest_of_its_bounds():
     """eta_max = 2; sqrt(2 tau / v'Gv) = 4, 0.4, 4; delta_euc / |v| = 6, 6, 0.1."""
     region = TrustRegion(eta_max=2.0, tau=0.08, delta_euc=3.0)
     fisher, norm = torch.tensor([[0.01, 1.0, 0.01], [0.5, 0.5, 30.0]], dtype=torch.float64)
@@ -44,6 +44,9 @@ def test_a_step_is_the_smallest_of_its_three_bounds():
     assert TrustRegion(2.0, None, 3.0).step(fisher, norm)[0].tolist() == pytest.approx([2.0, 2.0, 0.1])
     assert TrustRegion(2.0, 0.08, None).step(fisher, norm)[0].tolist() == pytest.approx([2.0, 0.4, 2.0])
     assert TrustRegion(2.0, None, None).step(fisher, norm)[0].tolist() == [2.0, 2.0, 2.0]
+    eta, active = TrustRegion(2.0, 0.08, None, 0.6).step(fisher, norm, torch.tensor([0.1, 1.0, 6.0]).double())
+    assert eta.tolist() == pytest.approx([2.0, 0.4, 0.1], rel=1e-6)
+    assert active.tolist() == [Bound.ETA_MAX, Bound.KL, Bound.LOGIT] == [0, 1, 3]
 
 
 def test_the_bounds_of_no_direction_are_those_of_the_paper_s_epsilon():
