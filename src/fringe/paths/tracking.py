@@ -41,7 +41,8 @@ class FisherRaoTracking(Path):
     ``feedback`` (for solve="geodesic") saves the JVP of every step but the first: the Fisher norm of a direction is
     then ``rho (m^T v)^2``, where rho is exact at the first step and afterwards multiplied by
     ``clip(d_FR^2 / (rho (m^T v)^2 eta^2), 1/4, 4) ** feedback``, the square of the distance that the step before made
-    over the square of the one that it should have made.
+    over the square of the one that it should have made. With ``waypoint="current"`` the first step has no part along
+    the geodesic, so nothing is learnt and every step costs its JVP.
     """
 
     step: NaturalStep
@@ -136,6 +137,7 @@ class FisherRaoWalk(Walk):
         self.fisher_norm = path.trust.tau is not None
         self.learns = path.feedback is not None and self.fisher_norm and path.step.solve == "geodesic"
         self.learns &= path.trust.delta_logit is None  # which asks for the JVP of every step anyway
+        self.learns &= path.waypoint == "next"  # the printed waypoints give the first step nothing to learn from
 
     def segments(self) -> Iterator[Segment]:
         waiting = [i for i, steps in enumerate(self.planned) if steps > 0]
@@ -239,7 +241,8 @@ class FisherRaoWalk(Walk):
             left["direction"] = found.v
         if self.learns and found.geodesic_norm_squared is not None:
             part = found.geodesic_norm_squared
-            left["ratio"] = found.fisher_norm_squared / torch.where(part > 0, part, 1.0) if ratio is None else ratio
+            # m m^T <= G, so the ratio is at least 1: what is assumed where a dead gradient leaves it unmeasured
+            left["ratio"] = torch.where(part > 0, found.fisher_norm_squared / part, 1.0) if ratio is None else ratio
             left["expected"] = found.fisher_norm_squared * stats["step_size"].square()
         left |= {STATISTIC + name: value for name, value in stats.items()}
         return _Slots(slots.rows, [steps + 1 for steps in slots.taken], moved, left)
