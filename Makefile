@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # Small networks on busy machines: one thread is faster than two that wait for each other.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint types check sweep bench clean
+.PHONY: demo test lint types check sweep bench gpu clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -36,6 +36,9 @@ sweep: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/engine.py
+
+gpu: $(STAMP)
+	$(BIN)/python benchmarks/gpu.py --out out/gpu.json
 
 clean:
 	rm -rf $(VENV) out .pytest_cache .ruff_cache .hypothesis

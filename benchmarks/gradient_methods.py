@@ -27,11 +27,9 @@ from captum.attr import NoiseTunnel, Saliency
 from torch import Tensor, nn
 
 import fringe
-from fringe._noise import Noise
-from fringe.attribution import Request
 from fringe.attribution.grouping import Ticker
 from fringe.attribution.smoothgrad import smoothed
-from fringe.paths import Query
+from fringe.paths import Problem
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -175,11 +173,11 @@ def smoothgrad_distance(case: Case, samples: int = 6) -> float:
     noise = torch.normal(0, torch.full((samples, *first.x.shape[1:]), first.sigma())).to(first.x)
     torch.manual_seed(0)
     expected = first.captum_smoothgrad(samples, samples)
-    classifier, query = fringe.Classifier(case.model), Query(first.x, case.model(first.x), first.target)
-    with classifier.session(first.x.device):
-        explain = fringe.SmoothGrad().explainer(classifier, query, Request(Noise()))
+    problem = Problem.of(fringe.Classifier(case.model), first.x, target=first.target)
+    with problem.model.session(first.x.device):
+        explain = fringe.SmoothGrad().explainer(problem)
         draw = lambda rows, copies: noise[copies]  # noqa: E731
-        found, _ = smoothed(explain, draw, classifier, first.x, samples, False, Ticker(None, 0))
+        found, _ = smoothed(explain, draw, problem, samples, False, Ticker(None, 0))
     return distance(found, expected)[0]
 
 

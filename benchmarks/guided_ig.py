@@ -26,7 +26,7 @@ from torch import Tensor, nn
 import fringe
 import shared_models
 from fringe.attribution import GuidedIG
-from fringe.paths import GuidedPath, Query
+from fringe.paths import GuidedPath, Problem
 from fringe.paths.guided import GuidedWalk
 
 
@@ -90,8 +90,8 @@ def network_alone(model: nn.Module, x: Tensor, size: int, device: str) -> float:
 def inner_share(model: nn.Module, x: Tensor, target: Tensor, steps: int, device: str) -> float:
     """Share of the walk's seconds that goes into choosing and moving entries, outside the network."""
     classifier, spent = fringe.Classifier(model), [0.0]
-    query = Query(x, classifier.logits(x), target, baseline=torch.zeros_like(x))
-    walk = GuidedWalk(GuidedPath(steps, 0.25, 0.02), classifier, query)
+    problem = Problem.of(classifier, x, target=target, baseline=torch.zeros_like(x))
+    walk = GuidedWalk(GuidedPath(steps, 0.25, 0.02), problem)
     advance = walk.advance
 
     def watched(*arguments: Any) -> Tensor:

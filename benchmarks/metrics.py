@@ -23,9 +23,8 @@ from torch import Tensor, nn
 import fringe
 import shared_models
 from fringe._blur import gaussian_blur
-from fringe._noise import Noise
 from fringe.metrics import METRICS, Insertion, Subject, evaluate
-from fringe.paths import Query
+from fringe.paths import Problem
 
 NAMES = ("mas_insertion", "mas_deletion", "insertion", "deletion", "insertion:raw", "deletion:raw")
 
@@ -87,17 +86,17 @@ class Loop:
 
 def looped(model: nn.Module, subject: Subject, values: Tensor, shared: bool) -> tuple[Tensor, float]:
     """Scores (metrics, B) and passes an image of the loop."""
-    images = zip(subject.query.inputs, subject.query.target.tolist(), values, strict=True)
+    images = zip(subject.problem.inputs, subject.problem.target.tolist(), values, strict=True)
     loops = [Loop(model, x, target, a, shared) for x, target, a in images]
     scores = torch.tensor([[loop.score(name) for loop in loops] for name in NAMES], dtype=torch.float64)
     return scores, sum(loop.passes for loop in loops) / len(loops)
 
 
 def library(subject: Subject, values: Tensor) -> tuple[Tensor, float]:
-    before = subject.classifier.passes.forward
+    before = subject.problem.model.passes.forward
     found = evaluate(subject, values, NAMES)
     scores = torch.stack([found[name].values.cpu() for name in NAMES])
-    return scores, (subject.classifier.passes.forward - before) / values.shape[0]
+    return scores, (subject.problem.model.passes.forward - before) / values.shape[0]
 
 
 def timed(run: Callable[[], tuple[Tensor, float]], device: torch.device) -> tuple[float, Tensor, float]:
@@ -108,9 +107,7 @@ def timed(run: Callable[[], tuple[Tensor, float]], device: torch.device) -> tupl
 
 
 def fresh(model: nn.Module, x: Tensor) -> Subject:
-    classifier = fringe.Classifier(model)
-    logits = classifier.logits(x)
-    return Subject(classifier, Query(x, logits, logits.argmax(1)), Noise(0))
+    return Subject(Problem.of(fringe.Classifier(model), x))
 
 
 def compare(name: str, images: int, device: torch.device) -> None:
@@ -124,7 +121,7 @@ def compare(name: str, images: int, device: torch.device) -> None:
     naive, plain, naive_passes = timed(lambda: looped(model, subject, values, shared=False), device)
     shared, _, shared_passes = timed(lambda: looped(model, subject, values, shared=True), device)
     many = x[:1].expand(round(passes) * images, *x.shape[1:])
-    network = timed(lambda: (subject.classifier.logits(many).cpu(), 0.0), device)[0]
+    network = timed(lambda: (subject.problem.model.logits(many).cpu(), 0.0), device)[0]
     print(f"{name}, {images} images of {x.shape[-1]} pixels, {len(NAMES)} metrics, {device}:")
     print(f"    time: loop / library = {naive / ours:.1f} (target >= 10)")
     print(f"    of which shared passes {naive / shared:.2f}, batching {shared / ours:.2f}")

@@ -24,13 +24,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import fringe
-from fringe._noise import Noise
 from fringe.attribution import Attributor
 from fringe.benchmark.controls import CONTROLS
 from fringe.classifier import Classifier
 from fringe.data import find_inputs
 from fringe.metrics import Deletion, Insertion, MASDeletion, MASInsertion, Metric, Subject, evaluate
-from fringe.paths import Query
+from fringe.paths import Problem
 from shared_models import PREPROCESSING, SHARED, model
 from study_rows import ROWS
 
@@ -116,10 +115,7 @@ class Study:
     def scores(self, sensitivity: int) -> None:
         everything = {**dict.fromkeys(CONTROLS), **{label: self.rows[label] for label in self.only}}
         for start, x, ids in self.chunks():
-            logits = self.classifier.logits(x)
-            subject = Subject(
-                self.classifier, Query(x, logits, logits.argmax(1), space=self.space, ids=tuple(ids)), Noise(0)
-            )
+            subject = Subject(Problem.of(self.classifier, x, domain=self.space, ids=tuple(ids)))
             for label in everything:
                 path = self.folder / "scores" / label / f"{start:04d}.csv"
                 source = self.folder / "maps" / label / f"{start:04d}.safetensors"
@@ -131,7 +127,7 @@ class Study:
 
     def loaded(self, subject: Subject, label: str, source: Path) -> tuple[Tensor, dict[str, Tensor]]:
         if label in CONTROLS:
-            return CONTROLS[label](subject.query, subject.noise), {}
+            return CONTROLS[label](subject.problem), {}
         kept = load_file(source)
         diagnostics = {
             name.removeprefix("diagnostics."): v for name, v in kept.items() if name.startswith("diagnostics.")
@@ -146,14 +142,14 @@ class Study:
         return {**{name: scores.values for name, scores in found.items()}, **raw}
 
     def stability(self, subject: Subject, label: str) -> dict[str, Tensor]:
-        source = self.folder / "maps" / label / f"{self.ids.index(subject.query.keys[0]):04d}.safetensors"
+        source = self.folder / "maps" / label / f"{self.ids.index(subject.problem.keys[0]):04d}.safetensors"
         values, diagnostics = self.loaded(subject, label, source)
 
         def explain(x: Tensor, rows: list[int]) -> Tensor:
-            query = subject.query.take(rows)
+            problem = dataclasses.replace(subject.problem.select(rows), inputs=x)
             if label in CONTROLS:
-                return CONTROLS[label](Query(x, query.logits, query.target, ids=query.keys), subject.noise)
-            return self.explain(self.rows[label], x, list(query.keys), query.target).values
+                return CONTROLS[label](problem)
+            return self.explain(self.rows[label], x, list(problem.keys), problem.target).values
 
         scores = evaluate(subject, Kept(values, diagnostics), [SENSITIVITY], explain)[SENSITIVITY]
         print(self.name, label, SENSITIVITY, round(float(scores.values.nanmedian()), 4), flush=True)

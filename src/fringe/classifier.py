@@ -14,22 +14,21 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from fringe._arguments import NO_ARGUMENTS
+from fringe._arguments import ForwardArguments as ForwardArguments
+from fringe._arguments import Shared as Shared
 from fringe._batching import BatchSize
 from fringe._errors import InputError, NotDifferentiableError, TargetError
 from fringe._frozen import Mode, frozen
 from fringe._linear_layers import LinearLayers
-from fringe._noise import Noise
 from fringe._outputs import OutputKind, as_logits
 from fringe._outputs import TwoClass as TwoClass
 from fringe._passes import PassCounts as PassCounts
 
 Score = Literal["logit", "log_probability", "probability"]
-Target = Literal["predicted"] | int | Sequence[int] | Tensor
+Target = str | int | Sequence[int] | Sequence[Sequence[int]] | Tensor
+"""``"predicted"``, ``"topK"`` (K a number), a class, one per image, or K per image (B, K)."""
 SCORES: tuple[Score, ...] = ("logit", "log_probability", "probability")
-
-
-PROBED = 4
-"""Images tried before a model's derivatives are judged by zero or non-finite gradients."""
 
 
 class Classifier:
@@ -100,168 +99,133 @@ class Classifier:
         finally:
             self._depth -= 1
 
-    def evaluate(self, x: Tensor) -> Tensor:
+    def evaluate(self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS) -> Tensor:
         """Logits (B, C) as the model gives them, graph included: one counted forward pass. Needs an open session."""
         self.passes.forward += x.shape[0]
         try:
-            output = self._run(x)
+            output = self._run(x, arguments)
         except RuntimeError as error:
-            error.add_note(f"while running the model on inputs of shape {tuple(x.shape)}, {x.dtype}, on {x.device}")
+            error.add_note(
+                f"while running the model on inputs of shape {tuple(x.shape)}, {x.dtype}, on {x.device}; what a "
+                "function closes over and belongs to images is to be given as forward_args or forward_kwargs"
+            )
             raise
         return as_logits(output, x.shape[0], self.output)
 
-    def _run(self, x: Tensor) -> Any:
+    def _run(self, x: Tensor, arguments: ForwardArguments) -> Any:
         """The model on a copy of ``x``: it may work in place, on neither a leaf nor the caller's storage.
 
         On a CPU, images go in channels last: convolutions are 1.1 to 1.4 times as fast there (benchmarks/layout.py).
         A model that asks for the other layout with ``.view`` gets it from then on.
         """
-        if not (self.channels_last and x.dim() == 4 and x.device.type == "cpu"):
-            return self.model(x.clone())
+        layout = self.layout(x)
+        if layout is not torch.channels_last:
+            return arguments.call(self.model, x.clone())
         try:
-            return self.model(x.clone(memory_format=torch.channels_last))
+            return arguments.call(self.model, x.clone(memory_format=layout))
         except RuntimeError as error:
             if "view size is not compatible" not in str(error):
                 raise
             self.channels_last = False
-            return self.model(x.clone())
+            return arguments.call(self.model, x.clone())
+
+    def layout(self, x: Tensor) -> torch.memory_format:
+        """The memory format in which ``x`` goes through the network."""
+        last = self.channels_last and x.dim() == 4 and x.device.type == "cpu"
+        return torch.channels_last if last else torch.contiguous_format
 
     # -- values ---------------------------------------------------------------------------------------------------
 
-    def logits(self, x: Tensor) -> Tensor:
+    def logits(self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS) -> Tensor:
         """Logits (B, C) without a graph, in chunks of the batch size."""
         x = self._admit(x)
 
-        def forward(rows: Tensor) -> Tensor:
+        def forward(part: Tensor, rows: Tensor) -> Tensor:
             with torch.no_grad():
-                return self.evaluate(rows)
+                return self.evaluate(part, arguments.select(rows))
 
         with self.session(x.device):
-            return self.batch_size.map(forward, x)
+            return self.batch_size.map(forward, x, torch.arange(len(x), device=x.device))
 
-    def score(self, logits: Tensor, target: Tensor) -> Tensor:
-        """The explained scalar (B,) of logits (B, C) at classes ``target`` (B,)."""
-        if self.score_kind == "logit":
-            values = logits
-        elif self.score_kind == "log_probability":
-            values = logits.log_softmax(-1)
-        else:
-            values = logits.softmax(-1)
-        return values.gather(1, target[:, None])[:, 0]
+    def score(
+        self, logits: Tensor, target: Tensor, contrast: Tensor | None = None, kind: Score | None = None
+    ) -> Tensor:
+        """The explained scalar (B,) of logits (B, C) at classes ``target`` (B,), or scalars (B, K) at classes (B, K).
 
-    def score_cotangent(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Gradient (B, C) of :meth:`score` in the logits: e_t, e_t - p, or p_t (e_t - p)."""
-        one_hot = torch.zeros_like(logits).scatter_(1, target[:, None], 1.0)
-        if self.score_kind == "logit":
-            return one_hot
-        p = logits.softmax(-1)
-        if self.score_kind == "log_probability":
-            return one_hot - p
-        return p.gather(1, target[:, None]) * (one_hot - p)
+        With classes ``contrast`` of the same shape it is the difference to their scalar. ``kind`` stands in for the
+        classifier's own score.
+        """
+        kind = kind or self.score_kind
+        values = logits
+        if kind != "logit":
+            values = logits.log_softmax(-1) if kind == "log_probability" else logits.softmax(-1)
+        score = values.gather(1, target.view(len(target), -1)).view_as(target)
+        return score if contrast is None else score - values.gather(1, contrast.view(len(target), -1)).view_as(target)
+
+    def score_cotangent(
+        self, logits: Tensor, target: Tensor, contrast: Tensor | None = None, kind: Score | None = None
+    ) -> Tensor:
+        """Gradient (B, C), or (B, K, C), of :meth:`score` in the logits: e_t, e_t - p, or p_t (e_t - p); or the
+        difference of two."""
+        kind = kind or self.score_kind
+        one_hot = torch.zeros(*target.shape, logits.shape[1], dtype=logits.dtype, device=logits.device)
+        cotangent = one_hot.scatter_(-1, target[..., None], 1.0)
+        if kind != "logit":
+            p = logits.softmax(-1).view(len(logits), *[1] * (target.dim() - 1), -1)
+            cotangent = one_hot - p
+            if kind == "probability":
+                cotangent = p.expand_as(cotangent).gather(-1, target[..., None]) * cotangent
+        return cotangent if contrast is None else cotangent - self.score_cotangent(logits, contrast, None, kind)
 
     def score_gradient(self, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Score (B,) and its gradient (B, *S) at ``x``, in chunks: one forward pass and one VJP an image."""
-        logits, gradient = self.logits_gradient(x, target)
-        return self.score(logits, target), gradient
 
-    def logits_gradient(self, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits (B, C) and the gradient (B, *S) of the score at ``x``, in chunks, as :meth:`score_gradient`."""
-        x = self._admit(x)
-
-        def evaluate(rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-            point = self.linearise(rows, tangents=False)
-            return point.value, point.vjp(self.score_cotangent(point.value, targets))
+        def evaluate(part: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+            point = self.linearise(part, tangents=False)
+            return self.score(point.value, targets), point.vjp(self.score_cotangent(point.value, targets))
 
         with self.session(x.device):
-            return self.batch_size.map(evaluate, x, target)
+            return self.batch_size.map(evaluate, self._admit(x), target)
 
-    def linearise(self, x: Tensor, *, tangents: bool = True) -> "Linearisation":
+    def linearise(
+        self, x: Tensor, *, tangents: bool = True, arguments: ForwardArguments = NO_ARGUMENTS
+    ) -> "Linearisation":
         """The first-order expansion at ``x``: ONE forward pass, then a JVP or VJP costs one pass each.
 
         Not chunked: the caller keeps ``x`` within :attr:`batch_size`. ``tangents=False`` promises that no JVP will be
         asked, which saves the graph of the backward pass.
         """
-        return Linearisation(self, self._admit(x), tangents)
+        return Linearisation(self, self._admit(x), tangents, arguments)
 
     # -- the door -------------------------------------------------------------------------------------------------
 
-    def resolve_target(self, target: Target, logits: Tensor) -> Tensor:
-        """Classes (B,) as int64 from ``"predicted"``, one integer, or one integer an image."""
+    def resolve_target(self, target: Target, logits: Tensor, name: str = "target") -> Tensor:
+        """Classes (B,), or (B, K), as int64 from a :data:`Target`; messages call them ``name``."""
         batch, classes = logits.shape
+        expected = "'predicted', 'top5', a class, one class per image, or (B, K) classes"
         if isinstance(target, str):
-            if target != "predicted":
-                raise TargetError(f"target: got {target!r}, expected 'predicted', an integer or one integer an image")
-            return logits.argmax(1)
+            count = target.removeprefix("top")
+            if target == "predicted":
+                return logits.argmax(1)
+            if not target.startswith("top") or not count.isdecimal() or not 1 <= int(count) <= classes:
+                raise TargetError(f"{name}: got {target!r}, expected {expected}; the model has {classes} classes")
+            return logits.topk(int(count), dim=1).indices
         try:
             values = torch.as_tensor(target, device=logits.device)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise TargetError(
-                f"target: got {target!r}, expected 'predicted', an integer or one integer an image ({error})"
-            ) from error
+            raise TargetError(f"{name}: got {target!r}, expected {expected} ({error})") from error
         if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
-            raise TargetError(f"target: got dtype {values.dtype}, expected integers")
-        if values.dim() > 1 or (values.dim() == 1 and values.shape[0] != batch):
+            raise TargetError(f"{name}: got dtype {values.dtype}, expected integers")
+        if values.dim() > 2 or (values.dim() and (values.shape[0] != batch or not values.numel())):
             raise TargetError(
-                f"target: got shape {tuple(values.shape)} for {batch} images of {classes} classes; expected "
-                f"'predicted', one integer, or a list or tensor of {batch} integers"
+                f"{name}: got shape {tuple(values.shape)} for {batch} images of {classes} classes; expected "
+                f"'predicted', 'top5', one integer, {batch} integers, or a list or tensor ({batch}, K)"
             )
         if bool(((values < 0) | (values >= classes)).any()):
             wrong = values[(values < 0) | (values >= classes)].flatten()[0].item()
-            raise TargetError(f"target: class {wrong} does not exist; the model has classes 0 to {classes - 1}")
-        return values.to(torch.int64).expand(batch).clone()
-
-    def verify(self, x: Tensor, logits: Tensor, noise: Noise) -> None:
-        """Refuse a model whose derivatives cannot be believed, judged on images ``x`` (B, *S) with ``logits`` (B, C).
-
-        On the first image with a finite gradient that is not zero (of at most ``PROBED``): the output depends on the
-        input through autograd, ``<u, J v> = <J^T u, v>`` for random u and v (a JVP that silently is zero fails this),
-        and a warning when the same image gives other logits a second time. Where every gradient is zero, the output
-        must not move with the input either: then the model is constant there, and its map rightly zero.
-        """
-        flat: tuple[Tensor, Tensor] | None = None
-        with self.session(x.device):
-            for image, value in zip(x[:PROBED].split(1), logits[:PROBED].split(1), strict=True):
-                point = self.linearise(image)
-                self._warn_of_drift(point.value, value)
-                u = noise.normal("probe cotangent", point.value)
-                transposed = point.vjp(u)
-                if not bool(torch.isfinite(transposed).all()):
-                    continue
-                if bool((transposed != 0).any()):
-                    return self._check_adjoint(point, u, transposed, noise.normal("probe tangent", image))
-                flat = flat or (image, point.value)
-            return self._refuse_flat(*flat) if flat else None
-
-    def _warn_of_drift(self, alone: Tensor, together: Tensor) -> None:
-        drift = (alone - together).abs().max()
-        if bool(drift > 1e-2 * together.abs().max().clamp_min(1.0)):
-            warnings.warn(
-                f"the same image gave logits that differ by {drift.item():.3g} (alone and in its batch): the "
-                "model is random or mixes the images of a batch, and maps will not be reproducible",
-                stacklevel=4,
-            )
-
-    def _check_adjoint(self, point: "Linearisation", u: Tensor, transposed: Tensor, v: Tensor) -> None:
-        if self.jvp_mode == "retained" and not _adjoint(u, point.jvp(v), transposed, v):
-            point.fall_back("its backward pass is not linear in what comes back, or drops part of it")
-        column = point.jvp(v)
-        if not _adjoint(u, column, transposed, v):
-            left, right = (u * column).sum(), (transposed * v).sum()
-            raise NotDifferentiableError(
-                f"model: its forward and backward derivatives disagree (<u, Jv> = {left.item():.6g}, <J'u, v> = "
-                f"{right.item():.6g}). A custom autograd function or a detached operation gives one of them wrong"
-            )
-
-    def _refuse_flat(self, x: Tensor, value: Tensor) -> None:
-        """Zero derivative is right for a constant model, wrong where the output moves: rounding, argmax, lookups."""
-        span = (x.max() - x.min()).clamp_min(1.0)
-        probe = Noise(0).normal("flatness probe", x)
-        steps = [x + size * span * probe for size in (-5.0, -0.5, -0.05, 0.05, 0.5, 5.0)]
-        if any(bool((self.logits(moved) != value).any()) for moved in steps):
-            raise NotDifferentiableError(
-                "model: its output changes with the input but its gradient is exactly zero (rounding, quantisation, "
-                "argmax, or a detached branch). FRInGe needs a differentiable model"
-            )
+            raise TargetError(f"{name}: class {wrong} does not exist; the model has classes 0 to {classes - 1}")
+        values = values.to(torch.int64)
+        return values.clone() if values.dim() == 2 else values.expand(batch).clone()
 
     def _admit(self, x: Tensor) -> Tensor:
         if not x.is_floating_point():
@@ -283,13 +247,14 @@ class Linearisation:
     a forward pass a product (``classifier.jvp_mode`` says which is in use).
     """
 
-    def __init__(self, classifier: Classifier, x: Tensor, tangents: bool):
+    def __init__(self, classifier: Classifier, x: Tensor, tangents: bool, arguments: ForwardArguments):
+        self._arguments = arguments
         self._classifier, self._tangents = classifier, tangents and classifier.jvp_mode == "retained"
         self._x = x.requires_grad_(True)
         self._transpose: tuple[Tensor, Tensor] | None = None
         layers = LinearLayers() if self._tangents else contextlib.nullcontext()
         with classifier.session(x.device), layers:
-            self._logits = classifier.evaluate(self._x)
+            self._logits = classifier.evaluate(self._x, arguments)
         if self._logits.grad_fn is None:
             raise NotDifferentiableError(
                 "model: its output is not connected to the input by autograd (torch.no_grad, .detach(), NumPy, argmax "
@@ -303,12 +268,24 @@ class Linearisation:
         first = self._tangents and self._transpose is None
         with self._classifier.session(self._x.device):  # backward passes, too, follow the caller's modes otherwise
             u = _ordinary(cotangent).requires_grad_(first)
-            (product,) = torch.autograd.grad(
-                self._logits, self._x, u, retain_graph=True, create_graph=first, materialize_grads=True
-            )
+            try:
+                (product,) = torch.autograd.grad(
+                    self._logits, self._x, u, retain_graph=True, create_graph=first, materialize_grads=True
+                )
+            except RuntimeError as error:
+                if "heckpoint" not in str(error):
+                    raise
+                product, first = self._accumulated(u), False
         if first:  # the same product, kept with its graph, is what JVPs differentiate
             self._transpose = (product, u)
         return product.detach()
+
+    def _accumulated(self, u: Tensor) -> Tensor:
+        """The same product by way of ``.grad``: all that re-entrant checkpointing knows. Weights are frozen."""
+        self._x.grad = None
+        torch.autograd.backward(self._logits, u.detach(), retain_graph=True)
+        product, self._x.grad = self._x.grad, None
+        return torch.zeros_like(self._x) if product is None else product
 
     def jvp(self, tangent: Tensor) -> Tensor:
         """``J v``: (B, *S) -> (B, C)."""
@@ -321,8 +298,13 @@ class Linearisation:
             return self._forward_mode(tangent)
         if self._transpose is None:
             self.vjp(torch.zeros_like(self.value))
-        assert self._transpose is not None
+        if self._transpose is None:
+            raise NotDifferentiableError(
+                "model: re-entrant checkpointing gives gradients and no Jacobian-vector products; checkpoint with "
+                "use_reentrant=False, or choose a method of gradients alone, such as FRInGe(jacobian='explicit')"
+            )
         product, u = self._transpose
+        tangent = tangent.contiguous(memory_format=self._classifier.layout(tangent))
         try:
             with self._classifier.session(self._x.device):
                 (column,) = torch.autograd.grad(product, u, _ordinary(tangent), retain_graph=True, allow_unused=True)
@@ -349,9 +331,13 @@ class Linearisation:
 
     def _forward_mode(self, tangent: Tensor) -> Tensor:
         classifier = self._classifier
+
+        def evaluate(x: Tensor) -> Tensor:
+            return classifier.evaluate(x, self._arguments)
+
         with classifier.session(tangent.device):
             try:
-                column = torch.func.jvp(classifier.evaluate, (self._x.detach(),), (_ordinary(tangent),))[1]
+                column = torch.func.jvp(evaluate, (self._x.detach(),), (_ordinary(tangent),))[1]
             except (RuntimeError, NotImplementedError) as error:
                 if isinstance(error, torch.OutOfMemoryError):
                     raise
@@ -388,9 +374,3 @@ def _ordinary(x: Tensor) -> Tensor:
     """``x`` without its graph, and no inference tensor."""
     with torch.inference_mode(False):
         return x.clone() if x.is_inference() else x.detach()
-
-
-def _adjoint(u: Tensor, jv: Tensor, ju: Tensor, v: Tensor) -> bool:
-    """Whether ``<u, J v> = <J^T u, v>``, relative to the sizes of the factors."""
-    size = u.norm() * jv.norm() + ju.norm() * v.norm()
-    return bool(((u * jv).sum() - (ju * v).sum()).abs() <= 1e-3 * size)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -29,6 +29,8 @@ def explain_func(
     seed: int = 0,
     baseline: float | Tensor | None = None,
     space: InputSpace | None = None,
+    forward_args: Sequence[Any] | None = None,
+    forward_kwargs: Mapping[str, Any] | None = None,
     channels: Literal["each", "sum"] = "each",
     **settings: Any,
 ) -> NDArray[np.floating[Any]]:
@@ -55,6 +57,8 @@ def explain_func(
         seed=seed,
         baseline=baseline,
         space=space,
+        forward_args=forward_args,
+        forward_kwargs=forward_kwargs,
     )
     maps = found.values.sum(1, keepdim=True) if channels == "sum" else found.values
     return maps.cpu().numpy()

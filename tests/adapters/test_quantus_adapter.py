@@ -12,7 +12,7 @@ import fringe
 from fringe import InputError, IntegratedGradients
 from fringe._noise import Noise
 from fringe.metrics import Subject, evaluate
-from fringe.paths import Query
+from fringe.paths import Problem
 from fringe.quantus import explain_func
 
 
@@ -127,8 +127,7 @@ def test_max_sensitivity_is_quantus_at_its_defaults():
     quantus = pytest.importorskip("quantus")
     x, target = inputs(3), torch.tensor([2, 0, 1])
     classifier = fringe.Classifier(smooth())
-    query = Query(x, classifier.logits(x), target, ids=("a", "b", "c"))
-    subject = Subject(classifier, query, Noise(5))
+    subject = Subject(Problem.of(classifier, x, target=target, ids=("a", "b", "c"), rng=Noise(5)))
     drawn: list[np.ndarray] = []
 
     def maps(moved, rows):

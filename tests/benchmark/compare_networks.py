@@ -8,7 +8,7 @@ from torch import nn
 
 from fringe import InputError
 from fringe.attribution import Attributor
-from fringe.attribution.diagnosis import passes_now, unchecked_attribution
+from fringe.attribution.diagnosis import unchecked_attribution
 
 
 class Soft(nn.Module):
@@ -36,7 +36,7 @@ class Refusing(Attributor):
 
     name: ClassVar[str] = "refusing"
 
-    def attribute(self, classifier, query, request):
+    def attribute(self, problem):
         raise InputError("refusing: no reference images")
 
 
@@ -46,12 +46,11 @@ class Breaking(Attributor):
 
     name: ClassVar[str] = "breaking"
 
-    def attribute(self, classifier, query, request):
-        before = passes_now(classifier)
-        values = classifier.score_gradient(query.inputs, query.target)[1]
-        bad = torch.tensor([key.startswith("nan") for key in query.keys])
+    def attribute(self, problem):
+        values = problem.logits_gradient(problem.inputs, problem.every_row)[1]
+        bad = torch.tensor([key.startswith("nan") for key in problem.keys])
         values = torch.where(bad[:, None, None, None], torch.nan, values)
-        return unchecked_attribution(self, values, query, classifier, before, {}, "a gradient")
+        return unchecked_attribution(self, values, problem, {}, "a gradient")
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Noisy(Attributor):
 
     name: ClassVar[str] = "noisy"
 
-    def attribute(self, classifier, query, request):
-        pairs = zip(query.keys, query.inputs, strict=True)
-        values = torch.stack([request.noise.normal(f"noisy {key}", x) for key, x in pairs])
-        return unchecked_attribution(self, values, query, classifier, passes_now(classifier), {}, "noise")
+    def attribute(self, problem):
+        pairs = zip(problem.keys, problem.inputs, strict=True)
+        values = torch.stack([problem.rng.normal(f"noisy {key}", x) for key, x in pairs])
+        return unchecked_attribution(self, values, problem, {}, "noise")

@@ -12,7 +12,7 @@ from fringe._noise import Noise
 from fringe.benchmark import CONTROLS, compare, summarise, tidy
 from fringe.classifier import Classifier
 from fringe.metrics import Insertion, MaxSensitivity, Subject, evaluate
-from fringe.paths import Query
+from fringe.paths import Problem
 
 QUICK = FRInGe(steps=3, cg_iterations=3)
 METRICS = ["insertion", "mas_deletion", "infidelity", "sparseness", "completeness_residual"]
@@ -26,9 +26,8 @@ def by_label(found):
 
 def subject(x, ids, targets=None, seed=0):
     classifier = Classifier(MODEL)
-    logits = classifier.logits(x)
-    targets = logits.argmax(1) if targets is None else targets
-    return Subject(classifier, Query(x, logits, targets, ids=tuple(ids)), Noise(seed))
+    targets = "predicted" if targets is None else targets
+    return Subject(Problem.of(classifier, x, target=targets, ids=tuple(ids), rng=Noise(seed)))
 
 
 def test_scores_are_those_of_evaluate_on_the_maps_of_attribute():
@@ -44,7 +43,7 @@ def test_scores_are_those_of_evaluate_on_the_maps_of_attribute():
         for metric in METRICS:
             assert torch.equal(row.scores[metric].values, expected[metric].values)
     for name, control in CONTROLS.items():
-        maps = control(subject(X, IDS).query, Noise(0))
+        maps = control(subject(X, IDS).problem)
         row = by_label(found)[name]
         assert row.control
         assert torch.equal(row.maps, maps)

@@ -7,15 +7,17 @@ import torch
 
 from fringe._noise import Noise, content_key
 from fringe.benchmark import CONTROLS
-from fringe.paths import Query
+from fringe.classifier import Classifier
+from fringe.paths import Problem
 
 
-def query(x, ids=None):
-    return Query(x, torch.zeros(len(x), 3), torch.zeros(len(x), dtype=torch.int64), ids=ids)
+def problem(x, ids=None, seed=0):
+    model = Classifier(lambda x: torch.zeros(len(x), 3))
+    return Problem.of(model, x, ids=ids, rng=Noise(seed))
 
 
 def control(name, x, ids=None, seed=0):
-    return CONTROLS[name](query(x, ids), Noise(seed))
+    return CONTROLS[name](problem(x, ids, seed))
 
 
 def test_zero_and_uniform_are_constants_of_the_inputs_shape_and_dtype():

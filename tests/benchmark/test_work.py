@@ -220,7 +220,7 @@ class Buggy(Attributor):
 
     name: ClassVar[str] = "buggy"
 
-    def attribute(self, classifier, query, request):
+    def attribute(self, problem):
         raise KeyError("waypoint")
 
 

@@ -6,9 +6,11 @@ import torch.nn.functional as F
 from classifier_networks import CLASSES, dense_jacobian, jvp, network, normal, vjp
 from torch import nn
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
-from fringe import Classifier, NotDifferentiableError
-from fringe._noise import Noise
+import fringe
+from fringe import Classifier, ModelOutputError, NotDifferentiableError, paths
+from fringe.paths import Problem
 
 X = normal(1, 3, 2, 2)
 HEAD = normal(CLASSES, 12, seed=1)
@@ -49,7 +51,7 @@ def right(ctx, g):
 def verify(model, x=X):
     classifier = Classifier(model)
     with classifier.session(x.device):
-        classifier.verify(x, classifier.logits(x), Noise(0))
+        paths.verify(Problem.of(classifier, x))
     return classifier
 
 
@@ -112,7 +114,9 @@ class TestCustomFunctions:
         ids=["detached", "clipped", "signs"],
     )
     def test_with_a_backward_that_is_not_linear_are_refused(self, backward):
-        with pytest.raises(NotDifferentiableError, match=r"derivatives disagree|neither differentiating its backward"):
+        with pytest.raises(
+            NotDifferentiableError, match=r"not the derivative of its output|neither differentiating its backward"
+        ):
             verify(model_of(operation(backward)))
 
     @pytest.mark.parametrize(
@@ -219,10 +223,10 @@ class TestRandomModels:
         model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(12, CLASSES)).double().train()
         classifier = Classifier(model, mode="keep")
         with (
-            pytest.warns(UserWarning, match=r"the same image gave logits that differ by .* random or mixes the images"),
+            pytest.warns(UserWarning, match=r"the same image gave logits that differ by .* is random"),
             classifier.session(X.device),
         ):
-            classifier.verify(X, classifier.logits(X), Noise(0))
+            paths.verify(Problem.of(classifier, X))
 
     def test_that_mix_the_images_of_a_batch_are_noticed(self):
         def mixing(x):
@@ -231,8 +235,8 @@ class TestRandomModels:
 
         x = normal(4, 3, 2, 2)
         classifier = Classifier(mixing)
-        with pytest.warns(UserWarning, match="mixes the images of a batch"), classifier.session(x.device):
-            classifier.verify(x[:1], classifier.logits(x)[:1], Noise(0))
+        with pytest.raises(ModelOutputError, match=r"images \[0\] of 4 have other logits.*mixes images"):
+            paths.verify(Problem.of(classifier, x))
 
     @pytest.mark.filterwarnings("error")
     @pytest.mark.parametrize("name", ["convolutions with batch normalisation", "transformer", "LSTM"])
@@ -241,5 +245,147 @@ class TestRandomModels:
         shape = (3, 8, 8) if name.startswith("conv") else (4, 8)
         classifier, x = Classifier(network(name, dtype)), normal(3, *shape, dtype=dtype)
         with classifier.session(x.device):
-            classifier.verify(x[:1], classifier.logits(x)[:1], Noise(0))
+            paths.verify(Problem.of(classifier, x))
         assert classifier.jvp_mode == "retained"
+
+
+GRADIENTS_ONLY = [
+    fringe.IntegratedGradients(steps=4),
+    fringe.SmoothGrad(samples=3),
+    fringe.GuidedIG(steps=4),
+    fringe.BlurIG(steps=3),
+    fringe.AGI(steps=2, classes=2),
+    fringe.FRInGe(steps=2, jacobian="explicit"),
+]
+
+
+class Trunk(nn.Module):
+    """Convolution, ReLU and linear layer, with an operation between them."""
+
+    def __init__(self, operation=None, seed=0):
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.conv, self.head, self.operation = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8 * 36, CLASSES), operation
+        for parameter in self.parameters():
+            parameter.data = 0.3 * torch.randn(parameter.shape, generator=generator)
+        self.eval().requires_grad_(False)
+
+    def forward(self, x):
+        y = self.conv(x).relu()
+        return self.head((y if self.operation is None else self.operation(y)).flatten(1))
+
+
+def scaled(factor, *, once=False, forward=None):
+    """The identity, with a backward pass that multiplies by ``factor``, and perhaps a forward-mode rule."""
+
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(x):
+            return x.clone()
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            pass
+
+        @staticmethod
+        def backward(ctx, grad):
+            return factor * grad
+
+    if once:
+        Scaled.backward = staticmethod(once_differentiable(lambda ctx, grad: factor * grad))
+    if forward is not None:
+        Scaled.jvp = staticmethod(lambda ctx, tangent: forward * tangent)
+    return Scaled.apply
+
+
+IMAGES = normal(3, 3, 6, 6, dtype=torch.float32)
+PRODUCTS = fringe.FRInGe(steps=2, jacobian="products")
+
+
+class TestMethodsThatNeedOneGradient:
+    @pytest.mark.parametrize("method", GRADIENTS_ONLY, ids=lambda method: method.name)
+    def test_work_without_second_derivatives_and_forward_mode(self, method):
+        once, plain = Trunk(scaled(1.0, once=True)), Trunk()
+        found = fringe.attribute(once, IMAGES, method=method)
+        torch.testing.assert_close(found.values, fringe.attribute(plain, IMAGES, method=method).values)
+        assert found.passes.jvp == 0
+
+    @pytest.mark.filterwarnings("ignore:the model has no second derivatives")
+    def test_leave_the_others_refused(self):
+        with pytest.raises(NotDifferentiableError, match="neither differentiating its backward pass nor forward-mode"):
+            fringe.attribute(Trunk(scaled(1.0, once=True)), IMAGES, method=PRODUCTS)
+
+    @pytest.mark.parametrize("method", GRADIENTS_ONLY, ids=lambda method: method.name)
+    def test_work_with_reentrant_checkpoints(self, method):
+        def checkpointed(y):
+            return checkpoint(torch.tanh, y, use_reentrant=True)
+
+        found = fringe.attribute(Trunk(checkpointed), IMAGES, method=method)
+        torch.testing.assert_close(
+            found.values, fringe.attribute(Trunk(torch.tanh), IMAGES, method=method).values, rtol=1e-4, atol=1e-6
+        )
+
+    def test_leave_products_through_reentrant_checkpoints_refused(self):
+        with pytest.raises(NotDifferentiableError, match="use_reentrant=False"):
+            fringe.attribute(Trunk(lambda y: checkpoint(torch.tanh, y, use_reentrant=True)), IMAGES, method=PRODUCTS)
+
+
+class TestWrongDerivatives:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("module", [True, False], ids=["module", "function"])
+    @pytest.mark.parametrize("method", ["ig", PRODUCTS], ids=["gradients", "products"])
+    def test_two_percent_in_the_backward_pass_are_refused(self, dtype, module, method):
+        for factor in (1.02, 0.98):
+            model = Trunk(scaled(factor)).to(dtype)
+            with pytest.raises(NotDifferentiableError, match="not the derivative of its output"):
+                fringe.attribute(model if module else lambda x, m=model: m(x), IMAGES.to(dtype), method=method)
+
+    @pytest.mark.filterwarnings("ignore:the model has no second derivatives")
+    def test_two_percent_in_the_forward_mode_are_refused(self):
+        model = Trunk(scaled(1.0, once=True, forward=1.02))
+        with pytest.raises(NotDifferentiableError, match="forward and backward derivatives disagree"):
+            fringe.attribute(model, IMAGES, method=PRODUCTS)
+        assert fringe.attribute(model, IMAGES, method="ig").passes.jvp == 0
+
+    def test_a_hook_that_scales_gradients_is_refused(self):
+        model = Trunk()
+        model.conv.register_full_backward_hook(lambda module, grad_input, grad: (1.1 * grad_input[0],))
+        for method in ("ig", PRODUCTS):
+            with pytest.raises(NotDifferentiableError, match="a backward hook"):
+                fringe.attribute(model, IMAGES, method=method)
+
+    def test_half_precision_inside_the_model_is_named(self):
+        class Half(Trunk):
+            def forward(self, x):
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    return super().forward(x).float()
+
+        try:
+            found = fringe.attribute(Half(), IMAGES, method="ig").values
+        except NotDifferentiableError as error:
+            assert "torch.autocast" in str(error)  # noqa: PT017
+        else:
+            expected = fringe.attribute(Trunk(), IMAGES, method="ig").values
+            assert (found - expected).norm() < 0.05 * expected.norm()
+
+    def test_half_precision_that_comes_out_is_named(self):
+        class Half(Trunk):
+            def forward(self, x):
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    return super().forward(x)
+
+        with pytest.raises(ModelOutputError, match=r"switch off torch\.autocast"):
+            fringe.attribute(Half(), IMAGES, method="ig")
+
+    @pytest.mark.filterwarnings("error")
+    @pytest.mark.parametrize("bias", [True, False])
+    def test_kinks_are_none(self, bias):
+        """A black image lies on the kink of every ReLU of a network without biases, and half of one on that of half."""
+        half = IMAGES * (torch.arange(6) < 2)
+        for seed in range(5):
+            model = Trunk(seed=seed)
+            model.conv.bias.data *= bias
+            for x in (torch.zeros_like(IMAGES), half, IMAGES.relu(), IMAGES.sign(), 1e4 * IMAGES, 1e-4 * IMAGES):
+                for shown in (model, lambda x, m=model: m(x)):
+                    problem = Problem.of(Classifier(shown), x)
+                    paths.verify(problem)

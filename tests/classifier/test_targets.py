@@ -18,17 +18,20 @@ GOOD = {
     "int32": (torch.tensor([4, 0, 1], dtype=torch.int32), [4, 0, 1]),
     "uint8": (torch.tensor([4, 0, 1], dtype=torch.uint8), [4, 0, 1]),
     "0-d tensor": (torch.tensor(3), [3, 3, 3]),
+    "several": ([[1, 0], [2, 4], [3, 3]], [[1, 0], [2, 4], [3, 3]]),
+    "top": ("top2", LOGITS.topk(2, 1).indices.tolist()),
     "item": (LOGITS.argmax(1)[0], [LOGITS[0].argmax().item()] * 3),
 }
 
 BAD = {
     "too few": (
         [1, 2],
-        r"got shape \(2,\) for 3 images of 5 classes; expected 'predicted', one integer, or .* 3 integers",
+        r"got shape \(2,\) for 3 images of 5 classes; expected 'predicted', 'top5', one integer, 3 integers",
     ),
     "too many": ([1, 2, 3, 4], r"got shape \(4,\) for 3 images"),
     "one in a list": ([1], r"got shape \(1,\) for 3 images"),
-    "matrix": ([[1], [2], [3]], r"got shape \(3, 1\) for 3 images of 5 classes"),
+    "matrix of another batch": ([[1], [2]], r"got shape \(2, 1\) for 3 images of 5 classes"),
+    "no class": ([[], [], []], r"got (dtype|shape)"),
     "one past the end": (5, r"class 5 does not exist; the model has classes 0 to 4"),
     "negative": (-1, r"class -1 does not exist; the model has classes 0 to 4"),
     "one of three": ([0, 7, 1], r"class 7 does not exist"),
@@ -37,7 +40,9 @@ BAD = {
     "bool": (True, r"got dtype torch.bool, expected integers"),
     "bools": ([True, False, True], r"got dtype torch.bool, expected integers"),
     "complex": (torch.tensor(1j), r"got dtype torch.complex64, expected integers"),
-    "word": ("cat", r"got 'cat', expected 'predicted', an integer or one integer an image"),
+    "word": ("cat", r"got 'cat', expected 'predicted', 'top5', a class"),
+    "more than there are": ("top9", r"got 'top9', expected .*the model has 5 classes"),
+    "none of the top": ("top0", r"got 'top0', expected"),
 }
 
 NOT_NUMBERS = {"words": ["cat", "dog", "cat"], "none": None, "mapping": {0: 1}, "beyond int64": 2**70}

@@ -9,7 +9,7 @@ import torch
 
 from fringe._tunable import tunable
 from fringe.attribution import Attributor
-from fringe.attribution.diagnosis import passes_now, path_attribution, unchecked_attribution
+from fringe.attribution.diagnosis import path_attribution, unchecked_attribution
 from fringe.attribution.node_integral import integrate_nodes
 from fringe.attribution.rules import quadrature_nodes
 from fringe.paths import StraightLine
@@ -24,21 +24,20 @@ class Sound(Attributor):
     steps: int = tunable(4, help="gradients along the line")
     baseline: str = tunable("zero", help="where the line begins")
 
-    def attribute(self, classifier, query, request):
-        before = passes_now(classifier)
-        baseline = self.begin(query, request)
-        line = StraightLine(query.inputs, baseline, *quadrature_nodes("midpoint", self.nodes()))
-        found = integrate_nodes(line, classifier, query, request)
-        whole = path_attribution(self, found, query, classifier, before, "use more steps")
-        return self.spoil(whole, classifier, query, request)
+    def attribute(self, problem):
+        baseline = self.begin(problem)
+        line = StraightLine(problem.inputs, baseline, *quadrature_nodes("midpoint", self.nodes()))
+        found = integrate_nodes(line, problem)
+        whole = path_attribution(self, found, problem, "use more steps")
+        return self.spoil(whole, problem)
 
-    def begin(self, query, request):
-        return query.baseline_or(self.baseline, request.noise)
+    def begin(self, problem):
+        return problem.resolve_baseline(self.baseline)
 
     def nodes(self):
         return self.steps
 
-    def spoil(self, found, classifier, query, request):
+    def spoil(self, found, problem):
         return found
 
 
@@ -49,10 +48,9 @@ class Gradient(Attributor):
     name: ClassVar[str] = "gradient"
     complete = False
 
-    def attribute(self, classifier, query, request):
-        before = passes_now(classifier)
-        _, values = classifier.score_gradient(query.inputs, query.target)
-        return unchecked_attribution(self, values, query, classifier, before, {}, "a gradient")
+    def attribute(self, problem):
+        _, values = problem.logits_gradient(problem.inputs, problem.every_row)
+        return unchecked_attribution(self, values, problem, {}, "a gradient")
 
 
 def with_values(found, values):
@@ -67,8 +65,8 @@ class Mutable(Attributor):
     name: ClassVar[str] = "mutable"
     steps: int = tunable(4, help="gradients along the line")
 
-    def attribute(self, classifier, query, request):
-        return Sound(self.steps).attribute(classifier, query, request)
+    def attribute(self, problem):
+        return Sound(self.steps).attribute(problem)
 
 
 @dataclass(frozen=True)
@@ -102,19 +100,19 @@ class Misnamed(Sound):
 
 @dataclass(frozen=True)
 class SinglePrecision(Sound):
-    def spoil(self, found, classifier, query, request):
+    def spoil(self, found, problem):
         return dataclasses.replace(found, values=found.values.float())
 
 
 @dataclass(frozen=True)
 class Graphed(Sound):
-    def spoil(self, found, classifier, query, request):
+    def spoil(self, found, problem):
         return dataclasses.replace(found, values=found.values.requires_grad_(True))
 
 
 @dataclass(frozen=True)
 class ShortDiagnostics(Sound):
-    def spoil(self, found, classifier, query, request):
+    def spoil(self, found, problem):
         return dataclasses.replace(found, diagnostics={"mean": found.score.mean()})
 
 
@@ -122,9 +120,9 @@ class ShortDiagnostics(Sound):
 class DividesByDoubt(Gradient):
     """Divided by 1 - p, which is zero where the network is certain; for images only."""
 
-    def attribute(self, classifier, query, request):
-        found = super().attribute(classifier, query, request)
-        doubt = 1 - query.logits.softmax(1).gather(1, query.target[:, None])
+    def attribute(self, problem):
+        found = super().attribute(problem)
+        doubt = 1 - problem.logits.softmax(1).gather(1, problem.target[:, None])
         return dataclasses.replace(found, values=found.values / doubt.view(-1, 1, 1, 1))
 
 
@@ -132,7 +130,7 @@ class DividesByDoubt(Gradient):
 class NeverEmpty(Sound):
     """A zero map becomes a map of ones."""
 
-    def spoil(self, found, classifier, query, request):
+    def spoil(self, found, problem):
         empty = (found.values == 0).flatten(1).all(1).view(-1, *[1] * (found.values.dim() - 1))
         return with_values(found, torch.where(empty, 1.0, found.values))
 
@@ -141,7 +139,7 @@ class NeverEmpty(Sound):
 class SmearsChannels(Sound):
     """Shares out the sum of the channels equally: still complete."""
 
-    def spoil(self, found, classifier, query, request):
+    def spoil(self, found, problem):
         return dataclasses.replace(found, values=found.values.mean(1, keepdim=True).expand_as(found.values).clone())
 
 
@@ -149,20 +147,20 @@ class SmearsChannels(Sound):
 class Shrinks(Sound):
     """Nine tenths of the map, honestly reported."""
 
-    def spoil(self, found, classifier, query, request):
+    def spoil(self, found, problem):
         return with_values(found, 0.9 * found.values)
 
 
 @dataclass(frozen=True)
 class ClaimsToBeExact(Sound):
-    def spoil(self, found, classifier, query, request):
+    def spoil(self, found, problem):
         zero = torch.zeros_like(found.completeness_gap)
         return dataclasses.replace(found, completeness_gap=zero, completeness_residual=zero)
 
 
 @dataclass(frozen=True)
 class WrongSign(Sound):
-    def spoil(self, found, classifier, query, request):
+    def spoil(self, found, problem):
         return dataclasses.replace(found, completeness_gap=-found.completeness_gap)
 
 
@@ -170,13 +168,13 @@ class WrongSign(Sound):
 class OtherScore(Sound):
     """Reports a score that is not the explained one; the gap is true of it."""
 
-    def spoil(self, found, classifier, query, request):
+    def spoil(self, found, problem):
         return dataclasses.replace(found, score=found.score + 1, endpoint_score=found.endpoint_score + 1)
 
 
 @dataclass(frozen=True)
 class CalledUnchecked(Sound):
-    def spoil(self, found, classifier, query, request):
+    def spoil(self, found, problem):
         return dataclasses.replace(found, verdict=("unchecked",) * len(found.verdict))
 
 
@@ -190,25 +188,25 @@ class IgnoresSteps(Sound):
 class OwnBaseline(Sound):
     """Begins at zero, whatever is given."""
 
-    def begin(self, query, request):
-        return torch.zeros_like(query.inputs)
+    def begin(self, problem):
+        return torch.zeros_like(problem.inputs)
 
 
 @dataclass(frozen=True)
 class OnlyImages(Sound):
-    def begin(self, query, request):
-        _, _, _, _ = query.inputs.shape
-        return super().begin(query, request)
+    def begin(self, problem):
+        _, _, _, _ = problem.inputs.shape
+        return super().begin(problem)
 
 
 @dataclass(frozen=True)
 class OnlyImagesPolitely(Sound):
-    def begin(self, query, request):
+    def begin(self, problem):
         from fringe import InputError
 
-        if query.inputs.dim() != 4:
+        if problem.inputs.dim() != 4:
             raise InputError("inputs: only images")
-        return super().begin(query, request)
+        return super().begin(problem)
 
 
 @dataclass(frozen=True)
@@ -217,21 +215,18 @@ class MeanOfTheBatch(Attributor):
 
     name: ClassVar[str] = "batch_mean"
 
-    def attribute(self, classifier, query, request):
-        before = passes_now(classifier)
-        mean = query.inputs.mean(0, keepdim=True).expand_as(query.inputs)
-        found = integrate_nodes(
-            StraightLine(query.inputs, mean, *quadrature_nodes("midpoint", 4)), classifier, query, request
-        )
-        return path_attribution(self, found, query, classifier, before, "")
+    def attribute(self, problem):
+        mean = problem.inputs.mean(0, keepdim=True).expand_as(problem.inputs)
+        found = integrate_nodes(StraightLine(problem.inputs, mean, *quadrature_nodes("midpoint", 4)), problem)
+        return path_attribution(self, found, problem, "")
 
 
 @dataclass(frozen=True)
 class CountsRows(Gradient):
     """The map knows where its image stands."""
 
-    def attribute(self, classifier, query, request):
-        found = super().attribute(classifier, query, request)
+    def attribute(self, problem):
+        found = super().attribute(problem)
         row = torch.arange(1.0, 1.0 + len(found.values), dtype=found.values.dtype)
         return dataclasses.replace(found, values=found.values * row.view(-1, *[1] * (found.values.dim() - 1)))
 
@@ -240,10 +235,10 @@ class CountsRows(Gradient):
 class AllAtOnce(Gradient):
     """Every image in one pass, however many the classifier allows."""
 
-    def attribute(self, classifier, query, request):
-        found = super().attribute(classifier, query, request)
-        point = classifier.linearise(query.inputs.repeat_interleave(2, 0), tangents=False)
-        assert len(point.value) == 2 * len(query.inputs)
+    def attribute(self, problem):
+        found = super().attribute(problem)
+        point = problem.model.linearise(problem.inputs.repeat_interleave(2, 0), tangents=False)
+        assert len(point.value) == 2 * len(problem.inputs)
         return found
 
 
@@ -251,8 +246,8 @@ class AllAtOnce(Gradient):
 class GlobalNoise(Gradient):
     """Random numbers from torch's global generator, which the session puts back."""
 
-    def attribute(self, classifier, query, request):
-        found = super().attribute(classifier, query, request)
+    def attribute(self, problem):
+        found = super().attribute(problem)
         return dataclasses.replace(found, values=found.values * (1 + 1e-3 * torch.randn(()).to(found.values)))
 
 
@@ -260,68 +255,68 @@ class GlobalNoise(Gradient):
 class MovesNumPy(Gradient):
     """Draws from NumPy's global generator, for nothing."""
 
-    def attribute(self, classifier, query, request):
+    def attribute(self, problem):
         np.random.rand()  # noqa: NPY002
-        return super().attribute(classifier, query, request)
+        return super().attribute(problem)
 
 
 @dataclass(frozen=True)
 class WritesIntoReferences(Gradient):
-    def attribute(self, classifier, query, request):
-        query.space.references.mul_(0.5)
-        return super().attribute(classifier, query, request)
+    def attribute(self, problem):
+        problem.domain.references.mul_(0.5)
+        return super().attribute(problem)
 
 
 @dataclass(frozen=True)
 class LeavesAHook(Gradient):
-    def attribute(self, classifier, query, request):
-        classifier.module.register_forward_hook(lambda module, given, output: None)
-        return super().attribute(classifier, query, request)
+    def attribute(self, problem):
+        problem.model.module.register_forward_hook(lambda module, given, output: None)
+        return super().attribute(problem)
 
 
 @dataclass(frozen=True)
 class CountsInABuffer(Gradient):
-    def attribute(self, classifier, query, request):
-        for name, buffer in classifier.module.named_buffers():
+    def attribute(self, problem):
+        for name, buffer in problem.model.module.named_buffers():
             if name.endswith("num_batches_tracked"):
                 buffer.add_(1)
-        return super().attribute(classifier, query, request)
+        return super().attribute(problem)
 
 
 @dataclass(frozen=True)
 class CountsTooFew(Gradient):
     """Goes past the classifier to the model."""
 
-    def attribute(self, classifier, query, request):
-        for image in query.inputs.split(1):
-            classifier.model(image)
-        return super().attribute(classifier, query, request)
+    def attribute(self, problem):
+        for image in problem.inputs.split(1):
+            problem.model.model(image)
+        return super().attribute(problem)
 
 
 @dataclass(frozen=True)
 class LooksAtTheWholeCall(Gradient):
     """The map knows how many images were asked for, bad ones included."""
 
-    def attribute(self, classifier, query, request):
-        found = super().attribute(classifier, query, request)
-        return dataclasses.replace(found, values=found.values * (query.total or 1))
+    def attribute(self, problem):
+        found = super().attribute(problem)
+        return dataclasses.replace(found, values=found.values * (problem.total or 1))
 
 
 @dataclass(frozen=True)
 class RecordingMatters(Gradient):
-    def attribute(self, classifier, query, request):
-        found = super().attribute(classifier, query, request)
-        return dataclasses.replace(found, values=found.values * (1.0 + request.telemetry))
+    def attribute(self, problem):
+        found = super().attribute(problem)
+        return dataclasses.replace(found, values=found.values * (1.0 + problem.record_path))
 
 
 @dataclass(frozen=True)
 class OverPlan(Gradient):
     """Tells of more progress than was planned."""
 
-    def attribute(self, classifier, query, request):
-        if request.progress is not None:
-            request.progress(2, 1)
-        return super().attribute(classifier, query, request)
+    def attribute(self, problem):
+        if problem.progress is not None:
+            problem.progress(2, 1)
+        return super().attribute(problem)
 
 
 @dataclass(frozen=True)

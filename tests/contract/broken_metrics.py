@@ -24,10 +24,10 @@ class SoundMetric(Metric):
     share: float = tunable(0.1, help="of the entries")
 
     def score(self, explained):
-        query, classifier = explained.subject.query, explained.subject.classifier
+        problem = explained.subject.problem
         a = explained.values.abs().flatten(1).double().sort(1, descending=True).values
         top = a[:, : max(1, int(self.share * a.shape[1]))].sum(1) / a.sum(1)
-        p = classifier.logits(query.inputs).double().softmax(1).gather(1, query.target[:, None])[:, 0]
+        p = problem.model.logits(problem.inputs).double().softmax(1).gather(1, problem.target[:, None])[:, 0]
         return self.spoil(Scores(p * top, extras={"top": top}), explained)
 
     def spoil(self, scores, explained):
@@ -136,8 +136,8 @@ class CountsMaps(SoundMetric):
 @dataclass(frozen=True)
 class AllMapsAtOnce(SoundMetric):
     def spoil(self, scores, explained):
-        inputs = explained.subject.query.inputs
-        explained.subject.classifier.linearise(inputs.repeat_interleave(2, 0), tangents=False)
+        inputs = explained.subject.problem.inputs
+        explained.subject.problem.model.linearise(inputs.repeat_interleave(2, 0), tangents=False)
         return scores
 
 
@@ -172,13 +172,13 @@ class WritesIntoMaps(SoundMetric):
 @dataclass(frozen=True)
 class LeavesAHookBehind(SoundMetric):
     def spoil(self, scores, explained):
-        explained.subject.classifier.module.register_forward_hook(lambda module, given, output: None)
+        explained.subject.problem.model.module.register_forward_hook(lambda module, given, output: None)
         return scores
 
 
 @dataclass(frozen=True)
 class PaysLess(SoundMetric):
     def spoil(self, scores, explained):
-        for image in explained.subject.query.inputs.split(1):
-            explained.subject.classifier.model(image)
+        for image in explained.subject.problem.inputs.split(1):
+            explained.subject.problem.model.model(image)
         return scores

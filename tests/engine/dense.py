@@ -29,6 +29,7 @@ class DenseStep:
     v: Tensor
     eta: float
     fisher_norm_squared: float
+    geodesic_norm_squared: float = 0.0
 
 
 class DenseFRInGe:
@@ -45,22 +46,46 @@ class DenseFRInGe:
     def jacobian(self, x: Tensor) -> Tensor:
         return torch.autograd.functional.jacobian(self.logits, x)
 
-    def step(self, x: Tensor, waypoint: Tensor) -> DenseStep:
+    def step(self, x: Tensor, waypoint: Tensor, ratio: float | None = None) -> DenseStep:
         m, j, p = self.m, self.jacobian(x), self.logits(x).softmax(-1)
         fisher = j.T @ (torch.diag(p) - torch.outer(p, p)) @ j
         root = p.sqrt()
         # d(1 - <sqrt p, s>)/dlogits by the chain rule: dsqrt(p)/dp = 1/(2 sqrt p), dp/dlogits = S
         g = j.T @ ((torch.diag(p) - torch.outer(p, p)) @ (-waypoint / (2 * root)))
         b = g + m.gamma_prior * self.ltl @ x
-        system = fisher + m.damping * torch.eye(128, dtype=torch.float64) + m.gamma_step * self.ltl
-        v = torch.linalg.solve(system, b) if m.solve == "natural" else b
+        regulariser = m.damping * torch.eye(128, dtype=torch.float64) + m.gamma_step * self.ltl
+        columns = (j.T @ (root[:, None] * self.directions(root, waypoint))) if m.solve == "geodesic" else None
+        metric = fisher if columns is None else columns @ columns.T
+        if m.solve == "diffusion":
+            v = torch.linalg.solve(regulariser, m.gamma_prior * self.ltl @ x)
+        else:
+            v = b if m.solve == "gradient" else torch.linalg.solve(metric + regulariser, b)
         norm = (v @ fisher @ v).item()
+        along = 0.0 if columns is None else (columns[:, 0] @ v).item() ** 2
+        if ratio is not None:
+            norm = ratio * along
         bounds = [m.eta_max]
         if m.kl_bound:
             bounds.append(math.sqrt(2 * m.tau / (norm + 1e-12)))
         if isinstance(m.delta_euc, float):
             bounds.append(m.delta_euc / (v.norm().item() + 1e-12))
-        return DenseStep(v, min(bounds), norm)
+        return DenseStep(v, min(bounds), norm, along)
+
+    def directions(self, root: Tensor, waypoint: Tensor) -> Tensor:
+        """(C, r): the unit tangent towards the waypoint, then axes of the most probable classes made orthogonal to it
+        and to ``root``, always the one of which most remains."""
+        tangent = waypoint - root * (root @ waypoint)
+        basis, count = (
+            [tangent / tangent.norm()],
+            min(1 if self.m.fisher_rank == "auto" else self.m.fisher_rank, len(root) - 1),
+        )
+        axes = torch.eye(len(root), dtype=torch.float64)[root.argsort(descending=True)[: count + 1]]
+        while len(basis) < count:
+            known = torch.stack([root, *basis])
+            rest = [axis - known.T @ torch.linalg.lstsq(known.T, axis).solution for axis in axes]
+            longest = max(rest, key=lambda r: r.norm().item())
+            basis.append(longest / longest.norm())
+        return torch.stack(basis, 1)
 
     def explain(self, image: Tensor, target: int) -> tuple[Tensor, Tensor]:
         """Attribution and end point, (2, 8, 8) each."""
@@ -68,12 +93,17 @@ class DenseFRInGe:
         root0, root1 = p0.sqrt(), torch.full_like(p0, 1 / len(p0)).sqrt()
         theta = torch.arccos(root0 @ root1)
         steps = math.ceil(2 * theta.item() / math.sqrt(2 * self.m.tau))
-        total = torch.zeros_like(x)
-        for k in range(steps):
-            alpha = (k + (self.m.waypoint == "next")) / steps
+        total, ratio = torch.zeros_like(x), None
+        for k in range(self.m.max_steps if self.m.until == "arrival" else steps):  # arrivals are not looked for
+            alpha = min((k + (self.m.waypoint == "next")) / steps, 1.0)
             waypoint = (torch.sin((1 - alpha) * theta) * root0 + torch.sin(alpha * theta) * root1) / torch.sin(theta)
-            found = self.step(x, waypoint)
+            found = self.step(x, waypoint, ratio)
             after = x - found.eta * found.v
+            if self.m.feedback is not None and self.m.solve == "geodesic":
+                ratio = found.fisher_norm_squared / found.geodesic_norm_squared
+                made = 2 * torch.arccos(self.logits(x).softmax(-1).sqrt() @ self.logits(after).softmax(-1).sqrt())
+                quotient = made.item() ** 2 / (found.fisher_norm_squared * found.eta**2)
+                ratio *= min(max(quotient, 0.25), 4.0) ** self.m.feedback
             total -= 0.5 * (self.jacobian(x)[target] + self.jacobian(after)[target]) * (after - x)
             x = after
         return total.view(2, 8, 8), x.view(2, 8, 8)

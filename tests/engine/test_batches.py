@@ -8,8 +8,8 @@ from small_networks import Smooth, inputs
 
 import fringe
 import fringe.paths
-from fringe.paths import Point
-from fringe.paths.tracking import _Lane
+from fringe.paths import Problem
+from fringe.paths.tracking import _Slots
 
 METHOD = fringe.FRInGe(tau=5e-3, delta_euc=1.0, damping=1e-2, cg_iterations=10)
 
@@ -64,7 +64,7 @@ def test_order_changes_nothing():
 
 
 @pytest.mark.parametrize("after", [0, 5, 20])
-def test_out_of_memory_at_any_step_costs_only_lanes(after):
+def test_out_of_memory_at_any_step_costs_only_slots(after):
     x = mixed()
     model = Limited(limit=2, after=after)
     classifier = fringe.Classifier(model, batch_size=7)
@@ -79,18 +79,17 @@ def test_out_of_memory_with_one_image_is_an_error():
         fringe.attribute(Limited(limit=0, after=0), mixed(2), method=METHOD)
 
 
-def test_finished_images_give_their_lane_to_waiting_ones():
-    """With lanes refilled, seven images of 28 steps in all need about 28/3 full batches, not one batch a step."""
-    sizes = []
+def test_finished_images_give_their_slot_to_waiting_ones(monkeypatch):
+    """With slots refilled, seven images of 127 steps in all need about 127/3 full batches, not one batch a step."""
+    sizes, linearise = [], Problem.linearise
 
-    class Spy(Smooth):
-        def forward(self, x):
-            sizes.append(x.shape[0])
-            return super().forward(x)
+    def spy(self, x, rows, **options):
+        sizes.append(len(x))
+        return linearise(self, x, rows, **options)
 
-    found = fringe.attribute(Spy(), mixed(), method=METHOD, batch_size=3)
-    steps = found.diagnostics["steps"].tolist()
-    walking = sizes[4:]  # three chunks for the predictions and one image at the door
+    monkeypatch.setattr(Problem, "linearise", spy)
+    found = fringe.attribute(Smooth(), mixed(), method=METHOD, batch_size=3)
+    steps, walking = found.diagnostics["steps"].tolist(), sizes[1:]  # one image is looked at first
     assert sum(walking) == sum(steps) + 7
     unfilled = sum(max(steps[i : i + 3]) for i in (0, 3, 6)) + 3  # what fixed batches of three would take
     assert len(walking) < unfilled
@@ -140,15 +139,15 @@ def test_a_reference_for_each_image_follows_the_images_that_are_left():
     torch.testing.assert_close(found.values[[0, 2]], whole.values[[0, 2]], rtol=1e-7, atol=1e-10)
 
 
-def test_a_parked_lane_keeps_only_itself():
+def test_a_waiting_slot_keeps_only_itself():
     """A finished image that waits for its last gradient must not keep its former batch in memory."""
     model, x = Smooth(), mixed(6)
-    query = fringe.paths.Query(x, model(x), model(x).argmax(1))
-    walk = METHOD.path(128).walk(fringe.Classifier(model, batch_size=6), query)
+    problem = fringe.paths.Problem.of(fringe.Classifier(model, batch_size=6), x)
+    walk = METHOD.path(128).walk(problem)
     sizes = [len(segment.index) for segment in walk.segments()]
-    lane = _Lane(0, torch.zeros(6, 128)[0], previous=Point(*torch.zeros(3, 6, 128)[:, 0])).parked()
-    assert lane.x.untyped_storage().nbytes() == 128 * 4
-    assert lane.previous.gradient.untyped_storage().nbytes() == 128 * 4
+    slots = _Slots(list(range(6)), [1] * 6, torch.zeros(6, 128), {"gradient": torch.zeros(6, 128)}).select([0])
+    assert slots.x.untyped_storage().nbytes() == 128 * 4
+    assert slots.memory["gradient"].untyped_storage().nbytes() == 128 * 4
     assert sum(sizes) == sum(walk.planned)
 
 

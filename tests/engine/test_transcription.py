@@ -8,6 +8,7 @@ import transcription
 from real import real
 
 import fringe
+from fringe.paths import Problem, verify
 from fringe.paths.direction import StepSolver
 
 pytestmark = pytest.mark.shared
@@ -64,8 +65,8 @@ def test_every_step_in_float32(name, tolerance, monkeypatch):
     method, steps = paper(name), []
     original = StepSolver.direction
 
-    def spy(self, jacobian, p, cotangent, points, previous):
-        found = original(self, jacobian, p, cotangent, points, previous)
+    def spy(self, jacobian, log_p, waypoint, points, previous, **options):
+        found = original(self, jacobian, log_p, waypoint, points, previous, **options)
         steps.append((points.clone(), previous, found.v))
         return found
 
@@ -91,3 +92,16 @@ def test_adaptive_quadrature_is_complete_within_one_per_cent(name, count):
     assert fine.completeness_residual.max() < 0.01
     assert plain.completeness_residual.max() > 0.01
     torch.testing.assert_close(fine.endpoint_score, plain.endpoint_score, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.shared
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["cifar_resnet20", "mobilenet_v1_025"])
+@pytest.mark.parametrize("module", [True, False], ids=["module", "function"])
+def test_real_networks_pass_the_check_of_derivatives(name, module):
+    """Kinks of ReLUs, and rounding in single precision, are no reason to refuse a network."""
+    model, x = real(name, 4, torch.float32)
+    classifier = fringe.Classifier(model if module else lambda z: model(z))
+    for image in (x, *x.split(1), torch.zeros_like(x[:1])):
+        verify(Problem.of(classifier, image))
+    assert classifier.jvp_mode == "retained"

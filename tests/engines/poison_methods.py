@@ -21,10 +21,10 @@ class Poison(Attributor):
     name: ClassVar[str] = "poison"
     cure: str = ""
 
-    def attribute(self, classifier, query, request):
+    def attribute(self, problem):
         if not Path(self.cure).exists():
             ctypes.string_at(0)
-        return IntegratedGradients(steps=8).attribute(classifier, query, request)
+        return IntegratedGradients(steps=8).attribute(problem)
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Signalled(Attributor):
     number: int = 2
     cure: str = ""
 
-    def attribute(self, classifier, query, request):
+    def attribute(self, problem):
         if not Path(self.cure).exists():
             os.kill(os.getpid(), self.number)
-        return IntegratedGradients(steps=8).attribute(classifier, query, request)
+        return IntegratedGradients(steps=8).attribute(problem)
 
 
 TROUBLES = {
@@ -71,7 +71,7 @@ class Troubled(Attributor):
     trouble: str = "memory"
     cure: str = ""
 
-    def attribute(self, classifier, query, request):
+    def attribute(self, problem):
         if not Path(self.cure).exists():
             raise TROUBLES[self.trouble]()
-        return IntegratedGradients(steps=8).attribute(classifier, query, request)
+        return IntegratedGradients(steps=8).attribute(problem)

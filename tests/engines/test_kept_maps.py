@@ -38,9 +38,9 @@ def made(monkeypatch):
     found = []
     honest = FRInGe.attribute
 
-    def noted(self, classifier, query, request):
-        found.extend(query.keys)
-        return honest(self, classifier, query, request)
+    def noted(self, problem):
+        found.extend(problem.keys)
+        return honest(self, problem)
 
     monkeypatch.setattr(FRInGe, "attribute", noted)
     return found
@@ -120,8 +120,8 @@ def test_images_without_a_sound_map_keep_their_reason(tmp_path, monkeypatch):
     """A map with NaN is kept and stays unscored; an image that could not be read is tried again."""
     honest = IntegratedGradients.attribute
 
-    def breaking(self, classifier, query, request):
-        found = honest(self, classifier, query, request)
+    def breaking(self, problem):
+        found = honest(self, problem)
         values = found.values.clone()
         values[0] = torch.nan
         return replace(found, values=values)

@@ -7,7 +7,7 @@ from method_networks import CLASSES, ENTRIES
 from torch import nn
 
 import fringe
-from fringe.paths import Query
+from fringe.paths import Problem
 
 
 class Headed(nn.Module):
@@ -76,24 +76,22 @@ def linear(entries: int, outputs: int, seed: int) -> nn.Linear:
     return layer
 
 
-def query_of(model, x, target=None, **about) -> Query:
-    logits = model(x).detach()
-    return Query(x, logits, logits.argmax(1) if target is None else torch.tensor(target), **about)
+def problem_of(model, x, target="predicted", score="logit", **fields) -> Problem:
+    return Problem.of(fringe.Classifier(model, score=score), x, target=target, **fields)
 
 
-def segments(path, model, query, score="logit"):
+def segments(path, problem):
     """Every segment of one run, and the walk."""
-    classifier = fringe.Classifier(model, score=score)
-    with classifier.session(query.inputs.device):
-        walk = path.walk(classifier, query)
+    with problem.model.session(problem.inputs.device):
+        walk = path.walk(problem)
         return list(walk.segments()), walk
 
 
-def most_alive(path, model, query) -> int:
+def most_alive(path, problem) -> int:
     """How many of the points that a run visits are in memory at the same time, at most."""
-    classifier, seen, most = fringe.Classifier(model), [], 0
-    with classifier.session(query.inputs.device):
-        for segment in path.walk(classifier, query).segments():
+    seen, most = [], 0
+    with problem.model.session(problem.inputs.device):
+        for segment in path.walk(problem).segments():
             seen += [weakref.ref(segment.start.x), weakref.ref(segment.stop.x)]
             del segment
             most = max(most, sum(point() is not None for point in seen))

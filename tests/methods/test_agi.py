@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 import torch
-from method_networks import CLASSES, Affine, Quadratic, ReluCNN, SoftplusMLP, images
-from seq_networks import Watched, bend, most_alive, query_of, score_and_gradient, segments
+from method_networks import CHECKED, CLASSES, Affine, Quadratic, ReluCNN, SoftplusMLP, images
+from seq_networks import Watched, bend, most_alive, problem_of, score_and_gradient, segments
 
 import fringe
 from fringe import InputSpace
@@ -106,7 +106,7 @@ def test_gap_of_the_authors_rule_is_the_bend_of_the_score():
     found = fringe.attribute(model, x, method=method)
     expected = 0.0
     for label in method.towards(target, CLASSES):
-        walked, _ = segments(AdversarialPath((label,), 20, 0.02), model, query_of(model, x))
+        walked, _ = segments(AdversarialPath((label,), 20, 0.02), problem_of(model, x))
         expected += bend(model, [x[0]] + [segment.start.x[0] for segment in walked], target)
     assert abs(expected) > 1e-2
     assert found.completeness_gap.item() == pytest.approx(expected, rel=1e-9)
@@ -174,11 +174,11 @@ def test_the_direction_survives_a_probability_that_underflows():
 def test_steps_stay_in_the_valid_range_and_in_the_box():
     """Restarting steps end within epsilon of the input; a path goes on, to the edge of the range and no further."""
     model, x = ReluCNN(), images(2).clamp(-1.5, 1.8)
-    query = query_of(model, x, space=BOUNDS)
-    toward = tuple((query.target + 1).remainder(CLASSES).tolist())
+    problem = problem_of(model, x, domain=BOUNDS)
+    toward = tuple((problem.target + 1).remainder(CLASSES).tolist())
     step = 0.05 * 3.3
     for restart in (True, False):
-        walked, _ = segments(AdversarialPath(toward, 12, 0.05, restart), model, query)
+        walked, _ = segments(AdversarialPath(toward, 12, 0.05, restart), problem)
         ends = torch.cat([segment.start.x for segment in walked])
         rows = torch.tensor([i for segment in walked for i in segment.index])
         assert ends.min() >= -1.5
@@ -211,7 +211,7 @@ def test_passes(mode):
     """A walk of s steps costs s forward passes and 2 s VJPs, one forward pass more where it ended after m, and one of
     each kind more where it arrived: at most k m of the first and 2 k m of the second, and k for the ends."""
     model, x, method = SoftplusMLP(), images(3), AGI(steps=9, epsilon=0.01, mode=mode)
-    door = 3 + 1, 1 + 1  # predictions; one image at the door, with a product for the JVP and a comparison
+    door = 3 + CHECKED  # predictions, and the check of the model
     found = fringe.attribute(model, x, method=method).passes
     forward = vjp = 0
     arrived = 0
@@ -223,7 +223,7 @@ def test_passes(mode):
             vjp += 2 * (taken + 1) if early else 2 * taken
             arrived += early
     assert 0 < arrived < 3 * 3
-    assert found.forward == forward + door[0]
+    assert found.forward == forward + door
     assert vjp <= 2 * 3 * 3 * method.steps
     assert forward <= 3 * 3 * method.steps + 3 * 3
     one_step = fringe.attribute(model, x, method=AGI(steps=1, mode="official")).passes
@@ -259,7 +259,7 @@ def test_diagnostics_are_means_over_the_classes():
     lengths, entropies, worst = [], [], []
     target = found.target.item()
     for label in method.towards(target, CLASSES):
-        walked, _ = segments(AdversarialPath((label,), 20, 0.02), model, query_of(model, x), "probability")
+        walked, _ = segments(AdversarialPath((label,), 20, 0.02), problem_of(model, x, score="probability"))
         points = torch.stack([x[0]] + [s.start.x[0] for s in walked])
         lengths.append(points.flatten(1).diff(dim=0).norm(dim=1).sum())
         p = model(points[-1:]).softmax(1)[0]
@@ -276,9 +276,9 @@ def test_diagnostics_are_means_over_the_classes():
 
 def test_memory_does_not_grow_with_the_number_of_steps():
     model, x = SoftplusMLP(), images(2)
-    query = query_of(model, x)
-    toward = tuple((query.target + 1).remainder(CLASSES).tolist())
-    assert most_alive(AdversarialPath(toward, 60, 1e-4), model, query) <= 3
+    problem = problem_of(model, x)
+    toward = tuple((problem.target + 1).remainder(CLASSES).tolist())
+    assert most_alive(AdversarialPath(toward, 60, 1e-4), problem) <= 3
 
 
 def test_the_score_is_the_methods_own():

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 from captum.attr import GradientShap
-from method_networks import Affine, SoftplusMLP, images
+from method_networks import CHECKED, Affine, SoftplusMLP, images
 
 import fringe
 from fringe import ExpectedGradients, InputSpace, IntegratedGradients
 from fringe._noise import Noise, content_key
 from fringe.attribution.node_integral import sum_nodes
-from fringe.paths import ReferencePairs
+from fringe.paths import Problem, ReferencePairs
 
 REFERENCES = images(4, seed=20)
 
@@ -34,7 +34,8 @@ def test_it_equals_captum_s_gradient_shap_on_its_draws(name):
     fractions = torch.from_numpy(np.random.uniform(0.0, 1.0, batch * m)).view(batch, m)  # noqa: NPY002
     classifier = fringe.Classifier(model, batch_size=4)
     with classifier.session(x.device):
-        found = sum_nodes(ReferencePairs(x, REFERENCES, drawn, fractions), classifier, x, target)
+        problem = Problem.of(classifier, x, target=target)
+        found = sum_nodes(ReferencePairs(x, REFERENCES, drawn, fractions), problem, problem.every_row)
     torch.testing.assert_close(found, peer, rtol=1e-11, atol=1e-13)
 
 
@@ -135,7 +136,7 @@ def test_passes_are_those_of_the_samples_and_of_the_references_that_were_drawn()
     keys = tuple(content_key(x) for x in images(3))
     used = len(ExpectedGradients(samples=1).draw(keys, 4, Noise(0))[0].unique())
     assert used < 4
-    assert (found.passes.forward, found.passes.vjp) == (3 + 1 + 3 + used, 1 + 3)
+    assert (found.passes.forward, found.passes.vjp) == (3 + CHECKED + 3 + used, 1 + 3)
 
 
 def test_it_says_what_is_missing():

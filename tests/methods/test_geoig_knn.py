@@ -1,5 +1,6 @@
 """Geodesic IG on a graph: against every simple path of small graphs, and what a path integral must satisfy."""
 
+import dataclasses
 import itertools
 import sys
 
@@ -10,9 +11,7 @@ from method_networks import SHAPE, Quadratic, SoftplusMLP, images
 from torch import nn
 
 import fringe
-from fringe._noise import Noise
-from fringe.attribution import Request
-from fringe.paths import NeighbourGraph, Pieces, Polyline, Query, Vertices
+from fringe.paths import NeighbourGraph, Pieces, Polyline, Problem, Vertices
 
 
 class Plane(nn.Module):
@@ -185,12 +184,15 @@ def test_the_references_graph_is_measured_once_a_class():
     for target in ([0] * 5, [0, 1, 0, 3, 1]):
         classifier = fringe.Classifier(model)
         targets = torch.tensor(target)
-        query = Query(x, model(x), targets, space=fringe.InputSpace(references=references))
         with classifier.session(x.device):
-            found = method.attribute(classifier, query, Request(Noise(0)))
+            domain = fringe.InputSpace(references=references)
+            problem = Problem.of(classifier, x, target=targets, domain=domain)
+            before = dataclasses.replace(classifier.passes)
+            found = method.attribute(problem)
+        passes = classifier.passes.since(before)
         ways = int(found.diagnostics["edges"].sum())
-        assert found.passes.vjp == q * (len(set(target)) * len(graph.edges) + own + ways)
-        assert found.passes.forward == found.passes.vjp + 5  # and the score at each baseline
+        assert passes.vjp == q * (len(set(target)) * len(graph.edges) + own + ways)
+        assert passes.forward == passes.vjp + 5  # and the score at each baseline
 
 
 def test_telemetry_and_progress():

@@ -1,5 +1,6 @@
 """GGIG against a loop over images, points and iterations, and against Integrated Gradients at one iteration."""
 
+import dataclasses
 import weakref
 
 import pytest
@@ -7,10 +8,8 @@ import torch
 from method_networks import NETWORKS, Affine, SoftplusMLP, images
 
 import fringe
-from fringe._noise import Noise
-from fringe.attribution import Request
 from fringe.classifier import PassCounts
-from fringe.paths import Query
+from fringe.paths import Problem
 
 SMALL = {"intervals": 6, "iterations": 5, "learning_rate": 0.3}
 
@@ -83,9 +82,11 @@ def test_an_affine_score_has_one_gradient(aggregate, iterations):
 
 def attribute_directly(method, x, batch_size):
     classifier = fringe.Classifier(SoftplusMLP(), batch_size=batch_size)
-    logits = SoftplusMLP()(x)
+    problem = Problem.of(classifier, x)
+    before = dataclasses.replace(classifier.passes)
     with classifier.session(x.device):
-        return method.attribute(classifier, Query(x, logits, logits.argmax(1)), Request(Noise(0)))
+        found = method.attribute(problem)
+    return dataclasses.replace(found, passes=classifier.passes.since(before))
 
 
 def test_a_gradient_a_point_and_iteration_and_nothing_else():
@@ -96,17 +97,17 @@ def test_a_gradient_a_point_and_iteration_and_nothing_else():
 def test_no_history_is_kept(monkeypatch):
     """However many iterations: a batch of points, two gradients alive (the new one, and the one before it)."""
     alive, largest, sizes = [], 0, set()
-    plain = fringe.Classifier.score_gradient
+    plain = Problem.logits_gradient
 
-    def spy(self, x, target):
+    def spy(self, x, rows):
         nonlocal largest
-        score, gradient = plain(self, x, target)
+        logits, gradient = plain(self, x, rows)
         alive.append(weakref.ref(gradient))
         largest = max(largest, sum(ref() is not None for ref in alive))
         sizes.add(len(x))
-        return score, gradient
+        return logits, gradient
 
-    monkeypatch.setattr(fringe.Classifier, "score_gradient", spy)
+    monkeypatch.setattr(Problem, "logits_gradient", spy)
     attribute_directly(fringe.GGIG(intervals=9, iterations=12), images(3), 8)
     assert largest <= 2
     assert sizes == {8, 6}

@@ -8,11 +8,10 @@ import torch
 from method_networks import Affine, Quadratic, ReluCNN, SoftplusMLP, images
 from saliency.core import GuidedIG as PeerGuidedIG
 from saliency.core.base import INPUT_OUTPUT_GRADIENTS
-from seq_networks import Watched, bend, most_alive, off_course, query_of, segments
+from seq_networks import Watched, bend, most_alive, off_course, problem_of, segments
 
 import fringe
-from fringe._noise import Noise
-from fringe.attribution import GuidedIG, IntegratedGradients, Request
+from fringe.attribution import GuidedIG, IntegratedGradients
 from fringe.attribution.integral import Quadrature
 from fringe.attribution.path_integral import integrate
 from fringe.paths import GeodesicGauge, GuidedPath, Outcome, Path, Point, Segment, Walk
@@ -125,8 +124,8 @@ def test_without_room_to_deviate_it_is_integrated_gradients_by_the_left_rule(net
 def test_the_path_keeps_its_laws(fraction, max_dist):
     """From x' to x without gaps; monotone in the box; 1/N of the L1 way a step; progress within k/N +- max_dist."""
     model, (x, baseline), steps = SoftplusMLP(), with_frozen_entries(), 16
-    query = query_of(model, x, baseline=baseline)
-    found, walk = segments(GuidedPath(steps, fraction, max_dist), model, query)
+    problem = problem_of(model, x, baseline=baseline)
+    found, walk = segments(GuidedPath(steps, fraction, max_dist), problem)
     assert walk.taken == [steps] * 3
     way = x - baseline
     before = baseline
@@ -148,10 +147,10 @@ def test_the_path_keeps_its_laws(fraction, max_dist):
 def test_entries_of_small_gradient_move_first():
     """For an affine score the order never changes: a step's entries have smaller gradients than those left behind."""
     model, x = Affine(), images(2)
-    query = query_of(model, x, baseline=torch.zeros_like(x))
-    found, _ = segments(GuidedPath(6, 0.1, 1.0), model, query)
+    problem = problem_of(model, x, baseline=torch.zeros_like(x))
+    found, _ = segments(GuidedPath(6, 0.1, 1.0), problem)
     for i in range(2):
-        slope = model.weight[query.target[i]].abs().flatten()
+        slope = model.weight[problem.target[i]].abs().flatten()
         z = found[2].stop.x[i].flatten()
         moved, waiting = z == x[i].flatten(), z == 0
         assert moved.sum() > 10
@@ -163,7 +162,7 @@ def test_gap_of_the_left_rule_is_the_bend_of_the_score():
     """For a quadratic score the sum misses the change by exactly the half sum of D'QD; the trapezoid misses nothing."""
     model, x = Quadratic(), images(2)
     found = fringe.attribute(model, x, method=GuidedIG(steps=10, max_dist=0.2), baseline=0.0)
-    walked, _ = segments(GuidedPath(10, 0.25, 0.2), model, query_of(model, x, baseline=torch.zeros_like(x)))
+    walked, _ = segments(GuidedPath(10, 0.25, 0.2), problem_of(model, x, baseline=torch.zeros_like(x)))
     for i in range(2):
         points = [torch.zeros_like(x[i])] + [segment.stop.x[i] for segment in walked]
         expected = -bend(model, points, found.target[i])
@@ -225,8 +224,8 @@ def test_images_walk_a_batch_at_a_time():
 
 def test_memory_does_not_grow_with_the_number_of_steps():
     model, x = SoftplusMLP(), images(2)
-    query = query_of(model, x, baseline=torch.zeros_like(x))
-    assert most_alive(GuidedPath(40, 0.25, 0.02), model, query) <= 3
+    problem = problem_of(model, x, baseline=torch.zeros_like(x))
+    assert most_alive(GuidedPath(40, 0.25, 0.02), problem) <= 3
 
 
 def test_the_trajectory_runs_from_the_input_to_the_baseline():
@@ -234,8 +233,8 @@ def test_the_trajectory_runs_from_the_input_to_the_baseline():
     model, x, steps = SoftplusMLP(), images(2), 10
     baseline = 0.2 * images(2, seed=5)
     found = fringe.attribute(model, x, method=GuidedIG(steps=steps, max_dist=0.2), baseline=baseline, telemetry=True)
-    query = query_of(model, x, found.target.tolist(), baseline=baseline)
-    walked, _ = segments(GuidedPath(steps, 0.25, 0.2), model, query)
+    problem = problem_of(model, x, found.target.tolist(), baseline=baseline)
+    walked, _ = segments(GuidedPath(steps, 0.25, 0.2), problem)
     for i in range(2):
         t = found.trajectory[i]
         points = [x[i]] + [segment.start.x[i] for segment in walked[::-1]]
@@ -262,8 +261,8 @@ class Drawn(Path, Walk):
 
     begins = "baseline"
 
-    def walk(self, classifier, query):
-        self.gauge = GeodesicGauge(query.logits.log_softmax(1), query.logits.log_softmax(1))
+    def walk(self, problem):
+        self.gauge = GeodesicGauge(problem.logits.log_softmax(1), problem.logits.log_softmax(1))
         self.planned, self.taken, self.outcomes = [2], [2], [Outcome.COMPLETE]
         return self
 
@@ -278,9 +277,9 @@ class Drawn(Path, Walk):
 def test_both_ends_are_the_walks_own():
     """A walk from the baseline on: the end point is where its first segment starts, the input where its last stops."""
     model, x = SoftplusMLP(), images(1)
-    classifier = fringe.Classifier(model)
+    problem = problem_of(model, x)
     for rule, expected in (("left", 2 * 1 + 1 * 2), ("right", 1 * 1 + 0 * 2), ("trapezoid", 1.5 * 1 + 0.5 * 2)):
-        found = integrate(Drawn(), Quadrature(rule), classifier, query_of(model, x), Request(Noise(0)))
+        found = integrate(Drawn(), Quadrature(rule), problem)
         assert (found.values == expected).all()
         assert (found.score.item(), found.endpoint_score.item()) == (10, 5)
         assert found.gap.item() == expected * x.numel() - 5
@@ -309,8 +308,8 @@ def test_a_walk_that_meets_nan_ends_there_and_says_so():
 def test_single_precision_keeps_its_schedule():
     """The state is in float64 whatever the model's precision; maps have the inputs' dtype."""
     model, x = SoftplusMLP().float(), images(2).float()
-    query = query_of(model, x, baseline=torch.zeros_like(x))
-    walked, _ = segments(GuidedPath(40, 0.25, 0.02), model, query)
+    problem = problem_of(model, x, baseline=torch.zeros_like(x))
+    walked, _ = segments(GuidedPath(40, 0.25, 0.02), problem)
     for k, segment in enumerate(walked, start=1):
         left = (segment.stop.x - x).flatten(1).abs().sum(1)
         torch.testing.assert_close(left, x.double().flatten(1).abs().sum(1) * (1 - k / 40), rtol=1e-8, atol=1e-8)

@@ -15,7 +15,7 @@ from seq_networks import (
     linear,
     most_alive,
     off_course,
-    query_of,
+    problem_of,
     score_and_gradient,
     segments,
 )
@@ -24,7 +24,7 @@ from torch import nn
 import fringe
 from fringe import InputSpace
 from fringe._noise import Noise
-from fringe.attribution import IG2, IntegratedGradients, Request
+from fringe.attribution import IG2, IntegratedGradients
 from fringe.paths import CounterfactualPath, last_linear_layer
 
 POOL = images(12, seed=11)
@@ -54,8 +54,7 @@ def literal(model, features, x, target, reference, steps, eta, low=None, high=No
 
 def draws(model, x, count, seed=0):
     """The numbers in POOL of the references that the method draws for each image."""
-    request = Request(Noise(seed))
-    return IG2(references=count)._draw(fringe.Classifier(model), query_of(model, x, space=SPACE), request)
+    return IG2(references=count)._draw(problem_of(model, x, domain=SPACE, rng=Noise(seed)))
 
 
 def test_where_features_are_the_image_it_is_integrated_gradients():
@@ -115,8 +114,8 @@ def test_gap_of_the_authors_rule_is_the_bend_of_the_score():
     method = IG2(references=1, steps=15, eta=0.2)
     found = fringe.attribute(model, x, method=method, space=SPACE)
     (reference,) = draws(model, x, 1)[0]
-    query = query_of(model, x, space=SPACE)
-    walked, _ = segments(CounterfactualPath((reference,), None, 15, 0.2), model, query)
+    problem = problem_of(model, x, domain=SPACE)
+    walked, _ = segments(CounterfactualPath((reference,), None, 15, 0.2), problem)
     expected = bend(model, [x[0]] + [segment.start.x[0] for segment in walked], found.target[0])
     assert abs(expected) > 1e-3
     assert found.completeness_gap.item() == pytest.approx(expected, rel=1e-9)
@@ -128,9 +127,9 @@ def test_gap_of_the_authors_rule_is_the_bend_of_the_score():
 def test_the_walk_comes_nearer_to_the_reference_by_equal_steps():
     model, x = Headed(), images(3)
     target = model(x).argmax(1)
-    query = query_of(model, x, space=SPACE)
+    problem = problem_of(model, x, domain=SPACE)
     far = tuple(int((model(POOL).argmax(1) != t).nonzero()[0]) for t in target)
-    walked, _ = segments(CounterfactualPath(far, "head", 20, 0.1), model, query)
+    walked, _ = segments(CounterfactualPath(far, "head", 20, 0.1), problem)
     goal = model.features(POOL[list(far)])
     before, p0 = (model.features(x) - goal).norm(dim=1), model(x).softmax(1)
     for k, segment in enumerate(walked, start=1):
@@ -147,14 +146,14 @@ def test_the_walk_comes_nearer_to_the_reference_by_equal_steps():
 def test_automatic_steps_change_an_entry_as_the_authors_do(low, high):
     """256 grey values in all at 299 x 299 x 3: the same root mean square per entry, in units of the range."""
     model, x = Headed(), images(2).sigmoid() * 0.6 + 0.2
-    query = query_of(model, x, space=only(POOL, low=low, high=high))
-    walked, _ = segments(CounterfactualPath((0, 1), "head", 1, "auto"), model, query)
+    problem = problem_of(model, x, domain=only(POOL, low=low, high=high))
+    walked, _ = segments(CounterfactualPath((0, 1), "head", 1, "auto"), problem)
     authors = 256 / 255 * (high - low) / math.sqrt(299 * 299 * 3)
     torch.testing.assert_close(
         walked[0].stats["euclidean_step"] / math.sqrt(ENTRIES), torch.full((2,), authors, dtype=torch.float64)
     )
-    unbounded = query_of(model, x, space=SPACE)
-    walked, _ = segments(CounterfactualPath((0, 1), "head", 1, "auto"), model, unbounded)
+    unbounded = problem_of(model, x, domain=SPACE)
+    walked, _ = segments(CounterfactualPath((0, 1), "head", 1, "auto"), unbounded)
     spread = x.flatten(1).amax(1) - x.flatten(1).amin(1)
     expected = authors / (high - low) * spread * math.sqrt(ENTRIES)
     torch.testing.assert_close(walked[0].stats["euclidean_step"], expected)
@@ -235,8 +234,8 @@ class Tokens(nn.Module):
 def test_the_layer_is_the_last_that_runs():
     """Not the last that is registered, none that does not run, and none that sees an image as many rows."""
     for model, expected in ((Headed(), "head"), (Tokens(), "pooled"), (SoftplusMLP(), None), (Headed().forward, None)):
-        assert last_linear_layer(fringe.Classifier(model), images(1)) == expected
-    assert last_linear_layer(fringe.Classifier(nn.Sequential(Headed()).eval()), images(1)) == "0.head"
+        assert last_linear_layer(problem_of(model, images(1))) == expected
+    assert last_linear_layer(problem_of(nn.Sequential(Headed()).eval(), images(1))) == "0.head"
     with pytest.raises(fringe.InputError, match="representation: got 'penultimate', but the model is no module"):
         fringe.attribute(SoftplusMLP(), images(1), method=IG2(representation="penultimate"), space=SPACE)
 
@@ -261,12 +260,13 @@ def test_no_hook_stays_behind():
     fringe.attribute(model, x, method=method, space=SPACE)
     for last in range(1, model.calls + 1):
         failing = Failing(Headed(), last)
-        with pytest.raises(RuntimeError, match="simulated"):
+        with pytest.raises((RuntimeError, fringe.ModelOutputError), match="simulated"):
             fringe.attribute(failing, x, method=method, space=SPACE)
         assert not any(module._forward_pre_hooks for module in failing.modules())
-    classifier, query = fringe.Classifier(Headed()), query_of(Headed(), x, space=SPACE)
+    problem = problem_of(Headed(), x, domain=SPACE)
+    classifier = problem.model
     with classifier.session(x.device):
-        stream = CounterfactualPath((0, 1), "head", 3, 0.1).walk(classifier, query).segments()
+        stream = CounterfactualPath((0, 1), "head", 3, 0.1).walk(problem).segments()
         next(stream)  # and never another
         assert not any(module._forward_pre_hooks for module in classifier.module.modules())
 
@@ -297,8 +297,8 @@ def test_out_of_memory_costs_only_chunks():
 
 def test_memory_does_not_grow_with_the_number_of_steps():
     model, x = Headed(), images(2)
-    query = query_of(model, x, space=SPACE)
-    assert most_alive(CounterfactualPath((0, 1), "head", 40, 0.1), model, query) <= 3
+    problem = problem_of(model, x, domain=SPACE)
+    assert most_alive(CounterfactualPath((0, 1), "head", 40, 0.1), problem) <= 3
 
 
 def test_single_precision():

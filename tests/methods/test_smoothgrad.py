@@ -8,15 +8,14 @@ import saliency.core
 import torch
 from captum.attr import IntegratedGradients as CaptumIntegratedGradients
 from captum.attr import NoiseTunnel, Saliency
-from method_networks import Affine, Quadratic, ReluCNN, SoftplusMLP, images
+from method_networks import CHECKED, Affine, Quadratic, ReluCNN, SoftplusMLP, images
 
 import fringe
 from fringe import SmoothGrad
 from fringe._noise import Noise, content_key
-from fringe.attribution import Request
 from fringe.attribution.grouping import Ticker
 from fringe.attribution.smoothgrad import smoothed
-from fringe.paths import Query
+from fringe.paths import Problem
 
 
 def explain(model, x, target=1, **settings):
@@ -28,10 +27,10 @@ def on_given_noise(model, x, target, noise, **settings):
     classifier = fringe.Classifier(model, batch_size=4)
     method = SmoothGrad(samples=len(noise), **settings)
     with classifier.session(x.device):
-        query = Query(x, model(x), torch.tensor([target]))
-        maps = method.explainer(classifier, query, Request(Noise()))
+        problem = Problem.of(classifier, x, target=target)
+        maps = method.explainer(problem)
         draw = lambda rows, copies: noise[copies]  # noqa: E731
-        return smoothed(maps, draw, classifier, x, len(noise), method.square, Ticker(None, 0))[0]
+        return smoothed(maps, draw, problem, len(noise), method.square, Ticker(None, 0))[0]
 
 
 # -- peers, on the noise that they drew ---------------------------------------------------------------------------
@@ -168,13 +167,13 @@ def test_passes_progress_and_the_lack_of_completeness():
     found = fringe.attribute(
         SoftplusMLP(), x, method=SmoothGrad(samples=5), batch_size=4, progress=lambda *s: seen.append(s)
     )
-    assert (found.passes.forward, found.passes.vjp) == (3 + 1 + 15, 1 + 15)
+    assert (found.passes.forward, found.passes.vjp) == (3 + CHECKED + 15, 1 + 15)
     assert seen == [(4, 15), (8, 15), (12, 15), (15, 15)]
     assert found.verdict == ("unchecked",) * 3
     assert found.completeness_gap.isnan().all()
     assert found.endpoint_score.isnan().all()
     inner = explain(SoftplusMLP(), x, samples=5, inner="ig", inner_steps=3)
-    assert (inner.passes.forward, inner.passes.vjp) == (3 + 1 + 45, 1 + 45)
+    assert (inner.passes.forward, inner.passes.vjp) == (3 + CHECKED + 45, 1 + 45)
     assert "their own scores" in inner.advice[0]
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fringe import Classifier, TwoClass
 from fringe._noise import Noise
 from fringe.metrics import Subject
-from fringe.paths import Query
+from fringe.paths import Problem
 
 
 class Odds(nn.Module):
@@ -72,6 +72,6 @@ def doubtful(model: nn.Module, x: Tensor) -> list[int]:
 def subject(model: nn.Module, x: Tensor, target: object = "predicted", *, seed=0, ids=None, **options) -> Subject:
     """Images ``x`` under evaluation; ``options`` are the classifier's."""
     classifier = Classifier(model, **options)
-    logits = classifier.logits(x)
+    problem = Problem.of(classifier, x, target=target, ids=ids, rng=Noise(seed))
     classifier.passes.forward = 0
-    return Subject(classifier, Query(x, logits, classifier.resolve_target(target, logits), ids=ids), Noise(seed))
+    return Subject(problem)

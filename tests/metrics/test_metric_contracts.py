@@ -115,7 +115,7 @@ def test_the_end_of_memory_halves_the_batch():
     limited.limit, limited.largest = 3, 0
     same(scored(whole, MAPS), expected)
     assert limited.largest <= 3
-    assert whole.classifier.batch_size.on(X.device) == 2
+    assert whole.problem.model.batch_size.on(X.device) == 2
 
 
 def test_memory_does_not_grow_with_steps_or_draws():
@@ -127,9 +127,9 @@ def test_memory_does_not_grow_with_steps_or_draws():
 
 def passes(whole: Subject, metrics, values=MAPS) -> float:
     """Forward passes an image."""
-    before = whole.classifier.passes.forward
+    before = whole.problem.model.passes.forward
     scored(whole, values, metrics)
-    return (whole.classifier.passes.forward - before) / len(X)
+    return (whole.problem.model.passes.forward - before) / len(X)
 
 
 N = 7

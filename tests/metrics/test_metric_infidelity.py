@@ -13,18 +13,18 @@ X, MAPS = normal(3, 2, 7, 6), normal(3, 2, 7, 6, seed=2)
 
 def moves(whole, samples: int, sigma: float) -> torch.Tensor:
     """The draws (B, samples, *S) that belong to the images."""
-    query, noise = whole.query, whole.noise
+    problem, noise = whole.problem, whole.problem.rng
     return torch.stack(
         [
             torch.stack([sigma * noise.normal(f"infidelity {key} {m}", x) for m in range(samples)])
-            for key, x in zip(query.keys, query.inputs, strict=True)
+            for key, x in zip(problem.keys, problem.inputs, strict=True)
         ]
     )
 
 
 def slopes(model: Affine, whole) -> torch.Tensor:
     """Gradient of the explained logit of an affine network: (B, *S)."""
-    return model.weight[whole.query.target].view_as(whole.query.inputs)
+    return model.weight[whole.problem.target].view_as(whole.problem.inputs)
 
 
 @pytest.mark.parametrize("c", [0.0, 0.5, 1.0, -2.0])
@@ -75,7 +75,7 @@ def test_literal_mean(score):
         "probability": lambda z: z.softmax(-1),
         "log_probability": lambda z: z.log_softmax(-1),
     }
-    for i, target in enumerate(whole.query.target.tolist()):
+    for i, target in enumerate(whole.problem.target.tolist()):
         total = 0.0
         for delta in moves(whole, 7, 0.5)[i]:
             change = read[score](model(X[i][None]))[0, target] - read[score](model((X[i] - delta)[None]))[0, target]
@@ -93,7 +93,7 @@ def test_captum(normalise):
         lambda x: (delta, x - delta),
         X,
         MAPS,
-        target=whole.query.target,
+        target=whole.problem.target,
         n_perturb_samples=50,
         normalize=normalise,
     )

@@ -70,7 +70,7 @@ def test_curve_is_the_literal_loop(metric, settings):
         references = X.mean((2, 3), keepdim=True).expand_as(X)
     else:
         references = torch.nn.functional.avg_pool2d(X, 3, 1, 1)
-    for i, target in enumerate(whole.query.target.tolist()):
+    for i, target in enumerate(whole.problem.target.tolist()):
         how, steps = settings.get("reduction", "max"), settings.get("steps", 7)
         c = literal.curve(model, X[i], references[i], target, MAPS[i], one.name, steps, how)
         p_input, p_reference = (literal.probability(model, z[i], target) for z in (X, references))
@@ -127,7 +127,7 @@ def test_presets_are_what_their_authors_did():
     found = evaluate(whole, MAPS, ["insertion:rise", "deletion:rise", "insertion:raw", "insertion", "insertion:fast"])
     assert found["insertion:raw"].values.equal(found["insertion"].extras["raw"])
     assert found["insertion:fast"].curves["raw"].shape == (3, 43)  # 42 pixels
-    for i, target in enumerate(whole.query.target.tolist()):
+    for i, target in enumerate(whole.problem.target.tolist()):
         zeros = literal.curve(model, X[i], torch.zeros_like(X[i]), target, MAPS[i], "deletion", 7, "abs_sum")
         assert float(found["deletion:rise"].values[i]) == pytest.approx(literal.trapezoid(zeros), rel=1e-12)
     # the kernel of the code is a box in all but name: 11 x 11, zeros beyond the edge

@@ -37,7 +37,7 @@ def test_default_and_text_are_the_literal_loops(metric, preset, rule):
     whole = subject(model, X, doubtful(model, X))
     found = evaluate(whole, MAPS, [metric.preset(preset)])[metric.name]
     assert found.flags["blur_more_confident"].tolist() == [False, False, False, True]
-    for i, target in enumerate(whole.query.target.tolist()):
+    for i, target in enumerate(whole.problem.target.tolist()):
         expected = literal_score(model, X[i], gaussian(X)[i], target, MAPS[i], metric, rule)
         assert float(found.values[i]) == pytest.approx(expected, rel=1e-10, abs=1e-12)
 
@@ -52,7 +52,7 @@ def test_walker2024_is_the_literal_loop_of_the_code(metric):
     blurred = torch.nn.functional.conv2d(X, kernel, padding=5, groups=2)
     reference = blurred if metric is MASInsertion else torch.zeros_like(X)
     found = evaluate(whole, MAPS, [f"{metric.name}:walker2024"])[f"{metric.name}:walker2024"]
-    for i, target in enumerate(whole.query.target.tolist()):
+    for i, target in enumerate(whole.problem.target.tolist()):
         rule = literal.mas_official
         expected = literal_score(model, X[i], reference[i], target, MAPS[i], metric, rule, "abs_sum")
         assert float(found.values[i]) == pytest.approx(expected, rel=1e-10, abs=1e-12)

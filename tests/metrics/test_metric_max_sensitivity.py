@@ -19,11 +19,11 @@ def bent_map(x: torch.Tensor, rows: list[int]) -> torch.Tensor:
 
 def moves(whole, samples: int = 10, radius: float = 0.02) -> torch.Tensor:
     """The draws (B, samples, *S) that belong to the images."""
-    query, noise = whole.query, whole.noise
+    problem, noise = whole.problem, whole.problem.rng
     return torch.stack(
         [
             torch.stack([radius * (2 * noise.uniform(f"max_sensitivity {key} {m}", x) - 1) for m in range(samples)])
-            for key, x in zip(query.keys, query.inputs, strict=True)
+            for key, x in zip(problem.keys, problem.inputs, strict=True)
         ]
     )
 
@@ -153,7 +153,7 @@ def test_rows_name_the_images_and_chunks_stay_within_the_batch_size():
     evaluate(whole, bent_map(X, [0, 1, 2]), [MaxSensitivity(samples=5)], explain)
     assert asked == [0] * 5 + [1] * 5 + [2] * 5
     assert max(largest) == 4
-    assert whole.classifier.passes.forward == 0
+    assert whole.problem.model.passes.forward == 0
 
 
 def test_it_needs_the_method():

@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 from fringe import FRInGe, FringeError, IntegratedGradients
-from fringe.attribution import Request
 from fringe.benchmark import CONTROLS, Arm, ModelSource, Plan
 from fringe.benchmark.entrants import Entrant, make_maps
 from fringe.benchmark.manifest import resolve
@@ -25,10 +24,10 @@ def study(methods, data=("embedded:digits",), n=2, controls=False, **known):
 def spent(resolved, method):
     """Passes of the whole map of the first image, counted."""
     subject = Worker(resolved).subject("digits", (resolved.manifest.images[0]["digest"],))
-    classifier = subject.classifier
+    classifier = subject.problem.model
     before = replace(classifier.passes)
-    with classifier.session(subject.query.inputs.device):
-        make_maps(Entrant("m", method), classifier, subject.query, Request(subject.noise))
+    with classifier.session(subject.problem.inputs.device):
+        make_maps(Entrant("m", method), subject.problem)
     found = classifier.passes.since(before)
     return found.forward, found.jvp, found.vjp
 

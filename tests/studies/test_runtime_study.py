@@ -10,13 +10,13 @@ import torch
 from PIL import Image
 
 from fringe import FRInGe, FringeError, IntegratedGradients, attribute
-from fringe._noise import Noise
 from fringe.baselines import InputSpace
 from fringe.benchmark import Arm, ModelSource, Plan
 from fringe.benchmark.draw import prepare
 from fringe.benchmark.manifest import load, resolve
 from fringe.classifier import Classifier
 from fringe.metrics import Sparseness
+from fringe.paths import Problem, verify
 from fringe.studies import runtime
 from fringe.studies.runtime import Timing, from_record, identity, measure, place_of, record, slowdowns
 
@@ -32,11 +32,12 @@ def passes(counts):
     return counts.forward, counts.jvp, counts.vjp
 
 
-def checks(classifier, x):
+def checks(classifier, x, method):
     """What a call spends before its method begins: the logits, and the check of the derivatives."""
     before = replace(classifier.passes)
     with classifier.session(x.device):
-        classifier.verify(x, classifier.logits(x), Noise(0))
+        problem = Problem.of(classifier, x)
+        verify(problem, needs_jvp=method.needs_jvp(problem.logits.shape[1]))
     return passes(classifier.passes.since(before))
 
 
@@ -56,7 +57,7 @@ def of_attribute(resolved, label, **options):
             space=InputSpace(*loaded.preprocessing.bounds()),
             **options,
         ).passes
-        found.append(np.subtract(passes(spent), checks(Classifier(loaded.module, batch_size=1), x)))
+        found.append(np.subtract(passes(spent), checks(classifier, x, arm.methods[label])))
     return np.mean(found, 0)
 
 
@@ -84,10 +85,10 @@ def test_labels_explain_labels():
 def test_methods_take_turns_on_each_image_after_a_start_that_is_nobodys_time(monkeypatch):
     real, calls = runtime.make_maps, []
 
-    def spy(entrant, classifier, query, request):
-        size = classifier.batch_size.on(query.inputs.device)
-        calls.append((entrant.label, query.ids, request.progress is not None, size))
-        return real(entrant, classifier, query, request)
+    def spy(entrant, problem):
+        size = problem.model.batch_size.on(problem.inputs.device)
+        calls.append((entrant.label, problem.ids, problem.progress is not None, size))
+        return real(entrant, problem)
 
     monkeypatch.setattr(runtime, "make_maps", spy)
     resolved = study(n=2)

@@ -3,7 +3,6 @@
 from fringe.attribution.attribute import attribute as attribute
 from fringe.attribution.base import Attribution as Attribution
 from fringe.attribution.base import Attributor as Attributor
-from fringe.attribution.base import Request as Request
 from fringe.attribution.base import Trajectory as Trajectory
 from fringe.attribution.catalogue import *  # noqa: F403 - each line of the catalogue is public
 from fringe.attribution.presets import preset_names as preset_names

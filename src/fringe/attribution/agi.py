@@ -1,6 +1,5 @@
 """Adversarial Gradient Integration (Pan, Li and Zhu 2021)."""
 
-import copy
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,12 +7,12 @@ from typing import Any, ClassVar, Literal, get_args
 
 from fringe._checks import require, require_choice, require_positive, require_whole
 from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor, Request
-from fringe.attribution.diagnosis import assemble, diagnose, passes_now, unchecked_attribution
+from fringe.attribution.base import Attribution, Attributor
+from fringe.attribution.diagnosis import assemble, diagnose, unchecked_attribution
 from fringe.attribution.integral import Quadrature
 from fringe.attribution.many_walks import Reduce, Walks, integrate_walks, judge_walks
-from fringe.classifier import SCORES, Classifier, Score
-from fringe.paths import AdversarialPath, Query, log_uniform
+from fringe.classifier import SCORES, Score
+from fringe.paths import AdversarialPath, Problem, log_uniform
 
 AGIMode = Literal["path", "official"]
 AGIRule = Literal["right", "trapezoid", "adaptive"]
@@ -74,20 +73,19 @@ class AGI(Attributor):
     def planned_passes(self) -> float:
         return 3 * self.classes * self.steps
 
-    def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
-        before, scored = passes_now(classifier), copy.copy(classifier)  # shares its session, batch size and counts
-        scored.score_kind = self.score
-        found = integrate_walks(self._walks(query), Quadrature(self.rule), scored, query, request)
-        diagnostics = diagnose(found, query, log_uniform(query.logits))
+    def attribute(self, problem: Problem) -> Attribution:
+        problem = dataclasses.replace(problem, score_kind=self.score)
+        found = integrate_walks(self._walks(problem), Quadrature(self.rule), problem)
+        diagnostics = diagnose(found, problem, log_uniform(problem.logits))
         if self.mode == "path":
             judgements = judge_walks(found, "lower epsilon, or use rule='trapezoid' or 'adaptive'", _STILL)
-            return assemble(self, found, query, scored, before, diagnostics, judgements)
-        plain = unchecked_attribution(self, found.values, query, scored, before, diagnostics, _NOT_A_PATH)
+            return assemble(self, found, problem, diagnostics, judgements)
+        plain = unchecked_attribution(self, found.values, problem, diagnostics, _NOT_A_PATH)
         return dataclasses.replace(plain, trajectory=found.trajectories)
 
-    def _walks(self, query: Query) -> Walks:
-        count = query.logits.shape[1]
-        pairs = [(i, c) for i, t in enumerate(query.target.tolist()) for c in self.towards(t, count)]
+    def _walks(self, problem: Problem) -> Walks:
+        count = problem.logits.shape[1]
+        pairs = [(i, c) for i, t in enumerate(problem.target.tolist()) for c in self.towards(t, count)]
 
         def path(batch: list[int]) -> AdversarialPath:
             toward = tuple(pairs[walk][1] for walk in batch)

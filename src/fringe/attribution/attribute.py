@@ -1,30 +1,31 @@
 """The one call: model and images in, attribution out."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from fringe._checks import first_logits
+from fringe._arguments import explained_inputs
 from fringe._errors import InputError
 from fringe._noise import Noise
-from fringe.attribution.base import Attribution, Attributor, Progress, Request, Trajectory, Verdict
+from fringe.attribution.base import SEVERITY, Attribution, Attributor, Progress, Trajectory, Verdict
 from fringe.attribution.registry import resolve_method
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, PassCounts, Score, Target
-from fringe.paths import Query
+from fringe.paths import Problem, verify
 
 OnBad = Literal["raise", "mark"]
 
 
 def attribute(
     model: Callable[[Tensor], Any] | Classifier,
-    inputs: Tensor,
+    inputs: Tensor | Mapping[str, Any],
     *,
     method: str | Attributor = "fringe",
     target: Target = "predicted",
+    contrast: int | Sequence[int] | Tensor | None = None,
     score: Score | None = None,
     batch_size: int | Literal["auto"] | None = None,
     seed: int = 0,
@@ -34,59 +35,117 @@ def attribute(
     baseline: float | Tensor | None = None,
     space: InputSpace | None = None,
     ids: Sequence[str] | None = None,
+    forward_args: Sequence[Any] | None = None,
+    forward_kwargs: Mapping[str, Any] | None = None,
 ) -> Attribution:
     """Explain each image of ``inputs`` (B, *S): what in it spoke for the target class.
 
-    ``model`` is a classifier of such inputs, any module or callable; it is evaluated frozen and given back as it was.
-    ``score`` (default the logit) and ``batch_size`` (default automatic) are those of :class:`Classifier`; one that is
-    given as the model has its own. ``target`` is ``"predicted"``, an integer, or one
-    integer an image. ``method`` is a registered name or a configured method, ``FRInGe(tau=1e-3)``. ``seed`` keys all
-    randomness, together with the images' ``ids`` (B); without ids an image is known by its content, so a map never
-    depends on the images around it. ``baseline`` (a number, or a tensor that broadcasts to the inputs) replaces the
-    one that the method names; ``space`` tells the valid range of inputs and holds reference images for the methods
-    that ask for them. With ``bad_images="mark"`` an image with NaN in it or in its logits gets a NaN map and the
-    verdict ``nan_input`` or ``nan_logits`` while the others are explained; ``"raise"`` names it in an InputError.
+    Args:
+        model: A classifier of such inputs, any module or callable; it is evaluated frozen and given back as it was.
+        inputs: Images (B, *S). A dictionary is passed to the model by name, and its one floating-point tensor is
+            explained.
+        method: A registered name, or a configured method such as ``FRInGe(tau=1e-3)``.
+        target: ``"predicted"``, an integer, or one integer per image. ``"top5"`` (any number) or integers (B, K)
+            explain K classes: the maps are then (B, K, *S). FRInGe's path does not depend on the class and is walked
+            once, at K - 1 further vector-Jacobian products a step; other methods take K times as long.
+        contrast: A class, or one per image: explain why the target and not this class, by the difference of their
+            scores.
+        score: The explained scalar, that of :class:`Classifier` (default the logit). A Classifier has its own.
+        batch_size: Images in one pass, that of :class:`Classifier` (default automatic). A Classifier has its own.
+        seed: Keys all randomness, together with the images' ``ids``.
+        telemetry: Whether each image's path is recorded.
+        bad_images: With ``"mark"``, an image with NaN in it or in its logits gets a NaN map and the verdict
+            ``nan_input`` or ``nan_logits`` while the others are explained; ``"raise"`` names it in an InputError.
+        progress: Called with the steps done and planned.
+        baseline: A number, or a tensor that broadcasts to the inputs; it replaces the one that the method names.
+        space: The valid range of inputs, and reference images for the methods that ask for them.
+        ids: Names (B) of the images. Without them an image is known by its content, so that a map never depends on the
+            images around it.
+        forward_args: What the model takes after the inputs, ``model(inputs, *forward_args, **forward_kwargs)``. Every
+            tensor whose first axis is as long as the batch belongs to the images, row by row. Everything else is passed
+            to every call as it is, and so is ``fringe.Shared(value)``.
+        forward_kwargs: The same by name.
 
-    Raises InputError, TargetError, ModelOutputError or NotDifferentiableError, before any long computation.
+    Returns:
+        The maps (B, *S) or (B, K, *S), and what is known of each.
+
+    Raises:
+        InputError: If an argument makes no sense.
+        TargetError: If a target or contrast is no class of the model.
+        ModelOutputError: If the model's output cannot be read as logits (B, C).
+        NotDifferentiableError: If its derivatives cannot be believed.
     """
     chosen = resolve_method(method)
     if bad_images not in get_args(OnBad):
         raise InputError(f"bad_images: got {bad_images!r}, expected 'raise' or 'mark'")
     classifier = Classifier.of(model, score, batch_size)
+    inputs, arguments = explained_inputs(inputs, forward_args, forward_kwargs)
     _check_inputs(inputs)
     if ids is not None and len(ids) != len(inputs):
         raise InputError(f"ids: got {len(ids)} for {len(inputs)} images")
-    noise = Noise(seed)
     with classifier.session(inputs.device):
         before = dataclasses.replace(classifier.passes)
         x = (inputs.clone() if inputs.is_inference() else inputs).detach()
         x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        given = _baseline(chosen, baseline, x)
-        logits = first_logits(classifier.logits, x)
-        fault = _faults(x, logits)
-        sound = [i for i, f in enumerate(fault) if f is None]
-        if bad_images == "raise" and len(sound) < len(fault):
+        problem = Problem.of(
+            classifier,
+            x,
+            target=target,
+            contrast=contrast,
+            forward_args=arguments,
+            ids=None if ids is None else tuple(map(str, ids)),
+            rng=Noise(seed),
+            domain=space or InputSpace(),
+            baseline=_baseline(chosen, baseline, x),
+            record_path=telemetry,
+            progress=progress,
+            total=len(x),
+        )
+        fault = _faults(x, problem.logits)
+        finite = [i for i, f in enumerate(fault) if f is None]
+        if bad_images == "raise" and len(finite) < len(fault):
             raise InputError(_describe_faults(fault))
-        targets = classifier.resolve_target(target, torch.nan_to_num(logits))
-        if not sound:
-            empty = _all_bad(x, targets, fault, classifier.passes.since(before))
+        if not finite:
+            empty = _all_bad(x, problem.target, fault, classifier.passes.since(before))
             trajectory = (None,) * len(fault) if telemetry else None
             return dataclasses.replace(empty, settings=chosen.record(), trajectory=trajectory)
-        rows = torch.tensor(sound, device=x.device)
-        query = Query(
-            x[rows],
-            logits[rows],
-            targets[rows],
-            sound,
-            len(fault),
-            space or InputSpace(),
-            None if given is None else given[rows],
-            None if ids is None else tuple(str(ids[i]) for i in sound),
-        )
-        classifier.verify(query.inputs, query.logits, noise)
-        found = chosen.attribute(classifier, query, Request(noise, telemetry, progress))
-        found = dataclasses.replace(found, passes=classifier.passes.since(before))
-        return found if len(sound) == len(fault) else _spread(found, rows, targets, fault)
+        part = problem.select(finite) if len(finite) < len(fault) else problem
+        verify(part, needs_jvp=chosen.needs_jvp(problem.logits.shape[1]))
+        found = dataclasses.replace(_explain(chosen, part), passes=classifier.passes.since(before))
+        if part is problem:
+            return found
+        return _spread(found, torch.tensor(finite, device=x.device), problem.target, fault)
+
+
+def _explain(method: Attributor, problem: Problem) -> Attribution:
+    """The method's answer; one that finds a path for each class explains each image once per class."""
+    if problem.target.dim() == 1 or method.many_targets:
+        return method.attribute(problem)
+    batch, classes = problem.target.shape
+    each = problem.select(problem.every_row.repeat_interleave(classes))
+    contrast = None if problem.contrast is None else problem.contrast.flatten()
+    result = method.attribute(dataclasses.replace(each, target=problem.target.flatten(), contrast=contrast))
+
+    def by_image(values: Tensor) -> Tensor:
+        return values.unflatten(0, (batch, classes))
+
+    worst = [
+        max(range(i, i + classes), key=lambda k: SEVERITY.index(result.verdict[k]))
+        for i in range(0, batch * classes, classes)
+    ]
+    return dataclasses.replace(
+        result,
+        values=by_image(result.values),
+        target=problem.target,
+        score=by_image(result.score),
+        endpoint_score=by_image(result.endpoint_score),
+        completeness_gap=by_image(result.completeness_gap),
+        completeness_residual=by_image(result.completeness_residual),
+        verdict=tuple(result.verdict[k] for k in worst),
+        advice=tuple(result.advice[k] for k in worst),
+        diagnostics={name: by_image(column) for name, column in result.diagnostics.items()},
+        trajectory=None if result.trajectory is None else result.trajectory[::classes],
+    )
 
 
 def _check_inputs(inputs: Tensor) -> None:
@@ -141,10 +200,10 @@ _ADVICE: dict[Verdict, str] = {
 
 
 def _all_bad(x: Tensor, targets: Tensor, fault: list[Verdict | None], passes: PassCounts) -> Attribution:
-    nan = torch.full((x.shape[0],), torch.nan, dtype=x.dtype, device=x.device)
+    nan = torch.full(targets.shape, torch.nan, dtype=x.dtype, device=x.device)
     verdicts: tuple[Verdict, ...] = tuple(f for f in fault if f is not None)
     return Attribution(
-        values=torch.full_like(x, torch.nan),
+        values=torch.full((*targets.shape, *x.shape[1:]), torch.nan, dtype=x.dtype, device=x.device),
         target=targets,
         score=nan,
         endpoint_score=nan,

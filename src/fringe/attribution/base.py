@@ -2,21 +2,33 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
 from torch import Tensor
 
 from fringe._errors import InputError
-from fringe._noise import Noise
-from fringe.classifier import Classifier, PassCounts
-from fringe.paths import Query
+from fringe.classifier import PassCounts
+from fringe.paths import Problem
+from fringe.paths import Progress as Progress
 
-Verdict = Literal["ok", "coarse", "stalled", "diverged", "at_reference", "unchecked", "nan_input", "nan_logits"]
+Verdict = Literal[
+    "ok", "short", "coarse", "stalled", "diverged", "at_reference", "unchecked", "nan_input", "nan_logits"
+]
 
-Progress = Callable[[int, int], None]
-"""Called with (steps done, steps planned), summed over the images of the call."""
+SEVERITY: tuple[Verdict, ...] = (
+    "ok",
+    "unchecked",
+    "short",
+    "coarse",
+    "stalled",
+    "at_reference",
+    "diverged",
+    "nan_logits",
+    "nan_input",
+)
+"""From the best to the worst: of the maps of several classes, the worst speaks for the image."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +39,8 @@ class Trajectory:
     ``tracking_error`` (radians), ``score``. ``steps`` maps a name to (T,) values along the steps: ``fisher_rao_step``
     (radians), ``euclidean_step``, ``step_size``, ``active_bound`` (a :class:`fringe.paths.Bound`), ``cg_iterations``,
     ``cg_residual``, ``cg_status``. ``snapshots`` (M, *S) are the points after ``snapshot_steps`` (M,) steps, and
-    ``cumulative`` (M, *S) the attribution gathered until there.
+    ``cumulative`` (M, *S) the attribution gathered until there; of K classes, ``cumulative`` is (M, K, *S) and the
+    score (T + 1, K).
     """
 
     points: Mapping[str, Tensor]
@@ -48,6 +61,8 @@ class Attribution:
     ``completeness_residual`` (B,) = |gap| / |score - endpoint_score| (the paper's epsilon_comp).
     A method without a completeness identity has NaN there, and the verdict ``unchecked``.
     ``verdict`` (B) says what to think of the map, ``advice`` why and what to do. ``diagnostics`` maps a name to (B,).
+    Of K classes per image, ``target``, scores and completeness are (B, K), ``values`` (B, K, *S), the verdict is the
+    worst of them, and diagnostics of methods with a path for each class are (B, K), too.
     ``passes`` counts what the call spent. ``trajectory`` is kept on request.
     """
 
@@ -60,18 +75,9 @@ class Attribution:
     verdict: tuple[Verdict, ...]
     advice: tuple[str, ...]
     diagnostics: Mapping[str, Tensor]
-    passes: PassCounts
+    passes: PassCounts = field(default_factory=PassCounts)
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     trajectory: tuple[Trajectory | None, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Request:
-    """How a query is to be answered, beside the method's own settings."""
-
-    noise: Noise
-    telemetry: bool = False
-    progress: Progress | None = None
 
 
 class Attributor(ABC):
@@ -80,16 +86,22 @@ class Attributor(ABC):
     ``presets`` are settings by name, the fields that differ from the defaults: ``paper`` for what the FRInGe paper
     compared with, as far as its tables show, ``official`` for what the authors' code computes, ``quick`` for
     ours at some hundreds of gradients an image. ``uses_references`` tells that maps depend on the reference images of
-    the input space.
+    the input space, ``many_targets`` that one path serves K classes of an image: ``problem.target`` is then (B, K).
     """
 
     name: ClassVar[str]
     uses_references: ClassVar[bool] = False
+    many_targets: ClassVar[bool] = False
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     @abstractmethod
-    def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
-        """Explain every image of ``query``. The caller holds ``classifier.session`` open."""
+    def attribute(self, problem: Problem) -> Attribution:
+        """Explain every image of ``problem``. The caller holds ``problem.model.session`` open and counts the passes."""
+
+    def needs_jvp(self, classes: int) -> bool:
+        """Whether the method asks for Jacobian-vector products of a model with so many ``classes``, not only for
+        gradients: a model must then have second derivatives, or forward-mode ones."""
+        return False
 
     @property
     def complete(self) -> bool:

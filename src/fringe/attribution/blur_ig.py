@@ -9,11 +9,10 @@ from torch import Tensor
 
 from fringe._checks import require_choice, require_positive, require_whole
 from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor, Request
-from fringe.attribution.diagnosis import passes_now, path_attribution
+from fringe.attribution.base import Attribution, Attributor
+from fringe.attribution.diagnosis import path_attribution
 from fringe.attribution.node_integral import integrate_nodes
-from fringe.classifier import Classifier
-from fringe.paths import BlurLine, Query
+from fringe.paths import BlurLine, Problem
 from fringe.paths.blur_line import Displacements
 
 Grid = Literal["linear", "sqrt"]
@@ -56,12 +55,11 @@ class BlurIG(Attributor):
     def planned_passes(self) -> float:
         return 2 * self.steps
 
-    def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
-        before = passes_now(classifier)
-        line = BlurLine(query.inputs, self.sigmas(min(query.inputs.shape[-2:])), self.mode)
-        found = integrate_nodes(line, classifier, query, request)
+    def attribute(self, problem: Problem) -> Attribution:
+        line = BlurLine(problem.inputs, self.sigmas(min(problem.inputs.shape[-2:])), self.mode)
+        found = integrate_nodes(line, problem)
         cure = "use more steps" if self.mode == "chord" else "use more steps, or mode='chord'"
-        return path_attribution(self, found, query, classifier, before, cure)
+        return path_attribution(self, found, problem, cure)
 
     def sigmas(self, side: int) -> Tensor:
         """Blurs (S + 1,) in pixels, from 0 to the strongest, for images whose shorter side is ``side`` pixels."""

@@ -9,17 +9,16 @@ from torch import Tensor
 from fringe._checks import require_choice, require_whole
 from fringe._noise import Noise
 from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor, Request
-from fringe.attribution.diagnosis import assemble, judge_completeness, passes_now
+from fringe.attribution.base import Attribution, Attributor
+from fringe.attribution.diagnosis import assemble, judge_completeness
 from fringe.attribution.grouping import Ticker
 from fringe.attribution.integral import completeness_gap
 from fringe.attribution.node_integral import sum_nodes
 from fringe.attribution.path_integral import Integrated
 from fringe.attribution.reference_images import reference_images
 from fringe.attribution.telemetry import Summary
-from fringe.classifier import Classifier
 from fringe.geometry import entropy, log_probabilities
-from fringe.paths import Outcome, Query, ReferencePairs
+from fringe.paths import Outcome, Problem, ReferencePairs
 
 Fractions = Literal["uniform", "stratified"]
 
@@ -52,26 +51,22 @@ class ExpectedGradients(Attributor):
     def planned_passes(self) -> float:
         return 3 * self.samples
 
-    def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
-        before = passes_now(classifier)
-        references = reference_images(query, "expected_gradients averages over images of the data")
-        pairs = ReferencePairs(query.inputs, references, *self.draw(query.keys, len(references), request.noise))
-        ticker = Ticker(request.progress, len(query.inputs) * self.samples)
-        values = sum_nodes(pairs, classifier, query.inputs, query.target, ticker.tick)
-        score, (mean_score, mean_entropy) = (
-            classifier.score(query.logits, query.target),
-            _ends(classifier, query, pairs),
-        )
-        found = _integrated(values, query, score, mean_score, self.samples)
+    def attribute(self, problem: Problem) -> Attribution:
+        references = reference_images(problem, "expected_gradients averages over images of the data")
+        pairs = ReferencePairs(problem.inputs, references, *self.draw(problem.keys, len(references), problem.rng))
+        ticker = Ticker(problem.progress, len(problem.inputs) * self.samples)
+        values = sum_nodes(pairs, problem, problem.every_row, ticker.tick)
+        mean_score, mean_entropy = _ends(problem, pairs)
+        found = _integrated(values, problem, mean_score, self.samples)
         diagnostics = {
             "steps": torch.tensor(found.steps, device=values.device),
-            "entropy": entropy(log_probabilities(query.logits)),
+            "entropy": entropy(log_probabilities(problem.logits)),
             "endpoint_entropy": mean_entropy,
             "path_length": pairs.lengths(),
         }
         cure = "draw more samples" + ("" if self.fractions == "stratified" else ", or stratify their fractions")
         judgements = [judge_completeness(found, image, cure) for image in range(len(values))]
-        return assemble(self, found, query, classifier, before, diagnostics, judgements)
+        return assemble(self, found, problem, diagnostics, judgements)
 
     def draw(self, keys: tuple[str, ...], references: int, noise: Noise) -> tuple[Tensor, Tensor]:
         """Which reference (B, m), of so many, and what fraction (B, m) each sample of each image takes."""
@@ -83,23 +78,25 @@ class ExpectedGradients(Attributor):
         return torch.tensor(drawn), fractions
 
 
-def _ends(classifier: Classifier, query: Query, pairs: ReferencePairs) -> tuple[Tensor, Tensor]:
-    """The target's score and the entropy (nats) at the references that each image drew, on average: (B,) each."""
-    used, place = pairs.drawn.unique(return_inverse=True)
-    logits = classifier.logits(pairs.references[used])
-    entropies = entropy(log_probabilities(logits))
-    scores = [
-        classifier.score(logits, target.expand(len(used)))[mine].double().mean()
-        for target, mine in zip(query.target, place, strict=True)
-    ]
-    return torch.stack(scores), entropies[place].mean(1)
+def _ends(problem: Problem, pairs: ReferencePairs) -> tuple[Tensor, Tensor]:
+    """The explained score and the entropy (nats) at the references that each image drew, on average: (B,) each."""
+    scores = torch.zeros(len(problem.inputs), dtype=torch.float64, device=problem.inputs.device)
+    entropies = torch.zeros_like(scores)
+    for group in problem.groups(by_score=False):
+        rows = torch.tensor(group, device=problem.inputs.device)
+        used, place = pairs.drawn[rows].unique(return_inverse=True)
+        logits = problem.forward(pairs.references[used], rows[:1].expand(len(used)))
+        entropies[rows] = entropy(log_probabilities(logits))[place].double().mean(1)
+        for row, drawn in zip(rows, place, strict=True):
+            scores[row] = problem.score(logits, row.expand(len(used)))[drawn].double().mean()
+    return scores, entropies
 
 
-def _integrated(values: Tensor, query: Query, score: Tensor, endpoint_score: Tensor, steps: int) -> Integrated:
-    batch = len(values)
+def _integrated(values: Tensor, problem: Problem, endpoint_score: Tensor, steps: int) -> Integrated:
+    batch, score = len(values), problem.score(problem.logits)
     sound = torch.isfinite(values).flatten(1).all(1).tolist()
     return Integrated(
-        values=values.to(query.inputs.dtype),
+        values=values.to(problem.inputs.dtype),
         score=score,
         endpoint_score=endpoint_score.to(score.dtype),
         gap=completeness_gap(values, score.double() - endpoint_score),

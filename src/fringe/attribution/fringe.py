@@ -2,8 +2,9 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -19,28 +20,47 @@ from fringe._checks import (
 )
 from fringe._errors import InputError
 from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor, Request
-from fringe.attribution.diagnosis import COARSE_ABOVE, Judgement, assemble, diagnose, passes_now
+from fringe.attribution.base import Attribution, Attributor
+from fringe.attribution.diagnosis import COARSE_ABOVE, Judgement, assemble, diagnose
 from fringe.attribution.integral import Quadrature, Rule
 from fringe.attribution.path_integral import Integrated, integrate
-from fringe.attribution.presets import paper_settings
-from fringe.classifier import Classifier
+from fringe.attribution.presets import paper_settings, preset_names
+from fringe.geometry import kl, log_probabilities
 from fringe.linalg import Boundary, CGStatus
-from fringe.paths import FisherRaoTracking, NaturalStep, Outcome, Query, Smoothing, TrustRegion
-from fringe.paths.direction import JacobianForm, PreconditionerName, Structure
+from fringe.paths import FisherRaoTracking, NaturalStep, Outcome, Problem, Smoothing, TrustRegion
+from fringe.paths.direction import JacobianForm, PreconditionerName, Solve, Structure
 from fringe.paths.tracking import Until, Waypoint
 
-Solve = Literal["natural", "gradient"]
 Variant = Literal[
-    "fringe", "fisher_rao_unregularized", "euclidean", "gamma_step_only", "gamma_prior_only", "non_geometric"
+    "fringe",
+    "fisher_rao_unregularized",
+    "euclidean",
+    "gamma_step_only",
+    "gamma_prior_only",
+    "non_geometric",
+    "diffusion",
 ]
 
-AUTO_CAP = 0.01
-"""``delta_euc="auto"`` is this times sqrt(n): a step changes an entry by 0.01 in root mean square, whatever the size of
-the input. At 224 x 224 x 3 it is 3.9, between the paper's 3.3 and 5.0 for ResNet-50, -101 and -152."""
+AUTO_CAP: dict[Structure, float] = {"image": 0.01, "sequence": 0.1, "none": 0.1}
+"""``delta_euc="auto"`` is this times sqrt(n): the most by which a step changes an entry, in root mean square, whatever
+the size of the input. For images of 224 x 224 x 3 it is 3.9, between the paper's 3.3 and 5.0 for ResNet-50, -101 and
+-152. Features and samples are standardised and far fewer; a step of 0.1 standard deviations is short for them."""
+
+AUTO_LOGIT = 1.0
+"""Nats by which a step may move two logits apart where the inputs are no images. The KL bound
+rests on a quadratic form, which understates a step's KL by at most 1.44 within one nat (:class:`TrustRegion`)."""
+
+AUTO_RANK: dict[Structure, int] = {"image": 1, "sequence": 16, "none": 16}
+"""``fisher_rank="auto"``. Of a few classes it is the full metric. At rank one a path of small networks comes to rest
+where two classes share the prediction and the others have none: leaving takes a step that keeps the two equal."""
 
 STALLED_BELOW = 0.05
 """Share of the Fisher-Rao distance to the reference covered, under which a path is called stalled."""
+
+SHORT_BELOW = 0.5
+"""Share of the KL divergence to the reference removed, under which a path is called short: the prediction has more than
+half of its certainty left. (In shares of the Fisher-Rao distance, whose last half lies within 1.5 nats of a thousand
+equal classes, all maps of an ImageNet network would be: docs/results.md.)"""
 
 FAR_ABOVE = 0.5
 """Nats to the reference at the end point above which the advice says how to go on."""
@@ -50,11 +70,22 @@ FAR_ABOVE = 0.5
 class FRInGe(Attributor):
     """Integrate gradients from the input to where the model's prediction has become the reference distribution.
 
-    The fields are the paper's hyper-parameters (its symbol in each help text), then ours. ``FRInGe()`` is our setting
-    for an architecture without a preset, chosen by docs/solver.md; ``FRInGe.preset("resnet18")`` is the paper's.
+    ``FRInGe()`` sees the metric along the geodesic, in closed form, at the price of Integrated Gradients;
+    ``FRInGe.preset("paper")`` is the paper's algorithm (the full metric by preconditioned conjugate gradients) for any
+    network, and ``FRInGe.preset("resnet18")`` with the numbers that the paper tuned for that one. The fields are the
+    paper's hyper-parameters (its symbol in each help text), then ours; docs/results.md says why the defaults are what
+    they are.
     """
 
     name: ClassVar[str] = "fringe"
+    many_targets: ClassVar[bool] = True
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        # the cap of the table is in input units of 224 x 224 x 3; "auto" is near it there and scales with the input
+        "paper": {**paper_settings("resnet50", "fringe"), "delta_euc": "auto"},
+        "full_metric": {"solve": "natural", "gamma_prior": 1e-3},
+        "preview": {"tau": 1e-2, "feedback": 0.5},
+        **{name: paper_settings(name, "fringe") for name in preset_names()},
+    }
 
     tau: float = tunable(3e-3, low=3e-4, high=1e-2, log=True, unit="nats", help="KL budget of a step (tau)")
     eta_max: float = tunable(4.0, low=1.0, high=30.0, log=True, help="largest step factor (eta_max); 4 is Newton's")
@@ -64,15 +95,23 @@ class FRInGe(Attributor):
         high=40.0,
         log=True,
         unit="input units",
-        help="longest step (delta_euc); auto: 0.01 sqrt(n); none: no cap",
+        help="longest step (delta_euc); auto: 0.01 sqrt(n), and 0.1 sqrt(n) of what is no image; none: no cap",
     )
     damping: float = tunable(1e-2, low=1e-12, high=1e-1, log=True, help="Tikhonov damping (lambda)")
     gamma_step: float = tunable(1e-2, low=1e-4, high=1e-2, log=True, help="smoothness of the direction (gamma_step)")
-    gamma_prior: float = tunable(1e-3, low=1e-5, high=1e-2, log=True, help="smoothness of the image (gamma_prior)")
+    gamma_prior: float = tunable(3e-3, low=1e-5, high=1e-2, log=True, help="smoothness of the image (gamma_prior)")
     cg_iterations: int = tunable(20, low=3, high=40, help="most CG iterations a step (K)")
     cg_rtol: float = tunable(1e-3, help="relative residual at which CG stops")
     solve: Solve = tunable(
-        "natural", choices=get_args(Solve), help="direction: natural gradient, or the plain gradient"
+        "geodesic",
+        choices=get_args(Solve),
+        help="metric of the direction: geodesic (closed form), natural (CG), diffusion or gradient (none)",
+    )
+    fisher_rank: int | Literal["auto"] = tunable(
+        "auto", help="rank of the metric that solve='geodesic' uses; auto: 1 for images, else at most 16"
+    )
+    feedback: float | None = tunable(
+        1.0, help="solve='geodesic': learn the step's Fisher norm with this exponent, at no JVP; none: one JVP a step"
     )
     kl_bound: bool = tunable(True, help="whether tau bounds the steps (it always sets their number)")
     preconditioner: PreconditionerName = tunable(
@@ -94,12 +133,19 @@ class FRInGe(Attributor):
     boundary: Boundary = tunable("neumann", choices=get_args(Boundary), help="of the Laplacian and the blur")
     blur_sigma: float = tunable(1.0, unit="pixels", help="standard deviation of the blur preconditioner")
     blur_size: int = tunable(7, unit="pixels", help="taps of the blur preconditioner (odd)")
-    quadrature: Rule = tunable(
-        "trapezoid", choices=get_args(Rule), help="the paper's rule, or bisection to a tolerance"
+    quadrature: Rule | Literal["auto"] = tunable(
+        "auto",
+        choices=("auto", *get_args(Rule)),
+        help="the paper's trapezoid, bisection to a tolerance, or the trapezoid with its known errors given back; "
+        "auto: trapezoid for images, else adaptive",
     )
     quadrature_rtol: float = tunable(1e-2, help="completeness residual that the adaptive rule aims at")
     steps: int | None = tunable(None, help="fixed number of steps T instead of the distance's")
-    until: Until = tunable("budget", choices=get_args(Until), help="stop after T steps, or on arrival")
+    until: Until | Literal["auto"] = tunable(
+        "auto",
+        choices=("auto", *get_args(Until)),
+        help="stop after T steps, or on arrival; auto: budget for images or where steps are given, else arrival",
+    )
     arrival_kl: float = tunable(0.05, unit="nats", help="KL to the reference that counts as arrived")
     max_steps: int = tunable(1000, help="most steps of an image when until='arrival'")
     reference: tuple[float, ...] | tuple[tuple[float, ...], ...] | None = tunable(
@@ -113,7 +159,10 @@ class FRInGe(Attributor):
             require_not_negative(name, getattr(self, name))
         for name in ("cg_iterations", "max_steps"):
             require_whole(name, getattr(self, name))
-        size, cap = self.blur_size, self.delta_euc
+        rank = self.fisher_rank
+        require(rank == "auto" or is_whole(rank), "fisher_rank", rank, "a positive integer or 'auto'")
+        size, cap, gain = self.blur_size, self.delta_euc, self.feedback
+        require(gain is None or (is_positive(gain) and gain <= 1), "feedback", gain, "a number in (0, 1], or none")
         require(is_whole(size) and size % 2 == 1, "blur_size", size, "a positive odd integer")
         require(cap in (None, "auto") or is_positive(cap), "delta_euc", cap, "a positive number, 'auto' or None")
         require(self.steps is None or is_whole(self.steps), "steps", self.steps, "a positive integer or None")
@@ -127,8 +176,22 @@ class FRInGe(Attributor):
     def preset(
         cls, model: str, variant: Literal["fringe", "fisher_rao_unregularized", "euclidean"] = "fringe"
     ) -> "FRInGe":
-        """The paper's setting for one of its six networks and three variants (its hyper-parameter table)."""
-        return cls(**paper_settings(model, variant))
+        """Return settings by name.
+
+        Args:
+            model: ``paper`` (the paper's algorithm for any network: its numbers for ResNet-50, with a cap that scales
+                with the input), ``full_metric`` (the full metric with our damping), ``preview`` (longer steps), or one
+                of the paper's six networks.
+            variant: For a network of the paper: which of the three settings of its hyper-parameter table.
+
+        Returns:
+            The configured method.
+
+        Raises:
+            InputError: There is no such preset.
+        """
+        settings = cls.presets.get(model) if variant == "fringe" else None
+        return cls(**(paper_settings(model, variant) if settings is None else settings))
 
     def variant(self, variant: Variant) -> "FRInGe":
         """This setting with parts of the method taken out, as in the paper's ablations.
@@ -149,6 +212,7 @@ class FRInGe(Attributor):
             "gamma_step_only": {"gamma_prior": 0.0},
             "gamma_prior_only": {"gamma_step": 0.0},
             "non_geometric": {"solve": "gradient", "gamma_step": 0.0},
+            "diffusion": {"solve": "diffusion", "gamma_prior": 1e3},
         }
         if variant not in changes:
             raise InputError(f"variant: got {variant!r}, expected one of {', '.join(changes)}")
@@ -156,7 +220,10 @@ class FRInGe(Attributor):
 
     def path(self, entries: int) -> FisherRaoTracking:
         """The path that these settings describe, for inputs of n = ``entries`` numbers (an ``"auto"`` cap needs n)."""
-        cap = AUTO_CAP * math.sqrt(entries) if self.delta_euc == "auto" else self.delta_euc
+        image = self.structure == "image"
+        cap = AUTO_CAP[self.structure] * math.sqrt(entries) if self.delta_euc == "auto" else self.delta_euc
+        trust = TrustRegion(self.eta_max, self.tau if self.kl_bound else None, cap, None if image else AUTO_LOGIT)
+        until: Until = "budget" if image or self.steps is not None else "arrival"
         return FisherRaoTracking(
             step=NaturalStep(
                 solve=self.solve,
@@ -168,38 +235,53 @@ class FRInGe(Attributor):
                 preconditioner=self.preconditioner,
                 warm_start=self.warm_start,
                 reorthogonalise=self.reorthogonalise,
+                fisher_rank=AUTO_RANK[self.structure] if self.fisher_rank == "auto" else self.fisher_rank,
+                relative=not image,
                 jacobian=self.jacobian,
                 smoothing=Smoothing(self.structure, self.boundary, self.blur_sigma, self.blur_size),
             ),
-            trust=TrustRegion(self.eta_max, self.tau if self.kl_bound else None, cap),
+            trust=trust,
             tau=self.tau,
             waypoint=self.waypoint,
             steps=self.steps,
-            until=self.until,
+            until=until if self.until == "auto" else self.until,
             arrival_kl=self.arrival_kl,
             max_steps=self.max_steps,
             reference=self.reference,
+            feedback=self.feedback,
         )
 
     @property
     def planned_passes(self) -> float:
         farthest = math.pi / math.sqrt(2 * self.tau)  # no two distributions are farther apart than pi
-        steps = self.max_steps if self.until == "arrival" else self.steps or farthest
-        return steps * (4 if self.solve == "gradient" else 2 + 2 * self.cg_iterations)
+        path = self.path(1)
+        steps = self.max_steps if path.until == "arrival" else self.steps or farthest
+        products = {"natural": 1 + 2 * self.cg_iterations, "geodesic": path.step.fisher_rank}.get(self.solve, 1)
+        return steps * (3 + products)  # and a forward pass, the score's gradient, the length of the step
 
-    def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
-        path, before = self.path(query.inputs[0].numel()), passes_now(classifier)
-        found = integrate(path, Quadrature(self.quadrature, self.quadrature_rtol), classifier, query, request)
-        diagnostics = _diagnose(found, query, path.log_reference(query))
-        judgements = [_judge(found, diagnostics, i) for i in range(len(found.steps))]
-        return assemble(self, found, query, classifier, before, diagnostics, judgements)
+    def needs_jvp(self, classes: int) -> bool:
+        """Not where the Jacobian is computed as a whole, and not for plain gradient steps without a bound in nats."""
+        explicit = self.path(1).step.explicit(classes)
+        return not explicit and (self.solve == "natural" or self.kl_bound)
+
+    def attribute(self, problem: Problem) -> Attribution:
+        path = self.path(problem.inputs[0].numel())
+        rule: Rule = "trapezoid" if self.structure == "image" else "adaptive"
+        rule = rule if self.quadrature == "auto" else self.quadrature
+        found = integrate(path, Quadrature(rule, self.quadrature_rtol), problem)
+        diagnostics = _diagnose(found, problem, path.log_reference(problem))
+        if found.uncorrected_gap is not None:
+            diagnostics["uncorrected_residual"] = found.rule_residual
+        start_kl = kl(log_probabilities(problem.logits), path.log_reference(problem)).tolist()
+        judgements = [_judge(self, found, diagnostics, start_kl[i], i) for i in range(len(found.steps))]
+        return assemble(self, found, problem, diagnostics, judgements)
 
 
-def _diagnose(found: Integrated, query: Query, log_q: Tensor) -> dict[str, Tensor]:
+def _diagnose(found: Integrated, problem: Problem, log_q: Tensor) -> dict[str, Tensor]:
     """The paper's path diagnostics and the solver's account, (B,) each."""
     summary = found.summary
     return {
-        **diagnose(found, query, log_q),
+        **diagnose(found, problem, log_q),
         "cg_iterations_mean": summary.mean("cg_iterations"),
         "cg_residual_mean": summary.mean("cg_residual"),
         "cg_residual_max": summary.largest("cg_residual"),
@@ -207,7 +289,7 @@ def _diagnose(found: Integrated, query: Query, log_q: Tensor) -> dict[str, Tenso
     }
 
 
-def _judge(found: Integrated, diagnostics: dict[str, Tensor], image: int) -> Judgement:
+def _judge(method: FRInGe, found: Integrated, diagnostics: dict[str, Tensor], start_kl: float, image: int) -> Judgement:
     """One word on the map of an image, and what to do about it."""
     steps = found.steps[image]
     if found.outcomes[image] is Outcome.AT_REFERENCE:
@@ -215,24 +297,36 @@ def _judge(found: Integrated, diagnostics: dict[str, Tensor], image: int) -> Jud
             "at_reference",
             "the prediction already is the reference distribution: there is nothing to explain",
         )
-    if found.outcomes[image] is Outcome.DIVERGED:
+    if found.outcomes[image] is Outcome.DIVERGED or not bool(torch.isfinite(found.values[image]).all()):
         return (
             "diverged",
             f"the logits or their gradient were not finite after step {steps}: lower delta_euc or check the model",
         )
+    end = float(diagnostics["endpoint_kl"][image])
+    arrived = end <= method.arrival_kl
+    if arrived and steps == 0:
+        return "at_reference", f"the prediction is {end:.2g} nats from the reference: lower arrival_kl to explain it"
     share = 1.0 - float(diagnostics["endpoint_distance"][image] / diagnostics["distance"][image])
-    if share < STALLED_BELOW:
+    removed = 1.0 - end / start_kl
+    if share < STALLED_BELOW and not arrived:
         return "stalled", (
             f"the prediction moved {share:.1%} of the way to the reference: raise delta_euc or eta_max, lower damping, "
             "or, for a saturated prediction, explain with fewer, longer steps (larger tau)"
         )
-    residual = float(found.residual[image])
+    residual = float(found.rule_residual[image])
     if not residual <= COARSE_ABOVE:
         return "coarse", (
             f"the map's sum misses the change of the score by {residual:.1%}: use quadrature='adaptive', "
             "or smaller steps (lower tau or delta_euc)"
         )
-    end = float(diagnostics["endpoint_kl"][image])
+    # after coarse, which is the graver: a short map is right about the part of the way that was covered
+    if removed < SHORT_BELOW and not arrived:
+        onward = "raise max_steps, " if method.path(1).until == "arrival" else "use until='arrival', "
+        return "short", (
+            f"complete within {residual:.1%}, but the prediction lost only {removed:.0%} of its divergence from the "
+            f"reference and ended {end:.2f} nats off: {onward}raise delta_euc or eta_max, or lower gamma_prior; or "
+            "read the map as an explanation of that part of the way"
+        )
     onward = "; until='arrival' goes on" if end > FAR_ABOVE else ""
     return (
         "ok",

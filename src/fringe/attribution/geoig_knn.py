@@ -10,15 +10,14 @@ from torch import Tensor
 
 from fringe._checks import require_choice, require_whole
 from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor, Request
-from fringe.attribution.diagnosis import passes_now, path_attribution
+from fringe.attribution.base import Attribution, Attributor
+from fringe.attribution.diagnosis import path_attribution
 from fringe.attribution.grouping import rejoined
 from fringe.attribution.node_integral import integrate_nodes
 from fringe.attribution.reference_images import reference_images
 from fringe.attribution.rules import quadrature_nodes
 from fringe.baselines import parse_baseline
-from fringe.classifier import Classifier
-from fringe.paths import NeighbourGraph, Pieces, Polyline, Query, euclidean_lengths, model_lengths
+from fringe.paths import NeighbourGraph, Pieces, Polyline, Problem, euclidean_lengths, model_lengths
 
 Metric = Literal["geodesic", "euclidean"]
 
@@ -56,55 +55,50 @@ class GeoIGKNN(Attributor):
     def planned_passes(self) -> float:
         return 64 * self.order * min(self.neighbours, 64)  # the graph of 64 references, half of its edges shared
 
-    def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
-        before = passes_now(classifier)
-        baseline = query.baseline_or(self.baseline, request.noise)
-        references = reference_images(query, "geoig_knn walks from one image of the data to the next")
-        points = torch.cat((references, query.inputs, baseline))
+    def attribute(self, problem: Problem) -> Attribution:
+        baseline = problem.resolve_baseline(self.baseline)
+        references = reference_images(problem, "geoig_knn walks from one image of the data to the next")
+        points = torch.cat((references, problem.inputs, baseline))
         graph = NeighbourGraph(references.flatten(1), self.neighbours)
-        routes, lengths = self._routes(classifier, graph, points, query)
+        routes, lengths = self._routes(graph, points, problem)
         groups = _by_length(routes)
-        quiet = dataclasses.replace(request, progress=None)
+        quiet = dataclasses.replace(problem, progress=None)
         parts: list[Attribution] = []
         for group in groups:
-            part = query.take(group)
+            part = quiet.select(group)
             line = Polyline(points, torch.tensor([routes[i] for i in group], device=points.device))
-            found = integrate_nodes(Pieces(line, *self._rule()), classifier, part, quiet)
-            plain = path_attribution(self, found, part, classifier, before, "use a higher order")
+            found = integrate_nodes(Pieces(line, *self._rule()), part)
+            plain = path_attribution(self, found, part, "use a higher order")
             own = _report(line, lengths[group])
             parts.append(dataclasses.replace(plain, diagnostics={**plain.diagnostics, **own}))
-            if request.progress is not None:
-                request.progress(sum(len(p.values) for p in parts), len(query.inputs))
-        return dataclasses.replace(rejoined(groups, parts), passes=classifier.passes.since(before))
+            if problem.progress is not None:
+                problem.progress(sum(len(p.values) for p in parts), len(problem.inputs))
+        return rejoined(groups, parts)
 
     def _rule(self) -> tuple[Tensor, Tensor]:
         return quadrature_nodes("gausslegendre", self.order)
 
-    def _routes(
-        self, classifier: Classifier, graph: NeighbourGraph, points: Tensor, query: Query
-    ) -> tuple[list[list[int]], Tensor]:
+    def _routes(self, graph: NeighbourGraph, points: Tensor, problem: Problem) -> tuple[list[list[int]], Tensor]:
         """Each image's way to its baseline as rows of ``points`` (references, inputs, baselines), and its length (B,)
         in the metric."""
-        batch, count = len(query.inputs), len(points) - 2 * len(query.inputs)
+        batch, count = len(problem.inputs), len(points) - 2 * len(problem.inputs)
         routes, lengths = [[0]] * batch, torch.zeros(batch, dtype=torch.float64)
-        classes = query.target.tolist()
-        for target in dict.fromkeys(classes):
-            shared = self._measure(classifier, target, points, graph.edges)
-            images = [i for i, c in enumerate(classes) if c == target]
+        for images in problem.groups(by_score=True):
+            shared = self._measure(problem, images[0], points, graph.edges)
             own = [graph.attach(points[count + i].flatten(), points[count + batch + i].flatten()) for i in images]
             placed = torch.cat([_placed(e, count, i, batch) for i, e in zip(images, own, strict=True)])
-            weights = self._measure(classifier, target, points, placed).split([len(e) for e in own])
+            weights = self._measure(problem, images[0], points, placed).split([len(e) for e in own])
             for i, edges, weight in zip(images, own, weights, strict=True):
                 way, length = graph.shortest_path(torch.cat((graph.edges, edges)), torch.cat((shared, weight)))
                 routes[i], lengths[i] = _placed(torch.tensor(way), count, i, batch).tolist(), length
         return routes, lengths.to(points.device)
 
-    def _measure(self, classifier: Classifier, target: int, points: Tensor, edges: Tensor) -> Tensor:
-        """Lengths (E,) of ``edges`` (E, 2) in the metric, on the CPU."""
+    def _measure(self, problem: Problem, row: int, points: Tensor, edges: Tensor) -> Tensor:
+        """Lengths (E,) of ``edges`` (E, 2) in the metric of image ``row``, on the CPU."""
         edges = edges.to(points.device)
         if self.metric == "euclidean":
             return euclidean_lengths(points, edges).cpu()
-        return model_lengths(classifier, target, points, edges, *self._rule()).cpu()
+        return model_lengths(problem, row, points, edges, *self._rule()).cpu()
 
 
 def _placed(nodes: Tensor, count: int, image: int, batch: int) -> Tensor:

@@ -10,22 +10,21 @@ from torch import Tensor
 
 from fringe._checks import require_choice, require_not_negative, require_positive, require_whole
 from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor, Request
-from fringe.attribution.diagnosis import passes_now, path_attribution, unchecked_attribution
+from fringe.attribution.base import Attribution, Attributor
+from fringe.attribution.diagnosis import path_attribution, unchecked_attribution
 from fringe.attribution.grouping import Ticker, rejoined
 from fringe.attribution.node_integral import integrate_nodes
 from fringe.attribution.rules import quadrature_nodes
 from fringe.baselines import parse_baseline
-from fringe.classifier import Classifier
 from fringe.geometry import geometry_dtype
 from fringe.paths import (
     Draw,
     LengthEnergy,
     PathEnergy,
     PointEnergy,
+    Problem,
     PublishedEnergy,
     PublishedSVI,
-    Query,
     Relaxation,
     Relaxed,
     Steepness,
@@ -86,6 +85,9 @@ class GeoIGSVI(Attributor):
             require_choice(name, getattr(self, name), get_args(known))
         parse_baseline(self.baseline)
 
+    def needs_jvp(self, classes: int) -> bool:
+        return True  # second derivatives: the gradient of a gradient's norm
+
     @property
     def complete(self) -> bool:
         return self.mode == "repaired"
@@ -94,67 +96,60 @@ class GeoIGSVI(Attributor):
     def planned_passes(self) -> float:
         return 4 * self.steps * self.iterations
 
-    def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
-        before = passes_now(classifier)
-        baseline = query.baseline_or(self.baseline, request.noise)
-        ticker = Ticker(request.progress, len(query.inputs) * (self.iterations + 1))
+    def attribute(self, problem: Problem) -> Attribution:
+        baseline = problem.resolve_baseline(self.baseline)
+        ticker = Ticker(problem.progress, len(problem.inputs) * (self.iterations + 1))
         groups: list[list[int]] = []
         parts: list[Attribution] = []
-        for group in self._groups(classifier, query):
-            part = query.take(group)
+        quiet = dataclasses.replace(problem, progress=None)
+        for group in self._groups(problem):
+            part = quiet.select(group)
             fit = self._repaired if self.mode == "repaired" else self._official
-            parts.append(fit(classifier, part, request, baseline[group], ticker))
+            parts.append(fit(part, baseline[group], ticker))
             groups.append(group)
             ticker.reach((group[-1] + 1) * (self.iterations + 1))
-        return dataclasses.replace(rejoined(groups, parts), passes=classifier.passes.since(before))
+        return rejoined(groups, parts)
 
-    def _groups(self, classifier: Classifier, query: Query) -> Iterator[list[int]]:
+    def _groups(self, problem: Problem) -> Iterator[list[int]]:
         """Images whose points together fill a batch: more would only take memory, several tensors a point."""
         start = 0
-        while start < len(query.inputs):
-            size = max(1, classifier.batch_size.on(query.inputs.device) // self.steps)
-            yield list(range(start, min(start + size, len(query.inputs))))
+        while start < len(problem.inputs):
+            size = max(1, problem.model.batch_size.on(problem.inputs.device) // self.steps)
+            yield list(range(start, min(start + size, len(problem.inputs))))
             start += size
 
-    def _repaired(
-        self, classifier: Classifier, query: Query, request: Request, baseline: Tensor, ticker: Ticker
-    ) -> Attribution:
-        before = passes_now(classifier)
+    def _repaired(self, problem: Problem, baseline: Tensor, ticker: Ticker) -> Attribution:
         fractions, _ = quadrature_nodes("trapezoid", self.steps)
-        straight = _line(query.inputs, baseline, fractions)
-        relaxation = Relaxation(self._energy(classifier), self.iterations, self.learning_rate, self.stochastic)
-        relaxed = relaxation.run(straight, query.target, _draw(query, request), ticker.tick)
-        moves = (query.inputs != baseline).flatten(1).any(1)  # where there is no way to go, none is gone
-        points = torch.where(moves.view(-1, *[1] * query.inputs.dim()), relaxed.points, straight)
+        straight = _line(problem.inputs, baseline, fractions)
+        relaxation = Relaxation(self._energy(problem), self.iterations, self.learning_rate, self.stochastic)
+        relaxed = relaxation.run(straight, problem.every_row, _draw(problem), ticker.tick)
+        moves = (problem.inputs != baseline).flatten(1).any(1)  # where there is no way to go, none is gone
+        points = torch.where(moves.view(-1, *[1] * problem.inputs.dim()), relaxed.points, straight)
         line = stacked(equal_arcs(points) if self.resample else points)
-        quiet = dataclasses.replace(request, progress=None)
-        found = integrate_nodes(Vertices(line), classifier, query, quiet)
-        plain = path_attribution(self, found, query, classifier, before, "use more steps")
-        own = _report(query, baseline, line.lengths(), relaxed)
+        found = integrate_nodes(Vertices(line), problem)
+        plain = path_attribution(self, found, problem, "use more steps")
+        own = _report(problem, baseline, line.lengths(), relaxed)
         return dataclasses.replace(plain, diagnostics={**plain.diagnostics, **own})
 
-    def _energy(self, classifier: Classifier) -> PathEnergy:
+    def _energy(self, problem: Problem) -> PathEnergy:
         kind = PointEnergy if self.objective == "points" else LengthEnergy
-        return kind(Steepness(classifier, self.norm_of), self.beta)
+        return kind(Steepness(problem, self.norm_of), self.beta)
 
-    def _official(
-        self, classifier: Classifier, query: Query, request: Request, baseline: Tensor, ticker: Ticker
-    ) -> Attribution:
-        before = passes_now(classifier)
+    def _official(self, problem: Problem, baseline: Tensor, ticker: Ticker) -> Attribution:
         fractions, _ = quadrature_nodes("gausslegendre", self.steps)
-        straight = _line(query.inputs, baseline, fractions.flip(0))  # from the baseline on, without the ends
-        energy = PublishedEnergy(Steepness(classifier, "outputs", rows=True), self.beta)
+        straight = _line(problem.inputs, baseline, fractions.flip(0))  # from the baseline on, without the ends
+        energy = PublishedEnergy(Steepness(problem, "outputs", last_axis=True), self.beta)
         search = PublishedSVI(energy, self.iterations, self.learning_rate)
-        relaxed = search.run(straight, query.target, _draw(query, request), ticker.tick)
+        relaxed = search.run(straight, problem.every_row, _draw(problem), ticker.tick)
         points = published_spacing(relaxed.points) if self.resample else relaxed.points
         lengths = stacked(points).lengths()
-        _, gradient = classifier.score_gradient(points.flatten(0, 1), query.target.repeat_interleave(self.steps))
+        _, gradient = problem.logits_gradient(points.flatten(0, 1), problem.every_row.repeat_interleave(self.steps))
         weights = torch.cat((lengths, lengths[:, -1:]), 1).to(geometry_dtype(points.device))
         rows = gradient.reshape(*points.shape[:2], -1).to(weights)
-        values = torch.einsum("gn,gnd->gd", weights, rows).view_as(query.inputs)
-        diagnostics = _report(query, baseline, lengths, relaxed)
+        values = torch.einsum("gn,gnd->gd", weights, rows).view_as(problem.inputs)
+        diagnostics = _report(problem, baseline, lengths, relaxed)
         why = "gradients times lengths are no path integral: nothing says what the map's sum should be"
-        return unchecked_attribution(self, values, query, classifier, before, diagnostics, why)
+        return unchecked_attribution(self, values, problem, diagnostics, why)
 
 
 def _line(inputs: Tensor, baseline: Tensor, fractions: Tensor) -> Tensor:
@@ -163,16 +158,16 @@ def _line(inputs: Tensor, baseline: Tensor, fractions: Tensor) -> Tensor:
     return baseline[:, None] + a * (inputs - baseline)[:, None]
 
 
-def _draw(query: Query, request: Request) -> Draw:
+def _draw(problem: Problem) -> Draw:
     """Noise that belongs to an image and an iteration."""
-    return lambda place, iteration, like: request.noise.normal(f"geoig_svi {query.keys[place]} {iteration}", like)
+    return lambda place, iteration, like: problem.rng.normal(f"geoig_svi {problem.keys[place]} {iteration}", like)
 
 
-def _report(query: Query, baseline: Tensor, lengths: Tensor, relaxed: Relaxed) -> dict[str, Tensor]:
+def _report(problem: Problem, baseline: Tensor, lengths: Tensor, relaxed: Relaxed) -> dict[str, Tensor]:
     """How the path was found, and the ``lengths`` (B, pieces) of what it became."""
     return {
         "path_length": lengths.sum(1),
-        "straight_length": (query.inputs - baseline).flatten(1).double().norm(dim=1),
+        "straight_length": (problem.inputs - baseline).flatten(1).double().norm(dim=1),
         "iterations": relaxed.taken,
         "force_mean": relaxed.force,
         "energy_start": relaxed.start,

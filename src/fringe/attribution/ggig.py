@@ -9,15 +9,14 @@ from torch import Tensor
 
 from fringe._checks import require_choice, require_positive, require_whole
 from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor, Request
-from fringe.attribution.diagnosis import passes_now, unchecked_attribution
+from fringe.attribution.base import Attribution, Attributor
+from fringe.attribution.diagnosis import unchecked_attribution
 from fringe.attribution.grouping import Ticker
 from fringe.attribution.node_integral import chunks
 from fringe.attribution.rules import quadrature_nodes
 from fringe.baselines import parse_baseline
-from fringe.classifier import Classifier
 from fringe.geometry import geometry_dtype
-from fringe.paths import Query, StraightLine
+from fringe.paths import Problem, StraightLine
 
 Aggregate = Literal["max", "trapezoid", "mean"]
 InputFactor = Literal["none", "input", "difference"]
@@ -66,32 +65,31 @@ class GGIG(Attributor):
     def planned_passes(self) -> float:
         return 2 * (self.intervals + 1) * self.iterations
 
-    def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
-        before = passes_now(classifier)
-        baseline = query.baseline_or(self.baseline, request.noise)
-        values, climbed = self._maps(classifier, query, request, baseline)
+    def attribute(self, problem: Problem) -> Attribution:
+        baseline = problem.resolve_baseline(self.baseline)
+        values, climbed = self._maps(problem, baseline)
         if self.input_factor != "none":
-            values = values * (query.inputs if self.input_factor == "input" else query.inputs - baseline)
+            values = values * (problem.inputs if self.input_factor == "input" else problem.inputs - baseline)
         steps = torch.full((len(values),), self.iterations, device=values.device)
         diagnostics = {"steps": steps, "climb_mean": climbed}
         why = "gradient maxima along climbs have no completeness identity"
-        return unchecked_attribution(self, values, query, classifier, before, diagnostics, why)
+        return unchecked_attribution(self, values, problem, diagnostics, why)
 
-    def _maps(self, classifier: Classifier, query: Query, request: Request, baseline: Tensor) -> tuple[Tensor, Tensor]:
+    def _maps(self, problem: Problem, baseline: Tensor) -> tuple[Tensor, Tensor]:
         """Aggregated gradients (B, *S), and how far the climbs went on average (B,), in input units.
 
         A batch of climbs is finished before the next begins, so memory grows neither with M nor with I.
         """
         rule = "trapezoid" if self.aggregate == "trapezoid" else "closed_mean"
-        line = StraightLine(query.inputs, baseline, *quadrature_nodes(rule, self.intervals + 1))
-        batch, device = len(query.inputs), query.inputs.device
+        line = StraightLine(problem.inputs, baseline, *quadrature_nodes(rule, self.intervals + 1))
+        batch, device = len(problem.inputs), problem.inputs.device
         start = -torch.inf if self.aggregate == "max" else 0.0
-        values = torch.full(query.inputs.shape, start, dtype=geometry_dtype(device), device=device)
+        values = torch.full(problem.inputs.shape, start, dtype=geometry_dtype(device), device=device)
         climbed = torch.zeros(batch, dtype=torch.float64, device=device)
-        ticker = Ticker(request.progress, batch * line.count * self.iterations)
-        for rows, nodes in chunks(batch, line.count, classifier, device):
+        ticker = Ticker(problem.progress, batch * line.count * self.iterations)
+        for rows, nodes in chunks(problem, line.count):
             begin = line.at(rows, nodes).x
-            largest, end = self._climb(classifier, begin, query.target[rows], ticker)
+            largest, end = self._climb(problem, begin, rows, ticker)
             climbed.index_add_(0, rows, (end - begin).flatten(1).double().norm(dim=1) / line.count)
             self._gather(values, rows, largest, line.weights[rows, nodes])
         return values, climbed
@@ -104,11 +102,11 @@ class GGIG(Attributor):
         else:
             values.view(len(values), -1).index_add_(0, rows, flat * weights.to(flat.dtype)[:, None])
 
-    def _climb(self, classifier: Classifier, x: Tensor, target: Tensor, ticker: Ticker) -> tuple[Tensor, Tensor]:
+    def _climb(self, problem: Problem, x: Tensor, rows: Tensor, ticker: Ticker) -> tuple[Tensor, Tensor]:
         """The largest gradient (L, *S) met from ``x`` (L, *S) on, and the last point whose gradient was taken."""
         largest = torch.full_like(x, -torch.inf)
         for iteration in range(self.iterations):
-            _, gradient = classifier.score_gradient(x, target)
+            _, gradient = problem.logits_gradient(x, rows)
             largest = torch.maximum(largest, gradient)
             if iteration + 1 < self.iterations:
                 x = x + self.learning_rate * gradient

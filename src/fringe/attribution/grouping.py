@@ -15,7 +15,7 @@ T = TypeVar("T")
 def rejoined(groups: Sequence[Sequence[int]], parts: Sequence[Attribution]) -> Attribution:
     """One attribution from those of ``groups``, lists of places that together are 0 ... B - 1.
 
-    What is said of the whole call (``passes``, ``settings``) is the first part's: the caller sets it.
+    What is said of the whole call (``settings``) is the first part's.
     """
     places = [place for group in groups for place in group]
     order = torch.tensor(places).argsort()

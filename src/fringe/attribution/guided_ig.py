@@ -7,13 +7,12 @@ from typing import Any, ClassVar, Literal, get_args
 
 from fringe._checks import is_positive, require, require_choice, require_fraction, require_whole
 from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor, Request
-from fringe.attribution.diagnosis import passes_now, path_attribution
+from fringe.attribution.base import Attribution, Attributor
+from fringe.attribution.diagnosis import path_attribution
 from fringe.attribution.integral import Quadrature
 from fringe.attribution.path_integral import integrate
 from fringe.baselines import parse_baseline
-from fringe.classifier import Classifier
-from fringe.paths import GuidedPath, Query
+from fringe.paths import GuidedPath, Problem
 
 GuidedRule = Literal["left", "trapezoid"]
 
@@ -54,9 +53,8 @@ class GuidedIG(Attributor):
     def planned_passes(self) -> float:
         return 2 * self.steps
 
-    def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
-        before = passes_now(classifier)
-        based = dataclasses.replace(query, baseline=query.baseline_or(self.baseline, request.noise))
+    def attribute(self, problem: Problem) -> Attribution:
+        based = dataclasses.replace(problem, baseline=problem.resolve_baseline(self.baseline))
         path = GuidedPath(self.steps, self.fraction, self.max_dist, closed=self.rule == "trapezoid")
-        found = integrate(path, Quadrature(self.rule), classifier, based, request)
-        return path_attribution(self, found, query, classifier, before, "use more steps, or rule='trapezoid'")
+        found = integrate(path, Quadrature(self.rule), based)
+        return path_attribution(self, found, problem, "use more steps, or rule='trapezoid'")

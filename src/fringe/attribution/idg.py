@@ -10,13 +10,12 @@ from torch import Tensor
 
 from fringe._checks import require_choice, require_whole
 from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor, Request
+from fringe.attribution.base import Attribution, Attributor
 from fringe.attribution.decision_nodes import importance_nodes, published_nodes, published_slopes
-from fringe.attribution.diagnosis import diagnose, passes_now, unchecked_attribution
+from fringe.attribution.diagnosis import diagnose, unchecked_attribution
 from fringe.attribution.node_integral import Visit, Weigh, chunks, integrate_nodes
 from fringe.baselines import parse_baseline
-from fringe.classifier import Classifier
-from fringe.paths import Query, StraightLine, log_uniform
+from fringe.paths import Problem, StraightLine, log_uniform
 
 Mode = Literal["importance", "official"]
 
@@ -56,42 +55,39 @@ class IntegratedDecisionGradients(Attributor):
     def planned_passes(self) -> float:
         return 4 * self.steps
 
-    def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
-        before = passes_now(classifier)
-        baseline = query.baseline_or(self.baseline, request.noise)
-        line, weigh = self._plan(classifier, query, baseline)
-        found = integrate_nodes(line, classifier, query, request, weigh)
-        diagnostics = diagnose(found, query, log_uniform(query.logits))
+    def attribute(self, problem: Problem) -> Attribution:
+        baseline = problem.resolve_baseline(self.baseline)
+        line, weigh = self._plan(problem, baseline)
+        found = integrate_nodes(line, problem, weigh)
+        diagnostics = diagnose(found, problem, log_uniform(problem.logits))
         why = "its sum is the integral of the squared slope of the score"
-        plain = unchecked_attribution(self, found.values, query, classifier, before, diagnostics, why)
+        plain = unchecked_attribution(self, found.values, problem, diagnostics, why)
         trajectory = found.trajectories or plain.trajectory
         return dataclasses.replace(plain, endpoint_score=found.endpoint_score, trajectory=trajectory)
 
-    def _plan(self, classifier: Classifier, query: Query, baseline: Tensor) -> tuple[StraightLine, Weigh]:
+    def _plan(self, problem: Problem, baseline: Tensor) -> tuple[StraightLine, Weigh]:
         """Where gradients are taken, and what each counts."""
-        inputs = query.inputs
+        inputs = problem.inputs
         if self.mode == "importance":
             grid = torch.arange(self.steps, dtype=torch.float64) / self.steps
-            scores = _scores(StraightLine(inputs, baseline, grid, grid), classifier, query.target)
-            at_input = classifier.score(query.logits, query.target).double()
+            scores = _scores(StraightLine(inputs, baseline, grid, grid), problem)
+            at_input = problem.score(problem.logits).double()
             line = StraightLine(inputs, baseline, *importance_nodes(torch.cat((scores, at_input[:, None]), 1)))
             return line, lambda visit: visit.sample.displacement * _slope(visit, inputs - baseline)
         grid = torch.linspace(0, 1, self.steps, dtype=torch.float64)
-        places, spacing = published_nodes(_scores(StraightLine(inputs, baseline, grid, grid), classifier, query.target))
-        slopes = published_slopes(
-            places, _scores(StraightLine(inputs, baseline, places, places), classifier, query.target)
-        )
+        places, spacing = published_nodes(_scores(StraightLine(inputs, baseline, grid, grid), problem))
+        slopes = published_slopes(places, _scores(StraightLine(inputs, baseline, places, places), problem))
         line = StraightLine(inputs, baseline, places.flip(1), spacing.flip(1) / self.steps)
         return line, lambda visit: visit.sample.displacement * slopes.flip(1)[visit.rows, visit.nodes]
 
 
-def _scores(line: StraightLine, classifier: Classifier, target: Tensor) -> Tensor:
+def _scores(line: StraightLine, problem: Problem) -> Tensor:
     """The target's score (B, N) at each node of each image, in float64; forward passes only."""
     found = [
-        classifier.score(classifier.logits(line.at(rows, nodes).x), target[rows]).double()
-        for rows, nodes in chunks(len(target), line.count, classifier, target.device)
+        problem.score(problem.forward(line.at(rows, nodes).x, rows), rows).double()
+        for rows, nodes in chunks(problem, line.count)
     ]
-    return torch.cat(found).view(len(target), line.count)
+    return torch.cat(found).view(len(problem.inputs), line.count)
 
 
 def _slope(visit: Visit, way: Tensor) -> Tensor:

@@ -4,16 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
+import torch
+
 from fringe._checks import is_positive, require, require_choice, require_whole
 from fringe._errors import InputError
 from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor, Request
-from fringe.attribution.diagnosis import assemble, diagnose, passes_now
+from fringe.attribution.base import Attribution, Attributor
+from fringe.attribution.diagnosis import assemble, diagnose
 from fringe.attribution.integral import Quadrature
 from fringe.attribution.many_walks import Walks, integrate_walks, judge_walks
 from fringe.attribution.reference_images import reference_images
-from fringe.classifier import Classifier
-from fringe.paths import CounterfactualPath, Query, last_linear_layer, log_uniform
+from fringe.paths import CounterfactualPath, Problem, last_linear_layer, log_uniform
 
 Representation = Literal["auto", "penultimate", "logits"]
 IG2Rule = Literal["right", "trapezoid", "adaptive"]
@@ -64,18 +65,17 @@ class IG2(Attributor):
     def planned_passes(self) -> float:
         return 3 * self.references * self.steps
 
-    def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
-        before = passes_now(classifier)
-        walks = self._walks(classifier, query, request)
-        found = integrate_walks(walks, Quadrature(self.rule), classifier, query, request)
+    def attribute(self, problem: Problem) -> Attribution:
+        walks = self._walks(problem)
+        found = integrate_walks(walks, Quadrature(self.rule), problem)
         judgements = judge_walks(found, "lower eta, or use rule='trapezoid' or 'adaptive'", _STILL)
-        diagnostics = diagnose(found, query, log_uniform(query.logits))
-        return assemble(self, found, query, classifier, before, diagnostics, judgements)
+        diagnostics = diagnose(found, problem, log_uniform(problem.logits))
+        return assemble(self, found, problem, diagnostics, judgements)
 
-    def _walks(self, classifier: Classifier, query: Query, request: Request) -> Walks:
-        drawn = self._draw(classifier, query, request)
+    def _walks(self, problem: Problem) -> Walks:
+        drawn = self._draw(problem)
         pairs = [(image, reference) for image, references in enumerate(drawn) for reference in references]
-        layer = self._layer(classifier, query)
+        layer = self._layer(problem)
 
         def path(batch: list[int]) -> CounterfactualPath:
             references = tuple(pairs[walk][1] for walk in batch)
@@ -83,16 +83,20 @@ class IG2(Attributor):
 
         return Walks(path, [image for image, _ in pairs], self.steps, "mean")
 
-    def _draw(self, classifier: Classifier, query: Query, request: Request) -> list[list[int]]:
+    def _draw(self, problem: Problem) -> list[list[int]]:
         """The numbers of each image's references."""
-        references = reference_images(query, "ig2 walks towards images of other classes")
-        predicted = classifier.logits(references).argmax(1).tolist()
+        references = reference_images(problem, "ig2 walks towards images of other classes")
+        classes: dict[int, list[int]] = {}
+        for group in problem.groups(by_score=False):
+            rows = torch.tensor(group[:1], device=references.device).expand(len(references))
+            classes |= dict.fromkeys(group, problem.forward(references, rows).argmax(1).tolist())
         drawn: list[list[int]] = []
-        for image, (key, target) in enumerate(zip(query.keys, query.target.tolist(), strict=True)):
-            order = request.noise.permutation(f"{self.name} references {key}", len(predicted))
+        for image, (key, target) in enumerate(zip(problem.keys, problem.target.tolist(), strict=True)):
+            predicted = classes[image]
+            order = problem.rng.permutation(f"{self.name} references {key}", len(predicted))
             others = [reference for reference in order if predicted[reference] != target]
             if not others:
-                place = image if query.rows is None else query.rows[image]
+                place = image if problem.rows is None else problem.rows[image]
                 raise InputError(
                     f"space.references: the model predicts the target of image {place}, class {target}, for all "
                     f"{len(predicted)} of them; pass images of other classes with "
@@ -101,10 +105,10 @@ class IG2(Attributor):
             drawn.append(others[: self.references])
         return drawn
 
-    def _layer(self, classifier: Classifier, query: Query) -> str | None:
+    def _layer(self, problem: Problem) -> str | None:
         if self.representation == "logits":
             return None
-        layer = last_linear_layer(classifier, query.inputs[:1])
+        layer = last_linear_layer(problem)
         if layer is None and self.representation == "penultimate":
             raise InputError(
                 "representation: got 'penultimate', but the model is no module with an nn.Linear that takes one row an "

@@ -6,13 +6,12 @@ from typing import Any, ClassVar, get_args
 
 from fringe._checks import require_choice, require_whole
 from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor, Request
-from fringe.attribution.diagnosis import passes_now, path_attribution
+from fringe.attribution.base import Attribution, Attributor
+from fringe.attribution.diagnosis import path_attribution
 from fringe.attribution.node_integral import integrate_nodes
 from fringe.attribution.rules import NodeRule, quadrature_nodes
 from fringe.baselines import parse_baseline
-from fringe.classifier import Classifier
-from fringe.paths import Query, StraightLine
+from fringe.paths import Problem, StraightLine
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,8 @@ class IntegratedGradients(Attributor):
     def planned_passes(self) -> float:
         return 2 * self.steps
 
-    def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
-        before = passes_now(classifier)
-        baseline = query.baseline_or(self.baseline, request.noise)
-        line = StraightLine(query.inputs, baseline, *quadrature_nodes(self.rule, self.steps))
-        found = integrate_nodes(line, classifier, query, request)
-        return path_attribution(self, found, query, classifier, before, "use more steps")
+    def attribute(self, problem: Problem) -> Attribution:
+        baseline = problem.resolve_baseline(self.baseline)
+        line = StraightLine(problem.inputs, baseline, *quadrature_nodes(self.rule, self.steps))
+        found = integrate_nodes(line, problem)
+        return path_attribution(self, found, problem, "use more steps")

@@ -8,14 +8,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fringe.attribution.base import Progress, Request, Trajectory
+from fringe.attribution.base import Progress, Trajectory
 from fringe.attribution.diagnosis import Judgement, judge_completeness
 from fringe.attribution.integral import Quadrature, completeness_gap
 from fringe.attribution.path_integral import Integrated, integrate
 from fringe.attribution.telemetry import Summary
-from fringe.classifier import Classifier
 from fringe.geometry import geometry_dtype
-from fringe.paths import Outcome, Path, Query
+from fringe.paths import Outcome, Path, Problem
 
 Reduce = Literal["sum", "mean"]
 
@@ -31,26 +30,23 @@ class Walks:
     reduce: Reduce
 
 
-def integrate_walks(
-    walks: Walks, quadrature: Quadrature, classifier: Classifier, query: Query, request: Request
-) -> Integrated:
+def integrate_walks(walks: Walks, quadrature: Quadrature, problem: Problem) -> Integrated:
     """The sum or mean of the path integrals along each image's walks.
 
     Walks are taken a batch at a time, so memory grows neither with their number nor with their steps. The map's sum is
     compared with the sum or mean of the walks' changes of the score: ``endpoint_score`` is ``score`` less that.
     ``steps`` are those of an image's longest walk, summaries are pooled, and a trajectory is that of its first walk.
     """
-    pool, done, count = _Pool(walks, query), 0, len(walks.images)
+    pool, done, count = _Pool(walks, problem), 0, len(walks.images)
     while done < count:
-        batch = list(range(done, min(done + classifier.batch_size.on(query.inputs.device), count)))
-        progress = _shifted(request.progress, done * walks.steps, count * walks.steps)
-        part = query.take([walks.images[walk] for walk in batch])
-        asked = dataclasses.replace(request, progress=progress)
-        pool.add(batch, integrate(walks.path(batch), quadrature, classifier, part, asked))
+        batch = list(range(done, min(done + problem.model.batch_size.on(problem.inputs.device), count)))
+        progress = _shifted(problem.progress, done * walks.steps, count * walks.steps)
+        part = dataclasses.replace(problem.select([walks.images[walk] for walk in batch]), progress=progress)
+        pool.add(batch, integrate(walks.path(batch), quadrature, part))
         done += len(batch)
-        if request.progress is not None:
-            request.progress(done * walks.steps, count * walks.steps)
-    return pool.close(classifier.score(query.logits, query.target))
+        if problem.progress is not None:
+            problem.progress(done * walks.steps, count * walks.steps)
+    return pool.close(problem.score(problem.logits))
 
 
 def judge_walks(found: Integrated, cure: str, still: str) -> list[Judgement]:
@@ -66,10 +62,10 @@ def judge_walks(found: Integrated, cure: str, still: str) -> list[Judgement]:
 class _Pool:
     """What the walks of each image come to together."""
 
-    def __init__(self, walks: Walks, query: Query):
-        device, self.batch = query.inputs.device, len(query.inputs)
-        self.images, self.kind = torch.tensor(walks.images, device=device), query.inputs.dtype
-        self.values = torch.zeros_like(query.inputs, dtype=geometry_dtype(device))
+    def __init__(self, walks: Walks, problem: Problem):
+        device, self.batch = problem.inputs.device, len(problem.inputs)
+        self.images, self.kind = torch.tensor(walks.images, device=device), problem.inputs.dtype
+        self.values = torch.zeros_like(problem.inputs, dtype=geometry_dtype(device))
         self.change = torch.zeros(self.batch, dtype=self.values.dtype, device=device)
         self.weight = torch.ones_like(self.change)
         if walks.reduce == "mean":

@@ -6,13 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fringe.attribution.base import Request
 from fringe.attribution.integral import completeness_gap
 from fringe.attribution.path_integral import Integrated
 from fringe.attribution.telemetry import Recorder, Summary
-from fringe.classifier import Classifier
 from fringe.geometry import geometry_dtype, log_probabilities
-from fringe.paths import GeodesicGauge, Nodes, Outcome, Query, Sample, Sites, fisher_rao_step, log_uniform
+from fringe.paths import GeodesicGauge, Nodes, Outcome, Problem, Sample, Sites, fisher_rao_step, log_uniform
 
 
 @dataclass(frozen=True)
@@ -36,44 +34,43 @@ def displacement(visit: Visit) -> Tensor:
     return visit.sample.displacement
 
 
-def integrate_nodes(
-    nodes: Nodes, classifier: Classifier, query: Query, request: Request, weigh: Weigh = displacement
-) -> Integrated:
-    """``sum_j g(x_j) * displacement_j`` for each image of ``query``; memory does not grow with the number of nodes.
+def integrate_nodes(nodes: Nodes, problem: Problem, weigh: Weigh = displacement) -> Integrated:
+    """``sum_j g(x_j) * displacement_j`` for each image of ``problem``; memory does not grow with the number of nodes.
 
     Costs one forward pass and one VJP a node, and one forward pass for the end point.
     """
-    account = _NodeAccount(nodes, classifier, query, request)
-    for visit in visits(nodes, classifier, query.target):
+    account = _NodeAccount(nodes, problem)
+    for visit in visits(nodes, problem, problem.every_row):
         account.add(visit, weigh(visit))
     return account.close()
 
 
-def sum_nodes(
-    sites: Sites, classifier: Classifier, inputs: Tensor, target: Tensor, tick: Callable[[int], None] | None = None
-) -> Tensor:
-    """``sum_j g(x_j) * displacement_j`` for each of ``inputs`` (B, *S), in the dtype of the geometry, with nothing
-    measured on the way: one forward pass and one VJP a point. ``tick`` is told how many points were done at a time."""
-    total = torch.zeros_like(inputs, dtype=geometry_dtype(inputs.device))
-    for visit in visits(sites, classifier, target):
+def sum_nodes(sites: Sites, problem: Problem, images: Tensor, tick: Callable[[int], None] | None = None) -> Tensor:
+    """``sum_j g(x_j) * displacement_j`` (L, *S) for sites that belong to ``images`` (L,), in the dtype of the geometry,
+    with nothing measured on the way: one forward pass and one VJP a point. ``tick`` hears how many points were done.
+    """
+    like = problem.inputs
+    total = torch.zeros((len(images), *like.shape[1:]), dtype=geometry_dtype(like.device), device=like.device)
+    for visit in visits(sites, problem, images):
         add_weighted(total, visit.rows, visit.sample.displacement, visit.gradient)
         if tick is not None:
             tick(len(visit.rows))
     return total if sites.way is None else total * sites.way
 
 
-def visits(nodes: Sites, classifier: Classifier, target: Tensor) -> Iterator[Visit]:
-    """Every node of every image once, those of an image in order, a batch at a time; ``target`` (B,) the classes."""
-    for rows, columns in chunks(len(target), nodes.count, classifier, target.device):
+def visits(nodes: Sites, problem: Problem, images: Tensor) -> Iterator[Visit]:
+    """Every node of every path once, those of a path in order, a batch at a time; path i belongs to ``images[i]``."""
+    for rows, columns in chunks(problem, nodes.count, len(images)):
         sample = nodes.at(rows, columns)
-        yield Visit(rows, columns, sample, *classifier.logits_gradient(sample.x, target[rows]))
+        yield Visit(rows, columns, sample, *problem.logits_gradient(sample.x, images[rows]))
 
 
-def chunks(images: int, count: int, classifier: Classifier, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    """Every (image, node) pair once, nodes of an image in order, a batch at a time: image and node indices."""
-    done, total = 0, images * count
+def chunks(problem: Problem, count: int, paths: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    """Every (path, node) pair once, ``count`` nodes of a path in order, a batch at a time: path and node indices. There
+    is one path an image, unless ``paths`` says otherwise."""
+    device, done, total = problem.inputs.device, 0, (len(problem.inputs) if paths is None else paths) * count
     while done < total:
-        pairs = torch.arange(done, min(done + classifier.batch_size.on(device), total), device=device)
+        pairs = torch.arange(done, min(done + problem.model.batch_size.on(device), total), device=device)
         done += len(pairs)
         yield pairs // count, pairs % count
 
@@ -95,21 +92,21 @@ def add_weighted(total: Tensor, rows: Tensor, factor: Tensor, gradient: Tensor) 
 class _NodeAccount:
     """The running totals of one integration."""
 
-    def __init__(self, nodes: Nodes, classifier: Classifier, query: Query, request: Request):
-        self.nodes, self.classifier, self.query, self.request = nodes, classifier, query, request
-        self.gauge = GeodesicGauge(log_probabilities(query.logits), log_uniform(query.logits))
-        self.total = torch.zeros_like(query.inputs, dtype=geometry_dtype(query.inputs.device))
-        self.length = torch.ones_like(query.logits[:, 0]) if nodes.way is None else _norm(nodes.way)
-        self.summary = Summary(len(query.inputs), query.inputs.device)
-        self.diary = _Diary(nodes, query, classifier, self.gauge) if request.telemetry else None
-        self.done, self.planned = 0, len(query.inputs) * nodes.count
+    def __init__(self, nodes: Nodes, problem: Problem):
+        self.nodes, self.problem = nodes, problem
+        self.gauge = GeodesicGauge(log_probabilities(problem.logits), log_uniform(problem.logits))
+        self.total = torch.zeros_like(problem.inputs, dtype=geometry_dtype(problem.inputs.device))
+        self.length = torch.ones_like(problem.logits[:, 0]) if nodes.way is None else _norm(nodes.way)
+        self.summary = Summary(len(problem.inputs), problem.inputs.device)
+        self.diary = _Diary(nodes, problem, self.gauge) if problem.record_path else None
+        self.done, self.planned = 0, len(problem.inputs) * nodes.count
 
     def add(self, visit: Visit, factor: Tensor) -> None:
         add_weighted(self.total, visit.rows, factor, visit.gradient)
         self._measure(visit, factor)
         self.done += len(visit.rows)
-        if self.request.progress is not None:
-            self.request.progress(self.done, self.planned)
+        if self.problem.progress is not None:
+            self.problem.progress(self.done, self.planned)
 
     def _measure(self, visit: Visit, factor: Tensor) -> None:
         log_p, share = log_probabilities(visit.logits), visit.sample.displacement
@@ -117,21 +114,21 @@ class _NodeAccount:
         stats["euclidean_step"] = (share.abs() if share.dim() == 1 else _norm(share)) * self.length[visit.rows]
         self.summary.add(visit.rows, stats)
         if self.diary is not None:
-            stats["score"] = self.classifier.score(visit.logits, self.query.target[visit.rows])
+            stats["score"] = self.problem.score(visit.logits, visit.rows)
             self.diary.write(visit, factor, log_p, stats)
 
     def close(self) -> Integrated:
-        query, end, batch = self.query, self.nodes.endpoint, len(self.query.inputs)
-        logits = self.classifier.logits(end)
-        rows = torch.arange(batch, device=end.device)
+        problem, end, batch = self.problem, self.nodes.endpoint, len(self.problem.inputs)
+        rows = problem.every_row
+        logits = problem.forward(end, rows)
         none, whole = torch.zeros(batch, device=end.device), torch.ones(batch, device=end.device)
         last = Visit(rows, torch.full_like(rows, self.nodes.count), Sample(end, none, whole), logits, end)
         self._measure(last, none)
         values = self.total if self.nodes.way is None else self.total * self.nodes.way
-        score, endpoint = (self.classifier.score(z, query.target) for z in (query.logits, logits))
+        score, endpoint = problem.score(problem.logits), problem.score(logits)
         sound = (torch.isfinite(values).flatten(1).all(1) & torch.isfinite(logits).all(1)).tolist()
         return Integrated(
-            values=values.to(query.inputs.dtype),
+            values=values.to(problem.inputs.dtype),
             score=score,
             endpoint_score=endpoint,
             gap=completeness_gap(values, score.double() - endpoint.double()),
@@ -145,13 +142,13 @@ class _NodeAccount:
 class _Diary:
     """Writes down every node in order, and both ends: N + 2 points of each image."""
 
-    def __init__(self, nodes: Nodes, query: Query, classifier: Classifier, gauge: GeodesicGauge):
-        zeros = torch.zeros(len(query.inputs), device=query.inputs.device)
-        start = gauge.point(torch.arange(len(zeros), device=zeros.device), gauge.log_p0, zeros)
-        score = classifier.score(query.logits, query.target)
-        self.recorder = Recorder(query.inputs, [nodes.count + 1] * len(zeros), {**start, "score": score})
-        self.before = list(zip(query.inputs, gauge.log_p0, strict=True))
-        self.way, self.total = nodes.way, torch.zeros_like(query.inputs, dtype=gauge.log_p0.dtype)
+    def __init__(self, nodes: Nodes, problem: Problem, gauge: GeodesicGauge):
+        zeros = torch.zeros(len(problem.inputs), device=problem.inputs.device)
+        start = gauge.point(problem.every_row, gauge.log_p0, zeros)
+        score = problem.score(problem.logits)
+        self.recorder = Recorder(problem.inputs, [nodes.count + 1] * len(zeros), {**start, "score": score})
+        self.before = list(zip(problem.inputs, gauge.log_p0, strict=True))
+        self.way, self.total = nodes.way, torch.zeros_like(problem.inputs, dtype=gauge.log_p0.dtype)
 
     def write(self, visit: Visit, factor: Tensor, log_p: Tensor, stats: dict[str, Tensor]) -> None:
         """One point a row, each with the attribution that led to it."""

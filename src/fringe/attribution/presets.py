@@ -39,7 +39,7 @@ def paper_settings(model: str, variant: str) -> dict[str, Any]:
             f"variants: {', '.join(dict.fromkeys(v for _, v in table()))}"
         )
     row = table()[model, variant]
-    settings: dict[str, Any] = {"delta_euc": None, "preconditioner": "blur"}
+    settings: dict[str, Any] = {"solve": "natural", "delta_euc": None, "preconditioner": "blur"}
     settings |= {name: float(row[name]) for name in _FIELDS if row[name]}
     if "cg_iterations" in settings:
         settings["cg_iterations"] = int(settings["cg_iterations"])

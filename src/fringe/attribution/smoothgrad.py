@@ -8,17 +8,15 @@ import torch
 from torch import Tensor
 
 from fringe._checks import is_positive, require, require_choice, require_positive, require_whole
-from fringe._noise import Noise
 from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor, Request
-from fringe.attribution.diagnosis import passes_now, unchecked_attribution
+from fringe.attribution.base import Attribution, Attributor
+from fringe.attribution.diagnosis import unchecked_attribution
 from fringe.attribution.grouping import Ticker
 from fringe.attribution.node_integral import add_weighted, chunks, sum_nodes
 from fringe.attribution.rules import quadrature_nodes
 from fringe.baselines import parse_baseline
-from fringe.classifier import Classifier
 from fringe.geometry import geometry_dtype
-from fringe.paths import Query, StraightLine
+from fringe.paths import Problem, StraightLine
 
 Inner = Literal["gradient", "ig"]
 
@@ -71,20 +69,20 @@ class SmoothGrad(Attributor):
     def planned_passes(self) -> float:
         return 2 * self.samples * (self.inner_steps if self.inner == "ig" else 1)
 
-    def attribute(self, classifier: Classifier, query: Query, request: Request) -> Attribution:
-        before, sigma = passes_now(classifier), self._sigma(query.inputs)
-        draw = _keyed(query, sigma, request.noise)
-        explain = self.explainer(classifier, query, request)
-        ticker = Ticker(request.progress, len(sigma) * self.samples)
-        values, error = smoothed(explain, draw, classifier, query.inputs, self.samples, self.square, ticker)
+    def attribute(self, problem: Problem) -> Attribution:
+        sigma = self._sigma(problem.inputs)
+        draw = _keyed(problem, sigma)
+        explain = self.explainer(problem)
+        ticker = Ticker(problem.progress, len(sigma) * self.samples)
+        values, error = smoothed(explain, draw, problem, self.samples, self.square, ticker)
         if self.multiply_by_input:
-            values = values * query.inputs
-        steps = torch.full_like(query.target, self.samples)
+            values = values * problem.inputs
+        steps = torch.full_like(problem.every_row, self.samples)
         diagnostics = {"steps": steps, "sigma": sigma.double(), "relative_error": error}
         why = "a mean of gradients has no completeness identity"
         if self.inner == "ig":
             why = "maps of noisy copies add up to their own scores, not the image's"
-        return unchecked_attribution(self, values, query, classifier, before, diagnostics, why)
+        return unchecked_attribution(self, values, problem, diagnostics, why)
 
     def _sigma(self, inputs: Tensor) -> Tensor:
         """Standard deviation (B,) of the noise."""
@@ -93,27 +91,28 @@ class SmoothGrad(Attributor):
             return torch.full_like(flat[:, 0], self.sigma)
         return self.spread * (flat.amax(1) - flat.amin(1))
 
-    def explainer(self, classifier: Classifier, query: Query, request: Request) -> Explain:
+    def explainer(self, problem: Problem) -> Explain:
         """What makes a map of a noisy copy."""
         if self.inner == "gradient":
-            return lambda x, rows: classifier.logits_gradient(x, query.target[rows])[1]
-        baseline = query.baseline_or(self.baseline, request.noise)
+            return lambda x, rows: problem.logits_gradient(x, rows)[1]
+        baseline = problem.resolve_baseline(self.baseline)
         nodes = quadrature_nodes("midpoint", self.inner_steps)
 
         def integrated(x: Tensor, rows: Tensor) -> Tensor:
-            return sum_nodes(StraightLine(x, baseline[rows], *nodes), classifier, x, query.target[rows])
+            return sum_nodes(StraightLine(x, baseline[rows], *nodes), problem, rows)
 
         return integrated
 
 
 def smoothed(
-    explain: Explain, draw: Draw, classifier: Classifier, inputs: Tensor, count: int, square: bool, ticker: Ticker
+    explain: Explain, draw: Draw, problem: Problem, count: int, square: bool, ticker: Ticker
 ) -> tuple[Tensor, Tensor]:
     """Mean (B, *S) of the maps of ``count`` noisy copies of each input (B, *S), or of their squares, and its relative
     standard error (B,). Memory does not grow with the number of copies."""
+    inputs = problem.inputs
     mean = torch.zeros_like(inputs, dtype=geometry_dtype(inputs.device))
     energy = torch.zeros_like(mean.flatten(1)[:, 0])
-    for rows, copies in chunks(len(inputs), count, classifier, inputs.device):
+    for rows, copies in chunks(problem, count):
         maps = explain(inputs[rows] + draw(rows, copies), rows)
         maps = maps.square() if square else maps
         add_weighted(mean, rows, torch.full_like(energy, 1.0 / count)[rows], maps)
@@ -125,12 +124,12 @@ def smoothed(
     return mean, torch.where(energy == 0, 0.0, error)
 
 
-def _keyed(query: Query, sigma: Tensor, noise: Noise) -> Draw:
+def _keyed(problem: Problem, sigma: Tensor) -> Draw:
     """Gaussian noise of ``sigma`` (B,), keyed by the image and the number of the copy."""
 
     def draw(rows: Tensor, copies: Tensor) -> Tensor:
         pairs = zip(rows.tolist(), copies.tolist(), strict=True)
-        drawn = [noise.normal(f"smoothgrad {query.keys[i]} {j}", query.inputs[i]) for i, j in pairs]
-        return sigma[rows].view(-1, *[1] * (query.inputs.dim() - 1)) * torch.stack(drawn)
+        drawn = [problem.rng.normal(f"smoothgrad {problem.keys[i]} {j}", problem.inputs[i]) for i, j in pairs]
+        return sigma[rows].view(-1, *[1] * (problem.inputs.dim() - 1)) * torch.stack(drawn)
 
     return draw

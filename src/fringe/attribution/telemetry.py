@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -89,7 +90,7 @@ class Summary:
 @dataclass
 class _Log:
     snapshot_steps: list[int]
-    points: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    points: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
     steps: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     snapshots: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
     cumulative: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
@@ -114,12 +115,14 @@ class _Log:
 class Recorder:
     """Keeps every measured number of every step, and a few points on the way, on the CPU."""
 
-    def __init__(self, inputs: Tensor, planned: list[int], start: Mapping[str, Tensor]):
-        """``start`` holds the point measurements (B,) at the inputs themselves."""
+    def __init__(self, inputs: Tensor, planned: list[int], start: Mapping[str, Tensor], zeros: Tensor | None = None):
+        """``start`` holds the point measurements (B,) at the inputs themselves, ``zeros`` maps (B, K, *S) of zeros if
+        they are of K classes."""
         self._planned, self._logs = planned, [_Log(snapshot_steps(t)) for t in planned]
+        zeros = torch.zeros_like(inputs) if zeros is None else zeros
         for i, (log, x) in enumerate(zip(self._logs, inputs, strict=True)):
-            log.points = {name: [float(values[i])] for name, values in start.items()}
-            log.keep(0, x, torch.zeros_like(x))
+            log.points = {name: [values[i].tolist()] for name, values in start.items()}
+            log.keep(0, x, zeros[i])
 
     def add(self, segment: Segment, values: Tensor, begins: Begins = "input") -> None:
         """One segment; ``values`` (B, *S) is what was gathered on the way to its ``start``."""
@@ -130,13 +133,13 @@ class Recorder:
             away = step if begins == "input" else self._planned[image] - step + 1
             self.visit(image, away, segment.start.x[row], values[image], measured)
 
-    def visit(self, image: int, step: int, x: Tensor, cumulative: Tensor, measured: Mapping[str, float]) -> None:
+    def visit(self, image: int, step: int, x: Tensor, cumulative: Tensor, measured: Mapping[str, Any]) -> None:
         """The point ``x`` (*S) of one image ``step`` steps from the input, the attribution gathered on the way there,
         and what was measured."""
         log = self._logs[image]
         for name, value in measured.items():
             table = log.points if name in AT_POINTS else log.steps
-            table.setdefault(name, []).append(float(value))
+            table.setdefault(name, []).append(value)
         log.latest = (step, x, cumulative.clone())  # any step may prove to be the last
         if step in log.snapshot_steps:
             log.keep(*log.latest)

@@ -7,8 +7,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fringe._checks import first_logits
-from fringe._errors import InputError
+from fringe._arguments import explained_inputs
+from fringe._errors import InputError, TargetError
 from fringe._noise import Noise
 from fringe.baselines import InputSpace
 from fringe.benchmark.contest import Contest, Watcher
@@ -16,7 +16,7 @@ from fringe.benchmark.entrants import Methods, enter, refuse_twice
 from fringe.benchmark.row import Row
 from fringe.classifier import Classifier, Target
 from fringe.metrics import Metric, Subject, resolve_metric
-from fringe.paths import Query
+from fringe.paths import Problem, verify
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Comparison:
 
 def compare(
     model: Callable[[Tensor], Any] | Classifier,
-    inputs: Tensor,
+    inputs: Tensor | Mapping[str, Any],
     methods: Methods,
     metrics: Sequence[str | Metric],
     *,
@@ -45,6 +45,8 @@ def compare(
     ids: Sequence[str] | None = None,
     progress: Watcher | None = None,
     keep_maps: bool = True,
+    forward_args: Sequence[Any] | None = None,
+    forward_kwargs: Mapping[str, Any] | None = None,
 ) -> Comparison:
     """Explain ``inputs`` (B, *S) with every method, and score every map under every metric.
 
@@ -53,22 +55,30 @@ def compare(
     metric perturbs an image alike whoever explained it. A method that raises a FringeError becomes a row with its
     ``error`` while the others go on; a map that is not finite, or whose path diverged, has no scores, and its row says
     so. :func:`fringe.benchmark.tidy` makes plain rows of the scores, :func:`fringe.benchmark.summarise` means and
-    intervals of those.
+    intervals of those. A dictionary as ``inputs``, ``forward_args`` and ``forward_kwargs`` are understood as by
+    :func:`fringe.attribute`.
 
     Raises FringeError for a model, an image, a target, a name or a label that nobody could be compared on.
     """
     entrants, judges = enter(methods, controls), _judges(metrics)
     classifier = Classifier.of(model, batch_size=batch_size)
+    inputs, arguments = explained_inputs(inputs, forward_args, forward_kwargs)
     x = _admit(inputs, ids)
-    noise, names = Noise(seed), None if ids is None else tuple(map(str, ids))
+    names = None if ids is None else tuple(map(str, ids))
     with classifier.session(x.device):
-        logits = first_logits(classifier.logits, x)
-        _refuse_bad(x, logits)
-        query = Query(x, logits, classifier.resolve_target(target, logits), space=space or InputSpace(), ids=names)
-        classifier.verify(x, logits, noise)
-        contest = Contest(Subject(classifier, query, noise), entrants, metrics, list(judges), progress)
+        domain = space or InputSpace()
+        problem = Problem.of(
+            classifier, x, target=target, forward_args=arguments, ids=names, rng=Noise(seed), domain=domain
+        )
+        if problem.target.dim() > 1:
+            count = problem.target.shape[1]
+            raise TargetError(f"target: got {count} classes per image, expected one: metrics score one map per image")
+        _refuse_bad(x, problem.logits)
+        methods_used = [entrant.method for entrant in entrants if entrant.method is not None]
+        verify(problem, needs_jvp=any(method.needs_jvp(problem.logits.shape[1]) for method in methods_used))
+        contest = Contest(Subject(problem), entrants, metrics, list(judges), progress)
         rows = contest.rows(keep_maps)
-    return Comparison(names or tuple(map(str, range(len(x)))), query.target, judges, rows, seed)
+    return Comparison(names or tuple(map(str, range(len(x)))), problem.target, judges, rows, seed)
 
 
 def _judges(metrics: Sequence[str | Metric]) -> dict[str, Metric]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fringe._errors import FringeError, is_transient
-from fringe.attribution import Attribution, Request
+from fringe.attribution import Attribution
 from fringe.benchmark.entrants import Entrant, make_maps, record
 from fringe.benchmark.row import Row
 from fringe.metrics import Metric, Scores, Subject, evaluate
@@ -27,7 +27,7 @@ class _Maps:
 
 class Contest:
     """What the entrants of one comparison share: the ``subject``, with all that is paid for once, and the metrics.
-    The caller holds ``classifier.session`` open."""
+    The caller holds the model's session open."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Contest:
         watch: Watcher | None,
     ):
         self.subject, self.entrants, self.metrics, self.labels = subject, entrants, metrics, labels
-        self.batch, self.watch = len(subject.query.inputs), watch
+        self.batch, self.watch = len(subject.problem.inputs), watch
         self._parts: dict[tuple[int, ...], Subject] = {tuple(range(self.batch)): subject}
 
     def rows(self, keep_maps: bool) -> tuple[Row, ...]:
@@ -51,16 +51,17 @@ class Contest:
 
     def _row(self, entrant: Entrant, before: int) -> Row:
         """The row of an entrant that comes after ``before`` maps."""
-        classifier = self.subject.classifier
+        classifier = self.subject.problem.model
         start, passes = time.perf_counter(), dataclasses.replace(classifier.passes)
         row = Row(entrant.label, entrant.control, record(entrant), self._nothing(), ("failed",) * self.batch)
         self._tell(entrant.label, before)
         try:
-            request = Request(
-                self.subject.noise,
-                progress=lambda done, planned: self._tell(entrant.label, before + self.batch * done / max(planned, 1)),
-            )
-            values, found = make_maps(entrant, classifier, self.subject.query, request)
+
+            def progress(done: int, planned: int) -> None:
+                self._tell(entrant.label, before + self.batch * done / max(planned, 1))
+
+            problem = dataclasses.replace(self.subject.problem, progress=progress)
+            values, found = make_maps(entrant, problem)
             faults = _faults(values, found)  # waits for the device, so that the clock sees all of the work
             row = dataclasses.replace(
                 row,
@@ -93,8 +94,7 @@ class Contest:
     def _part(self, sound: list[int]) -> Subject:
         """The subject of these images alone; entrants that fail on the same ones share it and what it remembers."""
         if tuple(sound) not in self._parts:
-            whole = self.subject
-            self._parts[tuple(sound)] = Subject(whole.classifier, whole.query.take(sound), whole.noise)
+            self._parts[tuple(sound)] = Subject(self.subject.problem.select(sound))
         return self._parts[tuple(sound)]
 
     def _nothing(self) -> dict[str, Scores]:
@@ -107,11 +107,10 @@ class Contest:
 
 def _explainer(entrant: Entrant, subject: Subject) -> Explain:
     """Maps of other inputs by the same entrant, with the target and the noise of the subject's images at ``rows``."""
-    classifier = subject.classifier
 
     def explain(x: Tensor, rows: list[int]) -> Tensor:
-        query = dataclasses.replace(subject.query.take(rows), inputs=x, logits=classifier.logits(x))
-        return make_maps(entrant, classifier, query, Request(subject.noise))[0]
+        part = subject.problem.select(rows)
+        return make_maps(entrant, dataclasses.replace(part, inputs=x, logits=part.forward(x, part.every_row)))[0]
 
     return explain
 

@@ -5,33 +5,32 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from fringe._noise import Noise
-from fringe.paths import Query
+from fringe.paths import Problem
 
-Control = Callable[[Query, Noise], Tensor]
+Control = Callable[[Problem], Tensor]
 """From the images to a map (B, *S) of each."""
 
 
-def _zero(query: Query, noise: Noise) -> Tensor:
+def _zero(problem: Problem) -> Tensor:
     """No evidence anywhere. Its infidelity is the model's own response to the perturbations."""
-    return torch.zeros_like(query.inputs)
+    return torch.zeros_like(problem.inputs)
 
 
-def _random(query: Query, noise: Noise) -> Tensor:
+def _random(problem: Problem) -> Tensor:
     """Standard normal numbers that belong to the image's name."""
-    images = zip(query.keys, query.inputs, strict=True)
-    return torch.stack([noise.normal(f"control random {key}", x) for key, x in images])
+    images = zip(problem.keys, problem.inputs, strict=True)
+    return torch.stack([problem.rng.normal(f"control random {key}", x) for key, x in images])
 
 
-def _uniform(query: Query, noise: Noise) -> Tensor:
+def _uniform(problem: Problem) -> Tensor:
     """One everywhere: the order of the entries is the metric's own rule for ties."""
-    return torch.ones_like(query.inputs)
+    return torch.ones_like(problem.inputs)
 
 
-def _edge(query: Query, noise: Noise) -> Tensor:
+def _edge(problem: Problem) -> Tensor:
     """Gradient magnitude of the image: the norm over channels and spatial axes of its central differences (one-sided
     at the border), the same for each channel."""
-    x = query.inputs
+    x = problem.inputs
     axes = [axis for axis in range(2 if x.dim() > 2 else 1, x.dim()) if x.shape[axis] > 1]
     if not axes:
         return torch.zeros_like(x)

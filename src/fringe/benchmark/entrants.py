@@ -7,10 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from fringe._errors import InputError
-from fringe.attribution import Attribution, Attributor, Request, resolve_method
+from fringe.attribution import Attribution, Attributor, resolve_method
 from fringe.benchmark.controls import CONTROLS
-from fringe.classifier import Classifier
-from fringe.paths import Query
+from fringe.paths import Problem
 
 Named = tuple[str, str | Attributor]
 Methods = Sequence[str | Attributor | Named] | Mapping[str, str | Attributor]
@@ -50,13 +49,11 @@ def refuse_twice(argument: str, labels: Sequence[str], cure: str = "") -> None:
         raise InputError(f"{argument}: {', '.join(twice)} given twice{cure}")
 
 
-def make_maps(
-    entrant: Entrant, classifier: Classifier, query: Query, request: Request
-) -> tuple[Tensor, Attribution | None]:
-    """The entrant's maps (B, *S) of ``query``, with all a method says about them. Needs an open session."""
+def make_maps(entrant: Entrant, problem: Problem) -> tuple[Tensor, Attribution | None]:
+    """The entrant's maps (B, *S) of ``problem``, with all a method says about them. Needs an open session."""
     if entrant.method is None:
-        return CONTROLS[entrant.label](query, request.noise), None
-    found = entrant.method.attribute(classifier, query, request)
+        return CONTROLS[entrant.label](problem), None
+    found = entrant.method.attribute(problem)
     return found.values, found
 
 

@@ -25,7 +25,7 @@ from fringe.benchmark.units import Unit
 from fringe.classifier import Classifier
 from fringe.metrics import Scores, Subject
 from fringe.models import LoadedModel
-from fringe.paths import Query
+from fringe.paths import Problem, verify
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Worker:
         entrant = next(entrant for entrant in plan.entrants(arm) if entrant.label == unit.method)
         metrics = {label: plan.metrics[label] for label in unit.metrics}
         try:
-            with bench.classifier.session(group.subject.query.inputs.device):
+            with bench.classifier.session(group.subject.problem.inputs.device):
                 contest = Contest(group.subject, [entrant], metrics, unit.metrics, None)
                 mine = _of_group(group, kept)
                 if mine is not None:
@@ -225,7 +225,11 @@ class Worker:
                     return None
                 x, logits, images = x[sound], logits[sound], [images[i] for i in sound]
                 target = classifier.resolve_target(self._target(images), logits)
-                classifier.verify(x, logits, noise)
+                space = bench.space(x)
+                problem = Problem(classifier, x, logits, target, ids=tuple(images), rng=noise, domain=space)
+                arm = next(arm for arm in self._resolved.plan.arms if arm.label == bench.label)
+                classes = logits.shape[1]
+                verify(problem, needs_jvp=any(method.needs_jvp(classes) for method in arm.methods.values()))
         except TargetError as error:
             broken += [_Broken(image, "failed", str(error)) for image in images]
             return None
@@ -239,9 +243,8 @@ class Worker:
             reason = f"the model cannot take these inputs of shape {tuple(x.shape[1:])}: {str(error).splitlines()[0]}"
             broken += [_Broken(image, "failed", reason) for image in images]
             return None
-        query = Query(x, logits, target, space=bench.space(x), ids=tuple(images))
         confidence = logits.double().softmax(1).gather(1, target[:, None])[:, 0].tolist()
-        return _Group(images, Subject(classifier, query, noise), confidence)
+        return _Group(images, Subject(problem), confidence)
 
     def _fault(self, bench: _Bench, image: str, logits: Tensor) -> str | None:
         """Why an image cannot be explained, if so."""
@@ -288,7 +291,7 @@ class Worker:
 def _of_group(group: _Group, kept: Mapping[str, KeptMap]) -> list[KeptMap] | None:
     """The kept maps of a group, or None where one is missing or explains another class: then all are made."""
     mine = [kept[image] for image in group.images if image in kept]
-    same = [one.facts["target"] for one in mine] == group.subject.query.target.tolist()
+    same = [one.facts["target"] for one in mine] == group.subject.problem.target.tolist()
     return mine if same else None
 
 
@@ -298,7 +301,7 @@ def _judge_kept(contest: Contest, mine: Sequence[KeptMap]) -> _Judged:
     reported = [dict(about.get("diagnostics", ())) for about in facts]
     names = reported[0].keys()  # of one method, so the same for all
     diagnostics = {name: torch.tensor([about[name] for about in reported], dtype=torch.float64) for name in names}
-    values = torch.stack([one.values for one in mine]).to(contest.subject.query.inputs.device)
+    values = torch.stack([one.values for one in mine]).to(contest.subject.problem.inputs.device)
     scores = contest.judge(contest.entrants[0], values, diagnostics, faults)
     return _Judged(scores, faults, facts)
 
@@ -308,7 +311,7 @@ def _image_facts(group: _Group, row: Row, place: int) -> dict[str, Any]:
     size, found = len(group.images), row.attribution
     fault: str = row.faults[place]
     facts: dict[str, Any] = {
-        "target": int(group.subject.query.target[place]),
+        "target": int(group.subject.problem.target[place]),
         "confidence": group.confidence[place],
         "status": fault or "ok",
         "error": row.error,

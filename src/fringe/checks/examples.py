@@ -11,7 +11,7 @@ from fringe.checks.networks import Laboratory
 from fringe.classifier import Classifier
 from fringe.metrics import Subject
 from fringe.metrics.base import Explain
-from fringe.paths import Query
+from fringe.paths import Problem
 
 IMAGES, SIDE = 6, 16
 EVIDENCE = 8.0
@@ -61,9 +61,8 @@ def evidence(laboratory: Laboratory) -> tuple[nn.Module, Tensor, Tensor]:
 def subject(model: nn.Module, x: Tensor, batch_size: int = 16, seed: int = 0) -> Subject:
     """The images ``x`` under evaluation, each for the class that the model predicts."""
     classifier = Classifier(model, batch_size=batch_size)
-    logits = classifier.logits(x.detach())
     space = Laboratory(x.dtype, x.device).space(tuple(x.shape[1:]))
-    return Subject(classifier, Query(x.detach(), logits, logits.argmax(1), space=space), Noise(seed))
+    return Subject(Problem.of(classifier, x.detach(), rng=Noise(seed), domain=space))
 
 
 def graded(x: Tensor, contribution: Tensor, diagnostics: Collection[str]) -> dict[str, tuple[Graded, ...]]:

@@ -67,7 +67,12 @@ def callers_tensors(trial: MetricTrial) -> str:
     """Maps, inputs, logits and diagnostics keep their numbers and flags."""
     case = trial.case()
     of = case.subject()
-    tensors = {"maps": case.maps.values, "inputs": of.query.inputs, "logits": of.query.logits, **case.maps.diagnostics}
+    tensors = {
+        "maps": case.maps.values,
+        "inputs": of.problem.inputs,
+        "logits": of.problem.logits,
+        **case.maps.diagnostics,
+    }
     return forbid_changes(tensors, lambda: case.score(of))
 
 
@@ -93,6 +98,6 @@ def passes(trial: MetricTrial) -> str:
     spy = Spy(case.model)
     of = dataclasses.replace(case, model=spy).subject()
     case.score(of)
-    counted = of.classifier.passes.forward
+    counted = of.problem.model.passes.forward
     refuse(counted != spy.images, f"counted {counted} forward passes, the network saw {spy.images}")
     return f"{counted} forward passes for 3 images, their own predictions included"

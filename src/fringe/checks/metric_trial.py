@@ -60,4 +60,4 @@ def _score(metric: Metric, of: Subject, maps: Maps, explain: Explain) -> Scores:
 
 def _gradients(of: Subject) -> Explain:
     """Maps of other inputs: the score's gradients there."""
-    return lambda x, rows: of.classifier.score_gradient(x, of.query.target[rows])[1]
+    return lambda x, rows: of.problem.logits_gradient(x, torch.tensor(rows, device=x.device))[1]

@@ -28,7 +28,7 @@ EXAMPLES = {
 def methods(name: Name = None, as_json: Json = False) -> None:
     """List the methods with their settings, or only the one named."""
     with reported():
-        from fringe.attribution import METHODS, preset_names, resolve_method
+        from fringe.attribution import METHODS, resolve_method
         from fringe.cli.settings import described
 
         chosen = METHODS if name is None else {name: type(resolve_method(name))}
@@ -37,7 +37,7 @@ def methods(name: Name = None, as_json: Json = False) -> None:
                 "name": key,
                 **_titled(kind),
                 "summary": _summary(kind),
-                "presets": [*preset_names()] if key == "fringe" else _presets(kind),
+                "presets": _presets(kind),
                 "settings": described(kind),
             }
             for key, kind in chosen.items()

@@ -15,6 +15,7 @@ SHOWN = 40
 
 _STYLE = {
     "ok": "green",
+    "short": "yellow",
     "coarse": "yellow",
     "stalled": "yellow",
     "diverged": "red",

@@ -10,9 +10,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, cast
 from torch import Tensor
 
 from fringe._errors import InputError
-from fringe._noise import Noise
-from fringe.classifier import Classifier
-from fringe.paths import Query
+from fringe.paths import Problem
 
 Direction = Literal["higher", "lower", "none"]
 """Which way is better; "none" for a number that describes without praising."""
@@ -30,15 +28,13 @@ subject's image at ``rows`` (L)."""
 
 @dataclass(frozen=True)
 class Subject:
-    """B images under evaluation, and what the scores of all methods have in common.
+    """The B images of a ``problem`` under evaluation, and what the scores of all methods have in common.
 
     ``once`` keeps what was computed for as long as the subject lives: references, blurred predictions, noise
     responses are paid for once, however many methods are compared, and are the same for each of them.
     """
 
-    classifier: Classifier
-    query: Query
-    noise: Noise
+    problem: Problem
     _kept: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any], repr=False, compare=False)
 
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
@@ -112,7 +108,7 @@ class Metric(ABC):
 
     @abstractmethod
     def score(self, explained: Explained) -> Scores:
-        """Score each map. The caller holds ``classifier.session`` open and has checked the maps' shape and numbers."""
+        """Score each map. The caller holds the model's session open and has checked the maps' shape and numbers."""
 
     @classmethod
     def preset(cls, name: str) -> Self:

@@ -20,6 +20,7 @@ class Deletion(PerturbationArea):
         "paper": {},
         "raw": {"normalise": False},
         "fast": {"steps": 64},
+        "zero": {"reference": "zeros"},
         "rise": {"reference": "zeros", "normalise": False, "reduction": "abs_sum"},
     }
 

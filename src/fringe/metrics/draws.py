@@ -17,17 +17,17 @@ Measure = Callable[[Tensor, Tensor], Tensor]
 def over_draws(subject: Subject, name: str, samples: int, draw: Draw, measure: Measure) -> Tensor:
     """``measure`` of each image under each of its draws: (B, samples, ...). It meets at most the classifier's batch
     size of them at once, so memory does not grow with their number."""
-    query, device = subject.query, subject.query.inputs.device
-    images = torch.arange(len(query.inputs), device=device).repeat_interleave(samples)
-    numbers = torch.arange(samples, device=device).repeat(len(query.inputs))
+    problem, device = subject.problem, subject.problem.inputs.device
+    images = torch.arange(len(problem.inputs), device=device).repeat_interleave(samples)
+    numbers = torch.arange(samples, device=device).repeat(len(problem.inputs))
 
     def chunk(rows: Tensor, draws: Tensor) -> Tensor:
         pairs = zip(rows.tolist(), draws.tolist(), strict=True)
-        moves = torch.stack([draw(f"{name} {query.keys[i]} {m}", query.inputs[i]) for i, m in pairs])
+        moves = torch.stack([draw(f"{name} {problem.keys[i]} {m}", problem.inputs[i]) for i, m in pairs])
         return measure(rows, moves)
 
-    found = subject.classifier.batch_size.map(chunk, images, numbers)
-    return found.view(len(query.inputs), samples, *found.shape[1:])
+    found = problem.model.batch_size.map(chunk, images, numbers)
+    return found.view(len(problem.inputs), samples, *found.shape[1:])
 
 
 def inner_product(a: Tensor, b: Tensor) -> Tensor:

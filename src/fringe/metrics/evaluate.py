@@ -49,8 +49,8 @@ def evaluate(
     for name, metric in chosen:
         if metric.needs_explain and explain is None:
             raise InputError(f"metric {name}: it needs the method that made the maps (explain=), not maps alone")
-    explained = Explained(subject, values.detach().to(subject.query.inputs.device), _diagnostics(maps), explain)
-    with subject.classifier.session(explained.values.device):
+    explained = Explained(subject, values.detach().to(subject.problem.inputs.device), _diagnostics(maps), explain)
+    with subject.problem.model.session(explained.values.device):
         return {name: metric.score(explained) for name, metric in chosen}
 
 
@@ -70,7 +70,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 def check_maps(values: Tensor, subject: Subject) -> None:
     """Refuse maps that cannot be scored."""
-    inputs = subject.query.inputs
+    inputs = subject.problem.inputs
     if values.shape != inputs.shape:
         raise InputError(f"maps: got shape {tuple(values.shape)}, expected {tuple(inputs.shape)}, as the inputs")
     bad = (~torch.isfinite(values)).flatten(1).any(1).nonzero()[:, 0].tolist()

@@ -65,19 +65,19 @@ class Infidelity(Metric):
 
     def _changes(self, subject: Subject) -> Tensor:
         """``F(x) - F(x - delta)``: (B, samples)."""
-        query, classifier = subject.query, subject.classifier
-        dtype = geometry_dtype(query.inputs.device)
-        here = classifier.score(query.logits.to(dtype), query.target)
+        problem = subject.problem
+        dtype = geometry_dtype(problem.inputs.device)
+        score = problem.score(problem.logits.to(dtype))
 
         def change(rows: Tensor, moves: Tensor) -> Tensor:
-            logits = classifier.logits(query.inputs[rows] - moves)
-            return here[rows] - classifier.score(logits.to(dtype), query.target[rows])
+            logits = problem.forward(problem.inputs[rows] - moves, rows)
+            return score[rows] - problem.score(logits.to(dtype), rows)
 
         return self._over_draws(subject, change)
 
     def _over_draws(self, subject: Subject, measure: Measure) -> Tensor:
         def draw(key: str, x: Tensor) -> Tensor:
-            return self.sigma * subject.noise.normal(key, x)
+            return self.sigma * subject.problem.rng.normal(key, x)
 
         return over_draws(subject, self.name, self.samples, draw, measure)
 

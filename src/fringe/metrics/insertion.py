@@ -20,6 +20,7 @@ class Insertion(PerturbationArea):
         "paper": {},
         "raw": {"normalise": False},
         "fast": {"steps": 64},
+        "zero": {"reference": "zeros"},
         "rise": {"reference": "folded", "size": 11, "sigma": 5.0, "normalise": False, "reduction": "abs_sum"},
     }
 

@@ -20,6 +20,7 @@ class MASDeletion(MagnitudeAlignment):
         "walker2024": {"reference": "zeros", "reduction": "abs_sum"},
         "text": {"scale": "guarded", "monotone": False, "clip": False, "rescale": False, "average": "mean"},
         "fast": {"steps": 64},
+        "zero": {"reference": "zeros"},
     }
 
     def score(self, explained: Explained) -> Scores:

@@ -26,6 +26,7 @@ class MASInsertion(MagnitudeAlignment):
         },
         "text": {"scale": "guarded", "monotone": False, "clip": False, "rescale": False, "average": "mean"},
         "fast": {"steps": 64},
+        "zero": {"reference": "zeros"},
     }
 
     def score(self, explained: Explained) -> Scores:

@@ -66,7 +66,7 @@ class MaxSensitivity(Metric):
 
     def _moved(self, explained: Explained, explain: Explain) -> Tensor:
         """Of each draw (B, M, 3): how far the map moved, how far the input moved, and whether the new map is zero."""
-        subject, inputs = explained.subject, explained.subject.query.inputs
+        subject, inputs = explained.subject, explained.subject.problem.inputs
         before = explained.values.to(geometry_dtype(inputs.device))
         size = _norm(before)
         size = size.where(size > 0, 1.0)
@@ -82,7 +82,7 @@ class MaxSensitivity(Metric):
             return torch.stack([distance, _norm(moves.to(before)), (length == 0).to(before)], 1)
 
         def draw(key: str, x: Tensor) -> Tensor:
-            return self.radius * (2.0 * subject.noise.uniform(key, x) - 1.0)
+            return self.radius * (2.0 * subject.problem.rng.uniform(key, x) - 1.0)
 
         return over_draws(subject, self.name, self.samples, draw, measure)
 

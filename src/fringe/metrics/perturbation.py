@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from fringe._checks import is_whole, require, require_choice
-from fringe.geometry import log_probabilities
 from fringe.metrics.base import Explained, Subject
 from fringe.metrics.curves import Mode
 from fringe.metrics.ranking import REDUCTIONS, Ranking, Reduction, ranking_of
@@ -53,7 +52,7 @@ class Perturbation:
         """Walk once for all metrics of these maps that ask for the same: N - 1 forward passes an image, and one for
         the reference of the subject."""
         subject, ranking = explained.subject, ranking_of(explained, self.reduction)
-        reference = self.reference.on(subject.query.inputs)
+        reference = self.reference.on(subject.problem.inputs)
         changed = _grid(ranking, self.steps)
         key = ("walk", mode, reference, self.reduction, len(changed))
         return explained.once(key, lambda: _walk(subject, ranking, reference, changed, mode))
@@ -66,28 +65,25 @@ def _grid(ranking: Ranking, steps: int | None) -> Tensor:
 
 
 def _walk(subject: Subject, ranking: Ranking, reference: Reference, changed: Tensor, mode: Mode) -> Walk:
-    query, classifier, replaced = subject.query, subject.classifier, reference_of(subject, reference)
-    p_input = _probability(query.logits, query.target)
+    problem, replaced = subject.problem, reference_of(subject, reference)
+    p_input = problem.probability(problem.logits)
+    every = problem.every_row
     p_reference = subject.once(
-        ("p_reference", reference), lambda: _probability(classifier.logits(replaced), query.target)
+        ("p_reference", reference), lambda: problem.probability(problem.forward(replaced, every), every)
     )
-    before, after = (replaced, query.inputs) if mode == "insertion" else (query.inputs, replaced)
+    before, after = (replaced, problem.inputs) if mode == "insertion" else (problem.inputs, replaced)
     broadcast = ranking.rank.unsqueeze(1) if ranking.rank.dim() < before.dim() else ranking.rank
 
     def probe(rows: Tensor, counts: Tensor) -> Tensor:
         exchanged = broadcast[rows] < counts.view(-1, *[1] * (before.dim() - 1))
-        return _probability(classifier.logits(torch.where(exchanged, after[rows], before[rows])), query.target[rows])
+        mixed = torch.where(exchanged, after[rows], before[rows])
+        return problem.probability(problem.forward(mixed, rows), rows)
 
-    batch, inner = len(query.inputs), changed[1:-1]
+    batch, inner = len(problem.inputs), changed[1:-1]
     ends = (p_reference, p_input) if mode == "insertion" else (p_input, p_reference)
     curve = torch.stack(ends, 1)
     if len(inner):
         rows = torch.arange(batch, device=inner.device).repeat_interleave(len(inner))
-        between = classifier.batch_size.map(probe, rows, inner.repeat(batch)).view(batch, -1)
+        between = problem.model.batch_size.map(probe, rows, inner.repeat(batch)).view(batch, -1)
         curve = torch.cat([curve[:, :1], between, curve[:, 1:]], 1)
     return Walk(curve, p_input, p_reference, changed, ranking)
-
-
-def _probability(logits: Tensor, target: Tensor) -> Tensor:
-    """``softmax(F)_t`` (B,) in the geometry's dtype."""
-    return log_probabilities(logits).gather(1, target[:, None])[:, 0].exp()

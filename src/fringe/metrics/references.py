@@ -52,10 +52,10 @@ class Reference:
 
     def make(self, subject: Subject) -> Tensor:
         """The reference (B, *S) of each image."""
-        query, plain = subject.query, {"zeros": "zero", "mean": "mean"}
+        problem, plain = subject.problem, {"zeros": "zero", "mean": "mean"}
         if self.kind in plain:
-            return make_baseline(plain[self.kind], query.inputs, query.space, subject.noise, query.keys)
-        return blur(query.inputs, self._taps(), self.padding)
+            return make_baseline(plain[self.kind], problem.inputs, problem.domain, problem.rng, problem.keys)
+        return blur(problem.inputs, self._taps(), self.padding)
 
     def _taps(self) -> Tensor:
         if self.kind == "gaussian":

@@ -5,7 +5,8 @@ from fringe.paths.base import Begins as Begins
 from fringe.paths.base import Outcome as Outcome
 from fringe.paths.base import Path as Path
 from fringe.paths.base import Point as Point
-from fringe.paths.base import Query as Query
+from fringe.paths.base import Problem as Problem
+from fringe.paths.base import Progress as Progress
 from fringe.paths.base import Segment as Segment
 from fringe.paths.base import Walk as Walk
 from fringe.paths.blur_line import BlurLine as BlurLine
@@ -43,3 +44,4 @@ from fringe.paths.steepness import Steepness as Steepness
 from fringe.paths.tracking import FisherRaoTracking as FisherRaoTracking
 from fringe.paths.trust_region import Bound as Bound
 from fringe.paths.trust_region import TrustRegion as TrustRegion
+from fringe.paths.verification import verify as verify

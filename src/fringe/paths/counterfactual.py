@@ -10,8 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fringe.classifier import Classifier
-from fringe.paths.base import Path, Query
+from fringe.paths.base import Path, Problem
 from fringe.paths.representation import Features
 from fringe.paths.stepwise import StepwiseWalk, Visit
 
@@ -22,12 +21,12 @@ AUTO_STEP = 256.0 / 255.0 / math.sqrt(299 * 299 * 3)
 
 @dataclass(frozen=True)
 class CounterfactualPath(Path):
-    r"""Row r of the query walks towards its reference, image ``references[r]`` of the query's space.
+    r"""Row r of the problem walks towards its reference, image ``references[r]`` of the problem's domain.
 
     .. math:: z \leftarrow z - \eta\, u / \|u\|_2, \qquad u = \nabla_z \|r(z) - r(x^r)\|^2
 
     with r the input of ``layer`` (None: the logits). ``eta`` is in input units; ``"auto"`` is ``AUTO_STEP`` sqrt(n)
-    times the mean valid range of the entries. Steps are clipped to the valid range where the query's space knows it. A
+    times the mean valid range of the entries. Steps are clipped to the valid range where the domain has one. A
     row whose u is zero, as at the reference itself, has arrived. ``closed`` asks for the score's gradient at the end.
     """
 
@@ -37,27 +36,27 @@ class CounterfactualPath(Path):
     eta: float | Literal["auto"]
     closed: bool = False
 
-    def walk(self, classifier: Classifier, query: Query) -> "CounterfactualWalk":
-        return CounterfactualWalk(self, classifier, query)
+    def walk(self, problem: Problem) -> "CounterfactualWalk":
+        return CounterfactualWalk(self, problem)
 
 
 class CounterfactualWalk(StepwiseWalk):
     """One run of the counterfactual walks: a forward pass a row for its reference, then one and two VJPs a step."""
 
-    def __init__(self, path: CounterfactualPath, classifier: Classifier, query: Query):
-        super().__init__(classifier, query, path.steps, path.closed)
-        assert query.space.references is not None
+    def __init__(self, path: CounterfactualPath, problem: Problem):
+        super().__init__(problem, path.steps, path.closed)
+        assert problem.domain.references is not None
         self.path = path
-        self.features = Features(classifier, path.layer, query.logits.shape[1])
-        self.goal = self.features.of(query.space.references[list(path.references)].to(query.inputs))
+        self.features = Features(problem, path.layer)
+        references = problem.domain.references[list(path.references)].to(problem.inputs)
+        self.goal = self.features.of(references, problem.every_row)
 
     def start(self, rows: Tensor) -> Tensor:
-        return self.query.inputs[rows]
+        return self.problem.inputs[rows]
 
     def visit(self, rows: Tensor, x: Tensor) -> Visit:
-        target = self.query.target[rows]
-        logits, gradients = self.features.gradients(x, target, self.goal[rows])
-        score, direction = self.classifier.score(logits, target), gradients[:, 1]
+        logits, gradients = self.features.gradients(x, rows, self.goal[rows])
+        score, direction = self.problem.score(logits, rows), gradients[:, 1]
         return Visit(x, logits, score, gradients[:, 0], direction, (direction == 0).flatten(1).all(1))
 
     def advance(self, rows: Tensor, here: Visit, step: int) -> Tensor:
@@ -70,9 +69,9 @@ class CounterfactualWalk(StepwiseWalk):
 
     def _length(self, rows: Tensor) -> Tensor:
         """The length (L,) of the steps of images ``rows`` (L,), in input units."""
-        x = self.query.inputs[rows]
+        x = self.problem.inputs[rows]
         if self.path.eta != "auto":
             return torch.full((len(rows),), self.path.eta, dtype=torch.float64, device=x.device)
-        low, high = self.query.space.bounds(x)
+        low, high = self.problem.domain.bounds(x)
         spread = (high - low).expand_as(x).flatten(1).double().mean(1)
         return AUTO_STEP * math.sqrt(x[0].numel()) * spread

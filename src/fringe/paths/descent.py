@@ -59,20 +59,20 @@ class Relaxation:
     learning_rate: float
     stochastic: bool
 
-    def run(self, straight: Tensor, target: Tensor, draw: Draw, tick: Callable[[int], None]) -> Relaxed:
-        """Relax the paths ``straight`` (G, N, *S) of classes ``target`` (G,); ``tick`` hears of each iteration."""
+    def run(self, straight: Tensor, rows: Tensor, draw: Draw, tick: Callable[[int], None]) -> Relaxed:
+        """Relax the paths ``straight`` (G, N, *S) of images ``rows`` (G,); ``tick`` hears of each iteration."""
         if self.energy.beta == 0 or straight.shape[1] < 3:  # the straight path is the least
             tick(len(straight) * self.iterations)
             return _unmoved(straight)
-        return self._fit(straight, target, draw, tick) if self.stochastic else self._minimise(straight, target, tick)
+        return self._fit(straight, rows, draw, tick) if self.stochastic else self._minimise(straight, rows, tick)
 
-    def _minimise(self, straight: Tensor, target: Tensor, tick: Callable[[int], None]) -> Relaxed:
+    def _minimise(self, straight: Tensor, rows: Tensor, tick: Callable[[int], None]) -> Relaxed:
         deviation = torch.zeros_like(straight[:, 1:-1])
         adam, best = Adam(deviation), deviation.clone()
         least = torch.full(straight.shape[:1], torch.inf, dtype=torch.float64, device=straight.device)
         start, force = least, torch.zeros_like(least)
         for iteration in range(self.iterations):
-            here = self._at(straight, deviation, target)
+            here = self._at(straight, deviation, rows)
             total = here.energy + 0.5 * _squares(deviation)
             start = total if iteration == 0 else start
             better = total < least
@@ -82,7 +82,7 @@ class Relaxation:
             tick(len(straight))
         return Relaxed(_moved(straight, best), start, least, force, torch.full_like(force, self.iterations))
 
-    def _fit(self, straight: Tensor, target: Tensor, draw: Draw, tick: Callable[[int], None]) -> Relaxed:
+    def _fit(self, straight: Tensor, rows: Tensor, draw: Draw, tick: Callable[[int], None]) -> Relaxed:
         mean = torch.zeros_like(straight[:, 1:-1])
         log_scale = torch.full_like(mean, math.log(INITIAL_SCALE))
         of_mean, of_scale = Adam(mean), Adam(mean)
@@ -90,7 +90,7 @@ class Relaxation:
         for iteration in range(self.iterations):
             noise = torch.stack([draw(i, iteration, like) for i, like in enumerate(mean)])
             scale = log_scale.exp()
-            here = self._at(straight, mean + scale * noise, target)
+            here = self._at(straight, mean + scale * noise, rows)
             divergence = 0.5 * (_squares(mean) + _squares(scale)) - (log_scale + 0.5).flatten(1).double().sum(1)
             end, force = here.energy + divergence, force + here.force / self.iterations
             start = end if iteration == 0 else start
@@ -101,8 +101,8 @@ class Relaxation:
             tick(len(straight))
         return Relaxed(_moved(straight, mean), start, end, force, torch.full_like(force, self.iterations))
 
-    def _at(self, straight: Tensor, deviation: Tensor, target: Tensor) -> Landscape:
-        return self.energy.at(_moved(straight, deviation), straight, target)
+    def _at(self, straight: Tensor, deviation: Tensor, rows: Tensor) -> Landscape:
+        return self.energy.at(_moved(straight, deviation), straight, rows)
 
     def _rate(self, iteration: int) -> float:
         return self.learning_rate * (1 - iteration / self.iterations)

@@ -1,9 +1,24 @@
 r"""The direction of a step: the damped, smoothed natural gradient of the spherical loss, and what it is compared with.
 
-.. math:: (G + \lambda I + \gamma_{step} L^\top L)\, v = g + \gamma_{prior} L^\top L x
+.. math:: (G + R)\, v = g + \gamma_{prior} L^\top L x, \qquad R = \lambda I + \gamma_{step} L^\top L
 
-(FRInGe, eq. final linear system; appendix "Regularized Linear System".) ``solve="gradient"`` leaves the metric out:
-:math:`v = g + \gamma_{prior} L^\top L x`, the paper's Euclidean and non-geometric ablations.
+(FRInGe, eq. final linear system; appendix "Regularized Linear System".) ``solve`` says what stands for the metric G:
+
+``"natural"``
+    G itself, by conjugate gradients: the paper's algorithm, 2 network passes an iteration.
+``"geodesic"``
+    G seen from the direction in which the prediction shall move (ours), in closed form, without a network pass beyond
+    the gradient. With s = sqrt p, the waypoint s', the tangent t = s' - s - s <s, s' - s> and t^ = t / |t|:
+
+    .. math:: m = J^\top (s \circ \hat t), \quad m m^\top \preceq G, \quad g = -\tfrac12 |t| m, \quad
+              v = R^{-1} b - R^{-1} W (I + W^\top R^{-1} W)^{-1} W^\top R^{-1} b
+
+    W holds m and, for ``fisher_rank`` r > 1, r - 1 more columns J^T (s o q) with q orthonormal, orthogonal to s and t^,
+    spanning the most probable classes first; at r = C - 1, W W^T = G. Derivation: docs/solver.md.
+``"diffusion"``
+    no G and no g: v = R^{-1} gamma_prior L^T L x, a path that smooths the image whatever the network says (a control).
+``"gradient"``
+    v = g + gamma_prior L^T L x, the paper's Euclidean and non-geometric ablations.
 """
 
 from collections.abc import Mapping
@@ -14,7 +29,14 @@ import torch
 from torch import Tensor
 
 from fringe._errors import InputError
-from fringe.geometry import Jacobian, PullbackFisher, fisher_product
+from fringe.geometry import (
+    Jacobian,
+    PullbackFisher,
+    fisher_product,
+    spherical_loss_gradient,
+    sqrt_chart,
+    to_tangent,
+)
 from fringe.linalg import (
     Boundary,
     Damped,
@@ -23,11 +45,15 @@ from fringe.linalg import (
     Scaled,
     Sum,
     conjugate_gradient,
+    inner_product,
 )
 
+Solve = Literal["geodesic", "natural", "diffusion", "gradient"]
 Structure = Literal["image", "sequence", "none"]
 PreconditionerName = Literal["blur", "scale", "spectral"]
 JacobianForm = Literal["auto", "products", "explicit"]
+RELATIVE_UNIT = 1e-2
+"""Share of |m|^2 in which ``relative`` damping counts."""
 AXES: dict[Structure, int] = {"image": 2, "sequence": 1, "none": 0}
 
 
@@ -55,11 +81,18 @@ class Smoothing:
 
 @dataclass(frozen=True)
 class Direction:
-    """``v`` (B, *S); ``fisher_norm_squared`` = v^T G v (B,), zero where it was not asked; ``stats`` of the solve."""
+    """What a step needs to know of B images.
+
+    ``v`` (B, *S); ``fisher_norm_squared`` = v^T G v (B,), zero where it was not asked for; ``geodesic_norm_squared`` =
+    (m^T v)^2 (B,), its part along the geodesic, of solve="geodesic"; ``logit_range`` (B,) the largest less the smallest
+    entry of J v, where v^T G v was asked for; ``stats`` of the solve.
+    """
 
     v: Tensor
     fisher_norm_squared: Tensor
     stats: Mapping[str, Tensor]
+    geodesic_norm_squared: Tensor | None = None
+    logit_range: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -67,11 +100,13 @@ class NaturalStep:
     """The linear system of a step and how it is solved.
 
     ``jacobian="explicit"`` computes J at each point, at C VJPs, and ``"products"`` asks the network for each product,
-    at a JVP and a VJP an iteration; ``"auto"`` takes the cheaper. ``roughness`` replaces :math:`L^\\top L` by any
-    symmetric PSD operator (the ``blur`` and ``spectral`` preconditioners then still use the grid's).
+    at a JVP and a VJP an iteration; ``"auto"`` takes the cheaper. ``relative`` (for solve="geodesic") measures R and
+    gamma_prior in hundredths of |m|^2, the metric along the geodesic: a saturated softmax, whose metric is next to
+    nothing, is then damped no more than another. ``roughness`` replaces :math:`L^\\top L` by any symmetric PSD operator
+    (the ``blur`` and ``spectral`` preconditioners then still use the grid's).
     """
 
-    solve: Literal["natural", "gradient"]
+    solve: Solve
     damping: float
     gamma_step: float
     gamma_prior: float
@@ -81,6 +116,8 @@ class NaturalStep:
     warm_start: bool
     reorthogonalise: bool
     smoothing: Smoothing
+    fisher_rank: int = 1
+    relative: bool = False
     roughness: LinearOperator | None = None
     jacobian: JacobianForm = "auto"
 
@@ -90,12 +127,17 @@ class NaturalStep:
             return self.jacobian == "explicit"
         return self.solve == "natural" and classes <= self.cg_iterations
 
-    def on(self, like: Tensor, *, fisher_norm: bool) -> "StepSolver":
-        """The solver for inputs shaped like ``like`` (*S), on its device; ``fisher_norm`` says whether the caller
-        needs ``v^T G v``, at a JVP a step."""
+    def on(self, like: Tensor) -> "StepSolver":
+        """The solver for inputs shaped like ``like`` (*S), on its device."""
         grid = self.smoothing.grid(tuple(like.shape))
-        rough = self.roughness or grid.operator(grid.biharmonic(), like)
-        return StepSolver(self, rough, self._regulariser(grid, like), self._inverse(grid, like), fisher_norm)
+        biharmonic = grid.biharmonic()
+        return StepSolver(
+            self,
+            self.roughness or grid.operator(biharmonic, like),
+            self._regulariser(grid, like),
+            self._preconditioner(grid, like),
+            grid.operator(1.0 / (self.damping + self.gamma_step * biharmonic), like),
+        )
 
     def _regulariser(self, grid: Grid, like: Tensor) -> LinearOperator:
         """``damping I + gamma_step L^T L``."""
@@ -103,8 +145,8 @@ class NaturalStep:
             return Damped(Scaled(self.roughness, self.gamma_step), self.damping)
         return grid.operator(self.damping + self.gamma_step * grid.biharmonic(), like)
 
-    def _inverse(self, grid: Grid, like: Tensor) -> LinearOperator:
-        """The preconditioner M^-1. With smoothing off the paper's blur is plain scaling."""
+    def _preconditioner(self, grid: Grid, like: Tensor) -> LinearOperator:
+        """M^-1 of conjugate gradients. With smoothing off the paper's blur is plain scaling."""
         if self.preconditioner == "spectral":
             return grid.operator(1.0 / (self.damping + self.gamma_step * grid.biharmonic()), like)
         if self.preconditioner == "blur" and self.gamma_step > 0:
@@ -115,32 +157,124 @@ class NaturalStep:
 
 @dataclass(frozen=True)
 class StepSolver:
-    """A :class:`NaturalStep` with its operators built for one input shape."""
+    """A :class:`NaturalStep` with its operators built for one input shape; ``inverse`` is R^-1."""
 
     settings: NaturalStep
     roughness: LinearOperator
     regulariser: LinearOperator
     preconditioner: LinearOperator
-    fisher_norm: bool
+    inverse: LinearOperator
 
     def direction(
-        self, jacobian: Jacobian, p: Tensor, cotangent: Tensor, x: Tensor, previous: Tensor | None
+        self,
+        jacobian: Jacobian,
+        log_p: Tensor,
+        waypoint: Tensor,
+        x: Tensor,
+        previous: Tensor | None,
+        *,
+        fisher_norm: bool = True,
     ) -> Direction:
-        """Direction at ``x`` (B, *S) with prediction ``p`` (B, C) for the loss gradient ``cotangent`` (B, C) in logits;
-        ``previous`` (B, *S) is the warm start."""
-        b = jacobian.vjp(cotangent.to(x.dtype))
-        if self.settings.gamma_prior > 0:
-            b = b + self.settings.gamma_prior * self.roughness.matvec(x)
-        if self.settings.solve == "gradient":
-            return self._gradient(jacobian, p, b)
-        return self._natural(jacobian, p, b, previous)
+        """The direction at ``x`` (B, *S) from log-probabilities ``log_p`` (B, C) towards ``waypoint`` (B, C).
 
-    def _gradient(self, jacobian: Jacobian, p: Tensor, b: Tensor) -> Direction:
-        zero = torch.zeros(b.shape[0], dtype=p.dtype, device=b.device)
-        stats = {"cg_iterations": zero, "cg_residual": zero, "cg_status": zero}
-        return Direction(b, self._fisher_norm_squared(jacobian, p, b), stats)
+        ``previous`` (B, *S) is the warm start of conjugate gradients. ``fisher_norm`` asks for ``v^T G v``, at a JVP.
+        A row whose ``waypoint`` is its own prediction and whose ``x`` is zero has the direction zero.
+        """
+        match self.settings.solve:
+            case "geodesic":
+                v, stats, part = self._geodesic(jacobian, log_p, waypoint, x)
+            case "diffusion":
+                v, stats, part = self.inverse.matvec(self._prior(x)), {}, None
+            case "gradient":
+                v, stats, part = self._loss_gradient(jacobian, log_p, waypoint, x), {}, None
+            case "natural":
+                b = self._loss_gradient(jacobian, log_p, waypoint, x)
+                v, stats = self._conjugate_gradient(jacobian, log_p.exp(), b, previous)
+                part = None
+        zero = norm = torch.zeros_like(log_p[:, 0])
+        logit_range: Tensor | None = None
+        if fisher_norm:  # v^T (b - R v) would cost no JVP, but where R dominates it is a difference of large numbers
+            u = jacobian.jvp(v).to(log_p.dtype)
+            norm, logit_range = (u * fisher_product(log_p.exp(), u)).sum(-1), u.amax(-1) - u.amin(-1)
+        stats = {**dict.fromkeys(("cg_iterations", "cg_residual", "cg_status"), zero), **stats}
+        return Direction(v, norm, stats, part, logit_range)
 
-    def _natural(self, jacobian: Jacobian, p: Tensor, b: Tensor, previous: Tensor | None) -> Direction:
+    def _prior(self, x: Tensor) -> Tensor:
+        return self.settings.gamma_prior * self.roughness.matvec(x)
+
+    def _loss_gradient(self, jacobian: Jacobian, log_p: Tensor, waypoint: Tensor, x: Tensor) -> Tensor:
+        """The system's right-hand side b."""
+        b = jacobian.vjp(spherical_loss_gradient(log_p, waypoint).to(x.dtype))
+        return b + self._prior(x) if self.settings.gamma_prior > 0 else b
+
+    def _geodesic(
+        self, jacobian: Jacobian, log_p: Tensor, waypoint: Tensor, x: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """v of the metric W W^T, by the Woodbury identity, and (m^T v)^2.
+
+        With b = b_p - |t| m / 2, where b_p is the prior's part, the identity reads
+        ``v = R^-1 b_p - R^-1 W (I + W^T R^-1 W)^-1 (|t| e_1 / 2 + W^T R^-1 b_p)``: nothing large cancels, however small
+        R is. ``relative`` puts |m|^2 / 100 times R and b_p in their place; this factor, like the size of each column,
+        meets the rest in the r x r system alone.
+        """
+        s = sqrt_chart(log_p)
+        tangent = to_tangent(waypoint - s, s)
+        length = tangent.norm(dim=-1, keepdim=True)
+        unit = tangent / torch.where(length > 0, length, 1.0)
+        cotangents = [_balanced(s * q, s) for q in (unit, *self._more_directions(s, unit))]
+        sizes, half = torch.ones_like(s[:, :1]).expand(-1, len(cotangents)), 0.5 * length[:, 0]
+        if self.settings.relative:  # float32 holds no gradient of a probability that underflows: sizes stay outside
+            sizes = torch.stack([c.abs().amax(1) for c in cotangents], 1).clamp_min(torch.finfo(s.dtype).tiny)
+            cotangents = [c / size[:, None] for c, size in zip(cotangents, sizes.unbind(1), strict=True)]
+        columns = [jacobian.vjp(c.to(x.dtype)) for c in cotangents]
+        smooth = [self.inverse.matvec(w) for w in columns]
+        wide = x.dtype if x.device.type == "mps" else torch.float64
+        gram = torch.stack([torch.stack([inner_product(w, z) for z in smooth], -1) for w in columns], -2)
+        right = torch.zeros_like(gram[:, 0])
+        right[:, 0] = -half / sizes[:, 0]
+        prior = self.inverse.matvec(self._prior(x)) if self.settings.gamma_prior > 0 else None
+        if prior is not None:
+            right = right - torch.stack([inner_product(w, prior) for w in columns], -1)
+        unit_of_r = torch.ones_like(right)
+        if self.settings.relative:
+            along = inner_product(columns[0], columns[0])
+            unit_of_r = RELATIVE_UNIT * along[:, None] * (sizes[:, :1] / sizes).square().clamp_max(1e200)
+            unit_of_r = torch.where(along[:, None] > 0, unit_of_r, 1.0)
+        gram = 0.5 * (gram + gram.mT) + torch.diag_embed(unit_of_r.to(wide))
+        weights = right / gram[:, 0] if len(columns) == 1 else torch.linalg.solve(gram, right)
+        kind = wide if self.settings.relative else x.dtype
+        v = torch.zeros_like(x, dtype=kind) if prior is None else prior.to(kind)
+        for weight, z in zip(weights.unbind(-1), smooth, strict=True):
+            v = v + _as_column(weight, v) * z
+        if self.settings.relative:  # float32 overflows where the metric is next to nothing; the step is bounded anyway
+            largest = v.abs().flatten(1).amax(1).clamp_min(torch.finfo(wide).tiny)
+            v = (v * _as_column((1e6 / largest).clamp_max(1.0), v)).to(x.dtype)
+        return v, {}, (inner_product(columns[0], v) * sizes[:, 0]).square().to(log_p.dtype)
+
+    def _more_directions(self, s: Tensor, unit: Tensor) -> list[Tensor]:
+        """``fisher_rank - 1`` orthonormal directions (B, C) orthogonal to ``s`` and ``unit``, the most probable classes
+        first: the axes of those classes, made orthogonal one after the other (at most C - 2 exist)."""
+        classes = s.shape[1]
+        count = min(self.settings.fisher_rank, classes - 1) - 1
+        if count < 1:
+            return []
+        top = s.topk(count + 2, dim=1).indices  # s and unit may take up two of these axes
+        axes = torch.zeros(len(s), count + 2, classes, dtype=s.dtype, device=s.device).scatter_(2, top[..., None], 1.0)
+        basis: list[Tensor] = [s, unit]
+        rest = axes
+        for _ in range(count):  # pivoted Gram-Schmidt, twice each: the longest remainder comes next
+            for _ in range(2):
+                for q in basis:
+                    rest = rest - (rest @ q[:, :, None]) * q[:, None, :]
+            lengths = rest.norm(dim=-1)
+            longest = lengths.argmax(1)
+            row = rest[torch.arange(len(s), device=s.device), longest]
+            basis.append(row / row.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(s.dtype).tiny))
+        return basis[2:]
+
+    def _conjugate_gradient(
+        self, jacobian: Jacobian, p: Tensor, b: Tensor, previous: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         settings = self.settings
         solution = conjugate_gradient(
             Sum((PullbackFisher(jacobian, p), self.regulariser)),
@@ -156,15 +290,17 @@ class StepSolver:
             "cg_residual": solution.relative_residual,
             "cg_status": solution.status.to(p.dtype),
         }
-        return Direction(solution.x, self._fisher_norm_squared(jacobian, p, solution.x), stats)
+        return solution.x, stats
 
-    def _fisher_norm_squared(self, jacobian: Jacobian, p: Tensor, v: Tensor) -> Tensor:
-        """``v^T G v`` as ``(Jv)^T S(p) (Jv)``, at one JVP.
 
-        ``v^T (b - r - (lambda I + gamma L'L) v)`` would cost nothing, but is a small difference of large numbers where
-        the damping dominates: in float32 it was off by up to a factor of five on confident images.
-        """
-        if not self.fisher_norm:
-            return torch.zeros(v.shape[0], dtype=p.dtype, device=v.device)
-        u = jacobian.jvp(v).to(p.dtype)
-        return (u * fisher_product(p, u)).sum(-1)
+def _balanced(cotangent: Tensor, s: Tensor) -> Tensor:
+    """``cotangent`` (B, C) = s o q for q orthogonal to s, with the entry of the most probable class made what it must
+    be, minus the sum of the others: near a vertex, rounding of q leaves nothing of it."""
+    top = s.argmax(1, keepdim=True)
+    others = cotangent.scatter(1, top, 0.0)
+    return others.scatter(1, top, -others.sum(1, keepdim=True))
+
+
+def _as_column(numbers: Tensor, like: Tensor) -> Tensor:
+    """``numbers`` (B,) in the dtype of ``like`` (B, *S), shaped to multiply it."""
+    return numbers.to(like.dtype).view(-1, *[1] * (like.dim() - 1))

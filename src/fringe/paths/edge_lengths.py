@@ -6,7 +6,7 @@ r"""How long the edges of a graph of points are, for the eye and for a model.
 import torch
 from torch import Tensor
 
-from fringe.classifier import Classifier
+from fringe.paths.base import Problem
 
 PART = 256
 """Edges whose ends are looked up at a time."""
@@ -19,9 +19,10 @@ def euclidean_lengths(points: Tensor, edges: Tensor) -> Tensor:
 
 
 def model_lengths(
-    classifier: Classifier, target: int, points: Tensor, edges: Tensor, fractions: Tensor, weights: Tensor
+    problem: Problem, row: int, points: Tensor, edges: Tensor, fractions: Tensor, weights: Tensor
 ) -> Tensor:
-    """Lengths (E,) in the metric that stretches space by the norm of the gradient of class ``target``'s score.
+    """Lengths (E,) in the metric that stretches space by the norm of the gradient of the score that explains image
+    ``row``.
 
     ``fractions`` and ``weights`` (q,) are a rule on [0, 1]. Costs q forward passes and VJPs an edge; memory does not
     grow with the edges.
@@ -35,8 +36,8 @@ def model_lengths(
         ends, place = edges[pairs // order], fractions[pairs % order]
         start, stop = points[ends[:, 0]], points[ends[:, 1]]
         x = start + place.view(-1, *[1] * (points.dim() - 1)) * (stop - start)
-        _, gradient = classifier.score_gradient(x, torch.full_like(pairs, target))
+        _, gradient = problem.logits_gradient(x, torch.full_like(pairs, row))
         return gradient.flatten(1).double().norm(dim=1)
 
-    norms = classifier.batch_size.map(stretch, torch.arange(len(edges) * order, device=points.device))
+    norms = problem.model.batch_size.map(stretch, torch.arange(len(edges) * order, device=points.device))
     return lengths * (norms.view(-1, order) @ weights)

@@ -33,14 +33,14 @@ class PathEnergy(ABC):
     beta: float
 
     @abstractmethod
-    def at(self, points: Tensor, straight: Tensor, target: Tensor) -> Landscape:
-        """The landscape at ``points`` about ``straight`` (G, N, *S), for classes ``target`` (G,)."""
+    def at(self, points: Tensor, straight: Tensor, rows: Tensor) -> Landscape:
+        """The landscape at ``points`` about ``straight`` (G, N, *S), for images ``rows`` (G,)."""
 
-    def weighted(self, points: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    def weighted(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """``beta s`` (G, N) in float64 and ``beta grad s`` (G, N, *S)."""
         if self.beta == 0:
             return torch.zeros(points.shape[:2], dtype=torch.float64, device=points.device), torch.zeros_like(points)
-        values, slopes = self.steepness(points.flatten(0, 1), target.repeat_interleave(points.shape[1]))
+        values, slopes = self.steepness(points.flatten(0, 1), rows.repeat_interleave(points.shape[1]))
         return self.beta * values.view(points.shape[:2]).double(), self.beta * slopes.view(points.shape)
 
 
@@ -51,8 +51,8 @@ class PointEnergy(PathEnergy):
     steepness: Steepness
     beta: float
 
-    def at(self, points: Tensor, straight: Tensor, target: Tensor) -> Landscape:
-        steep, push = self.weighted(points, target)
+    def at(self, points: Tensor, straight: Tensor, rows: Tensor) -> Landscape:
+        steep, push = self.weighted(points, rows)
         deviation = points - straight
         distance = deviation.flatten(2).norm(dim=2)
         energy = distance.double().sum(1) + steep.sum(1)
@@ -67,8 +67,8 @@ class LengthEnergy(PathEnergy):
     steepness: Steepness
     beta: float
 
-    def at(self, points: Tensor, straight: Tensor, target: Tensor) -> Landscape:
-        steep, push = self.weighted(points, target)
+    def at(self, points: Tensor, straight: Tensor, rows: Tensor) -> Landscape:
+        steep, push = self.weighted(points, rows)
         step = points[:, 1:] - points[:, :-1]
         length = step.flatten(2).norm(dim=2)
         stretch = 1.0 + 0.5 * (steep[:, 1:] + steep[:, :-1])
@@ -87,15 +87,15 @@ class LengthEnergy(PathEnergy):
 class PublishedEnergy(PathEnergy):
     r"""The published code's: ``sum_k |delta_k| - beta sum_k s(gamma_k) + 100 (|delta_k| over both ends' tenths)``.
 
-    Its norms are sums over rows of the last axis, in the distance as in ``steepness``; and its sign makes steep places
+    Its norms are sums over the last axis, in the distance as in ``steepness``; and its sign makes steep places
     attractive, against what its documentation means.
     """
 
     steepness: Steepness
     beta: float
 
-    def at(self, points: Tensor, straight: Tensor, target: Tensor) -> Landscape:
-        steep, push = self.weighted(points, target)
+    def at(self, points: Tensor, straight: Tensor, rows: Tensor) -> Landscape:
+        steep, push = self.weighted(points, rows)
         deviation = points - straight
         distance = deviation.norm(dim=-1, keepdim=True)
         count = points.shape[1]

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fringe.classifier import Classifier
 from fringe.geometry import geometry_dtype
-from fringe.paths.base import Outcome, Path, Query
+from fringe.paths.base import Outcome, Path, Problem
 from fringe.paths.stepwise import StepwiseWalk, Visit
 
 CLOSE = 1e-9
@@ -20,7 +19,7 @@ code's. States are kept in float64 for its sake."""
 
 @dataclass(frozen=True)
 class GuidedPath(Path):
-    r"""``steps`` steps from the query's baseline x' to the input x, each shortening the way by 1/N in the L1 norm.
+    r"""``steps`` steps from the problem's baseline x' to the input x, each shortening the way by 1/N in the L1 norm.
 
     Step k moves the entries with the smallest ``|g_i|`` towards x, the lowest ``fraction`` of all entries at a time,
     until :math:`\|z - x\|_1 = (1 - k/N) \|x - x'\|_1`. The progress of an entry from x' to x never leaves
@@ -33,8 +32,8 @@ class GuidedPath(Path):
     max_dist: float
     closed: bool = False
 
-    def walk(self, classifier: Classifier, query: Query) -> "GuidedWalk":
-        return GuidedWalk(self, classifier, query)
+    def walk(self, problem: Problem) -> "GuidedWalk":
+        return GuidedWalk(self, problem)
 
 
 class GuidedWalk(StepwiseWalk):
@@ -42,12 +41,12 @@ class GuidedWalk(StepwiseWalk):
 
     begins = "baseline"
 
-    def __init__(self, path: GuidedPath, classifier: Classifier, query: Query):
-        super().__init__(classifier, query, path.steps, path.closed)
-        assert query.baseline is not None
-        self.path, self.baseline = path, query.baseline
-        self.dtype = geometry_dtype(query.inputs.device)
-        for i, still in enumerate((query.inputs == self.baseline).flatten(1).all(1).tolist()):
+    def __init__(self, path: GuidedPath, problem: Problem):
+        super().__init__(problem, path.steps, path.closed)
+        assert problem.baseline is not None
+        self.path, self.baseline = path, problem.baseline
+        self.dtype = geometry_dtype(problem.inputs.device)
+        for i, still in enumerate((problem.inputs == self.baseline).flatten(1).all(1).tolist()):
             if still:
                 self.planned[i], self.outcomes[i] = 0, Outcome.AT_REFERENCE
 
@@ -55,13 +54,12 @@ class GuidedWalk(StepwiseWalk):
         return self.baseline[rows].to(self.dtype)
 
     def visit(self, rows: Tensor, x: Tensor) -> Visit:
-        target = self.query.target[rows]
-        logits, gradient = self.classifier.logits_gradient(x.to(self.query.inputs.dtype), target)
+        logits, gradient = self.problem.logits_gradient(x.to(self.problem.inputs.dtype), rows)
         never = torch.zeros(len(rows), dtype=torch.bool, device=x.device)
-        return Visit(x, logits, self.classifier.score(logits, target), gradient, gradient, never)
+        return Visit(x, logits, self.problem.score(logits, rows), gradient, gradient, never)
 
     def advance(self, rows: Tensor, here: Visit, step: int) -> Tensor:
-        start, stop = (t[rows].to(self.dtype).flatten(1) for t in (self.baseline, self.query.inputs))
+        start, stop = (t[rows].to(self.dtype).flatten(1) for t in (self.baseline, self.problem.inputs))
         alpha, reach = step / self.steps, self.path.max_dist
         low, high = max(alpha - reach, 0.0), min(alpha + reach, 1.0)
         way, z = stop - start, here.origin.flatten(1)

@@ -33,21 +33,21 @@ class PublishedSVI:
     iterations: int
     learning_rate: float
 
-    def run(self, straight: Tensor, target: Tensor, draw: Draw, tick: Callable[[int], None]) -> Relaxed:
-        """The paths ``straight + mu`` (G, N, *S) for classes ``target`` (G,); ``tick`` hears of each iteration."""
+    def run(self, straight: Tensor, rows: Tensor, draw: Draw, tick: Callable[[int], None]) -> Relaxed:
+        """The paths ``straight + mu`` (G, N, *S) for images ``rows`` (G,); ``tick`` hears of each iteration."""
         lanes = [_Lane(i, path, self.learning_rate) for i, path in enumerate(straight)]
         force = torch.zeros(len(lanes), dtype=torch.float64, device=straight.device)
         for iteration in range(self.iterations):
             active = [lane for lane in lanes if not lane.stopped]
             if not active:
                 break
-            rows = torch.tensor([lane.place for lane in active], device=straight.device)
+            going = torch.tensor([lane.place for lane in active], device=straight.device)
             deviation = torch.stack([lane.sample(draw(lane.place, iteration, lane.mean)) for lane in active])
-            here = self.energy.at(straight[rows] + deviation, straight[rows], target[rows])
+            here = self.energy.at(straight[going] + deviation, straight[going], rows[going])
             # one transfer an iteration: the learning rate and the end depend on the loss
             for lane, energy, slope in zip(active, here.energy.tolist(), here.slope, strict=True):
                 lane.step(energy, slope)
-            force.index_add_(0, rows, here.force)
+            force.index_add_(0, going, here.force)
             tick(len(active))
         start, end, taken = zip(*((lane.first, lane.loss, lane.taken) for lane in lanes), strict=True)
         count = torch.tensor(taken, device=straight.device)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fringe.classifier import Classifier
 from fringe.geometry import log_probabilities
-from fringe.paths.base import Outcome, Point, Query, Segment, Walk
+from fringe.paths.base import Outcome, Point, Problem, Segment, Walk
 from fringe.paths.gauge import GeodesicGauge, fisher_rao_step, log_uniform
 
 
@@ -46,12 +45,12 @@ class StepwiseWalk(Walk):
     need it, and the segment then carries the gradient of its other end.
     """
 
-    def __init__(self, classifier: Classifier, query: Query, steps: int, closed: bool):
-        self.classifier, self.query, self.steps, self.closed = classifier, query, steps, closed
-        self.gauge = GeodesicGauge(log_probabilities(query.logits), log_uniform(query.logits))
-        self.planned = [steps] * len(query.inputs)
-        self.taken = [0] * len(query.inputs)
-        self.outcomes = [Outcome.COMPLETE] * len(query.inputs)
+    def __init__(self, problem: Problem, steps: int, closed: bool):
+        self.problem, self.steps, self.closed = problem, steps, closed
+        self.gauge = GeodesicGauge(log_probabilities(problem.logits), log_uniform(problem.logits))
+        self.planned = [steps] * len(problem.inputs)
+        self.taken = [0] * len(problem.inputs)
+        self.outcomes = [Outcome.COMPLETE] * len(problem.inputs)
 
     @abstractmethod
     def start(self, rows: Tensor) -> Tensor:
@@ -66,18 +65,18 @@ class StepwiseWalk(Walk):
         """The points (L, *S) after step number ``step`` (from 1 on), which departs from ``here``."""
 
     def segments(self) -> Iterator[Segment]:
-        device = self.query.inputs.device
+        device = self.problem.inputs.device
         waiting = [i for i, steps in enumerate(self.planned) if steps > 0]
         while waiting:
-            size = self.classifier.batch_size.on(device)
+            size = self.problem.model.batch_size.on(device)
             yield from self._together(torch.tensor(waiting[:size], device=device))
             waiting = waiting[size:]
 
     def clip(self, x: Tensor) -> Tensor:
         """``x`` (L, *S) within the valid range, where one was given."""
-        if self.query.space.low is None:
+        if self.problem.domain.low is None:
             return x
-        low, high = self.query.space.bounds(x)
+        low, high = self.problem.domain.bounds(x)
         return torch.minimum(torch.maximum(x, low), high)
 
     def _together(self, rows: Tensor) -> Iterator[Segment]:
@@ -98,13 +97,12 @@ class StepwiseWalk(Walk):
                 rows, here = rows[~here.done], here.take(~here.done)
 
     def _close(self, rows: Tensor, x: Tensor, here: Visit) -> Visit:
-        target, points = self.query.target[rows], x.to(self.query.inputs.dtype)
+        points = x.to(self.problem.inputs.dtype)
         if self.closed:
-            logits, gradient = self.classifier.logits_gradient(points, target)
+            logits, gradient = self.problem.logits_gradient(points, rows)
         else:
-            logits, gradient = self.classifier.logits(points), here.gradient
-        score = self.classifier.score(logits, target)
-        return Visit(x, logits, score, gradient, here.direction, torch.ones_like(here.done))
+            logits, gradient = self.problem.forward(points, rows), here.gradient
+        return Visit(x, logits, self.problem.score(logits, rows), gradient, here.direction, torch.ones_like(here.done))
 
     def _sound(self, rows: Tensor, visit: Visit) -> Tensor:
         sound = visit.sound()

@@ -4,24 +4,26 @@ Source: FRInGe (arXiv 2605.06404), section "Method" and the appendix "FRInGe Imp
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fringe._errors import InputError
-from fringe.classifier import Classifier
-from fringe.geometry import ExplicitJacobian, Jacobian, geometry_dtype, kl, log_probabilities, spherical_loss_gradient
+from fringe.geometry import ExplicitJacobian, Jacobian, geometry_dtype, kl, log_probabilities, sqrt_chart
 from fringe.linalg import inner_product
-from fringe.paths.base import Outcome, Path, Point, Query, Segment, Walk
+from fringe.paths.base import Outcome, Path, Point, Problem, Segment, Walk
 from fringe.paths.direction import Direction, NaturalStep, StepSolver
 from fringe.paths.gauge import GeodesicGauge, fisher_rao_step, log_uniform
 from fringe.paths.trust_region import TrustRegion
 
 AT_REFERENCE_BELOW = 1e-6
 """Fisher-Rao distance (radians) to the reference that counts as none: float32 logits resolve no less."""
+
+STATISTIC = "statistic: "
+"""Marks, in the memory of a slot, what was measured along its last step."""
 
 Waypoint = Literal["next", "current"]
 Until = Literal["budget", "arrival"]
@@ -34,7 +36,13 @@ class FisherRaoTracking(Path):
     ``waypoint="next"`` aims at s_{k+1}, ``"current"`` at s_k as the printed algorithm does. The number of steps is
     ``T = ceil(d_FR / sqrt(2 tau))`` (``steps`` overrides it). ``until="arrival"`` stops when KL(p || reference) falls
     under ``arrival_kl`` (nats) and goes on towards the last waypoint until then, for at most ``max_steps``.
-    ``reference`` is a distribution (C,) or one an image (B, C); uniform when None.
+    ``reference`` is a distribution (C,) or one for each image (B, C); uniform when None.
+
+    ``feedback`` (for solve="geodesic") saves the JVP of every step but the first: the Fisher norm of a direction is
+    then ``rho (m^T v)^2``, where rho is exact at the first step and afterwards multiplied by
+    ``clip(d_FR^2 / (rho (m^T v)^2 eta^2), 1/4, 4) ** feedback``, the square of the distance that the step before made
+    over the square of the one that it should have made. With ``waypoint="current"`` the first step has no part along
+    the geodesic, so nothing is learnt and every step costs its JVP.
     """
 
     step: NaturalStep
@@ -46,21 +54,22 @@ class FisherRaoTracking(Path):
     arrival_kl: float = 0.05
     max_steps: int = 1000
     reference: tuple[float, ...] | tuple[tuple[float, ...], ...] | None = None
+    feedback: float | None = None
 
-    def walk(self, classifier: Classifier, query: Query) -> "FisherRaoWalk":
-        return FisherRaoWalk(self, classifier, query)
+    def walk(self, problem: Problem) -> "FisherRaoWalk":
+        return FisherRaoWalk(self, problem)
 
-    def log_reference(self, query: Query) -> Tensor:
+    def log_reference(self, problem: Problem) -> Tensor:
         """Log-probabilities (B, C) of the reference of each image."""
-        logits, shape, classes = query.logits, tuple(query.logits.shape), query.logits.shape[1]
+        logits, shape, classes = problem.logits, tuple(problem.logits.shape), problem.logits.shape[1]
         if self.reference is None:
             return log_uniform(logits)
         q = torch.tensor(self.reference, dtype=geometry_dtype(logits.device), device=logits.device)
-        whole = (query.total or shape[0], classes)
+        whole = (problem.total or shape[0], classes)
         if tuple(q.shape) not in ((classes,), whole):
             raise InputError(f"reference: got shape {tuple(q.shape)}, expected ({classes},) or {whole}")
-        if q.dim() == 2 and query.rows is not None:
-            q = q[query.rows]
+        if q.dim() == 2 and problem.rows is not None:
+            q = q[list(problem.rows)]
         return q.log().expand(shape)
 
     def schedule(self, distance: Tensor) -> list[int]:
@@ -72,160 +81,209 @@ class FisherRaoTracking(Path):
         return [int(t) for t in steps.tolist()]
 
 
-@dataclass
-class _Lane:
-    """One image on its way: where it is, how it came there, and what its next step starts from."""
+@dataclass(frozen=True)
+class _Slots:
+    """Images on their way, one a slot: image ``rows`` (L), steps ``taken`` (L), where they are, ``x`` (L, *S), and what
+    their last step left behind, ``memory``: tensors (L, ...) by name, none before the first step."""
 
-    index: int
+    rows: list[int]
+    taken: list[int]
     x: Tensor
-    taken: int = 0
-    direction: Tensor | None = None
-    previous: Point | None = None
-    log_p: Tensor | None = None
-    stats: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    memory: Mapping[str, Tensor]
 
-    def parked(self) -> "_Lane":
-        """This lane in memory of its own: a waiting row must not keep alive the batch that it was computed in."""
-        before = self.previous and Point(
-            *(t.clone() for t in (self.previous.x, self.previous.score, self.previous.gradient))
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def select(self, slots: Sequence[int]) -> "_Slots":
+        """These slots in memory of their own: a slot that waits must not keep alive the batch it was computed in."""
+        index = torch.tensor(list(slots), dtype=torch.int64, device=self.x.device)
+        return _Slots(
+            [self.rows[i] for i in slots],
+            [self.taken[i] for i in slots],
+            self.x.index_select(0, index),
+            {name: value.index_select(0, index) for name, value in self.memory.items()},
         )
-        return replace(self, x=self.x.clone(), direction=None, previous=before)
+
+    def split(self, size: int) -> tuple["_Slots", "_Slots"]:
+        """The first ``size`` slots, and the others."""
+        if size >= len(self):
+            return self, self.select([])
+        return self.select(range(size)), self.select(range(size, len(self)))
+
+    def joined(self, other: "_Slots") -> "_Slots":
+        """These slots, then those of ``other``."""
+        if not len(self) or not len(other):
+            return self if len(self) else other
+        memory = {name: torch.cat([value, other.memory[name]]) for name, value in self.memory.items()}
+        return _Slots(self.rows + other.rows, self.taken + other.taken, torch.cat([self.x, other.x]), memory)
 
 
 class FisherRaoWalk(Walk):
-    """Images walk in lanes: when one arrives, the next waiting image takes its lane, so a large batch stays full.
+    """Images walk in slots: when one arrives, a waiting image takes its slot, so a large batch stays full.
 
-    Nothing is shared between lanes, so an image's path does not depend on its neighbours; when memory runs out the
-    step is repeated with half the lanes and nothing is lost.
+    Three kinds of batches, so that nothing is computed in vain: first steps, further steps, and end points, where only
+    the score's gradient is wanted. Nothing is shared between slots, so an image's path does not depend on its
+    neighbours; when memory runs out the batch is repeated with half the slots and nothing is lost. A step reads one
+    small tensor back from the device: which slots are finite, and which have arrived.
     """
 
-    def __init__(self, path: FisherRaoTracking, classifier: Classifier, query: Query):
-        self.path, self.classifier, self.query = path, classifier, query
-        self.gauge = GeodesicGauge(log_probabilities(query.logits), path.log_reference(query))
+    def __init__(self, path: FisherRaoTracking, problem: Problem):
+        self.path, self.problem = path, problem
+        self.gauge = GeodesicGauge(log_probabilities(problem.logits), path.log_reference(problem))
         self.planned = path.schedule(self.gauge.distance())
         self.taken = [0] * len(self.planned)
         self.outcomes = [Outcome.AT_REFERENCE if t == 0 else Outcome.COMPLETE for t in self.planned]
-        self.solver: StepSolver = path.step.on(query.inputs[0], fisher_norm=path.trust.tau is not None)
+        self.solver: StepSolver = path.step.on(problem.inputs[0])
+        self.fisher_norm = path.trust.tau is not None
+        self.learns = path.feedback is not None and self.fisher_norm and path.step.solve == "geodesic"
+        self.learns &= path.trust.delta_logit is None  # which asks for the JVP of every step anyway
+        self.learns &= path.waypoint == "next"  # the printed waypoints give the first step nothing to learn from
 
     def segments(self) -> Iterator[Segment]:
-        waiting = [_Lane(i, x) for i, x in enumerate(self.query.inputs) if self.planned[i] > 0]
-        closing: list[_Lane] = []
-        device = self.query.inputs.device
-        while waiting or closing:
-            size = self.classifier.batch_size.on(device)
-            last = len(closing) >= size or not waiting
-            lanes = (closing if last else waiting)[:size]
+        waiting = [i for i, steps in enumerate(self.planned) if steps > 0]
+        walking, closing = self._enter([]), self._enter([])
+        while waiting or len(walking) or len(closing):
+            size = self.problem.model.batch_size.on(self.problem.inputs.device)
+            last = len(closing) >= size or not (waiting or len(walking))
+            first = not last and len(walking) < size and bool(waiting)
+            source = self._enter(waiting[:size]) if first else closing if last else walking
+            batch, rest = source.split(size)
             try:
-                segment, onward = self._visit(lanes, last)
+                segment, onward = self._visit(batch, last)
             except torch.OutOfMemoryError as error:
-                self.classifier.batch_size.halve(device, error)
+                self.problem.model.batch_size.halve(self.problem.inputs.device, error)
                 continue
-            if last:
-                closing = closing[len(lanes) :]
+            if first:
+                waiting = waiting[size:]
+            elif last:
+                closing = rest
             else:
-                going = [lane for lane in onward if lane.taken < self._limit(lane)]
-                waiting = going + waiting[len(lanes) :]
-                closing += [lane.parked() for lane in onward if lane.taken >= self._limit(lane)]
+                walking = rest
+            walking, arriving = self._sort(onward, walking)
+            closing = closing.joined(arriving)
             if segment is not None:
                 yield segment
 
-    def _limit(self, lane: _Lane) -> int:
-        return self.planned[lane.index] if self.path.until == "budget" else self.path.max_steps
+    def _enter(self, rows: list[int]) -> _Slots:
+        return _Slots(rows, [0] * len(rows), self.problem.inputs[rows], {})
 
-    def _visit(self, lanes: list[_Lane], last: bool) -> tuple[Segment | None, list[_Lane]]:
-        """Evaluate the points where ``lanes`` stand, finish the segments that led there, and step on unless ``last``.
+    def _sort(self, moved: _Slots, walking: _Slots) -> tuple[_Slots, _Slots]:
+        """The slots that walk on, in turns, and those that have taken their last step."""
+        limits = [self.planned[row] if self.path.until == "budget" else self.path.max_steps for row in moved.rows]
+        ended = [i for i, limit in enumerate(limits) if moved.taken[i] >= limit]
+        if ended:
+            arriving = moved.select(ended)
+            moved = moved.select([i for i, limit in enumerate(limits) if moved.taken[i] < limit])
+            return walking.joined(moved), arriving
+        return walking.joined(moved), moved.select([])
 
-        Lanes whose logits or gradient are not finite end at the point before.
+    def _visit(self, slots: _Slots, last: bool) -> tuple[Segment | None, _Slots]:
+        """Evaluate the points where ``slots`` stand, finish the segments that led there, and step on unless ``last``.
+
+        Slots whose logits or gradient are not finite end at the point before.
         """
-        x = torch.stack([lane.x for lane in lanes])
-        explicit = not last and self.path.step.explicit(self.query.logits.shape[1])
-        point = self.classifier.linearise(x, tangents=not (last or explicit))
+        x, index = slots.x, self._index(slots.rows)
+        learnt = self.learns and bool(slots.memory)
+        explicit = not (last or learnt) and self.path.step.explicit(self.problem.logits.shape[1])
+        tangents = (self.fisher_norm and not learnt) or self.path.step.solve == "natural"
+        point = self.problem.linearise(x, index, tangents=tangents and not (last or explicit))
         jacobian = ExplicitJacobian.of(point, x, point.value.shape[1]) if explicit else point
-        target = self.query.target[self._rows(lanes)]
-        gradient = jacobian.vjp(self.classifier.score_cotangent(point.value, target))
-        sound = (torch.isfinite(point.value).all(-1) & torch.isfinite(gradient).flatten(1).all(1)).tolist()
-        here = Point(x, self.classifier.score(point.value, target), gradient)
-        log_p = log_probabilities(point.value)
-        for lane, fine in zip(lanes, sound, strict=True):
-            if not fine:
-                self.outcomes[lane.index] = Outcome.DIVERGED
-                self.taken[lane.index] = max(lane.taken - 1, 0)
-        segment = self._segment(lanes, sound, here, log_p)
-        going = [fine and not arrived for fine, arrived in zip(sound, self._arrived(lanes, log_p), strict=True)]
-        if last or not any(going):
-            return segment, []
-        return segment, self._step(lanes, going, jacobian, here, log_p)
+        gradient = self.problem.score_gradient(jacobian, point.value, index)
+        here, log_p = Point(x, self.problem.score(point.value, index), gradient), log_probabilities(point.value)
+        finite, arrived = self._status(index, here, point.value, log_p)
+        for slot, row in enumerate(slots.rows):
+            if not finite[slot]:
+                self.outcomes[row], self.taken[row] = Outcome.DIVERGED, max(slots.taken[slot] - 1, 0)
+        segment = self._segment(slots, finite, here, log_p) if slots.memory else None
+        going = [slot for slot in range(len(slots)) if finite[slot] and not arrived[slot]]
+        if last or not going:
+            return segment, slots.select([])
+        moved = self._step(slots, index, going, jacobian, here, log_p)
+        return segment, moved if len(going) == len(slots) else moved.select(going)
 
-    def _arrived(self, lanes: list[_Lane], log_p: Tensor) -> list[bool]:
+    def _status(self, index: Tensor, here: Point, logits: Tensor, log_p: Tensor) -> tuple[list[bool], list[bool]]:
+        """Which slots are finite, and which have arrived: the step's one transfer from the device."""
+        finite = torch.isfinite(logits).all(-1) & torch.isfinite(here.gradient).flatten(1).all(1)
         if self.path.until == "budget":
-            return [False] * len(lanes)
-        return (kl(log_p, self.gauge.log_q[self._rows(lanes)]) <= self.path.arrival_kl).tolist()
+            return finite.tolist(), [False] * len(finite)
+        arrived = kl(log_p, self.gauge.log_q[index]) <= self.path.arrival_kl
+        both = torch.stack([finite, arrived]).tolist()
+        return both[0], both[1]
 
     def _step(
-        self, lanes: list[_Lane], going: list[bool], jacobian: Jacobian, here: Point, log_p: Tensor
-    ) -> list[_Lane]:
-        """The lanes one step further. Lanes that do not go on have a zero right-hand side and cost no iteration."""
-        x = here.x
-        mask = torch.tensor(going, device=x.device)
-        waypoint = self.gauge.waypoint(self._rows(lanes), self._fraction(lanes, int(self.path.waypoint == "next")))
-        cotangent = spherical_loss_gradient(log_p, waypoint)
-        cotangent = torch.where(mask[:, None], cotangent, 0.0)
-        x_going = torch.where(mask.view(-1, *[1] * (x.dim() - 1)), x, 0.0)
-        zero = torch.zeros_like(lanes[0].x)
-        previous = None
-        if any(lane.direction is not None for lane in lanes):
-            previous = torch.stack([zero if lane.direction is None else lane.direction for lane in lanes])
-        found = self.solver.direction(jacobian, log_p.exp(), cotangent, x_going, previous)
-        moved, stats = self._move(x, found)
-        return [
-            _Lane(
-                lane.index,
-                moved[i],
-                lane.taken + 1,
-                found.v[i],
-                Point(x[i], here.score[i], here.gradient[i]),
-                log_p[i],
-                {name: value[i] for name, value in stats.items()},
-            )
-            for i, lane in enumerate(lanes)
-            if going[i]
-        ]
+        self, slots: _Slots, index: Tensor, going: list[int], jacobian: Jacobian, here: Point, log_p: Tensor
+    ) -> _Slots:
+        """All slots one step further. Those not among ``going`` do not move and cost no iteration of the solver."""
+        x, memory = here.x, slots.memory
+        waypoint = self.gauge.waypoint(index, self._fraction(slots, int(self.path.waypoint == "next")))
+        safe_log_p = log_p
+        if len(going) < len(slots):
+            mask = torch.zeros(len(slots), dtype=torch.bool)
+            mask[going] = True
+            mask = mask.to(x.device)
+            safe_log_p = torch.where(mask[:, None], log_p, log_uniform(log_p))
+            waypoint = torch.where(mask[:, None], waypoint, sqrt_chart(safe_log_p))
+            x = torch.where(mask.view(-1, *[1] * (x.dim() - 1)), x, 0.0)
+        ratio = self._ratio(memory, log_p) if self.learns and memory else None
+        found = self.solver.direction(
+            jacobian,
+            safe_log_p,
+            waypoint,
+            x,
+            memory.get("direction"),
+            fisher_norm=self.fisher_norm and ratio is None,
+        )
+        if ratio is not None and found.geodesic_norm_squared is not None:
+            found = replace(found, fisher_norm_squared=ratio * found.geodesic_norm_squared)
+        moved, stats = self._move(here.x, found)
+        left = {"x": here.x, "score": here.score, "gradient": here.gradient, "log_p": log_p}
+        if self.path.step.warm_start and self.path.step.solve == "natural":
+            left["direction"] = found.v
+        if self.learns and found.geodesic_norm_squared is not None:
+            part = found.geodesic_norm_squared
+            # m m^T <= G, so the ratio is at least 1: what is assumed where a dead gradient leaves it unmeasured
+            left["ratio"] = torch.where(part > 0, found.fisher_norm_squared / part, 1.0) if ratio is None else ratio
+            left["expected"] = found.fisher_norm_squared * stats["step_size"].square()
+        left |= {STATISTIC + name: value for name, value in stats.items()}
+        return _Slots(slots.rows, [steps + 1 for steps in slots.taken], moved, left)
+
+    def _ratio(self, memory: Mapping[str, Tensor], log_p: Tensor) -> Tensor:
+        """``v^T G v / (m^T v)^2`` (L,) as the steps made so far tell it."""
+        ratio, expected = memory["ratio"], memory["expected"]
+        made = fisher_rao_step(memory["log_p"], log_p).square()
+        quotient = (made / torch.where(expected > 0, expected, 1.0)).clamp(0.25, 4.0)
+        return torch.where(expected > 0, ratio * quotient ** (self.path.feedback or 0.0), ratio)
 
     def _move(self, x: Tensor, found: Direction) -> tuple[Tensor, dict[str, Tensor]]:
         norm = inner_product(found.v, found.v).sqrt()
-        eta, bound = self.path.trust.step(found.fisher_norm_squared, norm)
+        eta, bound = self.path.trust.step(found.fisher_norm_squared, norm, found.logit_range)
         moved = x - eta.to(x.dtype).view(-1, *[1] * (x.dim() - 1)) * found.v
         return moved, {**found.stats, "euclidean_step": eta * norm, "step_size": eta, "active_bound": bound}
 
-    def _segment(self, lanes: list[_Lane], sound: list[bool], here: Point, log_p: Tensor) -> Segment | None:
-        """The pieces that end at ``here``, with what was measured along them; None when no lane has moved yet."""
-        rows = [i for i, lane in enumerate(lanes) if sound[i] and lane.previous is not None]
-        if not rows:
-            return None
-        moved = [lanes[i] for i in rows]
-        before = [lane.previous for lane in moved if lane.previous is not None]
-        stop = Point(
-            torch.stack([p.x for p in before]),
-            torch.stack([p.score for p in before]),
-            torch.stack([p.gradient for p in before]),
-        )
-        start = Point(here.x[rows], here.score[rows], here.gradient[rows])
-        stats = {name: torch.stack([lane.stats[name] for lane in moved]) for name in moved[0].stats}
-        stats |= self._measure(moved, log_p[rows])
-        for lane in moved:
-            self.taken[lane.index] = lane.taken
-        return Segment([lane.index for lane in moved], [lane.taken for lane in moved], start, stop, stats)
+    def _segment(self, slots: _Slots, finite: list[bool], here: Point, log_p: Tensor) -> Segment | None:
+        """The pieces that end at ``here``, with what was measured along them; None where no slot is finite."""
+        if not all(finite):
+            rows = [slot for slot, fine in enumerate(finite) if fine]
+            if not rows:
+                return None
+            index = self._index(rows)
+            slots, log_p = slots.select(rows), log_p[index]
+            here = Point(here.x[index], here.score[index], here.gradient[index])
+        for row, steps in zip(slots.rows, slots.taken, strict=True):
+            self.taken[row] = steps
+        memory = slots.memory
+        stats = {name.removeprefix(STATISTIC): memory[name] for name in memory if name.startswith(STATISTIC)}
+        stats |= self.gauge.point(self._index(slots.rows), log_p, self._fraction(slots, 0))
+        stats["fisher_rao_step"] = fisher_rao_step(memory["log_p"], log_p)
+        stop = Point(memory["x"], memory["score"], memory["gradient"])
+        return Segment(slots.rows, slots.taken, here, stop, stats)
 
-    def _measure(self, lanes: list[_Lane], log_p: Tensor) -> dict[str, Tensor]:
-        """At the end of a step: where the prediction is, and how far from where it should be (nats, radians)."""
-        before = torch.stack([lane.log_p for lane in lanes if lane.log_p is not None])
-        due = self.gauge.point(self._rows(lanes), log_p, self._fraction(lanes, 0))
-        return {**due, "fisher_rao_step": fisher_rao_step(before, log_p)}
-
-    def _fraction(self, lanes: list[_Lane], ahead: int) -> Tensor:
-        """How far along their geodesic the lanes are due ``ahead`` steps from now: (L,); 1 from step T on."""
-        alpha = [min((lane.taken + ahead) / self.planned[lane.index], 1.0) for lane in lanes]
+    def _fraction(self, slots: _Slots, ahead: int) -> Tensor:
+        """How far along their geodesic the slots are due ``ahead`` steps from now: (L,); 1 from step T on."""
+        alpha = [
+            min((taken + ahead) / self.planned[row], 1.0) for row, taken in zip(slots.rows, slots.taken, strict=True)
+        ]
         return torch.tensor(alpha, dtype=self.gauge.s0.dtype, device=self.gauge.s0.device)
 
-    def _rows(self, lanes: list[_Lane]) -> Tensor:
-        return torch.tensor([lane.index for lane in lanes], device=self.query.inputs.device)
+    def _index(self, rows: list[int]) -> Tensor:
+        return torch.tensor(rows, device=self.problem.inputs.device)

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from fringe._errors import FringeError
-from fringe.attribution import Request
 from fringe.benchmark.controls import CONTROLS
 from fringe.benchmark.entrants import Entrant, make_maps
 from fringe.benchmark.manifest import Resolved
@@ -42,13 +41,13 @@ def probe(
     plan = resolved.plan
     arm = next(arm for arm in plan.arms if arm.label == model)
     subject = _subject(resolved, model, device)
-    classifier = subject.classifier
-    with classifier.session(subject.query.inputs.device):
-        values = CONTROLS["edge"](subject.query, subject.noise)
+    classifier = subject.problem.model
+    with classifier.session(subject.problem.inputs.device):
+        values = CONTROLS["edge"](subject.problem)
         plain = {label: metric for label, metric in plan.metrics.items() if not metric.needs_explain}
         began = time.perf_counter()
         evaluate(subject, values, plain)
-        wait_for(subject.query.inputs.device)
+        wait_for(subject.problem.inputs.device)
         scored = time.perf_counter() - began
         again = sum(
             getattr(metric, "samples", 10) * plan.limit(label) / plan.n
@@ -75,7 +74,7 @@ def _subject(resolved: Resolved, model: str, device: str) -> Subject:
 
 
 def _one(entrant: Entrant, subject: Subject, seconds: float) -> Cost:
-    classifier, before = subject.classifier, replace(subject.classifier.passes)
+    classifier, before = subject.problem.model, replace(subject.problem.model.passes)
     began, share = time.perf_counter(), 1.0
 
     def watch(done: int, planned: int) -> None:
@@ -85,7 +84,7 @@ def _one(entrant: Entrant, subject: Subject, seconds: float) -> Cost:
             raise _Enough
 
     with contextlib.suppress(_Enough):
-        make_maps(entrant, classifier, subject.query, Request(subject.noise, progress=watch))
-    wait_for(subject.query.inputs.device)
+        make_maps(entrant, replace(subject.problem, progress=watch))
+    wait_for(subject.problem.inputs.device)
     took, spent = time.perf_counter() - began, classifier.passes.since(before)
     return Cost(took / share, 0.0, spent.forward / share, spent.jvp / share, spent.vjp / share, share)

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import torch
 
 from fringe._errors import FringeError
-from fringe.attribution import Request
 from fringe.benchmark import Arm
 from fringe.benchmark.entrants import Entrant, make_maps
 from fringe.benchmark.intervals import estimate
@@ -113,7 +112,7 @@ def _sizes(worker: Worker, arm: Arm, images: Sequence[str]) -> dict[str, tuple[i
     problem: FringeError | None = None
     for image in images:
         try:
-            found[image] = tuple(worker.subject(arm.label, (image,)).query.inputs.shape[1:])
+            found[image] = tuple(worker.subject(arm.label, (image,)).problem.inputs.shape[1:])
         except FringeError as error:
             problem = error
     if problem is not None and not found:
@@ -152,18 +151,18 @@ def _warm(entrant: Entrant, subject: Subject) -> None:
         if done:
             raise _Warm
 
-    classifier = subject.classifier
-    with contextlib.suppress(_Warm), classifier.session(subject.query.inputs.device):
-        make_maps(entrant, classifier, subject.query, Request(subject.noise, progress=stop))
+    classifier = subject.problem.model
+    with contextlib.suppress(_Warm), classifier.session(subject.problem.inputs.device):
+        make_maps(entrant, replace(subject.problem, progress=stop))
 
 
 def _time(entrant: Entrant, subject: Subject) -> _Spent:
-    classifier, device = subject.classifier, subject.query.inputs.device
+    classifier, device = subject.problem.model, subject.problem.inputs.device
     with classifier.session(device):
         before = replace(classifier.passes)
         wait_for(device)
         began = time.perf_counter()
-        make_maps(entrant, classifier, subject.query, Request(subject.noise))
+        make_maps(entrant, subject.problem)
         wait_for(device)
         return _Spent(time.perf_counter() - began, classifier.passes.since(before))
 

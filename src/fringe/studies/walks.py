@@ -4,7 +4,7 @@ Study Configurations") and of geometric profiles (appendix "Geometric Effect of 
 import difflib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -15,11 +15,11 @@ from fringe._blur import gaussian_blur
 from fringe._checks import require_positive
 from fringe._errors import InputError
 from fringe._noise import Noise
-from fringe.attribution import Attributor, Request
+from fringe.attribution import Attributor
 from fringe.benchmark.manifest import Resolved
 from fringe.benchmark.work import Worker
 from fringe.metrics import Subject
-from fringe.paths import Query
+from fringe.paths import Problem
 from fringe.tuning.naming import require_known
 
 SHOWN = 6
@@ -91,8 +91,8 @@ def walks(
     found: dict[str, tuple[Walk, ...]] = {}
     for digest in chosen:
         subject = worker.subject(model, (digest,))
-        noise = subject.noise if seed is None else Noise(seed)
-        with subject.classifier.session(subject.query.inputs.device):
+        noise = subject.problem.rng if seed is None else Noise(seed)
+        with subject.problem.model.session(subject.problem.inputs.device):
             one = (_walk(name, method, subject, noise) for name, method in arms[model].methods.items())
             found[digest] = tuple(walk for walk in one if walk is not None)
     return found
@@ -115,7 +115,7 @@ def _choose(images: Sequence[str] | int, known: Sequence[str]) -> list[str]:
 
 def _walk(label: str, method: Attributor, subject: Subject, noise: Noise) -> Walk | None:
     """The walk of the subject's only image."""
-    found = method.attribute(subject.classifier, subject.query, Request(noise, telemetry=True))
+    found = method.attribute(replace(subject.problem, rng=noise, record_path=True))
     trajectory = None if found.trajectory is None else found.trajectory[0]
     if trajectory is None:
         return None
@@ -126,9 +126,9 @@ def _walk(label: str, method: Attributor, subject: Subject, noise: Noise) -> Wal
     radians, length, bound = (steps.get(name, np.empty(0)) for name in names)
     return Walk(
         label=label,
-        entropy=trajectory.points["entropy"].numpy() / math.log(subject.query.logits.shape[1]),
+        entropy=trajectory.points["entropy"].numpy() / math.log(subject.problem.logits.shape[1]),
         snapshot_steps=trajectory.snapshot_steps[shown].numpy(),
-        images=_displayed(points, subject.query).permute(0, 2, 3, 1).numpy(),
+        images=_displayed(points, subject.problem).permute(0, 2, 3, 1).numpy(),
         changes=blur_change(points, trajectory.snapshots[0]).numpy(),
         attribution=found.values[0].cpu().numpy(),
         fisher_rao_step=radians,
@@ -138,9 +138,9 @@ def _walk(label: str, method: Attributor, subject: Subject, noise: Noise) -> Wal
     )
 
 
-def _displayed(points: Tensor, query: Query) -> Tensor:
+def _displayed(points: Tensor, problem: Problem) -> Tensor:
     """Model inputs (M, C, H, W) as a person sees them: 0 where the space of valid inputs begins, 1 where it ends."""
-    low, high = (bound.cpu() for bound in query.space.bounds(query.inputs))
+    low, high = (bound.cpu() for bound in problem.domain.bounds(problem.inputs))
     return ((points - low) / (high - low)).clamp(0, 1)
 
 

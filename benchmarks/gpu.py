@@ -1,0 +1,235 @@
+"""What explanations cost on a GPU: seconds an image by network, method and batch, peers, and where a step's time goes.
+
+    python benchmarks/gpu.py --out out/gpu.json                              # at most 9 minutes on a GPU
+    python benchmarks/gpu.py --out out/new.json --against docs/gpu.json      # and the ratios to an earlier run
+    python benchmarks/gpu.py --device cpu --quick                            # a tiny network: does the program work
+
+torchvision's networks have random, seeded weights, the running statistics of their inputs, and a last layer scaled so
+that the mean top probability is 0.9; inputs are smooth random images. A run that takes longer than its share of the
+budget is cut between steps and carried on to its planned number of steps at the rate measured ("~"). Rows are measured
+by importance; what no longer fits is named at the end. Nothing is lost: the JSON is written after every row.
+"""
+
+import argparse
+import importlib
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fringe.models import ModelError
+from gpu_bench import (
+    DEFAULT,
+    FEEDBACK,
+    IG,
+    METHODS,
+    NETWORKS,
+    PAPER,
+    PAPER_SECONDS,
+    TOP_PROBABILITY,
+    Absent,
+    Bench,
+    Budget,
+    OutOfTime,
+    Record,
+    key,
+)  # fmt: skip
+from gpu_rows import PRECISIONS, captum, cost, curves, expected, gradients, guided, kernels, precision, step, waits
+
+RESERVE = 25.0
+"""Seconds of the budget for what comes before the first row and after the last: imports, writing."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement: rows of lower ``rank`` come first; ``expect`` says how many seconds it needs."""
+
+    key: str
+    rank: float
+    measure: Callable[[], Record]
+    expect: Callable[[], float]
+
+
+def plan(bench: Bench) -> list[Row]:
+    """All rows, by importance."""
+    rows: list[Row] = []
+    for network in bench.networks:
+        for name, (later, _) in METHODS.items():
+            for i, batch in enumerate(bench.batches):
+                what = (bench, network, name, batch)
+                rank = NETWORKS.get(network, 0) + later + 2 * (i > 1)
+                rows.append(Row(key(*what[1:]), rank, partial(cost, *what), partial(expected, *what)))
+    few, first = (lambda: 2 * bench.share), bench.networks[0]
+    for name, rank in ((DEFAULT, 0.5), (FEEDBACK, 1), (PAPER, 1), (IG, 3)):
+        need = partial(expected, bench, first, name, bench.large)
+        parts = (step, kernels, waits)
+        rows += [Row(key(part.__name__, first, name), rank, partial(part, bench, first, name), need) for part in parts]
+    for later, network in enumerate(bench.networks[:2]):
+        for name in PRECISIONS:
+            measure = partial(precision, bench, network, name)
+            rows.append(Row(key("precision", network, name), 1 + 2 * later, measure, few))
+        rows.append(Row(key("captum", network), 1 + 2 * later, partial(captum, bench, network), few))
+    rows += [Row(key(part.__name__, first), 2, partial(part, bench, first), few) for part in (guided, curves)]
+    for batch in sorted(bench.batches)[:3]:
+        rows.append(Row(key("gradients", first, batch, "images"), 4, partial(gradients, bench, first, batch), few))
+    return sorted(rows, key=lambda row: row.rank)
+
+
+def run(bench: Bench, rows: Sequence[Row]) -> None:
+    """Measure what fits; what fails costs its own row only."""
+    for row in rows:
+        need, left, begin = row.expect(), bench.budget.left(), bench.clock()
+        try:
+            if need > left:
+                raise OutOfTime
+            record = {"status": "ok", **row.measure()}
+        except OutOfTime:
+            record = {"status": "dropped", "note": f"needs about {need:.0f} s, {max(left, 0):.0f} s were left"}
+        except torch.OutOfMemoryError:
+            record = {"status": "memory", "memory_ended": True, "note": "one image was too much"}
+        except Absent as error:
+            record = {"status": "absent", "note": str(error)}
+        except Exception as error:
+            traceback.print_exc()
+            record = {"status": "error", "note": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
+        bench.records[row.key] = {**record, "took": bench.clock() - begin}
+        bench.save()
+        said = ", ".join(f"{k} {show(v)}" for k, v in record.items() if isinstance(v, (str, int, float)))
+        print(f"{row.key}: {said}", file=sys.stderr, flush=True)
+
+
+def show(value: Any) -> str:
+    return "–" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    lines = [list(head), ["---"] * len(head), *([show(cell) for cell in row] for row in rows)]
+    return [*("| " + " | ".join(line) + " |" for line in lines), ""] if rows else []
+
+
+def report(meta: Record, records: dict[str, Record], old: Record | None = None) -> str:
+    """The page: Markdown tables of ``records``, and ratios to those of an earlier run."""
+    versions = ", ".join(f"{name} {meta[name]}" for name in ("driver", "torch", "cudnn", "python", "commit"))
+    tops = ", ".join(f"{name} {n['top_probability']:.2f}" for name, n in meta["networks"].items())
+    lines = [f"**{meta['card']}**; {versions}.", "", f"`{meta['command']}`", ""]
+    lines += [
+        f"Random weights, seed 0; running statistics of the inputs; last layer scaled to a mean top probability of "
+        f"{TOP_PROBABILITY} (reached: {tops}). Smooth random images. ~: measured on the first steps and carried on.",
+        "",
+        "Seconds an image (in brackets: times our IG at the same batch)",
+        "",
+    ]
+    costs = {tuple(k.rsplit("/", 2)): r for k, r in records.items() if k.rpartition("/")[2].isdigit()}
+    batches = sorted({int(b) for _, _, b in costs})
+    rows: list[list[Any]] = []
+    for network, name in dict.fromkeys((network, name) for network, name, _ in costs):
+        column = {b: costs.get((network, name, str(b)), {}) for b in batches}
+        cells, most = list[str](), [r for r in column.values() if "seconds" in r]
+        for b, r in column.items():
+            plain = costs.get((network, IG, str(b)), {}).get("seconds")
+            times = f" ({show(r['seconds'] / plain)})" if plain and name != IG and "seconds" in r else ""
+            cells.append(f"{'~' * r['cut']}{show(r['seconds'])}{times}" if "seconds" in r else r.get("status", "–"))
+        last = most[-1] if most else {}
+        passes = " + ".join(f"{last[kind]:.0f}" for kind in ("forward", "jvp", "vjp")) if last else "–"
+        memory = f"{last['memory'] / 2**30:.2f}" if "memory" in last else "–"
+        paper = PAPER_SECONDS.get(network) if name == PAPER else None
+        rows.append([network, name, *cells, last.get("steps"), passes, memory, last.get("residual"), paper])
+    head = ["network", "method", *(f"batch {b}" for b in batches), "steps", "forward + JVP + VJP"]
+    lines += table(
+        [*head, "peak GiB beside weights, largest batch", "completeness residual", "the paper's, H100"], rows
+    )
+    lines += ["Peers, seconds an image", ""]
+    peers = [(k, r) for k, r in records.items() if "peer" in r]
+    rows = [[k, r["peer"], r["ours"], r["seconds"], r["seconds"] / r["ours"], r.get("cosine")] for k, r in peers]
+    lines += table(["row", "peer", "ours", "the peer's", "ratio", "least cosine of maps"], rows)
+    for k, r in peers:
+        if "seconds_tf32" in r:
+            fast = f"; our `{DEFAULT}` takes {show(r['fringe'])} times as long with as many" if "fringe" in r else ""
+            lines += [
+                f"- {k}: {r['gradients']} gradients, best batch {r['seconds_batch']}{fast}; with TF32 convolutions, "
+                f"PyTorch's default, {show(r['seconds_tf32'])} s at batch {r['seconds_tf32_batch']}."
+            ]
+    lines += ["", "A step at the large batch", ""]
+    rows, notes = [], list[str]()
+    for k, r in records.items():
+        kind, _, what = k.partition("/")
+        if kind == "step" and "inside" in r:
+            seen, host = records.get(key("kernels", what), {}), records.get(key("waits", what), {})
+            share = [r["shares"].get(name, 0.0) for name in ("forward", "jvp", "vjp")]
+            busy = seen["busy_seconds"] / r["step_seconds"] if seen.get("busy_seconds") else None
+            rows.append([what, r["step_seconds"], r["inside"], *share, busy, seen.get("kernels"), host.get("waits")])
+            notes += [f"- {what} waits at {line}: {show(n)} times a step" for line, n in host.get("lines", {}).items()]
+            notes += [f"- {what}: {n:.0%} of the GPU's time in `{name}`" for name, n in seen.get("dearest", {}).items()]
+    shares = ("inside the network", "forward", "JVP", "VJP", "GPU busy")
+    head = ["row", "seconds", *shares, "kernels", "host waits"]
+    lines += [*table(head, rows), *notes, "", "A forward pass and two VJPs, milliseconds an image", ""]
+    pairs = [(k, r) for k, r in records.items() if "together" in r]
+    rows = [[k, *(1e3 * r[name] if name in r else None for name in ("singly", "together", "graph"))] for k, r in pairs]
+    lines += table(["row", "one VJP after the other", "one batched product", "as a CUDA graph"], rows)
+    lines += [f"Precision and layout (`{FEEDBACK}`, large batch)", ""]
+    rows = []
+    for k, r in records.items():
+        if k.startswith("precision/") and "cosine" in r:
+            verdicts = ", ".join(f"{verdict} {n}" for verdict, n in r["verdicts"].items())
+            rows.append([k.partition("/")[2], r["seconds"], r["cosine"], r["cosine_least"], r["residual"], verdicts])
+    head = ["row", "seconds an image", "cosine with float32, median", "least", "completeness residual", "verdicts"]
+    lines += table(head, rows)
+    if old is not None:
+        was = old["meta"]
+        lines += [
+            f"Against {was['card']}, torch {was['torch']}, commit {was['commit']}: our seconds an image, or a step",
+            "",
+        ]
+        rows = []
+        for k, r in records.items():
+            name = next((name for name in ("ours", "seconds", "step_seconds", "together") if name in r), "seconds")
+            before, after = old["records"].get(k, {}).get(name), r.get(name)
+            rows += [[k, before, after, before / after]] if before and after else []
+        lines += table(["row", "before", "after", "before / after"], rows)
+    missing = [f"- {k}: {r['status']}, {r['note']}" for k, r in records.items() if r["status"] != "ok"]
+    return "\n".join([*lines, *(["Not measured, or in part", "", *missing, ""] if missing else [])])
+
+
+def main(arguments: Sequence[str] | None = None, clock: Callable[[], float] = time.perf_counter) -> Bench:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--quick", action="store_true", help="a tiny network at 32 pixels: a test of this program")
+    parser.add_argument("--networks", nargs="+", choices=[*NETWORKS, "small"], default=list(NETWORKS))
+    parser.add_argument("--budget", type=float, default=540.0, help="seconds from start to end")
+    parser.add_argument("--out", type=Path, help="JSON file for later runs; the page goes beside it as .md")
+    parser.add_argument("--against", type=Path, help="JSON file of an earlier run")
+    options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: PyTorch sees no CUDA device here; --device cpu --quick tries the program")
+    if options.device == "cpu":
+        torch.set_num_threads(1)
+    old = json.loads(options.against.read_text()) if options.against else None
+    networks = ["small"] if options.quick else options.networks
+    note = ""
+    if networks != ["small"]:
+        try:
+            importlib.import_module("fringe.models.vision_import").import_torchvision()
+        except ModelError as error:
+            note, networks = f"{error}; a small built-in network takes the place of {', '.join(networks)}.\n", ["small"]
+            print(note, file=sys.stderr)
+    budget = Budget(options.budget - (0.0 if options.quick else RESERVE), clock)
+    bench = Bench(options.device, options.quick, budget, networks, options.out)
+    try:
+        run(bench, plan(bench))
+    finally:
+        page = note + report(bench.meta, bench.records, old)
+        if options.out is not None and bench.records:
+            options.out.with_suffix(".md").write_text(page)
+        print(page)
+    return bench
+
+
+if __name__ == "__main__":
+    main()

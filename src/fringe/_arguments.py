@@ -1,0 +1,140 @@
+"""What a model takes beside the explained tensor, and which of it belongs to single images."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from fringe._errors import InputError
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A forward argument that is passed to every call as it is, even if its first axis is as long as the batch."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class ForwardArguments:
+    """Further arguments of a model ``model(x, *args, **kwargs)``.
+
+    Args:
+        args: Positional arguments after the explained tensor (before it, if that is passed by name).
+        kwargs: Keyword arguments.
+        name: Keyword under which the explained tensor is passed; None: as the first positional argument.
+        by_row: Positions and names of the tensors (B, ...) whose row i belongs to image i.
+    """
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    name: str | None = None
+    by_row: frozenset[int | str] = frozenset()
+
+    @classmethod
+    def of(
+        cls, batch: int, args: object = None, kwargs: Mapping[str, Any] | None = None, name: str | None = None
+    ) -> "ForwardArguments":
+        """The arguments of a call for ``batch`` images.
+
+        Every tensor whose first axis is as long as the batch belongs to the images, row by row. Everything else, and
+        whatever is wrapped in :class:`Shared`, is passed to every call as it is.
+
+        Raises:
+            InputError: If ``args`` is no tuple, or ``kwargs`` no mapping of names.
+        """
+        if not isinstance(args, (tuple, list, type(None))):
+            raise InputError(f"forward_args: got {type(args).__name__}, expected a tuple; write (value,) for one value")
+        if not isinstance(kwargs, (Mapping, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InputError(f"forward_kwargs: got {type(kwargs).__name__}, expected a dictionary of names and values")
+        given: dict[int | str, Any] = dict(enumerate(cast(Sequence[Any], args or ())))
+        given.update(kwargs or {})
+        travels = {
+            key for key, value in given.items() if isinstance(value, Tensor) and value.dim() and len(value) == batch
+        }
+        plain = {key: _plain(value.value if isinstance(value, Shared) else value) for key, value in given.items()}
+        return cls(
+            tuple(value for key, value in plain.items() if isinstance(key, int)),
+            {key: value for key, value in plain.items() if isinstance(key, str)},
+            name,
+            frozenset(travels),
+        )
+
+    def select(self, rows: Tensor) -> "ForwardArguments":
+        """The arguments of the images ``rows`` (L,), in this order."""
+        if not self.by_row:
+            return self
+        return ForwardArguments(
+            tuple(_take(a, rows) if i in self.by_row else a for i, a in enumerate(self.args)),
+            {key: _take(a, rows) if key in self.by_row else a for key, a in self.kwargs.items()},
+            self.name,
+            self.by_row,
+        )
+
+    def double(self) -> "ForwardArguments":
+        """Floating-point tensors in double precision."""
+
+        def wide(value: Any) -> Any:
+            return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+        kwargs = {key: wide(value) for key, value in self.kwargs.items()}
+        return replace(self, args=tuple(map(wide, self.args)), kwargs=kwargs)
+
+    def call(self, model: Callable[..., Any], x: Tensor) -> Any:
+        """The model's output at ``x`` (L, *S); rows that travel must be those of ``x``."""
+        if self.name is None:
+            return model(x, *self.args, **self.kwargs)
+        return model(*self.args, **{self.name: x}, **self.kwargs)
+
+    def tensors(self) -> list[Tensor]:
+        """What belongs to single images."""
+        given: dict[int | str, Any] = {**dict(enumerate(self.args)), **self.kwargs}
+        return [given[key] for key in sorted(self.by_row, key=str)]
+
+
+NO_ARGUMENTS = ForwardArguments()
+
+
+def explained_inputs(
+    inputs: Tensor | Mapping[str, Any], args: object, kwargs: Mapping[str, Any] | None
+) -> tuple[Tensor, ForwardArguments]:
+    """The tensor to explain, and the other arguments of a call, with what else a dictionary of inputs holds.
+
+    Raises:
+        InputError: If a dictionary holds no floating-point tensor or more than one, or an argument is given twice.
+    """
+    if not isinstance(inputs, Mapping):
+        return inputs, ForwardArguments.of(_length(inputs), args, kwargs)
+    names = [name for name, value in inputs.items() if isinstance(value, Tensor) and value.is_floating_point()]
+    if len(names) != 1:
+        came = ", ".join(names) or "none"
+        raise InputError(
+            f"inputs: the one floating-point tensor of a dictionary is explained, and this one holds {came}; leave the "
+            "explained tensor in the dictionary and pass the others as forward_kwargs"
+        )
+    twice = inputs.keys() & (kwargs or {}).keys()
+    if twice:
+        raise InputError(f"forward_kwargs: {', '.join(sorted(twice))} given in the inputs, too")
+    (name,) = names
+    others = {key: value for key, value in inputs.items() if key != name}
+    return inputs[name], ForwardArguments.of(_length(inputs[name]), args, {**others, **(kwargs or {})}, name)
+
+
+def _length(inputs: Any) -> int:
+    """The batch size, or -1 for what is no batch and will be refused."""
+    return len(inputs) if isinstance(inputs, Tensor) and inputs.dim() else -1
+
+
+def _take(value: Tensor, rows: Tensor) -> Tensor:
+    return value[rows.to(value.device)]
+
+
+def _plain(value: Any) -> Any:
+    """Tensors without a graph, in float32 at least, as the inputs themselves."""
+    if not isinstance(value, Tensor):
+        return value
+    with torch.inference_mode(False):
+        value = value.clone() if value.is_inference() else value.detach()
+    return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
