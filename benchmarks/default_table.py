@@ -38,6 +38,7 @@ def means(results: Results, model: str, method: str) -> dict[str, float]:
     """What does not depend on a metric: verdicts, passes and diagnostics of a method's maps."""
     rows = [row for row in results.cell(model, method, METRICS[0]).rows if row is not None]
     facts = [dict(row.diagnostics) for row in rows]
+    shorts = [method in NAMES and short(fact) for fact in facts]
 
     def of(name: str, summary: str) -> float:
         values = np.array([fact.get(name, np.nan) for fact in facts], dtype=float)
@@ -45,7 +46,7 @@ def means(results: Results, model: str, method: str) -> dict[str, float]:
 
     return {
         "passes": float(np.mean([row.forward + row.jvp + row.vjp for row in rows])),
-        "ok": float(np.mean([row.verdict == "ok" and not short(fact) for row, fact in zip(rows, facts, strict=True)])),
+        "ok": float(np.mean([row.verdict == "ok" and not is_short for row, is_short in zip(rows, shorts, strict=True)])),
         "residual": of("completeness_residual", "median"),
         "kl": of("endpoint_kl", "mean"),
         "tracking": of("tracking_error_mean", "mean"),
