@@ -46,7 +46,9 @@ def means(results: Results, model: str, method: str) -> dict[str, float]:
 
     return {
         "passes": float(np.mean([row.forward + row.jvp + row.vjp for row in rows])),
-        "ok": float(np.mean([row.verdict == "ok" and not is_short for row, is_short in zip(rows, shorts, strict=True)])),
+        "ok": float(
+            np.mean([row.verdict == "ok" and not is_short for row, is_short in zip(rows, shorts, strict=True)])
+        ),
         "residual": of("completeness_residual", "median"),
         "kl": of("endpoint_kl", "mean"),
         "tracking": of("tracking_error_mean", "mean"),
