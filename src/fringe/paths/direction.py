@@ -43,6 +43,7 @@ from fringe.linalg import (
     Grid,
     LinearOperator,
     Scaled,
+    SpectralOperator,
     Sum,
     conjugate_gradient,
     inner_product,
@@ -163,7 +164,7 @@ class StepSolver:
     roughness: LinearOperator
     regulariser: LinearOperator
     preconditioner: LinearOperator
-    inverse: LinearOperator
+    inverse: SpectralOperator
 
     def direction(
         self,
@@ -226,13 +227,14 @@ class StepSolver:
         if self.settings.relative:  # float32 holds no gradient of a probability that underflows: sizes stay outside
             sizes = torch.stack([c.abs().amax(1) for c in cotangents], 1).clamp_min(torch.finfo(s.dtype).tiny)
             cotangents = [c / size[:, None] for c, size in zip(cotangents, sizes.unbind(1), strict=True)]
-        columns = [jacobian.vjp(c.to(x.dtype)) for c in cotangents]
-        smooth = [self.inverse.matvec(w) for w in columns]
+        # In the eigenbasis of R, where R^-1 is a factor: a transform of each column and of x, and one back.
+        columns = [self.inverse.to_modes(jacobian.vjp(c.to(x.dtype))) for c in cotangents]
+        smooth = [self.inverse.symbol * w for w in columns]
         wide = x.dtype if x.device.type == "mps" else torch.float64
         gram = torch.stack([torch.stack([inner_product(w, z) for z in smooth], -1) for w in columns], -2)
         right = torch.zeros_like(gram[:, 0])
         right[:, 0] = -half / sizes[:, 0]
-        prior = self.inverse.matvec(self._prior(x)) if self.settings.gamma_prior > 0 else None
+        prior = self._smooth_prior(x) if self.settings.gamma_prior > 0 else None
         if prior is not None:
             right = right - torch.stack([inner_product(w, prior) for w in columns], -1)
         unit_of_r = torch.ones_like(right)
@@ -249,7 +251,15 @@ class StepSolver:
         if self.settings.relative:  # float32 overflows where the metric is next to nothing; the step is bounded anyway
             largest = v.abs().flatten(1).amax(1).clamp_min(torch.finfo(wide).tiny)
             v = (v * _as_column((1e6 / largest).clamp_max(1.0), v)).to(x.dtype)
-        return v, {}, (inner_product(columns[0], v) * sizes[:, 0]).square().to(log_p.dtype)
+        part = (inner_product(columns[0], v) * sizes[:, 0]).square().to(log_p.dtype)
+        return self.inverse.from_modes(v), {}, part
+
+    def _smooth_prior(self, x: Tensor) -> Tensor:
+        """``R^-1 gamma_prior L^T L x`` in the eigenbasis of R."""
+        if self.settings.roughness is None and isinstance(self.roughness, SpectralOperator):
+            factor = self.settings.gamma_prior * self.roughness.symbol * self.inverse.symbol
+            return factor * self.inverse.to_modes(x)
+        return self.inverse.symbol * self.inverse.to_modes(self._prior(x))
 
     def _more_directions(self, s: Tensor, unit: Tensor) -> list[Tensor]:
         """``fisher_rank - 1`` orthonormal directions (B, C) orthogonal to ``s`` and ``unit``, the most probable classes
