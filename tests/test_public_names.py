@@ -7,7 +7,18 @@ import fringe
 from fringe import METHODS, METRICS
 
 NAMES = {
-    *("METHODS", "METRICS", "Attribution", "Attributor", "Classifier", "InputSpace", "Metric", "PassCounts", "Scores"),
+    *(
+        "METHODS",
+        "METRICS",
+        "Attribution",
+        "Attributor",
+        "Classifier",
+        "InputSpace",
+        "Metric",
+        "PassCounts",
+        "Scores",
+        "Shared",
+    ),
     *("Trajectory", "TwoClass", "attribute", "compare"),
     *("FringeError", "InputError", "ModelOutputError", "NotDifferentiableError", "TargetError"),
 }

@@ -2,11 +2,8 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from os import PathLike, fspath
-
-import torch
-from torch import Tensor
 
 from fringe._errors import InputError
 
@@ -46,24 +43,6 @@ def require_whole(name: str, value: object, least: int = 1) -> None:
 
 def require_choice(name: str, value: object, choices: Sequence[object]) -> None:
     require(value in choices, name, value, f"one of {', '.join(map(str, choices))}")
-
-
-def first_logits(logits_of: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
-    """``logits_of(inputs)`` (B, C). Raises InputError where the model takes ``inputs`` with one more axis in front and
-    not as they are: the model's own error speaks of its inner layers."""
-    try:
-        return logits_of(inputs)
-    except torch.OutOfMemoryError:
-        raise
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        try:
-            logits_of(inputs[None])
-        except Exception:
-            raise error from None
-        raise InputError(
-            f"inputs: got shape {tuple(inputs.shape)}, which the model takes as one input and not as a batch; add the "
-            "batch axis with inputs[None]"
-        ) from error
 
 
 def require_local(name: str, path: str | PathLike[str]) -> None:

@@ -46,7 +46,7 @@ def test_ablate_scores_the_variants_and_draws_their_walks(tmp_path):
     arguments = (*TINY, "--metrics", "sparseness", "--no-controls", "--no-report", "--figures", 1)
     result = run("ablate", "--out", tmp_path, *arguments)
     assert result.exit_code == 0, result.output
-    assert "ablation: 2 images; 12 maps made now" in result.stdout
+    assert "ablation: 2 images; 14 maps made now" in result.stdout
     base = FRInGe(steps=2, cg_iterations=2)
     assert settings(tmp_path, "ablation") == {name: base.variant(name).record() for name in VARIANTS}
     assert np.isfinite(results(tmp_path, "ablation").scores("digits", "euclidean", "sparseness")).all()

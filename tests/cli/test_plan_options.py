@@ -288,7 +288,7 @@ def test_a_composed_command_shows_the_options_of_its_parts_with_types_and_defaul
         "--n", "3", "--workers", "2", "--timeout", "1.5", "--figures", "4", "--set", "ig.steps=1"
     )
     assert (plan.n, plan.settings, plan.models) == (3, ("ig.steps=1",), None)
-    assert how == HowOptions(Path("here"), "auto", "auto", 2, 1.5, False, False, False, False)
+    assert how == HowOptions(Path("here"), "auto", "auto", 2, 1.5, False, False, False, False, False, False)
     assert figures == 4
 
     @takes(how=clock_options)

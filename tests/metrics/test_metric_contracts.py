@@ -254,7 +254,7 @@ def test_a_stable_method_beats_a_wild_one():
         (MAPS.log(), ["insertion"], r"maps: those of images \[0, 1, 2, 3, 4\] hold NaN or infinity"),
         (MAPS, ["insertions"], "metric: got 'insertions'; did you mean 'insertion'"),
         (MAPS, ["MAS Insertion"], "metric: got 'MAS Insertion'; did you mean 'mas_insertion'"),
-        (MAPS, ["insertion:walker"], "preset: insertion has no 'walker'; known: paper, raw, fast, rise"),
+        (MAPS, ["insertion:walker"], "preset: insertion has no 'walker'; known: paper, raw, fast, zero, rise"),
         (MAPS, ["insertion", Insertion(steps=3)], "metrics: insertion given twice"),
     ],
 )

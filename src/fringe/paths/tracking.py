@@ -165,7 +165,7 @@ class FisherRaoWalk(Walk):
                 yield segment
 
     def _enter(self, rows: list[int]) -> _Slots:
-        return _Slots(rows, [0] * len(rows), self.problem.inputs[rows], {})
+        return _Slots(rows, [0] * len(rows), self.problem.inputs[self._index(rows)], {})
 
     def _sort(self, moved: _Slots, walking: _Slots) -> tuple[_Slots, _Slots]:
         """The slots that walk on, in turns, and those that have taken their last step."""
@@ -286,4 +286,4 @@ class FisherRaoWalk(Walk):
         return torch.tensor(alpha, dtype=self.gauge.s0.dtype, device=self.gauge.s0.device)
 
     def _index(self, rows: list[int]) -> Tensor:
-        return torch.tensor(rows, device=self.problem.inputs.device)
+        return torch.tensor(rows, dtype=torch.int64, device=self.problem.inputs.device)
