@@ -18,17 +18,20 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from torch import nn
 
 import fringe
+from fringe.classifier import Classifier, Linearisation
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests" / "engine")]
 
 import transcription  # noqa: E402
 
 import shared_models  # noqa: E402 (found through the line above)
+from gpu_bench import Stopwatch  # noqa: E402
 
 PAPER_SECONDS = 55.12
 """FRInGe on ResNet-18, seconds an image on an H100, sequential (the paper's runtime table)."""
@@ -100,6 +103,37 @@ def paths(model: nn.Module, x: torch.Tensor, method: fringe.FRInGe, target: floa
         print(
             f"    {batch / n:.2f} s an image on {name}; the paper reports {PAPER_SECONDS} s on an H100, one at a time"
         )
+
+
+def price(name: str, batch: int) -> None:
+    """``FRInGe()`` against Integrated Gradients at its default, and against Captum's with as many gradients."""
+    from captum.attr import IntegratedGradients
+
+    model, x = shared_models.model(name), shared_models.images(name, batch)
+    target = model(x).argmax(1)
+    found = fringe.attribute(model, x)
+    gradients = round((found.passes.forward + found.passes.jvp + found.passes.vjp) / 2 / batch)
+    peer = IntegratedGradients(model)
+    ours, ig, captum = alternate(
+        CPU,
+        3,
+        lambda: fringe.attribute(model, x),
+        lambda: fringe.attribute(model, x, method="ig"),
+        lambda: peer.attribute(x, target=target, n_steps=gradients, internal_batch_size=16),
+    )
+    watch = Stopwatch(CPU)
+    with (
+        patch.object(Linearisation, "__init__", watch.watch("forward", Linearisation.__init__)),
+        patch.object(Linearisation, "vjp", watch.watch("vjp", Linearisation.vjp)),
+        patch.object(Linearisation, "jvp", watch.watch("jvp", Linearisation.jvp)),
+        patch.object(Classifier, "logits", watch.watch("logits", Classifier.logits)),
+    ):
+        whole = seconds(lambda: fringe.attribute(model, x), CPU)
+    inside = sum(watch.between(start, stop) for _, start, stop in watch.spans)
+    print(
+        f"{name}, batch {batch}: FRInGe() is {ours / ig:.2f} x IG (50 gradients), {ours / captum:.2f} x Captum's IG "
+        f"with {gradients} gradients; {1 - inside / whole:.0%} of its time outside the network; {found.passes}"
+    )
 
 
 def orthogonality(model: nn.Module, x: torch.Tensor) -> None:
@@ -174,6 +208,8 @@ def main() -> None:
         torch.set_num_threads(1)
         model, x = shared_models.model("cifar_resnet20"), shared_models.images("cifar_resnet20", 8)
         products(model, x)
+        price("cifar_resnet20", 8)
+        price("mobilenet_v1_025", 8)
         paths(model, x, dataclasses.replace(fringe.FRInGe.preset("resnet18"), tau=1e-2), target=3)
         orthogonality(model, x)
         memory()

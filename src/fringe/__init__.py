@@ -46,6 +46,8 @@ _CATALOGUES = ("attribution", "metrics")
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":
+        return _public()
     homes = [_HOMES[name]] if name in _HOMES else [f"{room}.catalogue" for room in _CATALOGUES if name[:1].isupper()]
     found = [vars(module)[name] for home in homes if name in vars(module := importlib.import_module(f"fringe.{home}"))]
     if not found:
@@ -56,4 +58,11 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*_public(), *(name for name in globals() if name.startswith("__") and name.endswith("__"))})
+
+
+def _public() -> list[str]:
+    """What a user may name: errors, what ``_HOMES`` lists, and the classes of the catalogues."""
+    errors = [name for name in globals() if name.endswith("Error")]
+    catalogues = [importlib.import_module(f"fringe.{room}.catalogue") for room in _CATALOGUES]
+    return sorted({*errors, *_HOMES, *(name for module in catalogues for name in vars(module) if name[:1].isupper())})

@@ -19,3 +19,47 @@ class InputError(FringeError):
 
 class NotDifferentiableError(FringeError):
     """The output does not depend differentiably on the input."""
+
+
+class TransientError(FringeError):
+    """Trouble that may pass, such as a full disk or a share that is away. Nothing is lost: the same call goes on where
+    it stopped."""
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the system, its memory or the device failed, and not the data, the model or the method.
+
+    What was raised ``from`` such an error counts as well, but for an OSError without an error number: decoders raise it
+    on bad data.
+    """
+    if isinstance(error, (OSError, TransientError)) or is_out_of_memory(error) or is_device_error(error):
+        return True
+    cause = error.__cause__
+    if isinstance(cause, OSError):
+        return cause.errno is not None
+    return cause is not None and is_transient(cause)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory, of the machine or of a device, ran out."""
+    import torch
+
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
+
+
+def is_device_error(error: BaseException) -> bool:
+    """Whether an accelerator failed. What the process asks of it afterwards fails, too, whatever is asked."""
+    import torch
+
+    if is_out_of_memory(error):
+        return False
+    kinds = getattr(torch, "AcceleratorError", ())  # torch before 2.8 has none
+    return isinstance(error, kinds) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in _DEVICE_FAILED)
+    )
+
+
+_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "_STATUS_ALLOC_FAILED")
+_DEVICE_FAILED = ("CUDA error:", "CUDA driver error:", "HIP error:", "_EXECUTION_FAILED", "CUDNN_STATUS_INTERNAL_ERROR")

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
-from captum.attr import GradientAttribution
 from torch import Tensor
 
 from fringe._arguments import ForwardArguments
@@ -13,6 +12,13 @@ from fringe._errors import InputError, TargetError
 from fringe.attribution import Attributor, attribute, resolve_method
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score
+
+try:
+    from captum.attr import GradientAttribution
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"fringe.captum needs {error.name}, which is not installed; install fringe[captum]", name=error.name
+    ) from error
 
 Tensors = Tensor | tuple[Tensor, ...]
 Baselines = float | Tensor | tuple[float | Tensor, ...] | None

@@ -71,7 +71,7 @@ REFUSED = {
     ),
     "one number an image": (normal(3), r"shape \(3,\), one number .*fringe.TwoClass\(model\)"),
     "float16": (LOGITS.half(), r"dtype torch.float16; expected float32 or float64"),
-    "bfloat16": (LOGITS.bfloat16(), r"dtype torch.bfloat16; .* pass a torch.nn.Module .* or wrap the callable"),
+    "bfloat16": (LOGITS.bfloat16(), r"dtype torch.bfloat16; .* pass a torch.nn.Module .*, wrap the callable"),
     "integers": (torch.ones(3, 5, dtype=torch.long), r"dtype torch.int64; expected float32 or float64"),
     "probabilities": (
         LOGITS.softmax(1),

@@ -202,7 +202,8 @@ class TestInputs:
         with pytest.raises(RuntimeError) as refusal:
             Classifier(network(NAME)).logits(normal(2, 4, 8, 8))
         notes = refusal.value.__notes__
-        assert notes == ["while running the model on inputs of shape (2, 4, 8, 8), torch.float64, on cpu"]
+        (note,) = notes
+        assert note.startswith("while running the model on inputs of shape (2, 4, 8, 8), torch.float64, on cpu")
 
 
 def test_nothing_warns_in_ordinary_use():

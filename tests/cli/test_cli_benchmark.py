@@ -21,6 +21,7 @@ from fringe.cli.app import app
 from fringe.models import load_model
 from fringe.tuning.preset import FORMAT
 
+DIGITS = ("--model", "embedded:digits")
 IG = ("--methods", "ig", "--set", "ig.steps=2", "--no-controls")
 
 
@@ -157,23 +158,23 @@ def test_a_corrupt_image_does_not_stop_the_others(tmp_path):
     folder = pictures(tmp_path / "images", "3_a.png", "4_b.png", "5_c.png")
     (folder / "6_broken.png").write_bytes((folder / "3_a.png").read_bytes()[:60])
     out = tmp_path / "out"
-    result = sparse(out, "--data", folder, "--target", "label", n=4)
+    result = sparse(out, "--data", folder, *DIGITS, "--target", "label", n=4)
     assert result.exit_code == 3
     assert "4 images; 3 maps made now" in result.stdout
     assert "1 score of ig on digits:" in result.stderr
     assert "6_broken.png': cannot be decoded" in result.stderr
     assert "--retry-failed" in result.stderr
-    again = sparse(out, "--data", folder, "--target", "label", n=4)
+    again = sparse(out, "--data", folder, *DIGITS, "--target", "label", n=4)
     assert (again.exit_code, "cannot be decoded" in again.stderr) == (3, True)  # still said, though nothing was tried
     assert "0 maps made now" in again.stdout
-    assert sparse(out, "--data", folder, "--target", "label", "--retry-failed", n=4).exit_code == 3
+    assert sparse(out, "--data", folder, *DIGITS, "--target", "label", "--retry-failed", n=4).exit_code == 3
     shown = run("status", out)
     assert (shown.exit_code, "cannot be decoded" in shown.stdout) == (3, True)
 
 
 def test_an_image_without_a_label_fails_alone(tmp_path):
     folder = pictures(tmp_path / "images", "3_a.png", "nameless.png", "12_c.png")
-    result = sparse(tmp_path / "out", "--data", folder, "--target", "label", n=3)
+    result = sparse(tmp_path / "out", "--data", folder, *DIGITS, "--target", "label", n=3)
     assert result.exit_code == 3
     assert "the file name gives no label" in result.stderr
     assert "label 12 does not fit a model of 10 classes" in result.stderr
@@ -182,8 +183,8 @@ def test_an_image_without_a_label_fails_alone(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--data", "EMPTY"), "holds no images"),
-        (("--data", "/nowhere"), "'/nowhere' is neither a file, a folder"),
+        (("--data", "EMPTY", *DIGITS), "holds no images"),
+        (("--data", "/nowhere", *DIGITS), "'/nowhere' is neither a file, a folder"),
         (("--n", "361"), "n: got 361, but there are 360 different images"),
         (("--n", "0"), "--n"),
         (("--methods", "igg"), "did you mean 'ig'"),
@@ -191,7 +192,7 @@ def test_an_image_without_a_label_fails_alone(tmp_path):
         (("--set", "ig.stepss=3"), "did you mean 'steps'"),
         (("--set", "igg.steps=3"), "did you mean 'ig'"),
         (("--timeout", "9"), "add --workers 1, or more"),
-        (("--device", "tpu7"), "--device: got 'tpu7', expected auto, cpu or cuda"),
+        (("--device", "tpu7"), "--device: got 'tpu7', expected auto, cpu, cuda"),
         (("--batch-size", "0"), "--batch-size: got '0'"),
         (("--reference", "fringe"), "--reference: got 'fringe'; the methods: ig"),
         (("--methods", "zero=ig", "--controls"), "zero is a control"),
@@ -216,6 +217,41 @@ def test_wrong_usage_is_exit_code_2_and_one_line(tmp_path, arguments, message):
     assert result.exit_code == 2, result.output
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--data", "photos"), "--model: none given; name the network that these images are for"),
+        (("--data", "embedded:digits:0:9", "--data", "photos"), "--model: none given"),
+        (("--device", "mps"), "--device: 'mps' cannot be used here: there is cpu"),
+        (("--device", "cuda:99"), "--device: 'cuda:99' cannot be used here: there is cpu"),
+        (("--device", "hpu"), "device 'hpu' cannot be used here: there is cpu"),
+    ],
+)
+def test_a_model_or_device_that_is_not_there_is_one_line_before_anything_is_written(tmp_path, arguments, message):
+    if "mps" in arguments and torch.backends.mps.is_available():
+        pytest.skip("it is here")
+    result = sparse(tmp_path / "out", *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_ends_in_a_softmax_is_given_a_way_that_this_command_has(tmp_path):
+    model = tmp_path / "model.py"
+    model.write_text(
+        "import torch\n"
+        "def network():\n"
+        "    torch.manual_seed(0)\n"
+        "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3), torch.nn.Softmax(1))\n"
+    )
+    arguments = ("--data", "embedded:digits:0:4", "--model", f"{model}:network", "--trust-code")
+    result = sparse(tmp_path / "out", *arguments, "--preprocessing", "unit,channels=1")
+    assert result.exit_code == 1
+    assert "(here: return their logarithm from a FILE.py:FUNCTION given as --model)" in result.stderr
+    assert "--model-output" not in result.stderr
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")

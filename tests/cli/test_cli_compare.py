@@ -18,6 +18,7 @@ from fringe.cli.comparing import Comparer
 from fringe.data import find_inputs
 from fringe.models import load_model
 
+DIGITS = ("--model", "embedded:digits")
 QUICK = ("--set", "fringe.tau=0.02", "--set", "fringe.cg_iterations=4", "--set", "ig.steps=10")
 
 
@@ -152,7 +153,9 @@ def test_one_bad_image_and_one_bad_method_do_not_stop_the_rest(tmp_path):
     good, broken = grey(tmp_path / "7_good.png"), tmp_path / "broken.png"
     broken.write_bytes(good.read_bytes()[:40])
     out = tmp_path / "out"
-    result = quick(out, broken, good, "--methods", "geoig_knn,ig", "--set", "geoig_knn.neighbours=50", *QUICK[-2:])
+    result = quick(
+        out, broken, good, *DIGITS, "--methods", "geoig_knn,ig", "--set", "geoig_knn.neighbours=50", *QUICK[-2:]
+    )
     assert result.exit_code == 3, result.output
     assert "broken.png" in result.stderr
     assert "Traceback" not in result.stderr
@@ -179,7 +182,7 @@ def test_a_method_without_its_references_is_a_row_with_its_error(tmp_path):
 def test_images_of_several_sizes_keep_their_order(tmp_path):
     sizes = {"a": (16, 16), "b": (24, 16), "c": (16, 16), "d": (4, 4)}
     paths = [grey(tmp_path / f"{name}.png", size) for name, size in sizes.items()]
-    arguments = (*paths, "--preprocessing", "channels=1,mean=0.3,std=0.35", "--methods", "ig", "--no-controls")
+    arguments = (*paths, *DIGITS, "--preprocessing", "channels=1,mean=0.3,std=0.35", "--methods", "ig", "--no-controls")
     result = quick(tmp_path / "out", *arguments, *QUICK[-2:], metrics="sparseness,insertion")
     assert result.exit_code == 3
     rows = lines(tmp_path / "out")
@@ -222,8 +225,32 @@ def test_wrong_usage_is_exit_code_2_and_one_line(tmp_path, arguments, message):
     assert "Traceback" not in result.stderr
 
 
+def test_photos_ask_for_a_model(tmp_path):
+    result = quick(tmp_path / "out", grey(tmp_path / "photo.png"), "--methods", "ig")
+    assert result.exit_code == 2
+    assert "--model: none given" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_ends_in_a_softmax_names_the_option_that_reads_it(tmp_path):
+    model = tmp_path / "model.py"
+    model.write_text(
+        "import torch\n"
+        "def network():\n"
+        "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3), torch.nn.Softmax(1))\n"
+    )
+    arguments = (grey(tmp_path / "a.png"), "--model", f"{model}:network", "--trust-code", "--methods", "ig")
+    arguments = (*arguments, "--preprocessing", "unit,channels=1")
+    refused = quick(tmp_path / "out", *arguments)
+    assert refused.exit_code == 2
+    assert "(here: --model-output probabilities)" in refused.stderr
+    read_as = quick(tmp_path / "out", *arguments, "--model-output", "probabilities")
+    assert read_as.exit_code == 0, read_as.stderr
+    assert read(tmp_path / "out")["model_output"] == "probabilities"
+
+
 def test_nothing_done_is_exit_code_1(tmp_path):
-    assert quick(tmp_path / "out", tmp_path / "absent.png").exit_code == 1
+    assert quick(tmp_path / "out", tmp_path / "absent.png", *DIGITS).exit_code == 1
     result = quick(tmp_path / "out", "embedded:digits:0", "--methods", "ig2")
     assert result.exit_code == 1
     assert read(tmp_path / "out")["complete"]
@@ -260,7 +287,14 @@ def test_a_spreadsheet_computes_no_name(tmp_path):
     from PIL import Image
 
     Image.new("L", (32, 32), 90).save(tmp_path / "=1+2.png")
-    arguments = (tmp_path / "=1+2.png", "--preprocessing", "channels=1,mean=0.3,std=0.35", "--methods", "-x=ig")
+    arguments = (
+        tmp_path / "=1+2.png",
+        *DIGITS,
+        "--preprocessing",
+        "channels=1,mean=0.3,std=0.35",
+        "--methods",
+        "-x=ig",
+    )
     assert quick(tmp_path / "out", *map(str, arguments), "--no-controls", metrics="sparseness").exit_code == 0
     (line,) = lines(tmp_path / "out")
     assert (line["method"], line["image"]) == ("'-x", read(tmp_path / "out")["images"][0]["id"])

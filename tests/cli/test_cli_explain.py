@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from fringe.data import find_inputs
 from fringe.models import load_model
 
 QUICK = ("--set", "tau=0.02", "--set", "cg_iterations=4")
+DIGITS = ("--model", "embedded:digits")
 FILES = {"overlay.png", "signed.png", "trajectory.png", "profile.png", "attribution.safetensors", "explanation.json"}
 
 
@@ -75,7 +77,7 @@ def test_a_run_writes_what_the_library_computes(tmp_path):
 def test_a_broken_image_does_not_stop_the_good_ones(tmp_path):
     good, broken = grey(tmp_path / "7_good.png"), tmp_path / "broken.png"
     broken.write_bytes(good.read_bytes()[:40])
-    result = quick(tmp_path / "out", broken, good, tmp_path / "absent.png")
+    result = quick(tmp_path / "out", broken, good, tmp_path / "absent.png", *DIGITS)
     assert result.exit_code == 3
     assert "broken.png" in result.stderr
     assert "absent.png" in result.stderr
@@ -92,7 +94,7 @@ def test_a_broken_image_does_not_stop_the_good_ones(tmp_path):
 def test_nothing_done_is_exit_code_1(tmp_path):
     (tmp_path / "empty.png").touch()
     for source in ("empty.png", "absent.png"):
-        result = quick(tmp_path / "out", tmp_path / source)
+        result = quick(tmp_path / "out", tmp_path / source, *DIGITS)
         assert result.exit_code == 1
         assert result.stderr.startswith("error: ")
         assert source in result.stderr
@@ -142,7 +144,7 @@ def test_a_model_that_cannot_decide_gets_an_empty_map_with_its_pictures(tmp_path
 def test_sizes_are_grouped_and_the_order_is_kept(tmp_path):
     sizes = {"a": (16, 16), "b": (24, 16), "c": (16, 16), "d": (4, 4), "e": (24, 16)}
     paths = [grey(tmp_path / f"{name}.png", size) for name, size in sizes.items()]
-    result = quick(tmp_path / "out", *paths, "--preprocessing", "channels=1,mean=0.3,std=0.35")
+    result = quick(tmp_path / "out", *paths, *DIGITS, "--preprocessing", "channels=1,mean=0.3,std=0.35")
     assert result.exit_code == 3
     entries = read(tmp_path / "out" / "summary.json")["inputs"]
     assert [entry["id"] for entry in entries] == list(sizes)
@@ -155,11 +157,72 @@ def test_sizes_are_grouped_and_the_order_is_kept(tmp_path):
         np.testing.assert_allclose(tensors["input"].numpy(), (stored - 0.3) / 0.35, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("inputs", [("photo.png",), ("photos",), ("embedded:digits:0", "photo.png"), ("absent.png",)])
+def test_photos_ask_for_a_model(tmp_path, inputs, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    grey(tmp_path / "photo.png")
+    (tmp_path / "photos").mkdir()
+    grey(tmp_path / "photos" / "a.png")
+    result = quick("out", *inputs)
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+    for part in ("--model: none given", "--model torchvision:", "--model timm:", "--model hf:", "'fringe models'"):
+        assert part in result.stderr
+    assert not (tmp_path / "out").exists()
+    assert quick("out", "photo.png", *DIGITS).exit_code == 0
+
+
+def test_a_name_that_is_no_text_is_written_so_that_it_can_be_read_back(tmp_path):
+    try:
+        path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xffx.png"))
+        grey(path)
+    except OSError:
+        pytest.skip("this file system takes text alone")
+    assert quick(tmp_path / "out", path, *DIGITS).exit_code == 0
+    (entry,) = read(tmp_path / "out" / "summary.json")["inputs"]
+    assert entry["source"] == str(path)
+
+
+SOFTMAX = """
+import torch
+class Softmax(torch.nn.Module):
+    def forward(self, x):
+        return self.logits(x).softmax(1)
+    def logits(self, x):
+        return torch.stack([x[:, 0, 0, 0], x[:, 0, 1, 1] * 2, x.mean((1, 2, 3))], 1)
+class Logits(Softmax):
+    def forward(self, x):
+        return self.logits(x)
+"""
+
+
+def test_a_model_that_ends_in_a_softmax_names_the_option_that_reads_it(tmp_path):
+    model, image = tmp_path / "model.py", grey(tmp_path / "a.png")
+    model.write_text(SOFTMAX)
+    others = (image, "--trust-code", "--preprocessing", "unit,channels=1", "--method", "ig", "--no-figures", "--json")
+    softmax = ("--model", f"{model}:Softmax")
+    refused = run(*others, *softmax, "--out", tmp_path / "a")
+    assert refused.exit_code == 2
+    assert "look like probabilities" in refused.stderr
+    assert "(here: --model-output probabilities)" in refused.stderr
+    read_as = {}
+    for name, options in (
+        ("probabilities", (*softmax, "--model-output", "probabilities", "--score", "log_probability")),
+        ("logits", ("--model", f"{model}:Logits", "--score", "log_probability")),
+    ):
+        result = run(*others, *options, "--out", tmp_path / name)
+        assert result.exit_code == 0, result.stderr
+        read_as[name] = load_file(tmp_path / name / "a" / "attribution.safetensors")["values"]
+    torch.testing.assert_close(read_as["probabilities"], read_as["logits"], rtol=1e-4, atol=1e-6)
+    assert read(tmp_path / "probabilities" / "summary.json")["model_output"] == "probabilities"
+    assert run(*others, *softmax, "--model-output", "odds", "--out", tmp_path / "b").exit_code == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--model", "embedded:digit"), "did you mean digits"),
-        (("--model", "network.py:make"), "--trust-code"),
+        (("--model", "network.py:make"), "'network.py' does not exist"),
         (("--method", "fringes"), "did you mean 'fringe'"),
         (("--preset", "resnet19"), "did you mean 'resnet18'"),
         (("--set", "taau=1"), "did you mean 'tau'"),

@@ -44,7 +44,7 @@ def test_a_value_has_the_type_of_its_field(text, field, value):
         ("tau=nan", r"--set tau: got 'nan', expected a number"),
         ("tau=-1", r"tau: got -1.0, expected a positive number"),
         ("cg_iterations=2.5", r"--set cg_iterations: got '2.5', expected a whole number \(usually 3 to 40\)"),
-        ("solve=newton", r"--set solve: got 'newton', expected one of natural, gradient"),
+        ("solve=newton", r"--set solve: got 'newton', expected one of geodesic, natural, diffusion, gradient"),
         ("warm_start=maybe", r"expected true or false"),
         ("delta_euc=far", r"expected a number or one of auto or none"),
         ("reference=[0.5", r"--set reference: got"),

@@ -18,6 +18,7 @@ from fringe.engines import Interrupted
 from fringe.studies import tuning
 from fringe.studies.plans import DIAGNOSTICS, OBJECTIVE, VARIANTS
 from fringe.studies.published import published
+from fringe.studies.runtime import from_record
 
 TINY = ("--set", "fringe.steps=2", "--set", "fringe.cg_iterations=2", "--n", "2")
 METRICS = ("--set", "insertion.steps=4", "--set", "deletion.steps=4", "--set", "infidelity.samples=2")
@@ -45,7 +46,7 @@ def test_ablate_scores_the_variants_and_draws_their_walks(tmp_path):
     arguments = (*TINY, "--metrics", "sparseness", "--no-controls", "--no-report", "--figures", 1)
     result = run("ablate", "--out", tmp_path, *arguments)
     assert result.exit_code == 0, result.output
-    assert "ablation: 2 images; 12 maps made now" in result.stdout
+    assert "ablation: 2 images; 14 maps made now" in result.stdout
     base = FRInGe(steps=2, cg_iterations=2)
     assert settings(tmp_path, "ablation") == {name: base.variant(name).record() for name in VARIANTS}
     assert np.isfinite(results(tmp_path, "ablation").scores("digits", "euclidean", "sparseness")).all()
@@ -286,6 +287,26 @@ def test_reproduce_sets_our_numbers_beside_the_papers_and_goes_on(tmp_path, monk
     assert (timed.exit_code, document["plans"], len(document["timings"]), len(calls)) == (0, [], 4, 1)
     again = json.loads(run(*arguments, "--studies", "runtime", "--json").stdout)
     assert (again["timings"], len(calls)) == (document["timings"], 1)  # measured once
+
+    monkeypatch.setattr(timings, "measure", lambda *a, **k: calls.append(a) or from_record(document["timings"]))
+    kept = report / "runtime" / "kept.json"
+    for damaged in ("", "[1]", '{"a": 1}', None):
+        kept.unlink()
+        kept.mkdir() if damaged is None else kept.write_text(damaged)
+        healed = run(*arguments, "--studies", "runtime", "--json")
+        assert (healed.exit_code, f"'{kept}' is damaged: set aside as" in healed.stderr) == (0, True)
+        assert json.loads(healed.stdout)["timings"] == document["timings"]
+    assert len(calls) == 5
+    whole = kept.read_text()
+
+    def fails(*_):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fringe.cli.timings.read_regular", fails)
+        assert run(*arguments, "--studies", "runtime", "--json").exit_code == 75
+    assert (kept.read_text(), len(calls)) == (whole, 5)  # hours of measuring stay
+    assert run(*arguments, "--studies", "runtime").exit_code == 0
 
     text = (report / "reproduction.md").read_text()
     seconds = {row["method"]: row["seconds"] for row in document["timings"] if row["mode"] == "sequential"}

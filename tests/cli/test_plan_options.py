@@ -288,7 +288,7 @@ def test_a_composed_command_shows_the_options_of_its_parts_with_types_and_defaul
         "--n", "3", "--workers", "2", "--timeout", "1.5", "--figures", "4", "--set", "ig.steps=1"
     )
     assert (plan.n, plan.settings, plan.models) == (3, ("ig.steps=1",), None)
-    assert how == HowOptions(Path("here"), "auto", "auto", 2, 1.5, False, False, False, False)
+    assert how == HowOptions(Path("here"), "auto", "auto", 2, 1.5, False, False, False, False, False, False)
     assert figures == 4
 
     @takes(how=clock_options)
@@ -298,7 +298,7 @@ def test_a_composed_command_shows_the_options_of_its_parts_with_types_and_defaul
     parser = typer.Typer()
     parser.command()(command)
     found = {p.name: p for p in typer.main.get_command(parser).params}
-    assert [*found][:5] == ["out", "device", "batch_size", "as_json", "own"]
+    assert [*found][:6] == ["out", "device", "batch_size", "yes", "as_json", "own"]
     assert (found["own"].default, found["device"].default, found["out"].required) == (0.5, "auto", True)
     assert CliRunner().invoke(parser, ["--out", "x", "--own", "half"]).exit_code == 2
     names = {option for p in typer.main.get_command(app).commands["benchmark"].params for option in p.opts}

@@ -5,7 +5,10 @@ import torch
 
 import fringe
 from fringe import METHODS
+from fringe.attribution import Attributor
 from fringe.checks import ATTRIBUTOR_CHECKS, check_attributor
+from fringe.data import digits_samples
+from fringe.models import load_model
 
 # Settings cheap enough for a test: a row for each method, and for each mode that computes something else.
 CHEAP = {
@@ -59,3 +62,19 @@ def test_path_methods_are_judged_by_their_completeness(name):
     asked = dict.fromkeys(set(ATTRIBUTOR_CHECKS) - {"completeness"})
     (result,) = check_attributor(CHEAP[name][0], skip=asked)
     assert result.detail.startswith("gap ")
+
+
+@pytest.mark.parametrize(("name", "method"), ROWS, ids=LABELS)
+def test_its_settings_tell_the_order_of_its_passes(name, method):
+    """What a command asks its user about before it starts; counted passes are the measure."""
+    model = load_model("embedded:digits")
+    x = model.prepare([sample.image for sample in digits_samples("test")[:17]])
+    space = fringe.InputSpace(*model.preprocessing.bounds(), x[1:])
+    spent = fringe.attribute(model.module, x[:1], method=method, space=space).passes
+    counted = spent.forward + spent.jvp + spent.vjp
+    once = 3 * len(x) if method.uses_references else 8  # a call looks at the model and at the references once
+    assert method.planned_passes / 10 < counted < 3 * method.planned_passes + once
+
+
+def test_a_method_of_somebody_else_need_not_tell():
+    assert Attributor.planned_passes.fget(fringe.IntegratedGradients()) is None

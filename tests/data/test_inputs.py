@@ -146,3 +146,18 @@ def test_empty_folders_and_empty_lists(tmp_path):
     (tmp_path / "notes.txt").touch()
     assert message(str(tmp_path)).startswith(f"folder {str(tmp_path)!r} holds no images (.bmp, .gif,")
     assert message() == "no images were named; give files, folders or embedded:digits"
+
+
+@pytest.mark.timeout(60)
+def test_pipes_and_devices_of_one_name_do_not_keep_the_images_from_being_named(tmp_path):
+    good = picture(tmp_path / "a" / "x.png")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "c").mkdir()
+    os.mkfifo(tmp_path / "b" / "x.png")
+    (tmp_path / "c" / "x.png").symlink_to("/dev/zero")
+    refs = list(find_inputs([str(tmp_path)]))
+    assert refs[0].id == f"x-{hashlib.sha256(Path(good).read_bytes()).hexdigest()[:8]}"
+    assert refs[0].open().image.size == (3, 2)
+    for ref in refs[1:]:
+        with pytest.raises(ImageError, match="is not a regular file"):
+            ref.open()

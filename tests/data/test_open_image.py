@@ -4,6 +4,7 @@ import io
 import os
 import struct
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -205,7 +206,7 @@ def test_a_file_without_permission(tmp_path, monkeypatch):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(type(path), "open", refuse)
+    monkeypatch.setattr("os.open", refuse)
     assert message(path) == f"{str(path)!r}: no permission to read it"
 
 
@@ -237,3 +238,46 @@ def test_damaged_bytes_give_an_image_or_a_reason(tmp_path_factory, kind, edits):
         assert open_image(path, max_pixels=10**6).mode == "RGB"
     except ImageError as error:
         assert str(path) in str(error)  # noqa: PT017 - either outcome is right
+
+
+def test_a_device_or_a_huge_file_is_refused_before_a_byte_is_read(tmp_path, monkeypatch):
+    (tmp_path / "endless.png").symlink_to("/dev/zero")
+    with (tmp_path / "sparse.png").open("wb") as file:
+        file.truncate(2**29 + 1)
+
+    def never(*_):
+        raise AssertionError("a file was opened")
+
+    monkeypatch.setattr("os.open", never)
+    assert message(tmp_path / "endless.png").endswith("endless.png': is not a regular file")
+    assert message(tmp_path / "sparse.png").endswith("sparse.png': has 536870913 bytes; at most 536870912 are read")
+
+
+def test_a_pipe_that_takes_a_file_s_place_while_it_is_opened_is_refused(tmp_path, monkeypatch):
+    path = saved(tmp_path / "a.png", Image.fromarray(RAMP))
+    real = os.open
+
+    def replaced(name, flags, *more):
+        Path(name).unlink()
+        os.mkfifo(name)
+        return real(name, flags, *more)
+
+    monkeypatch.setattr("os.open", replaced)
+    assert "is not a regular file" in message(path)
+
+
+def tiled_tiff(path, side):
+    """A grey image of 16 x 16 pixels, stored as one black tile of ``side`` x ``side``."""
+    data = zlib.compress(bytes(side * side), 9)
+    entries = {256: 16, 257: 16, 258: 8, 259: 8, 262: 1, 277: 1, 322: side, 323: side, 324: 0, 325: len(data)}
+    entries[324] = 8 + 2 + 12 * len(entries) + 4
+    fields = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in entries.items())
+    head = b"II*\0" + struct.pack("<IH", 8, len(entries))
+    path.write_bytes(head + fields + struct.pack("<I", 0) + data)
+    return path
+
+
+def test_a_small_tiff_in_a_huge_tile_is_refused(tmp_path):
+    assert open_image(tiled_tiff(tmp_path / "a.tif", 64)).size == (16, 16)
+    text = message(tiled_tiff(tmp_path / "b.tif", 2048), max_pixels=10**6)
+    assert "tiles of 2048x2048 are more than 1000000 pixels" in text

@@ -75,7 +75,10 @@ class DenseFRInGe:
         """(C, r): the unit tangent towards the waypoint, then axes of the most probable classes made orthogonal to it
         and to ``root``, always the one of which most remains."""
         tangent = waypoint - root * (root @ waypoint)
-        basis, count = [tangent / tangent.norm()], min(self.m.fisher_rank, len(root) - 1)
+        basis, count = (
+            [tangent / tangent.norm()],
+            min(1 if self.m.fisher_rank == "auto" else self.m.fisher_rank, len(root) - 1),
+        )
         axes = torch.eye(len(root), dtype=torch.float64)[root.argsort(descending=True)[: count + 1]]
         while len(basis) < count:
             known = torch.stack([root, *basis])
@@ -91,8 +94,8 @@ class DenseFRInGe:
         theta = torch.arccos(root0 @ root1)
         steps = math.ceil(2 * theta.item() / math.sqrt(2 * self.m.tau))
         total, ratio = torch.zeros_like(x), None
-        for k in range(steps):
-            alpha = (k + (self.m.waypoint == "next")) / steps
+        for k in range(self.m.max_steps if self.m.until == "arrival" else steps):  # arrivals are not looked for
+            alpha = min((k + (self.m.waypoint == "next")) / steps, 1.0)
             waypoint = (torch.sin((1 - alpha) * theta) * root0 + torch.sin(alpha * theta) * root1) / torch.sin(theta)
             found = self.step(x, waypoint, ratio)
             after = x - found.eta * found.v

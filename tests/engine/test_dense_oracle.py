@@ -58,9 +58,10 @@ def test_whole_path_of_low_rank_equals_dense_algebra(rank, gamma_prior, feedback
 
 
 @pytest.mark.parametrize("damping", [1e-6, 1e-2])
-def test_full_rank_is_the_exact_solve(damping):
-    """With C - 1 columns, W W^T is the Fisher metric itself."""
-    model, x = Smooth(), inputs(2)
+@pytest.mark.parametrize("sharpness", [1.0, 6.0])
+def test_full_rank_is_the_exact_solve(damping, sharpness):
+    """With C - 1 columns, W W^T is the Fisher metric itself, for sure predictions (p = 1 - 1e-6) too."""
+    model, x = Smooth(sharpness=sharpness), inputs(2)
     whole = dataclasses.replace(GEODESIC, fisher_rank=4, damping=damping)
     found, waypoint = direction(model, whole, x)
     more, _ = direction(model, dataclasses.replace(whole, fisher_rank=9), x)

@@ -117,6 +117,73 @@ def test_inputs_at_the_door():
         fringe.attribute(model, torch.randn(1, 1, 2, 2), method="frnge")
 
 
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("integrated_gradients", "ig"),
+        ("Integrated Gradients", "ig"),
+        ("IntegratedGradients", "ig"),
+        ("IG", "ig"),
+        ("FRInGe", "fringe"),
+        ("Fisher-Rao Integrated Gradients", "fringe"),
+        ("smooth grad", "smoothgrad"),
+        ("guided-ig", "guided_ig"),
+        ("Guided Integrated Gradients", "guided_ig"),
+        ("ExpectedGradients", "expected_gradients"),
+        ("IG²", "ig2"),
+    ],
+)
+def test_a_method_by_its_title_or_class_is_answered_with_its_name(asked, meant):
+    from typer.testing import CliRunner
+
+    from fringe.cli.app import app
+
+    with pytest.raises(fringe.InputError, match=f"got {asked!r}; did you mean {meant!r}"):
+        fringe.attribute(torch.nn.Flatten(), torch.randn(1, 1, 2, 2), method=asked)
+    result = CliRunner().invoke(app, ["explain", "embedded:digits:0", "--out", "never", "--method", asked])
+    assert result.exit_code == 2
+    assert f"did you mean {meant!r}" in result.stderr
+
+
+def conv_net(*last):
+    return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), *last).requires_grad_(False)
+
+
+class Mean(torch.nn.Module):
+    def forward(self, x):
+        return x.mean((-2, -1))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        conv_net(torch.nn.BatchNorm2d(4), Mean()),
+        conv_net(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(4, 5)),
+        conv_net(Mean(), torch.nn.Linear(4, 5)),
+    ],
+    ids=["batch norm", "flatten", "one row"],
+)
+@pytest.mark.parametrize("ask", ["attribute", "compare"])
+def test_an_image_without_a_batch_axis_is_told_where_to_add_it(model, ask):
+    image, more = torch.randn(3, 8, 8), {"compare": (["ig"], ["sparseness"]), "attribute": ()}[ask]
+    with pytest.raises(fringe.InputError, match=r"inputs: got shape \(3, 8, 8\), .* inputs\[None\]"):
+        getattr(fringe, ask)(model, image, *more)
+
+
+def test_a_model_that_fails_either_way_speaks_for_itself():
+    def broken(x):
+        raise RuntimeError("a layer of the model's own")
+
+    for shape in ((3, 8, 8), (2, 3, 8, 8)):
+        with pytest.raises(RuntimeError, match="a layer of the model's own"):
+            fringe.attribute(broken, torch.randn(shape))
+
+
+def test_sequences_have_three_axes():
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 5)).requires_grad_(False)
+    assert fringe.attribute(model, torch.randn(2, 3, 4), method="ig").values.shape == (2, 3, 4)
+
+
 def test_a_baseline_for_a_method_without_one_is_refused():
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).requires_grad_(False)
     with pytest.raises(fringe.InputError, match="baseline: the method 'fringe' does not begin at one"):

@@ -80,7 +80,9 @@ def misbehave(how):
     if how == "lasts":
         time.sleep(1.0)
     if how == "raises":
-        raise OSError("the method's own file is gone")
+        raise AssertionError("a bug")
+    if how == "unmounted":
+        raise OSError(5, "Input/output error")
 
 
 def note(log, line):

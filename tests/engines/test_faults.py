@@ -19,7 +19,7 @@ from small_plans import IG, arms, digits_plan, done_units, small
 from synthetic_units import expected, job, leftovers, manifest, table
 
 from fringe import IntegratedGradients
-from fringe._errors import FringeError, InputError
+from fringe._errors import FringeError, InputError, TransientError
 from fringe.benchmark.coverage import coverage
 from fringe.benchmark.results import read_results
 from fringe.benchmark.store import Store, StoreFull
@@ -122,7 +122,8 @@ FAULTS = {
     errno.EDQUOT: (StoreFull, r"no space left \(\d+ bytes are needed"),
     errno.EROFS: (InputError, r"^--out: .* cannot be written \(Read-only file system\)"),
     errno.EACCES: (InputError, r"^--out: .* cannot be written \(Permission denied\)"),
-    errno.EIO: (FringeError, r"a result cannot be written \(Input/output error\); nothing that was computed before"),
+    errno.EIO: (TransientError, r"a result cannot be written \(Input/output error\); nothing that was computed before"),
+    errno.ESTALE: (TransientError, r"a result cannot be written \(Stale file handle\)"),
 }
 
 

@@ -13,6 +13,7 @@ import forked_runs
 import pytest
 from synthetic_units import SHARD, expected, job, leftovers, manifest, noted, rows_of, table
 
+import fringe
 from fringe.benchmark.store import MARK, Store
 from fringe.benchmark.units import missing_units
 
@@ -37,7 +38,8 @@ def committed(base, asked):
         assert store.has(key)
         rows, about = store.read(key)
         assert [row.key for row in rows] == [row.key for row in rows_of(units[key])]
-        assert about == {**units[key].record(asked), "failed": []}
+        assert about.pop("versions")["fringe"] == fringe.__version__
+        assert about == {**units[key].record(asked), "failed": [], "map_versions": []}
     assert set(store.about()) == found
     return found
 

@@ -20,6 +20,16 @@ class Dense:
         return (self.matrix * v[:, None, :]).sum(-1)
 
 
+class Diagonal:
+    """``v -> values v``, entry by entry."""
+
+    def __init__(self, values):
+        self.values = torch.as_tensor(values)
+
+    def matvec(self, v):
+        return self.values.to(v.dtype) * v
+
+
 @dataclass
 class Returned:
     """A preconditioner that hands back the very tensor it was given."""

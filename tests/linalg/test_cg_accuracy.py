@@ -5,11 +5,12 @@ k eps |A| |x| in k iterations (Greenbaum 1997), |x - x*| <= |A^-1| |b - A x| giv
 condition * (rtol + k eps); the direct solve itself errs by about n eps condition, hence ``_bound``.
 """
 
+from functools import partial
 from itertools import pairwise
 
 import pytest
 import torch
-from dense_systems import EPS, Dense, conditioned, direct, normal, relative_error, symmetric
+from dense_systems import EPS, Dense, Diagonal, conditioned, direct, normal, relative_error, symmetric
 
 from fringe.linalg import CGStatus, Scaled, conjugate_gradient
 
@@ -137,3 +138,56 @@ def test_trailing_shapes_are_one_vector_an_item():
     image = conjugate_gradient(OnImages(), b.view(1, 3, 2, 2), rtol=1e-10, max_iterations=100)
     assert torch.equal(image.x.flatten(1), flat.x)
     assert torch.equal(image.relative_residual, flat.relative_residual)
+
+
+class TestOrthogonalResiduals:
+    """Three eigenvalues stand over a cluster at 1: when the last is met, the residual falls by 10^3 and what one pass
+    of Gram-Schmidt leaves of the earlier residuals, eps times the old length, is that much of the new one."""
+
+    N, K = 60, 8
+    EPS32 = torch.finfo(torch.float32).eps
+
+    def system(self, seed, jacobi):
+        """A (1, n, n), b (1, n) and the diagonal of M^-1, in float32; M^-1 A has one spectrum with and without
+        ``jacobi``."""
+        cluster = 1 + 1e-3 * torch.rand(self.N - 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        root = torch.logspace(0, 2 if jacobi else 0, self.N, dtype=torch.float64).sqrt()
+        spread = symmetric(torch.cat([cluster, torch.tensor([1e2, 1e4, 1e6]).double()]), seed)
+        a, b = (root[:, None] * spread * root).float(), root * normal((1, self.N), seed)
+        return a, b.float(), (1 / root.square()).float()
+
+    def largest_cosine(self, residuals, inverse):
+        """Of the angles between residuals (k, n) in the inner product of M^-1, in float64."""
+        scaled = residuals.double() * inverse.double().sqrt()
+        scaled = scaled / scaled.norm(dim=1, keepdim=True)
+        return (scaled @ scaled.T - torch.eye(len(scaled), dtype=torch.float64)).abs().max().item()
+
+    def literal(self, a, b, inverse, passes):
+        """Residuals of preconditioned CG with ``passes`` of Gram-Schmidt, nothing else added."""
+        r, z = b, inverse * b
+        d, past_r, past_z, residuals = z, [], [], [r]
+        while len(residuals) < self.K:
+            rz = (r.double() @ z.double().mT).item()
+            past_r, past_z = [*past_r, r / rz**0.5], [*past_z, z / rz**0.5]
+            product = (a * d[:, None, :]).sum(-1)
+            r = r - rz / (d.double() @ product.double().mT).item() * product
+            for _ in range(passes):
+                r = r - (r @ torch.cat(past_z).mT) @ torch.cat(past_r)
+            z = inverse * r
+            d = z + (r.double() @ z.double().mT).item() / rz * d
+            residuals.append(r)
+        return torch.cat(residuals)
+
+    @pytest.mark.parametrize("jacobi", [False, True])
+    def test_need_two_passes_where_the_residual_falls_at_once(self, jacobi):
+        found, two, one = [], [], []
+        for seed in range(5, 10):
+            a, b, inverse = self.system(seed, jacobi)
+            solve = partial(conjugate_gradient, Dense(a), b, preconditioner=Diagonal(inverse), rtol=0.0)
+            residuals = torch.cat([solve(max_iterations=k).residual for k in range(self.K)])
+            found.append(self.largest_cosine(residuals, inverse))
+            two.append(self.largest_cosine(self.literal(a, b, inverse, 2), inverse))
+            one.append(self.largest_cosine(self.literal(a, b, inverse, 1), inverse))
+        bound = self.K * self.EPS32
+        assert max(*found, *two) <= bound
+        assert max(one) >= 100 * bound

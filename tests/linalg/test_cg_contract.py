@@ -4,17 +4,9 @@ from itertools import pairwise
 
 import pytest
 import torch
-from dense_systems import EPS, Dense, Returned, conditioned, direct, normal, relative_error, symmetric
+from dense_systems import EPS, Dense, Diagonal, Returned, conditioned, direct, normal, relative_error, symmetric
 
 from fringe.linalg import CGStatus, Identity, Scaled, conjugate_gradient
-
-
-class Diagonal:
-    def __init__(self, values):
-        self.values = torch.as_tensor(values)
-
-    def matvec(self, v):
-        return self.values.to(v.dtype) * v
 
 
 def textbook(a, b, steps):

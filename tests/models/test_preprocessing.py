@@ -151,3 +151,8 @@ def test_record_is_json_and_complete():
         "channels": 3,
         "interpolation": "bilinear",
     }
+
+
+def test_a_crop_that_no_memory_holds_is_refused():
+    with pytest.raises(ModelError, match=r"crop=\(100000, 100000\) is more than 67108864 pixels"):
+        Preprocessing.parse("unit,crop=100000")

@@ -100,6 +100,16 @@ def test_a_device_that_is_not_there():
     assert message("embedded:digits", device="gpu").startswith("device 'gpu' cannot be used here: ")
 
 
+@pytest.mark.parametrize("device", ["mps", "cuda:99", "hpu", "meta", "abacus"])
+def test_the_devices_that_there_are_stand_beside_one_that_is_not(device):
+    if device == "mps" and torch.backends.mps.is_available():
+        pytest.skip("it is here")
+    text = message("embedded:digits", device=device)
+    assert text.startswith(f"device {device!r} cannot be used here")
+    assert ": there is cpu" in text
+    assert len(text) < 200
+
+
 def test_a_python_file_needs_trust_before_anything_else(code):
     text = message(f"{code}:small")
     assert "runs the Python code in" in text
@@ -163,25 +173,61 @@ def test_a_python_file_that_fails_or_is_missing(tmp_path):
     assert message("gone.py:f", **options) == "Python file 'gone.py' does not exist"
 
 
-def test_an_installed_attribute_needs_no_trust():
-    model = load_model("fringe.models.digits:digit_net", preprocessing=UNIT)
+@pytest.mark.parametrize("options", [{}, {"trust_code": True}, {"preprocessing": UNIT}])
+def test_a_file_that_is_missing_is_what_is_missing(options, tmp_path):
+    """Nobody has to trust a file, or say how its images are prepared, before hearing that there is none."""
+    assert message("gone.py:f", **options) == "Python file 'gone.py' does not exist"
+    assert message("gone.py:f@w.safetensors", **options) == "Python file 'gone.py' does not exist"
+    assert message("gone.pt2", **options) == "exported program 'gone.pt2' does not exist"
+    (tmp_path / "folder.py").mkdir()
+    assert message(f"{tmp_path}/folder.py:f", **options).endswith("is no file")
+
+
+def test_a_function_that_is_missing_is_missing_in_its_file(code):
+    text = message(f"{code}:larg", trust_code=True, preprocessing=UNIT)
+    assert text == f"'{code}:larg': {code} has no 'larg'"
+    text = message("torch.nn:Lineer", trust_code=True, preprocessing=UNIT)
+    assert text.startswith("'torch.nn:Lineer': torch.nn has no 'Lineer'; did you mean Linear")
+
+
+def test_a_python_file_without_a_function(code):
+    assert message(code).endswith(f"name the file and a function in it, as in {code}:make_model")
+
+
+def installed_package(folder, monkeypatch, name):
+    """A package in a site folder whose import and whose function leave a file."""
+    site = folder / "site-packages"
+    (site / name).mkdir(parents=True)
+    (site / name / "__init__.py").write_text(
+        f"open({str(folder / 'imported')!r}, 'w')\nfrom torch.nn import Identity as net\n"
+        f"def main():\n    open({str(folder / 'called')!r}, 'w')\n"
+    )
+    monkeypatch.setattr("site.getsitepackages", lambda: [str(site)])
+    monkeypatch.syspath_prepend(str(site))
+
+
+def test_an_installed_module_needs_trust_before_it_is_imported_or_called(tmp_path, monkeypatch):
+    installed_package(tmp_path, monkeypatch, "well_known_package")
+    for attribute in ("main", "net"):
+        text = message(f"well_known_package:{attribute}", preprocessing=UNIT)
+        assert f"imports well_known_package and calls {attribute} in it; pass trust_code=True" in text
+    assert not (tmp_path / "imported").exists()
+    assert not (tmp_path / "called").exists()
+    trusted = load_model("well_known_package:net", trust_code=True, preprocessing=UNIT)
+    assert isinstance(trusted.module, nn.Identity)
+    assert (tmp_path / "imported").exists()
+
+
+def test_this_package_is_no_exception_and_with_trust_its_attribute_is_a_model():
+    assert "pass trust_code=True" in message("fringe.models.digits:digit_net", preprocessing=UNIT)
+    model = load_model("fringe.models.digits:digit_net", trust_code=True, preprocessing=UNIT)
     assert model.digest == load_model("embedded:digits").digest
-
-
-def test_a_module_of_the_current_folder_needs_trust_and_is_not_run(tmp_path, monkeypatch):
-    (tmp_path / "stray_models.py").write_text("open('ran', 'w')\nfrom torch.nn import Identity as net\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    text = message("stray_models:net", preprocessing=UNIT)
-    assert "imports stray_models, which is not an installed package; pass trust_code=True" in text
-    assert not (tmp_path / "ran").exists()
-    assert isinstance(load_model("stray_models:net", trust_code=True, preprocessing=UNIT).module, nn.Identity)
 
 
 @pytest.mark.parametrize("spec", ["os:getcwd", "this:s", "builtins:print"])
 def test_the_standard_library_is_not_a_model(spec):
     text = message(spec, preprocessing=UNIT)
-    assert "which is not an installed package" in text or "neither a family nor an installed module" in text
+    assert "pass trust_code=True" in text or "neither a family nor an installed module" in text
 
 
 def test_an_instance_is_copied(monkeypatch):
@@ -189,7 +235,7 @@ def test_an_instance_is_copied(monkeypatch):
 
     mine = nn.Linear(2, 2).train()
     monkeypatch.setattr(owner, "MINE", mine, raising=False)
-    model = load_model("fringe.models.digits:MINE", preprocessing=UNIT)
+    model = load_model("fringe.models.digits:MINE", trust_code=True, preprocessing=UNIT)
     assert mine.training
     assert mine.weight.requires_grad
     assert not model.module.training
@@ -252,7 +298,7 @@ def test_a_malicious_pickle_is_never_executed(tmp_path, suffix, form):
     else:
         torch.save(Evil(mark), path)
     for spec in (str(path), f"fringe.models.digits:DigitNet@{path}"):
-        text = message(spec, preprocessing=UNIT)
+        text = message(spec, preprocessing=UNIT, trust_code=True)
     if suffix == ".safetensors":
         assert text == (
             f"{str(path)!r} is not a safetensors file: it looks like a pickle or a PyTorch archive, "
@@ -269,7 +315,7 @@ def header(entries, path: Path, data=b""):
 
 
 def digits_with(path):
-    return message(f"fringe.models.digits:DigitNet@{path}", preprocessing=UNIT)
+    return message(f"fringe.models.digits:DigitNet@{path}", trust_code=True, preprocessing=UNIT)
 
 
 def test_tensor_files_are_limited_before_they_are_read(tmp_path):
@@ -314,6 +360,6 @@ def test_batch_counters_may_be_missing(tmp_path):
     good = load_model("embedded:digits").module
     path = tmp_path / "w.safetensors"
     save_file({k: v for k, v in good.state_dict().items() if "num_batches" not in k}, path)
-    model = load_model(f"fringe.models.digits:DigitNet@{path}", preprocessing=UNIT)
+    model = load_model(f"fringe.models.digits:DigitNet@{path}", trust_code=True, preprocessing=UNIT)
     x = torch.rand(2, 1, 32, 32, generator=torch.Generator().manual_seed(0))
     assert torch.equal(model.module(x), good(x))

@@ -124,6 +124,7 @@ def test_one_method_alone_has_a_report(tmp_path):
 # With the network that travels with the package
 
 SHARED = ("mas_insertion", "mas_deletion", "insertion", "deletion")
+DIGITS = {"digits": ModelSource("embedded:digits")}
 
 
 def plan():
@@ -159,7 +160,7 @@ def grids(folder):
 def test_maps_are_made_again_as_the_run_made_them_and_kept(digits, tmp_path, monkeypatch):
     folder, _ = digits
     bare, kept = Store(folder / "bare", create=False), Store(folder / "kept", create=False)
-    write_report(bare, tmp_path / "out")
+    write_report(bare, tmp_path / "out", models=DIGITS)
     assert grids(tmp_path / "out") == ["maps-failures.png", "maps-strong.png", "maps-typical.png"]
     results = read_results(bare)
     digests = [image["digest"] for image in results.manifest.images]
@@ -176,7 +177,7 @@ def test_maps_are_made_again_as_the_run_made_them_and_kept(digits, tmp_path, mon
 
     monkeypatch.setattr(grid_module.Worker, "perform", never)
     first = {name: (tmp_path / "out" / "figures" / name).read_bytes() for name in grids(tmp_path / "out")}
-    write_report(bare, tmp_path / "again")
+    write_report(bare, tmp_path / "again", models=DIGITS)
     assert {name: (tmp_path / "again" / "figures" / name).read_bytes() for name in first} == first
 
 
@@ -201,13 +202,43 @@ def test_another_setting_than_the_run_s_makes_no_maps(digits):
     found["settings"]["digits"]["ig"]["method"]["steps"] = 5
     other = type(read_results(store).manifest).from_record(found)
     with pytest.raises(InputError, match=r"ig on digits is not what the run used \(method.steps: 5, now 4\)"):
-        reopen(other, "digits")
+        reopen(other, "digits", DIGITS["digits"])
 
 
-def test_without_a_way_to_the_model_there_are_no_maps(digits):
+def test_kept_maps_are_drawn_without_the_model(digits, tmp_path, monkeypatch):
+    def never(*_, **__):
+        raise AssertionError("a model was loaded")
+
+    for place in ("fringe.report.grid.load", "fringe.benchmark.manifest.load_model"):
+        monkeypatch.setattr(place, never)
     store = Store(digits[0] / "kept", create=False)
-    with pytest.raises(InputError, match="the images and the model are not at hand"):
-        maps_for(read_results(store), "digits", [], Bench(store, None))
+    page = write_report(store, tmp_path / "out").page.read_text(encoding="utf-8")
+    assert grids(tmp_path / "out") == ["maps-failures.png", "maps-strong.png", "maps-typical.png"]
+    assert "Maps are left out" not in page
+
+
+def test_without_kept_maps_and_without_a_model_there_is_no_grid_but_a_reason(digits, tmp_path):
+    run_plan(plan(), tmp_path / "bare", How())
+    page = write_report(Store(tmp_path / "bare"), tmp_path / "out").page.read_text(encoding="utf-8")
+    assert "Maps are left out: the run kept none (--save-maps)" in page
+    assert "name the model yourself to have them made again: --model digits=SPEC" in page
+
+
+def test_a_kept_map_of_another_size_is_not_drawn(digits, monkeypatch):
+    store = Store(digits[0] / "kept", create=False)
+    results = read_results(store)
+    image = results.manifest.images[0]["digest"]
+    found = store.find_maps(results.manifest.setting_key("digits", "ig"), [image])[image]
+    wrong = {image: dataclasses.replace(found, values=found.values[:, :5])}
+    monkeypatch.setattr(store, "find_maps", lambda setting, images: wrong)
+    shown = maps_for(results, "digits", [image], Bench(store, lambda model: None))
+    assert shown.maps == {"ig": {}, "sg": {}}
+
+
+def test_a_model_that_the_run_does_not_have_is_named(digits):
+    store = Store(digits[0] / "kept", create=False)
+    with pytest.raises(InputError, match="model: got 'other'; the models of the run: digits"):
+        write_report(store, models={"other": ModelSource("embedded:digits")})
 
 
 def test_a_lost_image_is_named(digits):
@@ -244,7 +275,7 @@ def test_a_plan_that_was_handed_in_must_be_the_run_s(digits):
 def test_a_plan_that_was_handed_in_is_asked_for_once(digits):
     results = read_results(Store(digits[0] / "kept", create=False))
     asked = []
-    opener = write_module._opener(results, lambda: asked.append(1) or digits[1])
+    opener = write_module._opener(results, lambda: asked.append(1) or digits[1], {})
     assert opener("one") is opener("two") is digits[1]
     assert asked == [1]
 
@@ -265,14 +296,14 @@ def test_maps_of_images_that_failed_are_not_asked_for(digits, monkeypatch):
 
 def test_the_run_s_own_record_gives_its_plan_again(digits):
     resolved = digits[1]
-    again = reopen(resolved.manifest, "digits")
+    again = reopen(resolved.manifest, "digits", DIGITS["digits"])
     assert again.plan.arms == plan().arms
     assert again.pictures.keys() == resolved.pictures.keys()
     assert again.references == resolved.references
     record = resolved.manifest.record()
     record["plan"]["methods"]["digits"] = {"mine": {"method": "mine"}}
     with pytest.raises(InputError, match="method 'mine' is not one of this library's"):
-        reopen(type(resolved.manifest).from_record(record), "digits")
+        reopen(type(resolved.manifest).from_record(record), "digits", DIGITS["digits"])
 
 
 def test_a_run_that_cannot_be_written_to_is_shown_all_the_same(digits, monkeypatch):

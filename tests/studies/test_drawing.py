@@ -1,12 +1,13 @@
 """The numbers behind the sensitivity figure, and the figures' files."""
 
 import csv
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from fringe import FRInGe
+from fringe import FRInGe, InputError
 from fringe.benchmark import Arm, Manifest, ModelSource, Plan, Results
 from fringe.benchmark.manifest import resolve
 from fringe.benchmark.results import Cell
@@ -86,3 +87,11 @@ def test_figures_have_a_name_that_is_a_file_name(tmp_path):
     for path in (*paths, *cap):
         with Image.open(path) as picture:
             assert min(picture.size) > 200
+
+
+def test_figures_are_not_drawn_to_a_url(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    resolved = resolve(plan({"fringe": FRInGe(steps=2, cg_iterations=2)}, n=1))
+    with pytest.raises(InputError, match="s3:// is not supported"):
+        draw_trajectories(resolved, 1, Path("s3://bucket/run"))
+    assert list(tmp_path.iterdir()) == []

@@ -43,6 +43,7 @@ def test_any_other_setting_is_reduced_itself():
         "gamma_step_only": replace(base, gamma_prior=0.0),
         "gamma_prior_only": replace(base, gamma_step=0.0),
         "non_geometric": replace(base, gamma_step=0.0, solve="gradient"),
+        "diffusion": replace(base, gamma_prior=1e3, solve="diffusion"),
     }
 
 

@@ -1,5 +1,7 @@
 """A search over the store: on images that no benchmark meets, resumable, and its best setting written down."""
 
+import errno
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -7,10 +9,11 @@ import pytest
 from PIL import Image
 
 from fringe import FRInGe, FringeError, InputError, IntegratedGradients
+from fringe._errors import TransientError
 from fringe.benchmark import Arm, ModelSource, Plan, Store, read_results
 from fringe.benchmark.draw import draw
 from fringe.benchmark.manifest import resolve
-from fringe.engines import How, Interrupted
+from fringe.engines import How, Interrupted, Progress
 from fringe.engines import run as engine
 from fringe.metrics import Deletion, Infidelity, Insertion, Sparseness
 from fringe.studies import tuning
@@ -100,6 +103,46 @@ def test_an_image_without_a_score_fails_the_trial_with_its_reason(tmp_path):
     message = r"none of 2 trials succeeded .*1 of 2 images have no score \('.*b.png': cannot be decoded"
     with pytest.raises(FringeError, match=message):
         search(plan(data=[str(folder)]), tmp_path / "run", How(), steps(2))
+
+
+def test_images_that_go_away_amid_a_search_fail_no_trial(tmp_path):
+    folder, away = tmp_path / "images", tmp_path / "away"
+    folder.mkdir()
+    for number in range(2):
+        Image.fromarray(np.full((32, 32), 90 + number, dtype=np.uint8)).save(folder / f"{number}.png")
+    asked, out, real = plan(data=[str(folder)]), tmp_path / "run", tuning.run_plan
+
+    def run_without(trial_plan, root, how):
+        """The images go away between the plan and its units."""
+        return real(trial_plan, root, how, Progress(began=lambda resolved, units: folder.rename(away)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning, "run_plan", run_without)
+        with pytest.raises(TransientError, match=r"images have no score yet .*does not exist"):
+            search(asked, out, How(), steps(2))
+    away.rename(folder)
+    found = search(asked, out, How(), steps(2))
+    assert [trial.problem for trial in found.tuned.trials] == ["", ""]
+    whole = search(asked, tmp_path / "whole", How(), steps(2))
+    assert found.tuned == whole.tuned
+
+
+@pytest.mark.parametrize("name", ["EIO", "ENOSPC", "ESTALE"])
+def test_a_disk_that_fails_amid_a_search_fails_no_trial(tmp_path, monkeypatch, name):
+    code, real = getattr(errno, name), os.replace
+
+    def fails(source, target):
+        if "units" in str(target):
+            raise OSError(code, os.strerror(code))
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fails)
+        for _ in range(3):
+            with pytest.raises(Interrupted, match="nothing that was computed before is lost"):
+                search(plan(), tmp_path / "run", How(), steps(2))
+    found = search(plan(), tmp_path / "run", How(), steps(2))
+    assert [trial.problem for trial in found.tuned.trials] == ["", ""]
 
 
 def test_other_images_or_another_model_are_another_search(tmp_path):

@@ -129,7 +129,7 @@ def test_a_setting_that_is_not_named_has_its_default(path):
         ({"settings__cg_iterations": 20.0}, "cg_iterations: got 20.0, expected a whole number"),
         ({"settings__cg_iterations": True}, "cg_iterations: got True, expected a whole number"),
         ({"settings__kl_bound": 1}, "kl_bound: got 1, expected true or false"),
-        ({"settings__solve": "newton"}, "solve: got 'newton', expected one of natural, gradient"),
+        ({"settings__solve": "newton"}, "solve: got 'newton', expected one of geodesic, natural, diffusion, gradient"),
         ({"settings__delta_euc": "far"}, "delta_euc: got 'far', expected a finite number or one of auto or null"),
         ({"settings__delta_euc": []}, r"delta_euc: got \[\]"),
         ({"settings__reference": [0.5, "x"]}, "expected a list, each item a finite number or a list, each item a list"),

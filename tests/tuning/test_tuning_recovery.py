@@ -1,6 +1,7 @@
 """A search survives what happens to processes and files: kills, several at once, torn journals, silent hosts."""
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -13,10 +14,12 @@ import pytest
 from tuning_scores import BASE, SPACE, asked, score, search
 
 import fringe
-from fringe import FringeError, InputError
-from fringe.tuning import owner, queue
+from fringe import FringeError, InputError, _process
+from fringe._errors import TransientError
+from fringe._process import fate, this_process
+from fringe.benchmark import StoreFull
+from fringe.tuning import queue
 from fringe.tuning.journal import Journal
-from fringe.tuning.owner import fate, this_process
 from fringe.tuning.plan import Plan
 from fringe.tuning.queue import Queue
 
@@ -207,6 +210,76 @@ def test_a_turn_cut_short_is_no_death(tmp_path, monkeypatch):
     assert study_of(journal).trials[3].user_attrs["deaths"] == 0
 
 
+TROUBLES = {
+    "disk": lambda: StoreFull("no space left"),
+    "away": lambda: TransientError("images: 3 have no score yet"),
+    "memory": lambda: MemoryError(),
+    "system": lambda: OSError(errno.EIO, "Input/output error"),
+    "device": lambda: RuntimeError("CUDA error: unspecified launch failure"),
+    "caused": lambda: caused_by(FringeError("scores: cannot be read"), OSError(errno.ESTALE, "Stale file handle")),
+}
+
+
+def caused_by(error, cause):
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.parametrize("at", [1, 3])
+def test_trouble_of_the_system_fails_no_trial(tmp_path, trouble, at):
+    journal, error, calls = tmp_path / "j", TROUBLES[trouble](), []
+
+    def troubled(method):
+        calls.append(method)
+        if len(calls) >= at:
+            raise error
+        return score(method)
+
+    for _ in range(3):  # the same trouble again and again
+        with pytest.raises(type(error)) as caught:
+            search(journal, 4, troubled)
+        assert caught.value is error
+    tuned = search(journal, 4)
+    assert [trial.problem for trial in tuned.trials] == [""] * 4
+    assert tuned == search(tmp_path / "whole", 4)
+
+
+def test_a_refusal_of_a_setting_is_a_failed_trial_for_good(tmp_path):
+    def refuses(method):
+        if method is not BASE:
+            raise FringeError("tau: too small")
+        return score(method)
+
+    search(tmp_path / "j", 3, refuses)
+    assert [trial.problem for trial in search(tmp_path / "j", 3).trials] == ["", "tau: too small", "tau: too small"]
+
+
+def test_a_journal_on_the_disk_that_failed_does_not_hide_why(tmp_path, monkeypatch):
+    journal = tmp_path / "j"
+
+    def fails(study, logs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+
+        def full(method):
+            patch.setattr(Journal, "append_logs", fails)
+            raise StoreFull("no space left for a unit")
+
+        with pytest.raises(StoreFull, match="for a unit"):
+            search(journal, 3, full)
+    monkeypatch.setattr(queue, "fate", lambda owner: "gone")  # that process has ended
+    assert [trial.problem for trial in search(journal, 3).trials] == [""] * 3
+
+
+def test_a_journal_is_no_url(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="journal: got 's3:/bucket/j'; s3:// is not supported"):
+        search(Path("s3://bucket/j"), 3)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_search_with_nothing_finished_says_that_others_are_at_work(tmp_path):
     def meanwhile(method):
         with pytest.raises(FringeError, match=r"none of 0 trials succeeded \(1 still running\)$"):
@@ -217,14 +290,20 @@ def test_a_search_with_nothing_finished_says_that_others_are_at_work(tmp_path):
 
 
 @needs_proc
-def test_fates():
+def test_fates(monkeypatch):
     me = this_process()
     assert fate(me) == "alive"
     assert fate(me | {"start": "1"}) == "gone"  # a later process has the number
     assert fate(me | {"host": "another"}) == "unknown"
+    for part in ("_boot", "_namespace"):  # machines and containers that share the host's name
+        with monkeypatch.context() as patch:
+            patch.setattr(_process, part, lambda: "another")
+            theirs = this_process()
+        assert fate(theirs) == "unknown"
+        assert fate(theirs | {"pid": 2**22 + 1}) == "unknown"
     assert fate(me | {"start": ""}) == "unknown"
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    theirs = me | {"pid": child.pid, "start": owner._start(child.pid)}
+    theirs = me | {"pid": child.pid, "start": _process._start(child.pid)}
     assert fate(theirs) == "alive"
     child.communicate()
     assert fate(theirs) == "gone"

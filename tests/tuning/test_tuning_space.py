@@ -87,7 +87,11 @@ def test_ranges_can_be_replaced_or_given():
         (("tau",), {"tau": (1e-3, math.inf)}, "two finite numbers"),
         (("tau",), {"tau": ("a", "b")}, "two finite numbers"),
         (("cg_iterations",), {"cg_iterations": (3, 4.5)}, "whole numbers"),
-        (("solve",), {"solve": (1, 2)}, r"solve: got \(1, 2\), expected no range: it is one of natural, gradient"),
+        (
+            ("solve",),
+            {"solve": (1, 2)},
+            r"solve: got \(1, 2\), expected no range: it is one of geodesic, natural",
+        ),
         (("kl_bound",), {}, "kl_bound: fringe has no range to search it in, and no choices"),
         (("reference",), {"reference": (0, 1)}, "reference: fringe has no range"),
         (("arrival_kl",), {}, "arrival_kl: fringe has no range"),

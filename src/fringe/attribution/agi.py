@@ -70,6 +70,10 @@ class AGI(Attributor):
     def complete(self) -> bool:
         return self.mode == "path"
 
+    @property
+    def planned_passes(self) -> float:
+        return 3 * self.classes * self.steps
+
     def attribute(self, problem: Problem) -> Attribution:
         problem = dataclasses.replace(problem, score_kind=self.score)
         result = integrate(PooledPieces(self._paths(problem), Quadrature(self.rule), problem))

@@ -14,11 +14,14 @@ from fringe.classifier import PassCounts
 from fringe.paths import Problem
 from fringe.paths import Progress as Progress
 
-Verdict = Literal["ok", "coarse", "stalled", "diverged", "at_reference", "unchecked", "nan_input", "nan_logits"]
+Verdict = Literal[
+    "ok", "short", "coarse", "stalled", "diverged", "at_reference", "unchecked", "nan_input", "nan_logits"
+]
 
 SEVERITY: tuple[Verdict, ...] = (
     "ok",
     "unchecked",
+    "short",
     "coarse",
     "stalled",
     "at_reference",
@@ -161,6 +164,12 @@ class Attributor(ABC):
     def begins_at_baseline(self) -> bool:
         """Whether the method takes a caller's baseline: it has a setting of that name, which the caller's replaces."""
         return "baseline" in self.record()
+
+    @property
+    def planned_passes(self) -> float | None:
+        """Forward and backward passes together that a map of one image takes by these settings alone, to the order of
+        magnitude; None where they do not tell."""
+        return None
 
     @classmethod
     def preset(cls, name: str, /) -> Self:

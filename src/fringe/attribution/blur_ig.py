@@ -50,6 +50,10 @@ class BlurIG(PathAttributor):
         require_choice("grid", self.grid, get_args(Grid))
         require_choice("mode", self.mode, get_args(Displacements))
 
+    @property
+    def planned_passes(self) -> float:
+        return 2 * self.steps
+
     def pieces(self, problem: Problem) -> NodePieces:
         line = BlurLine(problem.inputs, self.sigmas(min(problem.inputs.shape[-2:])), self.mode)
         return NodePieces(line, problem)

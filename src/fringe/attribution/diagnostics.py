@@ -90,6 +90,7 @@ def build_attribution(
     statuses: list[Status],
 ) -> Attribution:
     """A path integral with its diagnostics and the status of each image."""
+    statuses = _without_zero_maps(result.values, statuses)
     return Attribution(
         values=result.values,
         target=problem.target,
@@ -107,6 +108,24 @@ def build_attribution(
 
 _AT_REFERENCE: Status = ("at_reference", "the baseline is the input itself: there is nothing to explain")
 _NOT_FINITE: Status = ("diverged", "the logits or their gradient were not finite on the way")
+_ZERO_MAP: Status = (
+    "stalled",
+    "the map is zero: where it was asked, the gradient of the score vanishes to rounding. Explain score='logit' where "
+    "a probability is saturated, and take longer steps or a baseline further away; a score that ignores the input has "
+    "no map",
+)
+"""Of a map without any entry above the smallest normal number, by whatever method: completeness says nothing then,
+as nothing equals a change of nothing."""
+
+
+def _without_zero_maps(values: Tensor, statuses: list[Status]) -> list[Status]:
+    """``statuses`` of maps ``values`` (B, *S), with that of a zero map where one would pass for an answer."""
+    zero = (values.abs().flatten(1).amax(1) < torch.finfo(values.dtype).tiny).tolist()
+    answers = ("ok", "short", "coarse", "unchecked")
+    return [
+        _ZERO_MAP if is_zero and status[0] in answers else status
+        for is_zero, status in zip(zero, statuses, strict=True)
+    ]
 
 
 def gradient_attribution(
@@ -119,8 +138,10 @@ def gradient_attribution(
     """The attribution of a method without a completeness identity: its gap and residual are NaN, not zero."""
     nan = torch.full((len(values),), torch.nan, dtype=torch.float64, device=values.device)
     statuses: list[Status] = [("unchecked", why) if finite else _NOT_FINITE for finite in finite_maps(values)]
+    maps = values.to(problem.inputs.dtype)
+    statuses = _without_zero_maps(maps, statuses)
     return Attribution(
-        values=values.to(problem.inputs.dtype),
+        values=maps,
         target=problem.target,
         score=problem.score(problem.logits),
         endpoint_score=nan.to(values.dtype),

@@ -45,6 +45,10 @@ class ExpectedGradients(Attributor):
         require_whole("samples", self.samples)
         require_choice("fractions", self.fractions, get_args(Fractions))
 
+    @property
+    def planned_passes(self) -> float:
+        return 3 * self.samples
+
     def attribute(self, problem: Problem) -> Attribution:
         references = reference_images(problem, "expected_gradients averages over images of the data")
         pairs = ReferencePairs(problem.inputs, references, *self.draw(problem.keys, len(references), problem.rng))

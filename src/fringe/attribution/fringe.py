@@ -26,6 +26,7 @@ from fringe.attribution.integral import Quadrature, Rule
 from fringe.attribution.path_integral import PathIntegral, integrate
 from fringe.attribution.pieces import SegmentPieces
 from fringe.attribution.presets import paper_settings, preset_names
+from fringe.geometry import kl, log_probabilities
 from fringe.linalg import Boundary, CGStatus
 from fringe.paths import FisherRaoTracking, NaturalStep, Outcome, Problem, Smoothing, TrustRegion
 from fringe.paths.direction import JacobianForm, PreconditionerName, Solve, Structure
@@ -41,12 +42,26 @@ Variant = Literal[
     "diffusion",
 ]
 
-AUTO_CAP = 0.01
-"""``delta_euc="auto"`` is this times sqrt(n): a step changes an entry by 0.01 in root mean square, whatever the size of
-the input. At 224 x 224 x 3 it is 3.9, between the paper's 3.3 and 5.0 for ResNet-50, -101 and -152."""
+AUTO_CAP: dict[Structure, float] = {"image": 0.01, "sequence": 0.1, "none": 0.1}
+"""``delta_euc="auto"`` is this times sqrt(n): the most by which a step changes an entry, in root mean square, whatever
+the size of the input. For images of 224 x 224 x 3 it is 3.9, between the paper's 3.3 and 5.0 for ResNet-50, -101 and
+-152. Features and samples are standardised and far fewer; a step of 0.1 standard deviations is short for them."""
+
+AUTO_LOGIT = 1.0
+"""Nats by which a step may move two logits apart where the inputs are no images. The KL bound
+rests on a quadratic form, which understates a step's KL by at most 1.44 within one nat (:class:`TrustRegion`)."""
+
+AUTO_RANK: dict[Structure, int] = {"image": 1, "sequence": 16, "none": 16}
+"""``fisher_rank="auto"``. Of a few classes it is the full metric. At rank one a path of small networks comes to rest
+where two classes share the prediction and the others have none: leaving takes a step that keeps the two equal."""
 
 STALLED_BELOW = 0.05
 """Share of the Fisher-Rao distance to the reference covered, under which a path is called stalled."""
+
+SHORT_BELOW = 0.5
+"""Share of the KL divergence to the reference removed, under which a path is called short: the prediction has more than
+half of its certainty left. (In shares of the Fisher-Rao distance, whose last half lies within 1.5 nats of a thousand
+equal classes, all maps of an ImageNet network would be: docs/results.md.)"""
 
 FAR_ABOVE = 0.5
 """Nats to the reference at the end point above which the advice says how to go on."""
@@ -81,7 +96,7 @@ class FRInGe(Attributor):
         high=40.0,
         log=True,
         unit="input units",
-        help="longest step (delta_euc); auto: 0.01 sqrt(n); none: no cap",
+        help="longest step (delta_euc); auto: 0.01 sqrt(n), and 0.1 sqrt(n) of what is no image; none: no cap",
     )
     damping: float = tunable(1e-2, low=1e-12, high=1e-1, log=True, help="Tikhonov damping (lambda)")
     gamma_step: float = tunable(1e-2, low=1e-4, high=1e-2, log=True, help="smoothness of the direction (gamma_step)")
@@ -93,7 +108,9 @@ class FRInGe(Attributor):
         choices=get_args(Solve),
         help="metric of the direction: geodesic (closed form), natural (CG), diffusion or gradient (none)",
     )
-    fisher_rank: int = tunable(1, help="rank of the metric that solve='geodesic' uses")
+    fisher_rank: int | Literal["auto"] = tunable(
+        "auto", help="rank of the metric that solve='geodesic' uses; auto: 1 for images, else at most 16"
+    )
     feedback: float | None = tunable(
         1.0, help="solve='geodesic': learn the step's Fisher norm with this exponent, at no JVP; none: one JVP a step"
     )
@@ -117,14 +134,19 @@ class FRInGe(Attributor):
     boundary: Boundary = tunable("neumann", choices=get_args(Boundary), help="of the Laplacian and the blur")
     blur_sigma: float = tunable(1.0, unit="pixels", help="standard deviation of the blur preconditioner")
     blur_size: int = tunable(7, unit="pixels", help="taps of the blur preconditioner (odd)")
-    quadrature: Rule = tunable(
-        "trapezoid",
-        choices=get_args(Rule),
-        help="the paper's rule, bisection to a tolerance, or the rule with its known errors given back",
+    quadrature: Rule | Literal["auto"] = tunable(
+        "auto",
+        choices=("auto", *get_args(Rule)),
+        help="the paper's trapezoid, bisection to a tolerance, or the trapezoid with its known errors given back; "
+        "auto: trapezoid for images, else adaptive",
     )
     quadrature_rtol: float = tunable(1e-2, help="completeness residual that the adaptive rule aims at")
     steps: int | None = tunable(None, help="fixed number of steps T instead of the distance's")
-    until: Until = tunable("budget", choices=get_args(Until), help="stop after T steps, or on arrival")
+    until: Until | Literal["auto"] = tunable(
+        "auto",
+        choices=("auto", *get_args(Until)),
+        help="stop after T steps, or on arrival; auto: budget for images or where steps are given, else arrival",
+    )
     arrival_kl: float = tunable(0.05, unit="nats", help="KL to the reference that counts as arrived")
     max_steps: int = tunable(1000, help="most steps of an image when until='arrival'")
     reference: tuple[float, ...] | tuple[tuple[float, ...], ...] | None = tunable(
@@ -136,8 +158,10 @@ class FRInGe(Attributor):
             require_positive(name, getattr(self, name))
         for name in ("gamma_step", "gamma_prior"):
             require_not_negative(name, getattr(self, name))
-        for name in ("cg_iterations", "max_steps", "fisher_rank"):
+        for name in ("cg_iterations", "max_steps"):
             require_whole(name, getattr(self, name))
+        rank = self.fisher_rank
+        require(rank == "auto" or is_whole(rank), "fisher_rank", rank, "a positive integer or 'auto'")
         size, cap, gain = self.blur_size, self.delta_euc, self.feedback
         require(gain is None or (is_positive(gain) and gain <= 1), "feedback", gain, "a number in (0, 1], or none")
         require(is_whole(size) and size % 2 == 1, "blur_size", size, "a positive odd integer")
@@ -197,7 +221,10 @@ class FRInGe(Attributor):
 
     def path(self, entries: int) -> FisherRaoTracking:
         """The path that these settings describe, for inputs of n = ``entries`` numbers (an ``"auto"`` cap needs n)."""
-        cap = AUTO_CAP * math.sqrt(entries) if self.delta_euc == "auto" else self.delta_euc
+        image = self.structure == "image"
+        cap = AUTO_CAP[self.structure] * math.sqrt(entries) if self.delta_euc == "auto" else self.delta_euc
+        trust = TrustRegion(self.eta_max, self.tau if self.kl_bound else None, cap, None if image else AUTO_LOGIT)
+        until: Until = "budget" if image or self.steps is not None else "arrival"
         return FisherRaoTracking(
             step=NaturalStep(
                 solve=self.solve,
@@ -209,20 +236,29 @@ class FRInGe(Attributor):
                 preconditioner=self.preconditioner,
                 warm_start=self.warm_start,
                 reorthogonalise=self.reorthogonalise,
-                fisher_rank=self.fisher_rank,
+                fisher_rank=AUTO_RANK[self.structure] if self.fisher_rank == "auto" else self.fisher_rank,
+                relative=not image,
                 jacobian=self.jacobian,
                 smoothing=Smoothing(self.structure, self.boundary, self.blur_sigma, self.blur_size),
             ),
-            trust=TrustRegion(self.eta_max, self.tau if self.kl_bound else None, cap),
+            trust=trust,
             tau=self.tau,
             waypoint=self.waypoint,
             steps=self.steps,
-            until=self.until,
+            until=until if self.until == "auto" else self.until,
             arrival_kl=self.arrival_kl,
             max_steps=self.max_steps,
             reference=self.reference,
             feedback=self.feedback,
         )
+
+    @property
+    def planned_passes(self) -> float:
+        farthest = math.pi / math.sqrt(2 * self.tau)  # no two distributions are farther apart than pi
+        path = self.path(1)
+        steps = self.max_steps if path.until == "arrival" else self.steps or farthest
+        products = {"natural": 1 + 2 * self.cg_iterations, "geodesic": path.step.fisher_rank}.get(self.solve, 1)
+        return steps * (3 + products)  # and a forward pass, the score's gradient, the length of the step
 
     def needs_jvp(self, classes: int) -> bool:
         """Not where the Jacobian is computed as a whole, and not for plain gradient steps without a bound in nats."""
@@ -231,11 +267,15 @@ class FRInGe(Attributor):
 
     def attribute(self, problem: Problem) -> Attribution:
         path = self.path(problem.inputs[0].numel())
-        result = integrate(SegmentPieces(path, Quadrature(self.quadrature, self.quadrature_rtol), problem))
-        diagnostics = _diagnostics(result, problem, path.log_reference(problem))
+        rule: Rule = "trapezoid" if self.structure == "image" else "adaptive"
+        rule = rule if self.quadrature == "auto" else self.quadrature
+        result = integrate(SegmentPieces(path, Quadrature(rule, self.quadrature_rtol), problem))
+        log_q = path.log_reference(problem)
+        diagnostics = _diagnostics(result, problem, log_q)
         if result.uncorrected_gap is not None:
             diagnostics["uncorrected_residual"] = result.rule_residual
-        statuses = [_status(result, diagnostics, i) for i in range(len(result.steps))]
+        start_kl = kl(log_probabilities(problem.logits), log_q).tolist()
+        statuses = [_status(self, result, diagnostics, start_kl[i], i) for i in range(len(result.steps))]
         return build_attribution(self, result, problem, diagnostics, statuses)
 
 
@@ -251,8 +291,10 @@ def _diagnostics(result: PathIntegral, problem: Problem, log_q: Tensor) -> dict[
     }
 
 
-def _status(result: PathIntegral, diagnostics: dict[str, Tensor], image: int) -> Status:
-    """The verdict on the map of an image, and what to do about it."""
+def _status(
+    method: FRInGe, result: PathIntegral, diagnostics: dict[str, Tensor], start_kl: float, image: int
+) -> Status:
+    """The verdict on the map of an image, which began ``start_kl`` nats from the reference, and what to do about it."""
     steps = result.steps[image]
     if result.outcomes[image] is Outcome.AT_REFERENCE:
         return (
@@ -264,8 +306,13 @@ def _status(result: PathIntegral, diagnostics: dict[str, Tensor], image: int) ->
             "diverged",
             f"the logits or their gradient were not finite after step {steps}: lower delta_euc or check the model",
         )
+    end = float(diagnostics["endpoint_kl"][image])
+    arrived = end <= method.arrival_kl
+    if arrived and steps == 0:
+        return "at_reference", f"the prediction is {end:.2g} nats from the reference: lower arrival_kl to explain it"
     share = 1.0 - float(diagnostics["endpoint_distance"][image] / diagnostics["distance"][image])
-    if share < STALLED_BELOW:
+    removed = 1.0 - end / start_kl
+    if share < STALLED_BELOW and not arrived:
         return "stalled", (
             f"the prediction moved {share:.1%} of the way to the reference: raise delta_euc or eta_max, lower damping, "
             "or, for a saturated prediction, explain with fewer, longer steps (larger tau)"
@@ -276,7 +323,14 @@ def _status(result: PathIntegral, diagnostics: dict[str, Tensor], image: int) ->
             f"the map's sum misses the change of the score by {residual:.1%}: use quadrature='adaptive', "
             "or smaller steps (lower tau or delta_euc)"
         )
-    end = float(diagnostics["endpoint_kl"][image])
+    # after coarse, which is the graver: a short map is right about the part of the way that was covered
+    if removed < SHORT_BELOW and not arrived:
+        onward = "raise max_steps, " if method.path(1).until == "arrival" else "use until='arrival', "
+        return "short", (
+            f"complete within {residual:.1%}, but the prediction lost only {removed:.0%} of its divergence from the "
+            f"reference and ended {end:.2f} nats off: {onward}raise delta_euc or eta_max, or lower gamma_prior; or "
+            "read the map as an explanation of that part of the way"
+        )
     onward = "; until='arrival' goes on" if end > FAR_ABOVE else ""
     return (
         "ok",

@@ -51,6 +51,10 @@ class GeoIGKNN(Attributor):
         require_choice("metric", self.metric, get_args(Metric))
         parse_baseline(self.baseline)
 
+    @property
+    def planned_passes(self) -> float:
+        return 64 * self.order * min(self.neighbours, 64)  # the graph of 64 references, half of its edges shared
+
     def attribute(self, problem: Problem) -> Attribution:
         baseline = problem.resolve_baseline(self.baseline)
         references = reference_images(problem, "geoig_knn walks from one image of the data to the next")

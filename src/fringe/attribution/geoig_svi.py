@@ -92,6 +92,10 @@ class GeoIGSVI(Attributor):
     def complete(self) -> bool:
         return self.mode == "repaired"
 
+    @property
+    def planned_passes(self) -> float:
+        return 4 * self.steps * self.iterations
+
     def attribute(self, problem: Problem) -> Attribution:
         baseline = problem.resolve_baseline(self.baseline)
         counter = ProgressCounter(problem.progress, len(problem.inputs) * (self.iterations + 1))

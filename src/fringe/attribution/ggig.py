@@ -60,6 +60,10 @@ class GGIG(Attributor):
     def complete(self) -> bool:
         return False
 
+    @property
+    def planned_passes(self) -> float:
+        return 2 * (self.intervals + 1) * self.iterations
+
     def attribute(self, problem: Problem) -> Attribution:
         baseline = problem.resolve_baseline(self.baseline)
         values, climbed = self._maps(problem, baseline)

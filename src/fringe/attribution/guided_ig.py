@@ -48,6 +48,10 @@ class GuidedIG(PathAttributor):
         require_choice("rule", self.rule, get_args(GuidedRule))
         parse_baseline(self.baseline)
 
+    @property
+    def planned_passes(self) -> float:
+        return 2 * self.steps
+
     def pieces(self, problem: Problem) -> SegmentPieces:
         based = dataclasses.replace(problem, baseline=problem.resolve_baseline(self.baseline))
         path = GuidedPath(self.steps, self.fraction, self.max_dist, closed=self.rule == "trapezoid")

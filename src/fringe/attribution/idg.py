@@ -52,6 +52,10 @@ class IntegratedDecisionGradients(Attributor):
     def complete(self) -> bool:
         return False
 
+    @property
+    def planned_passes(self) -> float:
+        return 4 * self.steps
+
     def attribute(self, problem: Problem) -> Attribution:
         baseline = problem.resolve_baseline(self.baseline)
         line, weight_fn = self._plan(problem, baseline)

@@ -62,6 +62,10 @@ class IG2(Attributor):
         require_choice("representation", self.representation, get_args(Representation))
         require_choice("rule", self.rule, get_args(IG2Rule))
 
+    @property
+    def planned_passes(self) -> float:
+        return 3 * self.references * self.steps
+
     def attribute(self, problem: Problem) -> Attribution:
         result = integrate(PooledPieces(self._paths(problem), Quadrature(self.rule), problem))
         return path_attribution(self, result, problem, "lower eta, or use rule='trapezoid' or 'adaptive'", _STALLED)

@@ -32,6 +32,10 @@ class IntegratedGradients(PathAttributor):
         require_whole("steps", self.steps, least=1 if self.rule not in ("trapezoid", "closed_mean") else 2)
         parse_baseline(self.baseline)
 
+    @property
+    def planned_passes(self) -> float:
+        return 2 * self.steps
+
     def pieces(self, problem: Problem) -> NodePieces:
         baseline = problem.resolve_baseline(self.baseline)
         line = StraightLine(problem.inputs, baseline, *quadrature_nodes(self.rule, self.steps))

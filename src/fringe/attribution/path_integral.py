@@ -73,6 +73,7 @@ def integrate(stream: PieceStream) -> PathIntegral:
             recorder.add(piece)
         stream.counter.tick(len(rows))
     values = values if stream.scale is None else values * stream.scale
+    maps = values.to(problem.inputs.dtype)
     score, change = stream.score, stream.score.double() - stream.endpoint_score.double()
     endpoint = stream.endpoint_score
     if images is not None:
@@ -81,11 +82,10 @@ def integrate(stream: PieceStream) -> PathIntegral:
         change.index_add_(0, images, per_path if stream.weight is None else per_path * stream.weight)
         endpoint, stats = (score.double() - change).to(score.dtype), stats.pooled(images, len(score))
     steps = [0] * len(values)
-    outcomes = [Outcome.COMPLETE if ok else Outcome.DIVERGED for ok in finite_maps(values)]
+    outcomes = [Outcome.COMPLETE if ok else Outcome.DIVERGED for ok in finite_maps(maps)]
     for path, image in enumerate(owners):
         steps[image] = max(steps[image], stream.taken[path])
         outcomes[image] = max(outcomes[image], stream.outcomes[path])
     gap = completeness_gap(values, change)
     trajectories = None if recorder is None else recorder.trajectories()
-    values = values.to(problem.inputs.dtype)
-    return PathIntegral(values, score, endpoint, gap, steps, outcomes, stats, trajectories, stream.error)
+    return PathIntegral(maps, score, endpoint, gap, steps, outcomes, stats, trajectories, stream.error)

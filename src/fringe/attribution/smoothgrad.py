@@ -66,6 +66,10 @@ class SmoothGrad(Attributor):
     def complete(self) -> bool:
         return False
 
+    @property
+    def planned_passes(self) -> float:
+        return 2 * self.samples * (self.inner_steps if self.inner == "ig" else 1)
+
     def attribute(self, problem: Problem) -> Attribution:
         sigma = self._sigma(problem.inputs)
         draw = _keyed(problem, sigma)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fringe._errors import FringeError
+from fringe._errors import FringeError, is_transient
 from fringe.attribution import Attribution
 from fringe.benchmark.entrants import Entrant, make_maps, record
 from fringe.benchmark.row import Row
@@ -74,7 +74,7 @@ class Contest:
             diagnostics = {} if found is None else _diagnostics(found)
             return dataclasses.replace(row, scores=self.judge(entrant, values, diagnostics, faults), faults=faults)
         except FringeError as error:
-            return dataclasses.replace(row, error=str(error))
+            return dataclasses.replace(row, error=str(error), transient=is_transient(error))
 
     def judge(
         self, entrant: Entrant, values: Tensor, diagnostics: Mapping[str, Tensor], faults: tuple[str, ...]

@@ -1,12 +1,14 @@
 """What of a run is there, what failed, and what in its folder fits no plan any more."""
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fringe.benchmark.keys import changes
 from fringe.benchmark.manifest import Manifest
+from fringe.benchmark.plan import PLAN_NAME
 from fringe.benchmark.store import CRASHES, PLANS, Store
 from fringe.benchmark.units import Key, held, wanted
 
@@ -48,8 +50,10 @@ def present(store: Store, *, failures: bool = True) -> set[Key]:
 
 
 def manifests(store: Store) -> dict[str, Manifest]:
-    """The plans of a folder by name."""
-    return {name: Manifest.from_record(record) for name, record in store.records(PLANS).items()}
+    """The plans of a folder by name. A record whose name is none of a plan, such as ``..``, is passed over: reports are
+    written to folders of these names."""
+    found = store.records(PLANS).items()
+    return {name: Manifest.from_record(record) for name, record in found if re.fullmatch(PLAN_NAME, name)}
 
 
 def coverage(store: Store, manifest: Manifest) -> list[Cell]:
@@ -70,6 +74,29 @@ def crashes(store: Store) -> list[Mapping[str, Any]]:
     """What is known of the units that were set aside and whose scores are still missing."""
     there = present(store)
     return [record for record in store.records(CRASHES).values() if not there.issuperset(held(record))]
+
+
+def versions_of(abouts: Iterable[Mapping[str, Any]], manifest: Manifest) -> dict[str, dict[str, int]]:
+    """By library, how many units of a plan each of its versions computed, or the kept maps that they score."""
+    asked = {key for *_, key in wanted(manifest)}
+    found: dict[str, Counter[str]] = {}
+    for about in abouts:
+        if asked.isdisjoint(held(about)):
+            continue
+        made = [about.get("versions"), *about.get("map_versions", ())]
+        pairs = {pair for one in made for pair in (one or {"fringe": "not recorded"}).items()}
+        for name, version in sorted(pairs):
+            found.setdefault(name, Counter())[version] += 1
+    return {name: dict(sorted(counts.items())) for name, counts in found.items()}
+
+
+def mixed(versions: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """A line for each library of which several versions computed the results."""
+    return [
+        f"{name}: " + ", ".join(f"{version} ({n} unit{'' if n == 1 else 's'})" for version, n in counts.items())
+        for name, counts in versions.items()
+        if len(counts) > 1
+    ]
 
 
 def stale(store: Store) -> list[Stale]:

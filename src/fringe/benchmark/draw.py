@@ -9,7 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fringe._errors import FringeError, InputError
+from fringe._errors import FringeError, InputError, TransientError, is_transient
+from fringe._files import sha256_of
 from fringe.data import ImageError, InputRef, find_inputs
 from fringe.data.digits import load_digits
 from fringe.models import Preprocessing
@@ -76,10 +77,10 @@ def _name(ref: InputRef) -> str:
 
 
 def content_digest(ref: InputRef) -> str:
-    """32 hexadecimal digits of the SHA-256 of a file, or of an embedded scan. Raises OSError where it is gone."""
+    """32 hexadecimal digits of the SHA-256 of a file, or of an embedded scan. Raises OSError where it is gone, or
+    no regular file."""
     if isinstance(ref.origin, Path):
-        with ref.origin.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()[:32]
+        return sha256_of(ref.origin)[:32]
     digits = load_digits()
     scan = digits.images[digits.test[ref.origin]]
     return hashlib.sha256(b"embedded:digits " + scan.tobytes()).hexdigest()[:32]
@@ -89,6 +90,27 @@ def prepare(ref: InputRef, recipe: Preprocessing, exif: Literal["transpose", "ig
     """The model's input (C, H, W). Raises FringeError where the image cannot be opened or prepared."""
     image = ref.open(channels=3 if recipe.channels == 3 else 1, exif=exif).image
     return recipe.normalise(recipe.pixels(image))
+
+
+def open_picture(picture: Picture, recipe: Preprocessing, exif: Literal["transpose", "ignore"]) -> Tensor:
+    """The model's input (C, H, W). Raises TransientError where the image cannot be read now, or is not the one that was
+    drawn, and another FringeError where its content cannot be used."""
+    ref, problem, x = picture.ref, None, torch.empty(0)
+    try:
+        x = prepare(ref, recipe, exif)
+    except Exception as error:
+        if not isinstance(error, FringeError) and not is_transient(error):
+            raise
+        problem = error
+    try:
+        same = content_digest(ref) == picture.digest
+    except OSError as error:
+        raise TransientError(str(problem or f"{ref.source!r}: {error.strerror or error}")) from error
+    if not same:
+        raise TransientError(f"{ref.source!r} changed since the run began; run the command again")
+    if problem is not None:
+        raise (TransientError(str(problem) or type(problem).__name__) if is_transient(problem) else problem)
+    return x
 
 
 REFERENCES = 64
@@ -111,14 +133,19 @@ def draw_references(data: Sequence[str], text: str | None, seed: int) -> tuple[P
 
 
 def open_references(
-    pictures: Sequence[Picture], recipe: Preprocessing, exif: Literal["transpose", "ignore"]
+    pictures: Sequence[Picture], recipe: Preprocessing, exif: Literal["transpose", "ignore"], *, required: bool = True
 ) -> dict[tuple[int, ...], Tensor]:
-    """The references that can be opened, stacked by shape."""
+    """The references whose content can be used, stacked by shape. Raises TransientError, where they are ``required``,
+    for one that cannot be read now: a mean over the others would go by the same name."""
     by_shape: dict[tuple[int, ...], list[Tensor]] = {}
     for picture in pictures:
         try:
-            x = prepare(picture.ref, recipe, exif)
-        except (FringeError, OSError):
+            x = open_picture(picture, recipe, exif)
+        except TransientError:
+            if required:
+                raise
+            continue
+        except FringeError:
             continue
         by_shape.setdefault(tuple(x.shape), []).append(x)
     return {shape: torch.stack(group) for shape, group in by_shape.items()}

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -11,10 +11,12 @@ from torch import Tensor
 @dataclass(frozen=True)
 class KeptMap:
     """An image's map ``values`` (C, H, W), and what a :class:`fringe.benchmark.ScoreRow` says of it whatever the
-    metric, by name of the field: target, confidence, status, verdict, diagnostics and the passes that it took."""
+    metric, by name of the field: target, confidence, status, verdict, diagnostics and the passes that it took;
+    ``versions`` are those of the libraries that made it."""
 
     values: Tensor
     facts: Mapping[str, Any]
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def to_bytes(maps: Mapping[str, KeptMap], seal: str) -> bytes:
@@ -22,8 +24,9 @@ def to_bytes(maps: Mapping[str, KeptMap], seal: str) -> bytes:
     from safetensors.torch import save
 
     facts = {image: kept.facts for image, kept in maps.items()}
+    versions = {image: kept.versions for image, kept in maps.items()}
     tensors = {image: kept.values.detach().cpu().contiguous() for image, kept in maps.items()}
-    return save(tensors, {"facts": json.dumps(facts), "seal": seal})
+    return save(tensors, {"facts": json.dumps(facts), "versions": json.dumps(versions), "seal": seal})
 
 
 def from_bytes(content: bytes) -> dict[str, KeptMap]:
@@ -31,8 +34,9 @@ def from_bytes(content: bytes) -> dict[str, KeptMap]:
     from safetensors.torch import load
 
     length = int.from_bytes(content[:8], "little")  # the format: length of a JSON header, header, numbers
-    facts = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["facts"])
-    return {image: KeptMap(values, _facts(facts[image])) for image, values in load(content).items()}
+    about = json.loads(content[8 : 8 + length])["__metadata__"]
+    facts, versions = json.loads(about["facts"]), json.loads(about.get("versions", "{}"))
+    return {image: KeptMap(v, _facts(facts[image]), versions.get(image, {})) for image, v in load(content).items()}
 
 
 def _facts(about: Mapping[str, Any]) -> dict[str, Any]:

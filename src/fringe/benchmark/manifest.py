@@ -5,15 +5,18 @@ A report or a status reads it and needs neither a model nor an image.
 
 import hashlib
 import platform
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 import fringe
 from fringe.benchmark.draw import Drawn, Picture, draw, draw_references
 from fringe.benchmark.keys import Setting, digest
+from fringe.benchmark.logits import FirstLogits, first_logits
 from fringe.benchmark.plan import Arm, Plan
 from fringe.models import LoadedModel, Preprocessing, load_model
 
@@ -39,6 +42,10 @@ class Manifest:
     def setting_key(self, model: str, method: str) -> str:
         return digest(self.settings[model][method])
 
+    def model_key(self, model: str) -> str:
+        """The name of a model as settings know it: weights, structure and preprocessing, and not where it came from."""
+        return digest({name: value for name, value in self.models[model].items() if name != "spec"})
+
     def images_of(self, metric: str) -> tuple[Mapping[str, Any], ...]:
         """The images that a metric is computed on."""
         return self.images[: self.metrics[metric]["limit"]]
@@ -54,16 +61,19 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Resolved:
-    """A plan with its manifest, and the pictures behind it."""
+    """A plan with its manifest, and the pictures behind it. ``logits`` are those of a few images by model, where they
+    were asked for."""
 
     plan: Plan
     manifest: Manifest
     pictures: Mapping[str, Picture]
     references: tuple[Picture, ...]
+    logits: Mapping[str, FirstLogits] = field(default_factory=dict[str, FirstLogits])
 
 
-def resolve(plan: Plan) -> Resolved:
-    """Look at the models and images of a plan. Raises FringeError for a model or data that cannot be used."""
+def resolve(plan: Plan, *, logits: bool = False) -> Resolved:
+    """Look at the models and images of a plan; with ``logits`` compute those of the first few images, on the CPU.
+    Raises FringeError for a model or data that cannot be used."""
     drawn = draw(plan.data, plan.n, plan.seed, plan.exclude, last=plan.last)
     references = draw_references(plan.data, plan.references, plan.seed)
     loaded = {arm.label: load(arm) for arm in plan.arms}
@@ -74,9 +84,19 @@ def resolve(plan: Plan) -> Resolved:
         settings={arm.label: _settings(plan, arm, loaded[arm.label], references) for arm in plan.arms},
         metrics={label: _metric(plan, label) for label in plan.metrics},
         models={label: {"spec": model.spec, **describe(model, plan.exif)} for label, model in loaded.items()},
-        versions={"fringe": fringe.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        versions=versions(),
     )
-    return Resolved(plan, manifest, _by_digest(drawn), references)
+    first = {label: first_logits(model, drawn.pictures, plan.exif) for label, model in loaded.items()} if logits else {}
+    return Resolved(plan, manifest, _by_digest(drawn), references, first)
+
+
+def versions() -> dict[str, str]:
+    """The versions of what shapes the numbers: this library, PyTorch, NumPy, Python, and the libraries of models as far
+    as they are loaded in this process."""
+    known = {"fringe": fringe.__version__, "torch": str(torch.__version__), "numpy": np.__version__}
+    loaded = {name: sys.modules[name] for name in ("torchvision", "timm", "transformers") if name in sys.modules}
+    more = {name: str(getattr(module, "__version__", "unknown")) for name, module in loaded.items()}
+    return {**known, "python": platform.python_version(), **more}
 
 
 def load(arm: Arm, device: torch.device | str = "cpu") -> LoadedModel:

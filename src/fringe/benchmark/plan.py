@@ -12,6 +12,9 @@ from fringe.benchmark.entrants import Entrant
 from fringe.classifier import Score
 from fringe.metrics import Metric
 
+PLAN_NAME = r"[\w-]+"
+"""What a plan may be called: it names a file and a folder."""
+
 
 @dataclass(frozen=True)
 class ModelSource:
@@ -63,7 +66,7 @@ class Plan:
         for name in ("n", "shard"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}: got {getattr(self, name)}, expected at least 1")
-        if not re.fullmatch(r"[\w-]+", self.name):
+        if not re.fullmatch(PLAN_NAME, self.name):
             raise InputError(f"name: got {self.name!r}, expected letters, digits, _ and -: it names a file")
         labels = [arm.label for arm in self.arms]
         if not labels or len(set(labels)) != len(labels):

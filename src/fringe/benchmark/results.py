@@ -1,7 +1,7 @@
 """The scores of a plan as arrays over its images, read from the store alone."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fringe._errors import InputError
 from fringe.benchmark.controls import CONTROLS
-from fringe.benchmark.coverage import manifests
+from fringe.benchmark.coverage import manifests, versions_of
 from fringe.benchmark.manifest import Manifest
 from fringe.benchmark.rows import ScoreRow
 from fringe.benchmark.store import Store
@@ -55,10 +55,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Results:
-    """A plan's ``cells`` by model, method and metric, with its ``manifest``."""
+    """A plan's ``cells`` by model, method and metric, with its ``manifest``, and by library how many units each of its
+    ``versions`` computed."""
 
     manifest: Manifest
     cells: Mapping[tuple[str, str, str], Cell]
+    versions: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -97,18 +99,26 @@ def read_results(store: Store, name: str | None = None) -> Results:
     if chosen not in plans:
         known = ", ".join(plans) or "none"
         raise InputError(f"plan: got {name!r}; the plans in {str(store.root)!r}: {known}")
-    return gather(plans[chosen], all_rows(store))
+    rows, abouts = _read_all(store)
+    return replace(gather(plans[chosen], rows), versions=versions_of(abouts, plans[chosen]))
 
 
 def all_rows(store: Store) -> dict[Key, ScoreRow]:
     """Every committed row by name; of two with one name, the one with a score."""
+    return _read_all(store)[0]
+
+
+def _read_all(store: Store) -> tuple[dict[Key, ScoreRow], list[dict[str, Any]]]:
+    """The rows, and what is known of each unit."""
     found: dict[Key, ScoreRow] = {}
+    abouts: list[dict[str, Any]] = []
     for unit in store.units():
-        read = store.read(unit)
-        for row in read[0] if read else ():
+        rows, about = store.read(unit) or ((), None)
+        abouts += [] if about is None else [about]
+        for row in rows:
             if row.key not in found or found[row.key].status != "ok":
                 found[row.key] = row
-    return found
+    return found, abouts
 
 
 def gather(manifest: Manifest, rows: Mapping[Key, ScoreRow]) -> Results:

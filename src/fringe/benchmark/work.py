@@ -2,21 +2,23 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fringe._errors import FringeError, TargetError
+from fringe._errors import FringeError, TargetError, TransientError, is_device_error, is_transient
 from fringe._noise import Noise
 from fringe.baselines import InputSpace
 from fringe.benchmark.contest import Contest
-from fringe.benchmark.draw import content_digest, open_references, prepare
+from fringe.benchmark.draw import open_picture, open_references
 from fringe.benchmark.entrants import Entrant
 from fringe.benchmark.kept import KeptMap
 from fringe.benchmark.keys import digest
-from fringe.benchmark.manifest import Resolved, describe, load
+from fringe.benchmark.logits import first_logits
+from fringe.benchmark.manifest import Resolved, describe, load, versions
+from fringe.benchmark.plan import Arm
 from fringe.benchmark.row import Row
 from fringe.benchmark.rows import ScoreRow, Status
 from fringe.benchmark.units import Unit
@@ -28,10 +30,12 @@ from fringe.paths import Problem, verify
 
 @dataclass(frozen=True)
 class Done:
-    """What a unit came to: its rows, and the maps that were made for it by image digest."""
+    """What a unit came to: its rows, the maps that were made for it by image digest, and the images that are ``left``
+    for another time by the reason, which is none of theirs."""
 
     rows: list[ScoreRow]
     maps: dict[str, KeptMap]
+    left: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True)
@@ -70,10 +74,10 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Broken:
-    """An image without a score, and why."""
+    """An image without a score, and why; ``status`` None where that may pass, so that it is no result."""
 
     image: str
-    status: Status
+    status: Status | None
     error: str
 
 
@@ -87,23 +91,34 @@ class Worker:
         self._shard: tuple[Any, list[_Group], list[_Broken]] | None = None
 
     def perform(self, unit: Unit, kept: Mapping[str, KeptMap] | None = None) -> Done:
-        """Rows of every image and metric of the unit, whatever went wrong with some; raises FringeError where the
-        model itself cannot be used. Maps of the unit's setting that are ``kept`` are scored, not made again."""
+        """Rows of every image and metric of the unit, whatever went wrong with some, but for images that trouble of the
+        moment leaves to a later run. Raises FringeError where the model itself cannot be used, TransientError where the
+        model or the reference images cannot be read now or the device fails. Maps of the unit's setting that are
+        ``kept`` are scored, not made again."""
         bench = self._open(unit.model)
         groups, broken = self._images(bench, unit.images)
         rows = [
             self._row(unit, one.image, metric, status=one.status, error=one.error)
             for one in broken
+            if one.status is not None
             for metric in unit.metrics
         ]
-        maps: dict[str, KeptMap] = {}
+        maps, mine = dict[str, KeptMap](), versions()
+        left = {one.image: one.error for one in broken if one.status is None}
         for group in groups:
-            judged = self._judge(bench, unit, group, kept or {})
+            try:
+                judged = self._judge(bench, unit, group, kept or {})
+            except Exception as error:
+                _stop_at_device_error(error, f"{unit.method} on {unit.model}")
+                if not is_transient(error):
+                    raise
+                left |= dict.fromkeys(group.images, _first_line(error))
+                continue
             rows += self._rows(unit, group, judged)
             if judged.maps is not None:
                 made = zip(group.images, judged.maps, judged.facts, strict=True)
-                maps |= {image: KeptMap(values, facts) for image, values, facts in made}
-        return Done(rows, maps)
+                maps |= {image: KeptMap(values, facts, mine) for image, values, facts in made}
+        return Done(rows, maps, left)
 
     def subject(self, model: str, images: Sequence[str]) -> Subject:
         """The images (digests, all of one size) of a model, ready to be explained. Raises FringeError where one cannot
@@ -126,7 +141,11 @@ class Worker:
                 if mine is not None:
                     return _judge_kept(contest, mine)
                 row = contest.rows(keep_maps=True)[0]
+            if row.transient:
+                raise TransientError(row.error)
         except Exception as error:  # a method's bug on some images must not cost the others theirs
+            if is_transient(error):
+                raise
             row = _failed(entrant, unit, len(group.images), error)
         facts = [_image_facts(group, row, place) for place in range(len(group.images))]
         return _Judged(row.scores, row.faults, facts, row.maps)
@@ -134,13 +153,12 @@ class Worker:
     def _open(self, label: str) -> _Bench:
         if self._bench is None or self._bench.label != label:
             self._bench = self._shard = None
-            plan, manifest = self._resolved.plan, self._resolved.manifest
-            loaded = load(next(arm for arm in plan.arms if arm.label == label), self._device)
-            known = {name: value for name, value in manifest.models[label].items() if name != "spec"}
-            if digest(describe(loaded, plan.exif)) != digest(known):
-                raise FringeError(f"model {label!r}: its weights changed since the run began; run the command again")
+            plan = self._resolved.plan
+            arm = next(arm for arm in plan.arms if arm.label == label)
+            loaded = self._load(arm)
             low, high = loaded.preprocessing.bounds()
-            references = open_references(self._resolved.references, loaded.preprocessing, plan.exif)
+            required = any(method.uses_references for method in arm.methods.values())
+            references = open_references(self._resolved.references, loaded.preprocessing, plan.exif, required=required)
             self._bench = _Bench(
                 label,
                 loaded,
@@ -149,6 +167,26 @@ class Worker:
                 {shape: stacked.to(self._device) for shape, stacked in references.items()},
             )
         return self._bench
+
+    def _load(self, arm: Arm) -> LoadedModel:
+        """The model of an arm. Raises FringeError where it is not the one that the run began with."""
+        exif, first = self._resolved.plan.exif, self._resolved.logits.get(arm.label)
+        try:
+            loaded = load(arm, self._device)
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            raise TransientError(f"model {arm.label!r}: {_first_line(error)}") from error
+        if digest(describe(loaded, exif)) != self._resolved.manifest.model_key(arm.label):
+            raise FringeError(f"model {arm.label!r}: its weights changed since the run began; run the command again")
+        if first is not None:
+            pictures = [self._resolved.pictures[image] for image in first.values if image in self._resolved.pictures]
+            now = first_logits(loaded, pictures, exif, self._device)
+            if first.differing(now.values, same_device=self._device.type == "cpu"):
+                raise FringeError(
+                    f"model {arm.label!r}: what it computes changed since the run began; run the command again"
+                )
+        return loaded
 
     def _images(self, bench: _Bench, images: Sequence[str]) -> tuple[list[_Group], list[_Broken]]:
         """The images of a unit, opened; kept for the next unit, which is likely to be of the same ones."""
@@ -160,18 +198,19 @@ class Worker:
                 try:
                     x = self._prepare(bench, image)
                     opened.setdefault(tuple(x.shape), []).append((image, x))
-                except (FringeError, OSError) as error:
-                    broken.append(_Broken(image, "unreadable", str(error)))
+                except FringeError as error:
+                    status = None if is_transient(error) else "unreadable"
+                    broken.append(_Broken(image, status, str(error)))
             groups = [self._group(bench, group, broken) for group in opened.values()]
-            self._shard = (name, [group for group in groups if group is not None], broken)
+            shard = (name, [group for group in groups if group is not None], broken)
+            if any(one.status is None for one in broken):  # the next unit looks again
+                self._shard = None
+                return shard[1], broken
+            self._shard = shard
         return self._shard[1], self._shard[2]
 
     def _prepare(self, bench: _Bench, image: str) -> Tensor:
-        ref = self._resolved.pictures[image].ref
-        x = prepare(ref, bench.loaded.preprocessing, self._resolved.plan.exif)
-        if content_digest(ref) != image:
-            raise FringeError(f"{ref.source!r} changed since the run began; run the command again")
-        return x
+        return open_picture(self._resolved.pictures[image], bench.loaded.preprocessing, self._resolved.plan.exif)
 
     def _group(self, bench: _Bench, group: list[tuple[str, Tensor]], broken: list[_Broken]) -> _Group | None:
         classifier, noise = bench.classifier, Noise(self._resolved.plan.seed)
@@ -194,7 +233,13 @@ class Worker:
         except TargetError as error:
             broken += [_Broken(image, "failed", str(error)) for image in images]
             return None
-        except (FringeError, RuntimeError) as error:  # a size that the model cannot take, an output that is no logits
+        except Exception as error:  # a size that the model cannot take, an output that is no logits
+            _stop_at_device_error(error, f"model {bench.label!r}")
+            if is_transient(error):
+                broken += [_Broken(image, None, _first_line(error)) for image in images]
+                return None
+            if not isinstance(error, (FringeError, RuntimeError)):
+                raise
             reason = f"the model cannot take these inputs of shape {tuple(x.shape[1:])}: {str(error).splitlines()[0]}"
             broken += [_Broken(image, "failed", reason) for image in images]
             return None
@@ -298,8 +343,21 @@ def _score(scores: Scores, place: int, fault: str) -> dict[str, Any]:
     }
 
 
+def _stop_at_device_error(error: Exception, where: str) -> None:
+    """Raise TransientError for a device that failed: whatever is asked of it next would fail, too."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if is_device_error(cause):
+            raise TransientError(f"{where}: the device failed ({_first_line(cause)})") from error
+        cause = cause.__cause__
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 def _failed(entrant: Entrant, unit: Unit, size: int, error: Exception) -> Row:
-    reason = str(error).strip().splitlines() or ["no message"]
     empty = Scores(torch.full((size,), torch.nan, dtype=torch.float64))
     return Row(
         entrant.label,
@@ -307,5 +365,5 @@ def _failed(entrant: Entrant, unit: Unit, size: int, error: Exception) -> Row:
         {},
         dict.fromkeys(unit.metrics, empty),
         ("failed",) * size,
-        error=f"{type(error).__name__}: {reason[0]}",
+        error=f"{type(error).__name__}: {_first_line(error)}",
     )

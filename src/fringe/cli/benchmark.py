@@ -8,7 +8,7 @@ import typer
 from fringe.cli import flags
 from fringe.cli.plan_flags import HowOptions, how_options, plan_options
 from fringe.cli.plan_options import PlanOptions
-from fringe.cli.problems import reported
+from fringe.cli.problems import reported, require_extra, resumable
 from fringe.cli.takes import takes
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
@@ -33,7 +33,7 @@ def benchmark(
 
     Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some images failed, 75 stopped early (run it again).
     """
-    with reported():
+    with resumable():
         from fringe.cli.benchmark_run import run_benchmark
 
         code = run_benchmark(plan, how, report=report, reference=reference)
@@ -46,6 +46,7 @@ def status(run: RunFolder, as_json: flags.AsJson = False) -> None:
     Exit codes: 0 all scored, 2 no run there, 3 some scores failed, 75 some are not computed yet.
     """
     with reported():
+        require_extra("bench")
         from fringe.cli.status_run import run_status
 
         code = run_status(run, as_json=as_json)
@@ -61,11 +62,24 @@ def report(
     reference: Reference = None,
     allow_partial: Partial = False,
     grid: Annotated[bool, typer.Option("--grid/--no-grid", help="Draw maps of picked images.")] = True,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SPEC", help="SPEC or LABEL=SPEC: makes maps that were not kept again. A run's own is never loaded."
+        ),
+    ] = None,
+    preprocessing: flags.Preprocessing = None,
+    trust_code: flags.TrustCode = False,
+    yes: flags.Yes = False,
     device: flags.Device = "auto",
     batch_size: flags.BatchSize = "auto",
 ) -> None:
-    """Write tables (Markdown, LaTeX, CSV) and one HTML page from the scores of a run."""
+    """Write tables (Markdown, LaTeX, CSV) and one HTML page from the scores of a run.
+
+    Nothing that the folder names is loaded or run: maps are those that were kept, or made by the model of --model.
+    """
     with reported():
+        require_extra("bench")
         from fringe.cli.report_run import run_report
 
         code = run_report(
@@ -75,6 +89,10 @@ def report(
             reference=reference,
             allow_partial=allow_partial,
             grid=grid,
+            models=tuple(model or ()),
+            preprocessing=preprocessing,
+            trust_code=trust_code,
+            yes=yes,
             device=device,
             batch_size=batch_size,
         )

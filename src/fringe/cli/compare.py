@@ -5,14 +5,14 @@ from typing import Annotated
 import typer
 
 from fringe.cli import flags
-from fringe.cli.options import CompareOptions, Exif, ModelOptions, RunOptions, Score
-from fringe.cli.problems import reported
+from fringe.cli.options import CompareOptions, Exif, ModelOptions, ModelOutput, RunOptions, Score, choose_model
+from fringe.cli.problems import MODEL_OUTPUT, reported
 
 
 def compare(
     inputs: flags.Inputs,
     out: flags.Out,
-    model: flags.Model = "embedded:digits",
+    model: flags.Model = None,
     methods: Annotated[
         str,
         typer.Option(metavar="NAMES", help="With commas: NAME, NAME:PRESET or LABEL=NAME; see 'fringe methods'."),
@@ -40,23 +40,25 @@ def compare(
     preprocessing: flags.Preprocessing = None,
     classes: flags.Classes = None,
     trust_code: flags.TrustCode = False,
+    model_output: flags.Output = ModelOutput.AUTO,
     batch_size: flags.BatchSize = "auto",
     device: flags.Device = "auto",
     seed: flags.Seed = 0,
     exif: flags.ExifRule = Exif.TRANSPOSE,
     overwrite: flags.Overwrite = False,
+    yes: flags.Yes = False,
     as_json: flags.AsJson = False,
 ) -> None:
     """Explain the same images with several methods and score them: a picture, a table of means, and every score.
 
     Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some inputs or methods failed, 130 interrupted.
     """
-    with reported():
+    with reported(MODEL_OUTPUT):
         from fringe.cli.compare_run import run_compare
 
         code = run_compare(
             CompareOptions(methods, metrics, tuple(settings or ()), controls, rows, pool),
-            ModelOptions(model, preprocessing, classes, trust_code, device),
+            ModelOptions(choose_model(model, inputs), preprocessing, classes, trust_code, device, model_output),
             RunOptions(
                 inputs=tuple(inputs),
                 out=out,
@@ -67,6 +69,7 @@ def compare(
                 seed=seed,
                 exif=exif,
                 overwrite=overwrite,
+                yes=yes,
                 json=as_json,
             ),
         )

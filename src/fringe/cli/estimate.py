@@ -16,7 +16,7 @@ from fringe.benchmark.units import Key, missing_units, wanted
 from fringe.cli.folder import to_json
 from fringe.cli.plan_flags import HowOptions
 from fringe.cli.plan_run import device_of
-from fringe.cli.problems import Exit
+from fringe.cli.problems import Exit, say
 from fringe.studies.probe import Cost, probe
 
 MANY = 12
@@ -61,7 +61,7 @@ def estimate(plans: Sequence[Plan], timed: Plan | None, how: HowOptions, seconds
         document = {"device": device, "hours": hours, "methods": [asdict(share) for share in shares]}
         typer.echo(to_json(document), nl=False)
     else:
-        typer.echo(f"in all about {hours:.2g} hours on {device}, one map after the other, beside what is there")
+        say(f"in all about {hours:.2g} hours on {device}, one map after the other, beside what is there")
     return Exit.DONE
 
 
@@ -76,14 +76,14 @@ def _shares(
 ) -> list[Share]:
     study, found = resolved.plan.name, list[Share]()
     if not quiet:
-        typer.echo(f"{study}: {len(resolved.manifest.images)} images")
+        say(f"{study}: {len(resolved.manifest.images)} images")
     for arm in resolved.plan.arms:
         lacking = {method: n for (model, method), n in maps.items() if model == arm.label}
         costs = probe(resolved, arm.label, lacking, seconds=seconds, device=device) if lacking else {}
         mine = [_share(study, arm.label, name, lacking[name], cost, scored) for name, cost in costs.items()]
         if not quiet:
             for line in _lines(arm.label, mine):
-                typer.echo(f"  {line}")
+                say(f"  {line}")
         found += mine
     return found
 

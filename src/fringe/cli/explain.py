@@ -5,14 +5,14 @@ from typing import Annotated
 import typer
 
 from fringe.cli import flags
-from fringe.cli.options import Exif, MethodOptions, ModelOptions, RunOptions, Score
-from fringe.cli.problems import reported
+from fringe.cli.options import Exif, MethodOptions, ModelOptions, ModelOutput, RunOptions, Score, choose_model
+from fringe.cli.problems import MODEL_OUTPUT, reported
 
 
 def explain(
     inputs: flags.Inputs,
     out: flags.Out,
-    model: flags.Model = "embedded:digits",
+    model: flags.Model = None,
     method: Annotated[str, typer.Option(help="Which method; see 'fringe methods'.")] = "fringe",
     preset: Annotated[
         str | None, typer.Option(help="Settings by name ('fringe methods', 'fringe presets'), or a tuned file.")
@@ -29,11 +29,13 @@ def explain(
     preprocessing: flags.Preprocessing = None,
     classes: flags.Classes = None,
     trust_code: flags.TrustCode = False,
+    model_output: flags.Output = ModelOutput.AUTO,
     batch_size: flags.BatchSize = "auto",
     device: flags.Device = "auto",
     seed: flags.Seed = 0,
     exif: flags.ExifRule = Exif.TRANSPOSE,
     overwrite: flags.Overwrite = False,
+    yes: flags.Yes = False,
     figures: Annotated[bool, typer.Option("--figures/--no-figures", help="Draw pictures.")] = True,
     as_json: flags.AsJson = False,
 ) -> None:
@@ -41,12 +43,12 @@ def explain(
 
     Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some inputs failed, 130 interrupted.
     """
-    with reported():
+    with reported(MODEL_OUTPUT):
         from fringe.cli.run import run_explain
 
         code = run_explain(
             MethodOptions(method, preset, variant, tuple(settings or ())),
-            ModelOptions(model, preprocessing, classes, trust_code, device),
+            ModelOptions(choose_model(model, inputs), preprocessing, classes, trust_code, device, model_output),
             RunOptions(
                 inputs=tuple(inputs),
                 out=out,
@@ -57,6 +59,7 @@ def explain(
                 seed=seed,
                 exif=exif,
                 overwrite=overwrite,
+                yes=yes,
                 figures=figures,
                 json=as_json,
             ),

@@ -24,17 +24,13 @@ class Prepared:
 
 
 def find(arguments: Sequence[str]) -> tuple[list[InputRef], list[Failed]]:
-    """The images behind the arguments, and the arguments that lead to none."""
-    good: list[str] = []
+    """The images behind the arguments, and what of the arguments leads to none."""
     failures: list[Failed] = []
-    for argument in arguments:
-        try:
-            find_inputs([argument])
-        except ImageError as error:
-            failures.append(Failed(None, argument, None, str(error)))
-        else:
-            good.append(argument)
-    return (list(find_inputs(good)) if good else []), failures
+
+    def note(source: str, error: ImageError) -> None:
+        failures.append(Failed(None, source, None, str(error)))
+
+    return list(find_inputs(arguments, on_error=note)), failures
 
 
 def chunks(refs: Sequence[InputRef], recipe: Preprocessing, exif: Exif) -> Iterator[list[Prepared | Failed]]:

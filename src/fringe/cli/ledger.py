@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from fringe._errors import InputError
-from fringe.cli.folder import CONTACT, EXPLANATION, SUMMARY, ResultFolder, to_json
+from fringe.cli.folder import CONTACT, EXPLANATION, SUMMARY, ResultFolder, described, to_json
 from fringe.cli.gather import failed
-from fringe.cli.problems import Exit, complain
+from fringe.cli.problems import Exit, complain, say
 from fringe.cli.record import Explained, Failed, Run, explanation, failed_entry, summary_entry
 from fringe.cli.report import Report
 
@@ -27,6 +27,8 @@ class Ledger:
         self._cells: list[Any] = []
         self._report = Report()
         self._write_summary(complete=False)
+        for error in folder.unwritten.values():
+            raise error  # before hours of work whose results cannot be written
 
     @property
     def explained(self) -> int:
@@ -44,7 +46,7 @@ class Ledger:
             from fringe.cli.pictures import draw_sheet
 
             sheet = list(self._cells)
-            self._folder.replace(CONTACT, lambda path: draw_sheet(sheet, self._run, self.explained, path))
+            self._folder.attempt(CONTACT, lambda path: draw_sheet(sheet, self._run, self.explained, path))
         document = self._write_summary(complete=True)
         if self._run.options.json:
             typer.echo(to_json(document), nl=False)
@@ -53,7 +55,9 @@ class Ledger:
         for failure in self._failures:
             named = failure.source in failure.reason
             complain(failure.reason if named else f"{failure.source}: {failure.reason}")
-        if not self._failures:
+        for error in self._folder.unwritten.values():
+            complain(described(error))
+        if not self._failures and not self._folder.unwritten:
             return Exit.DONE
         return Exit.SOME_FAILED if self.explained else Exit.NOTHING_DONE
 
@@ -62,11 +66,13 @@ class Ledger:
             self._folder.write(self._folder.name_of(item.ref.id), lambda folder: self._fill(item, folder))
         except InputError as error:
             return failed(item.ref, str(error))
+        except OSError as error:
+            return failed(item.ref, described(error))
         return item
 
     def _fill(self, item: Explained, folder: Path) -> None:
         tensors = {"values": item.found.values[item.row].contiguous(), "input": item.x.contiguous()}
-        save_file(tensors, folder / "attribution.safetensors")
+        (folder / "attribution.safetensors").write_bytes(save(tensors))  # save_file's errors have no number
         if self._run.options.figures:
             from fringe.cli.pictures import draw
 
@@ -93,14 +99,15 @@ class Ledger:
             **self._run.record(),
             "complete": complete,
             "counts": {**counts, "verdicts": dict(self._verdicts)},
-            "contact_sheet": CONTACT if complete and self._cells else None,
+            "contact_sheet": CONTACT if complete and self._cells and CONTACT not in self._folder.unwritten else None,
             "inputs": self._entries,
         }
-        self._folder.write_text(SUMMARY, to_json(document))
+        self._folder.attempt_text(SUMMARY, to_json(document))
         return document
 
     def _tell(self) -> None:
         self._report.show()
-        root = self._folder.root
-        typer.echo(f"\npictures: {root / CONTACT}" if self._cells else "")
-        typer.echo(f"results:  {root / SUMMARY} and a folder an input")
+        root, missing = self._folder.root, self._folder.unwritten
+        say(f"\npictures: {root / CONTACT}" if self._cells and CONTACT not in missing else "")
+        if SUMMARY not in missing:
+            say(f"results:  {root / SUMMARY} and a folder an input")

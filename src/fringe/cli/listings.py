@@ -19,7 +19,7 @@ EXAMPLES = {
     "timm": "timm:resnet18.a1_in1k",
     "hf": "hf:microsoft/resnet-18",
     "file": "models.py:my_network --trust-code --preprocessing imagenet",
-    "module": "mypackage.networks:small --preprocessing resize=32,mean=0.5,std=0.5",
+    "module": "mypackage.networks:small --trust-code --preprocessing resize=32,mean=0.5,std=0.5",
     "export": "network.pt2 --trust-code --preprocessing imagenet",
 }
 """One ``--model`` a family, with the options that it needs."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fringe._errors import InputError
 from fringe.classifier import Classifier
-from fringe.cli.options import ModelOptions, Score, read_class_names
+from fringe.cli.options import ModelOptions, ModelOutput, Score, read_class_names
 from fringe.models import LoadedModel, Preprocessing, load_model
 
 
@@ -27,9 +27,12 @@ def open_model(options: ModelOptions) -> tuple[LoadedModel, torch.device]:
     return loaded, torch.device(device)
 
 
-def open_classifier(loaded: LoadedModel, score: Score, batch_size: int | Literal["auto"]) -> Classifier:
+def open_classifier(
+    loaded: LoadedModel, score: Score, output: ModelOutput, batch_size: int | Literal["auto"]
+) -> Classifier:
     """The seam to the model; it remembers from chunk to chunk what fits in memory."""
-    return Classifier(loaded.module, score=cast(Any, score.value), batch_size=batch_size)
+    kinds = {"score": cast(Any, score.value), "output": cast(Any, output.value)}
+    return Classifier(loaded.module, **kinds, batch_size=batch_size)
 
 
 def check_class_names(loaded: LoadedModel, logits: Tensor) -> None:

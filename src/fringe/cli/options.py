@@ -1,6 +1,7 @@
 """What was asked on the command line, read into values that mean something."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +16,14 @@ class Score(StrEnum):
     LOGIT = "logit"
     LOG_PROBABILITY = "log_probability"
     PROBABILITY = "probability"
+
+
+class ModelOutput(StrEnum):
+    """How the model's output reads."""
+
+    AUTO = "auto"
+    LOGITS = "logits"
+    PROBABILITIES = "probabilities"
 
 
 class Exif(StrEnum):
@@ -38,11 +47,12 @@ class MethodOptions:
 class ModelOptions:
     """Which model, and how images are prepared for it."""
 
-    model: str = "embedded:digits"
+    model: str
     preprocessing: str | None = None
     classes: Path | None = None
     trust_code: bool = False
     device: str = "auto"
+    output: ModelOutput = ModelOutput.AUTO
 
 
 @dataclass(frozen=True)
@@ -58,6 +68,7 @@ class RunOptions:
     seed: int = 0
     exif: Exif = Exif.TRANSPOSE
     overwrite: bool = False
+    yes: bool = False
     figures: bool = True
     json: bool = False
 
@@ -73,6 +84,24 @@ class CompareOptions:
     controls: bool = True
     rows: int = 8
     pool: str = "auto"
+
+
+EMBEDDED = "embedded:digits"
+"""The model that travels with this package, and the images that it was made for."""
+
+
+def choose_model(given: str | None, inputs: Sequence[str]) -> str:
+    """The given model, or the embedded one for the embedded images: it calls any other photo a digit. Raises
+    InputError where a model has to be named."""
+    if given is not None:
+        return given
+    if all(text == EMBEDDED or text.startswith(f"{EMBEDDED}:") for text in inputs):
+        return EMBEDDED
+    raise InputError(
+        "--model: none given; name the network that these images are for, such as --model torchvision:resnet50, "
+        "--model timm:resnet18.a1_in1k, --model hf:microsoft/resnet-18 or --model models.py:my_network. See 'fringe "
+        f"models'; {EMBEDDED} reads handwritten digits and is the default for the images {EMBEDDED} alone"
+    )
 
 
 def read_target(text: str) -> int | Literal["predicted"]:

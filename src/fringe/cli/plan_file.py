@@ -3,6 +3,7 @@
 import difflib
 import json
 import re
+import reprlib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fringe._errors import InputError
+from fringe._files import SETTINGS_BYTES, read_regular
 from fringe.cli.plan_options import LABEL, PlanOptions, split_names
 
 
@@ -51,7 +53,8 @@ def read_plan_file(path: Path) -> PlanOptions:
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0])
-        raise InputError(f"--config {path}: {key}: got {first['input']!r}, expected {_expected(key)}") from error
+        got = reprlib.repr(first["input"])
+        raise InputError(f"--config {path}: {key}: got {got}, expected {_expected(key)}") from error
     return PlanOptions(
         models=_labelled(file.model),
         data=_listed(file.data),
@@ -82,12 +85,18 @@ def _expected(key: str) -> str:
     return _EXPECTED.get(key, "text")
 
 
+_DEEPEST = 100
+"""Levels of a YAML file that are read; a plan has three."""
+
+
 def _load(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path, SETTINGS_BYTES).decode()
         content = _yaml(text) if path.suffix.lower() in (".yaml", ".yml") else tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--config: cannot read {str(path)!r} ({error})") from error
+    except RecursionError:
+        raise InputError(f"--config: {str(path)!r} nests its values too deeply to be read") from None
     except ValueError as error:
         raise InputError(f"--config: {str(path)!r} is no valid TOML or YAML ({error})") from error
     if content is None:  # a YAML file without a key
@@ -98,9 +107,18 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _yaml(text: str) -> Any:
+    """The content of a YAML file without aliases: a few hundred bytes of them stand for more values than memory
+    holds."""
     import yaml
 
     try:
+        depth = 0
+        for event in yaml.parse(text, yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST:  # the time to parse grows with the square of the depth
+                raise RecursionError
+            if isinstance(event, yaml.AliasEvent):
+                raise ValueError(f"line {event.start_mark.line + 1}: write the value out; aliases (*) are not read")
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error

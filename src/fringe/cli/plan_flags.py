@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from fringe._checks import require_local
 from fringe.cli import flags
 from fringe.cli.plan_options import PlanOptions, split_names
 
@@ -22,7 +23,12 @@ class HowOptions:
     save_maps: bool
     amend: bool
     retry: bool
+    renew: bool
     json: bool
+    yes: bool = False
+
+    def __post_init__(self) -> None:
+        require_local("--out", self.out)
 
 
 def plan_options(
@@ -120,17 +126,25 @@ def how_options(
     ] = False,
     amend: Annotated[bool, typer.Option("--amend", help="Let other settings replace those of the folder.")] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Compute again what failed.")] = False,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Set aside the results of a model whose logits changed since.")
+    ] = False,
+    yes: flags.Yes = False,
     as_json: flags.AsJson = False,
 ) -> HowOptions:
     """How it is to be computed."""
-    return HowOptions(out, device, batch_size, workers, timeout, save_maps, amend, retry_failed, as_json)
+    return HowOptions(out, device, batch_size, workers, timeout, save_maps, amend, retry_failed, renew, as_json, yes)
 
 
 def clock_options(
-    out: Out, device: flags.Device = "auto", batch_size: flags.BatchSize = "auto", as_json: flags.AsJson = False
+    out: Out,
+    device: flags.Device = "auto",
+    batch_size: flags.BatchSize = "auto",
+    yes: flags.Yes = False,
+    as_json: flags.AsJson = False,
 ) -> HowOptions:
     """How run times are measured: in this process, and anew."""
-    return HowOptions(out, device, batch_size, 0, None, False, False, False, as_json)
+    return HowOptions(out, device, batch_size, 0, None, False, False, False, False, as_json, yes)
 
 
 def _tuple(values: list[str] | None) -> tuple[str, ...] | None:

@@ -9,6 +9,7 @@ from fringe._errors import InputError
 from fringe.attribution import Attributor, FRInGe, preset_names
 from fringe.benchmark import Arm, ModelSource
 from fringe.benchmark.manifest import load
+from fringe.cli.options import EMBEDDED
 from fringe.cli.plan_options import LABEL, PlanOptions
 from fringe.cli.problems import remark
 from fringe.cli.settings import named_method
@@ -74,8 +75,8 @@ def methods_of(label: str, source: ModelSource, pairs: Sequence[tuple[str, str]]
 
 def default_data(specs: Sequence[str]) -> tuple[str, ...]:
     """The images where none were named: there are some for the embedded model alone."""
-    if all(spec == "embedded:digits" for spec in specs):
-        return ("embedded:digits",)
+    if all(spec == EMBEDDED for spec in specs):
+        return (EMBEDDED,)
     raise InputError("--data: none given; name a folder of images")
 
 

@@ -5,20 +5,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import typer
 
 from fringe._errors import InputError
+from fringe._files import require_inside
 from fringe.benchmark import Plan, Store
-from fringe.benchmark.coverage import present
+from fringe.benchmark.coverage import mixed, present, versions_of
 from fringe.benchmark.manifest import Resolved
 from fringe.benchmark.store import CRASHES
 from fringe.benchmark.units import Unit, wanted
+from fringe.cli.consent import require_consent, work_of_plans
 from fringe.cli.failures import failures, told
 from fringe.cli.options import read_batch_size
 from fringe.cli.plan_flags import HowOptions
-from fringe.cli.problems import Exit, complain, remark
+from fringe.cli.problems import Exit, complain, remark, say
 from fringe.cli.progress import Units
 from fringe.engines import Finished, How, Progress, Report, run_plan
+from fringe.models import devices, usable_device
 
 SHOWN = 5
 """Failures that are told one by one."""
@@ -35,6 +37,8 @@ class Went:
 def run_plans(plans: Sequence[Plan], how: HowOptions) -> Went:
     """Run the plans in their order; one that is stopped stops those after it."""
     wanted_how, finished = read_how(how), list[Finished]()
+    require_consent(work_of_plans(plans), yes=how.yes, quiet=how.json)
+    require_inside(how.out / "report", how.out)  # now, and not after hours of work
     for plan in plans:
         finished.append(_run(plan, how, wanted_how))
         if finished[-1].stopped:
@@ -54,20 +58,24 @@ def read_how(options: HowOptions) -> How:
         save_maps=options.save_maps,
         amend=options.amend,
         retry=options.retry,
+        renew=options.renew,
     )
 
 
 def device_of(text: str) -> str:
-    """``auto`` or a device that is there. Nothing is put on it: with workers, this process does not need it."""
+    """``auto`` or a device that is there. Nothing is put on a GPU: with workers, this process does not need it."""
     if text == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(text)
     except RuntimeError:
-        raise InputError(f"--device: got {text!r}, expected auto, cpu or cuda") from None
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        there = f"{torch.cuda.device_count()} CUDA devices" if torch.cuda.is_available() else "no CUDA device"
-        raise InputError(f"--device: got {text!r}, but there is {there} here")
+        raise InputError(f"--device: got {text!r}, expected auto, cpu, cuda, cuda:1 or mps") from None
+    if device.type not in ("cpu", "cuda", "mps"):
+        usable_device(device)
+    elif device.type not in {name.partition(":")[0] for name in devices()} or (
+        device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()
+    ):
+        raise InputError(f"--device: {text!r} cannot be used here: there is {', '.join(devices())}")
     return text
 
 
@@ -79,6 +87,7 @@ def account_of(finished: Finished) -> dict[str, Any]:
         "images": len(manifest.images),
         "missing": list(manifest.missing),
         "units": {state: finished.account.count(state) for state in ("done", "there", "crashed")},
+        "left": finished.left,
         "failed": finished.account.failed,
         "failed_before": finished.failed_before,
         "set_aside": len(finished.set_aside),
@@ -107,9 +116,9 @@ def _tell(finished: Finished, options: HowOptions) -> None:
     if not options.json:
         done = [report for report in reports if report.state == "done"]
         reread = sum(report.reread for report in done)
-        made = sum(len(report.unit.images) - report.failed for report in done) - reread
+        made = sum(len(report.unit.images) - len(report.left) - report.failed for report in done) - reread
         kept = f", {reread} kept ones scored" if reread else ""
-        typer.echo(f"{manifest.name}: {len(manifest.images)} images; {made} maps made now{kept}")
+        say(f"{manifest.name}: {len(manifest.images)} images; {made} maps made now{kept}")
     if finished.account.failed or finished.failed_before or finished.set_aside:
         store = Store(options.out, create=False)
         lost = {report.unit.key for report in reports if report.state == "crashed"}
@@ -117,12 +126,21 @@ def _tell(finished: Finished, options: HowOptions) -> None:
         for line in told(failures(store, manifest), [*finished.set_aside, *crashes], SHOWN):
             complain(line)
         remark(f"'fringe status {options.out}' lists what has no score; --retry-failed computes it again")
+    for line in mixed(versions_of(Store(options.out, create=False).about().values(), manifest)):
+        remark(f"results of several versions are mixed: {line}")
+    if finished.left:
+        for one in finished.left[:SHOWN]:
+            complain(f"left: {one['method']} on {one['model']}, {one['images']} images: {one['reason']}")
+        remark(
+            f"{finished.account.left} images, summed over methods, are left to the next run of the same command: what "
+            "kept them from being computed may pass"
+        )
     if finished.stopped:
         complain(f"{finished.stopped}; what is computed is in {options.out}: run the same command again to go on")
 
 
 def _code(finished: Sequence[Finished], options: HowOptions) -> Exit:
-    if any(one.stopped for one in finished):
+    if any(one.stopped or one.account.left for one in finished):
         return Exit.RESUMABLE
     if finished and not any(_has_scores(one, options) for one in finished):
         return Exit.NOTHING_DONE

@@ -10,7 +10,7 @@ from fringe.attribution import FRInGe
 from fringe.benchmark import Arm, Plan
 from fringe.classifier import Score
 from fringe.cli.contest import by_owner, labelled
-from fringe.cli.options import Exif
+from fringe.cli.options import Exif, choose_model
 from fringe.cli.plan_models import AUTO, default_data, methods_of, read_models, read_specs, read_tuned
 from fringe.cli.plan_options import PlanOptions
 from fringe.cli.problems import remark
@@ -32,12 +32,13 @@ PAPER = tuple("fringe=fringe:auto" if name == "fringe" else f"{name}={name}:pape
 
 @dataclass(frozen=True)
 class Defaults:
-    """What a command computes where nothing else was asked for."""
+    """What a command computes where nothing else was asked for; ``models`` None is the embedded one, for the embedded
+    images alone."""
 
     name: str
     methods: tuple[str, ...] = QUICK
     metrics: tuple[str, ...] = tuple(METRICS)
-    models: tuple[str, ...] = ("embedded:digits",)
+    models: tuple[str, ...] | None = None
     n: int = 100
     limits: tuple[str, ...] = ("max_sensitivity=8",)
 
@@ -45,6 +46,8 @@ class Defaults:
 def read_plan(options: PlanOptions, defaults: Defaults) -> Plan:
     """Raises FringeError on a name, label, key, value or model that cannot be meant; on what costs nothing to read
     first, as models may have to be fetched."""
+    models = options.models if options.models is not None else defaults.models
+    models = (choose_model(None, options.data or ()),) if models is None else models
     metrics = {name: resolve_metric(name) for name in _given("--metrics", options.metrics, defaults.metrics)}
     pairs = labelled(_given("--methods", options.methods, defaults.methods))
     settings = by_owner(options.settings or (), [label for label, _ in pairs] + list(metrics))
@@ -57,7 +60,7 @@ def read_plan(options: PlanOptions, defaults: Defaults) -> Plan:
     limits = read_limits(options.limits or defaults.limits, metrics, asked=options.limits is not None)
     _require_images("--references", options.references)
     tuned = None if options.preset is None else read_tuned(options.preset)
-    specs = read_specs(_given("--model", options.models, defaults.models))
+    specs = read_specs(_given("--model", models, models))
     data = _given("--data", options.data, ()) or default_data([spec for _, spec in specs])
     sources = read_models(specs, options)
     arms = tuple(Arm(label, source, methods_of(label, source, pairs)) for label, source in sources.items())

@@ -6,6 +6,8 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from fringe._printable import printable
+
 
 class Watch:
     """Two bars on standard error: images of the run, steps of those in work. Nothing where no terminal is."""
@@ -29,7 +31,7 @@ class Watch:
         self._bars.reset(self._steps, total=None)
 
     def step(self, done: float, total: int, what: str = "steps") -> None:
-        self._bars.update(self._steps, completed=done, total=total, description=what)
+        self._bars.update(self._steps, completed=done, total=total, description=printable(what))
 
     def finished(self, images: int) -> None:
         self._bars.advance(self._images, images)
@@ -55,13 +57,13 @@ class Units:
         self._bars.update(self._task, total=maps)
 
     def advance(self, maps: int, what: str) -> None:
-        self._bars.update(self._task, advance=maps, description=what)
+        self._bars.update(self._task, advance=maps, description=printable(what))
 
 
 def _bars(quiet: bool) -> Progress:
     """Bars on standard error that go away when they are done; hidden where nobody watches."""
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=32),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

@@ -1,6 +1,5 @@
 """What is written about an explained input, as plain data."""
 
-import hashlib
 import math
 import platform
 from collections.abc import Mapping, Sequence
@@ -12,8 +11,10 @@ import torch
 from torch import Tensor
 
 import fringe
+from fringe._files import sha256_of
 from fringe.attribution import Attribution
-from fringe.cli.options import RunOptions
+from fringe.cli.options import ModelOutput, RunOptions
+from fringe.cli.problems import remark
 from fringe.data import InputRef
 from fringe.models import LoadedModel
 
@@ -62,11 +63,13 @@ class Failed:
 
 @dataclass(frozen=True)
 class Run:
-    """What all inputs of a run share: ``what`` was done in a word, and ``about`` that as plain data."""
+    """What all inputs of a run share: how the model's ``output`` was read, ``what`` was done in a word, and ``about``
+    that as plain data."""
 
     loaded: LoadedModel
     options: RunOptions
     device: torch.device
+    output: ModelOutput
     what: str
     about: Mapping[str, Any]
 
@@ -79,6 +82,7 @@ class Run:
             "preprocessing": loaded.preprocessing.record(),
             "exif": self.options.exif.value,
             **plain(self.about),
+            "model_output": self.output.value,
             "score_kind": self.options.score.value,
             "seed": self.options.seed,
             "device": str(self.device),
@@ -148,11 +152,15 @@ def top_classes(logits: Tensor, run: Run, count: int = TOP) -> list[dict[str, An
 
 
 def file_digest(origin: Path | int) -> str | None:
-    """SHA-256 of the input file; None for an image that travels with the library."""
+    """SHA-256 of the input file; None for an image that travels with the library, and, with a warning, for a file that
+    can no longer be read: its results are written all the same."""
     if not isinstance(origin, Path):
         return None
-    with origin.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        return sha256_of(origin)
+    except OSError as error:
+        remark(f"warning: {str(origin)!r} cannot be read again ({error.strerror}); its SHA-256 is not recorded")
+        return None
 
 
 def plain(value: Any) -> Any:

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fringe._printable import printable
 from fringe.cli.record import Explained, Failed, Run, steps_of, top_classes
 
 SHOWN = 40
@@ -14,6 +15,7 @@ SHOWN = 40
 
 _STYLE = {
     "ok": "green",
+    "short": "yellow",
     "coarse": "yellow",
     "stalled": "yellow",
     "diverged": "red",
@@ -49,8 +51,8 @@ def _row(item: Explained, run: Run) -> list[Text]:
     best, verdict = top_classes(item.logits, run, 1)[0], item.found.verdict[item.row]
     residual, steps = float(item.found.completeness_residual[item.row]), steps_of(item)
     return [
-        Text(item.ref.id),
-        Text(run.class_label(best["class"])),
+        Text(printable(item.ref.id)),
+        Text(printable(run.class_label(best["class"]))),
         Text(verdict, _STYLE.get(verdict, "")),
         Text(f"{best['probability']:.3f}"),
         Text(f"{residual:.2%}" if math.isfinite(residual) else "—"),
@@ -60,4 +62,4 @@ def _row(item: Explained, run: Run) -> list[Text]:
 
 
 def _failed_row(failure: Failed) -> list[Text]:
-    return [Text(failure.id or failure.source), Text(""), Text("failed", "red"), *[Text("")] * 4]
+    return [Text(printable(failure.id or failure.source)), Text(""), Text("failed", "red"), *[Text("")] * 4]

@@ -16,8 +16,8 @@ from fringe.cli.plan_flags import HowOptions
 from fringe.cli.plan_options import PlanOptions
 from fringe.cli.plan_run import Went, account_of, device_of, run_plans
 from fringe.cli.planning import PAPER, Defaults, overlooked, read_choice, read_plan
-from fringe.cli.problems import Exit, complain
-from fringe.cli.report_run import report_plan
+from fringe.cli.problems import Exit, complain, say
+from fringe.cli.report_run import report_folder, report_plan
 from fringe.cli.timings import timings_of
 from fringe.engines import Interrupted, interruptible
 from fringe.report import BesidePicture, beside_page
@@ -72,7 +72,7 @@ def run_reproduce(
     if not how.json:
         for name, paths in (("figure", [path for path in drawn if path.suffix == ".png"]), ("page", pages)):
             for path in paths:
-                typer.echo(f"{name}: {path}")
+                say(f"{name}: {path}")
     return _end(went.code, went, how, timings, [*pages, *reports, *drawn])
 
 
@@ -110,7 +110,7 @@ def _read(options: PlanOptions, imagenet: Path | None, models: str | None, studi
 
 def _report(whole: _Whole, went: Went, how: HowOptions, figures: int) -> tuple[list[Path], list[Path]]:
     """The figures of the studies, and the pages of their reports."""
-    store, root, device = Store(how.out, create=False), how.out / "report", device_of(how.device)
+    store, root, device = Store(how.out, create=False), report_folder(how.out, "benchmark"), device_of(how.device)
     resolved = {one.resolved.plan.name: one.resolved for one in went.finished}
     reports, drawn = list[Path](), list[Path]()
     for name in whole.studies:
@@ -127,7 +127,7 @@ def _report(whole: _Whole, went: Went, how: HowOptions, figures: int) -> tuple[l
 
 def _page(whole: _Whole, how: HowOptions, timings: Sequence[Timing], drawn: Sequence[Path]) -> list[Path]:
     """Our numbers beside the paper's: as a page with the figures that were drawn, as Markdown, and as CSV."""
-    store, root = Store(how.out, create=False), how.out / "report"
+    store, root = Store(how.out, create=False), report_folder(how.out, "benchmark")
     results = {name: read_results(store, name) for name in _there(store, whole)}
     rows, notes = beside(results, timings), [*_about(whole), *_times(timings)]
     pictures = [BesidePicture(path.stem, path.read_bytes()) for path in drawn if path.suffix == ".png"]

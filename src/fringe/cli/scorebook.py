@@ -11,8 +11,8 @@ from fringe.benchmark.intervals import LEVEL, RESAMPLES
 from fringe.cli.comparing import Compared
 from fringe.cli.contest import Contest
 from fringe.cli.costs import Costs
-from fringe.cli.folder import SUMMARY, ResultFolder, to_json
-from fringe.cli.problems import Exit, complain
+from fringe.cli.folder import SUMMARY, ResultFolder, described, to_json
+from fringe.cli.problems import Exit, complain, say
 from fringe.cli.record import Failed, Run, failed_entry, file_digest, plain, top_classes
 from fringe.cli.standings import show_standings
 from fringe.metrics import Metric
@@ -36,6 +36,8 @@ class Scorebook:
         self._drawn: list[Any] = []
         self._costs = Costs()
         self._write(complete=False)
+        for error in folder.unwritten.values():
+            raise error  # before hours of work whose results cannot be written
 
     @property
     def compared(self) -> int:
@@ -66,7 +68,7 @@ class Scorebook:
             from fringe.cli.grid import draw_grid
 
             drawn = list(self._drawn)
-            self._folder.replace(
+            self._folder.attempt(
                 FIGURE, lambda path: draw_grid(drawn, self._run, self._contest, self.compared, self._pool, path)
             )
         document = self._write(complete=True)
@@ -74,15 +76,17 @@ class Scorebook:
             typer.echo(to_json(document), nl=False)
         elif self.compared:
             show_standings(document, self._contest.metrics)
-            root = self._folder.root
-            typer.echo(f"\npicture: {root / FIGURE}\nscores:  {root / SCORES} and {root / SUMMARY}")
+            written = [self._folder.root / n for n in (FIGURE, SCORES, SUMMARY) if n not in self._folder.unwritten]
+            say(f"\nresults: {', '.join(map(str, written))}" if written else "")
         for failure in self._failures:
             complain(failure.reason if failure.source in failure.reason else f"{failure.source}: {failure.reason}")
         for error in self._costs.errors():
             complain(error)
+        for error in self._folder.unwritten.values():
+            complain(described(error))
         if not self._costs.any_made:
             return Exit.NOTHING_DONE
-        return Exit.SOME_FAILED if self._failures or self._costs.errors() else Exit.DONE
+        return Exit.SOME_FAILED if self._failures or self._costs.errors() or self._folder.unwritten else Exit.DONE
 
     def _entry(self, group: Compared, i: int) -> dict[str, Any]:
         ref, target = group.group[i].ref, int(group.found.target[i])
@@ -111,8 +115,8 @@ class Scorebook:
         )
         self._images.sort(key=lambda entry: self._place[entry["id"]])
         document = self._document(complete)
-        self._folder.write_text(SCORES, scores_csv(self._scores))
-        self._folder.write_text(SUMMARY, to_json(document))
+        self._folder.attempt_text(SCORES, scores_csv(self._scores))
+        self._folder.attempt_text(SUMMARY, to_json(document))
         return document
 
     def _document(self, complete: bool) -> dict[str, Any]:
@@ -121,7 +125,7 @@ class Scorebook:
             **self._run.record(),
             "complete": complete,
             "counts": {"inputs": inputs, "compared": self.compared, "failed": len(self._failures)},
-            "figure": FIGURE if complete and self._drawn else None,
+            "figure": FIGURE if complete and self._drawn and FIGURE not in self._folder.unwritten else None,
             "scores": SCORES,
             "methods": plain(self._costs.record()),
             "metrics": [_about(label, metric) for label, metric in self._contest.metrics.items()],

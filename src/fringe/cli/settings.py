@@ -16,6 +16,7 @@ from fringe._errors import InputError
 from fringe.attribution import Attributor, FRInGe, resolve_method
 from fringe.attribution.presets import table
 from fringe.cli.options import MethodOptions
+from fringe.cli.problems import require_extra
 from fringe.metrics import Metric
 
 Configured = TypeVar("Configured", bound=Attributor | Metric)
@@ -32,6 +33,8 @@ def named_method(text: str) -> Attributor:
     """A method by ``NAME`` or ``NAME:PRESET``."""
     name, colon, preset = text.partition(":")
     method = resolve_method(name)
+    if method.name == "geoig_knn":
+        require_extra("graph")
     return type(method).preset(preset) if colon else method
 
 

@@ -53,6 +53,8 @@ def open_spaces(
         (refs, missing), source = find([text]), text
         if not refs:
             raise InputError(f"--references: {missing[0].reason}")
+        for failure in missing:
+            remark(f"warning: references left out: {failure.reason}")
     count = min(len(refs), MOST)
     opened = [prepare(refs[i * len(refs) // count], loaded.preprocessing, exif) for i in range(count)]
     good = [item for item in opened if isinstance(item, Prepared)]

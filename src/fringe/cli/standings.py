@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fringe._printable import printable
 from fringe.metrics import Metric
 from fringe.metrics.base import ARROW, Direction, best_of
 
@@ -32,7 +33,7 @@ def show_standings(document: Mapping[str, Any], metrics: Mapping[str, Metric]) -
             _score(entry, best[label], bold=not method["control"]) for label, entry in zip(metrics, mine, strict=True)
         ]
         last = not method["control"] and place + 1 < len(methods) and methods[place + 1]["control"]
-        table.add_row(Text(method["label"]), *scores, *_account(method, mine), end_section=last)
+        table.add_row(Text(printable(method["label"])), *scores, *_account(method, mine), end_section=last)
     console = Console(highlight=False)
     if not console.is_terminal:  # nobody's lines are too long for a file
         console.width = console.measure(table, options=console.options.update(max_width=WIDEST)).maximum
@@ -87,4 +88,4 @@ def _legend(document: Mapping[str, Any]) -> Text:
         f"{summary} [95 % bootstrap interval over images]; {counts}",
         *([f"flagged scores: {raised}"] if raised else []),
     ]
-    return Text("\n".join(lines), style="dim")
+    return Text(printable("\n".join(lines)), style="dim")

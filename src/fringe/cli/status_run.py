@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fringe._printable import printable
 from fringe.benchmark import Store
-from fringe.benchmark.coverage import coverage, crashes, manifests, stale
+from fringe.benchmark.coverage import coverage, crashes, manifests, mixed, stale, versions_of
 from fringe.benchmark.manifest import Manifest
 from fringe.cli.failures import failures, told
 from fringe.cli.folder import to_json
@@ -36,6 +37,7 @@ def run_status(run: Path, *, as_json: bool) -> Exit:
         "plans": plans,
         "set_aside": [{name: c[name] for name in ("model", "method", "images", "reason")} for c in crashes(store)],
         "invalidated": [one for one in unasked if one["method"] != TRIAL],
+        "damaged": {str(path): problem for path, problem in store.damaged().items()},
         "trials": sum(one["method"] == TRIAL for one in unasked),
     }
     if as_json:
@@ -56,6 +58,7 @@ def _plan(store: Store, manifest: Manifest) -> dict[str, Any]:
         "not_read": list(manifest.missing),
         "cells": [{**asdict(cell), "missing": cell.missing} for cell in coverage(store, manifest)],
         "failures": failures(store, manifest),
+        "versions": versions_of(store.about().values(), manifest),
     }
 
 
@@ -64,7 +67,7 @@ def _show(document: Mapping[str, Any]) -> None:
     if not document["plans"]:
         console.print("no plan yet: nothing was asked for in this folder")
     for name, plan in document["plans"].items():
-        console.print(f"[bold]{name}[/bold]: {plan['images']} images")
+        console.print(Text.assemble((printable(name), "bold"), f": {plan['images']} images"))
         table = _table(plan["cells"])
         if not console.is_terminal:  # nobody's lines are too long for a file
             console.width = console.measure(table, options=console.options.update(max_width=WIDEST)).maximum
@@ -73,6 +76,10 @@ def _show(document: Mapping[str, Any]) -> None:
             _line(console, f"  {line}")
         for reason in plan["not_read"][:SHOWN]:
             _line(console, f"  not read: {reason}")
+        for line in mixed(plan["versions"]):
+            _line(console, f"  results of several versions are mixed: {line}")
+    for path, problem in list(document["damaged"].items())[:SHOWN]:
+        _line(console, f"damaged: {path} {problem}; the next run sets it aside and makes it again")
     for line in told((), document["set_aside"], SHOWN):
         _line(console, f"{line} (--retry-failed computes it again)")
     reasons = Counter((one["method"], one["model"], one["reason"]) for one in document["invalidated"])
@@ -83,7 +90,7 @@ def _show(document: Mapping[str, Any]) -> None:
 
 
 def _line(console: Console, text: str) -> None:
-    console.print(Text(text), soft_wrap=True)
+    console.print(Text(printable(text)), soft_wrap=True)
 
 
 def _table(cells: list[dict[str, Any]]) -> Table:
@@ -100,5 +107,11 @@ def _table(cells: list[dict[str, Any]]) -> Table:
     for (model, method), line in lines.items():
         share = (line["scored"] + line["failed"]) / max(line["wanted"], 1)
         counts = [str(line[name]) if line[name] else "" for name in ("failed", "missing")]
-        table.add_row(Text(model), Text(method), f"{line['scored']}/{line['wanted']}", *counts, f"{share:.0%}")
+        table.add_row(
+            Text(printable(model)),
+            Text(printable(method)),
+            f"{line['scored']}/{line['wanted']}",
+            *counts,
+            f"{share:.0%}",
+        )
     return table

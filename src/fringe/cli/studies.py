@@ -7,7 +7,7 @@ import typer
 
 from fringe.cli.plan_flags import HowOptions, clock_options, how_options, plan_options
 from fringe.cli.plan_options import PlanOptions
-from fringe.cli.problems import reported
+from fringe.cli.problems import reported, require_extra, resumable
 from fringe.cli.takes import takes
 
 Figures = Annotated[int, typer.Option(min=0, metavar="N", help="Images whose paths are drawn.")]
@@ -21,7 +21,7 @@ def ablate(plan: PlanOptions, how: HowOptions, figures: Figures = 2, report: Rep
     The variants of the paper's table, and three of its figures: gamma_step only, gamma_prior only, non-geometric. With
     --methods fringe:auto those that the paper tuned for a network, where it did. Unless told otherwise 100 images.
     """
-    with reported():
+    with resumable():
         from fringe.cli.studies_run import run_ablate
 
         code = run_ablate(plan, how, figures=figures, report=report)
@@ -34,7 +34,7 @@ def diagnose(plan: PlanOptions, how: HowOptions, figures: Figures = 2, report: R
 
     FRInGe with the cap and without, and IG; unless told otherwise on 100 images.
     """
-    with reported():
+    with resumable():
         from fringe.cli.studies_run import run_diagnose
 
         code = run_diagnose(plan, how, figures=figures, report=report)
@@ -54,7 +54,7 @@ def sweep(
 
     The first of the methods; unless told otherwise fringe on 100 images.
     """
-    with reported():
+    with resumable():
         from fringe.cli.studies_run import run_sweep
 
         code = run_sweep(plan, how, factors=tuple(factor or ()))
@@ -90,7 +90,8 @@ def tune(
     The first of the methods; unless told otherwise fringe on 256 images. Several processes may share the folder: the
     trials are theirs together. The same command goes on where it stopped.
     """
-    with reported():
+    with resumable():
+        require_extra("tune")
         from fringe.cli.tune_run import run_tune
 
         code = run_tune(plan, how, trials=trials, ranges=tuple(search or ()), smoothing=smoothing)
@@ -122,7 +123,7 @@ def reproduce(
     Unless told otherwise the paper's six networks and eight methods on 1000 images, 64 for the studies of the cap, of
     max_sensitivity, of settings (sweep) and of run times.
     """
-    with reported():
+    with resumable():
         from fringe.cli.reproduce_run import run_reproduce
 
         code = run_reproduce(

@@ -12,14 +12,15 @@ from fringe._errors import InputError
 from fringe.benchmark import Plan, Store, read_results
 from fringe.benchmark.manifest import Resolved, resolve
 from fringe.benchmark.plan import Arm
+from fringe.cli.consent import require_consent, work_of_plans
 from fringe.cli.folder import to_json
 from fringe.cli.options import read_batch_size
 from fringe.cli.plan_flags import HowOptions
 from fringe.cli.plan_options import PlanOptions
 from fringe.cli.plan_run import Went, account_of, device_of, run_plans
 from fringe.cli.planning import Defaults, overlooked, read_plan
-from fringe.cli.problems import Exit, complain, remark
-from fringe.cli.report_run import report_plan
+from fringe.cli.problems import Exit, complain, remark, say
+from fringe.cli.report_run import report_folder, report_plan
 from fringe.cli.settings import read_value
 from fringe.engines import Interrupted, interruptible
 from fringe.studies import ablation, cap_study, draw_cap, draw_sweep, draw_trajectories, sweep_plan
@@ -60,7 +61,7 @@ def run_sweep(options: PlanOptions, how: HowOptions, *, factors: Sequence[str]) 
     if went.code not in (Exit.DONE, Exit.SOME_FAILED):
         return tell(went, how, [])
     results = read_results(Store(how.out, create=False), "sweep")
-    paths = draw_sweep(base, results, grid, how.out / "report" / "sweep")
+    paths = draw_sweep(base, results, grid, report_folder(how.out, "sweep"))
     return tell(went, how, paths)
 
 
@@ -71,14 +72,15 @@ def run_runtime(options: PlanOptions, how: HowOptions) -> Exit:
     bare = replace(options, metrics=None, limits=None)
     plan = replace(read_plan(bare, Defaults("runtime", methods=("fringe", "ig"), n=16)), controls=False)
     device, batch_size = device_of(how.device), read_batch_size(how.batch_size)
+    require_consent(work_of_plans([plan, plan]), yes=how.yes, quiet=how.json)
     Store(how.out)
+    path = report_folder(how.out, "runtime") / "runtime.json"
     try:
         with interruptible():
             timings = measure(resolve(plan), device=device, batch_size=batch_size)
     except Interrupted as error:
         complain(f"{error}; run times are measured in one go: nothing is kept")
         return Exit.INTERRUPTED
-    path = how.out / "report" / "runtime" / "runtime.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record(timings), indent=1), encoding="utf-8")
     lost = plan.n - min(t.n for t in timings)
@@ -90,10 +92,10 @@ def run_runtime(options: PlanOptions, how: HowOptions) -> Exit:
     for t in timings:
         passes = f"{t.forward:.0f} F + {t.jvp:.0f} JVP + {t.vjp:.0f} VJP"
         half = f" ± {t.half:.3f}" if math.isfinite(t.half) else ""
-        typer.echo(f"{t.model} {t.method} {t.mode}: {t.seconds:.3f}{half} s an image of {t.n}, {passes}; {t.device}")
+        say(f"{t.model} {t.method} {t.mode}: {t.seconds:.3f}{half} s an image of {t.n}, {passes}; {t.device}")
     for (model, mode), ratio in slowdowns(timings, "fringe", "ig").items():
-        typer.echo(f"{model} {mode}: fringe takes {ratio:.1f} times as long as ig")
-    typer.echo(f"account: {path}")
+        say(f"{model} {mode}: fringe takes {ratio:.1f} times as long as ig")
+    say(f"account: {path}")
     return Exit.DONE
 
 
@@ -128,7 +130,7 @@ def finish(went: Went, how: HowOptions, *, report: bool, draw: Draw) -> Exit:
         return tell(went, how, [])
     resolved = went.finished[0].resolved
     paths = report_plan(how, resolved, reference=None) if report else []
-    return tell(went, how, [*paths, *map(str, draw(resolved, how.out / "report" / resolved.plan.name))])
+    return tell(went, how, [*paths, *map(str, draw(resolved, report_folder(how.out, resolved.plan.name)))])
 
 
 def tell(went: Went, how: HowOptions, paths: Sequence[Path | str]) -> Exit:
@@ -138,7 +140,7 @@ def tell(went: Went, how: HowOptions, paths: Sequence[Path | str]) -> Exit:
     else:
         for path in paths:
             if str(path).endswith(".png"):
-                typer.echo(f"figure: {path}")
+                say(f"figure: {path}")
     return went.code
 
 

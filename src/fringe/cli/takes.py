@@ -5,12 +5,12 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, get_type_hints
 
-from fringe.cli.problems import reported
+from fringe.cli.problems import reported, require_extra
 
 
 def takes(**providers: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A command whose argument NAME is what ``providers[NAME]`` makes of its own options; the command line shows the
-    options of all of them, and then the command's own."""
+    options of all of them, and then the command's own. It needs what benchmarks need."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = [p for name, p in inspect.signature(command).parameters.items() if name not in providers]
@@ -21,6 +21,7 @@ def takes(**providers: Callable[..., Any]) -> Callable[[Callable[..., None]], Ca
         @wraps(command)
         def run(**given: Any) -> None:
             with reported():  # a maker may read a file, and find it wrong
+                require_extra("bench")
                 made = {
                     name: maker(**{p.name: given.pop(p.name) for p in parts[name]}) for name, maker in providers.items()
                 }

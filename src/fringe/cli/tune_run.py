@@ -5,12 +5,13 @@ from collections.abc import Sequence
 import typer
 
 from fringe._errors import InputError
+from fringe.cli.consent import require_consent, work_of_plans
 from fringe.cli.folder import to_json
 from fringe.cli.plan_flags import HowOptions
 from fringe.cli.plan_options import PlanOptions
 from fringe.cli.plan_run import read_how
 from fringe.cli.planning import Defaults
-from fringe.cli.problems import Exit, complain
+from fringe.cli.problems import Exit, complain, say
 from fringe.cli.progress import Units
 from fringe.cli.studies_run import FRINGE, first_only, read_study
 from fringe.engines import Interrupted, interruptible
@@ -25,6 +26,8 @@ def run_tune(options: PlanOptions, how: HowOptions, *, trials: int, ranges: Sequ
     plan = first_only(read_study(options, Defaults("tune", methods=FRINGE, metrics=OBJECTIVE, limits=(), n=256)))
     tuning_plan(plan)
     asked = read_how(how)
+    work = [(name, passes, count * trials) for name, passes, count in work_of_plans([tuning_plan(plan)])]
+    require_consent(work, yes=how.yes, quiet=how.json)
     method = first(plan.arms[0])
     wanted = Search(_space(method.name, type(method), ranges, smoothing=smoothing), trials)
     with Units("trials", quiet=how.json) as bar, interruptible():
@@ -36,7 +39,7 @@ def run_tune(options: PlanOptions, how: HowOptions, *, trials: int, ranges: Sequ
                 settings = ", ".join(
                     f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in trial.settings.items()
                 )
-                typer.echo(f"trial {trial.number}: {trial.problem or f'{trial.value:.4f}'} ({settings})")
+                say(f"trial {trial.number}: {trial.problem or f'{trial.value:.4f}'} ({settings})")
 
         try:
             found = search(plan, how.out, asked, wanted, watch)
@@ -58,8 +61,8 @@ def run_tune(options: PlanOptions, how: HowOptions, *, trials: int, ranges: Sequ
         typer.echo(to_json({**known, "settings": tuned.best.record()}), nl=False)
     else:
         began = "no score" if start is None else f"{start:.4f}"
-        typer.echo(f"best of {len(tuned.trials)} trials: {tuned.value:.4f} (the setting it began with: {began})")
-        typer.echo(f"preset: {found.path}; use it with --preset {found.path}")
+        say(f"best of {len(tuned.trials)} trials: {tuned.value:.4f} (the setting it began with: {began})")
+        say(f"preset: {found.path}; use it with --preset {found.path}")
     return Exit.DONE
 
 

@@ -1,14 +1,17 @@
 """What a person asks for on a command line, as a list of images that are opened one at a time."""
 
+import contextlib
 import hashlib
 import os
 import re
+import stat
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from fringe._files import sha256_of
 from fringe.data.decode import Exif, open_image
 from fringe.data.digits import SOURCE, digit_image, load_digits
 from fringe.data.errors import ImageError
@@ -22,6 +25,9 @@ _LABEL = re.compile(r"([0-9]{1,5})_")
 _UNSAFE = re.compile(r"[^\w.-]")
 _ID_BYTES = 120  # leaves room for a suffix in the 255 bytes of a file name
 _BLACK = (0, 0, 0)
+
+OnError = Callable[[str, ImageError], None]
+"""Takes the file, folder or argument that cannot be used, and why."""
 
 
 @dataclass(frozen=True)
@@ -46,35 +52,54 @@ class InputRef:
         return Sample(self.id, to_channels(scan, channels, _BLACK), self.label, self.source)
 
 
-def find_inputs(arguments: Sequence[str]) -> Iterator[InputRef]:
+def find_inputs(arguments: Sequence[str], *, on_error: OnError | None = None) -> Iterator[InputRef]:
     """The images behind files, folders and ``embedded:digits[:INDEX|:START:STOP]``, in the order given.
 
     Folders are searched with everything below them, in order of name, through symbolic links, without hidden
     files. What is named twice is taken once. The label is a number of up to five digits at the start of the
-    file name, before an underscore: 284 for ``0284_Siamese_cat.jpg``. Raises ``ImageError`` at the call for
-    an argument that leads to nothing; no image is decoded here.
+    file name, before an underscore: 284 for ``0284_Siamese_cat.jpg``. No image is decoded here.
+
+    Raises ``ImageError`` at the call for an argument that leads to nothing and for a folder that cannot be listed;
+    with ``on_error`` each of these is reported there, and the images that can be reached are returned.
     """
+    report = on_error or _raise
     if not arguments:
         raise ImageError("no images were named; give files, folders or embedded:digits")
-    found: dict[Path | int, InputRef] = {}
+    found: dict[str | int, InputRef] = {}
     for argument in arguments:
-        for ref in _expand(argument):
-            found.setdefault(_identity(ref), ref)
+        try:
+            for ref in _expand(argument, report):
+                found.setdefault(_identity(ref), ref)
+        except ImageError as error:
+            report(argument, error)
     return iter(_with_unique_ids(list(found.values())))
 
 
-def _expand(argument: str) -> Iterator[InputRef]:
+def _raise(source: str, error: ImageError) -> None:
+    raise error
+
+
+def _expand(argument: str, report: OnError) -> Iterator[InputRef]:
     if argument == SOURCE or argument.startswith(SOURCE + ":"):
         yield from _digit_refs(argument)
         return
     path = Path(argument)
     try:
-        folder, there = path.is_dir(), path.exists()
-    except (OSError, ValueError) as error:
-        raise ImageError(f"{argument!r} is no usable file name ({error})") from error
-    if not there:
-        raise ImageError(f"{argument!r} is neither a file, a folder nor {SOURCE}")
-    yield from map(_file_ref, _images_below(path) if folder else [path])
+        folder = stat.S_ISDIR(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+        if _is_link(path):
+            raise ImageError(f"{argument!r} is a symbolic link that leads to nothing") from error
+        raise ImageError(f"{argument!r} is neither a file, a folder nor {SOURCE}") from error
+    except OSError as error:  # a loop of links, a folder on the way that may not be entered, a disk that fails
+        raise ImageError(f"{argument!r} cannot be reached ({error.strerror})") from error
+    yield from map(_file_ref, _images_below(path, report) if folder else [path])
+
+
+def _is_link(path: Path) -> bool:
+    try:
+        return path.is_symlink()
+    except (OSError, ValueError):
+        return False
 
 
 def _digit_refs(argument: str) -> Iterator[InputRef]:
@@ -91,20 +116,27 @@ def _digit_refs(argument: str) -> Iterator[InputRef]:
         yield InputRef(f"digits-{i:04d}", f"{SOURCE}:{i}", int(digits.labels[digits.test[i]]), i)
 
 
-def _images_below(folder: Path) -> list[Path]:
+def _images_below(folder: Path, report: OnError) -> list[Path]:
+    unlisted: list[str] = []
+
+    def unreadable(error: OSError) -> None:
+        name = str(error.filename or folder)
+        unlisted.append(name)
+        report(name, ImageError(f"folder {name!r} cannot be listed ({error.strerror})"))
+
     found = sorted(
-        (place / name for place, names in _walk(folder) for name in names),
+        (place / name for place, names in _walk(folder, unreadable) for name in names),
         key=lambda path: path.relative_to(folder).as_posix(),
     )
-    if not found:
+    if not found and not unlisted:
         raise ImageError(f"folder {str(folder)!r} holds no images ({', '.join(SUFFIXES)})")
     return found
 
 
-def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+def _walk(folder: Path, unreadable: Callable[[OSError], None]) -> Iterator[tuple[Path, list[str]]]:
     """Folders with the image names in each; a folder reached again through a link is not entered again."""
     entered: set[str] = set()
-    for place, folders, names in os.walk(folder, followlinks=True, onerror=_unreadable):
+    for place, folders, names in os.walk(folder, followlinks=True, onerror=unreadable):
         real = os.path.realpath(place)
         if real in entered:
             folders.clear()
@@ -112,10 +144,6 @@ def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
         entered.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield Path(place), [n for n in names if Path(n).suffix.lower() in SUFFIXES and not n.startswith(".")]
-
-
-def _unreadable(error: OSError) -> None:
-    raise ImageError(f"folder {str(error.filename)!r} cannot be listed ({error.strerror})") from error
 
 
 def _file_ref(path: Path) -> InputRef:
@@ -128,8 +156,9 @@ def _safe(stem: str) -> str:
     return plain.encode()[:_ID_BYTES].decode(errors="ignore")
 
 
-def _identity(ref: InputRef) -> Path | int:
-    return ref.origin.resolve() if isinstance(ref.origin, Path) else ref.origin
+def _identity(ref: InputRef) -> str | int:
+    # Path.resolve would raise on a link that leads to itself, which must not stop the others
+    return os.path.realpath(ref.origin) if isinstance(ref.origin, Path) else ref.origin
 
 
 def _with_unique_ids(refs: list[InputRef]) -> list[InputRef]:
@@ -148,11 +177,9 @@ def _with_unique_ids(refs: list[InputRef]) -> list[InputRef]:
 
 
 def _content(ref: InputRef) -> str:
-    """Eight hexadecimal digits of the SHA-256 of the file, or of the scan's source."""
-    if not isinstance(ref.origin, Path):
-        return hashlib.sha256(ref.source.encode()).hexdigest()[:8]
-    try:
-        with ref.origin.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()[:8]
-    except OSError as error:
-        raise ImageError(f"{ref.source!r} cannot be read ({error.strerror})") from error
+    """Eight hexadecimal digits of the SHA-256 of the file; of its name where it is a scan or cannot be read, which
+    opening it will say."""
+    if isinstance(ref.origin, Path):
+        with contextlib.suppress(OSError):
+            return sha256_of(ref.origin)[:8]
+    return hashlib.sha256(os.fsencode(ref.source)).hexdigest()[:8]

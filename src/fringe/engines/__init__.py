@@ -10,4 +10,5 @@ from fringe.engines.run import How as How
 from fringe.engines.run import Interrupted as Interrupted
 from fringe.engines.run import Progress as Progress
 from fringe.engines.run import interruptible as interruptible
+from fringe.engines.run import require_same_logits as require_same_logits
 from fringe.engines.run import run_plan as run_plan

@@ -1,14 +1,16 @@
 """What every engine takes and gives: units in, committed units out."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
-from fringe.benchmark.manifest import Resolved
+from fringe._errors import FringeError, is_transient
+from fringe.benchmark.kept import KeptMap
+from fringe.benchmark.manifest import Resolved, versions
 from fringe.benchmark.store import Store
 from fringe.benchmark.units import Unit
-from fringe.benchmark.work import Worker
+from fringe.benchmark.work import Done, Worker
 
 
 @dataclass(frozen=True)
@@ -25,19 +27,22 @@ class Job:
         return Worker(self.resolved, device=self.device, batch_size=self.batch_size)
 
 
-State = Literal["done", "there", "taken", "crashed"]
-"""Computed and committed; committed by somebody else; in the hands of another process; given up."""
+State = Literal["done", "left", "there", "taken", "crashed"]
+"""Computed and committed, in part at least; left to a later run; committed by somebody else; in the hands of another
+process; given up."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What became of a unit: ``failed`` of its images have no score, and ``reread`` maps were kept ones."""
+    """What became of a unit: ``failed`` of its images have no score, and ``reread`` maps were kept ones. Images that
+    are ``left`` to a later run, with the reason, are not recorded at all."""
 
     unit: Unit
     state: State
     failed: int = 0
     seconds: float = 0.0
     reread: int = 0
+    left: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass
@@ -54,6 +59,11 @@ class Account:
         """Images without a score, summed over units; those of a unit that was given up among them."""
         return sum(len(r.unit.images) if r.state == "crashed" else r.failed for r in self.reports)
 
+    @property
+    def left(self) -> int:
+        """Images that trouble of the moment left to a later run, summed over units."""
+        return sum(len(report.left) for report in self.reports)
+
 
 Watcher = Callable[[Report], None]
 """Called once a unit, when its fate is known."""
@@ -68,16 +78,38 @@ def perform(job: Job, worker: Worker, unit: Unit) -> Report:
         if not unit.again and store.has(unit.key):
             return Report(unit, "there")
         kept = None if unit.again else store.find_maps(unit.setting, unit.images)
-        done = worker.perform(unit, kept)
+        done = _attempt(worker, unit, kept)
         if job.save_maps and done.maps:
             store.commit_maps(unit.setting, done.maps)
         failures = {(row.metric_key, row.image) for row in done.rows if row.status != "ok"}
-        about = {**unit.record(job.resolved.manifest), "failed": sorted(failures)}
-        store.commit(unit.key, done.rows, about)
+        whole = replace(unit, images=tuple(image for image in unit.images if image not in done.left))
+        if not whole.images:
+            return Report(unit, "left", seconds=time.perf_counter() - began, left=done.left)
+        about = {**whole.record(job.resolved.manifest), "failed": sorted(failures), **_made_by(done, kept or {})}
+        store.commit(whole.key, done.rows, about)
     store.forget_crash(unit.key)
     failed = len({image for _, image in failures})
     reread = len({row.image for row in done.rows if row.status == "ok"} - done.maps.keys())
-    return Report(unit, "done", failed, time.perf_counter() - began, reread)
+    return Report(unit, "done", failed, time.perf_counter() - began, reread, done.left)
+
+
+def _attempt(worker: Worker, unit: Unit, kept: Mapping[str, KeptMap] | None) -> Done:
+    """The unit computed; without any image where the system, and not the unit, is to blame."""
+    try:
+        return worker.perform(unit, kept)
+    except FringeError:
+        raise
+    except Exception as error:
+        if not is_transient(error):
+            raise
+        return Done([], {}, dict.fromkeys(unit.images, f"{type(error).__name__}: {error}"))
+
+
+def _made_by(done: Done, kept: Mapping[str, KeptMap]) -> dict[str, Any]:
+    """The versions of what computed a unit, and of what made the maps that were kept from before."""
+    reread = {row.image for row in done.rows} - done.maps.keys()
+    old = [dict(kept[image].versions) for image in sorted(reread) if image in kept]
+    return {"versions": versions(), "map_versions": [one for place, one in enumerate(old) if one not in old[:place]]}
 
 
 def left_over(reports: Sequence[Report]) -> list[Unit]:

@@ -1,21 +1,20 @@
 """A plan from a record to results in a folder, as far as it gets."""
 
-import contextlib
 import json
-import signal
-import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 
-from fringe._errors import InputError
+from fringe._errors import InputError, TransientError
+from fringe._interrupt import Interrupted as Interrupted
+from fringe._interrupt import interruptible as interruptible
 from fringe.benchmark.coverage import present
-from fringe.benchmark.keys import changes
+from fringe.benchmark.keys import changes, digest
 from fringe.benchmark.manifest import Resolved, resolve
 from fringe.benchmark.plan import Plan
-from fringe.benchmark.store import CRASHES, PLANS, Store, StoreFull
+from fringe.benchmark.store import CRASHES, MAPS, PLANS, UNITS, Store
 from fringe.benchmark.units import Unit, missing_units, wanted
 from fringe.engines.base import Account, Job, Report
 from fringe.engines.here import run_here
@@ -25,7 +24,8 @@ from fringe.engines.processes import run_processes
 @dataclass(frozen=True)
 class How:
     """How a plan is run; none of it shapes a number. ``workers`` 0 is this process; with one or more, a process that
-    dies is replaced. ``amend`` lets a folder's plan change; ``retry`` computes again what failed or was set aside."""
+    dies is replaced. ``amend`` lets a folder's plan change; ``retry`` computes again what failed or was set aside;
+    ``renew`` sets aside the results of a model that computes other logits now than when they were made."""
 
     device: str = "cpu"
     batch_size: int | Literal["auto"] = "auto"
@@ -34,6 +34,7 @@ class How:
     save_maps: bool = False
     amend: bool = False
     retry: bool = False
+    renew: bool = False
 
 
 @dataclass
@@ -59,29 +60,44 @@ class Finished:
     def partial(self) -> bool:
         """Whether some image has no score, or a drawn image could not be read."""
         manifest = self.resolved.manifest
-        return bool(self.account.failed or self.failed_before or self.set_aside or manifest.missing)
+        lacking = (self.account.left, self.account.failed, self.failed_before, self.set_aside, manifest.missing)
+        return any(map(bool, lacking))
+
+    @property
+    def left(self) -> list[dict[str, Any]]:
+        """Images that a later run of the same plan computes, counted by model, method and reason: nothing of them is
+        recorded, because the reason may pass."""
+        found = Counter((r.unit.model, r.unit.method, why) for r in self.account.reports for why in r.left.values())
+        return [{"model": m, "method": method, "reason": why, "images": n} for (m, method, why), n in found.items()]
 
 
 def run_plan(plan: Plan, root: Path, how: How, progress: Progress | None = None) -> Finished:
     """Compute what ``root`` lacks of ``plan``. Raises FringeError for a plan, a folder or a model that cannot be used;
-    what was committed before stays. An interrupt (SIGINT, SIGTERM) drops the unit in hand and ends the run early."""
-    told = progress or Progress()
+    what was committed before stays. An interrupt (SIGINT, SIGTERM), a full disk or one that does not answer drops the
+    unit in hand and ends the run early. Where one comes before there is a run that could end, it is raised:
+    :class:`Interrupted` or TransientError."""
+    with interruptible():
+        return _run(plan, root, how, progress or Progress())
+
+
+def _run(plan: Plan, root: Path, how: How, told: Progress) -> Finished:
     store = Store(root)
-    resolved = resolve(plan)
+    store.sweep()
+    store.heal()
+    resolved = resolve(plan, logits=True)
     _admit(store, resolved, amend=how.amend)
+    require_same_logits(store, resolved, renew=how.renew)
     account, stopped, aside, failed_before = Account(), None, (), 0
     try:
-        store.sweep()
         store.write_record(PLANS, plan.name, resolved.manifest.record())
         units, aside, failed_before = _to_do(store, resolved, retry=how.retry)
         told.began(resolved, units)
         job = Job(resolved, store, how.device, how.batch_size, how.save_maps)
-        with interruptible():
-            if how.workers:
-                run_processes(job, units, account, told.ended, workers=how.workers, timeout=how.timeout)
-            else:
-                run_here(job, units, account, told.ended)
-    except (Interrupted, StoreFull) as error:
+        if how.workers:
+            run_processes(job, units, account, told.ended, workers=how.workers, timeout=how.timeout)
+        else:
+            run_here(job, units, account, told.ended)
+    except (Interrupted, TransientError) as error:
         stopped = str(error)
     return Finished(resolved, account, stopped, aside, failed_before)
 
@@ -113,6 +129,50 @@ def _admit(store: Store, resolved: Resolved, *, amend: bool) -> None:
         )
 
 
+def require_same_logits(store: Store, resolved: Resolved, *, renew: bool) -> None:
+    """Keep the first logits of each model, or compare them with those that are kept. Raises InputError for a model that
+    has results in the folder and computes something else now; with ``renew`` those are set aside instead."""
+    for label, first in resolved.logits.items():
+        key = resolved.manifest.model_key(label)
+        before = store.logits(key)
+        far = first.differing(before)
+        if far is not None:
+            old = _results_of(store, resolved, label)
+            if old and not renew:
+                raise InputError(_other_logits(store, resolved, label, far))
+            store.set_aside(old)
+            before = {}
+        if not first.values.keys() <= before.keys():
+            store.commit_logits(key, {**before, **first.values})
+
+
+def _other_logits(store: Store, resolved: Resolved, label: str, far: tuple[str, float]) -> str:
+    image = next(image["id"] for image in resolved.manifest.images if image["digest"] == far[0])
+    plans = [record["versions"] for record in store.records(PLANS).values()]
+    moved = changes(plans[0], resolved.manifest.versions) if plans else []
+    cause = f" ({'; '.join(moved)})" if moved else ""
+    return (
+        f"model {label!r}: its logits are not those that the results in {str(store.root)!r} were computed with; the "
+        f"largest difference is {far[1]:.3g}, on image {image!r}. Its weights are the same: its code changed, or a "
+        f"library{cause}. Name another folder, or pass --renew to set the results of this model aside and compute them "
+        "again"
+    )
+
+
+def _results_of(store: Store, resolved: Resolved, label: str) -> list[tuple[str, str]]:
+    """Folder and file of all that was computed with the weights of a model, whatever it was called."""
+    key, manifest = resolved.manifest.model_key(label), resolved.manifest
+    units = {name: about for name, about in store.about().items() if digest(about["setting"]["model"]) == key}
+    aside = {name: one for name, one in store.records(CRASHES).items() if digest(one["setting"]["model"]) == key}
+    settings = {about["setting_key"] for about in units.values()}
+    settings |= {manifest.setting_key(label, method) for method in manifest.settings[label]}
+    return [
+        *((UNITS, f"{name}.parquet") for name in units),
+        *((CRASHES, f"{name}.json") for name in aside),
+        *((MAPS, name) for setting in sorted(settings) for name in store.map_files(setting)),
+    ]
+
+
 def _without_growth(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """``new`` without what only adds to ``old``: more images, other models, methods and metrics."""
 
@@ -134,26 +194,3 @@ def _without_growth(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str,
 
 def _limit(plan: Mapping[str, Any], metric: str) -> int:
     return min(plan["limits"].get(metric, plan["n"]), plan["n"])
-
-
-class Interrupted(BaseException):
-    """A signal asked the run to end. No error, so that no handler of errors takes it for a failure of the unit in
-    hand."""
-
-
-@contextlib.contextmanager
-def interruptible() -> Generator[None]:
-    """SIGINT and SIGTERM raise :class:`Interrupted` here. Elsewhere than in the main thread nothing changes."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise Interrupted(f"interrupted ({signal.Signals(number).name})")
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

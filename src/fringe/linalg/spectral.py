@@ -40,13 +40,27 @@ class SpectralOperator:
     symbol: Tensor
 
     def matvec(self, v: Tensor) -> Tensor:
+        return self.from_modes(self.symbol * self.to_modes(v))
+
+    def to_modes(self, v: Tensor) -> Tensor:
+        """``V^T v``, the coefficients (..., *sizes) of ``v`` in the eigenbasis; it keeps inner products."""
         match self.bases:
             case (rows, columns):
-                return rows.mT @ (self.symbol * (rows @ v @ columns.mT)) @ columns
+                return rows @ v @ columns.mT
             case (basis,):
-                return (self.symbol * (v @ basis.mT)) @ basis
+                return v @ basis.mT
             case _:
-                return self.symbol * v
+                return v
+
+    def from_modes(self, coefficients: Tensor) -> Tensor:
+        """``V c``, the inverse of :meth:`to_modes`."""
+        match self.bases:
+            case (rows, columns):
+                return rows.mT @ coefficients @ columns
+            case (basis,):
+                return coefficients @ basis
+            case _:
+                return coefficients
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,7 @@
 """Metrics by name."""
 
-import difflib
-
 from fringe._errors import InputError
-from fringe._registry import collect
+from fringe._registry import collect, nearest
 from fringe.metrics import catalogue
 from fringe.metrics.base import Metric
 
@@ -18,7 +16,5 @@ def resolve_metric(metric: str | Metric) -> Metric:
         raise InputError(f"metric: got {metric!r}, expected a name or a configured metric such as Insertion()")
     name, colon, preset = metric.partition(":")
     if name not in METRICS:
-        near = difflib.get_close_matches(name, METRICS, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise InputError(f"metric: got {metric!r}{hint} Known metrics: {', '.join(METRICS)}")
+        raise InputError(f"metric: got {metric!r}{nearest(name, METRICS)} Known metrics: {', '.join(METRICS)}")
     return METRICS[name].preset(preset) if colon else METRICS[name]()

@@ -6,7 +6,7 @@
 """
 
 from fringe.models.errors import ModelError
-from fringe.models.load import LOADERS, LoadedModel, load_model
+from fringe.models.load import LOADERS, LoadedModel, devices, load_model, usable_device
 from fringe.models.preprocessing import Preprocessing
 
-__all__ = ["LOADERS", "LoadedModel", "ModelError", "Preprocessing", "load_model"]
+__all__ = ["LOADERS", "LoadedModel", "ModelError", "Preprocessing", "devices", "load_model", "usable_device"]

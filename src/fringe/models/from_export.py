@@ -40,11 +40,11 @@ def load_exported(request: Request) -> Built:
     ``torch.export.load`` unpickles the sample inputs and, if the archive says so, weights and constants with
     no restriction, so a prepared file runs code.
     """
-    require_trust(request, "is read by torch.export.load, which unpickles parts of it and so can run code")
-    recipe = stated_preprocessing(request)
     path = Path(request.target)
     if not path.is_file():
         raise ModelError(f"exported program {request.target!r} does not exist")
+    require_trust(request, "is read by torch.export.load, which unpickles parts of it and so can run code")
+    recipe = stated_preprocessing(request)
     try:
         program = torch.export.load(path)
     except Exception as error:  # its readers raise what they like on a damaged archive

@@ -1,7 +1,5 @@
 """``hf:NAME[@REVISION]``: image classifiers of the transformers library, from its hub or a local folder."""
 
-import importlib
-import importlib.util
 from typing import Any
 
 from torch import Tensor, nn
@@ -9,7 +7,7 @@ from torch import Tensor, nn
 from fringe.models.errors import ModelError
 from fringe.models.preprocessing import RESAMPLING, Preprocessing
 from fringe.models.request import Built, Request
-from fringe.models.vision_import import import_torchvision
+from fringe.models.vision_import import import_extra, import_torchvision, is_installed
 
 
 class LogitsOf(nn.Module):
@@ -44,12 +42,9 @@ def load_hub(request: Request) -> Built:
 
 
 def _import_transformers() -> Any:
-    if importlib.util.find_spec("torchvision") is not None:
-        import_torchvision()  # transformers imports it where it is installed
-    try:
-        return importlib.import_module("transformers")
-    except ModuleNotFoundError as error:
-        raise ModelError("transformers is not installed; install fringe[hf]") from error
+    if is_installed("transformers") and is_installed("torchvision"):
+        import_torchvision("hf")  # transformers imports it where it is installed
+    return import_extra("transformers", "hf")
 
 
 def _class_names(names: dict[int, str]) -> tuple[str, ...]:

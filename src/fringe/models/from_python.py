@@ -5,7 +5,6 @@ import hashlib
 import importlib
 import importlib.util
 import re
-import site
 import sys
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -28,27 +27,26 @@ def load_file_function(request: Request) -> Built:
     The file may import what is installed, not its neighbours: its folder is not put on the import path.
     """
     place, attribute, weights = _parts(FILE_SPEC, request)
-    require_trust(request, f"runs the Python code in {place}")
-    recipe = stated_preprocessing(request)
     path = Path(place)
     if not path.is_file():
-        raise ModelError(f"Python file {place!r} does not exist")
-    module = _module_from(_run_file(path), attribute, request.spec)
+        raise ModelError(f"Python file {place!r} {'is no file' if path.exists() else 'does not exist'}")
+    require_trust(request, f"runs the Python code in {place}")
+    recipe = stated_preprocessing(request)
+    module = _module_from(_run_file(path), place, attribute, request.spec)
     return Built(_with_weights(module, weights), attribute, recipe, None)
 
 
 def load_attribute(request: Request) -> Built:
-    """Import an installed module and take a Module from it, or call a function without arguments.
+    """Import a module and take a Module from it, or call a function without arguments; needs ``trust_code``.
 
-    Installed packages are code the user chose to install; anything else, the current folder included, needs
-    ``trust_code``. So does the standard library: a spec has no business calling its functions.
+    Importing runs code, and so does the call. A package that is installed is no exception: nobody meant each function
+    of each package to be called by whoever writes a spec, and many act on the current folder.
     """
     place, attribute, weights = _parts(MODULE_SPEC, request)
-    if not _is_installed(place.partition(".")[0]):
-        require_trust(request, f"imports {place}, which is not an installed package")
+    require_trust(request, f"imports {place} and calls {attribute} in it")
     recipe = stated_preprocessing(request)
     try:
-        module = _module_from(importlib.import_module(place), attribute, request.spec)
+        module = _module_from(importlib.import_module(place), place, attribute, request.spec)
     except ImportError as error:
         raise ModelError(f"{request.spec!r}: cannot import {place} ({error})") from error
     return Built(_with_weights(module, weights), attribute, recipe, None)
@@ -69,18 +67,6 @@ def _parts(pattern: re.Pattern[str], request: Request) -> tuple[str, str, str]:
     return match["place"], match["attribute"], match["weights"] or ""
 
 
-def _is_installed(top: str) -> bool:
-    # Only the top level is looked up: finding a.b would already run a/__init__.py.
-    if not top_module_exists(top):
-        raise ModelError(f"no module named {top!r} is installed")
-    found = importlib.util.find_spec(top)
-    places = [] if found is None else [found.origin, *(found.submodule_search_locations or [])]
-    files = [Path(place).resolve() for place in places if place is not None]
-    roots = [Path(root).resolve() for root in (*site.getsitepackages(), site.getusersitepackages())]
-    roots.append(Path(__file__).resolve().parents[1])  # this package, also where it is run from its sources
-    return bool(files) and all(any(file.is_relative_to(root) for root in roots) for file in files)
-
-
 def _run_file(path: Path) -> ModuleType:
     """Execute a file as a module of its own; without bytecode files, so nothing is written beside it."""
     name = f"fringe_model_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
@@ -97,10 +83,11 @@ def _run_file(path: Path) -> ModuleType:
     return module
 
 
-def _module_from(place: ModuleType, attribute: str, spec: str) -> nn.Module:
-    names = vars(place)
+def _module_from(module: ModuleType, place: str, attribute: str, spec: str) -> nn.Module:
+    names = vars(module)
     if attribute not in names:
-        raise ModelError(f"{spec!r}: {place.__name__} has no {attribute!r}{did_you_mean(attribute, names)}")
+        public = [name for name in names if not name.startswith("_")]
+        raise ModelError(f"{spec!r}: {place} has no {attribute!r}{did_you_mean(attribute, public)}")
     found = names[attribute]
     if isinstance(found, nn.Module):
         return copy.deepcopy(found)  # the owner's instance keeps its mode, device and gradients

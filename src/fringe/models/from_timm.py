@@ -1,6 +1,5 @@
 """``timm:NAME[@WEIGHTS]``: the networks of timm with the data configuration of their weights."""
 
-import importlib
 import math
 from typing import Any
 
@@ -10,7 +9,7 @@ from fringe.models.errors import ModelError, did_you_mean
 from fringe.models.preprocessing import Preprocessing
 from fringe.models.request import Built, Request
 from fringe.models.tensor_file import load_into
-from fringe.models.vision_import import import_torchvision
+from fringe.models.vision_import import import_extra, import_torchvision, is_installed
 from fringe.models.weights import (
     FileWeights,
     NamedWeights,
@@ -41,11 +40,9 @@ def load_timm(request: Request) -> Built:
 
 
 def _import_timm() -> Any:
-    import_torchvision()  # timm imports it
-    try:
-        return importlib.import_module("timm")
-    except ModuleNotFoundError as error:
-        raise ModelError("timm is not installed; install fringe[timm]") from error
+    if is_installed("timm"):  # where it is not, it is what has to be named
+        import_torchvision("timm")  # timm imports it
+    return import_extra("timm", "timm")
 
 
 def _with_weights(timm: Any, name: str, source: WeightSource) -> nn.Module:

@@ -66,7 +66,7 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
         "timm": Loader("timm:NAME[@WEIGHTS]", "a tag, random[:SEED] or .safetensors", load_timm),
         "hf": Loader("hf:NAME[@REVISION]", "a hub repository or a local folder", load_hub),
         "file": Loader("FILE.py:FUNCTION[@FILE.safetensors]", "runs the file; trust_code", load_file_function),
-        "module": Loader("PACKAGE.MODULE:NAME[@FILE.safetensors]", "an installed module", load_attribute),
+        "module": Loader("PACKAGE.MODULE:NAME[@FILE.safetensors]", "imports the module; trust_code", load_attribute),
         "export": Loader("FILE.pt2", "an exported program; trust_code", load_exported),
     }
 )
@@ -86,11 +86,11 @@ def load_model(
 
     The forms are listed by ``LOADERS``. ``preprocessing`` and ``class_names`` replace what the source
     says. Raises ``ModelError`` for everything that keeps the model from
-    being loaded; code of the spec's author runs only with ``trust_code``.
+    being loaded; a Python file, a Python module and an exported program are code, and run only with ``trust_code``.
     Files that are named are never unpickled without it; what torchvision and timm download, only as weights.
     """
     family, target = _family(spec)
-    place = _device(device)
+    place = usable_device(device)
     built = LOADERS[family].build(Request(spec, target, trust_code, preprocessing))
     names = built.class_names if class_names is None else tuple(class_names)
     digest = state_digest(built.module)
@@ -117,6 +117,8 @@ def _family(spec: str) -> tuple[str, str]:
 
 def _unknown(spec: str) -> str:
     prefix, colon, _ = spec.partition(":")
+    if prefix.endswith(".py"):
+        return f"model {spec!r} names no function; name the file and a function in it, as in {prefix}:make_model"
     if colon:
         near = did_you_mean(prefix, _PREFIXES)
         what = f"model {spec!r}: {prefix!r} is neither a family nor an installed module{near}"
@@ -126,11 +128,21 @@ def _unknown(spec: str) -> str:
     return f"{what} The forms are {forms}" if what.endswith("?") else f"{what}; the forms are {forms}"
 
 
-def _device(device: str | torch.device) -> torch.device:
-    """The device, after putting a number there: a wrong one should not cost a download first."""
+def usable_device(device: str | torch.device) -> torch.device:
+    """The device, after reading a number there: a wrong one should not cost a download first."""
     try:
         place = torch.device(device)
-        torch.zeros((), device=place)
-    except (RuntimeError, AssertionError) as error:  # an accelerator torch was built without asserts
-        raise ModelError(f"device {str(device)!r} cannot be used here: {str(error).splitlines()[0]}") from error
+        torch.zeros((), device=place).item()
+    except (RuntimeError, AssertionError, ImportError) as error:  # torch asserts, and imports what some devices need
+        known = str(device).partition(":")[0] in [name.partition(":")[0] for name in devices()]
+        reason = f" ({str(error).splitlines()[0]})" if known else ""
+        raise ModelError(
+            f"device {str(device)!r} cannot be used here{reason}: there is {', '.join(devices())}"
+        ) from error
     return place
+
+
+def devices() -> list[str]:
+    """The devices that this machine and this PyTorch have."""
+    cuda = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    return ["cpu", *cuda, *(["mps"] if torch.backends.mps.is_available() else [])]

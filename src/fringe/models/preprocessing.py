@@ -58,6 +58,8 @@ class Preprocessing:
             raise ModelError(f"crop={self.crop} must be (height, width)")
         if min((*(self.resize or ()), *(self.crop or ()), 1)) < 1:
             raise ModelError(f"resize={self.resize} and crop={self.crop} must be at least 1 pixel")
+        if self.crop is not None and self.crop[0] * self.crop[1] > MAX_RESIZED_PIXELS:
+            raise ModelError(f"crop={self.crop} is more than {MAX_RESIZED_PIXELS} pixels")
         if self.interpolation not in RESAMPLING:
             hint = did_you_mean(self.interpolation, RESAMPLING)
             raise ModelError(f"interpolation {self.interpolation!r} is none of {', '.join(RESAMPLING)}{hint}")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fringe._arguments import NO_ARGUMENTS, ForwardArguments
-from fringe._errors import TargetError
+from fringe._errors import InputError, TargetError
 from fringe._noise import Noise, content_key
 from fringe.baselines import InputSpace, make_baseline
 from fringe.classifier import Classifier, Linearisation, Score, Target
@@ -87,7 +87,7 @@ class Problem:
         Raises:
             TargetError: If a target or contrast is no class of the model, or both are the same.
         """
-        logits = model.logits(inputs, forward_args)
+        logits = _first_logits(lambda x: model.logits(x, forward_args), inputs)
         classes = model.resolve_target(target, torch.nan_to_num(logits))
         other = None if contrast is None else model.resolve_target(contrast, logits, "contrast")
         if other is not None:
@@ -256,3 +256,21 @@ class Path(ABC):
     @abstractmethod
     def walk(self, problem: Problem) -> Walk:
         """Begin a run. The caller holds ``problem.model.session`` open while it lasts."""
+
+
+def _first_logits(logits_of: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+    """``logits_of(inputs)`` (B, C). Raises InputError where the model takes ``inputs`` with one more axis in front and
+    not as they are: the model's own error speaks of its inner layers."""
+    try:
+        return logits_of(inputs)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        try:
+            logits_of(inputs[None])
+        except Exception:
+            raise error from None
+        raise InputError(
+            f"inputs: got shape {tuple(inputs.shape)}, which the model takes as one input and not as a batch; add the "
+            "batch axis with inputs[None]"
+        ) from error

@@ -43,6 +43,7 @@ from fringe.linalg import (
     Grid,
     LinearOperator,
     Scaled,
+    SpectralOperator,
     Sum,
     conjugate_gradient,
     inner_product,
@@ -52,6 +53,8 @@ Solve = Literal["geodesic", "natural", "diffusion", "gradient"]
 Structure = Literal["image", "sequence", "none"]
 PreconditionerName = Literal["blur", "scale", "spectral"]
 JacobianForm = Literal["auto", "products", "explicit"]
+RELATIVE_UNIT = 1e-2
+"""Share of |m|^2 in which ``relative`` damping counts."""
 AXES: dict[Structure, int] = {"image": 2, "sequence": 1, "none": 0}
 
 
@@ -82,13 +85,15 @@ class Direction:
     """What a step needs to know of B images.
 
     ``v`` (B, *S); ``fisher_norm_squared`` = v^T G v (B,), zero where it was not asked for; ``geodesic_norm_squared`` =
-    (m^T v)^2 (B,), its part along the geodesic, of solve="geodesic"; ``stats`` of the solve.
+    (m^T v)^2 (B,), its part along the geodesic, of solve="geodesic"; ``logit_range`` (B,) the largest less the smallest
+    entry of J v, where v^T G v was asked for; ``stats`` of the solve.
     """
 
     v: Tensor
     fisher_norm_squared: Tensor
     stats: Mapping[str, Tensor]
     geodesic_norm_squared: Tensor | None = None
+    logit_range: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -96,8 +101,10 @@ class NaturalStep:
     """The linear system of a step and how it is solved.
 
     ``jacobian="explicit"`` computes J at each point, at C VJPs, and ``"products"`` asks the network for each product,
-    at a JVP and a VJP an iteration; ``"auto"`` takes the cheaper. ``roughness`` replaces :math:`L^\\top L` by any
-    symmetric PSD operator (the ``blur`` and ``spectral`` preconditioners then still use the grid's).
+    at a JVP and a VJP an iteration; ``"auto"`` takes the cheaper. ``relative`` (for solve="geodesic") measures R and
+    gamma_prior in hundredths of |m|^2, the metric along the geodesic: a saturated softmax, whose metric is next to
+    nothing, is then damped no more than another. ``roughness`` replaces :math:`L^\\top L` by any symmetric PSD operator
+    (the ``blur`` and ``spectral`` preconditioners then still use the grid's).
     """
 
     solve: Solve
@@ -111,6 +118,7 @@ class NaturalStep:
     reorthogonalise: bool
     smoothing: Smoothing
     fisher_rank: int = 1
+    relative: bool = False
     roughness: LinearOperator | None = None
     jacobian: JacobianForm = "auto"
 
@@ -156,7 +164,7 @@ class StepSolver:
     roughness: LinearOperator
     regulariser: LinearOperator
     preconditioner: LinearOperator
-    inverse: LinearOperator
+    inverse: SpectralOperator
 
     def direction(
         self,
@@ -184,10 +192,13 @@ class StepSolver:
                 b = self._loss_gradient(jacobian, log_p, waypoint, x)
                 v, stats = self._conjugate_gradient(jacobian, log_p.exp(), b, previous)
                 part = None
-        norm = self._fisher_norm_squared(jacobian, log_p.exp(), v) if fisher_norm else torch.zeros_like(log_p[:, 0])
-        zero = torch.zeros_like(log_p[:, 0])
+        zero = norm = torch.zeros_like(log_p[:, 0])
+        logit_range: Tensor | None = None
+        if fisher_norm:  # v^T (b - R v) would cost no JVP, but where R dominates it is a difference of large numbers
+            u = jacobian.jvp(v).to(log_p.dtype)
+            norm, logit_range = (u * fisher_product(log_p.exp(), u)).sum(-1), u.amax(-1) - u.amin(-1)
         stats = {**dict.fromkeys(("cg_iterations", "cg_residual", "cg_status"), zero), **stats}
-        return Direction(v, norm, stats, part)
+        return Direction(v, norm, stats, part, logit_range)
 
     def _prior(self, x: Tensor) -> Tensor:
         return self.settings.gamma_prior * self.roughness.matvec(x)
@@ -200,25 +211,55 @@ class StepSolver:
     def _geodesic(
         self, jacobian: Jacobian, log_p: Tensor, waypoint: Tensor, x: Tensor
     ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-        """v of the metric W W^T, by the Woodbury identity, and (m^T v)^2."""
+        """v of the metric W W^T, by the Woodbury identity, and (m^T v)^2.
+
+        With b = b_p - |t| m / 2, where b_p is the prior's part, the identity reads
+        ``v = R^-1 b_p - R^-1 W (I + W^T R^-1 W)^-1 (|t| e_1 / 2 + W^T R^-1 b_p)``: nothing large cancels, however small
+        R is. ``relative`` puts |m|^2 / 100 times R and b_p in their place; this factor, like the size of each column,
+        meets the rest in the r x r system alone.
+        """
         s = sqrt_chart(log_p)
         tangent = to_tangent(waypoint - s, s)
         length = tangent.norm(dim=-1, keepdim=True)
         unit = tangent / torch.where(length > 0, length, 1.0)
-        m = jacobian.vjp((s * unit).to(x.dtype))
-        columns = [m] + [jacobian.vjp((s * q).to(x.dtype)) for q in self._more_directions(s, unit)]
-        half = _as_column(0.5 * length[:, 0], x)
-        b = self._prior(x) - half * m if self.settings.gamma_prior > 0 else -half * m
-        smooth_b, smooth = self.inverse.matvec(b), [self.inverse.matvec(w) for w in columns]
-        wide = smooth_b.dtype if smooth_b.device.type == "mps" else torch.float64
+        cotangents = [_balanced(s * q, s) for q in (unit, *self._more_directions(s, unit))]
+        sizes, half = torch.ones_like(s[:, :1]).expand(-1, len(cotangents)), 0.5 * length[:, 0]
+        if self.settings.relative:  # float32 holds no gradient of a probability that underflows: sizes stay outside
+            sizes = torch.stack([c.abs().amax(1) for c in cotangents], 1).clamp_min(torch.finfo(s.dtype).tiny)
+            cotangents = [c / size[:, None] for c, size in zip(cotangents, sizes.unbind(1), strict=True)]
+        # In the eigenbasis of R, where R^-1 is a factor: a transform of each column and of x, and one back.
+        columns = [self.inverse.to_modes(jacobian.vjp(c.to(x.dtype))) for c in cotangents]
+        smooth = [self.inverse.symbol * w for w in columns]
+        wide = x.dtype if x.device.type == "mps" else torch.float64
         gram = torch.stack([torch.stack([inner_product(w, z) for z in smooth], -1) for w in columns], -2)
-        right = torch.stack([inner_product(w, smooth_b) for w in columns], -1)
-        gram = 0.5 * (gram + gram.mT) + torch.eye(len(columns), dtype=wide, device=x.device)
+        right = torch.zeros_like(gram[:, 0])
+        right[:, 0] = -half / sizes[:, 0]
+        prior = self._smooth_prior(x) if self.settings.gamma_prior > 0 else None
+        if prior is not None:
+            right = right - torch.stack([inner_product(w, prior) for w in columns], -1)
+        unit_of_r = torch.ones_like(right)
+        if self.settings.relative:
+            along = inner_product(columns[0], columns[0])
+            unit_of_r = RELATIVE_UNIT * along[:, None] * (sizes[:, :1] / sizes).square().clamp_max(1e200)
+            unit_of_r = torch.where(along[:, None] > 0, unit_of_r, 1.0)
+        gram = 0.5 * (gram + gram.mT) + torch.diag_embed(unit_of_r.to(wide))
         weights = right / gram[:, 0] if len(columns) == 1 else torch.linalg.solve(gram, right)
-        v = smooth_b
+        kind = wide if self.settings.relative else x.dtype
+        v = torch.zeros_like(x, dtype=kind) if prior is None else prior.to(kind)
         for weight, z in zip(weights.unbind(-1), smooth, strict=True):
-            v = v - _as_column(weight, x) * z
-        return v, {}, inner_product(m, v).square().to(log_p.dtype)
+            v = v + _as_column(weight, v) * z
+        if self.settings.relative:  # float32 overflows where the metric is next to nothing; the step is bounded anyway
+            largest = v.abs().flatten(1).amax(1).clamp_min(torch.finfo(wide).tiny)
+            v = (v * _as_column((1e6 / largest).clamp_max(1.0), v)).to(x.dtype)
+        part = (inner_product(columns[0], v) * sizes[:, 0]).square().to(log_p.dtype)
+        return self.inverse.from_modes(v), {}, part
+
+    def _smooth_prior(self, x: Tensor) -> Tensor:
+        """``R^-1 gamma_prior L^T L x`` in the eigenbasis of R."""
+        if self.settings.roughness is None and isinstance(self.roughness, SpectralOperator):
+            factor = self.settings.gamma_prior * self.roughness.symbol * self.inverse.symbol
+            return factor * self.inverse.to_modes(x)
+        return self.inverse.symbol * self.inverse.to_modes(self._prior(x))
 
     def _more_directions(self, s: Tensor, unit: Tensor) -> list[Tensor]:
         """``fisher_rank - 1`` orthonormal directions (B, C) orthogonal to ``s`` and ``unit``, the most probable classes
@@ -261,14 +302,13 @@ class StepSolver:
         }
         return solution.x, stats
 
-    def _fisher_norm_squared(self, jacobian: Jacobian, p: Tensor, v: Tensor) -> Tensor:
-        """``v^T G v`` as ``(Jv)^T S(p) (Jv)``, at one JVP.
 
-        ``v^T (b - r - (lambda I + gamma L'L) v)`` would cost nothing, but is a small difference of large numbers where
-        the damping dominates: in float32 it was off by up to a factor of five on confident images.
-        """
-        u = jacobian.jvp(v).to(p.dtype)
-        return (u * fisher_product(p, u)).sum(-1)
+def _balanced(cotangent: Tensor, s: Tensor) -> Tensor:
+    """``cotangent`` (B, C) = s o q for q orthogonal to s, with the entry of the most probable class made what it must
+    be, minus the sum of the others: near a vertex, rounding of q leaves nothing of it."""
+    top = s.argmax(1, keepdim=True)
+    others = cotangent.scatter(1, top, 0.0)
+    return others.scatter(1, top, -others.sum(1, keepdim=True))
 
 
 def _as_column(numbers: Tensor, like: Tensor) -> Tensor:

@@ -41,7 +41,8 @@ class FisherRaoTracking(Path):
     ``feedback`` (for solve="geodesic") saves the JVP of every step but the first: the Fisher norm of a direction is
     then ``rho (m^T v)^2``, where rho is exact at the first step and afterwards multiplied by
     ``clip(d_FR^2 / (rho (m^T v)^2 eta^2), 1/4, 4) ** feedback``, the square of the distance that the step before made
-    over the square of the one that it should have made.
+    over the square of the one that it should have made. With ``waypoint="current"`` the first step has no part along
+    the geodesic, so nothing is learnt and every step costs its JVP.
     """
 
     step: NaturalStep
@@ -133,6 +134,8 @@ class FisherRaoWalk(Walk):
         self.solver: StepSolver = path.step.on(problem.inputs[0])
         self.fisher_norm = path.trust.tau is not None
         self.learns = path.feedback is not None and self.fisher_norm and path.step.solve == "geodesic"
+        self.learns &= path.trust.delta_logit is None  # which asks for the JVP of every step anyway
+        self.learns &= path.waypoint == "next"  # the printed waypoints give the first step nothing to learn from
 
     def segments(self) -> Iterator[Segment]:
         waiting = [i for i, steps in enumerate(self.planned) if steps > 0]
@@ -160,7 +163,7 @@ class FisherRaoWalk(Walk):
                 yield segment
 
     def _enter(self, rows: list[int]) -> _Slots:
-        index = torch.tensor(rows, device=self.problem.inputs.device)
+        index = self._index(rows)
         state = {"index": index, "step": torch.zeros_like(index), "x": self.problem.inputs[index]}
         return _Slots(rows, [0] * len(rows), state)
 
@@ -238,7 +241,8 @@ class FisherRaoWalk(Walk):
             left["direction"] = found.v
         if self.learns and found.geodesic_norm_squared is not None:
             part = found.geodesic_norm_squared
-            left["ratio"] = found.fisher_norm_squared / torch.where(part > 0, part, 1.0) if ratio is None else ratio
+            # m m^T <= G, so the ratio is at least 1: what is assumed where a dead gradient leaves it unmeasured
+            left["ratio"] = torch.where(part > 0, found.fisher_norm_squared / part, 1.0) if ratio is None else ratio
             left["expected"] = found.fisher_norm_squared * stats["step_size"].square()
         left |= {STATISTIC + name: value for name, value in stats.items()}
         return _Slots(slots.rows, [steps + 1 for steps in slots.taken], left)
@@ -252,7 +256,7 @@ class FisherRaoWalk(Walk):
 
     def _move(self, x: Tensor, found: Direction) -> tuple[Tensor, dict[str, Tensor]]:
         norm = inner_product(found.v, found.v).sqrt()
-        eta, bound = self.path.trust.step(found.fisher_norm_squared, norm)
+        eta, bound = self.path.trust.step(found.fisher_norm_squared, norm, found.logit_range)
         moved = x - eta.to(x.dtype).view(-1, *[1] * (x.dim() - 1)) * found.v
         return moved, {**found.stats, "euclidean_step": eta * norm, "step_size": eta, "active_bound": bound}
 
@@ -277,3 +281,6 @@ class FisherRaoWalk(Walk):
     def _fraction(self, slots: _Slots, ahead: int) -> Tensor:
         """How far along their geodesic the slots are due ``ahead`` steps from now: (L,); 1 from step T on."""
         return ((slots.state["step"] + ahead) / self._total[slots.state["index"]]).clamp_max(1.0)
+
+    def _index(self, rows: list[int]) -> Tensor:
+        return torch.tensor(rows, dtype=torch.int64, device=self.problem.inputs.device)

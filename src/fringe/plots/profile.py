@@ -31,6 +31,7 @@ BOUNDS: dict[int, tuple[str, str]] = {
     0: ("largest step factor (η max)", ORANGE),
     1: ("KL budget (τ)", SKY),
     2: ("Euclidean cap (δ euc)", GREEN),
+    3: ("change of the logits", VERMILION),
 }
 """Name and colour of each trust-region bound, by the number that the path gives it."""
 

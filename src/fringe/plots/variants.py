@@ -37,6 +37,7 @@ NAMES = {
     "gamma_step_only": "gamma_step only",
     "gamma_prior_only": "gamma_prior only",
     "non_geometric": "non-geometric",
+    "diffusion": "diffusion (control)",
 }
 """What the paper's variants are called in a figure. A band of another label shows the label itself."""
 

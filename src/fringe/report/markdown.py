@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from fringe._printable import printable
 from fringe.report.content import Content, Part, Plain, Section
 from fringe.report.notes import INCOMPLETE, count, flag_lines, incomplete, reading
 from fringe.report.numbers import with_spread
@@ -15,7 +16,7 @@ _LEADING = re.compile(r"^(\d{0,9})([-+#>=.)])")
 def escape(text: str) -> str:
     """``text`` as Markdown that shows it and does nothing else, on one line: no markup, no HTML, no list, no mention,
     no formula."""
-    line = _ACTIVE.sub(r"\\\1", " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;"))
+    line = _ACTIVE.sub(r"\\\1", printable(" ".join(text.split())).replace("&", "&amp;").replace("<", "&lt;"))
     return _LEADING.sub(r"\1\\\2", line).replace("@", "&#64;")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import fringe
 from fringe.benchmark import Manifest, Results
+from fringe.benchmark.coverage import mixed
 from fringe.report.content import Part, Plain, Section
 
 _SCORES = {"logit": "logit", "log_probability": "log probability", "probability": "probability"}
@@ -45,6 +46,12 @@ def protocol(results: Results) -> tuple[str, ...]:
     sentences.append(
         "All methods meet the same images, targets and noise; differences between them are taken image by image."
     )
+    several = mixed(results.versions)
+    if several:
+        sentences.append(
+            f"Results of several versions of libraries are mixed here ({'; '.join(several)}): methods that one version "
+            "computed are compared with methods of another."
+        )
     return tuple(sentences)
 
 
@@ -67,7 +74,8 @@ def settings(results: Results) -> Part:
 
 
 def versions(results: Results) -> Plain:
-    found = {**{f"{name} (run)": text for name, text in results.manifest.versions.items()}}
+    used = {name: ", ".join(counts) for name, counts in results.versions.items()}
+    found = {f"{name} (run)": text for name, text in {**results.manifest.versions, **used}.items()}
     found["fringe (report)"] = fringe.__version__
     return Plain("Versions", ("what", "version"), tuple(found.items()))
 

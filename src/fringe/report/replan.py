@@ -1,7 +1,9 @@
-"""From what a run has on record back to a plan that can make its maps again."""
+"""From what a run has on record back to what its maps are drawn with. A run's folder may be a stranger's: nothing that
+it names is imported, fetched or called."""
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from fringe._errors import FringeError, InputError
@@ -11,19 +13,21 @@ from fringe.benchmark.draw import Picture
 from fringe.benchmark.keys import changes
 from fringe.benchmark.manifest import Resolved, resolve
 from fringe.data import find_inputs
+from fringe.data.digits import SOURCE
 from fringe.metrics import Sparseness
+from fringe.models import Preprocessing
 
 
-def reopen(manifest: Manifest, model: str) -> Resolved:
-    """The plan of a run for one of its models, with the images that can still be found. Code that came with a model is
-    not run: it was trusted by a person, once. Raises FringeError for a model or method that is not to be had, or is
-    another one now."""
+def reopen(manifest: Manifest, model: str, source: ModelSource) -> Resolved:
+    """The plan of a run for one of its models, with the images that are still where they were. The model is the one
+    that the caller names by ``source``, never the one that the run's folder names. Raises FringeError for a model or
+    method that is not to be had, or is another one now."""
     about = manifest.plan
-    methods = {name: _method(record) for name, record in about["methods"][model].items() if "control" not in record}
+    text = about["preprocessing"].get(model) if source.preprocessing is None else source.preprocessing
     plan = Plan(
         name=about["name"],
         data=tuple(about["data"]),
-        arms=(Arm(model, ModelSource(about["models"][model], about["preprocessing"][model]), methods),),
+        arms=(Arm(model, replace(source, preprocessing=text), recorded_methods(manifest, model)),),
         metrics={"sparseness": Sparseness()},  # a plan needs one; maps do not depend on it
         n=1,
         seed=about["seed"],
@@ -35,7 +39,7 @@ def reopen(manifest: Manifest, model: str) -> Resolved:
     )
     found = resolve(plan)
     require_same(manifest, found.manifest, model)
-    return replace(found, manifest=manifest, pictures=_pictures(manifest))
+    return replace(found, manifest=manifest, pictures=pictures(manifest))
 
 
 def require_same(recorded: Manifest, now: Manifest, model: str) -> None:
@@ -44,6 +48,22 @@ def require_same(recorded: Manifest, now: Manifest, model: str) -> None:
         lines = changes(recorded.settings[model].get(method, {}), setting)
         if lines:
             raise InputError(f"{method} on {model} is not what the run used ({'; '.join(lines[:3])})")
+
+
+def recorded_methods(manifest: Manifest, model: str) -> dict[str, Attributor]:
+    """The methods of a model as a run has them on record. Raises InputError for one that is not to be had."""
+    records = manifest.plan["methods"][model].items()
+    return {name: _method(record) for name, record in records if "control" not in record}
+
+
+def recorded_preprocessing(manifest: Manifest, model: str) -> Preprocessing:
+    """How a run prepared images for a model. Raises InputError where its record does not say so."""
+    record = {name: value for name, value in manifest.models[model]["preprocessing"].items() if name != "exif"}
+    known: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in record.items()}
+    try:
+        return Preprocessing(**known)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the run does not say how images were prepared for {model} ({error})") from error
 
 
 def _method(record: Mapping[str, Any]) -> Attributor:
@@ -58,12 +78,16 @@ def _method(record: Mapping[str, Any]) -> Attributor:
         raise InputError(f"method {name!r} has other settings in this version ({error})") from error
 
 
-def _pictures(manifest: Manifest) -> dict[str, Picture]:
-    """The images whose source is still there; whether their content is, too, is for the reader to check."""
+def pictures(manifest: Manifest) -> dict[str, Picture]:
+    """The images whose source is still there; whether their content is, too, is for the reader to check. A source is
+    one file, or a scan of this package: a folder would be searched."""
     found: dict[str, Picture] = {}
     for image in manifest.images:
+        source = str(image["source"])
+        if not source.startswith(f"{SOURCE}:") and not Path(source).is_file():
+            continue
         try:
-            ref = next(iter(find_inputs([image["source"]])))
+            ref = next(iter(find_inputs([source])))
         except FringeError:
             continue
         found[image["digest"]] = Picture(replace(ref, id=image["id"]), image["digest"])

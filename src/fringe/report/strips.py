@@ -60,7 +60,9 @@ def _score(sheet: _Sheet, method: str, metric: str, image: str) -> float:
 
 def _remark(sheet: _Sheet, method: str, image: str) -> str:
     row = sheet.rows[method].get(image)
-    return "" if row is None or row.status == "ok" else row.status.replace("_", " ")
+    if row is not None and row.status != "ok":
+        return row.status.replace("_", " ")
+    return "" if image in sheet.shown.maps[method] else "not kept"
 
 
 def _prediction(sheet: _Sheet, image: str) -> str:

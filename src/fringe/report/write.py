@@ -3,12 +3,14 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from fringe._checks import require_local
 from fringe._errors import InputError
-from fringe.benchmark import Results, Store, read_results
+from fringe._files import require_inside
+from fringe.benchmark import ModelSource, Results, Store, read_results
 from fringe.benchmark.manifest import Resolved
 from fringe.report.compose import Scene, compose
 from fringe.report.csvs import scores_csv, summary_csv
@@ -45,25 +47,32 @@ def write_report(
     batch_size: int | Literal["auto"] = "auto",
     device: str = "cpu",
     resolve: Callable[[], Resolved] | None = None,
+    models: Mapping[str, ModelSource] | None = None,
     commands: Sequence[str] = (),
 ) -> Written:
     """Write ``report.html``, ``report.md``, ``tables.tex``, ``scores.csv``, ``summary.csv`` and ``figures/*.png`` of a
     plan of a run into ``out`` (default: ``report`` in the run's folder). Each file is there whole or not at all.
 
     ``plan`` may be left out where there is only one. ``reference`` is the method that the others are compared with.
-    With ``grid``, maps that the run did not keep are made again on ``device``: from the plan that ``resolve`` gives, or
-    from the run's own record, which does not run code that came with a model. ``commands`` tell how the run was made.
+    With ``grid``, the maps that the run kept are drawn. Those that it did not are made again on ``device`` for a model
+    that is at hand: from the plan that ``resolve`` gives, or by its label in ``models``. What the run's folder says of
+    a model is shown and never loaded: the folder may be a stranger's. ``commands`` tell how the run was made.
 
-    Raises InputError for a plan or reference that is not there, for a folder that cannot be written, and, unless
-    ``allow_partial``, where images are not computed; those that failed are stated and do not count as such.
+    Raises InputError for a plan, a model or a reference that is not there, for a folder that cannot be written or in
+    which a link leads out, and, unless ``allow_partial``, where images are not computed; those that failed are stated
+    and do not count as such.
     """
+    require_local("out", out or "")
     results = read_results(store, plan)
     _refuse_holes(results, allow_partial=allow_partial)
     tables = tuple(build_table(results, model, reference) for model in results.models)
-    bench = Bench(store, _opener(results, resolve), device, batch_size) if grid else None
+    bench = Bench(store, _opener(results, resolve, models or {}), device, batch_size) if grid else None
+    place = out or store.root / "report"
+    within = Path(os.path.abspath(place)).is_relative_to(os.path.abspath(store.root))
+    require_inside(place, store.root if within else place)
     content = compose(Scene(store, results, tables, bench), commands)
     return _place(
-        out or store.root / "report",
+        place,
         {
             "report.html": html_page(content).encode(),
             "report.md": markdown_report(content).encode(),
@@ -87,10 +96,15 @@ def _refuse_holes(results: Results, *, allow_partial: bool) -> None:
         )
 
 
-def _opener(results: Results, resolve: Callable[[], Resolved] | None) -> Callable[[str], Resolved]:
-    """From a model to a plan that can make its maps."""
-    if resolve is None:
-        return partial(reopen, results.manifest)
+def _opener(
+    results: Results, resolve: Callable[[], Resolved] | None, models: Mapping[str, ModelSource]
+) -> Callable[[str], Resolved | None]:
+    """From a model to a plan that can make its maps; None where the caller gave neither a plan nor the model."""
+    for label in models:
+        if label not in results.models:
+            raise InputError(f"model: got {label!r}; the models of the run: {', '.join(results.models)}")
+    if resolve is None:  # opened now: whoever named a model wants to hear what is wrong with it
+        return {label: reopen(results.manifest, label, source) for label, source in models.items()}.get
     once = cache(resolve)
     return lambda model: once()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fringe._checks import require_local
 from fringe._csv import to_csv
 from fringe.benchmark import Plan, Results
 from fringe.benchmark.manifest import Resolved
@@ -117,5 +118,6 @@ def _safe(model: str) -> str:
 
 
 def _place(out: Path, name: str) -> Path:
+    require_local("out", out)
     out.mkdir(parents=True, exist_ok=True)
     return out / name

@@ -95,7 +95,8 @@ def identity(resolved: Resolved, model: str, device: str, batch_size: BatchSize)
     """A digest of all that run times of a model are measured of, and of where."""
     manifest = resolved.manifest
     images = [image["digest"] for image in manifest.images]
-    return digest([manifest.settings[model], images, manifest.versions, place_of(device), str(batch_size)])
+    versions = {name: manifest.versions[name] for name in ("fringe", "torch", "python")}
+    return digest([manifest.settings[model], images, versions, place_of(device), str(batch_size)])
 
 
 def place_of(device: str) -> str:

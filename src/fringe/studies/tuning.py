@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from fringe._errors import FringeError, InputError
+from fringe._errors import FringeError, InputError, TransientError
 from fringe.attribution import Attributor
 from fringe.benchmark import Arm, Plan
 from fringe.benchmark.manifest import Manifest, Resolved, resolve
 from fringe.benchmark.results import Results, all_rows, gather
 from fringe.benchmark.store import Store
-from fringe.engines import How, Interrupted, run_plan
+from fringe.engines import How, Interrupted, require_same_logits, run_plan
 from fringe.metrics import resolve_metric
 from fringe.studies.plans import OBJECTIVE, first
 from fringe.tuning import PAPER, SearchSpace, Tuned, Weights, about, tune, write_preset
@@ -51,8 +51,11 @@ def tuning_plan(plan: Plan) -> Plan:
 def search(plan: Plan, root: Path, how: How, wanted: Search, progress: Progress | None = None) -> Preset:
     """Tune the first method of the plan's model; the scores of every trial are kept in the store, and the trials in a
     journal, so that a search that was killed goes on, also in several processes at once."""
+    if how.renew:
+        raise InputError("renew: the trials of a search were scored with the model as it was; name another folder")
     store, trial_plan = Store(root), tuning_plan(plan)
-    resolved = resolve(trial_plan)
+    resolved = resolve(trial_plan, logits=True)
+    require_same_logits(store, resolved, renew=False)
     model = plan.arms[0].label
 
     def score(method: Attributor) -> dict[Literal["insertion", "deletion", "infidelity"] | str, Sequence[float]]:
@@ -87,6 +90,8 @@ def _score(plan: Plan, method: Attributor, store: Store, how: How) -> dict[str, 
     finished = run_plan(replace(plan, arms=(arm,)), store.root, replace(how, amend=True))
     if finished.stopped:
         raise Interrupted(finished.stopped)
+    if finished.left:
+        raise TransientError(f"{finished.left[0]['images']} images have no score yet ({finished.left[0]['reason']})")
     found = read_cells(store, finished.resolved.manifest)
     cells = {name: found.cell(arm.label, TRIAL, name) for name in OBJECTIVE}
     worst = max(cells.values(), key=lambda cell: cell.failed + cell.missing)

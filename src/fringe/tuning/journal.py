@@ -12,6 +12,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, JournalFileOpenLock
 
 from fringe._errors import InputError
+from fringe._files import MAPS_BYTES, open_regular
 
 _RECORD = b'{"op_code":'
 """How each line of a journal begins."""
@@ -102,9 +103,11 @@ def _differences(found: Any, given: Any, where: str = "") -> list[str]:
 
 def _inspect(path: Path) -> None:
     """Raise InputError, with the line, unless every line is a record, the last one perhaps torn."""
-    if not path.is_file():
-        raise InputError(f"journal: {path} is no file")
-    with open(path, "rb") as file:
+    try:
+        opened = open_regular(path, MAPS_BYTES)
+    except OSError as error:
+        raise InputError(f"journal: {path} is no file that can be read ({error.strerror})") from error
+    with opened as file:
         for number, line in enumerate(file, start=1):
             if not (_is_record(line) if line.endswith(b"\n") else line.startswith(_RECORD[: len(line)])):
                 raise InputError(
@@ -116,7 +119,7 @@ def _inspect(path: Path) -> None:
 def _is_record(line: bytes) -> bool:
     try:
         return line.startswith(_RECORD) and isinstance(json.loads(line), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

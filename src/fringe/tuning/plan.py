@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fringe._checks import is_whole, require, require_positive, require_whole
+from fringe._checks import is_whole, require, require_local, require_positive, require_whole
 from fringe.tuning.space import SearchSpace
 
 
@@ -25,6 +25,7 @@ class Plan:
     stale_after: float
 
     def __post_init__(self) -> None:
+        require_local("journal", self.journal)
         require(bool(self.name), "name", self.name, "a name for the study")
         require_whole("trials", self.trials)
         require(is_whole(self.seed, least=0), "seed", self.seed, "a whole number not below zero")

@@ -1,5 +1,6 @@
 """A tuned setting as a file, with what it was tuned for."""
 
+import contextlib
 import json
 import math
 import os
@@ -10,8 +11,10 @@ from types import NoneType
 from typing import Any, Literal, TypedDict, cast, get_args, get_origin, get_type_hints
 
 import fringe
-from fringe._checks import require
-from fringe._errors import InputError
+from fringe._checks import require, require_local
+from fringe._errors import InputError, TransientError
+from fringe._files import PRESET_BYTES, read_regular
+from fringe._process import process_name
 from fringe.attribution import METHODS, Attributor
 from fringe.tuning.naming import require_known
 from fringe.tuning.space import alternatives
@@ -50,17 +53,28 @@ def about(tuned: Tuned, *, architecture: str, weights: str, images: Sequence[str
 
 
 def write_preset(path: Path, tuned: Tuned, about: About) -> None:
-    """Write the best setting, all its fields, as JSON; a file that is there is replaced whole."""
+    """Write the best setting, all its fields, as JSON; a file that is there is replaced whole. Raises InputError for a
+    path that is no file of this machine, and TransientError where it cannot be written."""
+    require_local("path", path)
     method = tuned.best
     if METHODS.get(method.name) is not type(method):
         raise InputError(f"tuned: {method.name!r} is no registered method, so that a preset of it could not be read")
     settings = {name: value for name, value in method.record().items() if name != "method"}
     document = {"format": FORMAT, "method": method.name, "settings": settings, "about": about}
     text = json.dumps(document, indent=2, allow_nan=False) + "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.{os.getpid()}.part")
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, path)
+    if path.is_dir():
+        raise InputError(f"path: {str(path)!r} is a folder, expected a file")
+    beside = path.with_name(f"{path.name}.{process_name()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(text, encoding="utf-8")
+        os.replace(beside, path)
+    except PermissionError as error:
+        raise InputError(f"path: {str(path)!r} cannot be written ({error.strerror})") from error
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise TransientError(f"{str(path)!r} cannot be written ({error.strerror or error})") from error
 
 
 def read_preset(path: Path, architecture: str | None = None, *, allow_other: bool = False) -> tuple[Attributor, About]:
@@ -88,8 +102,8 @@ def read_preset(path: Path, architecture: str | None = None, *, allow_other: boo
 def _document(path: Path) -> dict[str, Any]:
     """The file's content, with every key known and every part there."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        document = json.loads(read_regular(path, PRESET_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"preset: {path} cannot be read: {error}") from error
     if not isinstance(document, dict) or cast(dict[str, Any], document).get("format") != FORMAT:
         raise InputError(f"preset: {path} is no preset: it does not say {FORMAT!r}")

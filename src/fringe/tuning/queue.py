@@ -12,8 +12,8 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
+from fringe._process import fate, this_process
 from fringe.tuning.journal import exclusive, open_study, plain, quiet
-from fringe.tuning.owner import fate, this_process
 from fringe.tuning.plan import Plan
 
 

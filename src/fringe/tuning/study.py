@@ -1,5 +1,6 @@
 """Search for the setting of a method with the best objective, resumable and shared between processes."""
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fringe._checks import require
-from fringe._errors import FringeError, InputError
+from fringe._errors import FringeError, InputError, is_transient
 from fringe.attribution import Attributor
 from fringe.tuning.objective import PAPER, SCORES, Weights, objective
 from fringe.tuning.plan import Plan
@@ -82,9 +83,9 @@ def tune(
     the nearest place.
 
     A trial fails, and the search goes on, when ``score`` raises a FringeError or gives a number that is not finite. Any
-    other error ends the call, and the trial is left to the next one. So is that of a killed process: at once on its own
-    host, after ``stale_after`` seconds elsewhere, where a trial should not take longer. Raises FringeError if no trial
-    succeeded.
+    other error ends the call, and the trial is left to the next one; so does a TransientError, as a full disk says
+    nothing about a setting. Left is that of a killed process, too: at once on its own host, after ``stale_after``
+    seconds elsewhere, where a trial should not take longer. Raises FringeError if no trial succeeded.
     """
     require(type(base).name == space.method, "space", space.method, f"a space of {base.name!r}, the base's method")
     facts = {
@@ -100,7 +101,8 @@ def tune(
         try:
             value, notes = _attempt(base, seat, taken.params, score, weights)
         except BaseException:
-            queue.hand_back(taken)
+            with contextlib.suppress(OSError):  # the journal may be on the disk that failed: the first error says more
+                queue.hand_back(taken)
             raise
         queue.finish(taken, value, notes)
         if progress is not None:
@@ -129,6 +131,8 @@ def _attempt(
     try:
         scores = {name: [float(v) for v in values] for name, values in score(_setting(base, seat, settings)).items()}
     except FringeError as error:
+        if is_transient(error):
+            raise
         return None, {"problem": str(error)}
     for name in SCORES:
         require(name in scores, "score", ", ".join(scores) or "nothing", f"{name!r} among the scores")

@@ -1,7 +1,9 @@
-"""Which process works on a trial, and whether it still does."""
+"""Which process does a piece of work, and whether it still does."""
 
+import hashlib
 import os
 import socket
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -31,12 +33,42 @@ def fate(owner: Mapping[str, Any]) -> Fate:
     return "alive" if start == owner["start"] else "gone"
 
 
+def process_name() -> str:
+    """This process as a part of a file name."""
+    return f"{_short(_host())}-{os.getpid()}-{_start(os.getpid())}"
+
+
+def fate_of(name: str) -> Fate:
+    """What became of a process by its :func:`process_name`; ``unknown`` for a text that is no such name."""
+    host, _, rest = name.partition("-")
+    pid, _, start = rest.partition("-")
+    if host != _short(_host()) or not pid.isascii() or not pid.isdigit():
+        return "unknown"
+    return fate({"host": _host(), "pid": int(pid), "start": start})
+
+
 def _host() -> str:
-    """The host's name and the namespace of its process ids: containers may share the first."""
+    """The host's name, its boot, and the namespace of its process ids: machines may share the first, containers of one
+    machine the first two, and machines the last (the first namespace has the same number on all)."""
+    return " ".join((socket.gethostname(), _boot(), _namespace()))
+
+
+def _boot() -> str:
     try:
-        return f"{socket.gethostname()} {os.stat('/proc/self/ns/pid').st_ino}"
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return f"{uuid.getnode():x}"  # where the system has no such name: the machine's own
+
+
+def _namespace() -> str:
+    try:
+        return str(os.stat("/proc/self/ns/pid").st_ino)
     except OSError:
-        return socket.gethostname()
+        return ""
+
+
+def _short(host: str) -> str:
+    return hashlib.sha256(host.encode()).hexdigest()[:16]
 
 
 def _start(pid: int) -> str:

@@ -1,0 +1,129 @@
+"""The tables and the figure of docs/results.md's first part, from runs of ``fringe benchmark``.
+
+    python benchmarks/default_table.py out/default/* --figure docs/images/price.png
+
+A run is read as ``fringe report`` reads it; differences are paired by image, with 95 % bootstrap intervals.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from fringe.benchmark.paired import paired
+from fringe.benchmark.results import Results, read_results
+from fringe.benchmark.store import Store
+
+METRICS = ("mas_insertion", "mas_deletion", "insertion", "deletion")
+ARROWS = dict(zip(METRICS, "↑↓↑↓", strict=True))
+BASE = "cg"
+"""The setting that all others are compared with: the default before the closed form."""
+
+NAMES = {
+    "feedback": "**`FRInGe()`**: geodesic, feedback",
+    "geodesic": "geodesic, a JVP a step",
+    "preview": "`fringe:preview`",
+    "rank4": "geodesic, rank 4",
+    "no_prior": "geodesic, γ_prior = 0",
+    "diffusion": "diffusion (control: ignores the gradient)",
+    "cg": "`fringe:full_metric` (the former default)",
+    "cg_prior": "full metric, γ_prior = 3e-3",
+    "paper": "`fringe:paper`",
+    "paper_resnet18": "`fringe:resnet18`",
+}
+
+
+def means(results: Results, model: str, method: str) -> dict[str, float]:
+    """What does not depend on a metric: verdicts, passes and diagnostics of a method's maps."""
+    rows = [row for row in results.cell(model, method, METRICS[0]).rows if row is not None]
+    facts = [dict(row.diagnostics) for row in rows]
+    shorts = [method in NAMES and short(fact) for fact in facts]
+
+    def of(name: str, summary: str) -> float:
+        values = np.array([fact.get(name, np.nan) for fact in facts], dtype=float)
+        return float("nan") if np.isnan(values).all() else getattr(np, f"nan{summary}")(values)
+
+    return {
+        "passes": float(np.mean([row.forward + row.jvp + row.vjp for row in rows])),
+        "ok": float(
+            np.mean([row.verdict == "ok" and not is_short for row, is_short in zip(rows, shorts, strict=True)])
+        ),
+        "residual": of("completeness_residual", "median"),
+        "kl": of("endpoint_kl", "mean"),
+        "tracking": of("tracking_error_mean", "mean"),
+    }
+
+
+def short(facts: dict[str, float]) -> bool:
+    """Whether less than half of the divergence from the uniform reference is gone: ln C is entropy plus divergence."""
+    start = facts["endpoint_kl"] + facts["endpoint_entropy"] - facts["entropy"]
+    return facts["endpoint_kl"] > 0.5 * start
+
+
+def table(results: Results, model: str, suffix: str) -> str:
+    """One Markdown table: scores of the base, differences to it of all others."""
+    base = {m: results.scores(model, BASE, m + suffix) for m in METRICS}
+    count = int(np.isfinite(base[METRICS[0]]).sum())
+    head = ["setting", "passes", *(f"{m.replace('_', ' ')} {ARROWS[m]}" for m in METRICS)]
+    if not suffix:
+        head += ["end KL", "residual", "`ok`"]
+    lines = [f"n = {count}", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for method in results.methods(model):
+        known, cells = means(results, model, method), list[str]()
+        for metric in METRICS:
+            scores = results.scores(model, method, metric + suffix)
+            difference = paired(scores, base[metric])
+            star = "*" if difference.low * difference.high > 0 else ""
+            spread = f"{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]{star}"
+            cells.append(f"{np.nanmean(scores):.3f}" if method == BASE else spread)
+        if not suffix:
+            cells += [shown(known["kl"], 2), shown(known["residual"], 3)]
+            cells.append("–" if np.isnan(known["residual"]) else f"{known['ok']:.0%}")
+        lines.append("| " + " | ".join([NAMES.get(method, method), f"{known['passes']:.0f}", *cells]) + " |")
+    return "\n".join(lines)
+
+
+def shown(value: float, digits: int) -> str:
+    return "–" if np.isnan(value) else f"{value:.{digits}f}"
+
+
+def figure(runs: list[Results]) -> Figure:
+    """Passes an image against two scores, a row of panels a network."""
+    drawing = Figure(figsize=(9, 3.2 * len(runs)), layout="constrained")
+    axes = drawing.subplots(len(runs), 2, squeeze=False)
+    for row, results in zip(axes, runs, strict=True):
+        (model,) = results.models
+        for axis, metric in zip(row, ("mas_insertion", "deletion"), strict=True):
+            for method in results.methods(model, controls=False):
+                passes = means(results, model, method)["passes"]
+                score = float(np.nanmean(results.scores(model, method, metric)))
+                ours = method in NAMES
+                axis.plot(passes, score, "o" if ours else "s", color="tab:blue" if ours else "tab:gray", ms=5)
+                axis.annotate(method, (passes, score), xytext=(4, 3), textcoords="offset points", fontsize=7)
+            axis.set_xscale("log")
+            axis.set_title(
+                f"{model}: {metric.replace('_', ' ')} ({'higher' if metric[0] == 'm' else 'lower'} is better)"
+            )
+            axis.set_xlabel("passes through the network for one image")
+            axis.spines[["top", "right"]].set_visible(False)
+            axis.margins(x=0.12, y=0.1)
+    return drawing
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--figure", type=Path)
+    arguments = parser.parse_args()
+    runs = [read_results(Store(run, create=False)) for run in arguments.runs]
+    for results in runs:
+        for model in results.models:
+            for suffix, words in (("", "blurred"), (":zero", "zero")):
+                print(f"\n**{model}**, {words} reference, {table(results, model, suffix)}")
+    if arguments.figure is not None:
+        figure(runs).savefig(arguments.figure, dpi=130)
+
+
+if __name__ == "__main__":
+    main()

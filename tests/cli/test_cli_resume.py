@@ -1,0 +1,281 @@
+"""A run of the command line that is cut short, finds its folder damaged, or is sent to a place that is no folder: exit
+codes, what is said, and that the same command goes on."""
+
+import errno
+import fcntl
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import fringe
+from fringe.benchmark import Store, read_results
+from fringe.cli.app import app
+from fringe.engines import How, run_plan
+from fringe.report import write_report
+from fringe.tuning import preset
+
+IG = ("--methods", "ig", "--set", "ig.steps=2")
+BARE = (*IG, "--no-controls", "--metrics", "sparseness", "--n", "2")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs flock")
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def benchmark(out, *arguments):
+    return run("benchmark", "--out", out, *BARE, "--no-report", *arguments)
+
+
+def scores(out):
+    return read_results(Store(out, create=False)).scores("digits", "ig", "sparseness").tolist()
+
+
+def pictures(folder, n=2):
+    folder.mkdir()
+    for number in range(n):
+        values = np.random.default_rng(number).integers(0, 255, (32, 32), dtype=np.uint8)
+        Image.fromarray(values).save(folder / f"{number}_a.png")
+    return folder
+
+
+# Somewhere else than a folder
+
+COMMANDS = {
+    **dict.fromkeys(("benchmark", "ablate", "diagnose", "sweep", "tune"), (*BARE, "--out")),
+    "runtime": ("--methods", "ig", "--n", "1", "--out"),
+    "reproduce": ("--data", "embedded:digits", "--out"),
+    "reproduce --dry-run": ("--data", "embedded:digits", "--out"),
+    "explain embedded:digits:0 --model embedded:digits": ("--out",),
+    "compare embedded:digits:0 --model embedded:digits --methods ig --metrics sparseness": ("--out",),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("url", ["s3://bucket/run", "file:///tmp/run"])
+def test_a_url_is_refused_before_anything_is_written(tmp_path, monkeypatch, command, url):
+    monkeypatch.chdir(tmp_path)
+    result = run(*command.split(), *COMMANDS[command], url)
+    assert result.exit_code == 2, result.output
+    scheme = url.partition(":")[0]
+    assert f"error: --out: got '{scheme}:/" in result.stderr
+    assert f"{scheme}:// is not supported, name a folder or file of this machine" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_urls_of_runs_and_reports_are_refused(tmp_path, monkeypatch):
+    benchmark(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    for arguments in (("status", "s3://x"), ("report", "s3://x"), ("report", "run", "--out", "s3://x")):
+        result = run(*arguments)
+        assert (result.exit_code, "s3:// is not supported" in result.stderr) == (2, True), result.output
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_urls_are_refused_in_the_library(tmp_path, monkeypatch):
+    benchmark(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    url = Path("s3://bucket/run")
+    for write in (
+        lambda: Store(url),
+        lambda: run_plan(None, url, How()),
+        lambda: write_report(Store(tmp_path / "run"), url, grid=False),
+        lambda: preset.write_preset(url, None, None),
+    ):
+        with pytest.raises(ValueError, match="s3:// is not supported"):
+            write()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+# Cut short
+
+SIGNALLING = """
+import os, torch
+from pathlib import Path
+def net():
+    if not Path({cure!r}).exists():
+        os.kill(os.getpid(), {number})
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 4))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("command", ["benchmark", "sweep", "tune", "ablate"])
+def test_a_signal_while_a_plan_is_made_is_exit_code_75(tmp_path, command, number):
+    """The model is loaded before there is a run."""
+    source, cure = tmp_path / "net.py", tmp_path / "cure"
+    source.write_text(SIGNALLING.format(cure=str(cure), number=int(number)))
+    arguments = ("--model", f"net={source}:net", "--preprocessing", "resize=8x8,mean=0.5,std=0.5", "--trust-code")
+    arguments = (command, *arguments, "--data", pictures(tmp_path / "images"), "--n", 2, "--out", tmp_path / "run")
+    arguments = (*arguments, *IG) if command == "benchmark" else arguments
+    handlers = [signal.getsignal(known) for known in (signal.SIGINT, signal.SIGTERM)]
+    stopped = run(*arguments)
+    assert stopped.exit_code == 75, stopped.output
+    assert f"error: interrupted ({number.name})" in stopped.stderr
+    assert "run the same command again to go on" in stopped.stderr
+    assert [signal.getsignal(known) for known in (signal.SIGINT, signal.SIGTERM)] == handlers
+    if command == "benchmark":
+        cure.touch()
+        assert run(*arguments, "--no-report").exit_code == 0
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ENOSPC])
+def test_a_disk_that_fails_is_exit_code_75_and_the_same_command_goes_on(tmp_path, monkeypatch, code):
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    assert benchmark(whole).exit_code == 0
+
+    def fails(*_):
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fails)
+        first = benchmark(out)
+    assert first.exit_code == 75, first.output
+    assert "Traceback" not in first.stderr
+    real = os.replace
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", lambda a, b: fails() if "units" in str(b) else real(a, b))
+        second = benchmark(out)
+    assert second.exit_code == 75, second.output
+    assert f"what is computed is in {out}: run the same command again to go on" in second.stderr
+    third = benchmark(out, "--json")
+    assert (third.exit_code, json.loads(third.stdout)["units"]["done"]) == (0, 1)
+    with monkeypatch.context() as patch:
+        # what is there is not computed again because it cannot be read
+        patch.setattr("fringe.benchmark.store.read_regular", fails)
+        fourth = benchmark(out)
+        assert fourth.exit_code == 75, fourth.output
+    assert json.loads(benchmark(out, "--json").stdout)["units"]["done"] == 0
+    assert scores(out) == scores(whole)
+
+
+def test_a_disk_that_fails_while_the_report_is_drawn_is_exit_code_75(tmp_path, monkeypatch):
+    def fails(*_, **__):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fringe.cli.report_run.write_report", fails)
+        result = run("benchmark", "--out", tmp_path, *BARE)
+    assert result.exit_code == 75
+    assert result.stderr.splitlines()[-1] == "error: [Errno 5] Input/output error; run the same command again to go on"
+
+
+@linux
+def test_a_file_system_without_locks_is_said_and_is_no_reason_to_stop(tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    result = benchmark(tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "warning: " in result.stderr
+    assert "the file system has no locks" in result.stderr
+    assert all(np.isfinite(scores(tmp_path)))
+
+
+def test_images_that_cannot_be_read_now_are_exit_code_75_and_no_score_is_lost(tmp_path, monkeypatch):
+    folder, away = pictures(tmp_path / "images"), tmp_path / "away"
+    out, data = tmp_path / "run", ("--model", "digits=embedded:digits", "--data", folder)
+
+    def lose(*_):
+        folder.rename(away)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fringe.cli.progress.Units.begin", lose)
+        first = benchmark(out, *data)
+    assert first.exit_code == 75, first.output
+    assert "left: ig on digits, 1 images: " in first.stderr
+    assert "does not exist" in first.stderr
+    assert "2 images, summed over methods, are left to the next run of the same command" in first.stderr
+    assert run("status", out).exit_code == 75
+    away.rename(folder)
+    second = benchmark(out, *data, "--json")
+    assert (second.exit_code, json.loads(second.stdout)["left"]) == (0, [])
+    assert all(np.isfinite(scores(out)))
+
+
+# A damaged folder
+
+
+def test_damaged_records_are_named_set_aside_and_made_again(tmp_path):
+    out = tmp_path / "run"
+    assert benchmark(out, "--save-maps").exit_code == 0
+    before = scores(out)
+    (unit,) = (out / "units").iterdir()
+    damage = {
+        f"units/{unit.name}": "is a folder where a file belongs",
+        "units/other.parquet": "is empty",
+        "plans/benchmark.json": "is damaged",
+        "crashes/some.json": "is damaged",
+        "claims/some.lock": "is a folder where a file belongs",
+        f"maps/{next((out / 'maps').iterdir()).name}": "is empty",
+    }
+    for name, problem in damage.items():
+        path = out / name
+        path.unlink(missing_ok=True)
+        if "folder" in problem:
+            path.mkdir()
+        else:
+            path.write_text("{}" if problem == "is damaged" else "")
+    (out / "fringe-run.json").write_text("")
+
+    shown = run("status", out)
+    assert shown.exit_code == 0  # no plan is left that could lack something
+    assert "fringe-run.json' is damaged; the next run writes it again" in shown.stderr
+    for name, problem in damage.items():
+        assert f"damaged: {out / name} {problem}; the next run sets it aside and makes it again" in shown.stdout
+    assert json.loads(run("status", out, "--json").stdout)["damaged"] == {
+        str(out / name): problem for name, problem in damage.items()
+    }
+    assert not (out / "aside").exists()
+
+    healed = benchmark(out)
+    assert healed.exit_code == 0, healed.output
+    for name, problem in {**damage, "fringe-run.json": "is damaged"}.items():
+        assert f"warning: '{out / name}' {problem}: set aside as '{out / 'aside'}/" in healed.stderr
+    assert "Traceback" not in healed.stderr
+    assert len(list((out / "aside").iterdir())) == len(damage) + 1
+    assert scores(out) == before
+    again = run("status", out)
+    assert (again.exit_code, "damaged" in again.output) == (0, False)
+
+
+def test_a_run_says_that_versions_are_mixed(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(fringe, "__version__", "0.0.1")
+        assert "mixed" not in benchmark(tmp_path).stderr
+    grown = benchmark(tmp_path, "--n", 3)
+    versions = f"0.0.1 (1 unit), {fringe.__version__} (1 unit)"
+    assert (grown.exit_code, f"results of several versions are mixed: fringe: {versions}" in grown.stderr) == (0, True)
+    plan = json.loads(run("status", tmp_path, "--json").stdout)["plans"]["benchmark"]
+    assert plan["versions"]["fringe"] == {"0.0.1": 1, fringe.__version__: 1}
+
+
+# Another model under the same name
+
+
+def test_a_changed_forward_pass_is_exit_code_2_and_renewed_on_request(tmp_path):
+    source, net = tmp_path / "net.py", "import torch\nclass Net(torch.nn.Linear):\n    def forward(self, x):\n"
+    body = "        return super().forward(x.flatten(1){change})\ndef net():\n    torch.manual_seed(1)\n"
+    text = net + body + "    return Net(192, 4)\n"
+    source.write_text(text.format(change=""))
+    arguments = ("--model", f"net={source}:net", "--preprocessing", "resize=8x8,mean=0.5,std=0.5", "--trust-code")
+    arguments = (*arguments, "--data", pictures(tmp_path / "images"))
+    out = tmp_path / "run"
+    assert benchmark(out, *arguments).exit_code == 0
+    source.write_text(text.format(change=".square()"))
+    refused = benchmark(out, *arguments)
+    assert refused.exit_code == 2
+    assert "error: model 'net': its logits are not those" in refused.stderr
+    assert "--renew" in refused.stderr
+    renewed = benchmark(out, *arguments, "--renew")
+    assert (renewed.exit_code, "2 maps made now" in renewed.stdout) == (0, True)
+    assert "files of results are set aside" in renewed.stderr

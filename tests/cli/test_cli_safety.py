@@ -1,0 +1,457 @@
+"""The command line over files that somebody else prepared: nothing of theirs runs, hangs, fills the memory, leads out
+of a run's folder or steers the terminal; and absurd settings are asked about."""
+
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from fringe.cli.app import app
+
+ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e"
+STEERING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
+SMALL = ("--methods", "ig", "--set", "ig.steps=2", "--no-controls", "--metrics", "sparseness", "--n", "2")
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def picture(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L", (8, 8), 90).save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run of two images that kept its maps."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    result = run("benchmark", "--out", folder, *SMALL, "--save-maps", "--no-report")
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+@pytest.fixture
+def folder(finished, tmp_path):
+    """A copy of that run, to be tampered with."""
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+def tamper(folder, change):
+    path = folder / "plans" / "benchmark.json"
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A package among the installed ones whose import and whose function leave a file each."""
+    site = tmp_path / "site-packages"
+    (site / "well_known").mkdir(parents=True)
+    marks = [tmp_path / "imported", tmp_path / "called"]
+    (site / "well_known" / "__init__.py").write_text(
+        f"open({str(marks[0])!r}, 'w')\ndef main():\n    open({str(marks[1])!r}, 'w')\n"
+    )
+    monkeypatch.setattr("site.getsitepackages", lambda: [str(site)])
+    monkeypatch.syspath_prepend(str(site))
+    return marks
+
+
+def ran(marks):
+    return [mark.name for mark in marks if mark.exists()]
+
+
+# Code
+
+
+@pytest.mark.parametrize("maps", ["kept", "not kept"])
+def test_a_report_runs_nothing_that_the_folder_names(folder, installed, maps):
+    (folder / "evil.py").write_text(f"open({str(installed[0])!r}, 'w')\n")
+    if maps == "not kept":
+        shutil.rmtree(folder / "maps")
+        (folder / "maps").mkdir()
+    for spec in ("well_known:main", f"{folder / 'evil.py'}:f"):
+
+        def name(record, spec=spec):
+            record["plan"]["models"]["digits"] = record["models"]["digits"]["spec"] = spec
+            record["plan"]["preprocessing"]["digits"] = "resize=32,mean=0.3,std=0.35,channels=1"
+            record["plan"]["trust_code"] = record["models"]["digits"]["trust_code"] = True
+
+        tamper(folder, name)
+        result = run("report", folder)
+        assert result.exit_code == 0, result.output
+        assert ran(installed) == []
+        page = (folder / "report" / "report.html").read_text(encoding="utf-8")
+        assert (folder / "report" / "figures" / "maps-first.png").exists() == (maps == "kept")
+        assert ("Maps are left out: the run kept none" in page) == (maps == "not kept")
+
+
+def test_a_report_makes_maps_with_a_model_that_is_typed_and_only_with_that(folder, installed):
+    shutil.rmtree(folder / "maps")
+    (folder / "maps").mkdir()
+    for typed, reason in (
+        (("--model", "well_known:main", "--preprocessing", "unit"), "--trust-code"),
+        (("--model", "other=embedded:digits"), "'other' is no model of the run; its models: digits"),
+        (("--model", "embedded:digit"), "no embedded model 'digit'"),
+    ):
+        refused = run("report", folder, *typed)
+        assert refused.exit_code == 2
+        assert reason in refused.output
+    assert ran(installed) == []
+    result = run("report", folder, "--model", "embedded:digits")
+    assert result.exit_code == 0, result.output
+    assert (folder / "report" / "figures" / "maps-first.png").exists()
+
+
+def test_a_plan_file_runs_nothing_without_trust_that_is_typed(tmp_path, installed):
+    plan = tmp_path / "plan.toml"
+    text = 'model = "net=well_known:main"\npreprocessing = "unit"\ndata = "embedded:digits:0:2"\n'
+    plan.write_text(text)
+    result = run("benchmark", "--config", plan, "--out", tmp_path / "run", *SMALL)
+    assert result.exit_code == 2
+    assert "--trust-code" in result.output
+    for key in ("trust_code", "trust-code", "trust"):
+        plan.write_text(f"{text}{key} = true\n")
+        assert run("benchmark", "--config", plan, "--out", tmp_path / "run", *SMALL).exit_code == 2
+    assert ran(installed) == []
+
+
+def test_a_report_searches_no_folder_for_the_images_of_a_run(tmp_path):
+    data = picture(tmp_path / "data" / "a.png").parent
+    rest = (*SMALL[:-1], "1", "--model", "embedded:digits", "--save-maps", "--no-report")
+    assert run("benchmark", "--data", data, "--out", tmp_path / "run", *rest).exit_code == 0
+    tamper(tmp_path / "run", lambda record: record["images"][0].update(source=str(data)))
+    assert run("report", tmp_path / "run").exit_code == 0
+    page = (tmp_path / "run" / "report" / "report.html").read_text(encoding="utf-8")
+    assert "Maps are left out: image &#39;a&#39; is not where it was" in page
+
+
+# Files that do not end, and files that grow
+
+
+@pytest.mark.timeout(120)
+def test_pipes_and_devices_among_the_images_are_named_and_the_rest_goes_on(tmp_path):
+    data = tmp_path / "data"
+    picture(data / "good.png")
+    os.mkfifo(data / "pipe.png")
+    (data / "endless.png").symlink_to("/dev/zero")
+    (data / "again").mkdir()
+    os.mkfifo(data / "again" / "pipe.png")
+    result = run(
+        "explain", data, "--out", tmp_path / "out", "--model", "embedded:digits", "--no-figures", "--set", "steps=1"
+    )
+    assert result.exit_code == 3, result.output
+    assert result.output.count("is not a regular file") == 3
+    assert (tmp_path / "out" / "good").is_dir()
+    small = [*SMALL[:-1], "4"]
+    result = run(
+        "benchmark", "--data", data, "--out", tmp_path / "run", "--model", "embedded:digits", *small, "--no-report"
+    )
+    assert result.exit_code == 3, result.output
+    assert "1 images; 1 maps made now" in result.output
+    assert result.output.count("is not a regular file") == 3
+    assert "pipe.png" in result.output
+    assert "endless.png" in result.output
+
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.timeout(120)
+def test_plan_files_that_grow_or_do_not_end_are_refused(tmp_path):
+    assert len(BOMB) < 500
+    os.mkfifo(tmp_path / "pipe.toml")
+    (tmp_path / "endless.toml").symlink_to("/dev/zero")
+    contents = {
+        "bomb.yaml": (f"{BOMB}data: *i\n", "aliases (*) are not read"),
+        "deep.yaml": ("data: " + "[" * 20000 + "]" * 20000, "nests its values too deeply"),
+        "deep.toml": ("data = " + "[" * 20000, "nests its values too deeply"),
+        "long.toml": ("# " + "x" * 2**20, "has 1048578 bytes; at most 1048576 are read"),
+        "pipe.toml": (None, "is not a regular file"),
+        "endless.toml": (None, "is not a regular file"),
+        "preset.toml": (f'preset = "{tmp_path / "pipe.json"}"', "is not a regular file"),
+    }
+    os.mkfifo(tmp_path / "pipe.json")
+    for name, (text, reason) in contents.items():
+        if text is not None:
+            (tmp_path / name).write_text(text)
+        result = run("benchmark", "--config", tmp_path / name, "--out", tmp_path / "run")
+        assert (result.exit_code, reason in result.output) == (2, True), result.output
+        assert len(result.output) < 1000
+
+
+@pytest.mark.timeout(120)
+def test_presets_and_journals_that_do_not_end_are_refused(tmp_path):
+    with (tmp_path / "sparse.json").open("wb") as file:
+        file.truncate(2**26 + 1)
+    (tmp_path / "deep.json").write_text("[" * 10**5)
+    for name, reason in (("sparse.json", "at most 67108864 are read"), ("deep.json", "cannot be read")):
+        result = run("explain", "embedded:digits:0", "--preset", tmp_path / name, "--out", tmp_path / "out")
+        assert (result.exit_code, reason in result.output) == (2, True), result.output
+    rest = ("--model", "embedded:digits", "--set", "fringe.steps=1", "--n", "1", "--trials", "1")
+    for name in ("pipe", "deep"):
+        run_folder = tmp_path / name
+        run_folder.mkdir()
+        (run_folder / "fringe-run.json").write_text('{"format": 1}')
+        if name == "pipe":
+            os.mkfifo(run_folder / "tune.journal")
+        else:
+            (run_folder / "tune.journal").write_text('{"op_code":' + "[" * 10**5 + "\n")
+        result = run("tune", "--out", run_folder, *rest)
+        assert result.exit_code == 2, result.output
+        assert ("is not a regular file" if name == "pipe" else "is no record of a study") in result.output
+
+
+def test_a_yaml_file_without_aliases_is_read(tmp_path):
+    (tmp_path / "plan.yaml").write_text("methods: [ig]\nset: {ig.steps: 2}\nmetrics: [sparseness]\nn: 1\n")
+    result = run("benchmark", "--config", tmp_path / "plan.yaml", "--out", tmp_path / "run", "--no-report")
+    assert result.exit_code == 0, result.output
+
+
+# Links and names that lead out of a run
+
+
+@pytest.mark.parametrize("link", ["report", "report/figures", "report/report.html"])
+def test_nothing_is_written_through_a_link_that_leads_out_of_the_run(folder, tmp_path, link):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "report.html").write_text("precious")
+    (folder / "report").mkdir(exist_ok=True)
+    if link == "report":
+        (folder / "report").rmdir()
+    (folder / link).symlink_to(outside / "report.html" if link.endswith("html") else outside)
+    for command in (("report", folder), ("benchmark", "--out", folder, *SMALL)):
+        result = run(*command)
+        assert result.exit_code == 2
+        assert "is a link that leads out of" in result.output
+    assert [path.name for path in outside.iterdir()] == ["report.html"]
+    assert (outside / "report.html").read_text() == "precious"
+    assert run("report", folder, "--out", tmp_path / "elsewhere").exit_code == 0
+
+
+def test_a_link_that_leads_out_is_refused_before_anything_is_computed(tmp_path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "report").symlink_to(tmp_path / "outside")
+    result = run("ablate", "--out", tmp_path / "run", "--no-report", "--n", "1")
+    assert (result.exit_code, "is a link that leads out of" in result.output) == (2, True)
+    assert not (tmp_path / "run" / "units").exists()
+
+
+def test_a_plan_whose_name_leads_out_is_no_plan(folder, tmp_path):
+    shutil.copy(folder / "plans" / "benchmark.json", folder / "plans" / "...json")  # called ".." without its suffix
+    result = run("report", folder, "--out", tmp_path / "out" / "here")
+    assert result.exit_code == 0, result.output
+    assert run("report", folder, "--plan", "..").exit_code == 2
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["here"]
+    assert not (folder / "report.html").exists()
+
+
+def test_a_half_written_file_that_is_a_link_is_not_written_through(tmp_path):
+    precious, out = tmp_path / "precious", tmp_path / "out"
+    precious.write_text("kept")
+    assert (
+        run(
+            "explain",
+            "embedded:digits:0",
+            "--out",
+            out,
+            "--model",
+            "embedded:digits",
+            "--no-figures",
+            "--set",
+            "steps=1",
+        ).exit_code
+        == 0
+    )
+    (out / ".partial-summary.json").symlink_to(precious)
+    assert (
+        run(
+            "explain",
+            "embedded:digits:0",
+            "--out",
+            out,
+            "--model",
+            "embedded:digits",
+            "--no-figures",
+            "--set",
+            "steps=1",
+        ).exit_code
+        == 0
+    )
+    assert precious.read_text() == "kept"
+
+
+# Terminals
+
+
+def test_explain_and_compare_show_names_as_escapes(tmp_path):
+    broken = tmp_path / f"a{ESCAPES}.png"
+    broken.write_bytes(b"no image")
+    names = tmp_path / "names.txt"
+    names.write_text("\n".join(f"class{ESCAPES}" for _ in range(10)), encoding="utf-8")
+    common = (
+        "embedded:digits:0",
+        broken,
+        tmp_path / f"gone{ESCAPES}",
+        "--model",
+        "embedded:digits",
+        "--classes",
+        names,
+    )
+    for place, command in enumerate(
+        (
+            ("explain", *common, "--no-figures", "--set", "steps=1"),
+            ("compare", *common, "--methods", "ig", "--set", "ig.steps=2", "--metrics", "sparseness"),
+        )
+    ):
+        for form in ((), ("--json",)):
+            out = tmp_path / f"out{place}{len(form)}"
+            result = run(*command, "--out", out, *form)
+            assert result.exit_code == 3, result.output
+            assert not STEERING.search(result.output), repr(result.output)
+            assert r"\x1b]0;owned" in result.output
+            if form:  # nothing is lost: the document says the name as it is
+                assert any(ESCAPES in str(one.get("source")) for one in documents(result.stdout))
+
+
+def documents(text):
+    found = json.loads(text)
+    return found.get("inputs") or found["images"]
+
+
+def test_status_and_report_show_a_stranger_s_names_as_escapes(folder):
+    def rename(record):
+        for part in (record["settings"], record["plan"]["methods"], record["plan"]["models"], record["models"]):
+            part[f"net{ESCAPES}[bold]"] = part.pop("digits")
+        record["missing"] = [f"gone{ESCAPES}.png"]
+        record["plan"]["preprocessing"] = {f"net{ESCAPES}[bold]": None}
+
+    tamper(folder, rename)
+    crash = {"model": f"m{ESCAPES}", "method": "ig", "images": ["a"], "reason": f"died{ESCAPES}"}
+    about = {"setting": {}, "setting_key": "s", "metric_keys": ["m"]}
+    (folder / "crashes" / "k.json").write_text(json.dumps({**crash, **about}))
+    for command in (
+        ("status", folder),
+        ("status", folder, "--json"),
+        ("report", folder),
+        ("report", folder, "--plan", ESCAPES),
+    ):
+        result = run(*command)
+        assert result.exit_code in (0, 2, 75), result.output
+        assert not STEERING.search(result.output), repr(result.output)
+    assert "net\\x1b[2J" in run("status", folder).output
+    assert not re.search("[\x1b\x9b\u202e]", (folder / "report" / "report.md").read_text(encoding="utf-8"))
+
+
+@pytest.mark.timeout(120)
+def test_a_damaged_record_of_a_crash_is_passed_over_by_status_and_report(folder):
+    crash = {"model": "m", "method": "ig", "reason": "died", "setting": {}, "setting_key": "s", "metric_keys": ["m"]}
+    damaged = {"bare": {}, "list": [1], "odd": {**crash, "images": [{"a": 1}]}}
+    for name, record in damaged.items():
+        (folder / "crashes" / f"{name}.json").write_text(json.dumps(record))
+    (folder / "crashes" / "deep.json").write_text("[" * 10**5)
+    os.mkfifo(folder / "crashes" / "pipe.json")
+    status = run("status", folder)
+    assert (status.exit_code, status.exception) == (0, None), status.output
+    for name in (*damaged, "deep"):
+        assert f"crashes/{name}.json is damaged" in status.output
+    assert "crashes/pipe.json is no file" in status.output
+    report = run("report", folder)
+    assert (report.exit_code, report.exception) == (0, None), report.output
+
+
+def test_a_benchmark_shows_names_as_escapes(tmp_path):
+    data = tmp_path / "data"
+    picture(data / "good.png")
+    (data / f"a{ESCAPES}.png").symlink_to("/dev/zero")
+    plan = tmp_path / "plan.toml"
+    label = f"x{ESCAPES}[/]"
+    plan.write_text(f"methods = [{json.dumps(label + '=ig')}]\nset = {{ {json.dumps(label + '.steps')} = 2 }}\n")
+    rest = ("--no-controls", "--metrics", "sparseness", "--n", "2", "--no-report", "--model", "embedded:digits")
+    result = run("benchmark", "--config", plan, "--data", data, "--out", tmp_path / "run", *rest)
+    assert result.exit_code == 3, result.output
+    assert "1 maps made now" in result.output
+    assert not STEERING.search(result.output), repr(result.output)
+
+
+# Absurd settings
+
+ABSURD = {
+    "explain": ("explain", "embedded:digits:0", "--method", "ig", "--set", "steps=100000000"),
+    "compare": ("compare", "embedded:digits:0", "--methods", "ig", "--set", "ig.steps=100000000"),
+    "scores": ("benchmark", "--methods", "ig", "--set", "infidelity.samples=100000000", "--metrics", "infidelity"),
+    "benchmark": ("benchmark", "--methods", "fringe", "--set", "fringe.tau=1e-16"),
+    "ablate": ("ablate", "--set", "fringe.steps=100000000"),
+    "sweep": ("sweep", "--set", "fringe.steps=100000000"),
+    "tune": ("tune", "--set", "fringe.steps=100000000", "--n", "8"),
+    "runtime": ("runtime", "--methods", "ig", "--set", "ig.steps=100000000"),
+}
+
+
+@pytest.mark.parametrize("name", ABSURD)
+def test_absurd_settings_do_not_start_without_yes(tmp_path, name):
+    result = run(*ABSURD[name], "--model", "embedded:digits", "--out", tmp_path / "out")
+    assert result.exit_code == 2, result.output
+    assert re.search(r"error: --yes: the settings mean about \S+e\+\d+ forward and backward passes", result.output)
+    assert "pass --yes to start all the same" in result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_s_absurd_settings_do_not_start_in_a_report(folder):
+    shutil.rmtree(folder / "maps")
+    (folder / "maps").mkdir()
+    tamper(folder, lambda record: record["plan"]["methods"]["digits"]["ig"].update(steps=10**8))
+    result = run("report", folder, "--model", "embedded:digits")
+    assert result.exit_code == 2
+    assert "--yes: the settings mean about 1.8e+09 forward and backward passes, 2e+08 for a map by ig" in result.output
+    again = run("report", folder, "--model", "embedded:digits", "--yes")
+    assert "is not what the run used" in again.output  # it went on, to the next check
+
+
+def test_yes_starts(tmp_path):
+    """What comes after the question is the model, which is not there."""
+    for name in ("explain", "compare"):
+        result = run(*ABSURD[name], "--model", "embedded:nothing", "--out", tmp_path / "out", "--yes")
+        assert "no embedded model 'nothing'" in result.output
+
+
+def test_the_paper_s_settings_need_no_consent(tmp_path):
+    papers = "fringe:resnet50,ig:paper,smoothgrad:paper,guided_ig:paper,agi:paper,ig2:paper,ggig:paper,geoig_svi:paper"
+    result = run("compare", "embedded:digits:0", "--methods", papers, "--model", "embedded:nothing", "--out", tmp_path)
+    assert "no embedded model 'nothing'" in result.output
+
+
+@pytest.mark.parametrize(("answer", "code"), [("n", 1), ("y", 2)])
+def test_a_person_at_a_terminal_is_asked(tmp_path, answer, code):
+    theirs, ours = pty.openpty()
+    command = [
+        sys.executable,
+        "-m",
+        "fringe.cli",
+        *ABSURD["explain"],
+        "--model",
+        "embedded:nothing",
+        "--out",
+        tmp_path / "o",
+    ]
+    with subprocess.Popen(command, stdin=ours, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        os.write(theirs, f"{answer}\n".encode())
+        said = process.communicate(timeout=120)[0].decode()
+    os.close(theirs)
+    os.close(ours)
+    assert "forward and backward passes" in said
+    assert "Start?" in said
+    assert ("no embedded model 'nothing'" in said) == (answer == "y")
+    assert process.returncode == code
