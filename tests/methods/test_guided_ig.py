@@ -131,7 +131,7 @@ def test_the_path_keeps_its_laws(fraction, max_dist):
     way = x - baseline
     before = baseline
     for k, segment in enumerate(found, start=1):
-        assert segment.step == [k] * 3
+        assert segment.step.tolist() == [k] * 3
         assert torch.equal(segment.start.x, before)
         z = segment.stop.x
         assert ((z - before) * way.sign() >= -1e-15).all()
