@@ -12,9 +12,9 @@ from fringe import FRInGe, IntegratedGradients, SmoothGrad
 from fringe.benchmark import Arm, Manifest, ModelSource, Plan, Results
 from fringe.benchmark.results import Cell
 from fringe.metrics import METRICS, Infidelity, MaxSensitivity, resolve_metric
+from fringe.report import beside_page
 from fringe.studies.plans import DIAGNOSTICS, OBJECTIVE, VARIANTS
 from fringe.studies.published import METRICS as NAMES
-from fringe.report import beside_page
 from fringe.studies.published import MODELS, READINGS, Published
 from fringe.studies.reproduction import (
     DEFAULT,

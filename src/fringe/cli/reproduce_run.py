@@ -182,7 +182,7 @@ def _about(whole: _Whole) -> list[str]:
         *([f"Not the paper's networks, whatever they are called: {', '.join(others)}."] if others else []),
         *([] if named else ["None has the name of a network of the paper (LABEL=SPEC): there is nothing to compare."]),
         f"Images: {n} of {', '.join(whole.base.data)}, drawn by seed {seed}, the paper gives no list.",
-        "The column FRInGe() is our default setting, timed on its own, in the rows of fringe; a dash where there is none.",
+        "The column FRInGe() is our default setting, in the rows of fringe only, and timed on its own.",
         "The paper does not give the settings of the other methods; ours are in the reports of the studies.",
         "± is half a 95 % bootstrap interval, for max sensitivity and its median half the interquartile range.",
     ]

@@ -59,9 +59,10 @@ READINGS = (
     Reading(
         "The paper names preconditioned conjugate gradients and not their form.",
         "We keep the residuals orthogonal, in the paper's presets as well; textbook CG, cut off after K iterations, "
-        "returns its rounding errors. The effect on the scores is within noise: on 64 images of CIFAR-10 (ResNet-20, the preset of "
-        "ResNet-50), orthogonal less textbook is +0.007 [-0.022, +0.040] in MAS insertion, +0.012 [-0.007, +0.033] in "
-        "MAS deletion, +0.015 [-0.001, +0.031] in insertion and +0.004 [-0.013, +0.019] in deletion.",
+        "returns its rounding errors. The effect on the scores is within noise: on 64 images of CIFAR-10 (ResNet-20, "
+        "the preset of ResNet-50), orthogonal less textbook is +0.007 [-0.022, +0.040] in MAS insertion, "
+        "+0.012 [-0.007, +0.033] in MAS deletion, +0.015 [-0.001, +0.031] in insertion and +0.004 [-0.013, +0.019] in "
+        "deletion (95 % intervals of paired differences).",
         ("fringe.reorthogonalise",),
     ),
     Reading(
@@ -80,7 +81,8 @@ READINGS = (
         ("fringe.cg_rtol",),
     ),
     Reading(
-        "MAS is printed as a difference of plain means, but the paper's numbers have the pattern of its authors' code.",
+        "MAS is printed as a difference of plain means, but the paper's numbers have the pattern of the code of MAS's "
+        "authors.",
         "We score by the pipeline of that code (monotone, clipped and rescaled curves), with the paper's Gaussian blur "
         "as the reference of both scores; the preset text of both is the printed formula.",
         tuple(
