@@ -1,6 +1,7 @@
 """The commands of the paper's studies from the outside, on digits with tiny settings: plans, files and numbers."""
 
 import csv
+import html
 import json
 import math
 
@@ -17,7 +18,7 @@ from fringe.cli.app import app
 from fringe.engines import Interrupted
 from fringe.studies import tuning
 from fringe.studies.plans import DIAGNOSTICS, OBJECTIVE, VARIANTS
-from fringe.studies.published import published
+from fringe.studies.published import READINGS, published
 from fringe.studies.runtime import from_record
 
 TINY = ("--set", "fringe.steps=2", "--set", "fringe.cg_iterations=2", "--n", "2")
@@ -122,6 +123,10 @@ def test_sweep_draws_the_objective_of_the_scores(tmp_path):
         (("reproduce", "--data", "x", "--studies", "all"), "--studies: got 'all', expected one of comparison"),
         (("reproduce", "--data", "x", "--model", "embedded:digits", "--methods", "ig,fringe"), "fringe, first, and ig"),
         (("reproduce", "--data", "x", "--model", "embedded:digits", "--methods", "fringe"), "fringe, first, and ig"),
+        (
+            ("reproduce", "--data", "x", "--model", "embedded:digits", "--methods", "fringe,ig,fringe_default=ig"),
+            "fringe_default is the label of FRInGe() here",
+        ),
     ],
 )
 def test_wrong_usage_is_exit_code_2_and_nothing_is_written(tmp_path, arguments, message):
@@ -242,8 +247,10 @@ def test_a_dry_run_tells_the_passes_and_keeps_nothing(tmp_path):
     assert [(row["study"], row["method"], row["maps"]) for row in document["methods"]] == [
         ("max_sensitivity", "fringe", 2),
         ("max_sensitivity", "ig", 2),
+        ("max_sensitivity", "fringe_default", 2),
         ("runtime", "fringe", 4),
         ("runtime", "ig", 4),
+        ("runtime", "fringe_default", 4),
     ]
     assert document["hours"] == pytest.approx(sum(row["hours"] for row in document["methods"]))
 
@@ -284,11 +291,16 @@ def test_reproduce_sets_our_numbers_beside_the_papers_and_goes_on(tmp_path, monk
     monkeypatch.setattr(timings, "measure", lambda *a, **k: calls.append(a) or real(*a, **k))
     timed = run(*arguments, "--studies", "runtime", "--json")
     document = json.loads(timed.stdout)
-    assert (timed.exit_code, document["plans"], len(document["timings"]), len(calls)) == (0, [], 4, 1)
+    assert (timed.exit_code, document["plans"], len(document["timings"]), len(calls)) == (0, [], 6, 2)  # FRInGe() apart
     again = json.loads(run(*arguments, "--studies", "runtime", "--json").stdout)
-    assert (again["timings"], len(calls)) == (document["timings"], 1)  # measured once
+    assert (again["timings"], len(calls)) == (document["timings"], 2)  # measured once
 
-    monkeypatch.setattr(timings, "measure", lambda *a, **k: calls.append(a) or from_record(document["timings"]))
+    def known(resolved, **_):
+        calls.append(resolved)
+        methods = resolved.plan.arms[0].methods
+        return from_record([row for row in document["timings"] if row["method"] in methods])
+
+    monkeypatch.setattr(timings, "measure", known)
     kept = report / "runtime" / "kept.json"
     for damaged in ("", "[1]", '{"a": 1}', None):
         kept.unlink()
@@ -296,7 +308,7 @@ def test_reproduce_sets_our_numbers_beside_the_papers_and_goes_on(tmp_path, monk
         healed = run(*arguments, "--studies", "runtime", "--json")
         assert (healed.exit_code, f"'{kept}' is damaged: set aside as" in healed.stderr) == (0, True)
         assert json.loads(healed.stdout)["timings"] == document["timings"]
-    assert len(calls) == 5
+    assert len(calls) == 10
     whole = kept.read_text()
 
     def fails(*_):
@@ -305,12 +317,19 @@ def test_reproduce_sets_our_numbers_beside_the_papers_and_goes_on(tmp_path, monk
     with monkeypatch.context() as patch:
         patch.setattr("fringe.cli.timings.read_regular", fails)
         assert run(*arguments, "--studies", "runtime", "--json").exit_code == 75
-    assert (kept.read_text(), len(calls)) == (whole, 5)  # hours of measuring stay
+    assert (kept.read_text(), len(calls)) == (whole, 10)  # hours of measuring stay
     assert run(*arguments, "--studies", "runtime").exit_code == 0
 
     text = (report / "reproduction.md").read_text()
+    for written in (text, (report / "reproduction.html").read_text()):
+        assert all(html.unescape(written).count(reading.text) == 1 for reading in READINGS)
+    default = results(tmp_path, "comparison").scores("resnet18", "fringe_default", "sparseness").mean()
+    paper_setting = results(tmp_path, "comparison").scores("resnet18", "fringe", "sparseness").mean()
+    assert f"{default:.3f}" != f"{paper_setting:.3f}"
+    (line,) = [line for line in text.splitlines() if line.startswith("| resnet18 | sparseness | fringe |")]
+    assert [cell.split(" ± ")[0].strip() for cell in line.split("|")[5:7]] == [f"{paper_setting:.3f}", f"{default:.3f}"]
     seconds = {row["method"]: row["seconds"] for row in document["timings"] if row["mode"] == "sequential"}
-    assert f"| resnet18 | slowdown | fringe | 19.000 | {seconds['fringe'] / seconds['ig']:.3f} | 2 |  |" in text
+    assert f"| resnet18 | slowdown | fringe | 19.000 | {seconds['fringe'] / seconds['ig']:.3f} |" in text
     assert "## comparison" in text  # what an earlier call computed is still there
 
 

@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -12,10 +12,12 @@ from fringe import FRInGe, IntegratedGradients, SmoothGrad
 from fringe.benchmark import Arm, Manifest, ModelSource, Plan, Results
 from fringe.benchmark.results import Cell
 from fringe.metrics import METRICS, Infidelity, MaxSensitivity, resolve_metric
+from fringe.report import beside_page
 from fringe.studies.plans import DIAGNOSTICS, OBJECTIVE, VARIANTS
 from fringe.studies.published import METRICS as NAMES
-from fringe.studies.published import MODELS, Published
+from fringe.studies.published import MODELS, READINGS, Published
 from fringe.studies.reproduction import (
+    DEFAULT,
     SPECS,
     STUDIES,
     Against,
@@ -24,6 +26,7 @@ from fringe.studies.reproduction import (
     markdown,
     parts,
     plans,
+    readings,
     runtime_base,
 )
 from fringe.studies.runtime import Timing
@@ -65,10 +68,12 @@ def test_the_plans_are_the_papers_studies_of_its_six_networks():
         assert (plan.seed, plan.data, plan.limits, plan.target) == (4, ("imagenet",), {}, "predicted")
     assert [plan.controls for plan in found.values()] == [True, False, False, False, False]
     by_method = {name: tuple(plan.arms[0].methods) for name, plan in found.items()}
-    assert by_method["comparison"] == ("fringe", "ig", "smoothgrad")
+    assert by_method["comparison"] == ("fringe", "ig", "smoothgrad", DEFAULT)
     assert by_method["ablation"] == VARIANTS
     assert by_method["cap"] == ("cap", "no_cap", "ig")
-    assert by_method["max_sensitivity"] == ("fringe", "ig")
+    assert by_method["max_sensitivity"] == ("fringe", "ig", DEFAULT)
+    for name in ("comparison", "max_sensitivity"):
+        assert all(arm.methods[DEFAULT] == FRInGe() for arm in found[name].arms)
     assert by_method["sweep"][0] == "centre"
     assert found["ablation"].arms[0].methods["euclidean"] == FRInGe.preset("resnet18", "euclidean")
     assert found["cap"].arms[0].methods["ig"] == IntegratedGradients(steps=7)
@@ -97,6 +102,8 @@ def test_run_times_are_of_fringe_and_ig():
     found = runtime_base(base())
     assert (found.name, found.n, found.controls) == ("runtime", 64, False)
     assert [tuple(arm.methods) for arm in found.arms] == [("fringe", "ig")] * 6
+    alone = runtime_base(base(), (DEFAULT,))
+    assert [dict(arm.methods) for arm in alone.arms] == [{DEFAULT: FRInGe()}] * 6
 
 
 def results(scores):
@@ -143,7 +150,9 @@ def test_a_network_or_method_that_the_paper_has_not_is_not_beside_it():
     scores = {("resnet34", "fringe", "insertion"): np.ones(2), ("resnet18", "blur_ig", "insertion"): np.ones(2)}
     assert beside({"comparison": results(scores)}) == []
     assert beside({"ablation": results({("resnet18", "ig", "insertion"): np.ones(2)})}) == []
-    assert cells_csv([]) == "study,model,method,metric,value,half,ours,ours_half,n,overlap\n"
+    assert cells_csv([]) == (
+        "study,model,method,metric,value,half,ours,ours_half,n,overlap,default_value,default_half,default_n\n"
+    )
     assert markdown([]) == ""
 
 
@@ -203,11 +212,89 @@ def test_the_tables_count_what_agrees_and_lose_no_cell():
     assert part.note == "1 of 2 cells have intervals that overlap the paper's."
     assert [row.agree for row in part.rows] == [True, False, None]
     text = markdown(found)
-    assert "| resnet18 | mas_insertion | fringe | 0.597 ± 0.015 | 0.600 ± 0.000 | 3 | yes |" in text
-    assert "| resnet18 | infidelity | ig | 0.104 ± 0.009 | — | 0 |  |" in text
+    assert "| resnet18 | mas_insertion | fringe | 0.597 ± 0.015 | 0.600 ± 0.000 | — | 3 | yes |" in text
+    assert "| resnet18 | infidelity | ig | 0.104 ± 0.009 | — | — | 0 |  |" in text
     lines = list(csv.DictReader(io.StringIO(cells_csv(found))))
     assert [(row["method"], row["value"], row["ours"], row["n"], row["overlap"]) for row in lines] == [
         ("fringe", "0.597", "0.6", "3", "yes"),
         ("ig", "0.443", "0.9", "3", "no"),
         ("ig", "0.104", "", "0", ""),
     ]
+
+
+def test_the_default_has_a_column_beside_the_papers_setting():
+    found = beside(
+        {
+            "comparison": results(
+                {
+                    ("resnet18", "fringe", "insertion"): np.full(3, 0.25),
+                    ("resnet18", "ig", "insertion"): np.full(3, 0.5),
+                    ("resnet18", DEFAULT, "insertion"): np.array([0.7, 0.8, 0.9, np.nan]),
+                    ("resnet50", "fringe", "insertion"): np.full(3, 0.25),  # an older folder, without the default
+                }
+            ),
+            "ablation": results(
+                {
+                    ("resnet18", "fringe", "insertion"): np.full(3, 0.25),
+                    ("resnet18", DEFAULT, "insertion"): np.full(3, 0.8),
+                }
+            ),
+        },
+        [
+            Timing("resnet18", "fringe", "sequential", 6.0, 0.5, 4, 1, 1, 1, "CPU"),
+            Timing("resnet18", "ig", "sequential", 2.0, 0.1, 4, 1, 0, 1, "CPU"),
+            Timing("resnet18", DEFAULT, "sequential", 1.0, 0.25, 4, 1, 1, 1, "CPU"),
+        ],
+    )
+    by_study = {part.title: part for part in parts(found)}
+    assert {title: part.more for title, part in by_study.items()} == {
+        "comparison": ("FRInGe()",),
+        "ablation": (),
+        "runtime": ("FRInGe()",),
+    }
+    means = np.array([0.7, 0.8, 0.9])[np.random.default_rng(1).integers(0, 3, (20000, 3))].mean(1)
+    half = np.subtract(*np.quantile(means, [0.975, 0.025])) / 2
+    rows = {(row.names[0], row.names[2]): (row.ours, row.more) for row in by_study["comparison"].rows}
+    ours, (default,) = rows["resnet18", "fringe"]
+    assert ours == "0.250 ± 0.000"
+    value, at_half = (float(number) for number in default.split(" ± "))
+    assert (value, at_half) == (0.8, pytest.approx(half, abs=5e-3))
+    assert rows["resnet18", "ig"][1] == rows["resnet50", "fringe"][1] == ("—",)
+    assert [row.more for row in by_study["runtime"].rows] == [("1.000 ± 0.250",), ("—",), ("0.500",)]
+
+    text = markdown(found)
+    assert f"| resnet18 | insertion | fringe | 0.492 ± 0.016 | 0.250 ± 0.000 | {default} | 3 | no |" in text
+    page = beside_page("title", [], parts(found))
+    assert '<th scope="col">ours</th><th scope="col">FRInGe()</th>' in page
+    assert f"<td>0.250 ± 0.000</td><td>{default}</td><td>3</td>" in page
+    lines = list(csv.DictReader(io.StringIO(cells_csv(found))))
+    assert [float(row["default_value"]) for row in lines if row["default_value"]] == pytest.approx([0.8, 1.0, 0.5])
+    assert [row["default_n"] for row in lines] == ["3", "", "", "", "4", "", "4"]
+
+
+def test_each_reading_names_settings_that_exist():
+    owners = {"fringe": FRInGe, **METRICS}
+    for reading in READINGS:
+        assert reading.settings
+        for setting in reading.settings:
+            owner, name = setting.split(".")
+            assert name in {field.name for field in fields(owners[owner])}, setting
+    named = {setting for reading in READINGS for setting in reading.settings}
+    for name in ("waypoint", "reorthogonalise", "boundary", "blur_sigma", "blur_size", "cg_rtol", "tau"):
+        assert f"fringe.{name}" in named
+    assert {"mas_insertion.rescale", "mas_deletion.rescale"} <= named
+    page = beside_page("title", [], [], readings=readings())
+    for reading, text in zip(READINGS, readings(), strict=True):
+        assert all(setting in text for setting in reading.settings)
+    assert page.count("To change it: ") == len(READINGS)
+    assert "Readings of the paper" not in beside_page("title", [], [])
+
+
+def test_the_readings_state_the_settings_that_the_papers_presets_have():
+    for name in MODELS:
+        preset = FRInGe.preset(name)
+        assert (preset.waypoint, preset.reorthogonalise, preset.boundary) == ("next", True, "neumann")
+        assert (preset.blur_sigma, preset.blur_size, preset.cg_rtol) == (1.0, 7, 1e-3)
+        assert FRInGe.preset(name, "euclidean").tau == preset.tau
+    for metric in ("mas_insertion", "mas_deletion"):
+        assert resolve_metric(metric) != resolve_metric(f"{metric}:text")

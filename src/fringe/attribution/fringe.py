@@ -69,13 +69,12 @@ FAR_ABOVE = 0.5
 
 @dataclass(frozen=True)
 class FRInGe(Attributor):
-    """Integrate gradients from the input to where the model's prediction has become the reference distribution.
+    """Integrate gradients from the input to where the model's prediction has become the reference distribution. By
+    default the metric is seen along the geodesic, in closed form; the preset "paper" is the paper's algorithm (the full
+    metric by conjugate gradients) for any network, "resnet18" and its like the numbers that the paper tuned for one.
 
-    ``FRInGe()`` sees the metric along the geodesic, in closed form, at the price of Integrated Gradients;
-    ``FRInGe.preset("paper")`` is the paper's algorithm (the full metric by preconditioned conjugate gradients) for any
-    network, and ``FRInGe.preset("resnet18")`` with the numbers that the paper tuned for that one. The fields are the
-    paper's hyper-parameters (its symbol in each help text), then ours; docs/results.md says why the defaults are what
-    they are.
+    The fields are the paper's hyper-parameters (its symbol in each help text), then ours; docs/results.md says why the
+    defaults are what they are.
     """
 
     name: ClassVar[str] = "fringe"

@@ -129,7 +129,8 @@ def _presets(kind: Any) -> dict[str, dict[str, Any]]:
 def _print_head(entry: dict[str, Any], about: list[tuple[str, str]]) -> None:
     """Name and title, what is known of it, its settings as a table."""
     typer.echo(f"{entry['name']}: {entry['title']}\n{entry['summary']}")
-    names = [n if not settings else f"{n} ({_pairs(settings)})" for n, settings in _with_settings(entry["presets"])]
+    brief = [(n, _pairs(settings)) for n, settings in _with_settings(entry["presets"])]
+    names = [f"{n} ({pairs})" if 0 < len(pairs) < 60 else n for n, pairs in brief]  # the longer ones: fringe presets
     for key, value in (*about, ("presets", ", ".join(names))):
         if value:
             typer.echo(f"  {key}: {value}")
