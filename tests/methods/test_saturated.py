@@ -40,3 +40,15 @@ def test_no_zero_map_is_an_answer(name, gap):
             elif values.abs().max() < torch.finfo(torch.float32).tiny:
                 assert verdict in ("stalled", "at_reference", "diverged")
                 assert "logit" in advice or "reference" in advice or verdict == "diverged"
+
+
+def test_a_map_beyond_the_range_of_its_precision_diverged():
+    """Gradients of 3e38 and a constant score: sums of terms of 1.5e38 are finite in float64, and no map in float32."""
+    model = lambda z: torch.stack([3e38 * (z[:, 0] - z[:, 1]), torch.zeros_like(z[:, 0])], 1)  # noqa: E731
+    x = torch.full((1, 2), 2.0)
+    method = fringe.attribution.GuidedIG(steps=4, fraction=1.0, max_dist=0.0)
+    problem = fringe.paths.Problem.of(fringe.Classifier(model), x, target=0, baseline=torch.zeros_like(x))
+    with problem.model.session(x.device):
+        found = method.attribute(problem)
+    assert not torch.isfinite(found.values).all()
+    assert found.verdict == ("diverged",)

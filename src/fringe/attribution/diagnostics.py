@@ -137,8 +137,8 @@ def gradient_attribution(
 ) -> Attribution:
     """The attribution of a method without a completeness identity: its gap and residual are NaN, not zero."""
     nan = torch.full((len(values),), torch.nan, dtype=torch.float64, device=values.device)
-    statuses: list[Status] = [("unchecked", why) if finite else _NOT_FINITE for finite in finite_maps(values)]
     maps = values.to(problem.inputs.dtype)
+    statuses: list[Status] = [("unchecked", why) if finite else _NOT_FINITE for finite in finite_maps(maps)]
     statuses = _without_zero_maps(maps, statuses)
     return Attribution(
         values=maps,
