@@ -124,8 +124,13 @@ def test_a_process_killed_while_it_waits_costs_nothing(tmp_path):
     work = job(tmp_path, manifest(("fine", "lasts"), 2))
 
     def kill(pid):
-        time.sleep(0.3)
-        os.kill(pid, signal.SIGKILL)
+        """Not before the other process has begun; where it was so late that this one took both, none waits."""
+
+        def kill_the_waiting(busy):
+            if busy != pid:
+                os.kill(pid, signal.SIGKILL)
+
+        when_noted(tmp_path, "lasts", kill_the_waiting).join()
 
     killer = when_noted(tmp_path, "fine", kill)
     _, fates = run(work)
