@@ -18,7 +18,7 @@ from fringe.benchmark.store import Store
 METRICS = ("mas_insertion", "mas_deletion", "insertion", "deletion")
 ARROWS = dict(zip(METRICS, "↑↓↑↓", strict=True))
 BASE = "cg"
-"""The setting that all others are compared with: the default before the closed form."""
+"""What ``--base`` names if nothing else is said: the default before the closed form."""
 
 NAMES = {
     "feedback": "**`FRInGe()`**: geodesic, feedback",
@@ -61,9 +61,9 @@ def short(facts: dict[str, float]) -> bool:
     return facts["endpoint_kl"] > 0.5 * start
 
 
-def table(results: Results, model: str, suffix: str) -> str:
+def table(results: Results, model: str, suffix: str, base_of: str = BASE) -> str:
     """One Markdown table: scores of the base, differences to it of all others."""
-    base = {m: results.scores(model, BASE, m + suffix) for m in METRICS}
+    base = {m: results.scores(model, base_of, m + suffix) for m in METRICS}
     count = int(np.isfinite(base[METRICS[0]]).sum())
     head = ["setting", "passes", *(f"{m.replace('_', ' ')} {ARROWS[m]}" for m in METRICS)]
     if not suffix:
@@ -76,12 +76,25 @@ def table(results: Results, model: str, suffix: str) -> str:
             difference = paired(scores, base[metric])
             star = "*" if difference.low * difference.high > 0 else ""
             spread = f"{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]{star}"
-            cells.append(f"{np.nanmean(scores):.3f}" if method == BASE else spread)
+            cells.append(f"{np.nanmean(scores):.3f}" if method == base_of else spread)
         if not suffix:
             cells += [shown(known["kl"], 2), shown(known["residual"], 3)]
             cells.append("–" if np.isnan(known["residual"]) else f"{known['ok']:.0%}")
         lines.append("| " + " | ".join([NAMES.get(method, method), f"{known['passes']:.0f}", *cells]) + " |")
     return "\n".join(lines)
+
+
+def coverage(results: Results, model: str) -> str:
+    """How far the default's paths come, in shares of the Fisher-Rao distance and in nats."""
+    rows = [row for row in results.cell(model, "feedback", METRICS[0]).rows if row is not None]
+    facts = [dict(row.diagnostics) for row in rows]
+    shares = np.array([1 - fact["endpoint_distance"] / fact["distance"] for fact in facts])
+    ends = np.array([fact["endpoint_kl"] for fact in facts])
+    quartiles = [" ".join(f"{q:.2f}" for q in np.percentile(column, [0, 25, 50, 75, 100])) for column in (shares, ends)]
+    return (
+        f"{model}, feedback: under half of the distance {(shares < 0.5).sum()} of {len(shares)}; share of it covered, "
+        f"quartiles {quartiles[0]}; end KL {quartiles[1]} nats"
+    )
 
 
 def shown(value: float, digits: int) -> str:
@@ -136,12 +149,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--figure", type=Path)
+    parser.add_argument("--base", default=BASE, help="the setting that all others are compared with")
     arguments = parser.parse_args()
     runs = [read_results(Store(run, create=False)) for run in arguments.runs]
     for results in runs:
         for model in results.models:
             for suffix, words in (("", "blurred"), (":zero", "zero")):
-                print(f"\n**{model}**, {words} reference, {table(results, model, suffix)}")
+                print(f"\n**{model}**, {words} reference, {table(results, model, suffix, arguments.base)}")
+            print(f"\n{coverage(results, model)}")
     if arguments.figure is not None:
         figure(runs).savefig(arguments.figure, dpi=130)
 

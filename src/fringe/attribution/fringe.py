@@ -60,8 +60,7 @@ STALLED_BELOW = 0.05
 
 SHORT_BELOW = 0.5
 """Share of the KL divergence to the reference removed, under which a path is called short: the prediction has more than
-half of its certainty left. (In shares of the Fisher-Rao distance, whose last half lies within 1.5 nats of a thousand
-equal classes, all maps of an ImageNet network would be: docs/results.md.)"""
+half of its certainty left. (In shares of the Fisher-Rao distance nearly all maps would be: docs/results.md.)"""
 
 FAR_ABOVE = 0.5
 """Nats to the reference at the end point above which the advice says how to go on."""
