@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from fringe.benchmark.paired import paired
-from fringe.benchmark.results import Results, read_results
-from fringe.benchmark.store import Store
+from fringe.experiments.paired import paired
+from fringe.experiments.results import Results, read_results
+from fringe.experiments.store import Store
 
 METRICS = ("mas_insertion", "mas_deletion", "insertion", "deletion")
 ARROWS = dict(zip(METRICS, "↑↓↑↓", strict=True))

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import fringe
 import shared_models
-from fringe._blur import gaussian_blur
+from fringe._filters import gaussian_blur
 from fringe.metrics import METRICS, Insertion, Subject, evaluate
 from fringe.paths import Problem
 

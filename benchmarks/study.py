@@ -25,7 +25,7 @@ from torch import Tensor
 
 import fringe
 from fringe.attribution import Attributor
-from fringe.benchmark.controls import CONTROLS
+from fringe.experiments.controls import CONTROLS
 from fringe.classifier import Classifier
 from fringe.data import find_inputs
 from fringe.metrics import Deletion, Insertion, MASDeletion, MASInsertion, Metric, Subject, evaluate

@@ -109,7 +109,7 @@ def test_imports_run_in_one_direction(module):
 def test_the_check_sees_a_wrong_arrow():
     assert violations("fringe.linalg.cg", {"fringe.geometry.simplex"}) == ["fringe.geometry.simplex"]
     assert violations("fringe.geometry.pullback", {"fringe.classifier"}) == ["fringe.classifier"]
-    assert violations("fringe._noise", {"fringe.linalg"}) == ["fringe.linalg"]
+    assert violations("fringe._rng", {"fringe.linalg"}) == ["fringe.linalg"]
     assert violations("fringe.attribution.fringe", {"fringe.paths", "fringe.linalg.cg"}) == []
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fringe import InputError, InputSpace
-from fringe._blur import gaussian_blur
-from fringe._noise import Noise
+from fringe._filters import gaussian_blur
+from fringe._rng import Noise
 from fringe.baselines import BASELINES, make_baseline, parse_baseline
 
 NOISE = Noise(3)

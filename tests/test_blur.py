@@ -6,7 +6,7 @@ import torch
 from scipy import ndimage
 
 from fringe import InputError
-from fringe._blur import blur, box_taps, gaussian_blur, gaussian_taps, odd_up
+from fringe._filters import blur, box_taps, gaussian_blur, gaussian_taps, odd_up
 
 SCIPY = {"zeros": "constant", "reflect": "mirror", "replicate": "nearest"}
 """SciPy's names: its "reflect" repeats the edge, ours and PyTorch's does not."""

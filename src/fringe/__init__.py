@@ -6,11 +6,11 @@ Names are imported when they are first used: the command line answers ``--help``
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fringe._errors import FringeError as FringeError
-from fringe._errors import InputError as InputError
-from fringe._errors import ModelOutputError as ModelOutputError
-from fringe._errors import NotDifferentiableError as NotDifferentiableError
-from fringe._errors import TargetError as TargetError
+from fringe.errors import FringeError as FringeError
+from fringe.errors import InputError as InputError
+from fringe.errors import ModelOutputError as ModelOutputError
+from fringe.errors import NotDifferentiableError as NotDifferentiableError
+from fringe.errors import TargetError as TargetError
 
 if TYPE_CHECKING:
     from fringe.attribution import METHODS as METHODS
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from fringe.attribution import Trajectory as Trajectory
     from fringe.attribution import attribute as attribute
     from fringe.baselines import InputSpace as InputSpace
-    from fringe.benchmark import compare as compare
     from fringe.classifier import Classifier as Classifier
     from fringe.classifier import PassCounts as PassCounts
     from fringe.classifier import Shared as Shared
     from fringe.classifier import TwoClass as TwoClass
+    from fringe.experiments import compare as compare
     from fringe.metrics import METRICS as METRICS
     from fringe.metrics import Metric as Metric
     from fringe.metrics import Scores as Scores

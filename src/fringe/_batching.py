@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar, cast
 import torch
 from torch import Tensor
 
-from fringe._errors import InputError
+from fringe.errors import InputError
 
 Result = TypeVar("Result", Tensor, tuple[Tensor, Tensor])
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from os import PathLike, fspath
 
-from fringe._errors import InputError
+from fringe.errors import InputError
 
 
 def require(condition: bool, name: str, value: object, expected: str) -> None:

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-from fringe._errors import InputError
+from fringe.errors import InputError
 
 IMAGE_BYTES = 2**29
 """The largest image file: 512 MiB, more than 50 million pixels of 16-bit RGBA without compression."""

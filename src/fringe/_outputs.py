@@ -6,7 +6,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from fringe._errors import InputError, ModelOutputError
+from fringe.errors import InputError, ModelOutputError
 
 OutputKind = Literal["auto", "logits", "probabilities"]
 

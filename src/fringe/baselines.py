@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fringe._blur import gaussian_blur
-from fringe._errors import InputError
-from fringe._noise import Noise
+from fringe._filters import gaussian_blur
+from fringe._rng import Noise
+from fringe.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from fringe._arguments import ForwardArguments
-from fringe._errors import InputError, TargetError
 from fringe.attribution import Attributor, attribute, resolve_method
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score
+from fringe.errors import InputError, TargetError
 
 try:
     from captum.attr import GradientAttribution

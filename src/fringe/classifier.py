@@ -18,12 +18,12 @@ from fringe._arguments import NO_ARGUMENTS
 from fringe._arguments import ForwardArguments as ForwardArguments
 from fringe._arguments import Shared as Shared
 from fringe._batching import BatchSize
-from fringe._errors import InputError, NotDifferentiableError, TargetError
-from fringe._frozen import Mode, frozen
+from fringe._isolation import Mode, frozen
 from fringe._linear_layers import LinearLayers
 from fringe._outputs import OutputKind, as_logits
 from fringe._outputs import TwoClass as TwoClass
 from fringe._passes import PassCounts as PassCounts
+from fringe.errors import InputError, NotDifferentiableError, TargetError
 
 Score = Literal["logit", "log_probability", "probability"]
 Target = str | int | Sequence[int] | Sequence[Sequence[int]] | Tensor

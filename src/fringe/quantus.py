@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fringe._checks import require_choice
-from fringe._errors import InputError
 from fringe.attribution import Attributor, attribute, resolve_method
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score
+from fringe.errors import InputError
 
 
 def explain_func(

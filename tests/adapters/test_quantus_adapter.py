@@ -10,7 +10,7 @@ from adapter_networks import inputs, smooth
 
 import fringe
 from fringe import InputError, IntegratedGradients
-from fringe._noise import Noise
+from fringe._rng import Noise
 from fringe.metrics import Subject, evaluate
 from fringe.paths import Problem
 from fringe.quantus import explain_func

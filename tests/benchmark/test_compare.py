@@ -8,9 +8,9 @@ from compare_networks import Breaking, Noisy, Refusing, Soft, images
 
 import fringe
 from fringe import FRInGe, InputError, InputSpace, IntegratedGradients
-from fringe._noise import Noise
-from fringe.benchmark import CONTROLS, compare, summarise, tidy
+from fringe._rng import Noise
 from fringe.classifier import Classifier
+from fringe.experiments import CONTROLS, compare, summarise, tidy
 from fringe.metrics import Insertion, MaxSensitivity, Subject, evaluate
 from fringe.paths import Problem
 

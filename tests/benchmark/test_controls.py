@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from fringe._noise import Noise, content_key
-from fringe.benchmark import CONTROLS
+from fringe._rng import Noise, content_key
 from fringe.classifier import Classifier
+from fringe.experiments import CONTROLS
 from fringe.paths import Problem
 
 

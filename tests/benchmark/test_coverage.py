@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from fringe.benchmark import estimate
-from fringe.benchmark.paired import holm, paired, sign_flip_p
+from fringe.experiments import estimate
+from fringe.experiments.paired import holm, paired, sign_flip_p
 
 SETS, IMAGES = 400, 60
 BOUND = 3 * math.sqrt(0.05 * 0.95 / SETS)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fringe._errors import InputError
-from fringe.benchmark.dominance import WEIGHTS, Dominance, dominance, pick
+from fringe.errors import InputError
+from fringe.experiments.dominance import WEIGHTS, Dominance, dominance, pick
 
 DIRECTIONS = {"mas_insertion": "higher", "mas_deletion": "lower", "insertion": "higher", "deletion": "lower"}
 SCORES = {  # three images, FRInGe and three rivals

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fringe._errors import InputError
-from fringe.benchmark.draw import REFERENCES, content_digest, draw, draw_references, in_order
 from fringe.data import find_inputs
+from fringe.errors import InputError
+from fringe.experiments.draw import REFERENCES, content_digest, draw, draw_references, in_order
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import fringe
-from fringe._errors import InputError
-from fringe.benchmark import estimate, intervals
+from fringe.errors import InputError
+from fringe.experiments import estimate, intervals
 
 SCORES = np.random.default_rng(5).normal(size=23)
 

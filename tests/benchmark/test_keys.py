@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fringe.benchmark.keys import SCHEMA, Setting, changes, digest
+from fringe.experiments.keys import SCHEMA, Setting, changes, digest
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fringe._errors import InputError
-from fringe.benchmark import estimate
-from fringe.benchmark.paired import Difference, holm, mark, paired, sign_flip_p
+from fringe.errors import InputError
+from fringe.experiments import estimate
+from fringe.experiments.paired import Difference, holm, mark, paired, sign_flip_p
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_signs_follow_from_the_seed_and_not_from_how_many_are_drawn_at_once(rng,
     differences = rng.normal(0.2, 1.0, 70)
     whole = sign_flip_p(differences, 3)
     assert sign_flip_p(differences, 4) != whole
-    monkeypatch.setattr(importlib.import_module("fringe.benchmark.paired"), "_AT_ONCE", 1000)
+    monkeypatch.setattr(importlib.import_module("fringe.experiments.paired"), "_AT_ONCE", 1000)
     assert sign_flip_p(differences, 3) == whole
 
 

@@ -18,11 +18,11 @@ import pytest
 import torch
 
 from fringe import _process
-from fringe._errors import FringeError, InputError, TransientError
-from fringe.benchmark.integrity import is_whole
-from fringe.benchmark.kept import KeptMap
-from fringe.benchmark.rows import ScoreRow
-from fringe.benchmark.store import CRASHES, MARK, PLANS, Store
+from fringe.errors import FringeError, InputError, TransientError
+from fringe.experiments.integrity import is_whole
+from fringe.experiments.kept import KeptMap
+from fringe.experiments.rows import ScoreRow
+from fringe.experiments.store import CRASHES, MARK, PLANS, Store
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
 
@@ -706,7 +706,7 @@ def test_a_disk_that_does_not_answer_is_no_missing_result(store, monkeypatch, co
         raise OSError(code, os.strerror(code))
 
     with monkeypatch.context() as patch:
-        patch.setattr("fringe.benchmark.store.read_regular", fails)
+        patch.setattr("fringe.experiments.store.read_regular", fails)
         for look in (lambda: store.has("unit"), store.about, store.heal, lambda: store.read("unit")):
             with pytest.raises(TransientError, match=rf"unit\.parquet cannot be read \({os.strerror(code)}\)"):
                 look()

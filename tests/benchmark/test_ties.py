@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from fringe._errors import InputError
-from fringe.benchmark import Estimate
-from fringe.benchmark.ties import near_ties
+from fringe.errors import InputError
+from fringe.experiments import Estimate
+from fringe.experiments.ties import near_ties
 
 
 def mean(value, low, high):

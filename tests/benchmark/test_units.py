@@ -5,9 +5,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fringe.benchmark.keys import digest
-from fringe.benchmark.manifest import Manifest
-from fringe.benchmark.units import held, missing_units, wanted
+from fringe.experiments.keys import digest
+from fringe.experiments.manifest import Manifest
+from fringe.experiments.units import held, missing_units, wanted
 
 
 def manifest(images=5, methods=("ig", "fringe"), limits=None, models=("a",)):

@@ -9,13 +9,13 @@ import torch
 from PIL import Image
 
 from fringe import ExpectedGradients, IntegratedGradients, SmoothGrad
-from fringe._errors import FringeError, InputError
 from fringe.attribution import Attributor
-from fringe.benchmark import work
-from fringe.benchmark.manifest import resolve
-from fringe.benchmark.plan import Arm, ModelSource, Plan
-from fringe.benchmark.units import missing_units
-from fringe.benchmark.work import Worker
+from fringe.errors import FringeError, InputError
+from fringe.experiments import work
+from fringe.experiments.manifest import resolve
+from fringe.experiments.plan import Arm, ModelSource, Plan
+from fringe.experiments.units import missing_units
+from fringe.experiments.work import Worker
 from fringe.metrics import Insertion, Sparseness
 
 IG = IntegratedGradients(steps=8)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fringe._noise import Noise
+from fringe._rng import Noise
 
 LIKE = torch.zeros(3, 4, dtype=torch.float64)
 

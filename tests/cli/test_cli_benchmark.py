@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 import fringe
 from fringe import FRInGe, InputSpace, IntegratedGradients, SmoothGrad
-from fringe.benchmark import CONTROLS, Store, compare, read_results
-from fringe.benchmark.draw import draw, prepare
-from fringe.benchmark.work import Worker
 from fringe.cli.app import app
+from fringe.experiments import CONTROLS, Store, compare, read_results
+from fringe.experiments.draw import draw, prepare
+from fringe.experiments.work import Worker
 from fringe.models import load_model
 from fringe.tuning.preset import FORMAT
 
@@ -333,7 +333,7 @@ def test_a_worker_process_computes_the_same(tmp_path):
 
 
 def test_a_package_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch):
-    monkeypatch.setattr("fringe.engines.run.present", absent)
+    monkeypatch.setattr("fringe.experiments.run.present", absent)
     result = benchmark(tmp_path / "run", "--n", 1, *IG)
     assert result.exit_code == 2
     assert result.stderr == "error: this command needs pyarrow, which is not installed; install fringe[bench]\n"

@@ -11,11 +11,11 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fringe import FRInGe, InputSpace, IntegratedGradients
-from fringe.benchmark import CONTROLS, compare, estimate
 from fringe.cli import compare_run, gather
 from fringe.cli.app import app
 from fringe.cli.comparing import Comparer
 from fringe.data import find_inputs
+from fringe.experiments import CONTROLS, compare, estimate
 from fringe.models import load_model
 
 DIGITS = ("--model", "embedded:digits")

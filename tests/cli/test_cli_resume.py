@@ -15,9 +15,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import fringe
-from fringe.benchmark import Store, read_results
 from fringe.cli.app import app
-from fringe.engines import How, run_plan
+from fringe.experiments import How, Store, read_results, run_plan
 from fringe.report import write_report
 from fringe.tuning import preset
 
@@ -150,7 +149,7 @@ def test_a_disk_that_fails_is_exit_code_75_and_the_same_command_goes_on(tmp_path
     assert (third.exit_code, json.loads(third.stdout)["units"]["done"]) == (0, 1)
     with monkeypatch.context() as patch:
         # what is there is not computed again because it cannot be read
-        patch.setattr("fringe.benchmark.store.read_regular", fails)
+        patch.setattr("fringe.experiments.store.read_regular", fails)
         fourth = benchmark(out)
         assert fourth.exit_code == 75, fourth.output
     assert json.loads(benchmark(out, "--json").stdout)["units"]["done"] == 0

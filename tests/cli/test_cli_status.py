@@ -8,15 +8,14 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fringe import FRInGe, IntegratedGradients
-from fringe.benchmark import Arm, ModelSource, Plan, Store
-from fringe.benchmark.store import CRASHES, PLANS
-from fringe.benchmark.units import missing_units
 from fringe.cli.app import app
 from fringe.cli.failures import told
 from fringe.cli.status_run import TRIAL
-from fringe.engines import How, run_plan
+from fringe.experiments import Arm, How, ModelSource, Plan, Store, run_plan
+from fringe.experiments.store import CRASHES, PLANS
+from fringe.experiments.units import missing_units
 from fringe.metrics import Sparseness
-from fringe.studies import tuning
+from fringe.paper import tuning
 
 
 def status(run, *arguments):

@@ -11,15 +11,14 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fringe import FRInGe, FringeError
-from fringe.benchmark import Store, read_results
-from fringe.benchmark.draw import draw
 from fringe.cli import timings
 from fringe.cli.app import app
-from fringe.engines import Interrupted
-from fringe.studies import tuning
-from fringe.studies.plans import DIAGNOSTICS, OBJECTIVE, VARIANTS
-from fringe.studies.published import READINGS, published
-from fringe.studies.runtime import from_record
+from fringe.experiments import Interrupted, Store, read_results
+from fringe.experiments.draw import draw
+from fringe.paper import tuning
+from fringe.paper.plans import DIAGNOSTICS, OBJECTIVE, VARIANTS
+from fringe.paper.published import READINGS, published
+from fringe.paper.runtime import from_record
 
 TINY = ("--set", "fringe.steps=2", "--set", "fringe.cg_iterations=2", "--n", "2")
 METRICS = ("--set", "insertion.steps=4", "--set", "deletion.steps=4", "--set", "infidelity.samples=2")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fringe.checks.networks import (
+from fringe.testing.networks import (
     CLASSES,
     Laboratory,
     affine,

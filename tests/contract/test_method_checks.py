@@ -6,8 +6,8 @@ import broken_methods as broken
 import pytest
 
 from fringe import InputError, IntegratedGradients
-from fringe._errors import FringeError
-from fringe.checks import ATTRIBUTOR_CHECKS, CheckResult, ContractError, check_attributor
+from fringe.errors import FringeError
+from fringe.testing import ATTRIBUTOR_CHECKS, CheckResult, ContractError, check_attributor
 
 FAULTS = {
     broken.Boastful: {"completeness"},

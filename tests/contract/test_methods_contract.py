@@ -6,9 +6,9 @@ import torch
 import fringe
 from fringe import METHODS
 from fringe.attribution import Attributor
-from fringe.checks import ATTRIBUTOR_CHECKS, check_attributor
 from fringe.data import digits_samples
 from fringe.models import load_model
+from fringe.testing import ATTRIBUTOR_CHECKS, check_attributor
 
 # Settings cheap enough for a test: a row for each method, and for each mode that computes something else.
 CHEAP = {

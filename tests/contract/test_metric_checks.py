@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from fringe import METRICS, InputError
-from fringe.checks import METRIC_CHECKS, ContractError, check_metric
-from fringe.checks.examples import evidence, graded
-from fringe.checks.networks import Laboratory
+from fringe.testing import METRIC_CHECKS, ContractError, check_metric
+from fringe.testing.examples import evidence, graded
+from fringe.testing.networks import Laboratory
 
 FAULTS = {
     broken.Undirected: {"declared", "ranking"},

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from fringe import METRICS, InputError
-from fringe.checks import METRIC_CHECKS, check_metric
-from fringe.checks.metric_trial import MetricTrial
+from fringe.testing import METRIC_CHECKS, check_metric
+from fringe.testing.metric_trial import MetricTrial
 
 SIGN_BLIND = {"infidelity:scale_free": "the best scale of a map may be negative, which makes the inverted map as good"}
 PRESETS = [f"{name}:{preset}" for name, kind in METRICS.items() for preset in kind.presets if preset != "paper"]

@@ -11,17 +11,17 @@ from torch import nn
 
 import fringe
 from fringe import METRICS, Classifier, FRInGe, InputSpace
-from fringe._noise import Noise
-from fringe.benchmark.controls import CONTROLS
-from fringe.benchmark.manifest import resolve
-from fringe.benchmark.plan import Arm, ModelSource, Plan
-from fringe.benchmark.units import missing_units
-from fringe.benchmark.work import Worker
+from fringe._rng import Noise
 from fringe.captum import CaptumAttributor
-from fringe.checks import check_attributor, check_metric
+from fringe.experiments.controls import CONTROLS
+from fringe.experiments.manifest import resolve
+from fringe.experiments.plan import Arm, ModelSource, Plan
+from fringe.experiments.units import missing_units
+from fringe.experiments.work import Worker
 from fringe.metrics import EndpointKL, Insertion, MaxSensitivity, Sparseness
 from fringe.models import load_model
 from fringe.quantus import explain_func
+from fringe.testing import check_attributor, check_metric
 
 TOUCHING = {"completeness", "bad_images", "tables"}
 """Checks that go where the maps of sound images do not."""
@@ -135,7 +135,7 @@ def test_a_step_reads_one_tensor_back_and_sends_none(changes, back):
 
 @pytest.mark.parametrize(("name", "method"), ROWS, ids=LABELS)
 def test_every_method_keeps_the_contract_there(name, method):
-    asked = set(fringe.checks.ATTRIBUTOR_CHECKS) - TOUCHING
+    asked = set(fringe.testing.ATTRIBUTOR_CHECKS) - TOUCHING
     known = {check: why for check, why in EXPECTED.get(method, {}).items() if check in TOUCHING}
     with second_device():
         assert check_attributor(method, device=ELSEWHERE, skip=asked, expected_failures=known)

@@ -20,7 +20,7 @@ from pathlib import Path
 from small_plans import digits_plan
 from synthetic_units import job, manifest, note
 
-from fringe.engines import Account, How, Progress, run_here, run_plan
+from fringe.experiments import Account, How, Progress, run_here, run_plan
 
 
 def run_synthetic(base, order):
@@ -46,7 +46,7 @@ def nursery():
 def spawn_quickly(monkeypatch):
     """Have processes forked from one that has imported everything: as bare as spawned ones, but there at once."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fringe.engines.processes", "pyarrow.parquet", "forked_runs", "poison_methods"])
+    context.set_forkserver_preload(["fringe.experiments.processes", "pyarrow.parquet", "forked_runs", "poison_methods"])
     monkeypatch.setattr(multiprocessing, "get_context", lambda how: {"spawn": context}[how])
 
 

@@ -10,8 +10,8 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from fringe._errors import FringeError
 from fringe.attribution import Attributor, IntegratedGradients
+from fringe.errors import FringeError
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from fringe import IntegratedGradients
-from fringe.benchmark.plan import Arm, ModelSource, Plan
+from fringe.experiments.plan import Arm, ModelSource, Plan
 from fringe.metrics import Insertion, Sparseness
 
 IG = IntegratedGradients(steps=8)

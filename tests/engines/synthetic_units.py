@@ -6,14 +6,14 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fringe.benchmark.coverage import present
-from fringe.benchmark.keys import digest
-from fringe.benchmark.manifest import Manifest, Resolved
-from fringe.benchmark.rows import ScoreRow
-from fringe.benchmark.store import Store
-from fringe.benchmark.units import missing_units
-from fringe.benchmark.work import Done
-from fringe.engines.base import Job
+from fringe.experiments.coverage import present
+from fringe.experiments.jobs import Job
+from fringe.experiments.keys import digest
+from fringe.experiments.manifest import Manifest, Resolved
+from fringe.experiments.rows import ScoreRow
+from fringe.experiments.store import Store
+from fringe.experiments.units import missing_units
+from fringe.experiments.work import Done
 
 SHARD = 2
 """Images of a unit."""

@@ -13,13 +13,13 @@ from small_plans import IG, arms, digits_plan, done_units, small
 from synthetic_units import expected, job, manifest, noted, table
 
 from fringe import IntegratedGradients
-from fringe._errors import InputError
-from fringe.benchmark.coverage import coverage, present, stale
-from fringe.benchmark.plan import Arm, ModelSource
-from fringe.benchmark.results import all_rows, read_results
-from fringe.benchmark.store import Store
-from fringe.benchmark.units import missing_units
-from fringe.engines import Account, How, run_here, run_plan
+from fringe.errors import InputError
+from fringe.experiments import Account, How, run_here, run_plan
+from fringe.experiments.coverage import coverage, present, stale
+from fringe.experiments.plan import Arm, ModelSource
+from fringe.experiments.results import all_rows, read_results
+from fringe.experiments.store import Store
+from fringe.experiments.units import missing_units
 from fringe.metrics import Insertion, Sparseness
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")

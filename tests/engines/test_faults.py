@@ -19,12 +19,12 @@ from small_plans import IG, arms, digits_plan, done_units, small
 from synthetic_units import expected, job, leftovers, manifest, table
 
 from fringe import IntegratedGradients
-from fringe._errors import FringeError, InputError, TransientError
-from fringe.benchmark.coverage import coverage
-from fringe.benchmark.results import read_results
-from fringe.benchmark.store import Store, StoreFull
-from fringe.engines import Account, How, Progress, run_here, run_plan, run_processes
-from fringe.engines.run import Interrupted, interruptible
+from fringe.errors import FringeError, InputError, TransientError
+from fringe.experiments import Account, How, Progress, run_here, run_plan, run_processes
+from fringe.experiments.coverage import coverage
+from fringe.experiments.results import read_results
+from fringe.experiments.run import Interrupted, interruptible
+from fringe.experiments.store import Store, StoreFull
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
 

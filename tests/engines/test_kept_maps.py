@@ -8,12 +8,12 @@ from PIL import Image
 from small_plans import arms, digits_plan
 
 from fringe import FRInGe, IntegratedGradients, SmoothGrad
-from fringe.benchmark.manifest import resolve
-from fringe.benchmark.results import all_rows
-from fringe.benchmark.store import Store
-from fringe.benchmark.units import missing_units
-from fringe.benchmark.work import Worker
-from fringe.engines import How, run_plan
+from fringe.experiments import How, run_plan
+from fringe.experiments.manifest import resolve
+from fringe.experiments.results import all_rows
+from fringe.experiments.store import Store
+from fringe.experiments.units import missing_units
+from fringe.experiments.work import Worker
 from fringe.metrics import CompletenessResidual, EndpointKL, Insertion, MaxSensitivity, Sparseness
 
 METHODS = {"fringe": FRInGe(tau=0.02, cg_iterations=4), "sg": SmoothGrad(samples=3)}

@@ -14,8 +14,8 @@ import pytest
 from synthetic_units import SHARD, expected, job, leftovers, manifest, noted, rows_of, table
 
 import fringe
-from fringe.benchmark.store import MARK, Store
-from fringe.benchmark.units import missing_units
+from fringe.experiments.store import MARK, Store
+from fringe.experiments.units import missing_units
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")

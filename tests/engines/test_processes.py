@@ -18,10 +18,10 @@ from poison_methods import Poison
 from small_plans import IG, arms, digits_plan
 from synthetic_units import SyntheticJob, SyntheticWorker, expected, job, manifest, noted, table
 
-from fringe._errors import FringeError
-from fringe.benchmark.coverage import coverage, crashes
-from fringe.benchmark.store import CRASHES, Store
-from fringe.engines import Account, How, processes, run_here, run_plan, run_processes
+from fringe.errors import FringeError
+from fringe.experiments import Account, How, processes, run_here, run_plan, run_processes
+from fringe.experiments.coverage import coverage, crashes
+from fringe.experiments.store import CRASHES, Store
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a fork server, and signals")
@@ -270,7 +270,7 @@ def test_a_poisonous_method_of_a_real_plan(tmp_path):
 def test_a_script_without_a_main_guard_is_told_so(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
-        "from pathlib import Path\nfrom small_plans import digits_plan\nfrom fringe.engines import How, run_plan\n"
+        "from pathlib import Path\nfrom small_plans import digits_plan\nfrom fringe.experiments import How, run_plan\n"
         f"run_plan(digits_plan(), Path({str(tmp_path / 'run')!r}), How(workers=2))\n"
     )
     environment = {**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}

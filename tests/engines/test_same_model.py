@@ -15,20 +15,20 @@ from test_transient import pictures
 from typer.testing import CliRunner
 
 import fringe
-from fringe._errors import FringeError, InputError
-from fringe.benchmark.coverage import mixed
-from fringe.benchmark.logits import FirstLogits
-from fringe.benchmark.manifest import resolve
-from fringe.benchmark.plan import Arm, ModelSource
-from fringe.benchmark.results import read_results
-from fringe.benchmark.store import CRASHES, Store
-from fringe.benchmark.units import missing_units
-from fringe.benchmark.work import Worker
 from fringe.cli.app import app
-from fringe.engines import How, Progress, run_plan
+from fringe.errors import FringeError, InputError
+from fringe.experiments import How, Progress, run_plan
+from fringe.experiments.coverage import mixed
+from fringe.experiments.logits import FirstLogits
+from fringe.experiments.manifest import resolve
+from fringe.experiments.plan import Arm, ModelSource
+from fringe.experiments.results import read_results
+from fringe.experiments.store import CRASHES, Store
+from fringe.experiments.units import missing_units
+from fringe.experiments.work import Worker
 from fringe.metrics import Insertion, Sparseness
+from fringe.paper.tuning import Search, search
 from fringe.report import write_report
-from fringe.studies.tuning import Search, search
 from fringe.tuning import space_of
 
 NET = """

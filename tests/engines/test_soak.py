@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from synthetic_units import expected, job, manifest
 
-from fringe.benchmark.coverage import coverage
-from fringe.benchmark.store import Store
-from fringe.engines import Account, run_here
+from fringe.experiments import Account, run_here
+from fringe.experiments.coverage import coverage
+from fringe.experiments.store import Store
 
 UNITS = 2000
 

@@ -14,11 +14,11 @@ from small_plans import IG, arms, digits_plan, small
 from synthetic_units import expected, job, manifest, table
 
 from fringe import ExpectedGradients
-from fringe._errors import FringeError, TransientError
-from fringe.benchmark.coverage import coverage, crashes
-from fringe.benchmark.plan import Arm, ModelSource
-from fringe.benchmark.store import Store
-from fringe.engines import Account, How, Progress, run_plan, run_processes
+from fringe.errors import FringeError, TransientError
+from fringe.experiments import Account, How, Progress, run_plan, run_processes
+from fringe.experiments.coverage import coverage, crashes
+from fringe.experiments.plan import Arm, ModelSource
+from fringe.experiments.store import Store
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs a fork server")
 PASSES = ["memory", "numpy", "torch", "allocator", "disk", "file", "wrapped", "nested"]

@@ -10,7 +10,7 @@ from method_networks import CHECKED, Affine, SoftplusMLP, images
 
 import fringe
 from fringe import ExpectedGradients, InputSpace, IntegratedGradients
-from fringe._noise import Noise, content_key
+from fringe._rng import Noise, content_key
 from fringe.attribution.path_integral import integrate
 from fringe.attribution.pieces import SitePieces
 from fringe.paths import Problem, ReferencePairs

@@ -23,7 +23,7 @@ from method_networks import NETWORKS, Affine, Quadratic, ReluCNN, SoftplusMLP, i
 from torch import nn
 
 import fringe
-from fringe._noise import Noise, content_key
+from fringe._rng import Noise, content_key
 from fringe.classifier import PassCounts
 from fringe.paths import Problem, Steepness
 

@@ -23,7 +23,7 @@ from torch import nn
 
 import fringe
 from fringe import InputSpace
-from fringe._noise import Noise
+from fringe._rng import Noise
 from fringe.attribution import IG2, IntegratedGradients
 from fringe.paths import CounterfactualPath, last_linear_layer
 

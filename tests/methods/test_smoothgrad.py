@@ -12,7 +12,7 @@ from method_networks import CHECKED, Affine, Quadratic, ReluCNN, SoftplusMLP, im
 
 import fringe
 from fringe import SmoothGrad
-from fringe._noise import Noise, content_key
+from fringe._rng import Noise, content_key
 from fringe.attribution.base import ProgressCounter
 from fringe.attribution.smoothgrad import smoothed
 from fringe.paths import Problem

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fringe import Classifier, TwoClass
-from fringe._noise import Noise
+from fringe._rng import Noise
 from fringe.metrics import Subject
 from fringe.paths import Problem
 

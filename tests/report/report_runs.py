@@ -1,8 +1,8 @@
 """Runs made of numbers that the tests know: a manifest and rows, without a model or an image."""
 
-from fringe.benchmark import Manifest, ScoreRow, Store
-from fringe.benchmark.keys import digest
-from fringe.benchmark.results import gather
+from fringe.experiments import Manifest, ScoreRow, Store
+from fringe.experiments.keys import digest
+from fringe.experiments.results import gather
 
 METRICS = {
     "mas_insertion": ("MAS insertion", "higher", "", "mean"),

@@ -10,7 +10,7 @@ import pytest
 import report_runs as runs
 from matplotlib.image import imread
 
-from fringe.benchmark import Store
+from fringe.experiments import Store
 from fringe.report import build_table
 from fringe.report.compose import Scene, compose
 from fringe.report.markdown import markdown_report

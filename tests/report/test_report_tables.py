@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import report_runs as runs
 
-from fringe._errors import InputError
-from fringe.benchmark import Estimate
+from fringe.errors import InputError
+from fringe.experiments import Estimate
 from fringe.report import build_table
 from fringe.report.numbers import decimals_for, plain, spread, with_spread
 from fringe.report.tables import reference_of

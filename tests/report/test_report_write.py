@@ -8,10 +8,9 @@ import report_runs as runs
 import torch
 
 from fringe import IntegratedGradients
-from fringe._errors import InputError
 from fringe.attribution import SmoothGrad
-from fringe.benchmark import Arm, ModelSource, Plan, Store, read_results
-from fringe.engines import How, run_plan
+from fringe.errors import InputError
+from fringe.experiments import Arm, How, ModelSource, Plan, Store, read_results, run_plan
 from fringe.metrics import METRICS
 from fringe.report import build_table, write_report
 from fringe.report import grid as grid_module
@@ -209,7 +208,7 @@ def test_kept_maps_are_drawn_without_the_model(digits, tmp_path, monkeypatch):
     def never(*_, **__):
         raise AssertionError("a model was loaded")
 
-    for place in ("fringe.report.grid.load", "fringe.benchmark.manifest.load_model"):
+    for place in ("fringe.report.grid.load", "fringe.experiments.manifest.load_model"):
         monkeypatch.setattr(place, never)
     store = Store(digits[0] / "kept", create=False)
     page = write_report(store, tmp_path / "out").page.read_text(encoding="utf-8")

@@ -8,12 +8,12 @@ import pytest
 from PIL import Image
 
 from fringe import FRInGe, InputError
-from fringe.benchmark import Arm, Manifest, ModelSource, Plan, Results
-from fringe.benchmark.manifest import resolve
-from fringe.benchmark.results import Cell
+from fringe.experiments import Arm, Manifest, ModelSource, Plan, Results
+from fringe.experiments.manifest import resolve
+from fringe.experiments.results import Cell
 from fringe.metrics import Sparseness
-from fringe.studies import cap_study, draw_cap, draw_sweep, draw_trajectories
-from fringe.studies.plans import OBJECTIVE
+from fringe.paper import cap_study, draw_cap, draw_sweep, draw_trajectories
+from fringe.paper.plans import OBJECTIVE
 
 FACTORS = {"tau": [0.002, 0.004], "steps": [3]}
 BASE = FRInGe(tau=0.003, steps=2)

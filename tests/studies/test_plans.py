@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from fringe import FRInGe, InputError, IntegratedGradients, SmoothGrad
-from fringe.benchmark import Arm, ModelSource, Plan
+from fringe.experiments import Arm, ModelSource, Plan
 from fringe.metrics import Infidelity, Insertion, Sparseness
-from fringe.studies.plans import CAP, DIAGNOSTICS, NO_CAP, OBJECTIVE, VARIANTS, ablation, cap_study, centre, sweep_plan
+from fringe.paper.plans import CAP, DIAGNOSTICS, NO_CAP, OBJECTIVE, VARIANTS, ablation, cap_study, centre, sweep_plan
 
 
 def plan(*arms, **changes):

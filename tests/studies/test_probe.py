@@ -7,12 +7,12 @@ import pytest
 from PIL import Image
 
 from fringe import FRInGe, FringeError, IntegratedGradients
-from fringe.benchmark import CONTROLS, Arm, ModelSource, Plan
-from fringe.benchmark.entrants import Entrant, make_maps
-from fringe.benchmark.manifest import resolve
-from fringe.benchmark.work import Worker
+from fringe.experiments import CONTROLS, Arm, ModelSource, Plan
+from fringe.experiments.entrants import Entrant, make_maps
+from fringe.experiments.manifest import resolve
+from fringe.experiments.work import Worker
 from fringe.metrics import MaxSensitivity, Sparseness
-from fringe.studies.probe import probe
+from fringe.paper.probe import probe
 
 
 def study(methods, data=("embedded:digits",), n=2, controls=False, **known):

@@ -8,8 +8,8 @@ from importlib import resources
 import pytest
 
 from fringe import METHODS, METRICS
-from fringe.studies.plans import CAP, NO_CAP, VARIANTS
-from fringe.studies.published import MODELS, published
+from fringe.paper.plans import CAP, NO_CAP, VARIANTS
+from fringe.paper.published import MODELS, published
 
 TABLES = ("ablation", "comparison", "euclidean_cap", "max_sensitivity", "runtime")
 
@@ -19,7 +19,7 @@ def cells(study):
 
 
 def shipped(name):
-    return resources.files("fringe.studies").joinpath("tables", f"{name}.csv").read_bytes()
+    return resources.files("fringe.paper").joinpath("tables", f"{name}.csv").read_bytes()
 
 
 @pytest.mark.shared
@@ -29,7 +29,7 @@ def test_the_shipped_tables_are_the_papers_byte_for_byte(shared, name):
 
 
 def test_no_table_is_left_out():
-    folder = resources.files("fringe.studies").joinpath("tables")
+    folder = resources.files("fringe.paper").joinpath("tables")
     assert sorted(path.name for path in folder.iterdir()) == sorted(f"{name}.csv" for name in TABLES)
 
 

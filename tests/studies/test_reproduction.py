@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from fringe import FRInGe, IntegratedGradients, SmoothGrad
-from fringe.benchmark import Arm, Manifest, ModelSource, Plan, Results
-from fringe.benchmark.results import Cell
+from fringe.experiments import Arm, Manifest, ModelSource, Plan, Results
+from fringe.experiments.results import Cell
 from fringe.metrics import METRICS, Infidelity, MaxSensitivity, resolve_metric
-from fringe.report import beside_page
-from fringe.studies.plans import DIAGNOSTICS, OBJECTIVE, VARIANTS
-from fringe.studies.published import METRICS as NAMES
-from fringe.studies.published import MODELS, READINGS, Published
-from fringe.studies.reproduction import (
+from fringe.paper.plans import DIAGNOSTICS, OBJECTIVE, VARIANTS
+from fringe.paper.published import METRICS as NAMES
+from fringe.paper.published import MODELS, READINGS, Published
+from fringe.paper.reproduction import (
     DEFAULT,
     SPECS,
     STUDIES,
@@ -29,7 +28,8 @@ from fringe.studies.reproduction import (
     readings,
     runtime_base,
 )
-from fringe.studies.runtime import Timing
+from fringe.paper.runtime import Timing
+from fringe.report import beside_page
 
 
 def base(n=1000, **metrics):

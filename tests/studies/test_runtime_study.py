@@ -11,14 +11,14 @@ from PIL import Image
 
 from fringe import FRInGe, FringeError, IntegratedGradients, attribute
 from fringe.baselines import InputSpace
-from fringe.benchmark import Arm, ModelSource, Plan
-from fringe.benchmark.draw import prepare
-from fringe.benchmark.manifest import load, resolve
 from fringe.classifier import Classifier
+from fringe.experiments import Arm, ModelSource, Plan
+from fringe.experiments.draw import prepare
+from fringe.experiments.manifest import load, resolve
 from fringe.metrics import Sparseness
+from fringe.paper import runtime
+from fringe.paper.runtime import Timing, from_record, identity, measure, place_of, record, slowdowns
 from fringe.paths import Problem, verify
-from fringe.studies import runtime
-from fringe.studies.runtime import Timing, from_record, identity, measure, place_of, record, slowdowns
 
 METHODS = {"fringe": FRInGe(steps=2, cg_iterations=3), "ig": IntegratedGradients(steps=3)}
 

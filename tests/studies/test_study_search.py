@@ -9,16 +9,15 @@ import pytest
 from PIL import Image
 
 from fringe import FRInGe, FringeError, InputError, IntegratedGradients
-from fringe._errors import TransientError
-from fringe.benchmark import Arm, ModelSource, Plan, Store, read_results
-from fringe.benchmark.draw import draw
-from fringe.benchmark.manifest import resolve
-from fringe.engines import How, Interrupted, Progress
-from fringe.engines import run as engine
+from fringe.errors import TransientError
+from fringe.experiments import Arm, How, Interrupted, ModelSource, Plan, Progress, Store, read_results
+from fringe.experiments import run as engine
+from fringe.experiments.draw import draw
+from fringe.experiments.manifest import resolve
 from fringe.metrics import Deletion, Infidelity, Insertion, Sparseness
-from fringe.studies import tuning
-from fringe.studies.plans import OBJECTIVE
-from fringe.studies.tuning import TRIAL, Search, search, tuning_plan
+from fringe.paper import tuning
+from fringe.paper.plans import OBJECTIVE
+from fringe.paper.tuning import TRIAL, Search, search, tuning_plan
 from fringe.tuning import objective, read_preset, space_of
 
 METRICS = {"insertion": Insertion(steps=4), "deletion": Deletion(steps=4), "infidelity": Infidelity(samples=2)}

@@ -10,11 +10,11 @@ import torch
 from fringe import FRInGe, InputError, IntegratedGradients, attribute
 from fringe.attribution import resolve_method
 from fringe.baselines import InputSpace
-from fringe.benchmark import Arm, ModelSource, Plan
-from fringe.benchmark.draw import prepare
-from fringe.benchmark.manifest import load, resolve
+from fringe.experiments import Arm, ModelSource, Plan
+from fringe.experiments.draw import prepare
+from fringe.experiments.manifest import load, resolve
 from fringe.metrics import resolve_metric
-from fringe.studies.walks import SHOWN, blur_change, walks
+from fringe.paper.walks import SHOWN, blur_change, walks
 
 METHODS = {
     "fringe": FRInGe(tau=3e-2, cg_iterations=4),

@@ -15,9 +15,9 @@ from tuning_scores import BASE, SPACE, asked, score, search
 
 import fringe
 from fringe import FringeError, InputError, _process
-from fringe._errors import TransientError
 from fringe._process import fate, this_process
-from fringe.benchmark import StoreFull
+from fringe.errors import TransientError
+from fringe.experiments import StoreFull
 from fringe.tuning import queue
 from fringe.tuning.journal import Journal
 from fringe.tuning.plan import Plan

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from fringe._arguments import explained_inputs
-from fringe._errors import InputError
-from fringe._noise import Noise
+from fringe._rng import Noise
 from fringe.attribution.base import SEVERITY, Attribution, Attributor, Progress, Trajectory, Verdict
 from fringe.attribution.registry import resolve_method
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, PassCounts, Score, Target
+from fringe.errors import InputError
 from fringe.paths import Problem, verify
 
 OnBad = Literal["raise", "mark"]

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from fringe._errors import InputError
 from fringe.classifier import PassCounts
+from fringe.errors import InputError
 from fringe.paths import Problem
 from fringe.paths import Progress as Progress
 

@@ -11,8 +11,7 @@ from fringe._checks import require_choice, require_positive, require_whole
 from fringe._tunable import tunable
 from fringe.attribution.diagnostics import PathAttributor
 from fringe.attribution.pieces import NodePieces
-from fringe.paths import BlurLine, Problem
-from fringe.paths.blur_line import Displacements
+from fringe.paths import BlurLine, Displacements, Problem
 
 Grid = Literal["linear", "sqrt"]
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fringe._checks import require_choice, require_whole
-from fringe._noise import Noise
+from fringe._rng import Noise
 from fringe._tunable import tunable
 from fringe.attribution.base import Attribution, Attributor
 from fringe.attribution.diagnostics import build_attribution, completeness_status

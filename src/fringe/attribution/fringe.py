@@ -18,7 +18,6 @@ from fringe._checks import (
     require_positive,
     require_whole,
 )
-from fringe._errors import InputError
 from fringe._tunable import tunable
 from fringe.attribution.base import Attribution, Attributor
 from fringe.attribution.diagnostics import COARSE_ABOVE, Status, build_attribution, path_diagnostics
@@ -26,11 +25,23 @@ from fringe.attribution.integral import Quadrature, Rule
 from fringe.attribution.path_integral import PathIntegral, integrate
 from fringe.attribution.pieces import SegmentPieces
 from fringe.attribution.presets import paper_settings, preset_names
+from fringe.errors import InputError
 from fringe.geometry import kl, log_probabilities
 from fringe.linalg import Boundary, CGStatus
-from fringe.paths import FisherRaoTracking, NaturalStep, Outcome, Problem, Smoothing, TrustRegion
-from fringe.paths.direction import JacobianForm, PreconditionerName, Solve, Structure
-from fringe.paths.tracking import Until, Waypoint
+from fringe.paths import (
+    FisherRaoTracking,
+    JacobianForm,
+    NaturalStep,
+    Outcome,
+    PreconditionerName,
+    Problem,
+    Smoothing,
+    Solve,
+    Structure,
+    TrustRegion,
+    Until,
+    Waypoint,
+)
 
 Variant = Literal[
     "fringe",

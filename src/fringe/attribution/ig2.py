@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 
 from fringe._checks import is_positive, require, require_choice, require_whole
-from fringe._errors import InputError
 from fringe._tunable import tunable
 from fringe.attribution.base import Attribution, Attributor
 from fringe.attribution.diagnostics import path_attribution
@@ -15,6 +14,7 @@ from fringe.attribution.integral import Quadrature
 from fringe.attribution.path_integral import integrate
 from fringe.attribution.pieces import MultiPath, PooledPieces
 from fringe.attribution.reference_images import reference_images
+from fringe.errors import InputError
 from fringe.paths import CounterfactualPath, Problem, last_linear_layer
 
 Representation = Literal["auto", "penultimate", "logits"]

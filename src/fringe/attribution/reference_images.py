@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fringe._errors import InputError
+from fringe.errors import InputError
 from fringe.paths import Problem
 
 

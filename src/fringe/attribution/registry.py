@@ -1,9 +1,9 @@
 """Methods by name."""
 
-from fringe._errors import InputError
 from fringe._registry import collect, nearest
 from fringe.attribution import catalogue
 from fringe.attribution.base import Attributor
+from fringe.errors import InputError
 
 METHODS: dict[str, type[Attributor]] = collect(vars(catalogue), Attributor)
 

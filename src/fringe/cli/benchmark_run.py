@@ -2,14 +2,14 @@
 
 import typer
 
-from fringe._errors import InputError
-from fringe.benchmark import Plan
 from fringe.cli.folder import to_json
 from fringe.cli.plan_flags import HowOptions
 from fringe.cli.plan_options import PlanOptions
 from fringe.cli.plan_run import account_of, run_plans
 from fringe.cli.planning import Defaults, read_plan
 from fringe.cli.problems import Exit
+from fringe.errors import InputError
+from fringe.experiments import Plan
 
 
 def run_benchmark(options: PlanOptions, how: HowOptions, *, report: bool, reference: str | None) -> Exit:

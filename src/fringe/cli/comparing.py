@@ -7,7 +7,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fringe.benchmark import Comparison, compare
 from fringe.classifier import Classifier
 from fringe.cli.contest import Contest
 from fringe.cli.explaining import unfit
@@ -16,6 +15,7 @@ from fringe.cli.loading import check_class_names
 from fringe.cli.progress import Watch
 from fringe.cli.record import Failed, Run
 from fringe.cli.spaces import Spaces
+from fringe.experiments import Comparison, compare
 
 
 @dataclass(frozen=True)

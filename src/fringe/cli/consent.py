@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 
 import typer
 
-from fringe._errors import InputError
 from fringe.attribution import Attributor
-from fringe.benchmark import Plan
 from fringe.cli.problems import Exit
+from fringe.errors import InputError
+from fringe.experiments import Plan
 from fringe.metrics import Metric
 
 MOST_OF_A_MAP = 1e6

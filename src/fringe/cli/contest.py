@@ -4,10 +4,10 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fringe._errors import InputError
 from fringe.attribution import Attributor
 from fringe.cli.options import CompareOptions
 from fringe.cli.settings import assign, named_method
+from fringe.errors import InputError
 from fringe.metrics import Metric, resolve_metric
 
 

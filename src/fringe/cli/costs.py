@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fringe.benchmark import Row
+from fringe.experiments import Row
 
 
 class Costs:

@@ -8,16 +8,12 @@ from typing import Any
 
 import typer
 
-from fringe.benchmark import Plan, Store
-from fringe.benchmark.coverage import present
-from fringe.benchmark.manifest import Resolved, resolve
-from fringe.benchmark.store import MARK
-from fringe.benchmark.units import Key, missing_units, wanted
 from fringe.cli.folder import to_json
 from fringe.cli.plan_flags import HowOptions
 from fringe.cli.plan_run import device_of
 from fringe.cli.problems import Exit, say
-from fringe.studies.probe import Cost, probe
+from fringe.experiments import MARK, Key, Plan, Resolved, Store, missing_units, present, resolve, wanted
+from fringe.paper import Cost, probe
 
 MANY = 12
 """Methods of a model above which a plan's are shown together."""

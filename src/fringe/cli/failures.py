@@ -4,9 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fringe.benchmark import Store
-from fringe.benchmark.manifest import Manifest
-from fringe.benchmark.results import all_rows
+from fringe.experiments import Manifest, Store, all_rows
 
 
 def failures(store: Store, manifest: Manifest) -> list[dict[str, Any]]:

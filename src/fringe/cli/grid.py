@@ -3,14 +3,13 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fringe.benchmark import Row
 from fringe.cli.comparing import Compared
 from fringe.cli.contest import Contest
 from fringe.cli.pictures import displayed
 from fringe.cli.record import Run, top_classes
+from fringe.experiments import Row
 from fringe.metrics import Metric
-from fringe.plots import Strip, Tile, Word, comparison_grid
-from fringe.plots.telemetry import Gauge, caption, telemetry
+from fringe.plots import Gauge, Strip, Tile, Word, caption, comparison_grid, telemetry
 
 
 def strips(compared: Compared, run: Run) -> list[Strip]:

@@ -8,12 +8,12 @@ from typing import Any
 import typer
 from safetensors.torch import save
 
-from fringe._errors import InputError
 from fringe.cli.folder import CONTACT, EXPLANATION, SUMMARY, ResultFolder, described, to_json
 from fringe.cli.gather import failed
 from fringe.cli.problems import Exit, complain, say
 from fringe.cli.record import Explained, Failed, Run, explanation, failed_entry, summary_entry
 from fringe.cli.report import Report
+from fringe.errors import InputError
 
 
 class Ledger:

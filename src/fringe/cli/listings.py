@@ -83,7 +83,7 @@ def metrics(name: Name = None, as_json: Json = False) -> None:
 def presets(as_json: Json = False) -> None:
     """List the paper's settings: six networks, three variants each."""
     with reported():
-        from fringe.attribution.presets import paper_settings, table
+        from fringe.attribution import paper_settings, table
 
         found: list[dict[str, Any]] = [{"model": m, "variant": v, "settings": paper_settings(m, v)} for m, v in table()]
         if as_json:

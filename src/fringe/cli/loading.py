@@ -5,9 +5,9 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
-from fringe._errors import InputError
 from fringe.classifier import Classifier
 from fringe.cli.options import ModelOptions, ModelOutput, Score, read_class_names
+from fringe.errors import InputError
 from fringe.models import LoadedModel, Preprocessing, load_model
 
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
-from fringe._errors import InputError
+from fringe.errors import InputError
 
 
 class Score(StrEnum):

@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fringe._errors import InputError
 from fringe._files import SETTINGS_BYTES, read_regular
 from fringe.cli.plan_options import LABEL, PlanOptions, split_names
+from fringe.errors import InputError
 
 
 class _File(BaseModel):

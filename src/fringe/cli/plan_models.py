@@ -5,14 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fringe._errors import InputError
 from fringe.attribution import Attributor, FRInGe, preset_names
-from fringe.benchmark import Arm, ModelSource
-from fringe.benchmark.manifest import load
 from fringe.cli.options import EMBEDDED
 from fringe.cli.plan_options import LABEL, PlanOptions
 from fringe.cli.problems import remark
 from fringe.cli.settings import named_method
+from fringe.errors import InputError
+from fringe.experiments import Arm, ModelSource, load
 from fringe.tuning import read_preset
 
 AUTO = "fringe:auto"

@@ -6,20 +6,30 @@ from typing import Any
 
 import torch
 
-from fringe._errors import InputError
 from fringe._files import require_inside
-from fringe.benchmark import Plan, Store
-from fringe.benchmark.coverage import mixed, present, versions_of
-from fringe.benchmark.manifest import Resolved
-from fringe.benchmark.store import CRASHES
-from fringe.benchmark.units import Unit, wanted
 from fringe.cli.consent import require_consent, work_of_plans
 from fringe.cli.failures import failures, told
 from fringe.cli.options import read_batch_size
 from fringe.cli.plan_flags import HowOptions
 from fringe.cli.problems import Exit, complain, remark, say
 from fringe.cli.progress import Units
-from fringe.engines import Finished, How, Progress, Report, run_plan
+from fringe.errors import InputError
+from fringe.experiments import (
+    CRASHES,
+    Finished,
+    How,
+    Plan,
+    Progress,
+    Report,
+    Resolved,
+    Store,
+    Unit,
+    mixed,
+    present,
+    run_plan,
+    versions_of,
+    wanted,
+)
 from fringe.models import devices, usable_device
 
 SHOWN = 5

@@ -5,9 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
-from fringe._errors import InputError
 from fringe.attribution import FRInGe
-from fringe.benchmark import Arm, Plan
 from fringe.classifier import Score
 from fringe.cli.contest import by_owner, labelled
 from fringe.cli.options import Exif, choose_model
@@ -16,6 +14,8 @@ from fringe.cli.plan_options import PlanOptions
 from fringe.cli.problems import remark
 from fringe.cli.settings import assign, named_method
 from fringe.data import ImageError, find_inputs
+from fringe.errors import InputError
+from fringe.experiments import Arm, Plan
 from fringe.metrics import METRICS, Metric, resolve_metric
 
 EIGHT = {

@@ -9,9 +9,9 @@ from typing import Any
 
 import typer
 
-from fringe._errors import FringeError, InputError, TransientError, is_transient
 from fringe._interrupt import Interrupted, interruptible
 from fringe._printable import printable
+from fringe.errors import FringeError, InputError, TransientError, is_transient
 
 
 class Exit(IntEnum):

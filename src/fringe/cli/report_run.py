@@ -3,20 +3,16 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fringe._errors import InputError
 from fringe._files import require_inside
-from fringe.benchmark import ModelSource, Store
-from fringe.benchmark.coverage import manifests
-from fringe.benchmark.manifest import Manifest, Resolved
 from fringe.cli.consent import require_consent, work_of
 from fringe.cli.options import read_batch_size
 from fringe.cli.plan_flags import HowOptions
 from fringe.cli.plan_models import read_specs
 from fringe.cli.plan_run import device_of
 from fringe.cli.problems import Exit, say
-from fringe.report import write_report
-from fringe.report.picks import EACH
-from fringe.report.replan import recorded_methods
+from fringe.errors import InputError
+from fringe.experiments import Manifest, ModelSource, Resolved, Store, manifests
+from fringe.report import EACH, recorded_methods, write_report
 
 
 def run_report(

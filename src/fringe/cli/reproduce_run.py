@@ -7,10 +7,7 @@ from pathlib import Path
 
 import typer
 
-from fringe._errors import InputError
 from fringe.attribution import FRInGe
-from fringe.benchmark import Plan, Store, read_results
-from fringe.benchmark.coverage import manifests
 from fringe.cli.estimate import estimate
 from fringe.cli.folder import to_json
 from fringe.cli.plan_flags import HowOptions
@@ -20,23 +17,28 @@ from fringe.cli.planning import PAPER, Defaults, overlooked, read_choice, read_p
 from fringe.cli.problems import Exit, complain, say
 from fringe.cli.report_run import report_folder, report_plan
 from fringe.cli.timings import timings_of
-from fringe.engines import Interrupted, interruptible
-from fringe.report import BesidePicture, beside_page
-from fringe.studies import draw_cap, draw_sweep, draw_trajectories
-from fringe.studies.published import MODELS
-from fringe.studies.reproduction import (
+from fringe.errors import InputError
+from fringe.experiments import Interrupted, Plan, Store, interruptible, manifests, read_results
+from fringe.paper import (
     DEFAULT,
+    MODELS,
     SPECS,
     STUDIES,
+    Timing,
     beside,
     cells_csv,
+    draw_cap,
+    draw_sweep,
+    draw_trajectories,
     markdown,
     parts,
     plans,
     readings,
+    record,
     runtime_base,
+    slowdowns,
 )
-from fringe.studies.runtime import Timing, record, slowdowns
+from fringe.report import BesidePicture, beside_page
 
 PAGE = "reproduction"
 TITLE = "Our numbers beside the paper's (arXiv 2605.06404)"

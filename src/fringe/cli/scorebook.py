@@ -6,8 +6,6 @@ from typing import Any
 import typer
 
 from fringe._csv import to_csv
-from fringe.benchmark import CONTROLS, summarise, tidy
-from fringe.benchmark.intervals import LEVEL, RESAMPLES
 from fringe.cli.comparing import Compared
 from fringe.cli.contest import Contest
 from fringe.cli.costs import Costs
@@ -15,6 +13,7 @@ from fringe.cli.folder import SUMMARY, ResultFolder, described, to_json
 from fringe.cli.problems import Exit, complain, say
 from fringe.cli.record import Failed, Run, failed_entry, file_digest, plain, top_classes
 from fringe.cli.standings import show_standings
+from fringe.experiments import CONTROLS, LEVEL, RESAMPLES, summarise, tidy
 from fringe.metrics import Metric
 
 FIGURE, SCORES = "compare.png", "scores.csv"

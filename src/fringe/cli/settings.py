@@ -12,11 +12,10 @@ from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_h
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from fringe._errors import InputError
-from fringe.attribution import Attributor, FRInGe, resolve_method
-from fringe.attribution.presets import table
+from fringe.attribution import Attributor, FRInGe, resolve_method, table
 from fringe.cli.options import MethodOptions
 from fringe.cli.problems import require_extra
+from fringe.errors import InputError
 from fringe.metrics import Metric
 
 Configured = TypeVar("Configured", bound=Attributor | Metric)

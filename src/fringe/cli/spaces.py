@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fringe._errors import InputError
 from fringe.baselines import InputSpace
 from fringe.cli.gather import Prepared, find, prepare
 from fringe.cli.options import Exif
 from fringe.cli.problems import remark
 from fringe.cli.record import Failed
 from fringe.data import InputRef
+from fringe.errors import InputError
 from fringe.models import LoadedModel, Preprocessing
 
 MOST = 64

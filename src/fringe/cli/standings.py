@@ -9,8 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fringe._printable import printable
-from fringe.metrics import Metric
-from fringe.metrics.base import ARROW, Direction, best_of
+from fringe.metrics import ARROW, Direction, Metric, best_of
 
 WIDEST = 400
 """Letters in a line where no terminal says how many it shows."""

@@ -13,13 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fringe._printable import printable
-from fringe.benchmark import Store
-from fringe.benchmark.coverage import coverage, crashes, manifests, mixed, stale, versions_of
-from fringe.benchmark.manifest import Manifest
 from fringe.cli.failures import failures, told
 from fringe.cli.folder import to_json
 from fringe.cli.problems import Exit
 from fringe.cli.standings import WIDEST
+from fringe.experiments import Manifest, Store, coverage, crashes, manifests, mixed, stale, versions_of
 
 SHOWN = 10
 """Reasons of one kind that people are shown."""

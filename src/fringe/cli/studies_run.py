@@ -8,10 +8,6 @@ from pathlib import Path
 
 import typer
 
-from fringe._errors import InputError
-from fringe.benchmark import Plan, Store, read_results
-from fringe.benchmark.manifest import Resolved, resolve
-from fringe.benchmark.plan import Arm
 from fringe.cli.consent import require_consent, work_of_plans
 from fringe.cli.folder import to_json
 from fringe.cli.options import read_batch_size
@@ -22,10 +18,22 @@ from fringe.cli.planning import Defaults, overlooked, read_plan
 from fringe.cli.problems import Exit, complain, remark, say
 from fringe.cli.report_run import report_folder, report_plan
 from fringe.cli.settings import read_value
-from fringe.engines import Interrupted, interruptible
-from fringe.studies import ablation, cap_study, draw_cap, draw_sweep, draw_trajectories, sweep_plan
-from fringe.studies.plans import DIAGNOSTICS, OBJECTIVE, first
-from fringe.studies.runtime import measure, record, slowdowns
+from fringe.errors import InputError
+from fringe.experiments import Arm, Interrupted, Plan, Resolved, Store, interruptible, read_results, resolve
+from fringe.paper import (
+    DIAGNOSTICS,
+    OBJECTIVE,
+    ablation,
+    cap_study,
+    draw_cap,
+    draw_sweep,
+    draw_trajectories,
+    first,
+    measure,
+    record,
+    slowdowns,
+    sweep_plan,
+)
 
 FRINGE = ("fringe",)
 Draw = Callable[[Resolved, Path], Sequence[Path]]

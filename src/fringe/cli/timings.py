@@ -9,14 +9,13 @@ from typing import Any
 
 from fringe._files import RECORD_BYTES, UnfitFile, read_regular
 from fringe._process import process_name
-from fringe.benchmark import Plan
-from fringe.benchmark.manifest import resolve
 from fringe.cli.options import read_batch_size
 from fringe.cli.plan_flags import HowOptions
 from fringe.cli.plan_run import device_of
 from fringe.cli.problems import remark
 from fringe.cli.report_run import report_folder
-from fringe.studies.runtime import Timing, from_record, identity, measure, record
+from fringe.experiments import Plan, resolve
+from fringe.paper import Timing, from_record, identity, measure, record
 
 
 def timings_of(plan: Plan, how: HowOptions, *, measuring: bool) -> list[Timing]:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import typer
 
-from fringe._errors import InputError
 from fringe.cli.consent import require_consent, work_of_plans
 from fringe.cli.folder import to_json
 from fringe.cli.plan_flags import HowOptions
@@ -14,11 +13,10 @@ from fringe.cli.planning import Defaults
 from fringe.cli.problems import Exit, complain, say
 from fringe.cli.progress import Units
 from fringe.cli.studies_run import FRINGE, first_only, read_study
-from fringe.engines import Interrupted, interruptible
-from fringe.studies.plans import OBJECTIVE, first
-from fringe.studies.tuning import Search, search, tuning_plan
-from fringe.tuning import SearchSpace, paper_space, space_of
-from fringe.tuning.study import Trial
+from fringe.errors import InputError
+from fringe.experiments import Interrupted, interruptible
+from fringe.paper import OBJECTIVE, Search, first, search, tuning_plan
+from fringe.tuning import SearchSpace, Trial, paper_space, space_of
 
 
 def run_tune(options: PlanOptions, how: HowOptions, *, trials: int, ranges: Sequence[str], smoothing: bool) -> Exit:

@@ -7,3 +7,5 @@ from fringe.data.inputs import InputRef, find_inputs
 from fringe.data.sample import Sample
 
 __all__ = ["ImageError", "InputRef", "Sample", "digits_samples", "find_inputs", "open_image"]
+from fringe.data.digits import SOURCE as SOURCE
+from fringe.data.digits import load_digits as load_digits

@@ -1,6 +1,6 @@
 """The error of this room."""
 
-from fringe._errors import FringeError
+from fringe.errors import FringeError
 
 
 class ImageError(FringeError):

@@ -24,7 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fringe._errors import InputError
+from fringe.errors import InputError
 
 Boundary = Literal["neumann", "dirichlet", "periodic"]
 

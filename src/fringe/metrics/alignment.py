@@ -5,8 +5,8 @@ from typing import ClassVar, Literal, get_args
 
 import torch
 
-from fringe._blur import Padding
 from fringe._checks import require_choice
+from fringe._filters import Padding
 from fringe._tunable import tunable
 from fringe.metrics.base import Explained, Metric, Scores
 from fringe.metrics.curves import Mode, Scale, area, envelope, scaled, stretched

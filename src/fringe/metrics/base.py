@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, cast
 
 from torch import Tensor
 
-from fringe._errors import InputError
+from fringe.errors import InputError
 from fringe.paths import Problem
 
 Direction = Literal["higher", "lower", "none"]

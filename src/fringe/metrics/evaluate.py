@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from fringe._errors import InputError
+from fringe.errors import InputError
 from fringe.metrics.base import Explain, Explained, Metric, Scores, Subject
 from fringe.metrics.registry import resolve_metric
 

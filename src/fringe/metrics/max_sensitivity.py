@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fringe._checks import require_positive, require_whole
-from fringe._errors import InputError
 from fringe._tunable import tunable
+from fringe.errors import InputError
 from fringe.geometry import geometry_dtype
 from fringe.metrics.base import Direction, Explain, Explained, Metric, Scores, Summary
 from fringe.metrics.draws import over_draws

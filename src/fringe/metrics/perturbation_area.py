@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fringe._blur import Padding
+from fringe._filters import Padding
 from fringe._tunable import tunable
 from fringe.metrics.base import Explained, Metric, Scores
 from fringe.metrics.curves import Mode, area, envelope, scaled

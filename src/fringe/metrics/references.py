@@ -6,10 +6,10 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from fringe._blur import Padding, blur, box_taps, gaussian_taps, odd_up
 from fringe._checks import is_whole, require, require_choice, require_positive
-from fringe._errors import InputError
+from fringe._filters import Padding, blur, box_taps, gaussian_taps, odd_up
 from fringe.baselines import make_baseline
+from fringe.errors import InputError
 from fringe.metrics.base import Subject
 
 ReferenceKind = Literal["box", "gaussian", "folded", "zeros", "mean"]

@@ -1,7 +1,7 @@
 """Metrics by name."""
 
-from fringe._errors import InputError
 from fringe._registry import collect, nearest
+from fringe.errors import InputError
 from fringe.metrics import catalogue
 from fringe.metrics.base import Metric
 

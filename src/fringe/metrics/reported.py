@@ -2,7 +2,7 @@
 
 import torch
 
-from fringe._errors import InputError
+from fringe.errors import InputError
 from fringe.geometry import geometry_dtype
 from fringe.metrics.base import Explained, Scores
 

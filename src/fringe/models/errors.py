@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from fringe._errors import FringeError
+from fringe.errors import FringeError
 
 
 class ModelError(FringeError):

@@ -10,12 +10,17 @@ from fringe.paths.base import Progress as Progress
 from fringe.paths.base import Segment as Segment
 from fringe.paths.base import Walk as Walk
 from fringe.paths.blur_line import BlurLine as BlurLine
+from fringe.paths.blur_line import Displacements as Displacements
 from fringe.paths.counterfactual import CounterfactualPath as CounterfactualPath
 from fringe.paths.descent import Draw as Draw
 from fringe.paths.descent import Relaxation as Relaxation
 from fringe.paths.descent import Relaxed as Relaxed
+from fringe.paths.direction import JacobianForm as JacobianForm
 from fringe.paths.direction import NaturalStep as NaturalStep
+from fringe.paths.direction import PreconditionerName as PreconditionerName
 from fringe.paths.direction import Smoothing as Smoothing
+from fringe.paths.direction import Solve as Solve
+from fringe.paths.direction import Structure as Structure
 from fringe.paths.edge_lengths import euclidean_lengths as euclidean_lengths
 from fringe.paths.edge_lengths import model_lengths as model_lengths
 from fringe.paths.energy import LengthEnergy as LengthEnergy
@@ -42,6 +47,8 @@ from fringe.paths.spacing import equal_arcs as equal_arcs
 from fringe.paths.spacing import published_spacing as published_spacing
 from fringe.paths.steepness import Steepness as Steepness
 from fringe.paths.tracking import FisherRaoTracking as FisherRaoTracking
+from fringe.paths.tracking import Until as Until
+from fringe.paths.tracking import Waypoint as Waypoint
 from fringe.paths.trust_region import Bound as Bound
 from fringe.paths.trust_region import TrustRegion as TrustRegion
 from fringe.paths.verification import verify as verify

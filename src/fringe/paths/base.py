@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from fringe._arguments import NO_ARGUMENTS, ForwardArguments
-from fringe._errors import InputError, TargetError
-from fringe._noise import Noise, content_key
+from fringe._rng import Noise, content_key
 from fringe.baselines import InputSpace, make_baseline
 from fringe.classifier import Classifier, Linearisation, Score, Target
+from fringe.errors import InputError, TargetError
 from fringe.geometry import Jacobian, log_probabilities
 from fringe.paths.gauge import GeodesicGauge
 

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fringe._errors import InputError
+from fringe.errors import InputError
 from fringe.paths.nodes import Nodes, Sample
 
 TRUNCATE = 4.0

@@ -28,7 +28,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fringe._errors import InputError
+from fringe.errors import InputError
 from fringe.geometry import (
     Jacobian,
     PullbackFisher,

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fringe._errors import InputError
+from fringe.errors import InputError
 
 Indices = NDArray[np.int64]
 

@@ -9,9 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fringe._errors import NotDifferentiableError
 from fringe._linear_layers import LinearLayers
 from fringe.classifier import Score
+from fringe.errors import NotDifferentiableError
 from fringe.paths.base import Problem
 
 Scalar = Literal["score", "log_probability", "outputs"]

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fringe._errors import InputError
+from fringe.errors import InputError
 from fringe.geometry import ExplicitJacobian, Jacobian, geometry_dtype, kl, log_probabilities, sqrt_chart
 from fringe.linalg import inner_product
 from fringe.paths.base import Outcome, Path, Point, Problem, Segment, Walk

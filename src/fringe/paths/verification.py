@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from fringe._errors import FringeError, ModelOutputError, NotDifferentiableError
-from fringe._noise import Noise
+from fringe._rng import Noise
 from fringe.classifier import Linearisation
+from fringe.errors import FringeError, ModelOutputError, NotDifferentiableError
 from fringe.paths.base import Problem
 
 MAX_PROBES = 4

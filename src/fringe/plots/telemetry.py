@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fringe.metrics.base import ARROW, Direction, best_of
+from fringe.metrics import ARROW, Direction, best_of
 from fringe.plots.compare import Word
 
 

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fringe.benchmark import Results, Store
-from fringe.benchmark.coverage import crashes
-from fringe.benchmark.rows import ScoreRow
+from fringe.experiments import Results, ScoreRow, Store, crashes
 
 
 @dataclass(frozen=True)

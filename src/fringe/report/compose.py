@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fringe.benchmark import Results, Store
+from fringe.experiments import Results, Store
 from fringe.report.content import Content, Part, Section
 from fringe.report.grid import Bench
 from fringe.report.problems import problems

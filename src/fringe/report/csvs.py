@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fringe._csv import to_csv
-from fringe.benchmark import Results
-from fringe.benchmark.rows import ScoreRow
+from fringe.experiments import Results, ScoreRow
 from fringe.report.numbers import spread
 from fringe.report.tables import Column, Table, TableCell, TableRow
 

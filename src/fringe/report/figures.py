@@ -3,11 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fringe.benchmark import Results
-from fringe.benchmark.results import Cell
-from fringe.plots.curves import CurvePanel, draw_curves
-from fringe.plots.forest import Contrast, ForestPanel, draw_forest
-from fringe.plots.style import MOST_SERIES
+from fringe.experiments import Cell, Results
+from fringe.plots import MOST_SERIES, Contrast, CurvePanel, ForestPanel, draw_curves, draw_forest
 from fringe.report.content import Drawing
 from fringe.report.tables import Column, Table
 

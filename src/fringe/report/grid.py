@@ -7,14 +7,21 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from fringe._errors import FringeError, InputError
-from fringe.benchmark import Results, Store
-from fringe.benchmark.draw import Picture, content_digest, prepare
-from fringe.benchmark.kept import KeptMap
-from fringe.benchmark.logits import FirstLogits
-from fringe.benchmark.manifest import Manifest, Resolved, load
-from fringe.benchmark.units import Unit
-from fringe.benchmark.work import Worker
+from fringe.errors import FringeError, InputError
+from fringe.experiments import (
+    FirstLogits,
+    KeptMap,
+    Manifest,
+    Picture,
+    Resolved,
+    Results,
+    Store,
+    Unit,
+    Worker,
+    content_digest,
+    load,
+    prepare,
+)
 from fringe.models import Preprocessing
 from fringe.report.account import by_image
 from fringe.report.replan import pictures, recorded_preprocessing, require_same

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from fringe.benchmark.intervals import LEVEL, RESAMPLES
+from fringe.experiments import LEVEL, RESAMPLES
 from fringe.report.tables import Table, TableCell
 
 INCOMPLETE = "†"

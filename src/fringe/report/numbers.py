@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from fringe.benchmark import Estimate
+from fringe.experiments import Estimate
 
 FEWEST, MOST = 3, 6
 """Decimals; the paper prints three."""

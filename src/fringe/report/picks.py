@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fringe._errors import InputError
-from fringe.benchmark import Results
-from fringe.benchmark.dominance import WEIGHTS, dominance, pick
-from fringe.metrics.base import Direction
+from fringe.errors import InputError
+from fringe.experiments import WEIGHTS, Results, dominance, pick
+from fringe.metrics import Direction
 from fringe.report.tables import Column, Table
 
 EACH = 3

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fringe.benchmark import Results, Store
+from fringe.experiments import Results, Store
 from fringe.report.account import failures, set_aside, verdicts
 from fringe.report.content import Part, Plain, Section
 from fringe.report.tables import Table

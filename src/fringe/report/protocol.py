@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import fringe
-from fringe.benchmark import Manifest, Results
-from fringe.benchmark.coverage import mixed
+from fringe.experiments import Manifest, Results, mixed
 from fringe.report.content import Part, Plain, Section
 
 _SCORES = {"logit": "logit", "log_probability": "log probability", "probability": "probability"}

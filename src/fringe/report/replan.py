@@ -6,14 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fringe._errors import FringeError, InputError
 from fringe.attribution import METHODS, Attributor
-from fringe.benchmark import Arm, Manifest, ModelSource, Plan
-from fringe.benchmark.draw import Picture
-from fringe.benchmark.keys import changes
-from fringe.benchmark.manifest import Resolved, resolve
-from fringe.data import find_inputs
-from fringe.data.digits import SOURCE
+from fringe.data import SOURCE, find_inputs
+from fringe.errors import FringeError, InputError
+from fringe.experiments import Arm, Manifest, ModelSource, Picture, Plan, Resolved, changes, resolve
 from fringe.metrics import Sparseness
 from fringe.models import Preprocessing
 

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from fringe._errors import FringeError
-from fringe.benchmark import Results
-from fringe.plots.style import MOST_SERIES
+from fringe.errors import FringeError
+from fringe.experiments import Results
+from fringe.plots import MOST_SERIES
 from fringe.report.account import Cost, costs
 from fringe.report.content import Picture, Plain, Section, as_picture
 from fringe.report.figures import curves, forest

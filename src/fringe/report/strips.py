@@ -4,9 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fringe.benchmark import Results, ScoreRow
-from fringe.plots import Strip, Tile, comparison_grid
-from fringe.plots.telemetry import Gauge, caption, telemetry
+from fringe.experiments import Results, ScoreRow
+from fringe.plots import Gauge, Strip, Tile, caption, comparison_grid, telemetry
 from fringe.report.account import by_image
 from fringe.report.content import Drawing
 from fringe.report.grid import Shown

@@ -5,12 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fringe._errors import InputError
-from fringe.benchmark import Estimate, Results, estimate
-from fringe.benchmark.paired import Difference, holm, mark, paired
-from fringe.benchmark.results import Cell
-from fringe.benchmark.ties import near_ties
-from fringe.metrics.base import ARROW, Direction, Summary
+from fringe.errors import InputError
+from fringe.experiments import Cell, Difference, Estimate, Results, estimate, holm, mark, near_ties, paired
+from fringe.metrics import ARROW, Direction, Summary
 from fringe.report.groups import Group, groups, in_order
 from fringe.report.numbers import decimals_for
 

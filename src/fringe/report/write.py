@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from fringe._checks import require_local
-from fringe._errors import InputError
 from fringe._files import require_inside
-from fringe.benchmark import ModelSource, Results, Store, read_results
-from fringe.benchmark.manifest import Resolved
+from fringe.errors import InputError
+from fringe.experiments import ModelSource, Resolved, Results, Store, read_results
 from fringe.report.compose import Scene, compose
 from fringe.report.csvs import scores_csv, summary_csv
 from fringe.report.grid import Bench

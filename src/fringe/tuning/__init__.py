@@ -1,5 +1,6 @@
 """Tuning: search and one-factor sweeps of a method's settings, scored by whoever calls."""
 
+from fringe.tuning.naming import require_known as require_known
 from fringe.tuning.objective import PAPER as PAPER
 from fringe.tuning.objective import Weights as Weights
 from fringe.tuning.objective import objective as objective
@@ -10,6 +11,7 @@ from fringe.tuning.preset import write_preset as write_preset
 from fringe.tuning.space import SearchSpace as SearchSpace
 from fringe.tuning.space import paper_space as paper_space
 from fringe.tuning.space import space_of as space_of
+from fringe.tuning.study import Progress as Progress
 from fringe.tuning.study import Trial as Trial
 from fringe.tuning.study import Tuned as Tuned
 from fringe.tuning.study import tune as tune

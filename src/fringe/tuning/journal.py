@@ -11,8 +11,8 @@ import optuna
 from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, JournalFileOpenLock
 
-from fringe._errors import InputError
 from fringe._files import MAPS_BYTES, open_regular
+from fringe.errors import InputError
 
 _RECORD = b'{"op_code":'
 """How each line of a journal begins."""

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable
 
-from fringe._errors import InputError
+from fringe.errors import InputError
 
 
 def require_known(what: str, name: str, known: Iterable[str]) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fringe._checks import require, require_not_negative, require_positive
-from fringe._errors import InputError
+from fringe.errors import InputError
 
 Array = NDArray[np.float64]
 

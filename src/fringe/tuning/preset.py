@@ -12,10 +12,10 @@ from typing import Any, Literal, TypedDict, cast, get_args, get_origin, get_type
 
 import fringe
 from fringe._checks import require, require_local
-from fringe._errors import InputError, TransientError
 from fringe._files import PRESET_BYTES, read_regular
 from fringe._process import process_name
 from fringe.attribution import METHODS, Attributor
+from fringe.errors import InputError, TransientError
 from fringe.tuning.naming import require_known
 from fringe.tuning.space import alternatives
 from fringe.tuning.study import Tuned

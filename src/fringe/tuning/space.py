@@ -8,8 +8,8 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin, get_type_hints
 
 from fringe._checks import require
-from fringe._errors import InputError
 from fringe.attribution import Attributor, FRInGe
+from fringe.errors import InputError
 from fringe.tuning.naming import require_known
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fringe._checks import require
-from fringe._errors import FringeError, InputError, is_transient
 from fringe.attribution import Attributor
+from fringe.errors import FringeError, InputError, is_transient
 from fringe.tuning.objective import PAPER, SCORES, Weights, objective
 from fringe.tuning.plan import Plan
 from fringe.tuning.space import SearchSpace

@@ -9,8 +9,8 @@ from typing import Any, cast
 import numpy as np
 
 from fringe._checks import require
-from fringe._errors import InputError
 from fringe.attribution import Attributor, FRInGe
+from fringe.errors import InputError
 from fringe.tuning.naming import require_known
 from fringe.tuning.objective import PAPER, SCORES, Array, Weights, objective, of_means, per_image
 from fringe.tuning.space import SMOOTHING, Range, space_of

@@ -1,0 +1,150 @@
+"""Which images take part: drawn by a seed from what is there, and known by their content."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fringe._files import sha256_of
+from fringe.data import ImageError, InputRef, find_inputs, load_digits
+from fringe.errors import FringeError, InputError, TransientError, is_transient
+from fringe.models import Preprocessing
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image of a plan: where it is, and the ``digest`` of its content, which names it in every result."""
+
+    ref: InputRef
+    digest: str
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """``pictures`` in the order of the draw, and what is ``missing``: a reason for each image that was drawn and cannot
+    be read."""
+
+    pictures: tuple[Picture, ...]
+    missing: tuple[str, ...]
+
+
+def draw(data: Sequence[str], n: int, seed: int, exclude: Iterable[str] = (), *, last: bool = False) -> Drawn:
+    """The first ``n`` images of the order that ``seed`` gives to the images behind ``data``; the ``last`` ones for a
+    part that must not meet them.
+
+    An image's place depends on the seed and its name alone: a larger ``n`` keeps the smaller one's images, and a new
+    file moves none of the others. Copies of one content are taken once; contents in ``exclude`` not at all. Raises
+    InputError where there are fewer than ``n``.
+    """
+    refs, unwanted = in_order(data, seed), set(exclude)
+    pictures: dict[str, Picture] = {}
+    missing: list[str] = []
+    for ref in reversed(refs) if last else refs:
+        if len(pictures) + len(missing) == n:
+            break
+        try:
+            name = content_digest(ref)
+        except OSError as error:
+            missing.append(f"{ref.source}: {error.strerror or error}")
+            continue
+        if name not in unwanted:
+            pictures.setdefault(name, Picture(ref, name))
+    if len(pictures) + len(missing) < n:
+        left = f" ({len(unwanted)} are excluded: a setting was tuned on them)" if unwanted else ""
+        raise InputError(
+            f"n: got {n}, but there are {len(pictures)} different images behind {', '.join(data)}{left}; ask for fewer"
+        )
+    return Drawn(tuple(pictures.values()), tuple(missing))
+
+
+def in_order(data: Sequence[str], seed: int) -> list[InputRef]:
+    """All images behind ``data`` in the order of the draw."""
+    try:
+        refs = list(find_inputs(data))
+    except ImageError as error:
+        raise InputError(f"data: {error}") from error
+    return sorted(refs, key=lambda ref: (hashlib.sha256(f"{seed} {_name(ref)}".encode()).digest(), ref.source))
+
+
+def _name(ref: InputRef) -> str:
+    """What an image is called whatever stands beside it: the stem of its file, or the id of an embedded scan."""
+    return ref.origin.stem if isinstance(ref.origin, Path) else ref.id
+
+
+def content_digest(ref: InputRef) -> str:
+    """32 hexadecimal digits of the SHA-256 of a file, or of an embedded scan. Raises OSError where it is gone, or
+    no regular file."""
+    if isinstance(ref.origin, Path):
+        return sha256_of(ref.origin)[:32]
+    digits = load_digits()
+    scan = digits.images[digits.test[ref.origin]]
+    return hashlib.sha256(b"embedded:digits " + scan.tobytes()).hexdigest()[:32]
+
+
+def prepare(ref: InputRef, recipe: Preprocessing, exif: Literal["transpose", "ignore"]) -> Tensor:
+    """The model's input (C, H, W). Raises FringeError where the image cannot be opened or prepared."""
+    image = ref.open(channels=3 if recipe.channels == 3 else 1, exif=exif).image
+    return recipe.normalise(recipe.pixels(image))
+
+
+def open_picture(picture: Picture, recipe: Preprocessing, exif: Literal["transpose", "ignore"]) -> Tensor:
+    """The model's input (C, H, W). Raises TransientError where the image cannot be read now, or is not the one that was
+    drawn, and another FringeError where its content cannot be used."""
+    ref, problem, x = picture.ref, None, torch.empty(0)
+    try:
+        x = prepare(ref, recipe, exif)
+    except Exception as error:
+        if not isinstance(error, FringeError) and not is_transient(error):
+            raise
+        problem = error
+    try:
+        same = content_digest(ref) == picture.digest
+    except OSError as error:
+        raise TransientError(str(problem or f"{ref.source!r}: {error.strerror or error}")) from error
+    if not same:
+        raise TransientError(f"{ref.source!r} changed since the run began; run the command again")
+    if problem is not None:
+        raise (TransientError(str(problem) or type(problem).__name__) if is_transient(problem) else problem)
+    return x
+
+
+REFERENCES = 64
+"""Reference images that are kept for the methods that average over the data."""
+
+
+def draw_references(data: Sequence[str], text: str | None, seed: int) -> tuple[Picture, ...]:
+    """At most ``REFERENCES`` images behind ``text``, or of the data itself: the same whatever ``n`` is."""
+    refs = in_order([text] if text is not None else data, seed + 1)
+    found: dict[str, Picture] = {}
+    for ref in refs:
+        if len(found) == REFERENCES:
+            break
+        try:
+            picture = Picture(ref, content_digest(ref))
+        except OSError:
+            continue
+        found.setdefault(picture.digest, picture)
+    return tuple(found.values())
+
+
+def open_references(
+    pictures: Sequence[Picture], recipe: Preprocessing, exif: Literal["transpose", "ignore"], *, required: bool = True
+) -> dict[tuple[int, ...], Tensor]:
+    """The references whose content can be used, stacked by shape. Raises TransientError, where they are ``required``,
+    for one that cannot be read now: a mean over the others would go by the same name."""
+    by_shape: dict[tuple[int, ...], list[Tensor]] = {}
+    for picture in pictures:
+        try:
+            x = open_picture(picture, recipe, exif)
+        except TransientError:
+            if required:
+                raise
+            continue
+        except FringeError:
+            continue
+        by_shape.setdefault(tuple(x.shape), []).append(x)
+    return {shape: torch.stack(group) for shape, group in by_shape.items()}

@@ -1,0 +1,33 @@
+"""The paper's studies: each a plan over the same store, and what is drawn from it."""
+
+from fringe.paper.drawing import draw_cap as draw_cap
+from fringe.paper.drawing import draw_sweep as draw_sweep
+from fringe.paper.drawing import draw_trajectories as draw_trajectories
+from fringe.paper.plans import DIAGNOSTICS as DIAGNOSTICS
+from fringe.paper.plans import OBJECTIVE as OBJECTIVE
+from fringe.paper.plans import ablation as ablation
+from fringe.paper.plans import cap_study as cap_study
+from fringe.paper.plans import first as first
+from fringe.paper.plans import sweep_plan as sweep_plan
+from fringe.paper.probe import Cost as Cost
+from fringe.paper.probe import probe as probe
+from fringe.paper.published import MODELS as MODELS
+from fringe.paper.reproduction import DEFAULT as DEFAULT
+from fringe.paper.reproduction import SPECS as SPECS
+from fringe.paper.reproduction import STUDIES as STUDIES
+from fringe.paper.reproduction import beside as beside
+from fringe.paper.reproduction import cells_csv as cells_csv
+from fringe.paper.reproduction import markdown as markdown
+from fringe.paper.reproduction import parts as parts
+from fringe.paper.reproduction import plans as plans
+from fringe.paper.reproduction import readings as readings
+from fringe.paper.reproduction import runtime_base as runtime_base
+from fringe.paper.runtime import Timing as Timing
+from fringe.paper.runtime import from_record as from_record
+from fringe.paper.runtime import identity as identity
+from fringe.paper.runtime import measure as measure
+from fringe.paper.runtime import record as record
+from fringe.paper.runtime import slowdowns as slowdowns
+from fringe.paper.tuning import Search as Search
+from fringe.paper.tuning import search as search
+from fringe.paper.tuning import tuning_plan as tuning_plan
