@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import fringe
 import shared_models
 from fringe._filters import gaussian_blur
-from fringe.metrics import METRICS, Insertion, Subject, evaluate
+from fringe.metrics import METRICS, Insertion, EvaluationContext, evaluate
 from fringe.paths import Problem
 
 NAMES = ("mas_insertion", "mas_deletion", "insertion", "deletion", "insertion:raw", "deletion:raw")
@@ -84,7 +84,7 @@ class Loop:
         return float(torch.trapezoid((score - score.min()) / (score.max() - score.min()))) / steps
 
 
-def looped(model: nn.Module, subject: Subject, values: Tensor, shared: bool) -> tuple[Tensor, float]:
+def looped(model: nn.Module, subject: EvaluationContext, values: Tensor, shared: bool) -> tuple[Tensor, float]:
     """Scores (metrics, B) and passes an image of the loop."""
     images = zip(subject.problem.inputs, subject.problem.target.tolist(), values, strict=True)
     loops = [Loop(model, x, target, a, shared) for x, target, a in images]
@@ -92,7 +92,7 @@ def looped(model: nn.Module, subject: Subject, values: Tensor, shared: bool) -> 
     return scores, sum(loop.passes for loop in loops) / len(loops)
 
 
-def library(subject: Subject, values: Tensor) -> tuple[Tensor, float]:
+def library(subject: EvaluationContext, values: Tensor) -> tuple[Tensor, float]:
     before = subject.problem.model.passes.forward
     found = evaluate(subject, values, NAMES)
     scores = torch.stack([found[name].values.cpu() for name in NAMES])
@@ -106,8 +106,8 @@ def timed(run: Callable[[], tuple[Tensor, float]], device: torch.device) -> tupl
     return clock() - start, scores, passes
 
 
-def fresh(model: nn.Module, x: Tensor) -> Subject:
-    return Subject(Problem.of(fringe.Classifier(model), x))
+def fresh(model: nn.Module, x: Tensor) -> EvaluationContext:
+    return EvaluationContext(Problem.of(fringe.Classifier(model), x))
 
 
 def compare(name: str, images: int, device: torch.device) -> None:

@@ -28,7 +28,7 @@ from fringe.attribution import Attributor
 from fringe.experiments.controls import CONTROLS
 from fringe.classifier import Classifier
 from fringe.data import find_inputs
-from fringe.metrics import Deletion, Insertion, MASDeletion, MASInsertion, Metric, Subject, evaluate
+from fringe.metrics import Deletion, Insertion, MASDeletion, MASInsertion, Metric, EvaluationContext, evaluate
 from fringe.paths import Problem
 from shared_models import PREPROCESSING, SHARED, model
 from study_rows import ROWS
@@ -115,7 +115,7 @@ class Study:
     def scores(self, sensitivity: int) -> None:
         everything = {**dict.fromkeys(CONTROLS), **{label: self.rows[label] for label in self.only}}
         for start, x, ids in self.chunks():
-            subject = Subject(Problem.of(self.classifier, x, domain=self.space, ids=tuple(ids)))
+            subject = EvaluationContext(Problem.of(self.classifier, x, domain=self.space, ids=tuple(ids)))
             for label in everything:
                 path = self.folder / "scores" / label / f"{start:04d}.csv"
                 source = self.folder / "maps" / label / f"{start:04d}.safetensors"
@@ -125,7 +125,7 @@ class Study:
                 if start < sensitivity and not wide.exists():
                     write(wide, ids, self.stability(subject, label))
 
-    def loaded(self, subject: Subject, label: str, source: Path) -> tuple[Tensor, dict[str, Tensor]]:
+    def loaded(self, subject: EvaluationContext, label: str, source: Path) -> tuple[Tensor, dict[str, Tensor]]:
         if label in CONTROLS:
             return CONTROLS[label](subject.problem), {}
         kept = load_file(source)
@@ -134,14 +134,14 @@ class Study:
         }
         return kept["values"], {**diagnostics, "completeness_residual": kept["completeness_residual"]}
 
-    def score(self, subject: Subject, label: str, source: Path) -> dict[str, Tensor]:
+    def score(self, subject: EvaluationContext, label: str, source: Path) -> dict[str, Tensor]:
         values, diagnostics = self.loaded(subject, label, source)
         found = evaluate(subject, Kept(values, diagnostics), SCORED)
         print(self.name, label, {name: round(float(s.values.nanmean()), 3) for name, s in found.items()}, flush=True)
         raw = {f"{name}:raw": found[name].extras["raw"] for name in ("insertion", "deletion")}
         return {**{name: scores.values for name, scores in found.items()}, **raw}
 
-    def stability(self, subject: Subject, label: str) -> dict[str, Tensor]:
+    def stability(self, subject: EvaluationContext, label: str) -> dict[str, Tensor]:
         source = self.folder / "maps" / label / f"{self.ids.index(subject.problem.keys[0]):04d}.safetensors"
         values, diagnostics = self.loaded(subject, label, source)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import bootstrap
 
-from fringe.metrics import resolve_metric
+from fringe.metrics import get_metric
 from fringe.metrics.base import ARROW
 from study import METRICS, SENSITIVITY, read
 
@@ -59,7 +59,7 @@ def print_tables(study: Any, against: str) -> None:
     ]
     print(lines(["method", *map(heading, shown), "passes an image (s)"], rows))
     print(f"\n### {study.name}: difference to {against}, paired by image; * where the interval leaves out zero\n")
-    paired = [m for m in shown if resolve_metric(m).direction != "none" and m in scores[against]]
+    paired = [m for m in shown if get_metric(m).direction != "none" and m in scores[against]]
     rows = [
         [label, *(difference(found.get(m), scores[against][m]) for m in paired)]
         for label, found in scores.items()

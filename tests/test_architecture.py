@@ -15,10 +15,10 @@ PACKAGE = Path(__file__).parents[1] / "src" / "fringe"
 LAYERS = [
     {"cli", "ui"},
     {"captum", "quantus"},
-    {"studies"},
-    {"report"},
-    {"engines"},
-    {"tuning", "plots", "benchmark", "checks"},
+    {"paper"},
+    {"report", "explanations"},
+    {"experiments"},
+    {"tuning", "plots", "testing"},
     {"attribution", "metrics", "models", "data"},
     {"paths"},
     {"baselines"},
@@ -35,8 +35,8 @@ HEAVY = {  # package: the only rooms that may import it
     "timm": {"models"},
     "transformers": {"models"},
     "sklearn": {"paths"},
-    "scipy": {"paths", "benchmark"},
-    "pyarrow": {"benchmark"},
+    "scipy": {"paths", "experiments"},
+    "pyarrow": {"experiments"},
     "yaml": {"cli"},
     "jinja2": {"report"},
     "captum": {"captum"},
@@ -55,9 +55,9 @@ def modules() -> dict[str, Path]:
 
 
 def room(module: str) -> str | None:
-    """The room of a module: the first name below ``fringe``; None for the package itself and its private modules."""
+    """The room of a module: the first name below ``fringe``; None for the package itself, its errors and its private modules."""
     parts = module.split(".")
-    return None if len(parts) < 2 or parts[1].startswith("_") else parts[1]
+    return None if len(parts) < 2 or parts[1].startswith("_") or parts[1] == "errors" else parts[1]
 
 
 def layer(name: str) -> int:

@@ -7,17 +7,17 @@ import torch
 
 from fringe import InputError, InputSpace
 from fringe._filters import gaussian_blur
-from fringe._rng import Noise
+from fringe._rng import KeyedGenerator
 from fringe.baselines import BASELINES, make_baseline, parse_baseline
 
-NOISE = Noise(3)
+NOISE = KeyedGenerator(3)
 
 
 def images(count: int, shape: tuple[int, ...] = (3, 6, 8), seed: int = 0) -> torch.Tensor:
     return torch.randn(count, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def make(text: str, x: torch.Tensor, space: InputSpace | None = None, noise: Noise = NOISE) -> torch.Tensor:
+def make(text: str, x: torch.Tensor, space: InputSpace | None = None, noise: KeyedGenerator = NOISE) -> torch.Tensor:
     return make_baseline(text, x, space or InputSpace(), noise, [f"image {i}" for i in range(len(x))])
 
 
@@ -107,7 +107,7 @@ def test_random_baselines_follow_the_seed_and_the_key(text):
     first = make(text, x)
     assert not torch.equal(first[0], first[1])
     assert torch.equal(first, make(text, x))
-    assert not torch.equal(first, make(text, x, noise=Noise(4)))
+    assert not torch.equal(first, make(text, x, noise=KeyedGenerator(4)))
 
 
 # -- what is refused ----------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import torch
 from scipy import ndimage
 
 from fringe import InputError
-from fringe._filters import blur, box_taps, gaussian_blur, gaussian_taps, odd_up
+from fringe._filters import blur, box_kernel, gaussian_blur, gaussian_kernel, round_up_to_odd
 
 SCIPY = {"zeros": "constant", "reflect": "mirror", "replicate": "nearest"}
 """SciPy's names: its "reflect" repeats the edge, ours and PyTorch's does not."""
@@ -24,7 +24,7 @@ def correlate(x: torch.Tensor, taps: torch.Tensor, mode: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("sigma", [0.01, 0.124, 0.126, 0.5, 1.0, 3.7, 12.0])
 def test_a_gaussian_is_scipy_s(sigma):
-    taps = gaussian_taps(sigma)
+    taps = gaussian_kernel(sigma)
     impulse = np.zeros(2 * len(taps) + 1)
     impulse[len(taps)] = 1.0
     expected = ndimage.gaussian_filter1d(impulse, sigma)
@@ -35,14 +35,14 @@ def test_a_gaussian_is_scipy_s(sigma):
 
 
 def test_a_gaussian_of_a_given_size_is_cut_and_scaled():
-    taps = gaussian_taps(1.5, 5)
+    taps = gaussian_kernel(1.5, 5)
     weights = np.exp(-(np.arange(-2, 3) ** 2) / (2 * 1.5**2))
     np.testing.assert_allclose(taps.numpy(), weights / weights.sum(), rtol=1e-14)
-    assert gaussian_taps(3.0, 1).tolist() == [1.0]
+    assert gaussian_kernel(3.0, 1).tolist() == [1.0]
 
 
 def test_a_box_is_even():
-    np.testing.assert_allclose(box_taps(5).numpy(), np.full(5, 0.2), rtol=1e-15)
+    np.testing.assert_allclose(box_kernel(5).numpy(), np.full(5, 0.2), rtol=1e-15)
 
 
 @pytest.mark.parametrize("padding", SCIPY)
@@ -51,11 +51,11 @@ def test_a_box_is_even():
 def test_blurs_of_images_are_scipy_s_even_far_beyond_the_edge(padding, shape, sigma):
     """A kernel of nine pixels is 73 wide: it folds back and forth over an image of five."""
     x = images(*shape)
-    expected = correlate(x, gaussian_taps(sigma), SCIPY[padding])
+    expected = correlate(x, gaussian_kernel(sigma), SCIPY[padding])
     torch.testing.assert_close(gaussian_blur(x, sigma, padding), expected, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("taps", [box_taps(3), gaussian_taps(2.0), gaussian_taps(6.0, 9)])
+@pytest.mark.parametrize("taps", [box_kernel(3), gaussian_kernel(2.0), gaussian_kernel(6.0, 9)])
 def test_excluding_what_lies_beyond_the_edge_averages_what_is_there(taps):
     x = images(2, 2, 5, 8)
     found = blur(x, taps, "exclude")
@@ -77,7 +77,7 @@ def test_the_precision_of_the_image_is_kept_and_the_image_left_alone(dtype):
     found = gaussian_blur(x, 1.3)
     assert found.dtype == dtype
     assert torch.equal(x, before)
-    expected = correlate(x.double(), gaussian_taps(1.3), "mirror")
+    expected = correlate(x.double(), gaussian_kernel(1.3), "mirror")
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=4 * torch.finfo(dtype).eps)
     same = gaussian_blur(x, 0.1)
     assert torch.equal(same, x)
@@ -95,11 +95,11 @@ def test_what_cannot_be_blurred_is_refused():
     with pytest.raises(InputError, match=r"inputs: got shape \(2, 5\), expected images \(B, C, H, W\) to blur"):
         gaussian_blur(images(2, 5), 1.0)
     with pytest.raises(InputError, match="taps: got 4, expected an odd number"):
-        blur(images(1, 1, 5, 5), box_taps(4), "zeros")
+        blur(images(1, 1, 5, 5), box_kernel(4), "zeros")
     with pytest.raises(InputError, match="size: got 4, expected an odd number"):
-        gaussian_taps(1.0, 4)
+        gaussian_kernel(1.0, 4)
 
 
 @pytest.mark.parametrize(("value", "odd"), [(0.2, 1), (1, 1), (1.01, 3), (2, 3), (22.4, 23), (29.9, 31), (31, 31)])
 def test_odd_up(value, odd):
-    assert odd_up(value) == odd
+    assert round_up_to_odd(value) == odd

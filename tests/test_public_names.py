@@ -19,7 +19,7 @@ NAMES = {
         "Scores",
         "Shared",
     ),
-    *("Trajectory", "TwoClass", "attribute", "compare"),
+    *("Trajectory", "BinaryClassifier", "attribute", "compare"),
     *("FringeError", "InputError", "ModelOutputError", "NotDifferentiableError", "TargetError"),
 }
 

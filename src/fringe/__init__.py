@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from fringe.attribution import Trajectory as Trajectory
     from fringe.attribution import attribute as attribute
     from fringe.baselines import InputSpace as InputSpace
+    from fringe.classifier import BinaryClassifier as BinaryClassifier
     from fringe.classifier import Classifier as Classifier
     from fringe.classifier import PassCounts as PassCounts
     from fringe.classifier import Shared as Shared
-    from fringe.classifier import TwoClass as TwoClass
     from fringe.experiments import compare as compare
     from fringe.metrics import METRICS as METRICS
     from fringe.metrics import Metric as Metric
@@ -35,9 +35,9 @@ __version__ = "0.1.0"
 _HOMES = {
     **dict.fromkeys(("METHODS", "Attribution", "Attributor", "Trajectory", "attribute"), "attribution"),
     **dict.fromkeys(("METRICS", "Metric", "Scores"), "metrics"),
-    "compare": "benchmark",
+    "compare": "experiments",
     "InputSpace": "baselines",
-    **dict.fromkeys(("Classifier", "PassCounts", "Shared", "TwoClass"), "classifier"),
+    **dict.fromkeys(("Classifier", "PassCounts", "Shared", "BinaryClassifier"), "classifier"),
 }
 
 

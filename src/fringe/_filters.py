@@ -14,7 +14,7 @@ Padding = Literal["zeros", "reflect", "replicate", "exclude"]
 """What a kernel sees beyond the edge: zeros (counted), the image mirrored without or with its edge, or nothing."""
 
 
-def gaussian_taps(sigma: float, size: int | None = None, truncate: float = 4.0) -> Tensor:
+def gaussian_kernel(sigma: float, size: int | None = None, truncate: float = 4.0) -> Tensor:
     """Weights (size,) of a Gaussian of ``sigma`` pixels that sum to one, float64; without ``size`` it reaches
     ``int(truncate sigma + 1/2)`` pixels each way (SciPy's rule), so it is the identity below sigma = 1/8."""
     require(size is None or size % 2 == 1, "size", size, "an odd number of pixels")
@@ -24,7 +24,7 @@ def gaussian_taps(sigma: float, size: int | None = None, truncate: float = 4.0) 
     return weights / weights.sum()
 
 
-def box_taps(size: int) -> Tensor:
+def box_kernel(size: int) -> Tensor:
     """``size`` equal weights that sum to one, float64."""
     return torch.full((size,), 1.0 / size, dtype=torch.float64)
 
@@ -45,7 +45,7 @@ def blur(x: Tensor, taps: Tensor, padding: Padding) -> Tensor:
 
 def gaussian_blur(x: Tensor, sigma: float, padding: Padding = "reflect", size: int | None = None) -> Tensor:
     """``x`` (B, C, H, W) under a Gaussian of ``sigma`` pixels."""
-    return blur(x, gaussian_taps(sigma, size), padding)
+    return blur(x, gaussian_kernel(sigma, size), padding)
 
 
 def _filter(x: Tensor, kernel: Tensor, padding: Padding) -> Tensor:
@@ -75,7 +75,7 @@ def _fold(places: Tensor, size: int) -> Tensor:
     return torch.minimum(places, period - places)
 
 
-def odd_up(value: float) -> int:
+def round_up_to_odd(value: float) -> int:
     """The smallest odd whole number that is not below ``value``."""
     whole = math.ceil(value)
     return whole + 1 - whole % 2

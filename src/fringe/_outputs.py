@@ -21,7 +21,7 @@ def as_logits(output: Any, batch: int, kind: OutputKind) -> Tensor:
     if tuple(logits.shape) in ((batch, 1), (batch,)):
         raise ModelOutputError(
             f"model: its output has shape {tuple(logits.shape)}, one number for each of {batch} images, and the "
-            "entropy of one class is always zero. Wrap it as fringe.TwoClass(model), which explains the classes "
+            "entropy of one class is always zero. Wrap it as fringe.BinaryClassifier(model), which explains the classes "
             "(no, yes) with logits (0, z); with output='probability' if it ends in a sigmoid"
         )
     if logits.dim() != 2 or logits.shape[0] != batch or logits.shape[1] == 0:
@@ -96,7 +96,7 @@ def _look_like_probabilities(rows: Tensor) -> bool:
     return bool(alike.any() & (alike | ~torch.isfinite(rows).all(1)).all())
 
 
-class TwoClass(nn.Module):
+class BinaryClassifier(nn.Module):
     """A head with one number an image, (B, 1) or (B,), as the two classes (no, yes) with logits (0, z).
 
     ``output="logit"``: the number is z, before any sigmoid; softmax then gives (1 - sigmoid z, sigmoid z).

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Noise:
+class KeyedGenerator:
     """Draws keyed by (``seed``, key): the same key gives the same numbers whatever else is computed, in any order and
     any batch. The global generators are neither read nor moved. Numbers are drawn on the CPU in float64, so that every
     device and precision sees the same ones."""
@@ -38,7 +38,7 @@ class Noise:
         return torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
-def content_key(x: Tensor) -> str:
+def content_hash(x: Tensor) -> str:
     """A name for an image that is made of its numbers alone: equal images get equal noise, wherever they stand."""
     plain = x.detach().to("cpu").contiguous()
     about = f"{plain.dtype} {tuple(plain.shape)} ".encode()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fringe._filters import gaussian_blur
-from fringe._rng import Noise
+from fringe._rng import KeyedGenerator
 from fringe.errors import InputError
 
 
@@ -124,7 +124,7 @@ def parse_baseline(text: object, argument: str = "baseline") -> tuple[str, float
     return name, value
 
 
-def make_baseline(text: str, inputs: Tensor, space: InputSpace, noise: Noise, keys: Sequence[str]) -> Tensor:
+def make_baseline(text: str, inputs: Tensor, space: InputSpace, noise: KeyedGenerator, keys: Sequence[str]) -> Tensor:
     """The baseline named by ``text`` of each image: (B, *S). ``keys`` (B) name the images for what is random."""
     name, number = parse_baseline(text)
     kind = BASELINES[name]

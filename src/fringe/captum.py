@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fringe._arguments import ForwardArguments
-from fringe.attribution import Attributor, attribute, resolve_method
+from fringe.attribution import Attributor, attribute, get_method
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score
 from fringe.errors import InputError, TargetError
@@ -62,7 +62,7 @@ class CaptumAttributor(GradientAttribution):
     ):
         self._classifier = Classifier.of(forward_func, score, batch_size)
         super().__init__(self._classifier.model)
-        self._method, self._seed, self._space = resolve_method(method), seed, space
+        self._method, self._seed, self._space = get_method(method), seed, space
         self._multiplies_by_inputs = multiplies_by_inputs
 
     @property

@@ -20,8 +20,8 @@ from fringe._arguments import Shared as Shared
 from fringe._batching import BatchSize
 from fringe._isolation import Mode, frozen
 from fringe._linear_layers import LinearLayers
+from fringe._outputs import BinaryClassifier as BinaryClassifier
 from fringe._outputs import OutputKind, as_logits
-from fringe._outputs import TwoClass as TwoClass
 from fringe._passes import PassCounts as PassCounts
 from fringe.errors import InputError, NotDifferentiableError, TargetError
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fringe._checks import require_choice
-from fringe.attribution import Attributor, attribute, resolve_method
+from fringe.attribution import Attributor, attribute, get_method
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score
 from fringe.errors import InputError
@@ -83,7 +83,7 @@ def _whole(classes: Tensor) -> Tensor:
 
 
 def _configured(method: str | Attributor, settings: dict[str, Any]) -> Attributor:
-    chosen = resolve_method(method)
+    chosen = get_method(method)
     known = [f.name for f in dataclasses.fields(cast(Any, chosen))]
     for name in settings:
         if name not in known:

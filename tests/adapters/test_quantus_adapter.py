@@ -10,8 +10,8 @@ from adapter_networks import inputs, smooth
 
 import fringe
 from fringe import InputError, IntegratedGradients
-from fringe._rng import Noise
-from fringe.metrics import Subject, evaluate
+from fringe._rng import KeyedGenerator
+from fringe.metrics import EvaluationContext, evaluate
 from fringe.paths import Problem
 from fringe.quantus import explain_func
 
@@ -127,7 +127,7 @@ def test_max_sensitivity_is_quantus_at_its_defaults():
     quantus = pytest.importorskip("quantus")
     x, target = inputs(3), torch.tensor([2, 0, 1])
     classifier = fringe.Classifier(smooth())
-    subject = Subject(Problem.of(classifier, x, target=target, ids=("a", "b", "c"), rng=Noise(5)))
+    subject = EvaluationContext(Problem.of(classifier, x, target=target, ids=("a", "b", "c"), rng=KeyedGenerator(5)))
     drawn: list[np.ndarray] = []
 
     def maps(moved, rows):

@@ -8,10 +8,10 @@ from compare_networks import Breaking, Noisy, Refusing, Soft, images
 
 import fringe
 from fringe import FRInGe, InputError, InputSpace, IntegratedGradients
-from fringe._rng import Noise
+from fringe._rng import KeyedGenerator
 from fringe.classifier import Classifier
 from fringe.experiments import CONTROLS, compare, summarise, tidy
-from fringe.metrics import Insertion, MaxSensitivity, Subject, evaluate
+from fringe.metrics import EvaluationContext, Insertion, MaxSensitivity, evaluate
 from fringe.paths import Problem
 
 QUICK = FRInGe(steps=3, cg_iterations=3)
@@ -27,7 +27,7 @@ def by_label(found):
 def subject(x, ids, targets=None, seed=0):
     classifier = Classifier(MODEL)
     targets = "predicted" if targets is None else targets
-    return Subject(Problem.of(classifier, x, target=targets, ids=tuple(ids), rng=Noise(seed)))
+    return EvaluationContext(Problem.of(classifier, x, target=targets, ids=tuple(ids), rng=KeyedGenerator(seed)))
 
 
 def test_scores_are_those_of_evaluate_on_the_maps_of_attribute():
@@ -60,7 +60,7 @@ def test_targets_space_and_seed_reach_every_method():
     assert torch.equal(by_label(found)["ig"].maps, alone.values)
     expected = evaluate(subject(X, IDS, torch.tensor(targets), seed=5), alone, ["infidelity"])["infidelity"].values
     assert torch.equal(by_label(found)["ig"].scores["infidelity"].values, expected)
-    assert torch.equal(by_label(found)["noisy"].maps[1], Noise(5).normal("noisy b", X[0]))
+    assert torch.equal(by_label(found)["noisy"].maps[1], KeyedGenerator(5).normal("noisy b", X[0]))
     assert found.seed == 5
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fringe._rng import Noise, content_key
+from fringe._rng import KeyedGenerator, content_hash
 from fringe.classifier import Classifier
 from fringe.experiments import CONTROLS
 from fringe.paths import Problem
@@ -13,7 +13,7 @@ from fringe.paths import Problem
 
 def problem(x, ids=None, seed=0):
     model = Classifier(lambda x: torch.zeros(len(x), 3))
-    return Problem.of(model, x, ids=ids, rng=Noise(seed))
+    return Problem.of(model, x, ids=ids, rng=KeyedGenerator(seed))
 
 
 def control(name, x, ids=None, seed=0):
@@ -30,10 +30,10 @@ def test_zero_and_uniform_are_constants_of_the_inputs_shape_and_dtype():
 def test_random_belongs_to_the_images_name_and_not_to_its_numbers_or_neighbours():
     x = torch.randn(3, 2, 4, 4, dtype=torch.float64)
     found = control("random", x, ("a", "b", "c"))
-    assert torch.equal(found[1], Noise(0).normal("control random b", x[0]))
+    assert torch.equal(found[1], KeyedGenerator(0).normal("control random b", x[0]))
     assert torch.equal(control("random", 7 + x[[2, 1]], ("c", "b")), found[[2, 1]])
     assert not torch.equal(control("random", x, ("a", "b", "c"), seed=1), found)
-    assert torch.equal(control("random", x)[0], Noise(0).normal(f"control random {content_key(x[0])}", x[0]))
+    assert torch.equal(control("random", x)[0], KeyedGenerator(0).normal(f"control random {content_hash(x[0])}", x[0]))
 
 
 def test_random_is_standard_normal():

@@ -20,13 +20,13 @@ import torch
 from fringe import _process
 from fringe.errors import FringeError, InputError, TransientError
 from fringe.experiments.integrity import is_whole
-from fringe.experiments.kept import KeptMap
-from fringe.experiments.rows import ScoreRow
+from fringe.experiments.kept import StoredMap
+from fringe.experiments.rows import ScoreRecord
 from fringe.experiments.store import CRASHES, MARK, PLANS, Store
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
 
-FULL = ScoreRow(
+FULL = ScoreRecord(
     setting="s" * 32,
     metric_key="m" * 32,
     image="i" * 32,
@@ -373,10 +373,10 @@ def test_damaged_records_are_passed_over(store):
 
 
 def test_maps_come_back_by_image_and_torn_ones_do_not(store):
-    maps = {name: KeptMap(torch.randn(1, 4, 5), {"status": name, "value": 0.1}) for name in ("a", "b", "c")}
+    maps = {name: StoredMap(torch.randn(1, 4, 5), {"status": name, "value": 0.1}) for name in ("a", "b", "c")}
     store.commit_maps("setting", {name: maps[name] for name in ("a", "b")})
     store.commit_maps("setting", {"c": maps["c"]})
-    store.commit_maps("other", {"a": KeptMap(torch.zeros(1, 4, 5), {})})
+    store.commit_maps("other", {"a": StoredMap(torch.zeros(1, 4, 5), {})})
     found = store.find_maps("setting", ["a", "c", "d"])
     assert set(found) == {"a", "c"}
     assert all(torch.equal(found[name].values, maps[name].values) for name in found)
@@ -390,7 +390,7 @@ def test_maps_come_back_by_image_and_torn_ones_do_not(store):
 
 
 def test_every_flipped_byte_of_a_map_is_seen(store):
-    store.commit_maps("setting", {"a": KeptMap(torch.arange(20.0).view(1, 4, 5), {"status": "ok"})})
+    store.commit_maps("setting", {"a": StoredMap(torch.arange(20.0).view(1, 4, 5), {"status": "ok"})})
     (path,) = (store.root / "maps").iterdir()
     content = path.read_bytes()
     for place in range(len(content)):

@@ -15,7 +15,7 @@ from fringe.experiments import work
 from fringe.experiments.manifest import resolve
 from fringe.experiments.plan import Arm, ModelSource, Plan
 from fringe.experiments.units import missing_units
-from fringe.experiments.work import Worker
+from fringe.experiments.work import TaskRunner
 from fringe.metrics import Insertion, Sparseness
 
 IG = IntegratedGradients(steps=8)
@@ -37,7 +37,7 @@ def plan(data=("embedded:digits",), methods=None, **changed):
 def rows_of(asked, shard=16, batch_size="auto", order=1):
     """All rows of a plan by name."""
     resolved = resolve(asked)
-    worker = Worker(resolved, batch_size=batch_size)
+    worker = TaskRunner(resolved, batch_size=batch_size)
     found = [row for unit in missing_units(resolved.manifest, (), shard)[::order] for row in worker.perform(unit).rows]
     assert len({row.key for row in found}) == len(found)
     return {row.key: row for row in found}
@@ -142,7 +142,7 @@ def test_images_that_vanish_or_change_amid_a_run(tmp_path):
     (tmp_path / "1_picture.png").unlink()
     picture(tmp_path, "2_picture.png", 9)
     (unit,) = missing_units(resolved.manifest, (), 16)
-    done = Worker(resolved).perform(unit)
+    done = TaskRunner(resolved).perform(unit)
     states = outcome({row.key: row for row in done.rows})
     assert states == {"0_picture": ("ok", None), "3_picture": ("ok", None)}
     left = {image["id"]: done.left.get(image["digest"]) for image in resolved.manifest.images}
@@ -236,13 +236,13 @@ def test_weights_that_change_amid_a_run_stop_it(monkeypatch):
     changed = replace(work.load(resolved.plan.arms[0]), digest="f" * 64)
     monkeypatch.setattr(work, "load", lambda arm, device: changed)
     with pytest.raises(FringeError, match="model 'digits': its weights changed since the run began; run the command"):
-        Worker(resolved).perform(unit)
+        TaskRunner(resolved).perform(unit)
 
 
 def test_maps_are_those_that_were_scored():
     resolved = resolve(plan(n=3))
     (unit,) = missing_units(resolved.manifest, (), 16)
-    done = Worker(resolved).perform(unit)
+    done = TaskRunner(resolved).perform(unit)
     assert set(done.maps) == set(unit.images)
     for row in done.rows:
         values = done.maps[row.image].values.double().abs().flatten().sort().values

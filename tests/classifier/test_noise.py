@@ -5,53 +5,53 @@ import math
 import pytest
 import torch
 
-from fringe._rng import Noise
+from fringe._rng import KeyedGenerator
 
 LIKE = torch.zeros(3, 4, dtype=torch.float64)
 
 
 def test_the_same_key_gives_the_same_numbers_in_any_order():
-    first = {key: Noise(7).normal(key, LIKE) for key in ("a", "b", "c")}
-    again = {key: Noise(7).normal(key, LIKE) for key in ("c", "a", "b")}
+    first = {key: KeyedGenerator(7).normal(key, LIKE) for key in ("a", "b", "c")}
+    again = {key: KeyedGenerator(7).normal(key, LIKE) for key in ("c", "a", "b")}
     assert all(torch.equal(first[key], again[key]) for key in first)
 
 
 def test_keys_and_seeds_are_independent():
     keys = ["", "a", "b", "1", "11"]
-    draws = [Noise(seed).normal(key, torch.zeros(10_000)) for seed in (0, 1, 11) for key in keys]
+    draws = [KeyedGenerator(seed).normal(key, torch.zeros(10_000)) for seed in (0, 1, 11) for key in keys]
     correlations = torch.corrcoef(torch.stack(draws)) - torch.eye(len(draws))
     assert correlations.abs().max() <= 5 / math.sqrt(10_000)
 
 
 def test_seed_and_key_do_not_run_into_each_other():
-    assert not torch.equal(Noise(1).normal("1x", LIKE), Noise(11).normal("x", LIKE))
+    assert not torch.equal(KeyedGenerator(1).normal("1x", LIKE), KeyedGenerator(11).normal("x", LIKE))
 
 
 def test_the_global_generator_is_neither_read_nor_moved():
     torch.manual_seed(1)
-    before, first = torch.get_rng_state(), Noise(3).normal("k", LIKE)
+    before, first = torch.get_rng_state(), KeyedGenerator(3).normal("k", LIKE)
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
-    assert torch.equal(Noise(3).normal("k", LIKE), first)
+    assert torch.equal(KeyedGenerator(3).normal("k", LIKE), first)
 
 
 def test_a_default_device_does_not_reach_the_draw():
-    expected = Noise(3).normal("k", LIKE)
+    expected = KeyedGenerator(3).normal("k", LIKE)
     with torch.device("meta"):
-        assert torch.equal(Noise(3).normal("k", LIKE), expected)
+        assert torch.equal(KeyedGenerator(3).normal("k", LIKE), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_dtype_sees_the_same_numbers(dtype):
     like = torch.zeros(100, dtype=dtype)  # from 16 numbers on torch draws float32 by another route
-    draw = Noise(3).normal("k", like)
+    draw = KeyedGenerator(3).normal("k", like)
     assert draw.dtype == dtype
-    assert torch.equal(draw, Noise(3).normal("k", like.double()).to(dtype))
+    assert torch.equal(draw, KeyedGenerator(3).normal("k", like.double()).to(dtype))
 
 
 def test_moments_are_those_of_the_standard_normal():
     n = 100_000
-    draw = Noise(0).normal("moments", torch.zeros(n, dtype=torch.float64))
+    draw = KeyedGenerator(0).normal("moments", torch.zeros(n, dtype=torch.float64))
     # the variances of x, x^2, x^3, x^4 are 1, 2, 15, 96: five standard errors of each mean
     for power, (mean, variance) in enumerate([(0, 1), (1, 2), (0, 15), (3, 96)], start=1):
         assert abs(draw.pow(power).mean() - mean) <= 5 * math.sqrt(variance / n)

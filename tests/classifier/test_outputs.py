@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from classifier_networks import normal
 from torch import nn
 
-from fringe import Classifier, ModelOutputError, TwoClass
+from fringe import BinaryClassifier, Classifier, ModelOutputError
 from fringe._outputs import as_logits
 
 LOGITS = normal(3, 5)
@@ -67,9 +67,9 @@ REFUSED = {
     "no class": (normal(3, 0), r"shape \(3, 0\) for 3 images; expected logits \(3, C\)"),
     "one column": (
         normal(3, 1),
-        r"shape \(3, 1\), one number .*entropy of one class is always zero.*fringe.TwoClass\(model\)",
+        r"shape \(3, 1\), one number .*entropy of one class is always zero.*fringe.BinaryClassifier\(model\)",
     ),
-    "one number an image": (normal(3), r"shape \(3,\), one number .*fringe.TwoClass\(model\)"),
+    "one number an image": (normal(3), r"shape \(3,\), one number .*fringe.BinaryClassifier\(model\)"),
     "float16": (LOGITS.half(), r"dtype torch.float16; expected float32 or float64"),
     "bfloat16": (LOGITS.bfloat16(), r"dtype torch.bfloat16; .* pass a torch.nn.Module .*, wrap the callable"),
     "integers": (torch.ones(3, 5, dtype=torch.long), r"dtype torch.int64; expected float32 or float64"),
@@ -129,12 +129,12 @@ class TestProbabilities:
         assert torch.allclose(point.jvp(v), pushed, rtol=1e-10)
 
 
-class TestTwoClass:
+class TestBinaryClassifier:
     @pytest.mark.parametrize("squeeze", [False, True])
     def test_softmax_is_the_sigmoid_and_its_rest(self, squeeze):
         head, x = nn.Linear(4, 1).double(), 20 * normal(6, 4)
         model = (lambda z: head(z)[:, 0]) if squeeze else head
-        logits = Classifier(TwoClass(model)).logits(x)
+        logits = Classifier(BinaryClassifier(model)).logits(x)
         s = torch.sigmoid(head(x))
         assert torch.allclose(logits.softmax(1), torch.cat([torch.sigmoid(-head(x)), s], 1), rtol=1e-12)
         assert torch.equal(logits[:, 0], torch.zeros(6, dtype=torch.float64))
@@ -144,8 +144,8 @@ class TestTwoClass:
         leaf = x.clone().requires_grad_(True)
         (expected,) = torch.autograd.grad(torch.sigmoid(head(leaf)).sum(), leaf)
         ones = torch.ones(6, dtype=torch.long)
-        found = Classifier(TwoClass(head).eval(), score="probability").score_gradient(x, ones)
+        found = Classifier(BinaryClassifier(head).eval(), score="probability").score_gradient(x, ones)
         assert torch.allclose(found[1], expected, rtol=1e-10)
         (expected,) = torch.autograd.grad(-F.softplus(head(leaf)).sum(), leaf)
-        found = Classifier(TwoClass(head).eval(), score="log_probability").score_gradient(x, 0 * ones)
+        found = Classifier(BinaryClassifier(head).eval(), score="log_probability").score_gradient(x, 0 * ones)
         assert torch.allclose(found[1], expected, rtol=1e-10)

@@ -5,7 +5,7 @@ import torch
 from classifier_networks import normal
 from torch import nn
 
-from fringe import Classifier, TargetError, TwoClass
+from fringe import BinaryClassifier, Classifier, TargetError
 
 LOGITS = normal(3, 5)
 
@@ -84,10 +84,10 @@ def test_two_class_reads_logits_and_probabilities(output):
     """Either way softmax gives (1 - sigmoid z, sigmoid z)."""
     z = torch.linspace(-4, 4, 9, dtype=torch.float64)[:, None]
     head = (lambda x: x) if output == "logit" else torch.sigmoid
-    p = TwoClass(head, output)(z).softmax(1)
+    p = BinaryClassifier(head, output)(z).softmax(1)
     torch.testing.assert_close(p, torch.cat([1 - z.sigmoid(), z.sigmoid()], 1), rtol=1e-12, atol=0)
 
 
 def test_two_class_refuses_another_reading():
     with pytest.raises(ValueError, match="output: got 'odds', expected 'logit' or 'probability'"):
-        TwoClass(nn.Identity(), "odds")
+        BinaryClassifier(nn.Identity(), "odds")

@@ -17,7 +17,7 @@ from fringe import FRInGe, InputSpace, IntegratedGradients, SmoothGrad
 from fringe.cli.app import app
 from fringe.experiments import CONTROLS, Store, compare, read_results
 from fringe.experiments.draw import draw, prepare
-from fringe.experiments.work import Worker
+from fringe.experiments.work import TaskRunner
 from fringe.models import load_model
 from fringe.tuning.preset import FORMAT
 
@@ -264,7 +264,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 
 def interrupt_after(monkeypatch, units, number=signal.SIGTERM):
     """A signal arrives while the unit after these is in work."""
-    real, calls = Worker.perform, []
+    real, calls = TaskRunner.perform, []
 
     def perform(self, unit, kept=None):
         calls.append(unit)
@@ -272,7 +272,7 @@ def interrupt_after(monkeypatch, units, number=signal.SIGTERM):
             os.kill(os.getpid(), number)
         return real(self, unit, kept)
 
-    monkeypatch.setattr(Worker, "perform", perform)
+    monkeypatch.setattr(TaskRunner, "perform", perform)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import fringe
 from fringe.cli.app import app
-from fringe.experiments import How, Store, read_results, run_plan
+from fringe.experiments import RunOptions, Store, read_results, run_plan
 from fringe.report import write_report
 from fringe.tuning import preset
 
@@ -84,7 +84,7 @@ def test_urls_are_refused_in_the_library(tmp_path, monkeypatch):
     url = Path("s3://bucket/run")
     for write in (
         lambda: Store(url),
-        lambda: run_plan(None, url, How()),
+        lambda: run_plan(None, url, RunOptions()),
         lambda: write_report(Store(tmp_path / "run"), url, grid=False),
         lambda: preset.write_preset(url, None, None),
     ):

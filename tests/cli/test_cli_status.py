@@ -11,7 +11,7 @@ from fringe import FRInGe, IntegratedGradients
 from fringe.cli.app import app
 from fringe.cli.failures import told
 from fringe.cli.status_run import TRIAL
-from fringe.experiments import Arm, How, ModelSource, Plan, Store, run_plan
+from fringe.experiments import Arm, ModelSource, Plan, RunOptions, Store, run_plan
 from fringe.experiments.store import CRASHES, PLANS
 from fringe.experiments.units import missing_units
 from fringe.metrics import Sparseness
@@ -38,7 +38,7 @@ def only(plan, **methods):
 
 
 def test_a_whole_run_is_exit_code_0_in_a_table_and_in_json(tmp_path):
-    run_plan(small(), tmp_path, How())
+    run_plan(small(), tmp_path, RunOptions())
     shown = status(tmp_path)
     assert shown.exit_code == 0
     lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
@@ -58,7 +58,7 @@ def test_failures_are_counted_with_their_reason_and_the_methods_that_they_befell
     Image.fromarray(np.full((32, 32), 90, dtype=np.uint8)).save(folder / "1_a.png")
     (folder / "2_broken [b]x.png").write_bytes((folder / "1_a.png").read_bytes()[:50])
     out = tmp_path / "run"
-    run_plan(small([str(folder)]), out, How())
+    run_plan(small([str(folder)]), out, RunOptions())
     shown = status(out)
     assert shown.exit_code == 3
     (line,) = [line for line in shown.stdout.splitlines() if "cannot be decoded" in line]  # long, and yet one line
@@ -77,7 +77,7 @@ def test_failures_are_counted_with_their_reason_and_the_methods_that_they_befell
 
 
 def test_what_is_missing_is_exit_code_75_whatever_failed(tmp_path):
-    run_plan(only(small(), ig=IntegratedGradients(steps=2)), tmp_path, How())
+    run_plan(only(small(), ig=IntegratedGradients(steps=2)), tmp_path, RunOptions())
     store = Store(tmp_path)
     record = store.records(PLANS)["benchmark"]
     settings = record["settings"]["digits"]
@@ -91,9 +91,9 @@ def test_what_is_missing_is_exit_code_75_whatever_failed(tmp_path):
 
 
 def test_units_that_fit_no_more_are_named_with_the_difference(tmp_path):
-    run_plan(small(), tmp_path, How())
+    run_plan(small(), tmp_path, RunOptions())
     amended = only(small(), ig=IntegratedGradients(steps=3))
-    run_plan(amended, tmp_path, How(amend=True))
+    run_plan(amended, tmp_path, RunOptions(amend=True))
     shown = status(tmp_path)
     assert shown.exit_code == 0
     assert "no longer asked for: ig on digits, 1 units: method.steps: 2, now 3" in shown.stdout.splitlines()
@@ -103,7 +103,7 @@ def test_units_that_fit_no_more_are_named_with_the_difference(tmp_path):
 
 
 def test_units_that_were_set_aside_are_named(tmp_path):
-    finished = run_plan(only(small(), ig=IntegratedGradients(steps=2)), tmp_path, How())
+    finished = run_plan(only(small(), ig=IntegratedGradients(steps=2)), tmp_path, RunOptions())
     manifest, store = finished.resolved.manifest, Store(tmp_path)
     (unit,) = missing_units(manifest, (), 16)
     reason = "ended its process (SIGKILL), 3 times"
@@ -119,7 +119,7 @@ def test_units_that_were_set_aside_are_named(tmp_path):
 def test_the_trials_of_a_search_are_kept_and_not_called_stale(tmp_path):
     assert TRIAL == tuning.TRIAL
     for steps in (2, 3, 4):
-        run_plan(only(small(name="tune"), trial=IntegratedGradients(steps=steps)), tmp_path, How(amend=True))
+        run_plan(only(small(name="tune"), trial=IntegratedGradients(steps=steps)), tmp_path, RunOptions(amend=True))
     known = document(tmp_path)
     assert (known["trials"], known["invalidated"]) == (2, [])
     assert "kept from the trials of a search: 2 units" in status(tmp_path).stdout

@@ -11,13 +11,13 @@ from torch import nn
 
 import fringe
 from fringe import METRICS, Classifier, FRInGe, InputSpace
-from fringe._rng import Noise
+from fringe._rng import KeyedGenerator
 from fringe.captum import CaptumAttributor
 from fringe.experiments.controls import CONTROLS
 from fringe.experiments.manifest import resolve
 from fringe.experiments.plan import Arm, ModelSource, Plan
 from fringe.experiments.units import missing_units
-from fringe.experiments.work import Worker
+from fringe.experiments.work import TaskRunner
 from fringe.metrics import EndpointKL, Insertion, MaxSensitivity, Sparseness
 from fringe.models import load_model
 from fringe.quantus import explain_func
@@ -196,7 +196,7 @@ def test_methods_are_compared_there():
 
 def test_noise_is_the_same_there():
     with second_device():
-        assert torch.equal(Noise(3).normal("key", X.to(ELSEWHERE)).cpu(), Noise(3).normal("key", X))
+        assert torch.equal(KeyedGenerator(3).normal("key", X.to(ELSEWHERE)).cpu(), KeyedGenerator(3).normal("key", X))
 
 
 def test_a_benchmark_runs_there_and_keeps_maps_of_the_cpu():
@@ -215,9 +215,9 @@ def test_a_benchmark_runs_there_and_keeps_maps_of_the_cpu():
     )
     resolved = resolve(plan)
     units = missing_units(resolved.manifest, (), 3)
-    expected = [Worker(resolved).perform(unit) for unit in units]
+    expected = [TaskRunner(resolved).perform(unit) for unit in units]
     with second_device():
-        worker = Worker(resolved, device=ELSEWHERE.type)
+        worker = TaskRunner(resolved, device=ELSEWHERE.type)
         for unit, other in zip(units, expected, strict=True):
             done = worker.perform(unit)
             again = worker.perform(unit, other.maps)

@@ -20,7 +20,7 @@ from pathlib import Path
 from small_plans import digits_plan
 from synthetic_units import job, manifest, note
 
-from fringe.experiments import Account, How, Progress, run_here, run_plan
+from fringe.experiments import Account, Progress, RunOptions, run_here, run_plan
 
 
 def run_synthetic(base, order):
@@ -33,7 +33,7 @@ def run_synthetic(base, order):
 
 def run_digits(base, order):
     told = Progress(ended=lambda report: note(base / "reported", f"{report.state} {report.unit.key}"))
-    finished = run_plan(digits_plan(), base / "run", How(), told)
+    finished = run_plan(digits_plan(), base / "run", RunOptions(), told)
     assert finished.stopped is None
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from small_plans import digits_plan
 
-from fringe.experiments import How, run_plan
+from fringe.experiments import RunOptions, run_plan
 
 if __name__ == "__main__":
-    run_plan(digits_plan(), Path(sys.argv[1]), How(workers=int(sys.argv[2])))
+    run_plan(digits_plan(), Path(sys.argv[1]), RunOptions(workers=int(sys.argv[2])))

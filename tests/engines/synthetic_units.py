@@ -10,10 +10,10 @@ from fringe.experiments.coverage import present
 from fringe.experiments.jobs import Job
 from fringe.experiments.keys import digest
 from fringe.experiments.manifest import Manifest, Resolved
-from fringe.experiments.rows import ScoreRow
+from fringe.experiments.rows import ScoreRecord
 from fringe.experiments.store import Store
 from fringe.experiments.units import missing_units
-from fringe.experiments.work import Done
+from fringe.experiments.work import TaskResult
 
 SHARD = 2
 """Images of a unit."""
@@ -30,7 +30,7 @@ def manifest(methods=("fine",), images=2, metrics=("a", "b")):
 def rows_of(unit):
     """The scores of a unit: numbers that follow from their names."""
     return [
-        ScoreRow(
+        ScoreRecord(
             setting=unit.setting,
             metric_key=key,
             image=image,
@@ -67,7 +67,7 @@ class SyntheticWorker:
         note(self.log.with_name("processes"), f"{os.getpid()} {unit.method}")
         if not self.behave.exists():
             misbehave(unit.method)
-        return Done(rows_of(unit), {})
+        return TaskResult(rows_of(unit), {})
 
 
 def misbehave(how):

@@ -14,7 +14,7 @@ from synthetic_units import expected, job, manifest, noted, table
 
 from fringe import IntegratedGradients
 from fringe.errors import InputError
-from fringe.experiments import Account, How, run_here, run_plan
+from fringe.experiments import Account, RunOptions, run_here, run_plan
 from fringe.experiments.coverage import coverage, present, stale
 from fringe.experiments.plan import Arm, ModelSource
 from fringe.experiments.results import all_rows, read_results
@@ -41,7 +41,7 @@ def test_runs_that_begin_together_compute_each_unit_once(tmp_path):
 
 @linux
 def test_two_runs_of_the_real_benchmark_share_it(tmp_path):
-    run_plan(digits_plan(), tmp_path / "whole", How())
+    run_plan(digits_plan(), tmp_path / "whole", RunOptions())
     whole = table(Store(tmp_path / "whole"))
     assert forked_runs.nursery().run(tmp_path, kind="digits", runs=2) == [0, 0]
     fates = Counter(line.split()[0] for line in noted(tmp_path / "reported"))
@@ -68,7 +68,7 @@ def test_units_that_overlap_count_once(tmp_path):
 
 def test_other_settings_under_one_name_are_refused_and_shown(tmp_path):
     plan = small()
-    run_plan(plan, tmp_path, How())
+    run_plan(plan, tmp_path, RunOptions())
     other = {
         "methods.digits.ig.steps: 8, now 16": {"arms": arms(ig=IntegratedGradients(steps=16))},
         "methods.digits.ig: .*, now absent": {"arms": arms(other=IG)},
@@ -83,24 +83,24 @@ def test_other_settings_under_one_name_are_refused_and_shown(tmp_path):
     }
     for difference, change in other.items():
         with pytest.raises(InputError, match=rf"^--out: .*holds a digits with other settings \({difference}\); name"):
-            run_plan(replace(plan, **change), tmp_path, How())
-    assert run_plan(plan, tmp_path, How()).account.reports == []  # none of them was let in
+            run_plan(replace(plan, **change), tmp_path, RunOptions())
+    assert run_plan(plan, tmp_path, RunOptions()).account.reports == []  # none of them was let in
 
 
 def test_a_plan_that_grows_computes_what_is_new(tmp_path):
     both = ("sparseness", "insertion")
     plan = small(metrics={"insertion": Insertion()}, limits={"insertion": 1})
-    assert done_units(run_plan(plan, tmp_path, How())) == {("ig", ("insertion",), 1): 1}
+    assert done_units(run_plan(plan, tmp_path, RunOptions())) == {("ig", ("insertion",), 1): 1}
     plan = replace(plan, limits={})
-    assert done_units(run_plan(plan, tmp_path, How())) == {("ig", ("insertion",), 1): 1}
+    assert done_units(run_plan(plan, tmp_path, RunOptions())) == {("ig", ("insertion",), 1): 1}
     plan = replace(plan, metrics={"sparseness": Sparseness(), "insertion": Insertion()})
-    assert done_units(run_plan(plan, tmp_path, How())) == {("ig", ("sparseness",), 1): 2}
+    assert done_units(run_plan(plan, tmp_path, RunOptions())) == {("ig", ("sparseness",), 1): 2}
     plan = replace(plan, arms=arms(ig=IG, more=IntegratedGradients(steps=4)))
-    assert done_units(run_plan(plan, tmp_path, How())) == {("more", both, 1): 2}
+    assert done_units(run_plan(plan, tmp_path, RunOptions())) == {("more", both, 1): 2}
     plan = replace(plan, n=3)
-    assert done_units(run_plan(plan, tmp_path, How())) == {("ig", both, 1): 1, ("more", both, 1): 1}
+    assert done_units(run_plan(plan, tmp_path, RunOptions())) == {("ig", both, 1): 1, ("more", both, 1): 1}
     plan = replace(plan, arms=(*plan.arms, Arm("twin", ModelSource("embedded:digits"), {"new": IG})))
-    grown = run_plan(plan, tmp_path, How())
+    grown = run_plan(plan, tmp_path, RunOptions())
     assert grown.account.reports == []  # another name for the same maps: they are there
     store = Store(tmp_path)
     assert all(cell.scored == cell.wanted == 3 for cell in coverage(store, grown.resolved.manifest))
@@ -110,10 +110,10 @@ def test_a_plan_that_grows_computes_what_is_new(tmp_path):
 
 def test_a_plan_in_another_batch_size_engine_or_order_is_the_same(tmp_path):
     plan = small(arms=arms(ig=IG, more=IntegratedGradients(steps=4)), n=3, shard=2)
-    run_plan(plan, tmp_path, How())
+    run_plan(plan, tmp_path, RunOptions())
     turned = replace(plan, arms=arms(more=IntegratedGradients(steps=4), ig=IG), shard=3)
     turned = replace(turned, metrics=dict(reversed(plan.metrics.items())))
-    assert run_plan(turned, tmp_path, How(batch_size=1, workers=1)).account.reports == []
+    assert run_plan(turned, tmp_path, RunOptions(batch_size=1, workers=1)).account.reports == []
 
 
 NET = """
@@ -138,29 +138,29 @@ def test_amended_plans_say_why_old_units_serve_no_more(tmp_path):
     def reasons():
         return Counter((unit.method, unit.reason) for unit in stale(Store(out)))
 
-    assert not run_plan(plan, out, How()).partial
+    assert not run_plan(plan, out, RunOptions()).partial
     assert reasons() == {}
 
     plan = replace(plan, arms=(Arm("net", model, {"ig": IntegratedGradients(steps=16)}),))
-    assert run_plan(plan, out, How(amend=True)).account.count("done") == 2
+    assert run_plan(plan, out, RunOptions(amend=True)).account.count("done") == 2
     assert reasons() == {("ig", "method.steps: 8, now 16"): 2}
 
     source.write_text(NET.format(seed=2))
-    assert run_plan(plan, out, How()).account.count("done") == 2
+    assert run_plan(plan, out, RunOptions()).account.count("done") == 2
     now = reasons()
     assert sum(now.values()) == 4
     (weights,) = [reason for _, reason in now if "method.steps" not in reason]
     assert re.fullmatch(r"model\.weights: [0-9a-f]{32}, now [0-9a-f]{32}", weights)
 
     draw_picture(pictures / "1_picture.png", 7)
-    assert run_plan(plan, out, How()).account.count("done") == 1
+    assert run_plan(plan, out, RunOptions()).account.count("done") == 1
     assert reasons() - now == {("ig", "1 of its images changed or are not drawn any more"): 1}
 
     plan = replace(plan, metrics={"s": Insertion()})
-    run_plan(plan, out, How(amend=True))
+    run_plan(plan, out, RunOptions(amend=True))
     assert ("ig", "its metrics have other settings now") in reasons()
     plan = replace(plan, arms=(Arm("other", model, {"ig": IG}),))
-    run_plan(plan, out, How(amend=True))
+    run_plan(plan, out, RunOptions(amend=True))
     assert set(reasons()) == {("ig", "no plan has the model 'net'")}
 
 
@@ -174,10 +174,10 @@ def test_a_run_of_the_past_that_failed_keeps_the_plan_partial(tmp_path):
     Path(tmp_path / "pictures").mkdir()
     draw_picture(tmp_path / "pictures" / "3_picture.png", 1)
     draw_picture(tmp_path / "pictures" / "12_picture.png", 2)  # the model has ten classes
-    first = run_plan(plan, tmp_path / "run", How())
+    first = run_plan(plan, tmp_path / "run", RunOptions())
     assert (first.account.failed, first.failed_before, first.partial) == (1, 0, True)
-    second = run_plan(plan, tmp_path / "run", How())
+    second = run_plan(plan, tmp_path / "run", RunOptions())
     assert (second.account.failed, second.failed_before, second.partial) == (0, 1, True)
-    third = run_plan(plan, tmp_path / "run", How(retry=True))
+    third = run_plan(plan, tmp_path / "run", RunOptions(retry=True))
     assert (third.account.failed, third.failed_before, third.partial) == (1, 0, True)
     assert len(present(Store(tmp_path / "run"))) == 2

@@ -20,7 +20,7 @@ from synthetic_units import expected, job, leftovers, manifest, table
 
 from fringe import IntegratedGradients
 from fringe.errors import FringeError, InputError, TransientError
-from fringe.experiments import Account, How, Progress, run_here, run_plan, run_processes
+from fringe.experiments import Account, Progress, RunOptions, run_here, run_plan, run_processes
 from fringe.experiments.coverage import coverage
 from fringe.experiments.results import read_results
 from fringe.experiments.run import Interrupted, interruptible
@@ -47,7 +47,7 @@ def mounted(tmp_path):
 def whole(tmp_path_factory):
     """The table of the digits plan where nothing goes wrong."""
     out = tmp_path_factory.mktemp("whole") / "run"
-    assert run_plan(digits_plan(shard=1), out, How()).stopped is None
+    assert run_plan(digits_plan(shard=1), out, RunOptions()).stopped is None
     return table(Store(out))
 
 
@@ -56,7 +56,7 @@ def test_a_full_disk_stops_the_run_until_there_is_room(mounted, whole):
     out, ballast = mounted / "run", mounted / "ballast"
     room = os.statvfs(mounted)
     ballast.write_bytes(b"x" * (room.f_bavail * room.f_frsize - 200_000))
-    first = run_plan(digits_plan(shard=1), out, How())
+    first = run_plan(digits_plan(shard=1), out, RunOptions())
     needed = re.search(r"no space left \((\d+) bytes are needed; free some and run the same command", first.stopped)
     assert 4_000 < int(needed[1]) < 40_000
     done = first.account.count("done")
@@ -64,12 +64,12 @@ def test_a_full_disk_stops_the_run_until_there_is_room(mounted, whole):
     store = Store(out)
     assert len(store.about()) == len(store.units()) == done
     assert leftovers(out) == []
-    again = run_plan(digits_plan(shard=1), out, How())
+    again = run_plan(digits_plan(shard=1), out, RunOptions())
     assert "bytes are needed" in again.stopped
     assert again.account.count("done") == 0
 
     ballast.unlink()
-    second = run_plan(digits_plan(shard=1), out, How())
+    second = run_plan(digits_plan(shard=1), out, RunOptions())
     assert second.stopped is None
     assert second.account.count("done") == 20 - done
     assert table(store) == whole
@@ -81,18 +81,18 @@ def test_a_full_disk_where_a_run_would_begin(mounted):
     (mounted / "run").mkdir()
     (mounted / "ballast").write_bytes(b"x" * (room.f_bavail * room.f_frsize))
     with pytest.raises(FringeError, match=r"no space left|No space left"):
-        run_plan(small(), mounted / "run", How())
+        run_plan(small(), mounted / "run", RunOptions())
     (mounted / "ballast").unlink()
-    assert run_plan(small(), mounted / "run", How()).account.count("done") == 2
+    assert run_plan(small(), mounted / "run", RunOptions()).account.count("done") == 2
 
 
 @linux
 def test_a_read_only_file_system(mounted):
-    run_plan(small(n=1), mounted / "run", How())
+    run_plan(small(n=1), mounted / "run", RunOptions())
     subprocess.run(["mount", "-o", "remount,ro", mounted], check=True)
     for out in (mounted / "run", mounted / "new"):
         with pytest.raises(InputError, match=rf"^--out: .*{out.name}.*Read-only file system"):
-            run_plan(small(), out, How())
+            run_plan(small(), out, RunOptions())
     kept = Store(mounted / "run", create=False)  # reading needs no right to write
     assert len(kept.about()) == 1
 
@@ -211,14 +211,14 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_unit_shows_as_missing_and_is_computed_again(tmp_path, damage):
     plan = small(n=3)
-    finished = run_plan(plan, tmp_path, How())
+    finished = run_plan(plan, tmp_path, RunOptions())
     store = Store(tmp_path)
     before, victim = table(store), store.units()[1]
     DAMAGES[damage](tmp_path / "units" / f"{victim}.parquet")
     assert [cell.missing for cell in coverage(store, finished.resolved.manifest)] == [1, 1]
     holes = [f"digits, ig, {metric}: 1 of 3 images are not computed" for metric in ("sparseness", "insertion")]
     assert read_results(store).holes() == holes
-    again = run_plan(plan, tmp_path, How())
+    again = run_plan(plan, tmp_path, RunOptions())
     assert [(report.unit.key, report.state) for report in again.account.reports] == [(victim, "done")]
     assert table(store) == before
     assert read_results(store).holes() == []
@@ -232,13 +232,13 @@ def test_a_signal_amid_a_method_ends_the_run_and_is_no_failure_of_it(tmp_path, n
     before = [signal.getsignal(known) for known in (signal.SIGINT, signal.SIGTERM)]
     signalled = Signalled(int(number), str(tmp_path / "cure"))
     plan = small(arms=arms(ig=IG, signalled=signalled, last=IntegratedGradients(steps=4)))
-    first = run_plan(plan, tmp_path / "run", How())
+    first = run_plan(plan, tmp_path / "run", RunOptions())
     assert first.stopped == f"interrupted ({number.name})"
     assert done_units(first) == {("ig", ("sparseness", "insertion"), 1): 1}
     assert {row.status for row in table(Store(tmp_path / "run")).values()} == {"ok"}
     assert [signal.getsignal(known) for known in (signal.SIGINT, signal.SIGTERM)] == before
     (tmp_path / "cure").touch()
-    second = run_plan(plan, tmp_path / "run", How())
+    second = run_plan(plan, tmp_path / "run", RunOptions())
     assert second.stopped is None
     assert not second.partial
     assert second.account.count("done") == 5
@@ -290,11 +290,11 @@ def test_a_signal_at_any_time(tmp_path):
 def test_a_signal_with_processes_ends_them(tmp_path, monkeypatch):
     spawn_quickly(monkeypatch)
     told = Progress(ended=lambda report: os.kill(os.getpid(), signal.SIGINT))
-    first = run_plan(small(n=4), tmp_path, How(workers=2), told)
+    first = run_plan(small(n=4), tmp_path, RunOptions(workers=2), told)
     assert first.stopped == "interrupted (SIGINT)"
     assert 0 < first.account.count("done") < 4
     assert multiprocessing.active_children() == []
-    second = run_plan(small(n=4), tmp_path, How())
+    second = run_plan(small(n=4), tmp_path, RunOptions())
     assert second.stopped is None
     assert len(table(Store(tmp_path))) == 4 * 2
     assert leftovers(tmp_path) == []

@@ -19,7 +19,7 @@ from small_plans import IG, arms, digits_plan
 from synthetic_units import SyntheticJob, SyntheticWorker, expected, job, manifest, noted, table
 
 from fringe.errors import FringeError
-from fringe.experiments import Account, How, processes, run_here, run_plan, run_processes
+from fringe.experiments import Account, RunOptions, processes, run_here, run_plan, run_processes
 from fringe.experiments.coverage import coverage, crashes
 from fringe.experiments.store import CRASHES, Store
 
@@ -212,8 +212,8 @@ def test_units_in_other_hands_are_waited_for_in_peace(tmp_path, monkeypatch):
 
 
 def test_batches_and_processes_move_the_real_numbers_by_rounding_alone(tmp_path):
-    here = run_plan(digits_plan(), tmp_path / "here", How())
-    there = run_plan(digits_plan(shard=3), tmp_path / "there", How(workers=2, batch_size=1))
+    here = run_plan(digits_plan(), tmp_path / "here", RunOptions())
+    there = run_plan(digits_plan(shard=3), tmp_path / "there", RunOptions(workers=2, batch_size=1))
     assert (here.stopped, there.stopped) == (None, None)
     one, other = table(Store(tmp_path / "here")), table(Store(tmp_path / "there"))
     assert len(one) == 5 * 2 * 4
@@ -236,7 +236,7 @@ def test_a_poisonous_method_of_a_real_plan(tmp_path):
             (cell.method, cell.metric): (cell.scored, cell.missing) for cell in coverage(store, first.resolved.manifest)
         }
 
-    first = run_plan(plan, out, How(workers=2))
+    first = run_plan(plan, out, RunOptions(workers=2))
     assert first.stopped is None
     assert first.partial
     assert first.account.count("crashed") == 1
@@ -250,18 +250,18 @@ def test_a_poisonous_method_of_a_real_plan(tmp_path):
         "ended its process (SIGSEGV), 3 times",
     )
 
-    second = run_plan(plan, out, How(workers=2))
+    second = run_plan(plan, out, RunOptions(workers=2))
     assert second.account.reports == []
     assert second.partial
     assert [record["method"] for record in second.set_aside] == ["poison"]
 
     Path(tmp_path / "cure").touch()
-    third = run_plan(plan, out, How(workers=1, retry=True))
+    third = run_plan(plan, out, RunOptions(workers=1, retry=True))
     assert third.account.count("done") == 1
     assert not third.partial
     assert set(cells().values()) == {done}
     assert crashes(Store(out)) == []
-    fourth = run_plan(plan, out, How(workers=1))
+    fourth = run_plan(plan, out, RunOptions(workers=1))
     assert fourth.account.reports == []
     assert not fourth.partial
 

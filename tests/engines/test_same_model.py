@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import fringe
 from fringe.cli.app import app
 from fringe.errors import FringeError, InputError
-from fringe.experiments import How, Progress, run_plan
+from fringe.experiments import Progress, RunOptions, run_plan
 from fringe.experiments.coverage import mixed
 from fringe.experiments.logits import FirstLogits
 from fringe.experiments.manifest import resolve
@@ -25,7 +25,7 @@ from fringe.experiments.plan import Arm, ModelSource
 from fringe.experiments.results import read_results
 from fringe.experiments.store import CRASHES, Store
 from fringe.experiments.units import missing_units
-from fringe.experiments.work import Worker
+from fringe.experiments.work import TaskRunner
 from fringe.metrics import Insertion, Sparseness
 from fringe.paper.tuning import Search, search
 from fringe.report import write_report
@@ -67,7 +67,7 @@ def scores(out):
 
 def test_a_forward_pass_that_changed_is_refused_and_named(tmp_path, plan):
     out = tmp_path / "run"
-    run_plan(plan, out, How())
+    run_plan(plan, out, RunOptions())
     before = scores(out)
     write(tmp_path, CHANGED)
     told = (
@@ -76,41 +76,41 @@ def test_a_forward_pass_that_changed_is_refused_and_named(tmp_path, plan):
     )
     for asked in (plan, replace(plan, n=6), replace(plan, metrics={"sparseness": Sparseness()})):
         with pytest.raises(InputError, match=told):
-            run_plan(asked, out, How(amend=True, retry=True))
+            run_plan(asked, out, RunOptions(amend=True, retry=True))
     other = replace(plan.arms[0], label="another name")
     with pytest.raises(InputError, match=r"^model 'another name': its logits"):
-        run_plan(replace(plan, arms=(other,)), out, How(amend=True))
+        run_plan(replace(plan, arms=(other,)), out, RunOptions(amend=True))
     assert scores(out) == before
     write(tmp_path, "self.layer(x.flatten(1))[:, :3]")
     with pytest.raises(InputError, match="the largest difference is inf"):
-        run_plan(plan, out, How())
+        run_plan(plan, out, RunOptions())
     write(tmp_path, "None")
     with pytest.raises(InputError, match="the largest difference is inf"):
-        run_plan(plan, out, How())
+        run_plan(plan, out, RunOptions())
     write(tmp_path, FIRST)
-    assert run_plan(plan, out, How()).account.reports == []
+    assert run_plan(plan, out, RunOptions()).account.reports == []
 
 
 def test_rounding_is_no_change(tmp_path, plan):
-    run_plan(plan, tmp_path / "run", How())
+    run_plan(plan, tmp_path / "run", RunOptions())
     write(tmp_path, ROUNDED)
-    assert run_plan(plan, tmp_path / "run", How()).account.reports == []
+    assert run_plan(plan, tmp_path / "run", RunOptions()).account.reports == []
 
 
 def test_the_results_of_a_changed_model_are_set_aside_on_request_and_computed_again(tmp_path, plan):
     out, both = tmp_path / "run", (*plan.arms, Arm("digits", ModelSource("embedded:digits"), {"ig": IG}))
     plan = replace(plan, arms=both)
-    finished = run_plan(plan, out, How(save_maps=True))
+    finished = run_plan(plan, out, RunOptions(save_maps=True))
     store, before = Store(out), {row.model: row for row in table(Store(out)).values()}
     unit = next(unit for unit in missing_units(finished.resolved.manifest, (), 1) if unit.model == "net")
     store.write_record(CRASHES, "crash", {**unit.record(finished.resolved.manifest), "reason": "died"})
     write(tmp_path, CHANGED)
     with pytest.warns(UserWarning, match="7 files of results are set aside"):  # 3 units, 3 maps and the crash
-        renewed = run_plan(plan, out, How(renew=True))
+        renewed = run_plan(plan, out, RunOptions(renew=True))
     assert [(report.unit.model, report.state) for report in renewed.account.reports] == [("net", "done")] * 3
     assert len(list((out / "aside").iterdir())) == 7
     assert store.records(CRASHES) == {}
-    fresh = run_plan(plan, tmp_path / "fresh", How())
+    fresh = run_plan(plan, tmp_path / "fresh", RunOptions())
     assert not fresh.partial
     assert scores(out) == pytest.approx(scores(tmp_path / "fresh"), abs=1e-6)
     after = {row.model: row for row in table(store).values()}
@@ -118,7 +118,7 @@ def test_the_results_of_a_changed_model_are_set_aside_on_request_and_computed_ag
     assert after["net"].confidence != before["net"].confidence
     write(tmp_path, FIRST)
     with pytest.raises(InputError, match="its logits are not those"):
-        run_plan(plan, out, How())
+        run_plan(plan, out, RunOptions())
 
 
 def test_a_forward_pass_that_was_mended_before_anything_was_computed(tmp_path, plan):
@@ -126,12 +126,12 @@ def test_a_forward_pass_that_was_mended_before_anything_was_computed(tmp_path, p
         raise FringeError("stopped before the first unit")
 
     with pytest.raises(FringeError, match="stopped before"):
-        run_plan(plan, tmp_path / "run", How(), Progress(began=stop))
+        run_plan(plan, tmp_path / "run", RunOptions(), Progress(began=stop))
     write(tmp_path, CHANGED)
-    assert not run_plan(plan, tmp_path / "run", How()).partial
+    assert not run_plan(plan, tmp_path / "run", RunOptions()).partial
     write(tmp_path, FIRST)
     with pytest.raises(InputError, match="its logits are not those"):
-        run_plan(plan, tmp_path / "run", How())
+        run_plan(plan, tmp_path / "run", RunOptions())
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_model_that_changes_amid_a_run_stops_it(tmp_path, plan, monkeypatch, w
     spawn_quickly(monkeypatch)
     told = Progress(began=lambda resolved, units: write(tmp_path, CHANGED))
     with pytest.raises(FringeError, match="model 'net': what it computes changed since the run began"):
-        run_plan(plan, tmp_path / "run", How(workers=workers), told)
+        run_plan(plan, tmp_path / "run", RunOptions(workers=workers), told)
     assert scores(tmp_path / "run") == {}
 
 
@@ -153,16 +153,16 @@ def test_images_that_a_model_does_not_take_are_the_same_again(tmp_path):
     (folder / "broken.png").write_bytes(b"x")
     model = ModelSource(f"{tmp_path / 'net.py'}:net", "resize=none,mean=0.5,std=0.5", trust_code=True)
     plan = small(data=(str(folder),), arms=(Arm("net", model, {"ig": IG}),), n=5)
-    assert run_plan(plan, tmp_path / "run", How()).account.failed == 2
-    assert run_plan(plan, tmp_path / "run", How()).account.reports == []
+    assert run_plan(plan, tmp_path / "run", RunOptions()).account.failed == 2
+    assert run_plan(plan, tmp_path / "run", RunOptions()).account.reports == []
     write(tmp_path, CHANGED)
     with pytest.raises(InputError, match="its logits are not those"):
-        run_plan(plan, tmp_path / "run", How())
+        run_plan(plan, tmp_path / "run", RunOptions())
 
 
 def test_a_report_neither_shows_nor_keeps_maps_of_another_model(tmp_path, plan):
     out = tmp_path / "run"
-    run_plan(plan, out, How())
+    run_plan(plan, out, RunOptions())
 
     def report(name):
         write_report(Store(out), tmp_path / name, resolve=lambda: resolve(plan))
@@ -190,15 +190,15 @@ def test_devices_round_differently_and_one_may_not_run_a_model_at_all():
 def test_a_search_does_not_go_on_with_another_model(tmp_path, plan):
     wanted = Search(space_of(type(IG), ["steps"], {"steps": (1, 20)}), 2)
     plan = replace(plan, name="tune", n=2)
-    found = search(plan, tmp_path / "run", How(), wanted)
+    found = search(plan, tmp_path / "run", RunOptions(), wanted)
     write(tmp_path, CHANGED)
-    for how in (How(), How(amend=True)):
+    for how in (RunOptions(), RunOptions(amend=True)):
         with pytest.raises(InputError, match="model 'net': its logits are not those"):
             search(plan, tmp_path / "run", how, wanted)
     with pytest.raises(InputError, match="renew: the trials of a search were scored with the model as it was"):
-        search(plan, tmp_path / "run", How(renew=True), wanted)
+        search(plan, tmp_path / "run", RunOptions(renew=True), wanted)
     write(tmp_path, FIRST)
-    assert search(plan, tmp_path / "run", How(), wanted).tuned == found.tuned
+    assert search(plan, tmp_path / "run", RunOptions(), wanted).tuned == found.tuned
 
 
 # Versions
@@ -207,7 +207,7 @@ def test_a_search_does_not_go_on_with_another_model(tmp_path, plan):
 def run_as(monkeypatch, version, plan, out, **how):
     with monkeypatch.context() as patch:
         patch.setattr(fringe, "__version__", version)
-        return run_plan(plan, out, How(**how))
+        return run_plan(plan, out, RunOptions(**how))
 
 
 def status(out):
@@ -219,7 +219,7 @@ def reported(out):
 
 
 def test_every_result_says_which_versions_computed_it(tmp_path):
-    run_plan(small(), tmp_path, How())
+    run_plan(small(), tmp_path, RunOptions())
     for about in Store(tmp_path).about().values():
         assert about["versions"].keys() >= {"fringe", "torch", "numpy", "python"}
         loaded = {name for name in ("torchvision", "timm", "transformers") if name in sys.modules}
@@ -255,7 +255,7 @@ def test_a_kept_map_of_another_version_is_a_mix(tmp_path, monkeypatch):
 
 
 def test_results_from_before_versions_were_recorded_are_called_so(tmp_path):
-    run_plan(small(), tmp_path, How())
+    run_plan(small(), tmp_path, RunOptions())
     store = Store(tmp_path)
     key = store.units()[0]
     rows, about = store.read(key)
@@ -269,4 +269,4 @@ def test_who_only_looks_at_a_plan_runs_no_model():
     resolved = resolve(small())
     assert resolved.logits == {}
     (unit, _) = missing_units(resolved.manifest, (), 1)
-    assert Worker(resolved).perform(unit).left == {}
+    assert TaskRunner(resolved).perform(unit).left == {}

@@ -15,7 +15,7 @@ from synthetic_units import expected, job, manifest, table
 
 from fringe import ExpectedGradients
 from fringe.errors import FringeError, TransientError
-from fringe.experiments import Account, How, Progress, run_plan, run_processes
+from fringe.experiments import Account, Progress, RunOptions, run_plan, run_processes
 from fringe.experiments.coverage import coverage, crashes
 from fringe.experiments.plan import Arm, ModelSource
 from fringe.experiments.store import Store
@@ -41,14 +41,14 @@ def cells(out, finished):
 def test_what_may_pass_is_left_to_the_next_run(tmp_path, trouble):
     plan = small(arms=arms(troubled=Troubled(trouble, str(tmp_path / "cure")), ig=IG))
     out = tmp_path / "run"
-    first = run_plan(plan, out, How())
+    first = run_plan(plan, out, RunOptions())
     assert (first.stopped, first.account.left, first.account.failed, first.partial) == (None, 2, 0, True)
     assert [(one["method"], one["images"]) for one in first.left] == [("troubled", 2)]
     assert first.left[0]["reason"]
     assert cells(out, first) == [(0, 0, 2)] * 2 + [(2, 0, 0)] * 2  # two metrics of each method
     assert {row.method for row in table(Store(out)).values()} == {"ig"}
     (tmp_path / "cure").touch()
-    second = run_plan(plan, out, How())
+    second = run_plan(plan, out, RunOptions())
     assert (second.account.count("done"), second.account.left, second.partial) == (2, 0, False)
     assert cells(out, second) == [(2, 0, 0)] * 4
 
@@ -56,9 +56,9 @@ def test_what_may_pass_is_left_to_the_next_run(tmp_path, trouble):
 @pytest.mark.parametrize("trouble", STAYS)
 def test_what_will_not_pass_is_recorded(tmp_path, trouble):
     plan = small(arms=arms(troubled=Troubled(trouble, str(tmp_path / "cure")), ig=IG))
-    first = run_plan(plan, tmp_path / "run", How())
+    first = run_plan(plan, tmp_path / "run", RunOptions())
     assert (first.account.left, first.account.failed) == (0, 2)
-    second = run_plan(plan, tmp_path / "run", How())
+    second = run_plan(plan, tmp_path / "run", RunOptions())
     assert (second.account.reports, second.failed_before) == ([], 4)
 
 
@@ -66,25 +66,25 @@ def test_a_device_that_fails_ends_the_run_and_fails_no_unit(tmp_path):
     """What comes after it in the same process would fail as well, for no fault of its own."""
     plan = small(arms=arms(ig=IG, troubled=Troubled("device", str(tmp_path / "cure")), more=replace(IG, steps=4)))
     out = tmp_path / "run"
-    first = run_plan(plan, out, How())
+    first = run_plan(plan, out, RunOptions())
     assert first.stopped == (
         "troubled on digits: the device failed (CUDA error: an illegal memory access was encountered)"
     )
     assert Counter(row.status for row in table(Store(out)).values()) == {"ok": 2}
     (tmp_path / "cure").touch()
-    assert not run_plan(plan, out, How()).partial
+    assert not run_plan(plan, out, RunOptions()).partial
 
 
 @linux
 def test_with_processes_the_same(tmp_path, monkeypatch):
     spawn_quickly(monkeypatch)
     plan = small(arms=arms(troubled=Troubled("memory", str(tmp_path / "cure")), ig=IG))
-    first = run_plan(plan, tmp_path / "run", How(workers=2))
+    first = run_plan(plan, tmp_path / "run", RunOptions(workers=2))
     assert (first.stopped, first.account.left, first.account.failed) == (None, 2, 0)
     device = small(name="device", arms=arms(troubled=Troubled("device", str(tmp_path / "cure"))))
-    assert "the device failed" in run_plan(device, tmp_path / "device", How(workers=1)).stopped
+    assert "the device failed" in run_plan(device, tmp_path / "device", RunOptions(workers=1)).stopped
     (tmp_path / "cure").touch()
-    assert not run_plan(plan, tmp_path / "run", How(workers=2)).partial
+    assert not run_plan(plan, tmp_path / "run", RunOptions(workers=2)).partial
 
 
 @linux
@@ -105,19 +105,19 @@ def test_images_on_a_folder_that_goes_away_amid_a_run_are_scored_when_it_is_back
     folder, away = pictures(tmp_path / "images"), tmp_path / "away"
     (folder / "9_broken.png").write_bytes((folder / "1_picture.png").read_bytes()[:50])
     plan = digits_plan(data=(str(folder),), n=5, shard=2)
-    whole = run_plan(plan, tmp_path / "whole", How())
+    whole = run_plan(plan, tmp_path / "whole", RunOptions())
     lacking = [failed for _, failed, _ in cells(tmp_path / "whole", whole)]
     assert lacking == [1] * len(lacking)  # the broken one
 
     told = Progress(ended=lambda report: folder.rename(away) if folder.exists() else None)
     out = tmp_path / "run"
-    first = run_plan(plan, out, How(save_maps=save_maps), told)
+    first = run_plan(plan, out, RunOptions(save_maps=save_maps), told)
     assert first.stopped is None
     assert first.account.left > 0
     reasons = {one["reason"] for one in first.left}
     assert all("does not exist" in reason for reason in reasons)
     away.rename(folder)
-    second = run_plan(plan, out, How(save_maps=save_maps))
+    second = run_plan(plan, out, RunOptions(save_maps=save_maps))
     assert second.account.left == 0
     assert cells(out, second) == cells(tmp_path / "whole", whole)
     known, found = table(Store(tmp_path / "whole")), table(Store(out))
@@ -132,9 +132,9 @@ def test_an_image_that_may_not_be_read_is_scored_when_it_may(tmp_path):
     folder = pictures(tmp_path / "images")
     plan = small(data=(str(folder),), n=4)
     told = Progress(began=lambda resolved, units: (folder / "1_picture.png").chmod(0))
-    assert run_plan(plan, tmp_path / "run", How(), told).account.left == 1
+    assert run_plan(plan, tmp_path / "run", RunOptions(), told).account.left == 1
     (folder / "1_picture.png").chmod(0o644)
-    assert not run_plan(plan, tmp_path / "run", How()).partial
+    assert not run_plan(plan, tmp_path / "run", RunOptions()).partial
 
 
 def test_one_image_of_a_unit_does_not_hold_up_the_others(tmp_path):
@@ -142,11 +142,11 @@ def test_one_image_of_a_unit_does_not_hold_up_the_others(tmp_path):
     lost = folder / "1_picture.png"
     content = lost.read_bytes()
     plan = small(data=(str(folder),), n=4, shard=4)
-    first = run_plan(plan, tmp_path / "run", How(), Progress(began=lambda resolved, units: lost.unlink()))
+    first = run_plan(plan, tmp_path / "run", RunOptions(), Progress(began=lambda resolved, units: lost.unlink()))
     assert [(r.state, len(r.left), r.failed) for r in first.account.reports] == [("done", 1, 0)]
     assert cells(tmp_path / "run", first) == [(3, 0, 1)] * 2
     lost.write_bytes(content)
-    second = run_plan(plan, tmp_path / "run", How())
+    second = run_plan(plan, tmp_path / "run", RunOptions())
     assert [len(report.unit.images) for report in second.account.reports] == [1]
     assert cells(tmp_path / "run", second) == [(4, 0, 0)] * 2
 
@@ -157,7 +157,7 @@ def test_an_image_that_is_back_is_scored_by_the_methods_that_follow(tmp_path):
     content = lost.read_bytes()
     plan = small(data=(str(folder),), n=4, shard=4, arms=arms(ig=IG, more=replace(IG, steps=4)))
     told = Progress(lambda resolved, units: lost.unlink(), lambda report: lost.write_bytes(content))
-    first = run_plan(plan, tmp_path / "run", How(), told)
+    first = run_plan(plan, tmp_path / "run", RunOptions(), told)
     assert [(one["method"], one["images"]) for one in first.left] == [("ig", 1)]
 
 
@@ -166,10 +166,10 @@ def test_an_image_that_changes_and_changes_back_is_scored(tmp_path):
     content = (folder / "1_picture.png").read_bytes()
     plan = small(data=(str(folder),), n=4)
     told = Progress(began=lambda resolved, units: (folder / "1_picture.png").write_bytes(b"half"))
-    first = run_plan(plan, tmp_path / "run", How(), told)
+    first = run_plan(plan, tmp_path / "run", RunOptions(), told)
     assert ["changed since the run began" in one["reason"] for one in first.left] == [True]
     (folder / "1_picture.png").write_bytes(content)
-    assert not run_plan(plan, tmp_path / "run", How()).partial
+    assert not run_plan(plan, tmp_path / "run", RunOptions()).partial
 
 
 def test_reference_images_that_go_away_make_no_score_of_the_others(tmp_path):
@@ -178,17 +178,17 @@ def test_reference_images_that_go_away_make_no_score_of_the_others(tmp_path):
     content = lost.read_bytes()
     methods = arms(eg=ExpectedGradients(samples=4))
     plan = small(data=(str(folder),), references=str(others), arms=methods)
-    run_plan(plan, tmp_path / "whole", How())
-    first = run_plan(plan, tmp_path / "run", How(), Progress(began=lambda resolved, units: lost.unlink()))
+    run_plan(plan, tmp_path / "whole", RunOptions())
+    first = run_plan(plan, tmp_path / "run", RunOptions(), Progress(began=lambda resolved, units: lost.unlink()))
     assert f"{str(lost)!r}: does not exist" in first.stopped
     assert table(Store(tmp_path / "run")) == {}
     lost.write_bytes(content)
-    assert not run_plan(plan, tmp_path / "run", How()).partial
+    assert not run_plan(plan, tmp_path / "run", RunOptions()).partial
     assert table(Store(tmp_path / "run")) == table(Store(tmp_path / "whole"))
     # a method that uses none is computed without them
     unused = small(data=(str(folder),), references=str(others))
     told = Progress(began=lambda resolved, units: lost.unlink())
-    finished = run_plan(unused, tmp_path / "other", How(), told)
+    finished = run_plan(unused, tmp_path / "other", RunOptions(), told)
     assert (finished.stopped, finished.partial) == (None, False)
 
 
@@ -220,17 +220,17 @@ def test_a_model_that_has_no_memory_fails_no_image(tmp_path, error):
         return small(data=(str(tmp_path / "images"),), arms=(Arm("net", model, {"ig": IG}),), n=4, shard=4)
 
     pictures(tmp_path / "images")
-    first = run_plan(plan(2), tmp_path / "run", How())
+    first = run_plan(plan(2), tmp_path / "run", RunOptions())
     assert (first.stopped, first.account.left, first.account.failed) == (None, 4, 0)
     with pytest.raises(TransientError, match=r"net1\.py:net': .*[Mm]emory"):  # for one image already: before any unit
-        run_plan(plan(1), tmp_path / "other", How())
+        run_plan(plan(1), tmp_path / "other", RunOptions())
     cure.touch()
-    assert not run_plan(plan(2), tmp_path / "run", How()).partial
-    assert not run_plan(plan(1), tmp_path / "other", How()).partial
+    assert not run_plan(plan(2), tmp_path / "run", RunOptions()).partial
+    assert not run_plan(plan(1), tmp_path / "other", RunOptions()).partial
 
 
 def test_what_a_person_must_mend_is_no_trouble_that_passes(tmp_path):
     plan = small(arms=(Arm("net", ModelSource(f"{tmp_path}/absent.py:net", trust_code=True), {"ig": IG}),))
     with pytest.raises(FringeError) as caught:
-        run_plan(plan, tmp_path / "run", How())
+        run_plan(plan, tmp_path / "run", RunOptions())
     assert not isinstance(caught.value, TransientError)

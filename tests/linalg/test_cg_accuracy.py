@@ -12,7 +12,7 @@ import pytest
 import torch
 from dense_systems import EPS, Dense, Diagonal, conditioned, direct, normal, relative_error, symmetric
 
-from fringe.linalg import CGStatus, Scaled, conjugate_gradient
+from fringe.linalg import CGStatus, ScaledOperator, conjugate_gradient
 
 LIMIT = 5000
 
@@ -88,7 +88,7 @@ def test_a_power_of_two_passes_through_untouched(exponent):
     a, b = conditioned(1e4), normal((1, 20), 1)
     plain = conjugate_gradient(Dense(a), b, rtol=1e-10, max_iterations=100)
     of_b = conjugate_gradient(Dense(a), b * 2.0**exponent, rtol=1e-10, max_iterations=100)
-    of_a = conjugate_gradient(Scaled(Dense(a), 2.0**exponent), b, rtol=1e-10, max_iterations=100)
+    of_a = conjugate_gradient(ScaledOperator(Dense(a), 2.0**exponent), b, rtol=1e-10, max_iterations=100)
     assert torch.equal(of_b.x, plain.x * 2.0**exponent)
     assert torch.equal(of_b.residual, plain.residual * 2.0**exponent)
     assert torch.equal(of_a.x, plain.x * 2.0**-exponent)

@@ -3,12 +3,14 @@
 import torch
 from dense_systems import Dense, normal, symmetric
 
-from fringe.linalg import Damped, Identity, Scaled, Sum, inner_product
+from fringe.linalg import DampedOperator, IdentityOperator, ScaledOperator, SumOperator, inner_product
 
 
 def test_compositions_are_the_dense_ones():
     a, b, v = symmetric(torch.linspace(1, 2, 6), 1), symmetric(torch.linspace(0, 3, 6), 2), normal((1, 6), 3)
-    product = Sum((Damped(Dense(a), 0.25), Scaled(Dense(b), -2.0), Identity())).matvec(v)
+    product = SumOperator((DampedOperator(Dense(a), 0.25), ScaledOperator(Dense(b), -2.0), IdentityOperator())).matvec(
+        v
+    )
     expected = (a + 0.25 * torch.eye(6) - 2 * b + torch.eye(6)) @ v[..., None]
     assert torch.allclose(product, expected[..., 0], rtol=1e-14, atol=1e-14)
 
@@ -16,8 +18,14 @@ def test_compositions_are_the_dense_ones():
 def test_no_product_is_or_alters_its_argument():
     v = normal((2, 6), 1)
     before = v.clone()
-    eye = Identity()
-    for operator in (eye, Scaled(eye, 1.0), Damped(eye, 0.0), Sum((eye,)), Sum((eye, eye))):
+    eye = IdentityOperator()
+    for operator in (
+        eye,
+        ScaledOperator(eye, 1.0),
+        DampedOperator(eye, 0.0),
+        SumOperator((eye,)),
+        SumOperator((eye, eye)),
+    ):
         operator.matvec(v).add_(1.0)
         assert torch.equal(v, before)
 

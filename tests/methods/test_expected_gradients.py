@@ -10,7 +10,7 @@ from method_networks import CHECKED, Affine, SoftplusMLP, images
 
 import fringe
 from fringe import ExpectedGradients, InputSpace, IntegratedGradients
-from fringe._rng import Noise, content_key
+from fringe._rng import KeyedGenerator, content_hash
 from fringe.attribution.path_integral import integrate
 from fringe.attribution.pieces import SitePieces
 from fringe.paths import Problem, ReferencePairs
@@ -45,9 +45,9 @@ def test_it_is_the_naive_sum_over_keyed_draws(fractions):
     model, x, m, target = SoftplusMLP(), images(2), 6, [3, 1]
     found = explain(model, x, target, samples=m, fractions=fractions, seed=5)
     for i in range(2):
-        key, like = content_key(x[i]), torch.empty(m, dtype=torch.float64)
-        drawn = Noise(5).integers(f"expected_gradients references {key}", len(REFERENCES), m)
-        u = Noise(5).uniform(f"expected_gradients fractions {key}", like)
+        key, like = content_hash(x[i]), torch.empty(m, dtype=torch.float64)
+        drawn = KeyedGenerator(5).integers(f"expected_gradients references {key}", len(REFERENCES), m)
+        u = KeyedGenerator(5).uniform(f"expected_gradients fractions {key}", like)
         total, ends = torch.zeros_like(x[i]), 0.0
         for j in range(m):
             start = REFERENCES[drawn[j]]
@@ -114,7 +114,7 @@ def test_of_one_reference_stratified_fractions_tend_to_integrated_gradients():
 
 
 def test_one_stratified_fraction_lies_in_each_interval():
-    drawn, fractions = ExpectedGradients(samples=50, fractions="stratified").draw(("a", "b"), 3, Noise(1))
+    drawn, fractions = ExpectedGradients(samples=50, fractions="stratified").draw(("a", "b"), 3, KeyedGenerator(1))
     assert (fractions * 50).floor().tolist() == [list(range(50))] * 2
     assert drawn.shape == (2, 50)
     assert set(drawn.flatten().tolist()) == {0, 1, 2}
@@ -134,8 +134,8 @@ def test_a_map_does_not_depend_on_its_batch(batch_size):
 
 def test_passes_are_those_of_the_samples_and_of_the_references_that_were_drawn():
     found = explain(SoftplusMLP(), images(3), samples=1)
-    keys = tuple(content_key(x) for x in images(3))
-    used = len(ExpectedGradients(samples=1).draw(keys, 4, Noise(0))[0].unique())
+    keys = tuple(content_hash(x) for x in images(3))
+    used = len(ExpectedGradients(samples=1).draw(keys, 4, KeyedGenerator(0))[0].unique())
     assert used < 4
     assert (found.passes.forward, found.passes.vjp) == (3 + CHECKED + 3 + used, 1 + 3)
 

@@ -11,7 +11,7 @@ from method_networks import SHAPE, Quadratic, SoftplusMLP, images
 from torch import nn
 
 import fringe
-from fringe.paths import NeighbourGraph, Pieces, Polyline, Problem, Vertices
+from fringe.paths import NeighbourGraph, PiecewiseNodes, Polyline, Problem, Vertices
 
 
 class Plane(nn.Module):
@@ -129,7 +129,9 @@ def test_points_of_a_polyline_know_how_far_they_are():
     line = Polyline(points, torch.tensor([[0, 2, 1]]))
     assert line.lengths().tolist() == [[3.0, 1.0]]
     rows, nodes = torch.zeros(4, dtype=torch.long), torch.arange(4)
-    pieces = Pieces(line, torch.tensor([0.75, 0.25]).double(), torch.tensor([0.4, 0.6]).double()).at(rows, nodes)
+    pieces = PiecewiseNodes(line, torch.tensor([0.75, 0.25]).double(), torch.tensor([0.4, 0.6]).double()).at(
+        rows, nodes
+    )
     expected = [[0.75, 0.0], [2.25, 0.0], [3.0, 0.25], [3.0, 0.75]]
     torch.testing.assert_close(pieces.x, torch.tensor(expected).double(), rtol=0, atol=1e-15)
     away = [[-1.2, 0.0], [-1.8, 0.0], [0.0, -0.4], [0.0, -0.6]]

@@ -23,9 +23,9 @@ from method_networks import NETWORKS, Affine, Quadratic, ReluCNN, SoftplusMLP, i
 from torch import nn
 
 import fringe
-from fringe._rng import Noise, content_key
+from fringe._rng import KeyedGenerator, content_hash
 from fringe.classifier import PassCounts
-from fringe.paths import Problem, Steepness
+from fringe.paths import GradientNorm, Problem
 
 BENT = fringe.GeoIGSVI(steps=12, iterations=15, beta=1.0, learning_rate=3e-2)
 OFFICIAL = fringe.GeoIGSVI(mode="official", steps=12, iterations=15, learning_rate=2e-2, beta=0.5)
@@ -33,7 +33,7 @@ OFFICIAL = fringe.GeoIGSVI(mode="official", steps=12, iterations=15, learning_ra
 
 def noise_of(x, seed=0):
     """The draws of an image without an id, for its oracle."""
-    return lambda i, like: Noise(seed).normal(f"geoig_svi {content_key(x)} {i}", like)
+    return lambda i, like: KeyedGenerator(seed).normal(f"geoig_svi {content_hash(x)} {i}", like)
 
 
 # -- repaired ---------------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def test_a_path_gets_flatter_the_more_it_is_asked_to():
         found = fringe.attribute(model, x, method=method, telemetry=True, target=1)
         points = torch.stack([t.snapshots for t in found.trajectory]).flatten(0, 1)
         problem = Problem.of(fringe.Classifier(model), x, target=1)
-        values, _ = Steepness(problem, "log_probability")(points, torch.zeros(len(points)).long())
+        values, _ = GradientNorm(problem, "log_probability")(points, torch.zeros(len(points)).long())
         steep.append(values.view(3, -1).mean(1))
     assert (steep[1] < steep[0] - 0.01).all()
     assert (steep[2] < steep[1] - 0.01).all()

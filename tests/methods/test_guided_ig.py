@@ -15,7 +15,7 @@ from fringe.attribution import GuidedIG, IntegratedGradients
 from fringe.attribution.integral import Quadrature
 from fringe.attribution.path_integral import integrate
 from fringe.attribution.pieces import SegmentPieces
-from fringe.paths import GeodesicGauge, GuidedPath, Outcome, Path, Point, Segment, Walk
+from fringe.paths import GeodesicDiagnostics, GuidedPath, Path, PathRun, PathStatus, Point, Segment
 from fringe.paths.guided import approach
 
 SETTINGS = [(1, 0.25, 0.02), (7, 0.25, 0.02), (12, 0.5, 1.0), (20, 0.1, 0.1), (9, 1.0, 0.3), (15, 0.03, 0.5)]
@@ -257,14 +257,14 @@ def test_the_trajectory_runs_from_the_input_to_the_baseline():
         assert found.diagnostics["tracking_error_max"][i].item() == pytest.approx(max(errors), rel=1e-6)
 
 
-class Drawn(Path, Walk):
+class Drawn(Path, PathRun):
     """A path of two segments that is given away: 0, 1, 3 on a line, with scores 5, 7, 10 and gradients 2, 1, 0."""
 
     begins = "baseline"
 
     def walk(self, problem):
-        self.gauge = GeodesicGauge(problem.logits.log_softmax(1), problem.logits.log_softmax(1))
-        self.planned, self.taken, self.outcomes = [2], [2], [Outcome.COMPLETE]
+        self.gauge = GeodesicDiagnostics(problem.logits.log_softmax(1), problem.logits.log_softmax(1))
+        self.planned, self.taken, self.outcomes = [2], [2], [PathStatus.COMPLETE]
         return self
 
     def segments(self):

@@ -156,7 +156,7 @@ def test_residual_and_verdict_follow_the_gap():
 
 @pytest.mark.parametrize("text", ["zero", "black", "white", "mean", "blur:0.2", "noise", "uniform"])
 def test_a_named_baseline_is_the_one_it_names(text):
-    from fringe._rng import Noise, content_key
+    from fringe._rng import KeyedGenerator, content_hash
     from fringe.baselines import make_baseline
 
     model, x = SoftplusMLP(), images(3)
@@ -164,7 +164,7 @@ def test_a_named_baseline_is_the_one_it_names(text):
     found = fringe.attribute(
         model, x, method=IntegratedGradients(steps=5, baseline=text), target=1, space=space, seed=4
     )
-    named = make_baseline(text, x, space, Noise(4), [content_key(image) for image in x])
+    named = make_baseline(text, x, space, KeyedGenerator(4), [content_hash(image) for image in x])
     given = explain(model, x, 1, steps=5, baseline=named)
     assert torch.equal(found.values, given.values)
     torch.testing.assert_close(found.endpoint_score, model(named)[:, 1])

@@ -23,7 +23,7 @@ from torch import nn
 
 import fringe
 from fringe import InputSpace
-from fringe._rng import Noise
+from fringe._rng import KeyedGenerator
 from fringe.attribution import IG2, IntegratedGradients
 from fringe.paths import CounterfactualPath, last_linear_layer
 
@@ -54,7 +54,7 @@ def literal(model, features, x, target, reference, steps, eta, low=None, high=No
 
 def draws(model, x, count, seed=0):
     """The numbers in POOL of the references that the method draws for each image."""
-    return IG2(references=count)._draw(problem_of(model, x, domain=SPACE, rng=Noise(seed)))
+    return IG2(references=count)._draw(problem_of(model, x, domain=SPACE, rng=KeyedGenerator(seed)))
 
 
 def test_where_features_are_the_image_it_is_integrated_gradients():

@@ -10,23 +10,23 @@ from method_networks import Quadratic, ReluCNN, SoftplusMLP, images
 import fringe
 from fringe.classifier import PassCounts
 from fringe.paths import (
+    AuthorsEnergy,
+    GradientNorm,
     LengthEnergy,
     PointEnergy,
     Problem,
-    PublishedEnergy,
-    Steepness,
-    equal_arcs,
-    published_spacing,
+    authors_spacing,
+    resample_by_arc_length,
     stacked,
 )
 
-ENERGIES = {"points": PointEnergy, "length": LengthEnergy, "published": PublishedEnergy}
+ENERGIES = {"points": PointEnergy, "length": LengthEnergy, "published": AuthorsEnergy}
 
 
 def test_steepness_of_a_quadratic_in_closed_form():
     """``g = Q x + w``, and the gradient of its norm is ``Q g / |g|``."""
     model, x, target = Quadratic(), images(4), torch.arange(4)
-    norm, push = Steepness(problem(model, [0, 1, 2, 3], batch_size=3), "score")(x, target)
+    norm, push = GradientNorm(problem(model, [0, 1, 2, 3], batch_size=3), "score")(x, target)
     g = model.gradient(x, target).flatten(1)
     torch.testing.assert_close(norm, g.norm(dim=1), rtol=1e-13, atol=0)
     expected = torch.einsum("nij,nj->ni", model.matrix[target], g / g.norm(dim=1, keepdim=True))
@@ -42,7 +42,7 @@ def problem(model, target, **options):
 @pytest.mark.parametrize("of", ["score", "log_probability", "outputs"])
 def test_steepness_against_finite_differences(of, rows):
     model, x, every = SoftplusMLP(), images(3), torch.arange(3)
-    steepness = Steepness(problem(model, [0, 1, 3]), of, rows)
+    steepness = GradientNorm(problem(model, [0, 1, 3]), of, rows)
     scalar = {"score": logit(1), "log_probability": log_probability(1), "outputs": lambda z: z.sum(1)}[of]
     z = x[1:2].clone().requires_grad_(True)
     (g,) = torch.autograd.grad(scalar(model(z)).sum(), z)
@@ -56,15 +56,15 @@ def test_steepness_against_finite_differences(of, rows):
 def test_passes_of_the_second_order():
     asked = problem(SoftplusMLP(), [0] * 5, batch_size=2)
     before = dataclasses.replace(asked.model.passes)
-    Steepness(asked, "log_probability")(images(5), torch.arange(5))
+    GradientNorm(asked, "log_probability")(images(5), torch.arange(5))
     assert asked.model.passes.since(before) == PassCounts(forward=5, jvp=5, vjp=10)
 
 
 def test_logits_of_relus_exert_no_force_and_log_probabilities_do():
     asked, x, every = problem(ReluCNN(), [0, 1, 2, 3, 0, 1]), images(6), torch.arange(6)
     for of in ("score", "outputs"):
-        assert torch.equal(Steepness(asked, of)(x, every)[1], torch.zeros_like(x))
-    assert (Steepness(asked, "log_probability")(x, every)[1].flatten(1).norm(dim=1) > 1e-3).all()
+        assert torch.equal(GradientNorm(asked, of)(x, every)[1], torch.zeros_like(x))
+    assert (GradientNorm(asked, "log_probability")(x, every)[1].flatten(1).norm(dim=1) > 1e-3).all()
 
 
 class Once(torch.autograd.Function):
@@ -104,7 +104,7 @@ def test_a_model_that_is_differentiable_once_is_refused():
 def test_a_second_derivative_that_nobody_wrote_is_named():
     centres = images(4, seed=5).flatten(1)
     model = lambda x: torch.cdist(x.flatten(1), centres, p=3.0)  # noqa: E731
-    steepness = Steepness(problem(model, [0]), "score")
+    steepness = GradientNorm(problem(model, [0]), "score")
     with pytest.raises(
         fringe.NotDifferentiableError, match=r"no second derivatives \(the derivative for '_cdist_backward'"
     ):
@@ -114,7 +114,7 @@ def test_a_second_derivative_that_nobody_wrote_is_named():
 @pytest.mark.parametrize("kind", ENERGIES)
 def test_slopes_of_energies_against_finite_differences(kind):
     asked, every = problem(SoftplusMLP(), [1, 2]), torch.arange(2)
-    steepness = Steepness(asked, "outputs" if kind == "published" else "log_probability", kind == "published")
+    steepness = GradientNorm(asked, "outputs" if kind == "published" else "log_probability", kind == "published")
     energy, straight = ENERGIES[kind](steepness, 0.7), torch.stack([line(x, 21) for x in images(2)])
     points = straight + torch.stack((images(21, seed=5), images(21, seed=6))) / 10
     toward, h = torch.stack((images(21, seed=7), images(21, seed=8))), 1e-6
@@ -129,11 +129,11 @@ def test_energies_written_out(count):
     straight = line(x[0], count)
     points = straight + images(count, seed=5) / 10
     asked = problem(model, [2])
-    plain, rows = Steepness(asked, "log_probability"), Steepness(asked, "outputs", last_axis=True)
+    plain, rows = GradientNorm(asked, "log_probability"), GradientNorm(asked, "outputs", last_axis=True)
     for energy, expected in (
         (PointEnergy(plain, 0.7), point_energy(model, log_probability(2), 0.7)),
         (LengthEnergy(plain, 0.7), length_energy(model, log_probability(2), 0.7)),
-        (PublishedEnergy(rows, 0.7), published_energy(model, 0.7)),
+        (AuthorsEnergy(rows, 0.7), published_energy(model, 0.7)),
     ):
         found = energy.at(points[None], straight[None], first).energy
         torch.testing.assert_close(found, expected(points, straight).detach()[None], rtol=1e-13, atol=0)
@@ -143,7 +143,7 @@ def test_energies_written_out(count):
 def test_the_straight_path_is_least_without_the_model(objective):
     """Why the fit is left out at beta = 0: every path about the straight one has more energy."""
     straight = torch.stack([line(x, 12) for x in images(2)])
-    energy = ENERGIES[objective](Steepness(problem(SoftplusMLP(), [0, 0]), "score"), 0.0)
+    energy = ENERGIES[objective](GradientNorm(problem(SoftplusMLP(), [0, 0]), "score"), 0.0)
     least = energy.at(straight, straight, torch.arange(2)).energy
     for seed in range(5):
         moved = straight.clone()
@@ -156,10 +156,10 @@ def test_steep_places_attract_the_published_path_and_repel_the_repaired_one():
     asked = problem(model, [0])
     deviation = 1e-3 * images(12, seed=5)[None]
     straight = line(x[0], 12)[None]
-    push = Steepness(asked, "outputs", last_axis=True)(straight[0], torch.zeros(12).long())[1]
-    for kind, sign in ((PublishedEnergy, -1.0), (PointEnergy, 1.0)):
+    push = GradientNorm(asked, "outputs", last_axis=True)(straight[0], torch.zeros(12).long())[1]
+    for kind, sign in ((AuthorsEnergy, -1.0), (PointEnergy, 1.0)):
         with_model, without = (
-            kind(Steepness(asked, "outputs", last_axis=True), beta).at(
+            kind(GradientNorm(asked, "outputs", last_axis=True), beta).at(
                 straight + deviation, straight, torch.tensor([0])
             )
             for beta in (1.0, 0.0)
@@ -171,14 +171,14 @@ def test_steep_places_attract_the_published_path_and_repel_the_repaired_one():
 def test_points_are_spread_evenly():
     corner = torch.tensor([[0.0, 0.0], [3.0, 0.0], [3.0, 0.0], [3.0, 1.0]]).double()
     still = torch.full((4, 2), 2.0).double()
-    even = equal_arcs(torch.stack((corner, still)))
+    even = resample_by_arc_length(torch.stack((corner, still)))
     expected = torch.tensor([[0.0, 0.0], [4.0, 0.0], [8.0, 0.0], [9.0, 3.0]]).double() / 3
     torch.testing.assert_close(even[0], expected, rtol=0, atol=1e-14)
     assert torch.equal(even[1], still)
     path = images(9, seed=2).cumsum(0)
-    spaced = equal_arcs(path[None])[0]
+    spaced = resample_by_arc_length(path[None])[0]
     assert torch.equal(spaced[[0, -1]], path[[0, -1]])
-    torch.testing.assert_close(published_spacing(path[None])[0], published_respacing(path), rtol=0, atol=1e-13)
-    fine = equal_arcs(torch.stack([corner]).repeat_interleave(50, 1))  # the same curve through 200 points
+    torch.testing.assert_close(authors_spacing(path[None])[0], published_respacing(path), rtol=0, atol=1e-13)
+    fine = resample_by_arc_length(torch.stack([corner]).repeat_interleave(50, 1))  # the same curve through 200 points
     lengths = stacked(fine).lengths()
     assert lengths.max() - lengths.min() < 0.01

@@ -12,7 +12,7 @@ from method_networks import CHECKED, Affine, Quadratic, ReluCNN, SoftplusMLP, im
 
 import fringe
 from fringe import SmoothGrad
-from fringe._rng import Noise, content_key
+from fringe._rng import KeyedGenerator, content_hash
 from fringe.attribution.base import ProgressCounter
 from fringe.attribution.smoothgrad import smoothed
 from fringe.paths import Problem
@@ -82,11 +82,11 @@ def test_noise_is_keyed_by_the_image_and_the_number_of_the_copy():
     for ids in (None, ["cat", "dog"]):
         found = fringe.attribute(model, x, method=SmoothGrad(samples=count), target=[1, 2], seed=7, ids=ids)
         for i, target in enumerate((1, 2)):
-            key = content_key(x[i]) if ids is None else ids[i]
+            key = content_hash(x[i]) if ids is None else ids[i]
             sigma = 0.15 * (x[i].max() - x[i].min())
             total = torch.zeros_like(x[i])
             for j in range(count):
-                z = (x[i] + sigma * Noise(7).normal(f"smoothgrad {key} {j}", x[i]))[None].requires_grad_(True)
+                z = (x[i] + sigma * KeyedGenerator(7).normal(f"smoothgrad {key} {j}", x[i]))[None].requires_grad_(True)
                 total += torch.autograd.grad(model(z)[0, target], z)[0][0]
             torch.testing.assert_close(found.values[i], total / count, rtol=1e-10, atol=1e-12)
 

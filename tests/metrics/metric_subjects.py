@@ -5,9 +5,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from fringe import Classifier, TwoClass
-from fringe._rng import Noise
-from fringe.metrics import Subject
+from fringe import BinaryClassifier, Classifier
+from fringe._rng import KeyedGenerator
+from fringe.metrics import EvaluationContext
 from fringe.paths import Problem
 
 
@@ -28,7 +28,7 @@ class Odds(nn.Module):
 
 def additive(weight: Tensor) -> nn.Module:
     """Two classes, the second of probability ``0.05 + 0.9 sum w x``: linear in the pixels."""
-    return TwoClass(lambda x: 0.05 + 0.9 * (x * weight).flatten(1).sum(1), output="probability").eval()
+    return BinaryClassifier(lambda x: 0.05 + 0.9 * (x * weight).flatten(1).sum(1), output="probability").eval()
 
 
 class Affine(nn.Module):
@@ -69,9 +69,11 @@ def doubtful(model: nn.Module, x: Tensor) -> list[int]:
     return [*logits[:-1].argmax(1).tolist(), int(logits[-1].argmin())]
 
 
-def subject(model: nn.Module, x: Tensor, target: object = "predicted", *, seed=0, ids=None, **options) -> Subject:
+def subject(
+    model: nn.Module, x: Tensor, target: object = "predicted", *, seed=0, ids=None, **options
+) -> EvaluationContext:
     """Images ``x`` under evaluation; ``options`` are the classifier's."""
     classifier = Classifier(model, **options)
-    problem = Problem.of(classifier, x, target=target, ids=ids, rng=Noise(seed))
+    problem = Problem.of(classifier, x, target=target, ids=ids, rng=KeyedGenerator(seed))
     classifier.passes.forward = 0
-    return Subject(problem)
+    return EvaluationContext(problem)

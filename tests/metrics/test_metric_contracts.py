@@ -9,7 +9,7 @@ from metric_subjects import Affine, Bent, additive, doubtful, normal, subject
 
 import fringe
 from fringe import InputError
-from fringe.metrics import METRICS, Infidelity, Insertion, Metric, Subject, evaluate
+from fringe.metrics import METRICS, EvaluationContext, Infidelity, Insertion, Metric, evaluate
 
 X, MAPS = normal(5, 2, 7, 6), normal(5, 2, 7, 6, seed=2)
 EVERY = sorted(METRICS)
@@ -31,7 +31,7 @@ def shifted(x, rows):
     return (2 * x).sin()
 
 
-def scored(whole: Subject, values, metrics=EVERY):
+def scored(whole: EvaluationContext, values, metrics=EVERY):
     return evaluate(whole, Reported(values), metrics, shifted)
 
 
@@ -125,7 +125,7 @@ def test_memory_does_not_grow_with_steps_or_draws():
     assert limited.largest == 8
 
 
-def passes(whole: Subject, metrics, values=MAPS) -> float:
+def passes(whole: EvaluationContext, metrics, values=MAPS) -> float:
     """Forward passes an image."""
     before = whole.problem.model.passes.forward
     scored(whole, values, metrics)

@@ -1,6 +1,6 @@
 """Runs made of numbers that the tests know: a manifest and rows, without a model or an image."""
 
-from fringe.experiments import Manifest, ScoreRow, Store
+from fringe.experiments import Manifest, ScoreRecord, Store
 from fringe.experiments.keys import digest
 from fringe.experiments.results import gather
 
@@ -87,7 +87,7 @@ def rows(about, scores, **more):
             if value == "missing":
                 continue
             image = about.images[place]
-            row = ScoreRow(
+            row = ScoreRecord(
                 setting=about.setting_key(model, method),
                 metric_key=about.metrics[metric]["key"],
                 image=image["digest"],

@@ -10,7 +10,7 @@ import torch
 from fringe import IntegratedGradients
 from fringe.attribution import SmoothGrad
 from fringe.errors import InputError
-from fringe.experiments import Arm, How, ModelSource, Plan, Store, read_results, run_plan
+from fringe.experiments import Arm, ModelSource, Plan, RunOptions, Store, read_results, run_plan
 from fringe.metrics import METRICS
 from fringe.report import build_table, write_report
 from fringe.report import grid as grid_module
@@ -147,7 +147,7 @@ def digits(tmp_path_factory):
     """Two runs of one plan: one that kept its maps and one that did not."""
     folder = tmp_path_factory.mktemp("digits")
     for name, keep in (("kept", True), ("bare", False)):
-        finished = run_plan(plan(), folder / name, How(save_maps=keep))
+        finished = run_plan(plan(), folder / name, RunOptions(save_maps=keep))
         assert finished.stopped is None
     return folder, finished.resolved
 
@@ -217,7 +217,7 @@ def test_kept_maps_are_drawn_without_the_model(digits, tmp_path, monkeypatch):
 
 
 def test_without_kept_maps_and_without_a_model_there_is_no_grid_but_a_reason(digits, tmp_path):
-    run_plan(plan(), tmp_path / "bare", How())
+    run_plan(plan(), tmp_path / "bare", RunOptions())
     page = write_report(Store(tmp_path / "bare"), tmp_path / "out").page.read_text(encoding="utf-8")
     assert "Maps are left out: the run kept none (--save-maps)" in page
     assert "name the model yourself to have them made again: --model digits=SPEC" in page

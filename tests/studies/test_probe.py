@@ -8,9 +8,9 @@ from PIL import Image
 
 from fringe import FRInGe, FringeError, IntegratedGradients
 from fringe.experiments import CONTROLS, Arm, ModelSource, Plan
-from fringe.experiments.entrants import Entrant, make_maps
+from fringe.experiments.entrants import Candidate, make_maps
 from fringe.experiments.manifest import resolve
-from fringe.experiments.work import Worker
+from fringe.experiments.work import TaskRunner
 from fringe.metrics import MaxSensitivity, Sparseness
 from fringe.paper.probe import probe
 
@@ -23,11 +23,11 @@ def study(methods, data=("embedded:digits",), n=2, controls=False, **known):
 
 def spent(resolved, method):
     """Passes of the whole map of the first image, counted."""
-    subject = Worker(resolved).subject("digits", (resolved.manifest.images[0]["digest"],))
+    subject = TaskRunner(resolved).subject("digits", (resolved.manifest.images[0]["digest"],))
     classifier = subject.problem.model
     before = replace(classifier.passes)
     with classifier.session(subject.problem.inputs.device):
-        make_maps(Entrant("m", method), subject.problem)
+        make_maps(Candidate("m", method), subject.problem)
     found = classifier.passes.since(before)
     return found.forward, found.jvp, found.vjp
 

@@ -11,7 +11,7 @@ import pytest
 from fringe import FRInGe, IntegratedGradients, SmoothGrad
 from fringe.experiments import Arm, Manifest, ModelSource, Plan, Results
 from fringe.experiments.results import Cell
-from fringe.metrics import METRICS, Infidelity, MaxSensitivity, resolve_metric
+from fringe.metrics import METRICS, Infidelity, MaxSensitivity, get_metric
 from fringe.paper.plans import DIAGNOSTICS, OBJECTIVE, VARIANTS
 from fringe.paper.published import METRICS as NAMES
 from fringe.paper.published import MODELS, READINGS, Published
@@ -33,7 +33,7 @@ from fringe.report import beside_page
 
 
 def base(n=1000, **metrics):
-    known = {name: resolve_metric(name) for name in METRICS} | metrics
+    known = {name: get_metric(name) for name in METRICS} | metrics
     arms = tuple(
         Arm(
             name,
@@ -297,4 +297,4 @@ def test_the_readings_state_the_settings_that_the_papers_presets_have():
         assert (preset.blur_sigma, preset.blur_size, preset.cg_rtol) == (1.0, 7, 1e-3)
         assert FRInGe.preset(name, "euclidean").tau == preset.tau
     for metric in ("mas_insertion", "mas_deletion"):
-        assert resolve_metric(metric) != resolve_metric(f"{metric}:text")
+        assert get_metric(metric) != get_metric(f"{metric}:text")

@@ -10,7 +10,7 @@ from PIL import Image
 
 from fringe import FRInGe, FringeError, InputError, IntegratedGradients
 from fringe.errors import TransientError
-from fringe.experiments import Arm, How, Interrupted, ModelSource, Plan, Progress, Store, read_results
+from fringe.experiments import Arm, Interrupted, ModelSource, Plan, Progress, RunOptions, Store, read_results
 from fringe.experiments import run as engine
 from fringe.experiments.draw import draw
 from fringe.experiments.manifest import resolve
@@ -55,7 +55,9 @@ def test_no_benchmark_of_the_seed_draws_its_images(seed):
 
 def test_the_best_of_the_trials_is_written_with_what_it_was_tuned_on(tmp_path):
     told = []
-    found = search(plan(seed=2), tmp_path, How(), steps(3), lambda trial, done, all: told.append((trial, done, all)))
+    found = search(
+        plan(seed=2), tmp_path, RunOptions(), steps(3), lambda trial, done, all: told.append((trial, done, all))
+    )
     assert [(trial.number, done, every) for trial, done, every in told] == [(0, 1, 3), (1, 2, 3), (2, 3, 3)]
     assert found.path == tmp_path / "digits.preset.json"
     method, about = read_preset(found.path, "digits")
@@ -83,14 +85,14 @@ def test_a_search_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(engine, "run_here", stop)
         with pytest.raises(Interrupted):
-            search(plan(), tmp_path / "a", How(), steps(4))
-    resumed = search(plan(), tmp_path / "a", How(), steps(4))
-    whole = search(plan(), tmp_path / "b", How(), steps(4))
+            search(plan(), tmp_path / "a", RunOptions(), steps(4))
+    resumed = search(plan(), tmp_path / "a", RunOptions(), steps(4))
+    whole = search(plan(), tmp_path / "b", RunOptions(), steps(4))
     known = [[(t.number, t.settings, t.value) for t in found.tuned.trials] for found in (resumed, whole)]
     assert known[0] == known[1]
     assert len(known[0]) == 4
     again = []
-    search(plan(), tmp_path / "a", How(), steps(4), lambda *trial: again.append(trial))
+    search(plan(), tmp_path / "a", RunOptions(), steps(4), lambda *trial: again.append(trial))
     assert again == []
 
 
@@ -101,7 +103,7 @@ def test_an_image_without_a_score_fails_the_trial_with_its_reason(tmp_path):
     (folder / "b.png").write_bytes((folder / "a.png").read_bytes()[:50])
     message = r"none of 2 trials succeeded .*1 of 2 images have no score \('.*b.png': cannot be decoded"
     with pytest.raises(FringeError, match=message):
-        search(plan(data=[str(folder)]), tmp_path / "run", How(), steps(2))
+        search(plan(data=[str(folder)]), tmp_path / "run", RunOptions(), steps(2))
 
 
 def test_images_that_go_away_amid_a_search_fail_no_trial(tmp_path):
@@ -118,11 +120,11 @@ def test_images_that_go_away_amid_a_search_fail_no_trial(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tuning, "run_plan", run_without)
         with pytest.raises(TransientError, match=r"images have no score yet .*does not exist"):
-            search(asked, out, How(), steps(2))
+            search(asked, out, RunOptions(), steps(2))
     away.rename(folder)
-    found = search(asked, out, How(), steps(2))
+    found = search(asked, out, RunOptions(), steps(2))
     assert [trial.problem for trial in found.tuned.trials] == ["", ""]
-    whole = search(asked, tmp_path / "whole", How(), steps(2))
+    whole = search(asked, tmp_path / "whole", RunOptions(), steps(2))
     assert found.tuned == whole.tuned
 
 
@@ -139,22 +141,22 @@ def test_a_disk_that_fails_amid_a_search_fails_no_trial(tmp_path, monkeypatch, n
         patch.setattr(os, "replace", fails)
         for _ in range(3):
             with pytest.raises(Interrupted, match="nothing that was computed before is lost"):
-                search(plan(), tmp_path / "run", How(), steps(2))
-    found = search(plan(), tmp_path / "run", How(), steps(2))
+                search(plan(), tmp_path / "run", RunOptions(), steps(2))
+    found = search(plan(), tmp_path / "run", RunOptions(), steps(2))
     assert [trial.problem for trial in found.tuned.trials] == ["", ""]
 
 
 def test_other_images_or_another_model_are_another_search(tmp_path):
-    search(plan(), tmp_path, How(), steps(1))
+    search(plan(), tmp_path, RunOptions(), steps(1))
     with pytest.raises(InputError, match=r"made with other settings.*images"):
-        search(plan(n=3), tmp_path, How(), steps(2))
+        search(plan(n=3), tmp_path, RunOptions(), steps(2))
     with pytest.raises(InputError, match=r"made with other settings.*base"):
-        search(plan(IntegratedGradients(steps=5)), tmp_path, How(), steps(2))
+        search(plan(IntegratedGradients(steps=5)), tmp_path, RunOptions(), steps(2))
 
 
 def test_fringe_is_searched_over_its_own_space(tmp_path):
     wanted = Search(space_of(FRInGe, ["tau"], {"tau": (1e-3, 1e-2)}), 2)
-    found = search(plan(FRInGe(steps=2, cg_iterations=2)), tmp_path, How(), wanted)
+    found = search(plan(FRInGe(steps=2, cg_iterations=2)), tmp_path, RunOptions(), wanted)
     assert 1e-3 <= found.tuned.trials[1].settings["tau"] <= 1e-2
     assert found.tuned.best.steps == 2
     assert tuning.JOURNAL in {path.name for path in tmp_path.iterdir()}

@@ -8,19 +8,19 @@ import pytest
 import torch
 
 from fringe import FRInGe, InputError, IntegratedGradients, attribute
-from fringe.attribution import resolve_method
+from fringe.attribution import get_method
 from fringe.baselines import InputSpace
 from fringe.experiments import Arm, ModelSource, Plan
 from fringe.experiments.draw import prepare
 from fringe.experiments.manifest import load, resolve
-from fringe.metrics import resolve_metric
+from fringe.metrics import get_metric
 from fringe.paper.walks import SHOWN, blur_change, walks
 
 METHODS = {
     "fringe": FRInGe(tau=3e-2, cg_iterations=4),
     "ig": IntegratedGradients(steps=6),
     "noisy": IntegratedGradients(steps=4, baseline="noise"),
-    "smoothgrad": resolve_method("smoothgrad"),
+    "smoothgrad": get_method("smoothgrad"),
     "onward": FRInGe(tau=3e-2, cg_iterations=4, steps=7, until="arrival", arrival_kl=1e-9, max_steps=9),
 }
 
@@ -28,7 +28,7 @@ METHODS = {
 @pytest.fixture(scope="module")
 def digits():
     arm = Arm("digits", ModelSource("embedded:digits"), METHODS)
-    return resolve(Plan("p", ("embedded:digits",), (arm,), {"insertion": resolve_metric("insertion")}, n=3, seed=11))
+    return resolve(Plan("p", ("embedded:digits",), (arm,), {"insertion": get_metric("insertion")}, n=3, seed=11))
 
 
 @pytest.fixture(scope="module")

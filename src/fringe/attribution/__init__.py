@@ -11,4 +11,4 @@ from fringe.attribution.presets import paper_settings as paper_settings
 from fringe.attribution.presets import preset_names as preset_names
 from fringe.attribution.presets import table as table
 from fringe.attribution.registry import METHODS as METHODS
-from fringe.attribution.registry import resolve_method as resolve_method
+from fringe.attribution.registry import get_method as get_method

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from fringe._arguments import explained_inputs
-from fringe._rng import Noise
+from fringe._rng import KeyedGenerator
 from fringe.attribution.base import SEVERITY, Attribution, Attributor, Progress, Trajectory, Verdict
-from fringe.attribution.registry import resolve_method
+from fringe.attribution.registry import get_method
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, PassCounts, Score, Target
 from fringe.errors import InputError
@@ -75,7 +75,7 @@ def attribute(
         ModelOutputError: If the model's output cannot be read as logits (B, C).
         NotDifferentiableError: If its derivatives cannot be believed.
     """
-    chosen = resolve_method(method)
+    chosen = get_method(method)
     if bad_images not in get_args(OnBad):
         raise InputError(f"bad_images: got {bad_images!r}, expected 'raise' or 'mark'")
     classifier = Classifier.of(model, score, batch_size)
@@ -94,7 +94,7 @@ def attribute(
             contrast=contrast,
             forward_args=arguments,
             ids=None if ids is None else tuple(map(str, ids)),
-            rng=Noise(seed),
+            rng=KeyedGenerator(seed),
             domain=space or InputSpace(),
             baseline=_baseline(chosen, baseline, x),
             record_path=telemetry,

@@ -10,7 +10,7 @@ from fringe.attribution.base import Attribution, Attributor, Verdict
 from fringe.attribution.path_integral import PathIntegral, integrate
 from fringe.attribution.pieces import PieceStream, finite_maps
 from fringe.geometry import entropy, kl, log_probabilities
-from fringe.paths import GeodesicGauge, Outcome, Problem, log_uniform
+from fringe.paths import GeodesicDiagnostics, PathStatus, Problem, uniform_log_probs
 
 COARSE_ABOVE = 0.05
 """Completeness residual above which a map is called coarse: its sum misses what it explains by more than 5 %."""
@@ -38,8 +38,8 @@ class PathAttributor(Attributor):
 def path_diagnostics(result: PathIntegral, problem: Problem, log_q: Tensor | None = None) -> dict[str, Tensor]:
     """The paper's path diagnostics, (B,) each: distances in radians, entropies and divergences in nats, lengths in
     input units. ``log_q`` (B, C) is the reference that "reference" and "tracking" speak of; None: uniform."""
-    log_q = log_uniform(problem.logits) if log_q is None else log_q
-    stats, gauge = result.stats, GeodesicGauge(log_probabilities(problem.logits), log_q)
+    log_q = uniform_log_probs(problem.logits) if log_q is None else log_q
+    stats, gauge = result.stats, GeodesicDiagnostics(log_probabilities(problem.logits), log_q)
     moved, distance, log_p0 = stats.count > 0, gauge.distance(), gauge.log_p0
     return {
         "steps": torch.tensor(result.steps, device=distance.device),
@@ -56,7 +56,7 @@ def path_diagnostics(result: PathIntegral, problem: Problem, log_q: Tensor | Non
 
 def completeness_status(result: PathIntegral, image: int, hint: str) -> Status:
     """The status of an image by its completeness; ``hint`` says what makes the integral more exact."""
-    if result.outcomes[image] is Outcome.DIVERGED:
+    if result.outcomes[image] is PathStatus.DIVERGED:
         return "diverged", f"the logits or their gradient were not finite after step {result.steps[image]}"
     residual = float(result.rule_residual[image])
     if not residual <= COARSE_ABOVE:
@@ -76,7 +76,9 @@ def path_attribution(
     lengths = result.steps if stalled else result.stats.total("euclidean_step").tolist()
     unmoved: Status = ("stalled", stalled) if stalled else _AT_REFERENCE
     statuses = [
-        unmoved if length == 0 and result.outcomes[i] is not Outcome.DIVERGED else completeness_status(result, i, hint)
+        unmoved
+        if length == 0 and result.outcomes[i] is not PathStatus.DIVERGED
+        else completeness_status(result, i, hint)
         for i, length in enumerate(lengths)
     ]
     return build_attribution(method, result, problem, path_diagnostics(result, problem), statuses)

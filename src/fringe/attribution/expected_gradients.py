@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fringe._checks import require_choice, require_whole
-from fringe._rng import Noise
+from fringe._rng import KeyedGenerator
 from fringe._tunable import tunable
 from fringe.attribution.base import Attribution, Attributor
 from fringe.attribution.diagnostics import build_attribution, completeness_status
@@ -66,7 +66,7 @@ class ExpectedGradients(Attributor):
         statuses = [completeness_status(result, image, hint) for image in range(len(result.steps))]
         return build_attribution(self, result, problem, diagnostics, statuses)
 
-    def draw(self, keys: tuple[str, ...], references: int, noise: Noise) -> tuple[Tensor, Tensor]:
+    def draw(self, keys: tuple[str, ...], references: int, noise: KeyedGenerator) -> tuple[Tensor, Tensor]:
         """Which reference (B, m), of so many, and what fraction (B, m) each sample of each image takes."""
         like, m = torch.empty(self.samples, dtype=torch.float64), self.samples
         drawn = [noise.integers(f"{self.name} references {key}", references, m) for key in keys]

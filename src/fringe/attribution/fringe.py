@@ -32,7 +32,7 @@ from fringe.paths import (
     FisherRaoTracking,
     JacobianForm,
     NaturalStep,
-    Outcome,
+    PathStatus,
     PreconditionerName,
     Problem,
     Smoothing,
@@ -305,12 +305,12 @@ def _status(
 ) -> Status:
     """The verdict on the map of an image, which began ``start_kl`` nats from the reference, and what to do about it."""
     steps = result.steps[image]
-    if result.outcomes[image] is Outcome.AT_REFERENCE:
+    if result.outcomes[image] is PathStatus.AT_REFERENCE:
         return (
             "at_reference",
             "the prediction already is the reference distribution: there is nothing to explain",
         )
-    if result.outcomes[image] is Outcome.DIVERGED:
+    if result.outcomes[image] is PathStatus.DIVERGED:
         return (
             "diverged",
             f"the logits or their gradient were not finite after step {steps}: lower delta_euc or check the model",

@@ -17,7 +17,7 @@ from fringe.attribution.pieces import NodePieces
 from fringe.attribution.reference_images import reference_images
 from fringe.attribution.rules import quadrature_nodes
 from fringe.baselines import parse_baseline
-from fringe.paths import NeighbourGraph, Pieces, Polyline, Problem, euclidean_lengths, model_lengths
+from fringe.paths import NeighbourGraph, PiecewiseNodes, Polyline, Problem, euclidean_lengths, model_lengths
 
 Metric = Literal["geodesic", "euclidean"]
 
@@ -67,7 +67,7 @@ class GeoIGKNN(Attributor):
         for group in groups:
             part = quiet.select(group)
             line = Polyline(points, torch.tensor([routes[i] for i in group], device=points.device))
-            result = integrate(NodePieces(Pieces(line, *self._rule()), part))
+            result = integrate(NodePieces(PiecewiseNodes(line, *self._rule()), part))
             plain = path_attribution(self, result, part, "use a higher order")
             own = _report(line, lengths[group])
             parts.append(dataclasses.replace(plain, diagnostics={**plain.diagnostics, **own}))

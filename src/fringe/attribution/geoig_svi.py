@@ -18,19 +18,19 @@ from fringe.attribution.rules import quadrature_nodes
 from fringe.baselines import parse_baseline
 from fringe.geometry import geometry_dtype
 from fringe.paths import (
-    Draw,
+    AuthorsEnergy,
+    AuthorsSVI,
+    GradientNorm,
     LengthEnergy,
+    NoiseFn,
+    OptimizedPath,
     PathEnergy,
+    PathOptimizer,
     PointEnergy,
     Problem,
-    PublishedEnergy,
-    PublishedSVI,
-    Relaxation,
-    Relaxed,
-    Steepness,
     Vertices,
-    equal_arcs,
-    published_spacing,
+    authors_spacing,
+    resample_by_arc_length,
     stacked,
 )
 
@@ -119,11 +119,11 @@ class GeoIGSVI(Attributor):
     def _repaired(self, problem: Problem, baseline: Tensor, counter: ProgressCounter) -> Attribution:
         fractions, _ = quadrature_nodes("trapezoid", self.steps)
         straight = _line(problem.inputs, baseline, fractions)
-        relaxation = Relaxation(self._energy(problem), self.iterations, self.learning_rate, self.stochastic)
+        relaxation = PathOptimizer(self._energy(problem), self.iterations, self.learning_rate, self.stochastic)
         relaxed = relaxation.run(straight, problem.every_row, _draw(problem), counter.tick)
         moves = (problem.inputs != baseline).flatten(1).any(1)  # where there is no way to go, none is gone
         points = torch.where(moves.view(-1, *[1] * problem.inputs.dim()), relaxed.points, straight)
-        line = stacked(equal_arcs(points) if self.resample else points)
+        line = stacked(resample_by_arc_length(points) if self.resample else points)
         result = integrate(NodePieces(Vertices(line), problem))
         plain = path_attribution(self, result, problem, "use more steps")
         own = _report(problem, baseline, line.lengths(), relaxed)
@@ -131,15 +131,15 @@ class GeoIGSVI(Attributor):
 
     def _energy(self, problem: Problem) -> PathEnergy:
         kind = PointEnergy if self.objective == "points" else LengthEnergy
-        return kind(Steepness(problem, self.norm_of), self.beta)
+        return kind(GradientNorm(problem, self.norm_of), self.beta)
 
     def _official(self, problem: Problem, baseline: Tensor, counter: ProgressCounter) -> Attribution:
         fractions, _ = quadrature_nodes("gausslegendre", self.steps)
         straight = _line(problem.inputs, baseline, fractions.flip(0))  # from the baseline on, without the ends
-        energy = PublishedEnergy(Steepness(problem, "outputs", last_axis=True), self.beta)
-        search = PublishedSVI(energy, self.iterations, self.learning_rate)
+        energy = AuthorsEnergy(GradientNorm(problem, "outputs", last_axis=True), self.beta)
+        search = AuthorsSVI(energy, self.iterations, self.learning_rate)
         relaxed = search.run(straight, problem.every_row, _draw(problem), counter.tick)
-        points = published_spacing(relaxed.points) if self.resample else relaxed.points
+        points = authors_spacing(relaxed.points) if self.resample else relaxed.points
         lengths = stacked(points).lengths()
         _, gradient = problem.logits_gradient(points.flatten(0, 1), problem.every_row.repeat_interleave(self.steps))
         weights = torch.cat((lengths, lengths[:, -1:]), 1).to(geometry_dtype(points.device))
@@ -156,12 +156,12 @@ def _line(inputs: Tensor, baseline: Tensor, fractions: Tensor) -> Tensor:
     return baseline[:, None] + a * (inputs - baseline)[:, None]
 
 
-def _draw(problem: Problem) -> Draw:
+def _draw(problem: Problem) -> NoiseFn:
     """Noise that belongs to an image and an iteration."""
     return lambda place, iteration, like: problem.rng.normal(f"geoig_svi {problem.keys[place]} {iteration}", like)
 
 
-def _report(problem: Problem, baseline: Tensor, lengths: Tensor, relaxed: Relaxed) -> dict[str, Tensor]:
+def _report(problem: Problem, baseline: Tensor, lengths: Tensor, relaxed: OptimizedPath) -> dict[str, Tensor]:
     """How the path was found, and the ``lengths`` (B, pieces) of what it became."""
     return {
         "path_length": lengths.sum(1),

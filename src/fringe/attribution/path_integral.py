@@ -10,7 +10,7 @@ from fringe.attribution.integral import batch_view, completeness_gap
 from fringe.attribution.pieces import PieceStream, add_weighted, finite_maps
 from fringe.attribution.telemetry import Recorder, RunningStats
 from fringe.geometry import geometry_dtype
-from fringe.paths import Outcome
+from fringe.paths import PathStatus
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class PathIntegral:
     endpoint_score: Tensor
     gap: Tensor
     steps: list[int]
-    outcomes: list[Outcome]
+    outcomes: list[PathStatus]
     stats: RunningStats
     trajectories: tuple[Trajectory, ...] | None = None
     uncorrected_gap: Tensor | None = None
@@ -82,7 +82,7 @@ def integrate(stream: PieceStream) -> PathIntegral:
         change.index_add_(0, images, per_path if stream.weight is None else per_path * stream.weight)
         endpoint, stats = (score.double() - change).to(score.dtype), stats.pooled(images, len(score))
     steps = [0] * len(values)
-    outcomes = [Outcome.COMPLETE if ok else Outcome.DIVERGED for ok in finite_maps(maps)]
+    outcomes = [PathStatus.COMPLETE if ok else PathStatus.DIVERGED for ok in finite_maps(maps)]
     for path, image in enumerate(owners):
         steps[image] = max(steps[image], stream.taken[path])
         outcomes[image] = max(outcomes[image], stream.outcomes[path])

@@ -13,17 +13,17 @@ from fringe.attribution.base import ProgressCounter
 from fringe.attribution.integral import Quadrature, batch_view, segment_error
 from fringe.geometry import log_probabilities
 from fringe.paths import (
-    Begins,
-    GeodesicGauge,
+    GeodesicDiagnostics,
+    Node,
     Nodes,
-    Outcome,
+    Orientation,
     Path,
+    PathStatus,
     Problem,
-    Sample,
+    SampleSet,
     Segment,
-    Sites,
     fisher_rao_step,
-    log_uniform,
+    uniform_log_probs,
 )
 
 Reduce = Literal["sum", "mean"]
@@ -61,10 +61,10 @@ class PieceStream(ABC):
     scale: Tensor | None = None
     error: Tensor | None = None
 
-    def __init__(self, problem: Problem, planned: list[int], gauge: GeodesicGauge, begins: Begins = "input"):
+    def __init__(self, problem: Problem, planned: list[int], gauge: GeodesicDiagnostics, begins: Orientation = "input"):
         self.problem, self.planned, self.gauge = problem, planned, gauge
-        self.begins: Begins = begins
-        self.taken, self.outcomes = list(planned), [Outcome.COMPLETE] * len(planned)
+        self.begins: Orientation = begins
+        self.taken, self.outcomes = list(planned), [PathStatus.COMPLETE] * len(planned)
         self.score = problem.score(problem.logits)
         self.endpoint_score = self.score.clone()
         self.counter = ProgressCounter(problem.progress, sum(planned))
@@ -130,7 +130,7 @@ class PooledPieces(PieceStream):
     """The segments of several paths per image, a batch of paths after the other: memory does not grow with them."""
 
     def __init__(self, paths: MultiPath, quadrature: Quadrature, problem: Problem):
-        gauge = GeodesicGauge(log_probabilities(problem.logits), log_uniform(problem.logits))
+        gauge = GeodesicDiagnostics(log_probabilities(problem.logits), uniform_log_probs(problem.logits))
         super().__init__(problem, [paths.steps] * len(paths.images), gauge)
         self.paths, self.quadrature = paths, quadrature
         self.images = torch.tensor(paths.images, device=self.score.device)
@@ -163,7 +163,7 @@ class Evaluation:
 
     rows: Tensor
     nodes: Tensor
-    sample: Sample
+    sample: Node
     logits: Tensor
     gradient: Tensor
 
@@ -176,8 +176,8 @@ class SitePieces(PieceStream):
     """Points known beforehand, parallel over images and over points: ``sum_j g(x_j) * displacement_j``, or what
     ``weight_fn`` multiplies the gradients by. One forward pass and one VJP per point; nothing else is measured."""
 
-    def __init__(self, sites: Sites, problem: Problem, weight_fn: WeightFn = lambda at: at.sample.displacement):
-        gauge = GeodesicGauge(log_probabilities(problem.logits), log_uniform(problem.logits))
+    def __init__(self, sites: SampleSet, problem: Problem, weight_fn: WeightFn = lambda at: at.sample.displacement):
+        gauge = GeodesicDiagnostics(log_probabilities(problem.logits), uniform_log_probs(problem.logits))
         super().__init__(problem, [sites.count] * len(problem.inputs), gauge)
         self.sites, self.weight_fn, self.scale = sites, weight_fn, sites.way
 
@@ -207,9 +207,9 @@ class NodePieces(SitePieces):
         end, rows = self.endpoint, self.problem.every_row
         logits = self.problem.forward(end, rows)
         self.endpoint_score = self.problem.score(logits)
-        self.outcomes = [Outcome.COMPLETE if ok else Outcome.DIVERGED for ok in finite_maps(logits)]
+        self.outcomes = [PathStatus.COMPLETE if ok else PathStatus.DIVERGED for ok in finite_maps(logits)]
         none = torch.zeros(len(end), device=end.device)
-        at = Evaluation(rows, torch.full_like(rows, self.sites.count), Sample(end, none, none + 1), logits, end)
+        at = Evaluation(rows, torch.full_like(rows, self.sites.count), Node(end, none, none + 1), logits, end)
         yield Piece(rows, at.nodes + 1, torch.zeros_like(end), None, *self._measure(at), end)
 
     def _measure(self, at: Evaluation) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -8,7 +8,7 @@ from fringe.errors import InputError
 METHODS: dict[str, type[Attributor]] = collect(vars(catalogue), Attributor)
 
 
-def resolve_method(method: str | Attributor) -> Attributor:
+def get_method(method: str | Attributor) -> Attributor:
     """A configured method, or a registered one by name with its defaults."""
     if isinstance(method, Attributor):
         return method

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fringe.attribution.base import Trajectory
 from fringe.attribution.pieces import Piece, PieceStream
-from fringe.paths import Begins, Problem
+from fringe.paths import Orientation, Problem
 
 SNAPSHOTS = 6
 """Points of a trajectory kept as images, both ends included."""
@@ -30,7 +30,7 @@ class RunningStats:
     The last is what was measured farthest from the input: what comes first where a walk ``begins`` at the baseline.
     """
 
-    def __init__(self, batch: int, device: torch.device, begins: Begins = "input"):
+    def __init__(self, batch: int, device: torch.device, begins: Orientation = "input"):
         self._batch, self._device, self._begins = batch, device, begins
         self.count = torch.zeros(batch, dtype=torch.float64, device=device)
         self._total: dict[str, Tensor] = {}

@@ -8,7 +8,7 @@ from fringe.attribution import Attributor
 from fringe.cli.options import CompareOptions
 from fringe.cli.settings import assign, named_method
 from fringe.errors import InputError
-from fringe.metrics import Metric, resolve_metric
+from fringe.metrics import Metric, get_metric
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class Contest:
     @property
     def metrics(self) -> dict[str, Metric]:
         """The configured metrics by the names that their scores go by."""
-        return {m if isinstance(m, str) else m.name: resolve_metric(m) for m in self.asked}
+        return {m if isinstance(m, str) else m.name: get_metric(m) for m in self.asked}
 
 
 def read_contest(options: CompareOptions) -> Contest:
     """Raises InputError on a name, label, key or value that cannot be meant."""
     methods = {label: named_method(text) for label, text in labelled(_names("--methods", options.methods))}
-    metrics = {name: resolve_metric(name) for name in _names("--metrics", options.metrics)}
+    metrics = {name: get_metric(name) for name in _names("--metrics", options.metrics)}
     settings = by_owner(options.settings, [*methods, *metrics])
     return Contest(
         {label: assign(method, settings.get(label, ())) for label, method in methods.items()},

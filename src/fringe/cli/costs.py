@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fringe.experiments import Row
+from fringe.experiments import MethodResult
 
 
 class Costs:
@@ -13,7 +13,7 @@ class Costs:
     def __init__(self) -> None:
         self._entries: dict[str, dict[str, Any]] = {}
 
-    def add(self, rows: Sequence[Row]) -> None:
+    def add(self, rows: Sequence[MethodResult]) -> None:
         """Take in the rows of a group."""
         for row in rows:
             entry = self._entries.setdefault(row.label, _empty(row))
@@ -39,7 +39,7 @@ class Costs:
         return any(entry["maps"] for entry in self._entries.values() if not entry["control"])
 
 
-def _empty(row: Row) -> dict[str, Any]:
+def _empty(row: MethodResult) -> dict[str, Any]:
     return {
         "label": row.label,
         "control": row.control,

@@ -7,7 +7,7 @@ from fringe.cli.comparing import Compared
 from fringe.cli.contest import Contest
 from fringe.cli.pictures import displayed
 from fringe.cli.record import Run, top_classes
-from fringe.experiments import Row
+from fringe.experiments import MethodResult
 from fringe.metrics import Metric
 from fringe.plots import Gauge, Strip, Tile, Word, caption, comparison_grid, telemetry
 
@@ -54,12 +54,12 @@ def _prediction(compared: Compared, i: int, run: Run) -> str:
     return said if best["class"] == target else f"{run.class_label(target)}, not {said}"
 
 
-def _words(methods: Sequence[Row], gauges: Sequence[Gauge], i: int) -> list[tuple[Word, ...]]:
+def _words(methods: Sequence[MethodResult], gauges: Sequence[Gauge], i: int) -> list[tuple[Word, ...]]:
     """The words under each method's map of image ``i``."""
     columns = [gauge.words([float(row.scores[gauge.label].values[i]) for row in methods]) for gauge in gauges]
     return list(zip(*columns, strict=True))
 
 
-def _tile(row: Row, i: int, words: tuple[Word, ...]) -> Tile:
+def _tile(row: MethodResult, i: int, words: tuple[Word, ...]) -> Tile:
     values = None if row.maps is None else row.maps[i].cpu().numpy().copy()
     return Tile(values, words, row.faults[i].replace("_", " "))

@@ -28,10 +28,10 @@ EXAMPLES = {
 def methods(name: Name = None, as_json: Json = False) -> None:
     """List the methods with their settings, or only the one named."""
     with reported():
-        from fringe.attribution import METHODS, resolve_method
+        from fringe.attribution import METHODS, get_method
         from fringe.cli.settings import described
 
-        chosen = METHODS if name is None else {name: type(resolve_method(name))}
+        chosen = METHODS if name is None else {name: type(get_method(name))}
         found: list[dict[str, Any]] = [
             {
                 "name": key,
@@ -53,9 +53,9 @@ def metrics(name: Name = None, as_json: Json = False) -> None:
     """List the metrics with their settings, or only the one named."""
     with reported():
         from fringe.cli.settings import described
-        from fringe.metrics import METRICS, resolve_metric
+        from fringe.metrics import METRICS, get_metric
 
-        chosen = METRICS if name is None else {name: type(resolve_metric(name))}
+        chosen = METRICS if name is None else {name: type(get_metric(name))}
         found: list[dict[str, Any]] = [
             {
                 "name": key,

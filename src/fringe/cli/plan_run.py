@@ -16,14 +16,14 @@ from fringe.cli.progress import Units
 from fringe.errors import InputError
 from fringe.experiments import (
     CRASHES,
-    Finished,
-    How,
     Plan,
     Progress,
     Report,
     Resolved,
+    RunOptions,
+    RunResult,
     Store,
-    Unit,
+    Task,
     mixed,
     present,
     run_plan,
@@ -41,12 +41,12 @@ class Went:
     """How plans went: the exit code, and each plan that was begun."""
 
     code: Exit
-    finished: tuple[Finished, ...]
+    finished: tuple[RunResult, ...]
 
 
 def run_plans(plans: Sequence[Plan], how: HowOptions) -> Went:
     """Run the plans in their order; one that is stopped stops those after it."""
-    wanted_how, finished = read_how(how), list[Finished]()
+    wanted_how, finished = read_how(how), list[RunResult]()
     require_consent(work_of_plans(plans), yes=how.yes, quiet=how.json)
     require_inside(how.out / "report", how.out)  # now, and not after hours of work
     for plan in plans:
@@ -56,11 +56,11 @@ def run_plans(plans: Sequence[Plan], how: HowOptions) -> Went:
     return Went(_code(finished, how), tuple(finished))
 
 
-def read_how(options: HowOptions) -> How:
+def read_how(options: HowOptions) -> RunOptions:
     """Raises InputError on what cannot be meant."""
     if options.timeout is not None and not options.workers:
         raise InputError("--timeout: a unit that takes too long is ended with its process; add --workers 1, or more")
-    return How(
+    return RunOptions(
         device=device_of(options.device),
         batch_size=read_batch_size(options.batch_size),
         workers=options.workers,
@@ -89,7 +89,7 @@ def device_of(text: str) -> str:
     return text
 
 
-def account_of(finished: Finished) -> dict[str, Any]:
+def account_of(finished: RunResult) -> dict[str, Any]:
     """How a plan went, as plain data."""
     manifest = finished.resolved.manifest
     return {
@@ -105,10 +105,10 @@ def account_of(finished: Finished) -> dict[str, Any]:
     }
 
 
-def _run(plan: Plan, options: HowOptions, how: How) -> Finished:
+def _run(plan: Plan, options: HowOptions, how: RunOptions) -> RunResult:
     with Units(plan.name, quiet=options.json) as bar:
 
-        def began(resolved: Resolved, units: Sequence[Unit]) -> None:
+        def began(resolved: Resolved, units: Sequence[Task]) -> None:
             bar.begin(sum(len(unit.images) for unit in units))
 
         def ended(report: Report) -> None:
@@ -119,7 +119,7 @@ def _run(plan: Plan, options: HowOptions, how: How) -> Finished:
     return finished
 
 
-def _tell(finished: Finished, options: HowOptions) -> None:
+def _tell(finished: RunResult, options: HowOptions) -> None:
     manifest, reports = finished.resolved.manifest, finished.account.reports
     for reason in manifest.missing[:SHOWN]:
         complain(f"not read: {reason}")
@@ -149,7 +149,7 @@ def _tell(finished: Finished, options: HowOptions) -> None:
         complain(f"{finished.stopped}; what is computed is in {options.out}: run the same command again to go on")
 
 
-def _code(finished: Sequence[Finished], options: HowOptions) -> Exit:
+def _code(finished: Sequence[RunResult], options: HowOptions) -> Exit:
     if any(one.stopped or one.account.left for one in finished):
         return Exit.RESUMABLE
     if finished and not any(_has_scores(one, options) for one in finished):
@@ -157,7 +157,7 @@ def _code(finished: Sequence[Finished], options: HowOptions) -> Exit:
     return Exit.SOME_FAILED if any(one.partial for one in finished) else Exit.DONE
 
 
-def _has_scores(one: Finished, options: HowOptions) -> bool:
+def _has_scores(one: RunResult, options: HowOptions) -> bool:
     """Whether a plan came to anything."""
     manifest = one.resolved.manifest
     if not one.partial or not manifest.images:

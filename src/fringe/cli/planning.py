@@ -16,7 +16,7 @@ from fringe.cli.settings import assign, named_method
 from fringe.data import ImageError, find_inputs
 from fringe.errors import InputError
 from fringe.experiments import Arm, Plan
-from fringe.metrics import METRICS, Metric, resolve_metric
+from fringe.metrics import METRICS, Metric, get_metric
 
 EIGHT = {
     **dict.fromkeys(("fringe", "ig", "smoothgrad")),
@@ -48,7 +48,7 @@ def read_plan(options: PlanOptions, defaults: Defaults) -> Plan:
     first, as models may have to be fetched."""
     models = options.models if options.models is not None else defaults.models
     models = (choose_model(None, options.data or ()),) if models is None else models
-    metrics = {name: resolve_metric(name) for name in _given("--metrics", options.metrics, defaults.metrics)}
+    metrics = {name: get_metric(name) for name in _given("--metrics", options.metrics, defaults.metrics)}
     pairs = labelled(_given("--methods", options.methods, defaults.methods))
     settings = by_owner(options.settings or (), [label for label, _ in pairs] + list(metrics))
     metrics = {label: assign(metric, settings.get(label, ())) for label, metric in metrics.items()}

@@ -29,7 +29,7 @@ _FLAGS = {
     "trust_code=True": "--trust-code",
     "preprocessing=": "--preprocessing TEXT",
     "references=": "--references FOLDER",
-    "fringe.TwoClass(model)": "return that from a FILE.py:FUNCTION given as --model",
+    "fringe.BinaryClassifier(model)": "return that from a FILE.py:FUNCTION given as --model",
     "output='probabilities'": "return their logarithm from a FILE.py:FUNCTION given as --model",
 }
 """What the library's messages speak of, and what it is called here."""

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_h
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from fringe.attribution import Attributor, FRInGe, resolve_method, table
+from fringe.attribution import Attributor, FRInGe, get_method, table
 from fringe.cli.options import MethodOptions
 from fringe.cli.problems import require_extra
 from fringe.errors import InputError
@@ -31,7 +31,7 @@ def configure(options: MethodOptions) -> Attributor:
 def named_method(text: str) -> Attributor:
     """A method by ``NAME`` or ``NAME:PRESET``."""
     name, colon, preset = text.partition(":")
-    method = resolve_method(name)
+    method = get_method(name)
     if method.name == "geoig_knn":
         require_extra("graph")
     return type(method).preset(preset) if colon else method

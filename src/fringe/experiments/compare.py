@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from fringe._arguments import explained_inputs
-from fringe._rng import Noise
+from fringe._rng import KeyedGenerator
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Target
 from fringe.errors import InputError, TargetError
 from fringe.experiments.contest import Contest, Watcher
 from fringe.experiments.entrants import Methods, enter, refuse_twice
-from fringe.experiments.row import Row
-from fringe.metrics import Metric, Subject, resolve_metric
+from fringe.experiments.row import MethodResult
+from fringe.metrics import EvaluationContext, Metric, get_metric
 from fringe.paths import Problem, verify
 
 
@@ -27,7 +27,7 @@ class Comparison:
     images: tuple[str, ...]
     target: Tensor
     metrics: Mapping[str, Metric]
-    rows: tuple[Row, ...]
+    rows: tuple[MethodResult, ...]
     seed: int
 
 
@@ -68,7 +68,7 @@ def compare(
     with classifier.session(x.device):
         domain = space or InputSpace()
         problem = Problem.of(
-            classifier, x, target=target, forward_args=arguments, ids=names, rng=Noise(seed), domain=domain
+            classifier, x, target=target, forward_args=arguments, ids=names, rng=KeyedGenerator(seed), domain=domain
         )
         if problem.target.dim() > 1:
             count = problem.target.shape[1]
@@ -76,7 +76,7 @@ def compare(
         _refuse_bad(x, problem.logits)
         methods_used = [entrant.method for entrant in entrants if entrant.method is not None]
         verify(problem, needs_jvp=any(method.needs_jvp(problem.logits.shape[1]) for method in methods_used))
-        contest = Contest(Subject(problem), entrants, metrics, list(judges), progress)
+        contest = Contest(EvaluationContext(problem), entrants, metrics, list(judges), progress)
         rows = contest.rows(keep_maps)
     return Comparison(names or tuple(map(str, range(len(x)))), problem.target, judges, rows, seed)
 
@@ -89,7 +89,7 @@ def _judges(metrics: Sequence[str | Metric]) -> dict[str, Metric]:
         raise InputError("metrics: none given")
     labels = [metric if isinstance(metric, str) else metric.name for metric in metrics]
     refuse_twice("metrics", labels)
-    return {label: resolve_metric(metric) for label, metric in zip(labels, metrics, strict=True)}
+    return {label: get_metric(metric) for label, metric in zip(labels, metrics, strict=True)}
 
 
 def _admit(inputs: Tensor, ids: Sequence[str] | None) -> Tensor:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fringe.attribution import Attribution
 from fringe.errors import FringeError, is_transient
-from fringe.experiments.entrants import Entrant, make_maps, record
-from fringe.experiments.row import Row
-from fringe.metrics import Explain, Metric, Scores, Subject, evaluate
+from fringe.experiments.entrants import Candidate, make_maps, record
+from fringe.experiments.row import MethodResult
+from fringe.metrics import EvaluationContext, Explainer, Metric, Scores, evaluate
 
 Watcher = Callable[[str, float, int], None]
 """Called with what is in work, and how many maps of how many are made; one half made counts as a half."""
@@ -30,29 +30,29 @@ class Contest:
 
     def __init__(
         self,
-        subject: Subject,
-        entrants: Sequence[Entrant],
+        subject: EvaluationContext,
+        entrants: Sequence[Candidate],
         metrics: Sequence[str | Metric] | Mapping[str, Metric],
         labels: Sequence[str],
         watch: Watcher | None,
     ):
         self.subject, self.entrants, self.metrics, self.labels = subject, entrants, metrics, labels
         self.batch, self.watch = len(subject.problem.inputs), watch
-        self._parts: dict[tuple[int, ...], Subject] = {tuple(range(self.batch)): subject}
+        self._parts: dict[tuple[int, ...], EvaluationContext] = {tuple(range(self.batch)): subject}
 
-    def rows(self, keep_maps: bool) -> tuple[Row, ...]:
+    def rows(self, keep_maps: bool) -> tuple[MethodResult, ...]:
         """A row an entrant, in their order."""
-        rows: list[Row] = []
+        rows: list[MethodResult] = []
         for place, entrant in enumerate(self.entrants):
             row = self._row(entrant, place * self.batch)
             rows.append(row if keep_maps else dataclasses.replace(row, maps=None, attribution=None))
         return tuple(rows)
 
-    def _row(self, entrant: Entrant, before: int) -> Row:
+    def _row(self, entrant: Candidate, before: int) -> MethodResult:
         """The row of an entrant that comes after ``before`` maps."""
         classifier = self.subject.problem.model
         start, passes = time.perf_counter(), dataclasses.replace(classifier.passes)
-        row = Row(entrant.label, entrant.control, record(entrant), self._nothing(), ("failed",) * self.batch)
+        row = MethodResult(entrant.label, entrant.control, record(entrant), self._nothing(), ("failed",) * self.batch)
         self._tell(entrant.label, before)
         try:
 
@@ -76,7 +76,7 @@ class Contest:
             return dataclasses.replace(row, error=str(error), transient=is_transient(error))
 
     def judge(
-        self, entrant: Entrant, values: Tensor, diagnostics: Mapping[str, Tensor], faults: tuple[str, ...]
+        self, entrant: Candidate, values: Tensor, diagnostics: Mapping[str, Tensor], faults: tuple[str, ...]
     ) -> dict[str, Scores]:
         """Scores (B,) of an entrant's maps (B, *S) that have no fault, NaN for the others."""
         sound = [i for i, fault in enumerate(faults) if not fault]
@@ -90,10 +90,10 @@ class Contest:
             for name in self.labels
         }
 
-    def _part(self, sound: list[int]) -> Subject:
+    def _part(self, sound: list[int]) -> EvaluationContext:
         """The subject of these images alone; entrants that fail on the same ones share it and what it remembers."""
         if tuple(sound) not in self._parts:
-            self._parts[tuple(sound)] = Subject(self.subject.problem.select(sound))
+            self._parts[tuple(sound)] = EvaluationContext(self.subject.problem.select(sound))
         return self._parts[tuple(sound)]
 
     def _nothing(self) -> dict[str, Scores]:
@@ -104,7 +104,7 @@ class Contest:
             self.watch(label, done, len(self.entrants) * self.batch)
 
 
-def _explainer(entrant: Entrant, subject: Subject) -> Explain:
+def _explainer(entrant: Candidate, subject: EvaluationContext) -> Explainer:
     """Maps of other inputs by the same entrant, with the target and the noise of the subject's images at ``rows``."""
 
     def explain(x: Tensor, rows: list[int]) -> Tensor:

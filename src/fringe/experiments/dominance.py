@@ -28,7 +28,7 @@ class Dominance:
 
 
 @dataclass(frozen=True)
-class Picks:
+class Examples:
     """Places of images among the n; none is picked twice."""
 
     strong: tuple[int, ...]
@@ -60,7 +60,7 @@ def dominance(
     return Dominance(score, np.isfinite(score) & wins[0] & wins[1])
 
 
-def pick(found: Dominance, strong: int = 3, typical: int = 3, failures: int = 3) -> Picks:
+def pick(found: Dominance, strong: int = 3, typical: int = 3, failures: int = 3) -> Examples:
     """Of each kind at most as many images as asked for: ``strong`` the highest scores among the eligible; ``failures``
     the lowest of all that are left; ``typical`` the nearest to the median score of what is left then. The first of
     equals goes first, and images without a score are never picked."""
@@ -75,7 +75,7 @@ def pick(found: Dominance, strong: int = 3, typical: int = 3, failures: int = 3)
     worst = sorted(left, key=lambda i: score[i])[:failures]
     left = [i for i in left if i not in worst]
     usual = sorted(left, key=lambda i: abs(score[i] - middle))[:typical]
-    return Picks(tuple(best), tuple(usual), tuple(worst))
+    return Examples(tuple(best), tuple(usual), tuple(worst))
 
 
 def _improvements(

@@ -16,7 +16,7 @@ from fringe.models import Preprocessing
 
 
 @dataclass(frozen=True)
-class Picture:
+class ImageEntry:
     """An image of a plan: where it is, and the ``digest`` of its content, which names it in every result."""
 
     ref: InputRef
@@ -28,7 +28,7 @@ class Drawn:
     """``pictures`` in the order of the draw, and what is ``missing``: a reason for each image that was drawn and cannot
     be read."""
 
-    pictures: tuple[Picture, ...]
+    pictures: tuple[ImageEntry, ...]
     missing: tuple[str, ...]
 
 
@@ -41,7 +41,7 @@ def draw(data: Sequence[str], n: int, seed: int, exclude: Iterable[str] = (), *,
     InputError where there are fewer than ``n``.
     """
     refs, unwanted = in_order(data, seed), set(exclude)
-    pictures: dict[str, Picture] = {}
+    pictures: dict[str, ImageEntry] = {}
     missing: list[str] = []
     for ref in reversed(refs) if last else refs:
         if len(pictures) + len(missing) == n:
@@ -52,7 +52,7 @@ def draw(data: Sequence[str], n: int, seed: int, exclude: Iterable[str] = (), *,
             missing.append(f"{ref.source}: {error.strerror or error}")
             continue
         if name not in unwanted:
-            pictures.setdefault(name, Picture(ref, name))
+            pictures.setdefault(name, ImageEntry(ref, name))
     if len(pictures) + len(missing) < n:
         left = f" ({len(unwanted)} are excluded: a setting was tuned on them)" if unwanted else ""
         raise InputError(
@@ -91,7 +91,7 @@ def prepare(ref: InputRef, recipe: Preprocessing, exif: Literal["transpose", "ig
     return recipe.normalise(recipe.pixels(image))
 
 
-def open_picture(picture: Picture, recipe: Preprocessing, exif: Literal["transpose", "ignore"]) -> Tensor:
+def open_picture(picture: ImageEntry, recipe: Preprocessing, exif: Literal["transpose", "ignore"]) -> Tensor:
     """The model's input (C, H, W). Raises TransientError where the image cannot be read now, or is not the one that was
     drawn, and another FringeError where its content cannot be used."""
     ref, problem, x = picture.ref, None, torch.empty(0)
@@ -116,15 +116,15 @@ REFERENCES = 64
 """Reference images that are kept for the methods that average over the data."""
 
 
-def draw_references(data: Sequence[str], text: str | None, seed: int) -> tuple[Picture, ...]:
+def draw_references(data: Sequence[str], text: str | None, seed: int) -> tuple[ImageEntry, ...]:
     """At most ``REFERENCES`` images behind ``text``, or of the data itself: the same whatever ``n`` is."""
     refs = in_order([text] if text is not None else data, seed + 1)
-    found: dict[str, Picture] = {}
+    found: dict[str, ImageEntry] = {}
     for ref in refs:
         if len(found) == REFERENCES:
             break
         try:
-            picture = Picture(ref, content_digest(ref))
+            picture = ImageEntry(ref, content_digest(ref))
         except OSError:
             continue
         found.setdefault(picture.digest, picture)
@@ -132,7 +132,11 @@ def draw_references(data: Sequence[str], text: str | None, seed: int) -> tuple[P
 
 
 def open_references(
-    pictures: Sequence[Picture], recipe: Preprocessing, exif: Literal["transpose", "ignore"], *, required: bool = True
+    pictures: Sequence[ImageEntry],
+    recipe: Preprocessing,
+    exif: Literal["transpose", "ignore"],
+    *,
+    required: bool = True,
 ) -> dict[tuple[int, ...], Tensor]:
     """The references whose content can be used, stacked by shape. Raises TransientError, where they are ``required``,
     for one that cannot be read now: a mean over the others would go by the same name."""

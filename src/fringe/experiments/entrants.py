@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fringe.attribution import Attribution, Attributor, resolve_method
+from fringe.attribution import Attribution, Attributor, get_method
 from fringe.errors import InputError
 from fringe.experiments.controls import CONTROLS
 from fringe.paths import Problem
@@ -17,7 +17,7 @@ Methods = Sequence[str | Attributor | Named] | Mapping[str, str | Attributor]
 
 
 @dataclass(frozen=True)
-class Entrant:
+class Candidate:
     """A method under a ``label``, or (``method`` None) the control of that name."""
 
     label: str
@@ -28,7 +28,7 @@ class Entrant:
         return self.method is None
 
 
-def enter(methods: Methods, controls: bool) -> list[Entrant]:
+def enter(methods: Methods, controls: bool) -> list[Candidate]:
     """The methods in their order, then the controls. Raises InputError on unknown methods and on labels used twice."""
     if isinstance(methods, str):
         raise InputError(f"methods: got the text {methods!r}, expected a list such as [{methods!r}]")
@@ -36,7 +36,7 @@ def enter(methods: Methods, controls: bool) -> list[Entrant]:
     entrants = [_entrant(entry) for entry in entries]
     if not entrants:
         raise InputError("methods: none given")
-    entrants += [Entrant(name, None) for name in CONTROLS] if controls else []
+    entrants += [Candidate(name, None) for name in CONTROLS] if controls else []
     labels = [entrant.label for entrant in entrants]
     refuse_twice("methods", labels, "; tell them apart with pairs (label, method)")
     return entrants
@@ -49,7 +49,7 @@ def refuse_twice(argument: str, labels: Sequence[str], cure: str = "") -> None:
         raise InputError(f"{argument}: {', '.join(twice)} given twice{cure}")
 
 
-def make_maps(entrant: Entrant, problem: Problem) -> tuple[Tensor, Attribution | None]:
+def make_maps(entrant: Candidate, problem: Problem) -> tuple[Tensor, Attribution | None]:
     """The entrant's maps (B, *S) of ``problem``, with all a method says about them. Needs an open session."""
     if entrant.method is None:
         return CONTROLS[entrant.label](problem), None
@@ -57,13 +57,13 @@ def make_maps(entrant: Entrant, problem: Problem) -> tuple[Tensor, Attribution |
     return found.values, found
 
 
-def record(entrant: Entrant) -> dict[str, Any]:
+def record(entrant: Candidate) -> dict[str, Any]:
     """The entrant and its settings as plain data."""
     return {"control": entrant.label} if entrant.method is None else entrant.method.record()
 
 
-def _entrant(entry: str | Attributor | Named) -> Entrant:
+def _entrant(entry: str | Attributor | Named) -> Candidate:
     if isinstance(entry, tuple):
         label, method = entry
-        return Entrant(label, resolve_method(method))
-    return Entrant(entry if isinstance(entry, str) else entry.name, resolve_method(entry))
+        return Candidate(label, get_method(method))
+    return Candidate(entry if isinstance(entry, str) else entry.name, get_method(entry))

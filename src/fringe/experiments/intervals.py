@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fringe._checks import require, require_choice
-from fringe.metrics import Summary
+from fringe.metrics import Aggregate
 
 Column = Sequence[float | None] | NDArray[np.float64]
 """A score an image, None or NaN where there is none."""
@@ -31,7 +31,7 @@ class Estimate:
     high: float
     n: int
     half_iqr: float = math.nan
-    summary: Summary = "mean"
+    summary: Aggregate = "mean"
 
     @property
     def value(self) -> float:
@@ -39,7 +39,7 @@ class Estimate:
         return self.mean if self.summary == "mean" else self.median
 
 
-def estimate(scores: Column, seed: int = 0, summary: Summary = "mean") -> Estimate:
+def estimate(scores: Column, seed: int = 0, summary: Aggregate = "mean") -> Estimate:
     """The finite ``scores`` with a 95 % percentile bootstrap interval of their ``summary`` (Efron 1979; 1000
     resamples). Equal scores have an interval of no width.
 
@@ -67,7 +67,7 @@ def column(name: str, scores: Column) -> NDArray[np.float64]:
     return values
 
 
-def middle(kept: NDArray[np.float64], summary: Summary) -> float:
+def middle(kept: NDArray[np.float64], summary: Aggregate) -> float:
     """The mean or the median of finite numbers, NaN of none; of equal ones the number itself, which their rounded mean
     may miss."""
     if kept.size == 0:
@@ -77,9 +77,9 @@ def middle(kept: NDArray[np.float64], summary: Summary) -> float:
     return float(np.mean(kept) if summary == "mean" else np.median(kept))
 
 
-def interval(kept: NDArray[np.float64], summary: Summary, seed: int) -> tuple[float, float]:
+def interval(kept: NDArray[np.float64], summary: Aggregate, seed: int) -> tuple[float, float]:
     """The percentile bootstrap interval of the ``summary`` of finite numbers, NaN of fewer than two."""
-    require_choice("summary", summary, get_args(Summary))
+    require_choice("summary", summary, get_args(Aggregate))
     if kept.size < 2:
         return math.nan, math.nan
     if kept.min() == kept.max():

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fringe.errors import FringeError, is_transient
-from fringe.experiments.kept import KeptMap
+from fringe.experiments.kept import StoredMap
 from fringe.experiments.manifest import Resolved, versions
 from fringe.experiments.store import Store
-from fringe.experiments.units import Unit
-from fringe.experiments.work import Done, Worker
+from fringe.experiments.units import Task
+from fringe.experiments.work import TaskResult, TaskRunner
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Job:
     batch_size: int | Literal["auto"] = "auto"
     save_maps: bool = False
 
-    def worker(self) -> Worker:
-        return Worker(self.resolved, device=self.device, batch_size=self.batch_size)
+    def worker(self) -> TaskRunner:
+        return TaskRunner(self.resolved, device=self.device, batch_size=self.batch_size)
 
 
 State = Literal["done", "left", "there", "taken", "crashed"]
@@ -37,7 +37,7 @@ class Report:
     """What became of a unit: ``failed`` of its images have no score, and ``reread`` maps were kept ones. Images that
     are ``left`` to a later run, with the reason, are not recorded at all."""
 
-    unit: Unit
+    unit: Task
     state: State
     failed: int = 0
     seconds: float = 0.0
@@ -69,7 +69,7 @@ Watcher = Callable[[Report], None]
 """Called once a unit, when its fate is known."""
 
 
-def perform(job: Job, worker: Worker, unit: Unit) -> Report:
+def perform(job: Job, worker: TaskRunner, unit: Task) -> Report:
     """Compute a unit and commit it, unless somebody has done so or is about to."""
     store, began = job.store, time.perf_counter()
     with store.claim(unit.key) as mine:
@@ -93,7 +93,7 @@ def perform(job: Job, worker: Worker, unit: Unit) -> Report:
     return Report(unit, "done", failed, time.perf_counter() - began, reread, done.left)
 
 
-def _attempt(worker: Worker, unit: Unit, kept: Mapping[str, KeptMap] | None) -> Done:
+def _attempt(worker: TaskRunner, unit: Task, kept: Mapping[str, StoredMap] | None) -> TaskResult:
     """The unit computed; without any image where the system, and not the unit, is to blame."""
     try:
         return worker.perform(unit, kept)
@@ -102,16 +102,16 @@ def _attempt(worker: Worker, unit: Unit, kept: Mapping[str, KeptMap] | None) -> 
     except Exception as error:
         if not is_transient(error):
             raise
-        return Done([], {}, dict.fromkeys(unit.images, f"{type(error).__name__}: {error}"))
+        return TaskResult([], {}, dict.fromkeys(unit.images, f"{type(error).__name__}: {error}"))
 
 
-def _made_by(done: Done, kept: Mapping[str, KeptMap]) -> dict[str, Any]:
+def _made_by(done: TaskResult, kept: Mapping[str, StoredMap]) -> dict[str, Any]:
     """The versions of what computed a unit, and of what made the maps that were kept from before."""
     reread = {row.image for row in done.rows} - done.maps.keys()
     old = [dict(kept[image].versions) for image in sorted(reread) if image in kept]
     return {"versions": versions(), "map_versions": [one for place, one in enumerate(old) if one not in old[:place]]}
 
 
-def left_over(reports: Sequence[Report]) -> list[Unit]:
+def left_over(reports: Sequence[Report]) -> list[Task]:
     """Units that another process had in hand: to be looked at again."""
     return [report.unit for report in reports if report.state == "taken"]

@@ -9,8 +9,8 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class KeptMap:
-    """An image's map ``values`` (C, H, W), and what a :class:`fringe.experiments.ScoreRow` says of it whatever the
+class StoredMap:
+    """An image's map ``values`` (C, H, W), and what a :class:`fringe.experiments.ScoreRecord` says of it whatever the
     metric, by name of the field: target, confidence, status, verdict, diagnostics and the passes that it took;
     ``versions`` are those of the libraries that made it."""
 
@@ -19,7 +19,7 @@ class KeptMap:
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def to_bytes(maps: Mapping[str, KeptMap], seal: str) -> bytes:
+def to_bytes(maps: Mapping[str, StoredMap], seal: str) -> bytes:
     """Maps by image digest as a safetensors file, the facts in its header."""
     from safetensors.torch import save
 
@@ -29,14 +29,14 @@ def to_bytes(maps: Mapping[str, KeptMap], seal: str) -> bytes:
     return save(tensors, {"facts": json.dumps(facts), "versions": json.dumps(versions), "seal": seal})
 
 
-def from_bytes(content: bytes) -> dict[str, KeptMap]:
+def from_bytes(content: bytes) -> dict[str, StoredMap]:
     """The maps of a whole file."""
     from safetensors.torch import load
 
     length = int.from_bytes(content[:8], "little")  # the format: length of a JSON header, header, numbers
     about = json.loads(content[8 : 8 + length])["__metadata__"]
     facts, versions = json.loads(about["facts"]), json.loads(about.get("versions", "{}"))
-    return {image: KeptMap(v, _facts(facts[image]), versions.get(image, {})) for image, v in load(content).items()}
+    return {image: StoredMap(v, _facts(facts[image]), versions.get(image, {})) for image, v in load(content).items()}
 
 
 def _facts(about: Mapping[str, Any]) -> dict[str, Any]:

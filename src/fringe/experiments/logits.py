@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fringe.classifier import Classifier
 from fringe.errors import FringeError, TransientError, is_transient
-from fringe.experiments.draw import Picture, open_picture
+from fringe.experiments.draw import ImageEntry, open_picture
 from fringe.models import LoadedModel
 
 IMAGES = 4
@@ -45,7 +45,7 @@ class FirstLogits:
 
 def first_logits(
     model: LoadedModel,
-    pictures: Iterable[Picture],
+    pictures: Iterable[ImageEntry],
     exif: Literal["transpose", "ignore"],
     device: str | torch.device = "cpu",
 ) -> FirstLogits:

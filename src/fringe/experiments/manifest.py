@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import fringe
-from fringe.experiments.draw import Drawn, Picture, draw, draw_references
+from fringe.experiments.draw import Drawn, ImageEntry, draw, draw_references
 from fringe.experiments.keys import Setting, digest
 from fringe.experiments.logits import FirstLogits, first_logits
 from fringe.experiments.plan import Arm, Plan
@@ -66,8 +66,8 @@ class Resolved:
 
     plan: Plan
     manifest: Manifest
-    pictures: Mapping[str, Picture]
-    references: tuple[Picture, ...]
+    pictures: Mapping[str, ImageEntry]
+    references: tuple[ImageEntry, ...]
     logits: Mapping[str, FirstLogits] = field(default_factory=dict[str, FirstLogits])
 
 
@@ -116,7 +116,9 @@ def describe(model: LoadedModel, exif: str) -> dict[str, Any]:
     }
 
 
-def _settings(plan: Plan, arm: Arm, model: LoadedModel, references: tuple[Picture, ...]) -> dict[str, dict[str, Any]]:
+def _settings(
+    plan: Plan, arm: Arm, model: LoadedModel, references: tuple[ImageEntry, ...]
+) -> dict[str, dict[str, Any]]:
     about = describe(model, plan.exif)
     digests = tuple(picture.digest for picture in references)
     return {
@@ -139,10 +141,10 @@ def _metric(plan: Plan, label: str) -> dict[str, Any]:
     return {**about, "settings": metric.record(), "key": digest(metric.record()), "limit": plan.limit(label)}
 
 
-def _image(picture: Picture) -> dict[str, Any]:
+def _image(picture: ImageEntry) -> dict[str, Any]:
     ref = picture.ref
     return {"digest": picture.digest, "id": ref.id, "source": ref.source, "label": ref.label}
 
 
-def _by_digest(drawn: Drawn) -> dict[str, Picture]:
+def _by_digest(drawn: Drawn) -> dict[str, ImageEntry]:
     return {picture.digest: picture for picture in drawn.pictures}

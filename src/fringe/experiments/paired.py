@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fringe._checks import require
 from fringe.experiments.intervals import Column, column, interval, middle
-from fringe.metrics import Summary
+from fringe.metrics import Aggregate
 
 FLIPS = 99_999
 """Random assignments of signs; where there are no more than that at all, each is taken once. No p is smaller than
@@ -32,7 +32,7 @@ class Difference:
     n: int
 
 
-def paired(mine: Column, theirs: Column, *, seed: int = 0, summary: Summary = "mean") -> Difference:
+def paired(mine: Column, theirs: Column, *, seed: int = 0, summary: Aggregate = "mean") -> Difference:
     """Compare two methods image by image: scores (n,) each, None or not finite where there is none.
 
     With ``summary`` "mean" the value is the mean of the differences, which is the difference of the means; with

@@ -9,7 +9,7 @@ from fringe.attribution import Attributor
 from fringe.classifier import Score
 from fringe.errors import InputError
 from fringe.experiments.controls import CONTROLS
-from fringe.experiments.entrants import Entrant
+from fringe.experiments.entrants import Candidate
 from fringe.metrics import Metric
 
 PLAN_NAME = r"[\w-]+"
@@ -82,10 +82,10 @@ class Plan:
                 cure = f"{', '.join(taken)} is a control; choose another label, or leave the controls out"
                 raise InputError(f"methods: {cure if taken else 'none given'}")
 
-    def entrants(self, arm: Arm) -> list[Entrant]:
+    def entrants(self, arm: Arm) -> list[Candidate]:
         """Who takes part on a model: its methods, then the controls."""
-        controls = [Entrant(name, None) for name in CONTROLS] if self.controls else []
-        return [*(Entrant(label, method) for label, method in arm.methods.items()), *controls]
+        controls = [Candidate(name, None) for name in CONTROLS] if self.controls else []
+        return [*(Candidate(label, method) for label, method in arm.methods.items()), *controls]
 
     def limit(self, metric: str) -> int:
         """How many images a metric is computed on."""
@@ -111,5 +111,5 @@ class Plan:
         }
 
 
-def _settings(entrant: Entrant) -> dict[str, Any]:
+def _settings(entrant: Candidate) -> dict[str, Any]:
     return {"control": entrant.label} if entrant.method is None else entrant.method.record()

@@ -15,7 +15,7 @@ from fringe.errors import FringeError
 from fringe.experiments.jobs import Account, Job, Report, Watcher, perform
 from fringe.experiments.serial import PAUSE
 from fringe.experiments.store import CRASHES
-from fringe.experiments.units import Unit
+from fringe.experiments.units import Task
 
 TRIES = 3
 """Processes that a unit may cost before it is set aside."""
@@ -34,12 +34,12 @@ class _Hand:
     process: BaseProcess
     line: Connection
     ready: bool = False
-    unit: Unit | None = None
+    unit: Task | None = None
     since: float = 0.0
 
 
 def run_processes(
-    job: Job, units: Sequence[Unit], account: Account, watch: Watcher, *, workers: int, timeout: float | None = None
+    job: Job, units: Sequence[Task], account: Account, watch: Watcher, *, workers: int, timeout: float | None = None
 ) -> None:
     """Perform ``units`` in ``workers`` processes that share PyTorch's threads.
 
@@ -52,7 +52,7 @@ def run_processes(
 
 class _Crew:
     def __init__(
-        self, job: Job, units: Sequence[Unit], account: Account, watch: Watcher, workers: int, timeout: float | None
+        self, job: Job, units: Sequence[Task], account: Account, watch: Watcher, workers: int, timeout: float | None
     ):
         self.job, self.account, self.watch, self.timeout = job, account, watch, timeout
         self.pending, self.deaths, self.stillborn = deque(units), dict[str, int](), 0
@@ -92,7 +92,7 @@ class _Crew:
                 continue
             hand.unit, hand.since = unit, time.monotonic()
 
-    def _next(self) -> Unit | None:
+    def _next(self) -> Task | None:
         """The first pending unit that does not rest."""
         now = time.monotonic()
         unit = next((unit for unit in self.pending if self.resting.get(unit.key, 0.0) <= now), None)
@@ -177,7 +177,7 @@ def _work(job: Job, line: Connection, workers: int) -> None:
             line.send(answer)
 
 
-def _asked(line: Connection) -> Generator[Unit]:
+def _asked(line: Connection) -> Generator[Task]:
     """Units, until nobody asks any more."""
     with contextlib.suppress(EOFError, OSError):
         while True:

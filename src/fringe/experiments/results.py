@@ -11,7 +11,7 @@ from fringe.errors import InputError
 from fringe.experiments.controls import CONTROLS
 from fringe.experiments.coverage import manifests, versions_of
 from fringe.experiments.manifest import Manifest
-from fringe.experiments.rows import ScoreRow
+from fringe.experiments.rows import ScoreRecord
 from fringe.experiments.store import Store
 from fringe.experiments.units import Key, wanted
 
@@ -24,7 +24,7 @@ class Cell:
     none, and ``rows`` (n) with all that is known of each, None where nothing was computed."""
 
     scores: Column
-    rows: tuple[ScoreRow | None, ...]
+    rows: tuple[ScoreRecord | None, ...]
 
     @property
     def missing(self) -> int:
@@ -103,14 +103,14 @@ def read_results(store: Store, name: str | None = None) -> Results:
     return replace(gather(plans[chosen], rows), versions=versions_of(abouts, plans[chosen]))
 
 
-def all_rows(store: Store) -> dict[Key, ScoreRow]:
+def all_rows(store: Store) -> dict[Key, ScoreRecord]:
     """Every committed row by name; of two with one name, the one with a score."""
     return _read_all(store)[0]
 
 
-def _read_all(store: Store) -> tuple[dict[Key, ScoreRow], list[dict[str, Any]]]:
+def _read_all(store: Store) -> tuple[dict[Key, ScoreRecord], list[dict[str, Any]]]:
     """The rows, and what is known of each unit."""
-    found: dict[Key, ScoreRow] = {}
+    found: dict[Key, ScoreRecord] = {}
     abouts: list[dict[str, Any]] = []
     for unit in store.units():
         rows, about = store.read(unit) or ((), None)
@@ -121,14 +121,14 @@ def _read_all(store: Store) -> tuple[dict[Key, ScoreRow], list[dict[str, Any]]]:
     return found, abouts
 
 
-def gather(manifest: Manifest, rows: Mapping[Key, ScoreRow]) -> Results:
+def gather(manifest: Manifest, rows: Mapping[Key, ScoreRecord]) -> Results:
     """The rows that a manifest asks for, as cells."""
-    by_cell: dict[tuple[str, str, str], list[ScoreRow | None]] = {}
+    by_cell: dict[tuple[str, str, str], list[ScoreRecord | None]] = {}
     for model, method, metric, _, key in wanted(manifest):
         by_cell.setdefault((model, method, metric), []).append(rows.get(key))
     return Results(manifest, {cell: Cell(_scores(found), tuple(found)) for cell, found in by_cell.items()})
 
 
-def _scores(rows: Sequence[ScoreRow | None]) -> Column:
+def _scores(rows: Sequence[ScoreRecord | None]) -> Column:
     values: list[Any] = [np.nan if row is None or row.score is None else row.score for row in rows]
     return np.array(values, dtype=np.float64)

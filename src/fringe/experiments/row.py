@@ -12,7 +12,7 @@ from fringe.metrics import Scores
 
 
 @dataclass(frozen=True)
-class Row:
+class MethodResult:
     """One entrant of a comparison of B images.
 
     ``scores`` holds (B,) values by metric, NaN where there is no sound map, and ``faults`` (B) says why there is none

@@ -10,7 +10,7 @@ Status = Literal["ok", "diverged", "not_finite", "failed", "unreadable"]
 
 
 @dataclass(frozen=True)
-class ScoreRow:
+class ScoreRecord:
     """One score. ``setting``, ``metric_key`` and ``image`` are the digests that name it, the other names are for
     people.
 
@@ -50,7 +50,7 @@ class ScoreRow:
 
 @cache
 def schema() -> Any:
-    """The Arrow schema of :class:`ScoreRow`."""
+    """The Arrow schema of :class:`ScoreRecord`."""
     import pyarrow as pa
 
     number, text = pa.float64(), pa.string()
@@ -66,19 +66,19 @@ def schema() -> Any:
         **dict.fromkeys(("forward", "jvp", "vjp", "seconds"), number),
         "batch": pa.int32(),
     }
-    return pa.schema([(f.name, types.get(f.name, text)) for f in fields(ScoreRow)])
+    return pa.schema([(f.name, types.get(f.name, text)) for f in fields(ScoreRecord)])
 
 
-def to_table(rows: Sequence[ScoreRow]) -> Any:
+def to_table(rows: Sequence[ScoreRecord]) -> Any:
     """The rows as an Arrow table."""
     import pyarrow as pa
 
-    columns = {f.name: [getattr(row, f.name) for row in rows] for f in fields(ScoreRow)}
+    columns = {f.name: [getattr(row, f.name) for row in rows] for f in fields(ScoreRecord)}
     return pa.table(columns, schema=schema())
 
 
-def from_table(table: Any) -> list[ScoreRow]:
+def from_table(table: Any) -> list[ScoreRecord]:
     """The rows of an Arrow table; an unknown column is passed over."""
-    names = [f.name for f in fields(ScoreRow) if f.name in table.column_names]
+    names = [f.name for f in fields(ScoreRecord) if f.name in table.column_names]
     columns = [table.column(name).to_pylist() for name in names]
-    return [ScoreRow(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
+    return [ScoreRecord(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]

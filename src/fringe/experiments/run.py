@@ -18,11 +18,11 @@ from fringe.experiments.plan import Plan
 from fringe.experiments.processes import run_processes
 from fringe.experiments.serial import run_here
 from fringe.experiments.store import CRASHES, MAPS, PLANS, UNITS, Store
-from fringe.experiments.units import Unit, missing_units, wanted
+from fringe.experiments.units import Task, missing_units, wanted
 
 
 @dataclass(frozen=True)
-class How:
+class RunOptions:
     """How a plan is run; none of it shapes a number. ``workers`` 0 is this process; with one or more, a process that
     dies is replaced. ``amend`` lets a folder's plan change; ``retry`` computes again what failed or was set aside;
     ``renew`` sets aside the results of a model that computes other logits now than when they were made."""
@@ -41,12 +41,12 @@ class How:
 class Progress:
     """What a run tells about itself: ``began`` with the units that are missing, then ``ended`` with each."""
 
-    began: Callable[[Resolved, Sequence[Unit]], None] = lambda resolved, units: None
+    began: Callable[[Resolved, Sequence[Task]], None] = lambda resolved, units: None
     ended: Callable[[Report], None] = lambda report: None
 
 
 @dataclass(frozen=True)
-class Finished:
+class RunResult:
     """How a run ended: ``stopped`` says why it did so early, None where all that could be done is done.
     ``failed_before`` counts the plan's scores that came to nothing in an earlier run and were not tried again."""
 
@@ -71,7 +71,7 @@ class Finished:
         return [{"model": m, "method": method, "reason": why, "images": n} for (m, method, why), n in found.items()]
 
 
-def run_plan(plan: Plan, root: Path, how: How, progress: Progress | None = None) -> Finished:
+def run_plan(plan: Plan, root: Path, how: RunOptions, progress: Progress | None = None) -> RunResult:
     """Compute what ``root`` lacks of ``plan``. Raises FringeError for a plan, a folder or a model that cannot be used;
     what was committed before stays. An interrupt (SIGINT, SIGTERM), a full disk or one that does not answer drops the
     unit in hand and ends the run early. Where one comes before there is a run that could end, it is raised:
@@ -80,7 +80,7 @@ def run_plan(plan: Plan, root: Path, how: How, progress: Progress | None = None)
         return _run(plan, root, how, progress or Progress())
 
 
-def _run(plan: Plan, root: Path, how: How, told: Progress) -> Finished:
+def _run(plan: Plan, root: Path, how: RunOptions, told: Progress) -> RunResult:
     store = Store(root)
     store.sweep()
     store.heal()
@@ -99,10 +99,10 @@ def _run(plan: Plan, root: Path, how: How, told: Progress) -> Finished:
             run_here(job, units, account, told.ended)
     except (Interrupted, TransientError) as error:
         stopped = str(error)
-    return Finished(resolved, account, stopped, aside, failed_before)
+    return RunResult(resolved, account, stopped, aside, failed_before)
 
 
-def _to_do(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Unit], tuple[Mapping[str, Any], ...], int]:
+def _to_do(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Task], tuple[Mapping[str, Any], ...], int]:
     """The missing units, what is known of those that were set aside because they end their process, and how many scores
     failed before and are left at that."""
     manifest, scored = resolved.manifest, present(store, failures=False)

@@ -23,9 +23,9 @@ from fringe._files import MAPS_BYTES, RECORD_BYTES, open_regular, read_regular
 from fringe._process import fate_of, process_name
 from fringe.errors import FringeError, InputError, TransientError
 from fringe.experiments.integrity import BLANK, is_absent, is_unit, is_whole, problem_of, read_record, sealed
-from fringe.experiments.kept import KeptMap, from_bytes, to_bytes
+from fringe.experiments.kept import StoredMap, from_bytes, to_bytes
 from fringe.experiments.keys import digest
-from fringe.experiments.rows import ScoreRow, from_table, to_table
+from fringe.experiments.rows import ScoreRecord, from_table, to_table
 
 UNITS, MAPS, CLAIMS, CRASHES, PLANS, LOGITS = "units", "maps", "claims", "crashes", "plans", "logits"
 FOLDERS = (UNITS, MAPS, CLAIMS, CRASHES, PLANS, LOGITS)
@@ -132,7 +132,7 @@ class Store:
         """Whether the unit is committed, and whole."""
         return self._content(key) is not None
 
-    def commit(self, key: str, rows: Sequence[ScoreRow], about: Mapping[str, Any]) -> None:
+    def commit(self, key: str, rows: Sequence[ScoreRecord], about: Mapping[str, Any]) -> None:
         """Keep the rows of a unit, with plain data about it. Raises :class:`StoreFull` where they do not fit."""
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -149,7 +149,7 @@ class Store:
         """Every committed unit, damaged ones among them."""
         return sorted(path.stem for path in (self.root / UNITS).glob("*.parquet") if not _is_partial(path.name))
 
-    def read(self, key: str) -> tuple[list[ScoreRow], dict[str, Any]] | None:
+    def read(self, key: str) -> tuple[list[ScoreRecord], dict[str, Any]] | None:
         """Rows of a unit and the data about it; None where the file is damaged: it will be computed again."""
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -192,16 +192,16 @@ class Store:
 
     # Maps
 
-    def commit_maps(self, setting: str, maps: Mapping[str, KeptMap]) -> None:
+    def commit_maps(self, setting: str, maps: Mapping[str, StoredMap]) -> None:
         """Keep the maps of a setting by image digest. Raises :class:`StoreFull` where they do not fit."""
         path = self.root / MAPS / f"{setting}-{digest(sorted(maps))}.safetensors"
         self._place(path, sealed(to_bytes(maps, BLANK.decode())))
 
-    def find_maps(self, setting: str, images: Iterable[str]) -> dict[str, KeptMap]:
+    def find_maps(self, setting: str, images: Iterable[str]) -> dict[str, StoredMap]:
         """The kept maps of a setting by image digest; those that are not there, or not whole, are not in it."""
         from safetensors import SafetensorError, safe_open
 
-        wanted, found = set(images), dict[str, KeptMap]()
+        wanted, found = set(images), dict[str, StoredMap]()
         for path in sorted((self.root / MAPS).glob(f"{setting}-*.safetensors")):
             with contextlib.suppress(SafetensorError, OSError):
                 open_regular(path, MAPS_BYTES).close()
@@ -223,7 +223,7 @@ class Store:
 
     def commit_logits(self, model: str, logits: Mapping[str, Tensor]) -> None:
         """Keep the logits (C,) of a few images by digest, under the digest of what is known of the ``model``."""
-        kept = {image: KeptMap(values, {}) for image, values in logits.items()}
+        kept = {image: StoredMap(values, {}) for image, values in logits.items()}
         self._place(self.root / LOGITS / f"{model}.safetensors", sealed(to_bytes(kept, BLANK.decode())))
 
     def logits(self, model: str) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fringe.experiments.compare import Comparison
 from fringe.experiments.intervals import estimate
-from fringe.experiments.row import Row
+from fringe.experiments.row import MethodResult
 from fringe.metrics import Metric
 
 
@@ -43,7 +43,7 @@ def summarise(rows: Sequence[dict[str, Any]], metrics: Mapping[str, Metric], see
     ]
 
 
-def _cells(row: Row, metric: str) -> Iterable[dict[str, Any]]:
+def _cells(row: MethodResult, metric: str) -> Iterable[dict[str, Any]]:
     scores = row.scores[metric]
     finite, values = scores.values.isfinite().tolist(), scores.values.tolist()
     raised = {name: flag.tolist() for name, flag in scores.flags.items()}

@@ -12,7 +12,7 @@ Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class Unit:
+class Task:
     """One method on one model for some images, scored by some metrics: computed and committed together. ``images`` are
     digests, ``metrics`` labels; ``again`` tells to compute it though it is committed."""
 
@@ -61,11 +61,11 @@ def held(about: Mapping[str, Any]) -> Iterator[Key]:
     return ((about["setting_key"], metric, image) for metric in about["metric_keys"] for image in about["images"])
 
 
-def missing_units(manifest: Manifest, have: Iterable[Key], shard: int, *, again: bool = False) -> list[Unit]:
+def missing_units(manifest: Manifest, have: Iterable[Key], shard: int, *, again: bool = False) -> list[Task]:
     """The units that give a plan the scores that are not in ``have``: model by model, ``shard`` images at a time, all
     methods on the same images in turn, so that they share what is computed once for an image."""
     there = set(have)
-    units: list[Unit] = []
+    units: list[Task] = []
     for model, methods in manifest.settings.items():
         keys = {method: manifest.setting_key(model, method) for method in methods}
         for start in range(0, len(manifest.images), shard):
@@ -77,7 +77,7 @@ def missing_units(manifest: Manifest, have: Iterable[Key], shard: int, *, again:
 
 def _of_block(
     manifest: Manifest, model: str, method: str, setting: str, block: Iterable[int], there: set[Key], again: bool
-) -> Iterator[Unit]:
+) -> Iterator[Task]:
     """Images of the block that lack the same metrics make one unit."""
     lacking: dict[tuple[str, ...], list[str]] = {}
     for place in block:
@@ -91,4 +91,4 @@ def _of_block(
             lacking.setdefault(metrics, []).append(image)
     for metrics, images in lacking.items():
         keys = tuple(manifest.metrics[label]["key"] for label in metrics)
-        yield Unit(model, method, setting, metrics, keys, tuple(images), again)
+        yield Task(model, method, setting, metrics, keys, tuple(images), again)

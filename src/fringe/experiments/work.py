@@ -8,33 +8,33 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fringe._rng import Noise
+from fringe._rng import KeyedGenerator
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.errors import FringeError, TargetError, TransientError, is_device_error, is_transient
 from fringe.experiments.contest import Contest
 from fringe.experiments.draw import open_picture, open_references
-from fringe.experiments.entrants import Entrant
-from fringe.experiments.kept import KeptMap
+from fringe.experiments.entrants import Candidate
+from fringe.experiments.kept import StoredMap
 from fringe.experiments.keys import digest
 from fringe.experiments.logits import first_logits
 from fringe.experiments.manifest import Resolved, describe, load, versions
 from fringe.experiments.plan import Arm
-from fringe.experiments.row import Row
-from fringe.experiments.rows import ScoreRow, Status
-from fringe.experiments.units import Unit
-from fringe.metrics import Scores, Subject
+from fringe.experiments.row import MethodResult
+from fringe.experiments.rows import ScoreRecord, Status
+from fringe.experiments.units import Task
+from fringe.metrics import EvaluationContext, Scores
 from fringe.models import LoadedModel
 from fringe.paths import Problem, verify
 
 
 @dataclass(frozen=True)
-class Done:
+class TaskResult:
     """What a unit came to: its rows, the maps that were made for it by image digest, and the images that are ``left``
     for another time by the reason, which is none of theirs."""
 
-    rows: list[ScoreRow]
-    maps: dict[str, KeptMap]
+    rows: list[ScoreRecord]
+    maps: dict[str, StoredMap]
     left: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -68,7 +68,7 @@ class _Group:
     """Images of one size that are explained together. ``subject`` keeps what all methods share."""
 
     images: list[str]
-    subject: Subject
+    subject: EvaluationContext
     confidence: list[float]
 
 
@@ -81,7 +81,7 @@ class _Broken:
     error: str
 
 
-class Worker:
+class TaskRunner:
     """Performs units of one plan: holds one model and the images of one shard at a time."""
 
     def __init__(self, resolved: Resolved, *, device: str = "cpu", batch_size: int | Literal["auto"] = "auto"):
@@ -90,7 +90,7 @@ class Worker:
         self._bench: _Bench | None = None
         self._shard: tuple[Any, list[_Group], list[_Broken]] | None = None
 
-    def perform(self, unit: Unit, kept: Mapping[str, KeptMap] | None = None) -> Done:
+    def perform(self, unit: Task, kept: Mapping[str, StoredMap] | None = None) -> TaskResult:
         """Rows of every image and metric of the unit, whatever went wrong with some, but for images that trouble of the
         moment leaves to a later run. Raises FringeError where the model itself cannot be used, TransientError where the
         model or the reference images cannot be read now or the device fails. Maps of the unit's setting that are
@@ -103,7 +103,7 @@ class Worker:
             if one.status is not None
             for metric in unit.metrics
         ]
-        maps, mine = dict[str, KeptMap](), versions()
+        maps, mine = dict[str, StoredMap](), versions()
         left = {one.image: one.error for one in broken if one.status is None}
         for group in groups:
             try:
@@ -117,10 +117,10 @@ class Worker:
             rows += self._rows(unit, group, judged)
             if judged.maps is not None:
                 made = zip(group.images, judged.maps, judged.facts, strict=True)
-                maps |= {image: KeptMap(values, facts, mine) for image, values, facts in made}
-        return Done(rows, maps, left)
+                maps |= {image: StoredMap(values, facts, mine) for image, values, facts in made}
+        return TaskResult(rows, maps, left)
 
-    def subject(self, model: str, images: Sequence[str]) -> Subject:
+    def subject(self, model: str, images: Sequence[str]) -> EvaluationContext:
         """The images (digests, all of one size) of a model, ready to be explained. Raises FringeError where one cannot
         be."""
         groups, broken = self._images(self._open(model), images)
@@ -129,7 +129,7 @@ class Worker:
             raise FringeError(f"images: {reason}")
         return groups[0].subject
 
-    def _judge(self, bench: _Bench, unit: Unit, group: _Group, kept: Mapping[str, KeptMap]) -> _Judged:
+    def _judge(self, bench: _Bench, unit: Task, group: _Group, kept: Mapping[str, StoredMap]) -> _Judged:
         plan = self._resolved.plan
         arm = next(arm for arm in plan.arms if arm.label == unit.model)
         entrant = next(entrant for entrant in plan.entrants(arm) if entrant.label == unit.method)
@@ -213,7 +213,7 @@ class Worker:
         return open_picture(self._resolved.pictures[image], bench.loaded.preprocessing, self._resolved.plan.exif)
 
     def _group(self, bench: _Bench, group: list[tuple[str, Tensor]], broken: list[_Broken]) -> _Group | None:
-        classifier, noise = bench.classifier, Noise(self._resolved.plan.seed)
+        classifier, noise = bench.classifier, KeyedGenerator(self._resolved.plan.seed)
         images, x = [image for image, _ in group], torch.stack([x for _, x in group]).to(self._device)
         try:
             with classifier.session(x.device):
@@ -244,7 +244,7 @@ class Worker:
             broken += [_Broken(image, "failed", reason) for image in images]
             return None
         confidence = logits.double().softmax(1).gather(1, target[:, None])[:, 0].tolist()
-        return _Group(images, Subject(problem), confidence)
+        return _Group(images, EvaluationContext(problem), confidence)
 
     def _fault(self, bench: _Bench, image: str, logits: Tensor) -> str | None:
         """Why an image cannot be explained, if so."""
@@ -262,7 +262,7 @@ class Worker:
             return self._resolved.plan.target
         return torch.tensor([self._resolved.pictures[image].ref.label for image in images], device=self._device)
 
-    def _rows(self, unit: Unit, group: _Group, found: _Judged) -> list[ScoreRow]:
+    def _rows(self, unit: Task, group: _Group, found: _Judged) -> list[ScoreRecord]:
         """One row an image and metric of a group."""
         return [
             self._row(
@@ -272,10 +272,10 @@ class Worker:
             for place, image in enumerate(group.images)
         ]
 
-    def _row(self, unit: Unit, image: str, metric: str, **known: Any) -> ScoreRow:
+    def _row(self, unit: Task, image: str, metric: str, **known: Any) -> ScoreRecord:
         about = next(i for i in self._resolved.manifest.images if i["digest"] == image)
         empty: dict[str, Any] = {"target": None, "confidence": None, "score": None}
-        return ScoreRow(
+        return ScoreRecord(
             setting=unit.setting,
             metric_key=unit.metric_keys[unit.metrics.index(metric)],
             image=image,
@@ -288,14 +288,14 @@ class Worker:
         )
 
 
-def _of_group(group: _Group, kept: Mapping[str, KeptMap]) -> list[KeptMap] | None:
+def _of_group(group: _Group, kept: Mapping[str, StoredMap]) -> list[StoredMap] | None:
     """The kept maps of a group, or None where one is missing or explains another class: then all are made."""
     mine = [kept[image] for image in group.images if image in kept]
     same = [one.facts["target"] for one in mine] == group.subject.problem.target.tolist()
     return mine if same else None
 
 
-def _judge_kept(contest: Contest, mine: Sequence[KeptMap]) -> _Judged:
+def _judge_kept(contest: Contest, mine: Sequence[StoredMap]) -> _Judged:
     facts = [one.facts for one in mine]
     faults = tuple("" if about["status"] == "ok" else str(about["status"]) for about in facts)
     reported = [dict(about.get("diagnostics", ())) for about in facts]
@@ -306,7 +306,7 @@ def _judge_kept(contest: Contest, mine: Sequence[KeptMap]) -> _Judged:
     return _Judged(scores, faults, facts)
 
 
-def _image_facts(group: _Group, row: Row, place: int) -> dict[str, Any]:
+def _image_facts(group: _Group, row: MethodResult, place: int) -> dict[str, Any]:
     """What is true of an image under a method, whatever the metric."""
     size, found = len(group.images), row.attribution
     fault: str = row.faults[place]
@@ -357,9 +357,9 @@ def _first_line(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def _failed(entrant: Entrant, unit: Unit, size: int, error: Exception) -> Row:
+def _failed(entrant: Candidate, unit: Task, size: int, error: Exception) -> MethodResult:
     empty = Scores(torch.full((size,), torch.nan, dtype=torch.float64))
-    return Row(
+    return MethodResult(
         entrant.label,
         entrant.control,
         {},

@@ -16,7 +16,7 @@ class LinearOperator(Protocol):
 
 
 @dataclass(frozen=True)
-class Identity:
+class IdentityOperator:
     """``v -> v`` (a copy: callers may write into products they were given)."""
 
     def matvec(self, v: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Scaled:
+class ScaledOperator:
     """``v -> factor * A v``."""
 
     operator: LinearOperator
@@ -35,7 +35,7 @@ class Scaled:
 
 
 @dataclass(frozen=True)
-class Damped:
+class DampedOperator:
     """``v -> A v + damping * v``."""
 
     operator: LinearOperator
@@ -46,7 +46,7 @@ class Damped:
 
 
 @dataclass(frozen=True)
-class Sum:
+class SumOperator:
     """``v -> A_1 v + … + A_m v``."""
 
     operators: tuple[LinearOperator, ...]

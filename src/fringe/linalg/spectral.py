@@ -64,7 +64,7 @@ class SpectralOperator:
 
 
 @dataclass(frozen=True)
-class Grid:
+class LaplacianBasis:
     """The eigenbasis of one grid, and the symbols of the operators on it.
 
     ``sizes`` may be empty (no spatial structure): the Laplacian is then zero and every blur the identity.

@@ -8,7 +8,7 @@ import torch
 from fringe._checks import require_choice
 from fringe._filters import Padding
 from fringe._tunable import tunable
-from fringe.metrics.base import Explained, Metric, Scores
+from fringe.metrics.base import EvaluatedMaps, Metric, Scores
 from fringe.metrics.curves import Mode, Scale, area, envelope, scaled, stretched
 from fringe.metrics.perturbation import Perturbation
 from fringe.metrics.ranking import REDUCTIONS, Reduction
@@ -67,7 +67,7 @@ class MagnitudeAlignment(Metric):
         """How pixels are exchanged. Raises InputError for a setting that makes no sense."""
         return Perturbation(Reference(self.reference, self.size, self.sigma, self.padding), self.reduction, self.steps)
 
-    def aligned(self, explained: Explained, mode: Mode) -> Scores:
+    def aligned(self, explained: EvaluatedMaps, mode: Mode) -> Scores:
         """The score of exchanging pixels in this ``mode``."""
         walk = self.perturbation().walk(explained, mode)
         response = scaled(walk.curve, walk.p_input, walk.p_reference, self.scale)

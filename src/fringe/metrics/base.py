@@ -17,17 +17,17 @@ Direction = Literal["higher", "lower", "none"]
 
 ARROW: Mapping[Direction, str] = {"higher": "↑", "lower": "↓", "none": ""}
 
-Summary = Literal["mean", "median"]
+Aggregate = Literal["mean", "median"]
 """What stands for the scores of many images."""
 
 T = TypeVar("T")
-Explain = Callable[[Tensor, list[int]], Tensor]
+Explainer = Callable[[Tensor, list[int]], Tensor]
 """``explain(x, rows)``: maps (L, *S) of other inputs ``x`` (L, *S), each for the target and with the noise of the
 subject's image at ``rows`` (L)."""
 
 
 @dataclass(frozen=True)
-class Subject:
+class EvaluationContext:
     """The B images of a ``problem`` under evaluation, and what the scores of all methods have in common.
 
     ``once`` keeps what was computed for as long as the subject lives: references, blurred predictions, noise
@@ -45,17 +45,17 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Explained:
+class EvaluatedMaps:
     """A method's maps ``values`` (B, *S) of a subject, with the ``diagnostics`` (B,) it reported.
 
     ``explain`` makes maps of other inputs, for metrics that ask how stable maps are. ``once`` keeps what several
     metrics of these maps share, such as the curve behind a raw and a normalised score.
     """
 
-    subject: Subject
+    subject: EvaluationContext
     values: Tensor
     diagnostics: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
-    explain: Explain | None = None
+    explain: Explainer | None = None
     _kept: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any], repr=False, compare=False)
 
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
@@ -104,10 +104,10 @@ class Metric(ABC):
     source: ClassVar[str]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
     needs_explain: ClassVar[bool] = False
-    summary: ClassVar[Summary] = "mean"
+    summary: ClassVar[Aggregate] = "mean"
 
     @abstractmethod
-    def score(self, explained: Explained) -> Scores:
+    def score(self, explained: EvaluatedMaps) -> Scores:
         """Score each map. The caller holds the model's session open and has checked the maps' shape and numbers."""
 
     @classmethod

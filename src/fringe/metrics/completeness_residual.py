@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fringe.metrics.base import Direction, Explained, Metric, Scores
+from fringe.metrics.base import Direction, EvaluatedMaps, Metric, Scores
 from fringe.metrics.reported import reported
 
 
@@ -20,5 +20,5 @@ class CompletenessResidual(Metric):
     space: ClassVar[str] = "the score along the method's own path"
     source: ClassVar[str] = "FRInGe, appendix Effect of the Euclidean Trust-Region Cap (epsilon_comp)"
 
-    def score(self, explained: Explained) -> Scores:
+    def score(self, explained: EvaluatedMaps) -> Scores:
         return reported(explained, self.name)

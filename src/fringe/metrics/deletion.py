@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fringe.metrics.base import Direction, Explained, Scores
+from fringe.metrics.base import Direction, EvaluatedMaps, Scores
 from fringe.metrics.perturbation_area import PerturbationArea
 
 
@@ -24,5 +24,5 @@ class Deletion(PerturbationArea):
         "rise": {"reference": "zeros", "normalise": False, "reduction": "abs_sum"},
     }
 
-    def score(self, explained: Explained) -> Scores:
+    def score(self, explained: EvaluatedMaps) -> Scores:
         return self.area_under(explained, "deletion")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fringe.metrics.base import Subject
+from fringe.metrics.base import EvaluationContext
 
 Draw = Callable[[str, Tensor], Tensor]
 """``draw(key, x)``: the move of one image ``x`` (*S) that belongs to ``key``, alone and always the same."""
@@ -14,7 +14,7 @@ Measure = Callable[[Tensor, Tensor], Tensor]
 """``measure(rows, moves)``: numbers (L, ...) of the images ``rows`` (L,) under ``moves`` (L, *S)."""
 
 
-def over_draws(subject: Subject, name: str, samples: int, draw: Draw, measure: Measure) -> Tensor:
+def over_draws(subject: EvaluationContext, name: str, samples: int, draw: Draw, measure: Measure) -> Tensor:
     """``measure`` of each image under each of its draws: (B, samples, ...). It meets at most the classifier's batch
     size of them at once, so memory does not grow with their number."""
     problem, device = subject.problem, subject.problem.inputs.device

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from fringe.errors import InputError
-from fringe.metrics.base import Explain, Explained, Metric, Scores, Subject
-from fringe.metrics.registry import resolve_metric
+from fringe.metrics.base import EvaluatedMaps, EvaluationContext, Explainer, Metric, Scores
+from fringe.metrics.registry import get_metric
 
 
 class Maps(Protocol):
@@ -29,10 +29,10 @@ class Complete(Protocol):
 
 
 def evaluate(
-    subject: Subject,
+    subject: EvaluationContext,
     maps: Maps | Tensor,
     metrics: Sequence[str | Metric] | Mapping[str, Metric],
-    explain: Explain | None = None,
+    explain: Explainer | None = None,
 ) -> dict[str, Scores]:
     """Scores of ``maps`` (B, *S) of the subject's images under each metric, by its label, or its text or name.
 
@@ -43,13 +43,13 @@ def evaluate(
     if isinstance(metrics, Mapping):
         chosen = list(metrics.items())
     else:
-        chosen = [(m if isinstance(m, str) else m.name, resolve_metric(m)) for m in metrics]
+        chosen = [(m if isinstance(m, str) else m.name, get_metric(m)) for m in metrics]
     _check_names([name for name, _ in chosen])
     check_maps(values, subject)
     for name, metric in chosen:
         if metric.needs_explain and explain is None:
             raise InputError(f"metric {name}: it needs the method that made the maps (explain=), not maps alone")
-    explained = Explained(subject, values.detach().to(subject.problem.inputs.device), _diagnostics(maps), explain)
+    explained = EvaluatedMaps(subject, values.detach().to(subject.problem.inputs.device), _diagnostics(maps), explain)
     with subject.problem.model.session(explained.values.device):
         return {name: metric.score(explained) for name, metric in chosen}
 
@@ -68,7 +68,7 @@ def _check_names(names: Sequence[str]) -> None:
         raise InputError(f"metrics: {', '.join(twice)} given twice; scores are told apart by name, so ask separately")
 
 
-def check_maps(values: Tensor, subject: Subject) -> None:
+def check_maps(values: Tensor, subject: EvaluationContext) -> None:
     """Refuse maps that cannot be scored."""
     inputs = subject.problem.inputs
     if values.shape != inputs.shape:

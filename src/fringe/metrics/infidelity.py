@@ -9,7 +9,7 @@ from torch import Tensor
 from fringe._checks import require_positive, require_whole
 from fringe._tunable import tunable
 from fringe.geometry import geometry_dtype
-from fringe.metrics.base import Direction, Explained, Metric, Scores, Subject
+from fringe.metrics.base import Direction, EvaluatedMaps, EvaluationContext, Metric, Scores
 from fringe.metrics.draws import Measure, inner_product, over_draws
 
 
@@ -49,7 +49,7 @@ class Infidelity(Metric):
         require_whole("samples", self.samples)
         require_positive("sigma", self.sigma)
 
-    def score(self, explained: Explained) -> Scores:
+    def score(self, explained: EvaluatedMaps) -> Scores:
         subject, values = explained.subject, explained.values
         change = subject.once(("score change", self.samples, self.sigma), lambda: self._changes(subject))
         wide = values.to(change.dtype)
@@ -63,7 +63,7 @@ class Infidelity(Metric):
             extras={"zero_map": zero, "ratio": error / zero, "scale": scale},
         )
 
-    def _changes(self, subject: Subject) -> Tensor:
+    def _changes(self, subject: EvaluationContext) -> Tensor:
         """``F(x) - F(x - delta)``: (B, samples)."""
         problem = subject.problem
         dtype = geometry_dtype(problem.inputs.device)
@@ -75,7 +75,7 @@ class Infidelity(Metric):
 
         return self._over_draws(subject, change)
 
-    def _over_draws(self, subject: Subject, measure: Measure) -> Tensor:
+    def _over_draws(self, subject: EvaluationContext, measure: Measure) -> Tensor:
         def draw(key: str, x: Tensor) -> Tensor:
             return self.sigma * subject.problem.rng.normal(key, x)
 

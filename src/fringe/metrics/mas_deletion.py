@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fringe.metrics.alignment import MagnitudeAlignment
-from fringe.metrics.base import Direction, Explained, Scores
+from fringe.metrics.base import Direction, EvaluatedMaps, Scores
 
 
 @dataclass(frozen=True)
@@ -23,5 +23,5 @@ class MASDeletion(MagnitudeAlignment):
         "zero": {"reference": "zeros"},
     }
 
-    def score(self, explained: Explained) -> Scores:
+    def score(self, explained: EvaluatedMaps) -> Scores:
         return self.aligned(explained, "deletion")

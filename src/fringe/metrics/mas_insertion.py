@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fringe.metrics.alignment import MagnitudeAlignment
-from fringe.metrics.base import Direction, Explained, Scores
+from fringe.metrics.base import Direction, EvaluatedMaps, Scores
 
 
 @dataclass(frozen=True)
@@ -29,5 +29,5 @@ class MASInsertion(MagnitudeAlignment):
         "zero": {"reference": "zeros"},
     }
 
-    def score(self, explained: Explained) -> Scores:
+    def score(self, explained: EvaluatedMaps) -> Scores:
         return self.aligned(explained, "insertion")

@@ -11,7 +11,7 @@ from fringe._checks import require_positive, require_whole
 from fringe._tunable import tunable
 from fringe.errors import InputError
 from fringe.geometry import geometry_dtype
-from fringe.metrics.base import Direction, Explain, Explained, Metric, Scores, Summary
+from fringe.metrics.base import Aggregate, Direction, EvaluatedMaps, Explainer, Metric, Scores
 from fringe.metrics.draws import over_draws
 
 
@@ -43,7 +43,7 @@ class MaxSensitivity(Metric):
         "quantus": {"normalise": False, "per_distance": False, "samples": 200, "radius": 0.2},
     }
     needs_explain: ClassVar[bool] = True
-    summary: ClassVar[Summary] = "median"  # of maxima: appendix Robustness under small input perturbations
+    summary: ClassVar[Aggregate] = "median"  # of maxima: appendix Robustness under small input perturbations
 
     samples: int = tunable(10, help="moves of an input (M)")
     radius: float = tunable(0.02, unit="input units", help="largest move of an entry (r)")
@@ -54,7 +54,7 @@ class MaxSensitivity(Metric):
         require_whole("samples", self.samples)
         require_positive("radius", self.radius)
 
-    def score(self, explained: Explained) -> Scores:
+    def score(self, explained: EvaluatedMaps) -> Scores:
         if explained.explain is None:
             raise InputError("max_sensitivity: it needs the method that made the maps (explain=), not maps alone")
         moved = self._moved(explained, explained.explain)
@@ -64,7 +64,7 @@ class MaxSensitivity(Metric):
         bound = {"bound": 2.0 / divisor.amin(1)} if self.normalise else {}
         return Scores(values, flags={"zero_map": zero, "undefined": torch.isnan(values)}, extras=bound)
 
-    def _moved(self, explained: Explained, explain: Explain) -> Tensor:
+    def _moved(self, explained: EvaluatedMaps, explain: Explainer) -> Tensor:
         """Of each draw (B, M, 3): how far the map moved, how far the input moved, and whether the new map is zero."""
         subject, inputs = explained.subject, explained.subject.problem.inputs
         before = explained.values.to(geometry_dtype(inputs.device))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fringe._checks import is_whole, require, require_choice
-from fringe.metrics.base import Explained, Subject
+from fringe.metrics.base import EvaluatedMaps, EvaluationContext
 from fringe.metrics.curves import Mode
 from fringe.metrics.ranking import REDUCTIONS, Ranking, Reduction, ranking_of
 from fringe.metrics.references import Reference, reference_of
@@ -48,7 +48,7 @@ class Perturbation:
         require_choice("reduction", self.reduction, REDUCTIONS)
         require(self.steps is None or is_whole(self.steps), "steps", self.steps, "a positive integer, or none")
 
-    def walk(self, explained: Explained, mode: Mode) -> Walk:
+    def walk(self, explained: EvaluatedMaps, mode: Mode) -> Walk:
         """Walk once for all metrics of these maps that ask for the same: N - 1 forward passes an image, and one for
         the reference of the subject."""
         subject, ranking = explained.subject, ranking_of(explained, self.reduction)
@@ -64,7 +64,7 @@ def _grid(ranking: Ranking, steps: int | None) -> Tensor:
     return torch.tensor([round(s * pixels / count) for s in range(count + 1)], device=ranking.rank.device)
 
 
-def _walk(subject: Subject, ranking: Ranking, reference: Reference, changed: Tensor, mode: Mode) -> Walk:
+def _walk(subject: EvaluationContext, ranking: Ranking, reference: Reference, changed: Tensor, mode: Mode) -> Walk:
     problem, replaced = subject.problem, reference_of(subject, reference)
     p_input = problem.probability(problem.logits)
     every = problem.every_row

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from fringe._filters import Padding
 from fringe._tunable import tunable
-from fringe.metrics.base import Explained, Metric, Scores
+from fringe.metrics.base import EvaluatedMaps, Metric, Scores
 from fringe.metrics.curves import Mode, area, envelope, scaled
 from fringe.metrics.perturbation import Perturbation
 from fringe.metrics.ranking import REDUCTIONS, Reduction
@@ -45,7 +45,7 @@ class PerturbationArea(Metric):
         """How pixels are exchanged. Raises InputError for a setting that makes no sense."""
         return Perturbation(Reference(self.reference, self.size, self.sigma, self.padding), self.reduction, self.steps)
 
-    def area_under(self, explained: Explained, mode: Mode) -> Scores:
+    def area_under(self, explained: EvaluatedMaps, mode: Mode) -> Scores:
         """The score of exchanging pixels in this ``mode``."""
         walk = self.perturbation().walk(explained, mode)
         normalised = scaled(walk.curve, walk.p_input, walk.p_reference, "guarded")

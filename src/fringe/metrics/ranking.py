@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fringe.geometry import geometry_dtype
-from fringe.metrics.base import Explained
+from fringe.metrics.base import EvaluatedMaps
 
 Reduction = Literal["max", "abs_sum", "sum_abs", "l2"]
 """From channels to pixels: max |A_c| (the FRInGe paper), |sum A_c| (RISE, MAS), sum |A_c|, or the Euclidean norm."""
@@ -62,7 +62,7 @@ class Ranking:
         return tied.to(self.mass.dtype).mean(1)
 
 
-def ranking_of(explained: Explained, reduction: Reduction) -> Ranking:
+def ranking_of(explained: EvaluatedMaps, reduction: Reduction) -> Ranking:
     """The ranking of the maps' pixels, sorted once for all metrics."""
     return explained.once(("ranking", reduction), lambda: rank_pixels(spatial_map(explained.values, reduction)))
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from fringe._checks import is_whole, require, require_choice, require_positive
-from fringe._filters import Padding, blur, box_taps, gaussian_taps, odd_up
+from fringe._filters import Padding, blur, box_kernel, gaussian_kernel, round_up_to_odd
 from fringe.baselines import make_baseline
 from fringe.errors import InputError
-from fringe.metrics.base import Subject
+from fringe.metrics.base import EvaluationContext
 
 ReferenceKind = Literal["box", "gaussian", "folded", "zeros", "mean"]
 """An average over a square, a Gaussian cut to its window, a Gaussian whose tails are folded back into its window
@@ -50,7 +50,7 @@ class Reference:
         size = box_size(*inputs.shape[-2:]) if self.size is None and self.kind != "gaussian" else self.size
         return replace(self, size=size, sigma=1.0 if self.kind == "box" else self.sigma)
 
-    def make(self, subject: Subject) -> Tensor:
+    def make(self, subject: EvaluationContext) -> Tensor:
         """The reference (B, *S) of each image."""
         problem, plain = subject.problem, {"zeros": "zero", "mean": "mean"}
         if self.kind in plain:
@@ -59,14 +59,14 @@ class Reference:
 
     def _taps(self) -> Tensor:
         if self.kind == "gaussian":
-            return gaussian_taps(self.sigma, self.size)
+            return gaussian_kernel(self.sigma, self.size)
         assert self.size is not None
-        return box_taps(self.size) if self.kind == "box" else folded_gaussian_taps(self.sigma, self.size)
+        return box_kernel(self.size) if self.kind == "box" else folded_gaussian_taps(self.sigma, self.size)
 
 
 def box_size(height: int, width: int) -> int:
     """``max(3, odd(floor(min(H, W) / 10)))``, rounded up to odd: 23 at 224 pixels, 29 at 299 (the FRInGe paper)."""
-    return odd_up(max(3, min(height, width) // 10))
+    return round_up_to_odd(max(3, min(height, width) // 10))
 
 
 def folded_gaussian_taps(sigma: float, size: int) -> Tensor:
@@ -75,12 +75,12 @@ def folded_gaussian_taps(sigma: float, size: int) -> Tensor:
     The kernel of RISE's and MAS's code, made there by filtering a unit impulse inside the window: at 11 pixels it is
     within 7 % (sigma 5) or 0.01 % (sigma 11) of a box.
     """
-    whole = gaussian_taps(sigma)
+    whole = gaussian_kernel(sigma)
     radius = whole.numel() // 2
     places = torch.arange(-radius, radius + 1).add(size // 2).remainder(2 * size)
     return torch.zeros(size, dtype=whole.dtype).index_add_(0, torch.minimum(places, 2 * size - 1 - places), whole)
 
 
-def reference_of(subject: Subject, reference: Reference) -> Tensor:
+def reference_of(subject: EvaluationContext, reference: Reference) -> Tensor:
     """The references (B, *S) of the subject's images, made once for all methods."""
     return subject.once(("reference", reference), lambda: reference.make(subject))

@@ -8,7 +8,7 @@ from fringe.metrics.base import Metric
 METRICS: dict[str, type[Metric]] = collect(vars(catalogue), Metric)
 
 
-def resolve_metric(metric: str | Metric) -> Metric:
+def get_metric(metric: str | Metric) -> Metric:
     """A configured metric, or a registered one by name: ``"insertion"``, or with a preset ``"insertion:rise"``."""
     if isinstance(metric, Metric):
         return metric

@@ -4,10 +4,10 @@ import torch
 
 from fringe.errors import InputError
 from fringe.geometry import geometry_dtype
-from fringe.metrics.base import Explained, Scores
+from fringe.metrics.base import EvaluatedMaps, Scores
 
 
-def reported(explained: Explained, name: str) -> Scores:
+def reported(explained: EvaluatedMaps, name: str) -> Scores:
     """The diagnostic ``name`` (B,) of the maps; NaN, flagged ``undefined``, where the method has none."""
     maps = explained.values
     dtype = geometry_dtype(maps.device)

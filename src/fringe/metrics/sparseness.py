@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fringe.geometry import geometry_dtype
-from fringe.metrics.base import Direction, Explained, Metric, Scores
+from fringe.metrics.base import Direction, EvaluatedMaps, Metric, Scores
 from fringe.metrics.ranking import spatial_map
 
 
@@ -28,7 +28,7 @@ class Sparseness(Metric):
     space: ClassVar[str] = "the signed map, all entries"
     source: ClassVar[str] = "Chalasani et al. 2020; FRInGe, section Metrics"
 
-    def score(self, explained: Explained) -> Scores:
+    def score(self, explained: EvaluatedMaps) -> Scores:
         return Scores(
             gini(explained.values),
             flags={"zero_map": (explained.values == 0).flatten(1).all(1)},

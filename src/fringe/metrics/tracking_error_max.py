@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fringe.metrics.base import Direction, Explained, Metric, Scores
+from fringe.metrics.base import Direction, EvaluatedMaps, Metric, Scores
 from fringe.metrics.reported import reported
 
 
@@ -21,5 +21,5 @@ class TrackingErrorMax(Metric):
     space: ClassVar[str] = "predictions along the method's path"
     source: ClassVar[str] = "FRInGe, appendix Effect of the Euclidean Trust-Region Cap"
 
-    def score(self, explained: Explained) -> Scores:
+    def score(self, explained: EvaluatedMaps) -> Scores:
         return reported(explained, self.name)

@@ -7,7 +7,7 @@ from typing import Any, cast, get_args
 from fringe.attribution import Attributor, FRInGe, IntegratedGradients, Variant, preset_names, table
 from fringe.errors import InputError
 from fringe.experiments import Arm, Plan
-from fringe.metrics import Metric, resolve_metric
+from fringe.metrics import Metric, get_metric
 from fringe.tuning import one_at_a_time
 
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
@@ -76,5 +76,5 @@ def _with_methods(plan: Plan, name: str, methods: Callable[[Arm], Mapping[str, A
 
 def _scored_by(plan: Plan, names: Sequence[str]) -> Plan:
     """The plan under these metrics, as it has them or else by their defaults, on all images and without controls."""
-    metrics: dict[str, Metric] = {name: plan.metrics.get(name) or resolve_metric(name) for name in names}
+    metrics: dict[str, Metric] = {name: plan.metrics.get(name) or get_metric(name) for name in names}
     return replace(plan, metrics=metrics, limits={}, controls=False)

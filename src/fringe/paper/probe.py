@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from fringe.errors import FringeError
-from fringe.experiments import CONTROLS, Entrant, Resolved, Worker, make_maps
-from fringe.metrics import Subject, evaluate
+from fringe.experiments import CONTROLS, Candidate, Resolved, TaskRunner, make_maps
+from fringe.metrics import EvaluationContext, evaluate
 from fringe.paper.runtime import wait_for
 
 
@@ -59,9 +59,9 @@ def probe(
     return found
 
 
-def _subject(resolved: Resolved, model: str, device: str) -> Subject:
+def _subject(resolved: Resolved, model: str, device: str) -> EvaluationContext:
     """The first image that can be explained, after the network has run once."""
-    worker, images = Worker(resolved, device=device), [image["digest"] for image in resolved.manifest.images]
+    worker, images = TaskRunner(resolved, device=device), [image["digest"] for image in resolved.manifest.images]
     if not images:
         raise FringeError("images: none of those that were drawn can be read")
     for image in images[:-1]:
@@ -70,7 +70,7 @@ def _subject(resolved: Resolved, model: str, device: str) -> Subject:
     return worker.subject(model, (images[-1],))
 
 
-def _one(entrant: Entrant, subject: Subject, seconds: float) -> Cost:
+def _one(entrant: Candidate, subject: EvaluationContext, seconds: float) -> Cost:
     classifier, before = subject.problem.model, replace(subject.problem.model.passes)
     began, share = time.perf_counter(), 1.0
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from fringe._csv import to_csv
 from fringe.attribution import FRInGe
 from fringe.experiments import Arm, Plan, Results, estimate
-from fringe.metrics import Metric, resolve_metric
+from fringe.metrics import Metric, get_metric
 from fringe.paper.plans import ablation, cap_study, centre, sweep_plan
 from fringe.paper.published import METRICS, MODELS, READINGS, SECONDS, Published, published
 from fringe.paper.runtime import Timing, slowdowns
@@ -60,7 +60,7 @@ def plans(base: Plan, studies: Sequence[str] = STUDIES) -> dict[str, Plan]:
     studies of :data:`WITH_DEFAULT` get ``FRInGe()`` as well."""
 
     def metrics_of(names: Iterable[str]) -> dict[str, Metric]:
-        return {name: base.metrics.get(name) or resolve_metric(name) for name in names}
+        return {name: base.metrics.get(name) or get_metric(name) for name in names}
 
     metrics = metrics_of(METRICS.values())
     whole = replace(base, name="comparison", metrics=metrics, limits={})

@@ -11,8 +11,8 @@ import torch
 
 from fringe.classifier import PassCounts
 from fringe.errors import FringeError
-from fringe.experiments import Arm, Entrant, Resolved, Worker, digest, estimate, make_maps
-from fringe.metrics import Subject
+from fringe.experiments import Arm, Candidate, Resolved, TaskRunner, digest, estimate, make_maps
+from fringe.metrics import EvaluationContext
 
 Mode = Literal["sequential", "batched"]
 BatchSize = int | Literal["auto"]
@@ -60,11 +60,11 @@ def measure(
     found, where = list[Timing](), place_of(device)
     for arm in resolved.plan.arms:
         watch(f"{arm.label}, sequential")
-        worker = Worker(resolved, device=device, batch_size=1)
+        worker = TaskRunner(resolved, device=device, batch_size=1)
         sizes = _sizes(worker, arm, [image["digest"] for image in resolved.manifest.images])
         found += _sequential(worker, arm, list(sizes), where)
         watch(f"{arm.label}, batched")
-        found += _batched(Worker(resolved, device=device, batch_size=batch_size), arm, sizes, where)
+        found += _batched(TaskRunner(resolved, device=device, batch_size=batch_size), arm, sizes, where)
     return found
 
 
@@ -101,7 +101,7 @@ def place_of(device: str) -> str:
     return f"CPU, {torch.get_num_threads()} threads"
 
 
-def _sizes(worker: Worker, arm: Arm, images: Sequence[str]) -> dict[str, tuple[int, ...]]:
+def _sizes(worker: TaskRunner, arm: Arm, images: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """The shape of each image that can be explained, by digest. Opening them runs the network a first time, too."""
     found: dict[str, tuple[int, ...]] = {}
     problem: FringeError | None = None
@@ -115,18 +115,18 @@ def _sizes(worker: Worker, arm: Arm, images: Sequence[str]) -> dict[str, tuple[i
     return found
 
 
-def _sequential(worker: Worker, arm: Arm, images: Sequence[str], where: str) -> list[Timing]:
+def _sequential(worker: TaskRunner, arm: Arm, images: Sequence[str], where: str) -> list[Timing]:
     spent: dict[str, list[_Spent]] = {label: [] for label in arm.methods}
     for place, image in enumerate(images):
         subject = worker.subject(arm.label, (image,))
         for label, method in arm.methods.items():
             if place == 0:
-                _warm(Entrant(label, method), subject)
-            spent[label].append(_time(Entrant(label, method), subject))
+                _warm(Candidate(label, method), subject)
+            spent[label].append(_time(Candidate(label, method), subject))
     return [_one_by_one(arm.label, label, found, where) for label, found in spent.items()]
 
 
-def _batched(worker: Worker, arm: Arm, sizes: Mapping[str, tuple[int, ...]], where: str) -> list[Timing]:
+def _batched(worker: TaskRunner, arm: Arm, sizes: Mapping[str, tuple[int, ...]], where: str) -> list[Timing]:
     groups: dict[tuple[int, ...], list[str]] = {}
     for image, size in sizes.items():
         groups.setdefault(size, []).append(image)
@@ -134,12 +134,12 @@ def _batched(worker: Worker, arm: Arm, sizes: Mapping[str, tuple[int, ...]], whe
     for images in groups.values():
         subject = worker.subject(arm.label, images)
         for label, method in arm.methods.items():
-            _warm(Entrant(label, method), subject)
-            spent[label].append(_time(Entrant(label, method), subject))
+            _warm(Candidate(label, method), subject)
+            spent[label].append(_time(Candidate(label, method), subject))
     return [_together(arm.label, label, found, len(sizes), where) for label, found in spent.items()]
 
 
-def _warm(entrant: Entrant, subject: Subject) -> None:
+def _warm(entrant: Candidate, subject: EvaluationContext) -> None:
     """Begin a map and drop it: the first of a kind allocates and chooses, which is nobody's time."""
 
     def stop(done: int, planned: int) -> None:
@@ -151,7 +151,7 @@ def _warm(entrant: Entrant, subject: Subject) -> None:
         make_maps(entrant, replace(subject.problem, progress=stop))
 
 
-def _time(entrant: Entrant, subject: Subject) -> _Spent:
+def _time(entrant: Candidate, subject: EvaluationContext) -> _Spent:
     classifier, device = subject.problem.model, subject.problem.inputs.device
     with classifier.session(device):
         before = replace(classifier.passes)

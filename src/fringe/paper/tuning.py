@@ -9,12 +9,12 @@ from fringe.attribution import Attributor
 from fringe.errors import FringeError, InputError, TransientError
 from fringe.experiments import (
     Arm,
-    How,
     Interrupted,
     Manifest,
     Plan,
     Resolved,
     Results,
+    RunOptions,
     Store,
     all_rows,
     gather,
@@ -22,7 +22,7 @@ from fringe.experiments import (
     resolve,
     run_plan,
 )
-from fringe.metrics import resolve_metric
+from fringe.metrics import get_metric
 from fringe.paper.plans import OBJECTIVE, first
 from fringe.tuning import PAPER, Progress, SearchSpace, Tuned, Weights, about, tune, write_preset
 
@@ -53,11 +53,11 @@ def tuning_plan(plan: Plan) -> Plan:
     for several models: each is searched on its own."""
     if len(plan.arms) != 1:
         raise InputError(f"models: got {len(plan.arms)}, expected one: a setting is tuned for one network at a time")
-    metrics = {name: plan.metrics.get(name, resolve_metric(name)) for name in OBJECTIVE}
+    metrics = {name: plan.metrics.get(name, get_metric(name)) for name in OBJECTIVE}
     return replace(plan, name="tune", metrics=metrics, limits={}, controls=False, last=True)
 
 
-def search(plan: Plan, root: Path, how: How, wanted: Search, progress: Progress | None = None) -> Preset:
+def search(plan: Plan, root: Path, how: RunOptions, wanted: Search, progress: Progress | None = None) -> Preset:
     """Tune the first method of the plan's model; the scores of every trial are kept in the store, and the trials in a
     journal, so that a search that was killed goes on, also in several processes at once."""
     if how.renew:
@@ -92,7 +92,7 @@ def search(plan: Plan, root: Path, how: How, wanted: Search, progress: Progress 
     return Preset(model, tuned, path)
 
 
-def _score(plan: Plan, method: Attributor, store: Store, how: How) -> dict[str, Sequence[float]]:
+def _score(plan: Plan, method: Attributor, store: Store, how: RunOptions) -> dict[str, Sequence[float]]:
     """The trial's scores by metric, (n,) each. Raises FringeError where an image has none: a mean over others would
     compare settings on different images."""
     arm: Arm = replace(plan.arms[0], methods={TRIAL: method})

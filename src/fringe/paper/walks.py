@@ -13,11 +13,11 @@ from torch import Tensor
 
 from fringe._checks import require_positive
 from fringe._filters import gaussian_blur
-from fringe._rng import Noise
+from fringe._rng import KeyedGenerator
 from fringe.attribution import Attributor
 from fringe.errors import InputError
-from fringe.experiments import Resolved, Worker
-from fringe.metrics import Subject
+from fringe.experiments import Resolved, TaskRunner
+from fringe.metrics import EvaluationContext
 from fringe.paths import Problem
 from fringe.tuning import require_known
 
@@ -86,11 +86,11 @@ def walks(
     arms = {arm.label: arm for arm in resolved.plan.arms}
     require_known("model", model, arms)
     chosen = _choose(images, [image["digest"] for image in resolved.manifest.images])
-    worker = Worker(resolved, device=device, batch_size=batch_size)
+    worker = TaskRunner(resolved, device=device, batch_size=batch_size)
     found: dict[str, tuple[Walk, ...]] = {}
     for digest in chosen:
         subject = worker.subject(model, (digest,))
-        noise = subject.problem.rng if seed is None else Noise(seed)
+        noise = subject.problem.rng if seed is None else KeyedGenerator(seed)
         with subject.problem.model.session(subject.problem.inputs.device):
             one = (_walk(name, method, subject, noise) for name, method in arms[model].methods.items())
             found[digest] = tuple(walk for walk in one if walk is not None)
@@ -112,7 +112,7 @@ def _choose(images: Sequence[str] | int, known: Sequence[str]) -> list[str]:
     return list(images)
 
 
-def _walk(label: str, method: Attributor, subject: Subject, noise: Noise) -> Walk | None:
+def _walk(label: str, method: Attributor, subject: EvaluationContext, noise: KeyedGenerator) -> Walk | None:
     """The walk of the subject's only image."""
     found = method.attribute(replace(subject.problem, rng=noise, record_path=True))
     trajectory = None if found.trajectory is None else found.trajectory[0]

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from fringe._arguments import NO_ARGUMENTS, ForwardArguments
-from fringe._rng import Noise, content_key
+from fringe._rng import KeyedGenerator, content_hash
 from fringe.baselines import InputSpace, make_baseline
 from fringe.classifier import Classifier, Linearisation, Score, Target
 from fringe.errors import InputError, TargetError
 from fringe.geometry import Jacobian, log_probabilities
-from fringe.paths.gauge import GeodesicGauge
+from fringe.paths.gauge import GeodesicDiagnostics
 
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps planned), summed over the images of the call."""
@@ -53,7 +53,7 @@ class Problem:
     target: Tensor
     contrast: Tensor | None = None
     ids: tuple[str, ...] | None = None
-    rng: Noise = field(default_factory=Noise)
+    rng: KeyedGenerator = field(default_factory=KeyedGenerator)
     domain: InputSpace = field(default_factory=InputSpace)
     baseline: Tensor | None = None
     record_path: bool = False
@@ -152,7 +152,7 @@ class Problem:
     @cached_property
     def keys(self) -> tuple[str, ...]:
         """Names (B) of the images, for keyed random numbers."""
-        return self.ids if self.ids is not None else tuple(content_key(x) for x in self.inputs)
+        return self.ids if self.ids is not None else tuple(content_hash(x) for x in self.inputs)
 
     @property
     def every_row(self) -> Tensor:
@@ -168,7 +168,7 @@ class Problem:
     def groups(self, *, by_score: bool) -> list[list[int]]:
         """Images that the model cannot tell apart at a common point, together: those with equal forward arguments and,
         with ``by_score``, equal target and contrast."""
-        columns = [[content_key(row) for row in value] for value in self.forward_args.tensors()]
+        columns = [[content_hash(row) for row in value] for value in self.forward_args.tensors()]
         if by_score:
             columns += [column.tolist() for column in self._classes(None) if column is not None]
         groups: dict[tuple[Any, ...], list[int]] = {}
@@ -220,7 +220,7 @@ class Segment:
     stats: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
 
-class Outcome(IntEnum):
+class PathStatus(IntEnum):
     """How the path of one image ended."""
 
     COMPLETE = 0
@@ -228,22 +228,22 @@ class Outcome(IntEnum):
     DIVERGED = 2
 
 
-Begins = Literal["input", "baseline"]
+Orientation = Literal["input", "baseline"]
 """The end of a path at which its walk begins."""
 
 
-class Walk(ABC):
+class PathRun(ABC):
     """One run of a path over a problem. ``planned`` steps an image are known before it begins; ``outcomes`` and
     ``taken`` (steps) are filled while the segments stream by. No list of points is held: memory does not grow with
     steps. ``gauge`` is what predictions on the way are measured against. ``begins`` says at which end of the path the
     first segment lies; a walk that begins at the baseline arrives at the input with its last planned step, or
     diverges."""
 
-    begins: Begins = "input"
-    gauge: GeodesicGauge
+    begins: Orientation = "input"
+    gauge: GeodesicDiagnostics
     planned: list[int]
     taken: list[int]
-    outcomes: list[Outcome]
+    outcomes: list[PathStatus]
 
     @abstractmethod
     def segments(self) -> Iterator[Segment]:
@@ -254,7 +254,7 @@ class Path(ABC):
     """How to go from a baseline to an input; a description, without tensors."""
 
     @abstractmethod
-    def walk(self, problem: Problem) -> Walk:
+    def walk(self, problem: Problem) -> PathRun:
         """Begin a run. The caller holds ``problem.model.session`` open while it lasts."""
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fringe.errors import InputError
-from fringe.paths.nodes import Nodes, Sample
+from fringe.paths.nodes import Node, Nodes
 
 TRUNCATE = 4.0
 """Standard deviations that a kernel reaches."""
@@ -33,9 +33,9 @@ class BlurLine(Nodes):
             torch.arange(len(inputs), device=inputs.device), self.sigmas[-1:].expand(len(inputs))
         )
 
-    def at(self, rows: Tensor, nodes: Tensor) -> Sample:
+    def at(self, rows: Tensor, nodes: Tensor) -> Node:
         x, displacement = (self._chords if self.displacements == "chord" else self._derivatives)(rows, nodes)
-        return Sample(x, displacement, self.sigmas[nodes] / self.sigmas[-1])
+        return Node(x, displacement, self.sigmas[nodes] / self.sigmas[-1])
 
     def _chords(self, rows: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """Half the way between the neighbours on either side; neighbours within the batch are blurred once."""

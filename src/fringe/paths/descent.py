@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fringe.paths.energy import Landscape, PathEnergy
 
-Draw = Callable[[int, int, Tensor], Tensor]
+NoiseFn = Callable[[int, int, Tensor], Tensor]
 """Standard normal numbers from the image's place in the group, the iteration, and a tensor of their shape."""
 
 INITIAL_SCALE = 0.1
@@ -32,7 +32,7 @@ class Adam:
 
 
 @dataclass(frozen=True)
-class Relaxed:
+class OptimizedPath:
     """Paths ``points`` (G, N, *S) after relaxing, what was minimised at the ``start`` and at the ``end`` (G,), the mean
     ``force`` (G,) of the model on the way, and the iterations ``taken`` (G,)."""
 
@@ -44,7 +44,7 @@ class Relaxed:
 
 
 @dataclass(frozen=True)
-class Relaxation:
+class PathOptimizer:
     r"""Minimise ``E(gamma^0 + delta) + |delta|^2 / 2`` over the points between the ends, which stay.
 
     That is the most probable path under the prior ``delta ~ N(0, I)``. With ``stochastic`` it is instead the mean of
@@ -59,14 +59,14 @@ class Relaxation:
     learning_rate: float
     stochastic: bool
 
-    def run(self, straight: Tensor, rows: Tensor, draw: Draw, tick: Callable[[int], None]) -> Relaxed:
+    def run(self, straight: Tensor, rows: Tensor, draw: NoiseFn, tick: Callable[[int], None]) -> OptimizedPath:
         """Relax the paths ``straight`` (G, N, *S) of images ``rows`` (G,); ``tick`` hears of each iteration."""
         if self.energy.beta == 0 or straight.shape[1] < 3:  # the straight path is the least
             tick(len(straight) * self.iterations)
             return _unmoved(straight)
         return self._fit(straight, rows, draw, tick) if self.stochastic else self._minimise(straight, rows, tick)
 
-    def _minimise(self, straight: Tensor, rows: Tensor, tick: Callable[[int], None]) -> Relaxed:
+    def _minimise(self, straight: Tensor, rows: Tensor, tick: Callable[[int], None]) -> OptimizedPath:
         deviation = torch.zeros_like(straight[:, 1:-1])
         adam, best = Adam(deviation), deviation.clone()
         least = torch.full(straight.shape[:1], torch.inf, dtype=torch.float64, device=straight.device)
@@ -80,9 +80,9 @@ class Relaxation:
             best[better] = deviation[better]
             deviation = deviation - adam.step(here.slope[:, 1:-1] + deviation, self._rate(iteration))
             tick(len(straight))
-        return Relaxed(_moved(straight, best), start, least, force, torch.full_like(force, self.iterations))
+        return OptimizedPath(_moved(straight, best), start, least, force, torch.full_like(force, self.iterations))
 
-    def _fit(self, straight: Tensor, rows: Tensor, draw: Draw, tick: Callable[[int], None]) -> Relaxed:
+    def _fit(self, straight: Tensor, rows: Tensor, draw: NoiseFn, tick: Callable[[int], None]) -> OptimizedPath:
         mean = torch.zeros_like(straight[:, 1:-1])
         log_scale = torch.full_like(mean, math.log(INITIAL_SCALE))
         of_mean, of_scale = Adam(mean), Adam(mean)
@@ -99,7 +99,7 @@ class Relaxation:
             mean = mean - of_mean.step(slope + mean, rate)
             log_scale = log_scale - of_scale.step(slope * noise * scale + scale.square() - 1.0, rate)
             tick(len(straight))
-        return Relaxed(_moved(straight, mean), start, end, force, torch.full_like(force, self.iterations))
+        return OptimizedPath(_moved(straight, mean), start, end, force, torch.full_like(force, self.iterations))
 
     def _at(self, straight: Tensor, deviation: Tensor, rows: Tensor) -> Landscape:
         return self.energy.at(_moved(straight, deviation), straight, rows)
@@ -108,9 +108,9 @@ class Relaxation:
         return self.learning_rate * (1 - iteration / self.iterations)
 
 
-def _unmoved(straight: Tensor) -> Relaxed:
+def _unmoved(straight: Tensor) -> OptimizedPath:
     zero = torch.zeros(len(straight), dtype=torch.float64, device=straight.device)
-    return Relaxed(straight, zero, zero, zero, zero)
+    return OptimizedPath(straight, zero, zero, zero, zero)
 
 
 def _moved(straight: Tensor, deviation: Tensor) -> Tensor:

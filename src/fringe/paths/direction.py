@@ -39,12 +39,12 @@ from fringe.geometry import (
 )
 from fringe.linalg import (
     Boundary,
-    Damped,
-    Grid,
+    DampedOperator,
+    LaplacianBasis,
     LinearOperator,
-    Scaled,
+    ScaledOperator,
     SpectralOperator,
-    Sum,
+    SumOperator,
     conjugate_gradient,
     inner_product,
 )
@@ -69,7 +69,7 @@ class Smoothing:
     blur_sigma: float = 1.0
     blur_size: int = 7
 
-    def grid(self, shape: tuple[int, ...]) -> Grid:
+    def grid(self, shape: tuple[int, ...]) -> LaplacianBasis:
         """The grid of an input of shape ``S`` (without the batch axis)."""
         axes = AXES[self.structure]
         if axes > len(shape):
@@ -77,7 +77,7 @@ class Smoothing:
                 f"structure: {self.structure!r} needs inputs with at least {axes} axes, got shape {shape}; "
                 "choose structure='none' for tabular data"
             )
-        return Grid(tuple(shape[len(shape) - axes :]), self.boundary)
+        return LaplacianBasis(tuple(shape[len(shape) - axes :]), self.boundary)
 
 
 @dataclass(frozen=True)
@@ -140,13 +140,13 @@ class NaturalStep:
             grid.operator(1.0 / (self.damping + self.gamma_step * biharmonic), like),
         )
 
-    def _regulariser(self, grid: Grid, like: Tensor) -> LinearOperator:
+    def _regulariser(self, grid: LaplacianBasis, like: Tensor) -> LinearOperator:
         """``damping I + gamma_step L^T L``."""
         if self.roughness is not None:
-            return Damped(Scaled(self.roughness, self.gamma_step), self.damping)
+            return DampedOperator(ScaledOperator(self.roughness, self.gamma_step), self.damping)
         return grid.operator(self.damping + self.gamma_step * grid.biharmonic(), like)
 
-    def _preconditioner(self, grid: Grid, like: Tensor) -> LinearOperator:
+    def _preconditioner(self, grid: LaplacianBasis, like: Tensor) -> LinearOperator:
         """M^-1 of conjugate gradients. With smoothing off the paper's blur is plain scaling."""
         if self.preconditioner == "spectral":
             return grid.operator(1.0 / (self.damping + self.gamma_step * grid.biharmonic()), like)
@@ -287,7 +287,7 @@ class StepSolver:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         settings = self.settings
         solution = conjugate_gradient(
-            Sum((PullbackFisher(jacobian, p), self.regulariser)),
+            SumOperator((PullbackFisher(jacobian, p), self.regulariser)),
             b,
             preconditioner=self.preconditioner,
             x0=previous if settings.warm_start else None,

@@ -1,7 +1,7 @@
 r"""Energies of discrete paths that a model makes costly where it is steep, with their gradients.
 
 A path is G rows of N points :math:`\gamma_k` (G, N, *S) about straight lines :math:`\gamma^0_k`; :math:`\delta_k =
-\gamma_k - \gamma^0_k`, and :math:`s` is the :class:`Steepness` of the model.
+\gamma_k - \gamma^0_k`, and :math:`s` is the :class:`GradientNorm` of the model.
 """
 
 from abc import ABC, abstractmethod
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fringe.paths.steepness import Steepness
+from fringe.paths.steepness import GradientNorm
 
 END_PENALTY, END_SHARE = 100.0, 0.1
 """The published code's weight on deviations of the points at either end, and their share of the path."""
@@ -29,7 +29,7 @@ class Landscape:
 class PathEnergy(ABC):
     """An energy with weight ``beta`` on the model's part; without it the model is not asked."""
 
-    steepness: Steepness
+    steepness: GradientNorm
     beta: float
 
     @abstractmethod
@@ -48,7 +48,7 @@ class PathEnergy(ABC):
 class PointEnergy(PathEnergy):
     r"""``sum_k |delta_k| + beta sum_k s(gamma_k)``: a sum over points, without a term between neighbours."""
 
-    steepness: Steepness
+    steepness: GradientNorm
     beta: float
 
     def at(self, points: Tensor, straight: Tensor, rows: Tensor) -> Landscape:
@@ -64,7 +64,7 @@ class LengthEnergy(PathEnergy):
     r"""``sum_k (1 + beta (s_k + s_{k+1}) / 2) |gamma_{k+1} - gamma_k|``: the length of the path in the metric that
     stretches space by ``1 + beta s``. Large beta is the metric of the neighbour graph."""
 
-    steepness: Steepness
+    steepness: GradientNorm
     beta: float
 
     def at(self, points: Tensor, straight: Tensor, rows: Tensor) -> Landscape:
@@ -84,14 +84,14 @@ class LengthEnergy(PathEnergy):
 
 
 @dataclass(frozen=True)
-class PublishedEnergy(PathEnergy):
+class AuthorsEnergy(PathEnergy):
     r"""The published code's: ``sum_k |delta_k| - beta sum_k s(gamma_k) + 100 (|delta_k| over both ends' tenths)``.
 
     Its norms are sums over the last axis, in the distance as in ``steepness``; and its sign makes steep places
     attractive, against what its documentation means.
     """
 
-    steepness: Steepness
+    steepness: GradientNorm
     beta: float
 
     def at(self, points: Tensor, straight: Tensor, rows: Tensor) -> Landscape:

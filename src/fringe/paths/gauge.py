@@ -8,7 +8,7 @@ from torch import Tensor
 from fringe.geometry import dist, entropy, geodesic, geometry_dtype, kl, sqrt_chart
 
 
-class GeodesicGauge:
+class GeodesicDiagnostics:
     """Measures predictions of B images against the geodesics from ``log_p0`` (B, C) to ``log_q`` (B, C).
 
     A path need not follow these geodesics: the same numbers, for every method, are what makes paths comparable.
@@ -38,7 +38,7 @@ class GeodesicGauge:
         }
 
 
-def log_uniform(logits: Tensor) -> Tensor:
+def uniform_log_probs(logits: Tensor) -> Tensor:
     """Log-probabilities (B, C) of the uniform distribution, in the dtype of the geometry."""
     classes = logits.shape[-1]
     return torch.full(logits.shape, -math.log(classes), dtype=geometry_dtype(logits.device), device=logits.device)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fringe.geometry import geometry_dtype
-from fringe.paths.base import Outcome, Path, Problem
+from fringe.paths.base import Path, PathStatus, Problem
 from fringe.paths.stepwise import StepwiseWalk, Visit
 
 CLOSE = 1e-9
@@ -48,7 +48,7 @@ class GuidedWalk(StepwiseWalk):
         self.dtype = geometry_dtype(problem.inputs.device)
         for i, still in enumerate((problem.inputs == self.baseline).flatten(1).all(1).tolist()):
             if still:
-                self.planned[i], self.outcomes[i] = 0, Outcome.AT_REFERENCE
+                self.planned[i], self.outcomes[i] = 0, PathStatus.AT_REFERENCE
 
     def start(self, rows: Tensor) -> Tensor:
         return self.baseline[rows].to(self.dtype)

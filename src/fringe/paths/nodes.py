@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Sample:
+class Node:
     """Points ``x`` (L, *S) of paths, the ``displacement`` (L, *S) that the gradient at each is multiplied by, and how
     far from the input they lie, as a fraction ``alpha`` (L,) of the path.
 
@@ -19,7 +19,7 @@ class Sample:
     alpha: Tensor
 
 
-class Sites(ABC):
+class SampleSet(ABC):
     """``count`` N points for each of B images, on one path or on many.
 
     Their sum is ``sum_j g(x_j) * displacement_j``: a rule of quadrature is how the displacements share the way.
@@ -31,11 +31,11 @@ class Sites(ABC):
     way: Tensor | None = None
 
     @abstractmethod
-    def at(self, rows: Tensor, nodes: Tensor) -> Sample:
+    def at(self, rows: Tensor, nodes: Tensor) -> Node:
         """The points numbered ``nodes`` (L,) of images ``rows`` (L,)."""
 
 
-class Nodes(Sites):
+class Nodes(SampleSet):
     """N points of each of B paths, numbered from the input to the ``endpoint`` (B, *S)."""
 
     endpoint: Tensor
@@ -54,8 +54,8 @@ class StraightLine(Nodes):
         self.weights = weights.to(inputs.device).expand(len(inputs), -1)
         self._way = way
 
-    def at(self, rows: Tensor, nodes: Tensor) -> Sample:
+    def at(self, rows: Tensor, nodes: Tensor) -> Node:
         fraction, weight = self.fractions[rows, nodes], self.weights[rows, nodes]
         start, way = self.endpoint.index_select(0, rows), self._way.index_select(0, rows)
         x = start.addcmul_(fraction.to(way.dtype).view(-1, *[1] * (way.dim() - 1)), way)
-        return Sample(x, weight, 1.0 - fraction)
+        return Node(x, weight, 1.0 - fraction)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fringe.paths.nodes import Nodes, Sample
+from fringe.paths.nodes import Node, Nodes
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class Vertices(Nodes):
         self.endpoint = line.points[line.route[:, -1]]
         self._ways = line.ways()
 
-    def at(self, rows: Tensor, nodes: Tensor) -> Sample:
+    def at(self, rows: Tensor, nodes: Tensor) -> Node:
         before, after = (nodes - 1).clamp_min(0), (nodes + 1).clamp_max(self.count - 1)
         displacement = 0.5 * (self.line.vertex(rows, before) - self.line.vertex(rows, after))
-        return Sample(self.line.vertex(rows, nodes), displacement, self._ways[rows, nodes])
+        return Node(self.line.vertex(rows, nodes), displacement, self._ways[rows, nodes])
 
 
-class Pieces(Nodes):
+class PiecewiseNodes(Nodes):
     """A rule on every piece: ``fractions`` (q,) of it and their ``weights`` (q,), both from its input's end (1) on."""
 
     def __init__(self, line: Polyline, fractions: Tensor, weights: Tensor):
@@ -68,11 +68,11 @@ class Pieces(Nodes):
         self.fractions, self.weights = fractions.to(self.endpoint.device), weights.to(self.endpoint.device)
         self._ways = line.ways()
 
-    def at(self, rows: Tensor, nodes: Tensor) -> Sample:
+    def at(self, rows: Tensor, nodes: Tensor) -> Node:
         piece, place = nodes // self.order, nodes % self.order
         start, stop = self.line.vertex(rows, piece + 1), self.line.vertex(rows, piece)
         fraction, weight, way = self.fractions[place], self.weights[place], stop - start
         shape = (-1, *[1] * (way.dim() - 1))
         alpha = fraction * self._ways[rows, piece] + (1 - fraction) * self._ways[rows, piece + 1]
         x = start + fraction.to(way.dtype).view(shape) * way
-        return Sample(x, weight.to(way.dtype).view(shape) * way, alpha)
+        return Node(x, weight.to(way.dtype).view(shape) * way, alpha)

@@ -1,6 +1,6 @@
 """Stochastic variational inference of a path, as the published code of Geodesic IG (Salek and Enguehard 2025) does it.
 
-Kept for comparison; :class:`fringe.paths.descent.Relaxation` is the method as its mathematics intend it.
+Kept for comparison; :class:`fringe.paths.descent.PathOptimizer` is the method as its mathematics intend it.
 """
 
 import math
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fringe.paths.descent import INITIAL_SCALE, Adam, Draw, Relaxed
-from fringe.paths.energy import PublishedEnergy
+from fringe.paths.descent import INITIAL_SCALE, Adam, NoiseFn, OptimizedPath
+from fringe.paths.energy import AuthorsEnergy
 
 HALVE_AFTER, STOP_AFTER = 25, 100
 """Iterations without a new least loss after which the learning rate is halved, and after which the search ends."""
@@ -21,7 +21,7 @@ LOWEST_RATE, LEAST_GAIN = 1e-5, 1e-4
 
 
 @dataclass(frozen=True)
-class PublishedSVI:
+class AuthorsSVI:
     r"""Fit ``N(mu, s^2)`` to the deviations of all points, the prior N(0, I), by one draw an iteration.
 
     The loss is ``E(gamma^0 + delta) + sum [delta^2 / 2 - eps^2 / 2 - ln s]`` with ``delta = mu + s eps``: the
@@ -29,11 +29,11 @@ class PublishedSVI:
     has its own, so that its path is its own, and nothing is left over from an earlier call.
     """
 
-    energy: PublishedEnergy
+    energy: AuthorsEnergy
     iterations: int
     learning_rate: float
 
-    def run(self, straight: Tensor, rows: Tensor, draw: Draw, tick: Callable[[int], None]) -> Relaxed:
+    def run(self, straight: Tensor, rows: Tensor, draw: NoiseFn, tick: Callable[[int], None]) -> OptimizedPath:
         """The paths ``straight + mu`` (G, N, *S) for images ``rows`` (G,); ``tick`` hears of each iteration."""
         lanes = [_Lane(i, path, self.learning_rate) for i, path in enumerate(straight)]
         force = torch.zeros(len(lanes), dtype=torch.float64, device=straight.device)
@@ -52,7 +52,7 @@ class PublishedSVI:
         start, end, taken = zip(*((lane.first, lane.loss, lane.taken) for lane in lanes), strict=True)
         count = torch.tensor(taken, device=straight.device)
         points = straight + torch.stack([lane.mean for lane in lanes])
-        return Relaxed(points, force.new_tensor(start), force.new_tensor(end), force / count, count)
+        return OptimizedPath(points, force.new_tensor(start), force.new_tensor(end), force / count, count)
 
 
 class _Lane:

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from fringe.paths.nodes import Sample, Sites
+from fringe.paths.nodes import Node, SampleSet
 
 
-class ReferencePairs(Sites):
+class ReferencePairs(SampleSet):
     """Points ``x'_j + a_j (x - x'_j)``, one on each of m lines: displacement ``(x - x'_j) / m``.
 
     Line j of image i begins at row ``drawn[i, j]`` of ``references`` (R, *S); ``drawn`` and ``fractions`` a are (B, m).
@@ -16,11 +16,11 @@ class ReferencePairs(Sites):
         self.inputs, self.references, self.count = inputs, references, drawn.shape[1]
         self.drawn, self.fractions = drawn.to(inputs.device), fractions.to(inputs.device)
 
-    def at(self, rows: Tensor, nodes: Tensor) -> Sample:
+    def at(self, rows: Tensor, nodes: Tensor) -> Node:
         start, fraction = self.references[self.drawn[rows, nodes]], self.fractions[rows, nodes]
         way = self.inputs[rows] - start
         x = torch.addcmul(start, fraction.to(way.dtype).view(-1, *[1] * (way.dim() - 1)), way)
-        return Sample(x, way / self.count, 1.0 - fraction)
+        return Node(x, way / self.count, 1.0 - fraction)
 
     def lengths(self) -> Tensor:
         """Mean Euclidean length of each image's lines: (B,)."""

@@ -6,7 +6,7 @@ from torch import Tensor
 from fringe.paths.polyline import stacked
 
 
-def equal_arcs(vertices: Tensor) -> Tensor:
+def resample_by_arc_length(vertices: Tensor) -> Tensor:
     """N points at equal distances along each polyline (B, N, *S); the ends stay."""
     count = vertices.shape[1]
     ways = stacked(vertices).ways()
@@ -18,7 +18,7 @@ def equal_arcs(vertices: Tensor) -> Tensor:
     return torch.cat((vertices[:, :1], spread[:, 1:-1], vertices[:, -1:]), 1)
 
 
-def published_spacing(vertices: Tensor) -> Tensor:
+def authors_spacing(vertices: Tensor) -> Tensor:
     """The published code's respacing: every piece is cut into ``floor(N length / longest length)`` equal parts, cuts
     and both ends listed (joints twice), and N points are taken at equal places of the list, rounded down."""
     count = vertices.shape[1]

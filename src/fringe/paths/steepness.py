@@ -19,7 +19,7 @@ Scalar = Literal["score", "log_probability", "outputs"]
 
 
 @dataclass(frozen=True)
-class Steepness:
+class GradientNorm:
     """``s(z)`` of the scalar ``of``, and its gradient by a second backward pass.
 
     ``last_axis=True`` sums the norms of the rows of the last axis instead of taking one norm over the input. Where the

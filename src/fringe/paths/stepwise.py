@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fringe.geometry import log_probabilities
-from fringe.paths.base import Outcome, Point, Problem, Segment, Walk
-from fringe.paths.gauge import GeodesicGauge, fisher_rao_step, log_uniform
+from fringe.paths.base import PathRun, PathStatus, Point, Problem, Segment
+from fringe.paths.gauge import GeodesicDiagnostics, fisher_rao_step, uniform_log_probs
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Visit:
         return torch.stack([torch.isfinite(part).flatten(1).all(1) for part in parts]).all(0)
 
 
-class StepwiseWalk(Walk):
+class StepwiseWalk(PathRun):
     """Rows that take ``steps`` steps in lockstep, a batch of rows after the other.
 
     Nothing is shared between rows. A row whose logits or gradients are not finite ends at the point before, as
@@ -47,10 +47,10 @@ class StepwiseWalk(Walk):
 
     def __init__(self, problem: Problem, steps: int, closed: bool):
         self.problem, self.steps, self.closed = problem, steps, closed
-        self.gauge = GeodesicGauge(log_probabilities(problem.logits), log_uniform(problem.logits))
+        self.gauge = GeodesicDiagnostics(log_probabilities(problem.logits), uniform_log_probs(problem.logits))
         self.planned = [steps] * len(problem.inputs)
         self.taken = [0] * len(problem.inputs)
-        self.outcomes = [Outcome.COMPLETE] * len(problem.inputs)
+        self.outcomes = [PathStatus.COMPLETE] * len(problem.inputs)
 
     @abstractmethod
     def start(self, rows: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ class StepwiseWalk(Walk):
     def _sound(self, rows: Tensor, visit: Visit) -> Tensor:
         sound = visit.sound()
         for row in rows[~sound].tolist():
-            self.outcomes[row] = Outcome.DIVERGED
+            self.outcomes[row] = PathStatus.DIVERGED
         return sound
 
     def _segment(self, rows: Tensor, step: int, here: Visit, x: Tensor, there: Visit) -> Segment:

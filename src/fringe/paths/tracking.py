@@ -14,9 +14,9 @@ from torch import Tensor
 from fringe.errors import InputError
 from fringe.geometry import ExplicitJacobian, Jacobian, geometry_dtype, kl, log_probabilities, sqrt_chart
 from fringe.linalg import inner_product
-from fringe.paths.base import Outcome, Path, Point, Problem, Segment, Walk
+from fringe.paths.base import Path, PathRun, PathStatus, Point, Problem, Segment
 from fringe.paths.direction import Direction, NaturalStep, StepSolver
-from fringe.paths.gauge import GeodesicGauge, fisher_rao_step, log_uniform
+from fringe.paths.gauge import GeodesicDiagnostics, fisher_rao_step, uniform_log_probs
 from fringe.paths.trust_region import TrustRegion
 
 AT_REFERENCE_BELOW = 1e-6
@@ -63,7 +63,7 @@ class FisherRaoTracking(Path):
         """Log-probabilities (B, C) of the reference of each image."""
         logits, shape, classes = problem.logits, tuple(problem.logits.shape), problem.logits.shape[1]
         if self.reference is None:
-            return log_uniform(logits)
+            return uniform_log_probs(logits)
         q = torch.tensor(self.reference, dtype=geometry_dtype(logits.device), device=logits.device)
         whole = (problem.total or shape[0], classes)
         if tuple(q.shape) not in ((classes,), whole):
@@ -115,7 +115,7 @@ class _Slots:
         return _Slots(self.rows + other.rows, self.taken + other.taken, state)
 
 
-class FisherRaoWalk(Walk):
+class FisherRaoWalk(PathRun):
     """Images walk in slots: when one arrives, a waiting image takes its slot, so a large batch stays full.
 
     Three kinds of batches, so that nothing is computed in vain: first steps, further steps, and end points, where only
@@ -126,11 +126,11 @@ class FisherRaoWalk(Walk):
 
     def __init__(self, path: FisherRaoTracking, problem: Problem):
         self.path, self.problem = path, problem
-        self.gauge = GeodesicGauge(log_probabilities(problem.logits), path.log_reference(problem))
+        self.gauge = GeodesicDiagnostics(log_probabilities(problem.logits), path.log_reference(problem))
         self.planned = path.schedule(self.gauge.distance())
         self._total = torch.tensor(self.planned, device=self.gauge.s0.device).to(self.gauge.s0.dtype)
         self.taken = [0] * len(self.planned)
-        self.outcomes = [Outcome.AT_REFERENCE if t == 0 else Outcome.COMPLETE for t in self.planned]
+        self.outcomes = [PathStatus.AT_REFERENCE if t == 0 else PathStatus.COMPLETE for t in self.planned]
         self.solver: StepSolver = path.step.on(problem.inputs[0])
         self.fisher_norm = path.trust.tau is not None
         self.learns = path.feedback is not None and self.fisher_norm and path.step.solve == "geodesic"
@@ -194,7 +194,7 @@ class FisherRaoWalk(Walk):
         finite, arrived = self._status(index, here, point.value, log_p)
         for slot, row in enumerate(slots.rows):
             if not finite[slot]:
-                self.outcomes[row], self.taken[row] = Outcome.DIVERGED, max(slots.taken[slot] - 1, 0)
+                self.outcomes[row], self.taken[row] = PathStatus.DIVERGED, max(slots.taken[slot] - 1, 0)
         segment = self._segment(slots, finite, here, log_p) if moved else None
         going = [slot for slot in range(len(slots)) if finite[slot] and not arrived[slot]]
         if last or not going:
@@ -220,7 +220,7 @@ class FisherRaoWalk(Walk):
             mask = torch.zeros(len(slots), dtype=torch.bool)
             mask[going] = True
             mask = mask.to(x.device)
-            safe_log_p = torch.where(mask[:, None], log_p, log_uniform(log_p))
+            safe_log_p = torch.where(mask[:, None], log_p, uniform_log_probs(log_p))
             waypoint = torch.where(mask[:, None], waypoint, sqrt_chart(safe_log_p))
             x = torch.where(mask.view(-1, *[1] * (x.dim() - 1)), x, 0.0)
         ratio = self._ratio(state, log_p) if self.learns and "ratio" in state else None

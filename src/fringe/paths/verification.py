@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from fringe._rng import Noise
+from fringe._rng import KeyedGenerator
 from fringe.classifier import Linearisation
 from fringe.errors import FringeError, ModelOutputError, NotDifferentiableError
 from fringe.paths.base import Problem
@@ -265,7 +265,7 @@ def _refuse_flat(problem: Problem, row: Tensor, value: Tensor) -> None:
     """Zero derivative is right for a constant model, wrong where the output moves: rounding, argmax, lookups."""
     x = problem.inputs[row]
     span = (x.max() - x.min()).clamp_min(1.0)
-    probe = Noise(0).normal("flatness probe", x)
+    probe = KeyedGenerator(0).normal("flatness probe", x)
     steps = [x + size * span * probe for size in (-5.0, -0.5, -0.05, 0.05, 0.5, 5.0)]
     moved = [z for z in steps if bool((problem.forward(z, row) != value).any())]
     # a black image lies on a kink of every ReLU without bias, and has slopes all around it

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fringe.experiments import Results, ScoreRow, Store, crashes
+from fringe.experiments import Results, ScoreRecord, Store, crashes
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Failure:
     reason: str
 
 
-def by_image(results: Results, model: str, method: str) -> dict[str, ScoreRow]:
+def by_image(results: Results, model: str, method: str) -> dict[str, ScoreRecord]:
     """A row of each image that was computed, by digest, a sound one where there is one: what it says of the map holds
     for every metric."""
-    found: dict[str, ScoreRow] = {}
+    found: dict[str, ScoreRecord] = {}
     for row in _rows(results, model, method):
         if row.image not in found or found[row.image].status != "ok":
             found[row.image] = row
@@ -86,11 +86,11 @@ def set_aside(store: Store, results: Results) -> list[Failure]:
     ]
 
 
-def _rows(results: Results, model: str, method: str) -> Iterator[ScoreRow]:
+def _rows(results: Results, model: str, method: str) -> Iterator[ScoreRecord]:
     for metric in results.metrics:
         yield from (row for row in results.cell(model, method, metric).rows if row is not None)
 
 
-def _reason(row: ScoreRow) -> str:
+def _reason(row: ScoreRecord) -> str:
     what = row.status.replace("_", " ")
     return f"{what}: {row.error}" if row.error else what

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fringe._csv import to_csv
-from fringe.experiments import Results, ScoreRow
+from fringe.experiments import Results, ScoreRecord
 from fringe.report.numbers import spread
 from fringe.report.tables import Column, Table, TableCell, TableRow
 
@@ -44,7 +44,7 @@ def _score_rows(results: Results) -> Iterator[dict[str, Any]]:
             }
 
 
-def _known(row: ScoreRow | None) -> dict[str, Any]:
+def _known(row: ScoreRecord | None) -> dict[str, Any]:
     names = ("target", "confidence", "score", "status", "error", "verdict")
     costs = ("forward", "jvp", "vjp", "seconds")
     if row is None:

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from fringe.errors import FringeError, InputError
 from fringe.experiments import (
     FirstLogits,
-    KeptMap,
+    ImageEntry,
     Manifest,
-    Picture,
     Resolved,
     Results,
     Store,
-    Unit,
-    Worker,
+    StoredMap,
+    Task,
+    TaskRunner,
     content_digest,
     load,
     prepare,
@@ -74,13 +74,13 @@ def maps_for(results: Results, model: str, picks: Sequence[str], bench: Bench) -
     resolved = replace(resolved, logits={model: first})
     loaded = load(next(arm for arm in resolved.plan.arms if arm.label == model), bench.device)
     images = _images(resolved.manifest, resolved.pictures, loaded.preprocessing, picks)
-    worker = Worker(resolved, device=bench.device, batch_size=bench.batch_size)
+    worker = TaskRunner(resolved, device=bench.device, batch_size=bench.batch_size)
     maps = {method: _maps(results, model, method, picks, bench.store, worker) for method in methods}
     return Shown(images, {method: _fitting(found, images) for method, found in maps.items()}, loaded.class_names)
 
 
 def _images(
-    manifest: Manifest, found: Mapping[str, Picture], recipe: Preprocessing, picks: Sequence[str]
+    manifest: Manifest, found: Mapping[str, ImageEntry], recipe: Preprocessing, picks: Sequence[str]
 ) -> dict[str, Array]:
     """The images as the model sees them."""
     images = dict[str, Array]()
@@ -96,13 +96,13 @@ def _images(
     return images
 
 
-def _kept(results: Results, model: str, method: str, picks: Sequence[str], store: Store) -> dict[str, KeptMap]:
+def _kept(results: Results, model: str, method: str, picks: Sequence[str], store: Store) -> dict[str, StoredMap]:
     return store.find_maps(results.manifest.setting_key(model, method), picks)
 
 
 def _maps(
-    results: Results, model: str, method: str, picks: Sequence[str], store: Store, worker: Worker
-) -> dict[str, KeptMap]:
+    results: Results, model: str, method: str, picks: Sequence[str], store: Store, worker: TaskRunner
+) -> dict[str, StoredMap]:
     """The maps of one method; those that were made now are kept."""
     setting = results.manifest.setting_key(model, method)
     there = by_image(results, model, method)
@@ -110,7 +110,7 @@ def _maps(
     found = _kept(results, model, method, picks, store)
     lacking = tuple(pick for pick in picks if pick not in found and pick not in broken)
     if lacking:
-        made = worker.perform(Unit(model, method, setting, (), (), lacking)).maps
+        made = worker.perform(Task(model, method, setting, (), (), lacking)).maps
         with contextlib.suppress(FringeError):  # a run that cannot be written to can still be shown
             if made:
                 store.commit_maps(setting, made)
@@ -118,7 +118,7 @@ def _maps(
     return found
 
 
-def _fitting(found: Mapping[str, KeptMap], images: Mapping[str, Array]) -> dict[str, Array]:
+def _fitting(found: Mapping[str, StoredMap], images: Mapping[str, Array]) -> dict[str, Array]:
     """The maps (C, H, W) that have their image's size; a file may hold any numbers."""
     shaped = {pick: kept.values.cpu().numpy() for pick, kept in found.items()}
     return {

@@ -9,7 +9,7 @@ from typing import Any
 from fringe.attribution import METHODS, Attributor
 from fringe.data import SOURCE, find_inputs
 from fringe.errors import FringeError, InputError
-from fringe.experiments import Arm, Manifest, ModelSource, Picture, Plan, Resolved, changes, resolve
+from fringe.experiments import Arm, ImageEntry, Manifest, ModelSource, Plan, Resolved, changes, resolve
 from fringe.metrics import Sparseness
 from fringe.models import Preprocessing
 
@@ -74,10 +74,10 @@ def _method(record: Mapping[str, Any]) -> Attributor:
         raise InputError(f"method {name!r} has other settings in this version ({error})") from error
 
 
-def pictures(manifest: Manifest) -> dict[str, Picture]:
+def pictures(manifest: Manifest) -> dict[str, ImageEntry]:
     """The images whose source is still there; whether their content is, too, is for the reader to check. A source is
     one file, or a scan of this package: a folder would be searched."""
-    found: dict[str, Picture] = {}
+    found: dict[str, ImageEntry] = {}
     for image in manifest.images:
         source = str(image["source"])
         if not source.startswith(f"{SOURCE}:") and not Path(source).is_file():
@@ -86,5 +86,5 @@ def pictures(manifest: Manifest) -> dict[str, Picture]:
             ref = next(iter(find_inputs([source])))
         except FringeError:
             continue
-        found[image["digest"]] = Picture(replace(ref, id=image["id"]), image["digest"])
+        found[image["digest"]] = ImageEntry(replace(ref, id=image["id"]), image["digest"])
     return found

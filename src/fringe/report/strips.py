@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fringe.experiments import Results, ScoreRow
+from fringe.experiments import Results, ScoreRecord
 from fringe.plots import Gauge, Strip, Tile, caption, comparison_grid, telemetry
 from fringe.report.account import by_image
 from fringe.report.content import Drawing
@@ -22,7 +22,7 @@ class _Sheet:
     methods: Sequence[str]
     gauges: Sequence[Gauge]
     shown: Shown
-    rows: Mapping[str, Mapping[str, ScoreRow]]
+    rows: Mapping[str, Mapping[str, ScoreRecord]]
 
 
 def draw_choice(results: Results, table: Table, choice: Choice, shown: Shown) -> Drawing:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fringe.errors import InputError
 from fringe.experiments import Cell, Difference, Estimate, Results, estimate, holm, mark, near_ties, paired
-from fringe.metrics import ARROW, Direction, Summary
+from fringe.metrics import ARROW, Aggregate, Direction
 from fringe.report.groups import Group, groups, in_order
 from fringe.report.numbers import decimals_for
 
@@ -23,7 +23,7 @@ class Column:
     title: str
     direction: Direction
     unit: str
-    summary: Summary
+    summary: Aggregate
     settings: Mapping[str, Any]
     decimals: int = 3
 
@@ -164,7 +164,7 @@ def _column(results: Results, label: str) -> Column:
     return Column(label, title, about["direction"], about["unit"], about["summary"], about["settings"])
 
 
-def _cell(cell: Cell, summary: Summary, seed: int) -> TableCell:
+def _cell(cell: Cell, summary: Aggregate, seed: int) -> TableCell:
     return TableCell(estimate(cell.scores, seed, summary), len(cell.rows), cell.missing, cell.failed, cell.flags())
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fringe._rng import Noise, content_key
+from fringe._rng import KeyedGenerator, content_hash
 from fringe.classifier import Classifier
-from fringe.metrics import Explain, Subject
+from fringe.metrics import EvaluationContext, Explainer
 from fringe.paths import Problem
 from fringe.testing.networks import Laboratory
 
@@ -36,7 +36,7 @@ class Graded:
     """Maps of one quality, and maps of other inputs that are as stable as that quality has it."""
 
     maps: Maps
-    explain: Explain
+    explain: Explainer
 
 
 def evidence(laboratory: Laboratory) -> tuple[nn.Module, Tensor, Tensor]:
@@ -57,11 +57,11 @@ def evidence(laboratory: Laboratory) -> tuple[nn.Module, Tensor, Tensor]:
     return model.eval(), x, contribution
 
 
-def subject(model: nn.Module, x: Tensor, batch_size: int = 16, seed: int = 0) -> Subject:
+def subject(model: nn.Module, x: Tensor, batch_size: int = 16, seed: int = 0) -> EvaluationContext:
     """The images ``x`` under evaluation, each for the class that the model predicts."""
     classifier = Classifier(model, batch_size=batch_size)
     space = Laboratory(x.dtype, x.device).space(tuple(x.shape[1:]))
-    return Subject(Problem.of(classifier, x.detach(), rng=Noise(seed), domain=space))
+    return EvaluationContext(Problem.of(classifier, x.detach(), rng=KeyedGenerator(seed), domain=space))
 
 
 def graded(x: Tensor, contribution: Tensor, diagnostics: Collection[str]) -> dict[str, tuple[Graded, ...]]:
@@ -73,7 +73,7 @@ def graded(x: Tensor, contribution: Tensor, diagnostics: Collection[str]) -> dic
     """
     gradient = contribution * x
     largest = contribution.flatten(1).amax(1).view(-1, 1, 1, 1)
-    noise = torch.stack([Noise(0).normal(f"random map {i}", image) for i, image in enumerate(x)])
+    noise = torch.stack([KeyedGenerator(0).normal(f"random map {i}", image) for i, image in enumerate(x)])
     noise = _as_long(noise, gradient)
     return {
         meaning: tuple(
@@ -92,13 +92,13 @@ def _reported(values: Tensor, diagnostics: Collection[str], error: float) -> Map
     return Maps(values, dict.fromkeys(diagnostics, rows), rows)
 
 
-def _explain(values: Tensor, trust: float) -> Explain:
+def _explain(values: Tensor, trust: float) -> Explainer:
     """Maps of other inputs: the same again (1), the negative (-1), or unrelated to it and to each other (0)."""
 
     def explain(x: Tensor, rows: list[int]) -> Tensor:
         if trust:
             return trust * values[rows]
-        noise = torch.stack([Noise(0).normal(content_key(image), image) for image in x])
+        noise = torch.stack([KeyedGenerator(0).normal(content_hash(image), image) for image in x])
         return _as_long(noise, values[rows])
 
     return explain

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import torch
 
-from fringe.attribution import Attributor, resolve_method
+from fringe.attribution import Attributor, get_method
 from fringe.testing import method_conduct, method_maps, settings
 from fringe.testing.result import CheckResult, run_checks
 from fringe.testing.trial import Trial
@@ -51,6 +51,6 @@ def check_attributor(
     and one that passes all the same is reported. Returns what each check found; raises ContractError, which lists
     every failure with its numbers.
     """
-    chosen = resolve_method(method)
+    chosen = get_method(method)
     trial = Trial(chosen, torch.device(device))
     return run_checks(f"method {chosen.name!r}", trial, ATTRIBUTOR_CHECKS, skip, expected_failures)

@@ -5,7 +5,7 @@ from typing import get_args
 
 import torch
 
-from fringe.metrics import Direction, Metric, resolve_metric
+from fringe.metrics import Direction, Metric, get_metric
 from fringe.testing import metric_conduct, metric_scores, settings
 from fringe.testing.metric_trial import MetricTrial
 from fringe.testing.result import CheckResult, refuse, run_checks
@@ -56,6 +56,6 @@ def check_metric(
     for maps of other inputs gets them. ``skip`` and ``expected_failures`` are as in :func:`check_attributor`. Returns
     what each check found; raises ContractError, which lists every failure with its numbers.
     """
-    chosen = resolve_metric(metric)
+    chosen = get_metric(metric)
     trial = MetricTrial(chosen, torch.device(device))
     return run_checks(f"metric {chosen.name!r}", trial, METRIC_CHECKS, skip, expected_failures)

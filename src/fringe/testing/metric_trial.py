@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fringe.attribution import IntegratedGradients, attribute
-from fringe.metrics import Explain, Metric, Scores, Subject, evaluate
+from fringe.metrics import EvaluationContext, Explainer, Metric, Scores, evaluate
 from fringe.testing.examples import Graded, Maps, subject
 from fringe.testing.networks import CPU, Laboratory, curved
 
@@ -21,11 +21,11 @@ class Case:
     x: Tensor
     maps: Maps
 
-    def subject(self, rows: list[int] | None = None, batch_size: int = 16, seed: int = 0) -> Subject:
+    def subject(self, rows: list[int] | None = None, batch_size: int = 16, seed: int = 0) -> EvaluationContext:
         """A fresh subject of the images ``rows``, all of them if None."""
         return subject(self.model, self.x if rows is None else self.x[rows], batch_size, seed)
 
-    def score(self, of: Subject, rows: list[int] | None = None, values: Tensor | None = None) -> Scores:
+    def score(self, of: EvaluationContext, rows: list[int] | None = None, values: Tensor | None = None) -> Scores:
         """The scores of the subject's images, which are those at ``rows``, for their maps or for ``values``."""
         maps = self.maps if values is None else dataclasses.replace(self.maps, values=values)
         return _score(self.metric, of, maps if rows is None else maps.take(rows), _gradients(of))
@@ -53,10 +53,10 @@ class MetricTrial:
         return _score(self.metric, subject(model, x), graded.maps, graded.explain).values
 
 
-def _score(metric: Metric, of: Subject, maps: Maps, explain: Explain) -> Scores:
+def _score(metric: Metric, of: EvaluationContext, maps: Maps, explain: Explainer) -> Scores:
     return evaluate(of, maps, [metric], explain)[metric.name]
 
 
-def _gradients(of: Subject) -> Explain:
+def _gradients(of: EvaluationContext) -> Explainer:
     """Maps of other inputs: the score's gradients there."""
     return lambda x, rows: of.problem.logits_gradient(x, torch.tensor(rows, device=x.device))[1]

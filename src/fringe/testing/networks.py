@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fringe._rng import Noise
+from fringe._rng import KeyedGenerator
 from fringe.baselines import InputSpace
 
 CPU = torch.device("cpu")
@@ -38,9 +38,9 @@ class Laboratory:
         with torch.no_grad():
             for name, value in (*model.named_parameters(), *model.named_buffers()):
                 if name.endswith("running_var"):
-                    value.copy_(0.5 + Noise(0).uniform(name, value))
+                    value.copy_(0.5 + KeyedGenerator(0).uniform(name, value))
                 elif value.is_floating_point():
-                    value.copy_(Noise(0).normal(name, value) / value[0].numel() ** 0.5)
+                    value.copy_(KeyedGenerator(0).normal(name, value) / value[0].numel() ** 0.5)
             self._standardise(model, shape)
         return model
 
@@ -60,7 +60,7 @@ class Laboratory:
     def images(self, count: int, shape: tuple[int, ...] = SHAPE, key: str = "images") -> Tensor:
         """Inputs (count, *shape), entries uniform on [-2, 2)."""
         like = torch.empty(count, *shape, dtype=self.dtype, device=self.device)
-        return 4.0 * Noise(0).uniform(key, like) - 2.0
+        return 4.0 * KeyedGenerator(0).uniform(key, like) - 2.0
 
     def space(self, shape: tuple[int, ...] = SHAPE) -> InputSpace:
         """The valid range and a few references."""
