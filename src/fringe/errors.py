@@ -1,8 +1,22 @@
-"""What can go wrong at the door, each with the argument, what came, and what to do."""
+"""Errors: each names the argument, what came, and what to do."""
 
 
 class FringeError(ValueError):
-    """Base of the errors that name a wrong argument."""
+    """Base class of the errors of this library.
+
+    Args:
+        message: What is wrong: what came, and what is expected.
+        argument: Name of the argument, in terms of the Python interface; the command line shows its flag instead.
+        hint: What to do, as a clause without a full stop.
+    """
+
+    def __init__(self, message: str = "", *, argument: str | None = None, hint: str | None = None):
+        super().__init__(message)
+        self.message, self.argument, self.hint = message, argument, hint
+
+    def __str__(self) -> str:
+        text = self.message if self.argument is None else f"{self.argument}: {self.message}"
+        return text if self.hint is None else f"{text}; {self.hint}"
 
 
 class ModelOutputError(FringeError):
