@@ -9,7 +9,7 @@ from real import real
 
 import fringe
 from fringe.paths import Problem, verify
-from fringe.paths.direction import StepSolver
+from fringe.paths._natural_gradient import StepSolver
 
 pytestmark = pytest.mark.shared
 

@@ -21,7 +21,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from fringe.linalg.operators import LinearOperator
+from fringe.linalg._operators import LinearOperator
 
 
 class CGStatus(IntEnum):

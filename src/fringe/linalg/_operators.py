@@ -1,30 +1,68 @@
-r"""Operators that are diagonal in the eigenbasis of the discrete Laplacian.
+"""Symmetric positive semidefinite operators, known only by their products.
 
-On a regular grid the second-difference matrix of each boundary rule has a known orthonormal eigenbasis ``V``:
-
-=============  ==============================  ====================================
-``boundary``   beyond the edge the signal is   eigenvectors
-=============  ==============================  ====================================
-``neumann``    mirrored, edge sample repeated  cosines at half samples (DCT-II)
-``dirichlet``  zero                            sines (DST-I)
-``periodic``   wrapped around                  the real Fourier basis
-=============  ==============================  ====================================
-
-Everything that FRInGe smooths with - the Laplacian, the biharmonic :math:`L^\top L`, the Gaussian blur and the
-inverse of :math:`\lambda I + \gamma L^\top L` - is then one number per mode, the *symbol*: all of them are
-symmetric and commute, and positive definiteness is read off the symbol. Source of the eigenbases: G. Strang,
-"The Discrete Cosine Transform", SIAM Review 41 (1999).
+Shapes: ``v`` and the product are ``(B, *S)``; the operator acts on each of the B items alone.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from fringe.errors import InputError
+
+
+class LinearOperator(Protocol):
+    """A symmetric positive semidefinite map of ``(B, *S)`` to ``(B, *S)``, item by item."""
+
+    def matvec(self, v: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class IdentityOperator:
+    """``v -> v`` (a copy: callers may write into products they were given)."""
+
+    def matvec(self, v: Tensor) -> Tensor:
+        return v.clone()
+
+
+@dataclass(frozen=True)
+class ScaledOperator:
+    """``v -> factor * A v``."""
+
+    operator: LinearOperator
+    factor: float
+
+    def matvec(self, v: Tensor) -> Tensor:
+        return self.factor * self.operator.matvec(v)
+
+
+@dataclass(frozen=True)
+class DampedOperator:
+    """``v -> A v + damping * v``."""
+
+    operator: LinearOperator
+    damping: float
+
+    def matvec(self, v: Tensor) -> Tensor:
+        return self.operator.matvec(v).add(v, alpha=self.damping)
+
+
+@dataclass(frozen=True)
+class SumOperator:
+    """``v -> A_1 v + … + A_m v``."""
+
+    operators: tuple[LinearOperator, ...]
+
+    def matvec(self, v: Tensor) -> Tensor:
+        first, *rest = self.operators
+        total = first.matvec(v)
+        for operator in rest:
+            total = total + operator.matvec(v)
+        return total
+
 
 Boundary = Literal["neumann", "dirichlet", "periodic"]
 

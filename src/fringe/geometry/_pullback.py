@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fringe.geometry.simplex import fisher_product
+from fringe.geometry._simplex import fisher_product
 
 
 class Jacobian(Protocol):
