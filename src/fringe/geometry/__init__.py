@@ -1,4 +1,4 @@
-"""Information geometry of the simplex, and its pullback to inputs. Knows no network."""
+"""Information geometry of the probability simplex, and its pullback to inputs by a Jacobian."""
 
 from fringe.geometry._pullback import ExplicitJacobian as ExplicitJacobian
 from fringe.geometry._pullback import Jacobian as Jacobian

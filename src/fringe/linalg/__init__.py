@@ -1,4 +1,4 @@
-"""Linear algebra by products: operators, conjugate gradients, operators diagonal in the Laplacian's eigenbasis."""
+"""Linear algebra by products: operators, and conjugate gradients."""
 
 from fringe.linalg._cg import CGSolution as CGSolution
 from fringe.linalg._cg import CGStatus as CGStatus
@@ -12,3 +12,4 @@ from fringe.linalg._operators import LinearOperator as LinearOperator
 from fringe.linalg._operators import ScaledOperator as ScaledOperator
 from fringe.linalg._operators import SpectralOperator as SpectralOperator
 from fringe.linalg._operators import SumOperator as SumOperator
+from fringe.linalg._operators import batch_view as batch_view
