@@ -181,7 +181,8 @@ class LaplacianBasis:
             symbol = symbol[..., None] * one_axis
         if not bool((symbol > 0).all()):
             raise InputError(
-                f"a Gaussian of sigma={sigma} truncated to {size} taps is not positive definite", hint=_blur_hint(sigma)
+                f"a kernel of {size} taps truncates sigma={sigma} so that it is not positive definite",
+                hint=_blur_hint(sigma),
             )
         return symbol
 
