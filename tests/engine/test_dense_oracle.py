@@ -144,7 +144,7 @@ def test_any_operator_may_measure_roughness():
     classifier = fringe.Classifier(model)
     with classifier.session(x.device):
         problem = Problem.of(classifier, x)
-        ends = [list(p.walk(problem).segments())[-1].start.x for p in (path, custom)]
+        ends = [list(p.run(problem).segments())[-1].start.x for p in (path, custom)]
     assert relative(ends[1], ends[0]) < 1e-9
 
 

@@ -16,7 +16,7 @@ from fringe.attribution.integral import Quadrature
 from fringe.attribution.path_integral import integrate
 from fringe.attribution.pieces import SegmentPieces
 from fringe.paths import GeodesicDiagnostics, GuidedPath, Path, PathRun, PathStatus, Point, Segment
-from fringe.paths._guided import approach
+from fringe.paths._guided import advance_to_goal
 
 SETTINGS = [(1, 0.25, 0.02), (7, 0.25, 0.02), (12, 0.5, 1.0), (20, 0.1, 0.1), (9, 1.0, 0.3), (15, 0.03, 0.5)]
 
@@ -106,7 +106,7 @@ def test_one_sort_a_step_equals_a_quantile_a_block(fraction, levels):
     slope = torch.randint(levels, start.shape, generator=generator).double()
     near, far = (bound - stop).abs().sum(1), (start - stop).abs().sum(1)
     goal = near + (far - near) * torch.linspace(0, 1, len(start), dtype=torch.float64)
-    found = approach(start, bound, slope, far, goal, fraction)
+    found = advance_to_goal(start, bound, slope, far, goal, fraction)
     for i in range(len(start)):
         expected = literal_approach(start[i], bound[i], slope[i], stop[i], goal[i].item(), fraction)
         torch.testing.assert_close(found[i], expected, rtol=0, atol=1e-12)
@@ -127,7 +127,7 @@ def test_the_path_keeps_its_laws(fraction, max_dist):
     model, (x, baseline), steps = SoftplusMLP(), with_frozen_entries(), 16
     problem = problem_of(model, x, baseline=baseline)
     found, walk = segments(GuidedPath(steps, fraction, max_dist), problem)
-    assert walk.taken == [steps] * 3
+    assert walk.steps_taken == [steps] * 3
     way = x - baseline
     before = baseline
     for k, segment in enumerate(found, start=1):
@@ -262,9 +262,9 @@ class Drawn(Path, PathRun):
 
     begins = "baseline"
 
-    def walk(self, problem):
-        self.gauge = GeodesicDiagnostics(problem.logits.log_softmax(1), problem.logits.log_softmax(1))
-        self.planned, self.taken, self.outcomes = [2], [2], [PathStatus.COMPLETE]
+    def run(self, problem):
+        self.diagnostics = GeodesicDiagnostics(problem.logits.log_softmax(1), problem.logits.log_softmax(1))
+        self.planned, self.steps_taken, self.outcomes = [2], [2], [PathStatus.COMPLETE]
         return self
 
     def segments(self):

@@ -27,11 +27,11 @@ from fringe.paths import (
     PathEnergy,
     PathOptimizer,
     PointEnergy,
+    Polyline,
     Problem,
     Vertices,
     authors_spacing,
     resample_by_arc_length,
-    stacked,
 )
 
 Mode = Literal["repaired", "official"]
@@ -123,7 +123,7 @@ class GeoIGSVI(Attributor):
         relaxed = relaxation.run(straight, problem.every_row, _draw(problem), counter.tick)
         moves = (problem.inputs != baseline).flatten(1).any(1)  # where there is no way to go, none is gone
         points = torch.where(moves.view(-1, *[1] * problem.inputs.dim()), relaxed.points, straight)
-        line = stacked(resample_by_arc_length(points) if self.resample else points)
+        line = Polyline.from_vertices(resample_by_arc_length(points) if self.resample else points)
         result = integrate(NodePieces(Vertices(line), problem))
         plain = path_attribution(self, result, problem, "use more steps")
         own = _report(problem, baseline, line.lengths(), relaxed)
@@ -140,7 +140,7 @@ class GeoIGSVI(Attributor):
         search = AuthorsSVI(energy, self.iterations, self.learning_rate)
         relaxed = search.run(straight, problem.every_row, _draw(problem), counter.tick)
         points = authors_spacing(relaxed.points) if self.resample else relaxed.points
-        lengths = stacked(points).lengths()
+        lengths = Polyline.from_vertices(points).lengths()
         _, gradient = problem.logits_gradient(points.flatten(0, 1), problem.every_row.repeat_interleave(self.steps))
         weights = torch.cat((lengths, lengths[:, -1:]), 1).to(geometry_dtype(points.device))
         rows = gradient.reshape(*points.shape[:2], -1).to(weights)
@@ -166,8 +166,8 @@ def _report(problem: Problem, baseline: Tensor, lengths: Tensor, relaxed: Optimi
     return {
         "path_length": lengths.sum(1),
         "straight_length": (problem.inputs - baseline).flatten(1).double().norm(dim=1),
-        "iterations": relaxed.taken,
-        "force_mean": relaxed.force,
-        "energy_start": relaxed.start,
-        "energy_end": relaxed.end,
+        "iterations": relaxed.iterations,
+        "force_mean": relaxed.gradient_norm,
+        "energy_start": relaxed.initial_loss,
+        "energy_end": relaxed.final_loss,
     }

@@ -80,17 +80,17 @@ class SegmentPieces(PieceStream):
     """The segments of a sequential path, each integrated by a rule."""
 
     def __init__(self, path: Path, quadrature: Quadrature, problem: Problem):
-        self.walk = walk = path.walk(problem)
-        super().__init__(problem, walk.planned, walk.gauge, walk.begins)
+        self.run = run = path.run(problem)
+        super().__init__(problem, run.planned, run.diagnostics, run.begins)
         self.quadrature = quadrature
-        self.taken, self.outcomes = walk.taken, walk.outcomes
-        steps = torch.tensor(walk.planned, device=self.score.device)
+        self.taken, self.outcomes = run.steps_taken, run.outcomes
+        steps = torch.tensor(run.planned, device=self.score.device)
         self._planned = steps.view(-1, *[1] * (self.score.dim() - 1))
         if quadrature.rule == "corrected":
             self.error = torch.zeros_like(self.score, dtype=torch.float64)
 
     def __iter__(self) -> Iterator[Piece]:
-        for s in self.walk.segments():
+        for s in self.run.segments():
             self._meet_ends(s)
             value = self.quadrature.integrate(self.problem, s.rows, s, self._scale)
             if self.error is not None:
@@ -179,7 +179,7 @@ class SitePieces(PieceStream):
     def __init__(self, sites: SampleSet, problem: Problem, weight_fn: WeightFn = lambda at: at.sample.displacement):
         gauge = GeodesicDiagnostics(log_probabilities(problem.logits), uniform_log_probs(problem.logits))
         super().__init__(problem, [sites.count] * len(problem.inputs), gauge)
-        self.sites, self.weight_fn, self.scale = sites, weight_fn, sites.way
+        self.sites, self.weight_fn, self.scale = sites, weight_fn, sites.displacement
 
     def __iter__(self) -> Iterator[Piece]:
         problem = self.problem
@@ -199,7 +199,8 @@ class NodePieces(SitePieces):
     def __init__(self, nodes: Nodes, problem: Problem, weight_fn: WeightFn = lambda at: at.sample.displacement):
         super().__init__(nodes, problem, weight_fn)
         self.endpoint, self.planned = nodes.endpoint, [nodes.count + 1] * len(problem.inputs)
-        self._length = torch.ones_like(problem.logits[:, 0]) if nodes.way is None else _norm(nodes.way)
+        displacement = nodes.displacement
+        self._length = torch.ones_like(problem.logits[:, 0]) if displacement is None else _norm(displacement)
         self._before: tuple[Tensor, Tensor] | None = None
 
     def __iter__(self) -> Iterator[Piece]:

@@ -1,4 +1,7 @@
-"""Trajectories through input space."""
+"""Paths through input space, and the problem that a method solves.
+
+``__all__`` is what the author of a method needs; the rest serves the methods of this package.
+"""
 
 from fringe.paths._authors_geodesic import AuthorsSVI as AuthorsSVI
 from fringe.paths._base import GeodesicDiagnostics as GeodesicDiagnostics
@@ -40,7 +43,6 @@ from fringe.paths._lines import StraightLine as StraightLine
 from fringe.paths._lines import Vertices as Vertices
 from fringe.paths._lines import authors_spacing as authors_spacing
 from fringe.paths._lines import resample_by_arc_length as resample_by_arc_length
-from fringe.paths._lines import stacked as stacked
 from fringe.paths._natural_gradient import Bound as Bound
 from fringe.paths._natural_gradient import JacobianForm as JacobianForm
 from fringe.paths._natural_gradient import NaturalStep as NaturalStep
@@ -52,3 +54,20 @@ from fringe.paths._natural_gradient import TrustRegion as TrustRegion
 from fringe.paths._problem import Problem as Problem
 from fringe.paths._problem import Progress as Progress
 from fringe.paths._verification import verify as verify
+
+__all__ = [
+    "GeodesicDiagnostics",
+    "Node",
+    "Nodes",
+    "Path",
+    "PathRun",
+    "PathStatus",
+    "PiecewiseNodes",
+    "Point",
+    "Polyline",
+    "Problem",
+    "Segment",
+    "StraightLine",
+    "Vertices",
+    "verify",
+]
