@@ -10,9 +10,21 @@ from itertools import pairwise
 
 import pytest
 import torch
-from linalg_toys import EPS, Dense, Diagonal, Returned, conditioned, direct, normal, relative_error, symmetric
+from linalg_toys import (
+    EPS,
+    Dense,
+    Diagonal,
+    Identity,
+    Returned,
+    Scaled,
+    conditioned,
+    direct,
+    normal,
+    relative_error,
+    symmetric,
+)
 
-from fringe.linalg import CGStatus, IdentityOperator, ScaledOperator, conjugate_gradient
+from fringe.linalg import CGStatus, conjugate_gradient
 
 
 def textbook(a, b, steps):
@@ -172,9 +184,7 @@ class TestPreconditioner:
         a, b = conditioned(1e2), normal((1, 20), 1)
         jacobi = Diagonal(1 / a[0].diagonal())
         one = conjugate_gradient(Dense(a), b, preconditioner=jacobi, rtol=1e-6, max_iterations=50)
-        two = conjugate_gradient(
-            Dense(a), b, preconditioner=ScaledOperator(jacobi, factor), rtol=1e-6, max_iterations=50
-        )
+        two = conjugate_gradient(Dense(a), b, preconditioner=Scaled(jacobi, factor), rtol=1e-6, max_iterations=50)
         assert torch.equal(two.x, one.x)
         assert torch.equal(two.relative_residual, one.relative_residual)
 
@@ -184,18 +194,14 @@ class TestPreconditioner:
         jacobi = Diagonal(1 / a[0].diagonal())
         for steps in range(8):  # few enough that the recurrence does not yet amplify its rounding
             one = conjugate_gradient(Dense(a), b, preconditioner=jacobi, rtol=0.0, max_iterations=steps)
-            two = conjugate_gradient(
-                Dense(a), b, preconditioner=ScaledOperator(jacobi, factor), rtol=0.0, max_iterations=steps
-            )
+            two = conjugate_gradient(Dense(a), b, preconditioner=Scaled(jacobi, factor), rtol=0.0, max_iterations=steps)
             assert (two.x - one.x).norm() <= 1e2 * 20 * EPS * one.x.norm()
 
     @pytest.mark.parametrize("sign", [-1.0, 0.0, torch.nan])
     def test_that_proves_indefinite_is_left_aside(self, sign):
         a, b = conditioned(1e3), normal((1, 20), 1)
         plain = conjugate_gradient(Dense(a), b, rtol=1e-8, max_iterations=100, reorthogonalise=False)
-        found = conjugate_gradient(
-            Dense(a), b, preconditioner=ScaledOperator(IdentityOperator(), sign), rtol=1e-8, max_iterations=100
-        )
+        found = conjugate_gradient(Dense(a), b, preconditioner=Scaled(Identity(), sign), rtol=1e-8, max_iterations=100)
         assert torch.equal(found.x, plain.x)
         assert torch.equal(found.iterations, plain.iterations)
 
@@ -252,7 +258,7 @@ class TestNegativeCurvature:
         assert relative_error(found.x[1:], direct(a[1:], b[1:])) <= 10 * (1e-10 + 50 * EPS)
 
     def test_the_zero_operator_is_not_positive_definite(self):
-        found = conjugate_gradient(ScaledOperator(IdentityOperator(), 0.0), normal((1, 5), 1))
+        found = conjugate_gradient(Scaled(Identity(), 0.0), normal((1, 5), 1))
         assert found.status.item() == CGStatus.NEGATIVE_CURVATURE
         assert torch.equal(found.x, torch.zeros_like(found.x))
 
@@ -275,7 +281,7 @@ def test_an_operator_that_breaks_later_keeps_the_last_sound_iterate():
 class TestOverflow:
     def test_a_step_that_the_dtype_cannot_hold_is_no_convergence(self):
         b = normal((1, 5), 1, torch.float32)
-        found = conjugate_gradient(ScaledOperator(IdentityOperator(), 1e-42), b)  # the solution is near 1e42
+        found = conjugate_gradient(Scaled(Identity(), 1e-42), b)  # the solution is near 1e42
         assert found.status.item() == CGStatus.NON_FINITE
         assert torch.equal(found.x, torch.zeros_like(b))
 
@@ -289,7 +295,7 @@ class TestOverflow:
 
     def test_a_solution_that_the_dtype_cannot_hold_is_no_convergence(self):
         b = normal((1, 5), 1, torch.float32) * 1e30
-        found = conjugate_gradient(ScaledOperator(IdentityOperator(), 1e-30), b)  # the solution is near 1e60
+        found = conjugate_gradient(Scaled(Identity(), 1e-30), b)  # the solution is near 1e60
         assert found.status.item() == CGStatus.NON_FINITE
         assert torch.isfinite(found.x).all()
 
@@ -368,7 +374,7 @@ def test_a_power_of_two_passes_through_untouched(exponent):
     a, b = conditioned(1e4), normal((1, 20), 1)
     plain = conjugate_gradient(Dense(a), b, rtol=1e-10, max_iterations=100)
     of_b = conjugate_gradient(Dense(a), b * 2.0**exponent, rtol=1e-10, max_iterations=100)
-    of_a = conjugate_gradient(ScaledOperator(Dense(a), 2.0**exponent), b, rtol=1e-10, max_iterations=100)
+    of_a = conjugate_gradient(Scaled(Dense(a), 2.0**exponent), b, rtol=1e-10, max_iterations=100)
     assert torch.equal(of_b.x, plain.x * 2.0**exponent)
     assert torch.equal(of_b.residual, plain.residual * 2.0**exponent)
     assert torch.equal(of_a.x, plain.x * 2.0**-exponent)

@@ -57,9 +57,6 @@ class AdversarialRun(SequentialRun):
         self.path = path
         self.target_classes = torch.tensor(path.target_classes, device=problem.inputs.device)
 
-    def start(self, rows: Tensor) -> Tensor:
-        return self.problem.inputs[rows]
-
     def evaluate(self, rows: Tensor, x: Tensor) -> Evaluation:
         logits, gradients = self.problem.model.batch_size.map(self._gradients, x, rows)
         origin = self.problem.inputs[rows] if self.path.restart_from_input else x
@@ -114,9 +111,6 @@ class CounterfactualRun(SequentialRun):
         self.features = FeatureExtractor(problem, path.layer)
         references = problem.domain.references[list(path.references)].to(problem.inputs)
         self.target_features = self.features.of(references, problem.every_row)
-
-    def start(self, rows: Tensor) -> Tensor:
-        return self.problem.inputs[rows]
 
     def evaluate(self, rows: Tensor, x: Tensor) -> Evaluation:
         logits, gradients = self.features.gradients(x, rows, self.target_features[rows])

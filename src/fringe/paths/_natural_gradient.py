@@ -41,10 +41,7 @@ from fringe.geometry import (
 )
 from fringe.linalg import (
     Boundary,
-    DampedOperator,
     LaplacianBasis,
-    LinearOperator,
-    ScaledOperator,
     SpectralOperator,
     SumOperator,
     batch_view,
@@ -120,8 +117,6 @@ class NaturalStep:
     Attributes:
         relative: For solve="geodesic": measure R and gamma_prior in hundredths of |m|^2, the metric along the geodesic.
             A saturated softmax, whose metric is almost zero, is then damped no more than another.
-        roughness: Symmetric PSD operator in place of :math:`L^\\top L` (the ``blur`` and ``spectral`` preconditioners
-            then still use the grid's).
         jacobian: ``"explicit"`` computes J at each point, at C VJPs; ``"products"`` asks the network for each product,
             at a JVP and a VJP per iteration; ``"auto"`` takes the cheaper.
     """
@@ -138,7 +133,6 @@ class NaturalStep:
     smoothing: Smoothing
     fisher_rank: int = 1
     relative: bool = False
-    roughness: LinearOperator | None = None
     jacobian: JacobianForm = "auto"
 
     def explicit(self, classes: int) -> bool:
@@ -152,30 +146,22 @@ class NaturalStep:
         grid = self.smoothing.grid(tuple(like.shape))
         biharmonic = grid.biharmonic()
         symbol = self.damping + self.gamma_step * biharmonic
-        roughness, regulariser = grid.operator(biharmonic, like), grid.operator(symbol, like)
-        inverse = grid.operator(1.0 / symbol, like)
-        preconditioner = inverse if self.preconditioner == "spectral" else self._preconditioner(grid, like)
-        if self.roughness is None:
-            return StepSolver(self, roughness, regulariser, preconditioner, inverse)
-        damped = DampedOperator(ScaledOperator(self.roughness, self.gamma_step), self.damping)
-        return StepSolver(self, self.roughness, damped, preconditioner, inverse)
-
-    def _preconditioner(self, grid: LaplacianBasis, like: Tensor) -> LinearOperator:
-        """The paper's blur; with smoothing off, plain scaling."""
-        if self.preconditioner == "blur" and self.gamma_step > 0:
-            blur = grid.gaussian_blur(self.smoothing.blur_sigma, self.smoothing.blur_size)
-            return grid.operator(blur / self.damping, like)
-        return grid.operator(torch.tensor(1.0 / self.damping, dtype=torch.float64).expand(grid.sizes), like)
+        preconditioner = torch.tensor(1.0 / self.damping, dtype=torch.float64).expand(grid.sizes)
+        if self.preconditioner == "spectral":
+            preconditioner = 1.0 / symbol
+        elif self.preconditioner == "blur" and self.gamma_step > 0:  # the paper's; with smoothing off, plain scaling
+            preconditioner = grid.gaussian_blur(self.smoothing.blur_sigma, self.smoothing.blur_size) / self.damping
+        return StepSolver(self, *(grid.operator(s, like) for s in (biharmonic, symbol, preconditioner, 1.0 / symbol)))
 
 
 @dataclass(frozen=True)
 class StepSolver:
-    """A :class:`NaturalStep` with its operators built for one input shape; ``inverse`` is R^-1."""
+    """A :class:`NaturalStep` with its operators for one input shape: L^T L, R, the preconditioner, and R^-1."""
 
     settings: NaturalStep
-    roughness: LinearOperator
-    regulariser: LinearOperator
-    preconditioner: LinearOperator
+    biharmonic: SpectralOperator
+    regulariser: SpectralOperator
+    preconditioner: SpectralOperator
     inverse: SpectralOperator
 
     def direction(
@@ -219,7 +205,7 @@ class StepSolver:
         return Direction(v, (u * fisher_product(log_p.exp(), u)).sum(-1), stats, part, u.amax(-1) - u.amin(-1))
 
     def _prior(self, x: Tensor) -> Tensor:
-        return self.settings.gamma_prior * self.roughness.matvec(x)
+        return self.settings.gamma_prior * self.biharmonic.matvec(x)
 
     def _loss_gradient(self, jacobian: Jacobian, log_p: Tensor, waypoint: Tensor, x: Tensor) -> Tensor:
         """The system's right-hand side b."""
@@ -252,7 +238,7 @@ class StepSolver:
         right[:, 0] = -(0.5 * length[:, 0]) / sizes[:, 0]
         v = torch.zeros_like(x)
         if self.settings.gamma_prior > 0:
-            v = self._smooth_prior(x)
+            v = self.settings.gamma_prior * self.biharmonic.symbol * self.inverse.symbol * self.inverse.to_modes(x)
             right = right - torch.stack([inner_product(w, v) for w in columns], -1)
         identity = torch.ones_like(sizes)
         if relative:
@@ -269,13 +255,6 @@ class StepSolver:
             v = (v * batch_view((1e6 / largest).clamp_max(1.0), v)).to(x.dtype)
         part = (inner_product(columns[0], v) * sizes[:, 0]).square().to(log_p.dtype)
         return self.inverse.from_modes(v), part
-
-    def _smooth_prior(self, x: Tensor) -> Tensor:
-        """``R^-1 gamma_prior L^T L x`` in the eigenbasis of R."""
-        if self.settings.roughness is None and isinstance(self.roughness, SpectralOperator):
-            factor = self.settings.gamma_prior * self.roughness.symbol * self.inverse.symbol
-            return factor * self.inverse.to_modes(x)
-        return self.inverse.symbol * self.inverse.to_modes(self._prior(x))
 
     def _more_directions(self, s: Tensor, unit: Tensor) -> list[Tensor]:
         """``fisher_rank - 1`` orthonormal directions (B, C) orthogonal to ``s`` and ``unit`` (at most C - 2 exist).

@@ -67,9 +67,9 @@ class SequentialRun(PathRun):
         self.steps_taken = [0] * len(problem.inputs)
         self.outcomes = [PathStatus.COMPLETE] * len(problem.inputs)
 
-    @abstractmethod
     def start(self, rows: Tensor) -> Tensor:
-        """The first points (L, *S) of images ``rows`` (L,)."""
+        """The first points (L, *S) of images ``rows`` (L,): the inputs, unless overridden."""
+        return self.problem.inputs[rows]
 
     @abstractmethod
     def evaluate(self, rows: Tensor, x: Tensor) -> Evaluation:
