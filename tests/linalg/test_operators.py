@@ -121,10 +121,10 @@ class TestLaplacian:
 
 def test_neumann_keeps_constants_and_dirichlet_does_not():
     ones = torch.ones(2, 5, 6, dtype=torch.float64)
-    for boundary, kept in (("neumann", True), ("periodic", True), ("dirichlet", False)):
+    for boundary, preserved in (("neumann", True), ("periodic", True), ("dirichlet", False)):
         grid = LaplacianBasis((5, 6), boundary)
         flat = grid.operator(grid.laplacian(), ones).matvec(ones)
-        assert bool(flat.abs().max() <= 100 * EPS) == kept
+        assert bool(flat.abs().max() <= 100 * EPS) == preserved
 
 
 @pytest.mark.parametrize("boundary", ["neumann", "periodic"])
