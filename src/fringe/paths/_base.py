@@ -142,9 +142,13 @@ class Path(ABC):
 
     @abstractmethod
     def run(self, problem: Problem) -> PathRun:
-        """Begin a run over the images of ``problem``.
+        """Begin a run over the images of a problem.
 
-        The caller holds ``problem.model.session`` open until the last segment.
+        Args:
+            problem: The problem. The caller holds ``problem.model.session`` open until the last segment.
+
+        Returns:
+            The run, before its first step.
         """
 
 

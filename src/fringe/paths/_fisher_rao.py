@@ -183,10 +183,11 @@ class FisherRaoRun(PathRun):
     def _divide(self, slots: _Slots) -> tuple[_Slots, _Slots]:
         """The slots that take another step, and those that have taken their last one."""
         limits = [self.planned[row] if self.path.until == "budget" else self.path.max_steps for row in slots.rows]
-        ended = [i for i, limit in enumerate(limits) if slots.steps_taken[i] >= limit]
-        if not ended:
+        ended = [steps >= limit for steps, limit in zip(slots.steps_taken, limits, strict=True)]
+        if not any(ended):
             return slots, slots.select([])
-        return slots.select([i for i in range(len(slots)) if i not in set(ended)]), slots.select(ended)
+        continuing = slots.select([slot for slot, end in enumerate(ended) if not end])
+        return continuing, slots.select([slot for slot, end in enumerate(ended) if end])
 
     def _process(self, slots: _Slots, last: bool) -> tuple[Segment | None, _Slots]:
         """Evaluate the current points of ``slots``, finish the segments that end at them, and step on unless ``last``.

@@ -155,7 +155,8 @@ def _search(points: NDArray[np.float64]) -> Any:
     try:
         from sklearn.neighbors import NearestNeighbors
     except ModuleNotFoundError as error:
-        raise InputError("geoig_knn needs scikit-learn for its neighbours: pip install 'fringe[graph]'") from error
+        message, hint = "geoig_knn needs scikit-learn for its neighbours", "pip install 'fringe[graph]'"
+        raise InputError(message, hint=hint) from error
     return NearestNeighbors().fit(points)
 
 

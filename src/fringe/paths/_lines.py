@@ -134,12 +134,27 @@ class Polyline:
 
     @classmethod
     def from_vertices(cls, vertices: Tensor) -> "Polyline":
-        """Build the polylines with ``vertices`` (B, V, *S), the input first."""
+        """Build polylines that share no points.
+
+        Args:
+            vertices: Vertices of each polyline (B, V, *S), the input first.
+
+        Returns:
+            The polylines.
+        """
         batch, count = vertices.shape[:2]
         return cls(vertices.flatten(0, 1), torch.arange(batch * count, device=vertices.device).view(batch, count))
 
     def vertex(self, rows: Tensor, k: Tensor) -> Tensor:
-        """Return the vertices number ``k`` (L,) of images ``rows`` (L,): (L, *S)."""
+        """Return vertices by number.
+
+        Args:
+            rows: Images (L,).
+            k: Numbers (L,) of the vertices, from 0 on.
+
+        Returns:
+            The vertices (L, *S).
+        """
         return self.points[self.route[rows, k]]
 
     def lengths(self) -> Tensor:

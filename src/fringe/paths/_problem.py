@@ -162,7 +162,16 @@ class Problem:
         return self.model.score(logits, *self._classes(rows), kind or self.score_kind)
 
     def score_cotangent(self, logits: Tensor, rows: Tensor | None = None, kind: Score | None = None) -> Tensor:
-        """Compute the gradient (L, C) of :meth:`score` in the logits, from the same arguments."""
+        """Compute the gradient of :meth:`score` in the logits.
+
+        Args:
+            logits: Logits (L, C).
+            rows: Images (L,) that they belong to; None: all images.
+            kind: Another scalar than the explained one.
+
+        Returns:
+            Gradients (L, C), or (L, K, C) of K classes.
+        """
         return self.model.score_cotangent(logits, *self._classes(rows), kind or self.score_kind)
 
     def score_gradient(self, jacobian: Jacobian, logits: Tensor, rows: Tensor) -> Tensor:
@@ -182,7 +191,15 @@ class Problem:
         return torch.stack([jacobian.vjp(of_class) for of_class in cotangent.unbind(1)], 1)
 
     def probability(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Compute the probability (L,) of the target class from ``logits`` (L, C), in the dtype of the geometry."""
+        """Compute the probability of the target class.
+
+        Args:
+            logits: Logits (L, C).
+            rows: Images (L,) that they belong to; None: all images.
+
+        Returns:
+            Probabilities (L,), in the dtype of the geometry.
+        """
         return self.model.score(log_probabilities(logits), self._classes(rows)[0], None, "logit").exp()
 
     def _classes(self, rows: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -204,7 +221,14 @@ class Problem:
         return torch.arange(len(self.inputs), device=self.inputs.device)
 
     def resolve_baseline(self, text: str) -> Tensor:
-        """Return the caller's baseline, or else the one that ``text`` names: (B, *S)."""
+        """Return the caller's baseline, or else the named one.
+
+        Args:
+            text: Name of a baseline, such as ``"zero"`` or ``"blur"``.
+
+        Returns:
+            The baseline (B, *S) of each image.
+        """
         if self.baseline is not None:
             return self.baseline
         return make_baseline(text, self.inputs, self.domain, self.rng, self.keys)
@@ -227,7 +251,14 @@ class Problem:
         return list(groups.values())
 
     def select(self, rows: Sequence[int] | Tensor) -> "Problem":
-        """Restrict the problem to the images ``rows`` (L,), in this order; an image may occur more than once."""
+        """Restrict the problem to some images.
+
+        Args:
+            rows: The images (L,), in this order; an image may occur more than once.
+
+        Returns:
+            The problem of these L images.
+        """
         index = torch.as_tensor(rows, device=self.inputs.device)
         chosen: list[int] = index.tolist()
         target, contrast = self._classes(index)
