@@ -223,10 +223,15 @@ def explained(method):
 # --- what is frozen: floats within the tolerance under "near", all else equal to the last byte under "exact" ---
 
 
+def in_order(found):
+    """Sorted by name: the order of methods, metrics and images is not frozen, that of a record's fields is."""
+    return dict(sorted(found.items()))
+
+
 def by_names(entries, *names):
     """The entries as nested mappings by the values of ``names``, which say where an entry is and are no part of it."""
     tree = {}
-    for entry in entries:
+    for entry in sorted(entries, key=lambda entry: [entry[name] for name in names]):
         branch = tree
         for name in names[:-1]:
             branch = branch.setdefault(entry[name], {})
@@ -280,7 +285,8 @@ def benchmark_keys():
     for row in stored_keys(benchmarked()):
         assert settings.setdefault(row["method"], row["setting"]) == row["setting"]
         assert metrics.setdefault(row["metric"], row["metric_key"]) == row["metric_key"]
-    return {"near": {}, "exact": {"settings": settings, "metrics": metrics, "records": setting_records(benchmarked())}}
+    keys = {"settings": in_order(settings), "metrics": in_order(metrics)}
+    return {"near": {}, "exact": {**keys, "records": in_order(setting_records(benchmarked()))}}
 
 
 def compare_scores():
@@ -289,8 +295,8 @@ def compare_scores():
         "near": leaves(tree, 3, lambda row: row["score"]),
         "exact": {
             "flags": leaves(tree, 3, lambda row: row["flags"]),
-            "methods": compare_methods(compared()),
-            "targets": compare_targets(compared()),
+            "methods": in_order(compare_methods(compared())),
+            "targets": in_order(compare_targets(compared())),
         },
     }
 
@@ -319,13 +325,13 @@ def sums(values):
 def default_keys():
     """The digests that name each method's and each metric's default, alone and as the setting of a run."""
     setting = copy.deepcopy(setting_records(benchmarked())["ig"])
-    methods = {name: kind().record() for name, kind in fringe.METHODS.items()}
+    methods = in_order({name: kind().record() for name, kind in fringe.METHODS.items()})
     return {
         "near": {},
         "exact": {
             "methods": {name: digest(record) for name, record in methods.items()},
             "settings": {name: digest({**setting, "method": record}) for name, record in methods.items()},
-            "metrics": {name: digest(kind().record()) for name, kind in fringe.METRICS.items()},
+            "metrics": {name: digest(fringe.METRICS[name]().record()) for name in METRICS},
         },
     }
 
@@ -360,11 +366,12 @@ def records():
     found |= {f"fringe variant {name}": fringe.FRInGe().variant(name).record() for name in VARIANTS}
     for label, (name, settings) in AS_GIVEN.items():
         found[label] = {**fringe.METHODS, **fringe.METRICS}[name](**settings).record()
-    return {"near": {}, "exact": found}
+    return {"near": {}, "exact": in_order(found)}
 
 
 def listings():
-    return {"near": {}, "exact": {"networks": listed_networks(), **{n: listed(n) for n in ("methods", "metrics")}}}
+    found = {"networks": listed_networks(), "methods": listed("methods"), "metrics": listed("metrics")}
+    return {"near": {}, "exact": {name: in_order(entries) for name, entries in found.items()}}
 
 
 SECTIONS = {
