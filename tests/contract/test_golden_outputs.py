@@ -24,8 +24,9 @@ from fringe.benchmark.keys import digest
 from fringe.cli.app import app
 
 NUMBERS = Path(__file__).parent / "golden_outputs.json"
-RELATIVE, ABSOLUTE = 1e-5, 1e-6
-"""Runs are in single precision."""
+RELATIVE, ABSOLUTE = 3e-5, 5e-6
+"""Runs are in single precision: sums in another order, as by a processor's other instructions, move scores by 1.4e-5
+of their size, and a completeness gap, the difference of numbers near 5, by 2e-6."""
 
 METRICS = tuple(sorted(fringe.METRICS))
 FAST = (
@@ -427,7 +428,7 @@ def test_an_output_is_what_it_was(section):
 
 def test_a_small_change_is_seen():
     score = {"ig": {"deletion": 0.5, "endpoint_kl": None}}
-    moved = {"ig": {"deletion": 0.5 * (1 + 2e-5), "endpoint_kl": None}}
+    moved = {"ig": {"deletion": 0.5 * (1 + 5e-5), "endpoint_kl": None}}
     assert [*differences(score, score)] == []
     assert len([*differences(moved, score)]) == 1
     assert len([*differences({"ig": {"deletion": 0.5, "endpoint_kl": 0.0}}, score)]) == 1
