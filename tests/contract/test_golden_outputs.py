@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from fringe.benchmark.keys import digest
 from pyarrow import parquet
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import fringe
-from fringe.benchmark.keys import digest
 from fringe.cli.app import app
 
 NUMBERS = Path(__file__).parent / "golden_outputs.json"
