@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import fringe
-from fringe.benchmark.keys import digest
+from fringe.experiments.keys import digest
 from fringe.cli.app import app
 
 NUMBERS = Path(__file__).parent / "golden_outputs.json"
