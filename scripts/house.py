@@ -26,8 +26,11 @@ PUBLIC = (
     "quantus",
 )
 ABOLISHED = frozenset(
-    "about cure entrant entrants farewell found gather hand heard kept lane ledger mine own place pull push scorebook "
-    "seat sound there told wanted way whole".split()
+    re.findall(
+        r"\w+",
+        "about cure entrant entrants farewell found gather hand heard kept lane ledger mine own place pull push "
+        "scorebook seat sound there told wanted way whole",
+    )
 )
 MOST_ARGUMENTS = 7
 

@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import fringe
-from fringe.experiments.keys import digest
 from fringe.cli.app import app
+from fringe.experiments.keys import digest
 
 NUMBERS = Path(__file__).parent / "golden_outputs.json"
 RELATIVE, ABSOLUTE = 3e-5, 5e-6
