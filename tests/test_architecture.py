@@ -110,7 +110,7 @@ def test_the_check_sees_a_wrong_arrow():
     assert violations("fringe.linalg.cg", {"fringe.geometry.simplex"}) == ["fringe.geometry.simplex"]
     assert violations("fringe.geometry.pullback", {"fringe.classifier"}) == ["fringe.classifier"]
     assert violations("fringe._rng", {"fringe.linalg"}) == ["fringe.linalg"]
-    assert violations("fringe.attribution.fringe", {"fringe.paths", "fringe.linalg.cg"}) == []
+    assert violations("fringe.attribution._fringe", {"fringe.paths", "fringe.linalg.cg"}) == []
 
 
 def test_no_cycles():

@@ -8,7 +8,7 @@ import torch
 from small_networks import Smooth, inputs
 
 import fringe
-from fringe.attribution.base import SEVERITY, Verdict
+from fringe.attribution._base import SEVERITY, Verdict
 
 METHOD = fringe.FRInGe(tau=5e-3, delta_euc=1.0, damping=1e-2)
 

@@ -10,7 +10,7 @@ import torch
 
 import fringe
 from conftest import SHARED
-from fringe.attribution.presets import table
+from fringe.attribution._fringe import table
 
 TABLE = SHARED / "paper" / "hyperparameters.csv"
 

@@ -11,8 +11,8 @@ from method_networks import CHECKED, Affine, SoftplusMLP, images
 import fringe
 from fringe import ExpectedGradients, InputSpace, IntegratedGradients
 from fringe._rng import KeyedGenerator, content_hash
-from fringe.attribution.path_integral import integrate
-from fringe.attribution.pieces import SitePieces
+from fringe.attribution._integrate import integrate
+from fringe.attribution._pieces import SitePieces
 from fringe.paths import Problem, ReferencePairs
 
 REFERENCES = images(4, seed=20)

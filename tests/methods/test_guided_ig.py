@@ -12,9 +12,9 @@ from seq_networks import Watched, bend, most_alive, off_course, problem_of, segm
 
 import fringe
 from fringe.attribution import GuidedIG, IntegratedGradients
-from fringe.attribution.integral import Quadrature
-from fringe.attribution.path_integral import integrate
-from fringe.attribution.pieces import SegmentPieces
+from fringe.attribution._quadrature import Quadrature
+from fringe.attribution._integrate import integrate
+from fringe.attribution._pieces import SegmentPieces
 from fringe.paths import GeodesicDiagnostics, GuidedPath, Path, PathRun, PathStatus, Point, Segment
 from fringe.paths.guided import approach
 

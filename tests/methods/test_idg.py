@@ -7,7 +7,7 @@ from method_networks import CHECKED, Affine, Quadratic, ReluCNN, SoftplusMLP, im
 
 import fringe
 from fringe import IntegratedDecisionGradients
-from fringe.attribution.decision_nodes import importance_nodes, published_nodes, published_slopes
+from fringe.attribution._idg import importance_nodes, published_nodes, published_slopes
 
 
 def explain(model, x, target=1, baseline=0.0, **settings):

@@ -13,7 +13,7 @@ from method_networks import CHECKED, CLASSES, NETWORKS, Affine, Quadratic, ReluC
 
 import fringe
 from fringe import IntegratedGradients
-from fringe.attribution.rules import NodeRule, quadrature_nodes
+from fringe.attribution._quadrature import NodeRule, quadrature_nodes
 from fringe.geometry import dist, entropy, geodesic, kl, log_probabilities, sqrt_chart
 
 RULES = get_args(NodeRule)

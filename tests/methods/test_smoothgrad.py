@@ -13,8 +13,8 @@ from method_networks import CHECKED, Affine, Quadratic, ReluCNN, SoftplusMLP, im
 import fringe
 from fringe import SmoothGrad
 from fringe._rng import KeyedGenerator, content_hash
-from fringe.attribution.base import ProgressCounter
-from fringe.attribution.smoothgrad import smoothed
+from fringe.attribution._base import ProgressCounter
+from fringe.attribution._smoothgrad import smoothed
 from fringe.paths import Problem
 
 

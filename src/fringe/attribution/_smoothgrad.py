@@ -8,11 +8,11 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fringe.attribution.base import Attribution, Attributor, Baseline, ProgressCounter
-from fringe.attribution.diagnostics import gradient_attribution
-from fringe.attribution.path_integral import integrate
-from fringe.attribution.pieces import SitePieces, add_weighted, iter_batches
-from fringe.attribution.rules import quadrature_nodes
+from fringe.attribution._base import Attribution, Attributor, Baseline, ProgressCounter
+from fringe.attribution._diagnostics import gradient_attribution
+from fringe.attribution._integrate import integrate
+from fringe.attribution._pieces import SitePieces, add_weighted, iter_batches
+from fringe.attribution._quadrature import quadrature_nodes
 from fringe.errors import InputError
 from fringe.geometry import geometry_dtype
 from fringe.paths import Problem, StraightLine

@@ -9,8 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fringe.attribution.base import ProgressCounter
-from fringe.attribution.integral import Quadrature, batch_view, segment_error
+from fringe.attribution._base import ProgressCounter
+from fringe.attribution._quadrature import Quadrature, batch_view, segment_error
 from fringe.geometry import log_probabilities
 from fringe.paths import (
     GeodesicDiagnostics,

@@ -9,12 +9,38 @@ from torch import Tensor
 
 from fringe._arguments import explained_inputs
 from fringe._rng import KeyedGenerator
-from fringe.attribution.base import SEVERITY, Attribution, Attributor, Progress, Trajectory, Verdict
-from fringe.attribution.registry import get_method
+from fringe.attribution._base import SEVERITY, Attribution, Attributor, Progress, Trajectory, Verdict
+from fringe.attribution._expected_gradients import ExpectedGradients
+from fringe.attribution._fringe import FRInGe
+from fringe.attribution._geodesic_ig import GeoIGKNN, GeoIGSVI
+from fringe.attribution._ggig import GGIG
+from fringe.attribution._idg import IntegratedDecisionGradients
+from fringe.attribution._ig import BlurIG, GuidedIG, IntegratedGradients
+from fringe.attribution._multi_path import AGI, IG2
+from fringe.attribution._smoothgrad import SmoothGrad
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, PassCounts, Score, Target
 from fringe.errors import InputError
 from fringe.paths import Problem, verify
+from fringe.settings import look_up
+
+METHODS: dict[str, type[Attributor]] = {
+    kind.name: kind
+    for kind in (
+        *(AGI, BlurIG, ExpectedGradients, FRInGe, GeoIGKNN, GeoIGSVI, GGIG, GuidedIG, IntegratedDecisionGradients),
+        *(IG2, IntegratedGradients, SmoothGrad),
+    )
+}
+
+
+def get_method(method: str | Attributor) -> Attributor:
+    """A configured method, or a registered one by name with its defaults."""
+    if isinstance(method, Attributor):
+        return method
+    if not isinstance(method, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError(f"got {method!r}, expected a name or a configured method such as FRInGe()", argument="method")
+    return look_up(method, METHODS)()
+
 
 OnBad = Literal["raise", "mark"]
 

@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fringe.attribution.base import Attribution, Attributor, Baseline, ProgressCounter
-from fringe.attribution.diagnostics import gradient_attribution
-from fringe.attribution.pieces import iter_batches
-from fringe.attribution.rules import quadrature_nodes
+from fringe.attribution._base import Attribution, Attributor, Baseline, ProgressCounter
+from fringe.attribution._diagnostics import gradient_attribution
+from fringe.attribution._pieces import iter_batches
+from fringe.attribution._quadrature import quadrature_nodes
 from fringe.geometry import geometry_dtype
 from fringe.paths import Problem, StraightLine
 from fringe.settings import Doc, Positive, PositiveInt, Search

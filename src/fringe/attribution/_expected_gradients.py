@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from fringe._rng import KeyedGenerator
-from fringe.attribution.base import Attribution, Attributor
-from fringe.attribution.diagnostics import build_attribution, completeness_status
-from fringe.attribution.path_integral import integrate
-from fringe.attribution.pieces import SitePieces
-from fringe.attribution.reference_images import reference_images
+from fringe.attribution._base import Attribution, Attributor, reference_images
+from fringe.attribution._diagnostics import build_attribution, completeness_status
+from fringe.attribution._integrate import integrate
+from fringe.attribution._pieces import SitePieces
 from fringe.geometry import entropy, log_probabilities
 from fringe.paths import Problem, ReferencePairs
 from fringe.settings import Doc, PositiveInt, Search

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fringe.attribution.base import Attribution, Attributor, Verdict
-from fringe.attribution.path_integral import PathIntegral, integrate
-from fringe.attribution.pieces import PieceStream, finite_maps
+from fringe.attribution._base import Attribution, Attributor, Verdict
+from fringe.attribution._integrate import PathIntegral, integrate
+from fringe.attribution._pieces import PieceStream, finite_maps
 from fringe.geometry import entropy, kl, log_probabilities
 from fringe.paths import GeodesicDiagnostics, PathStatus, Problem, uniform_log_probs
 
