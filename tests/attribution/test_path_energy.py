@@ -4,8 +4,16 @@ import dataclasses
 
 import pytest
 import torch
-from geo_oracles import length_energy, line, log_probability, logit, point_energy, published_energy, published_respacing
-from method_networks import Quadratic, ReluCNN, SoftplusMLP, images
+from attribution_oracles import (
+    length_energy,
+    line,
+    log_probability,
+    logit,
+    point_energy,
+    published_energy,
+    published_respacing,
+)
+from attribution_toys import Quadratic, ReluCNN, SoftplusMLP, images
 
 import fringe
 from fringe.classifier import PassCounts

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from method_networks import CHECKED, Affine, Quadratic, ReluCNN, SoftplusMLP, images
+from attribution_toys import CHECKED, Affine, Quadratic, ReluCNN, SoftplusMLP, images
 
 import fringe
 from fringe import IntegratedDecisionGradients

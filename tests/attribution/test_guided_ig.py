@@ -5,16 +5,27 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from method_networks import Affine, Quadratic, ReluCNN, SoftplusMLP, images
+from attribution_toys import (
+    Affine,
+    Quadratic,
+    ReluCNN,
+    SoftplusMLP,
+    Watched,
+    bend,
+    images,
+    most_alive,
+    off_course,
+    problem_of,
+    segments,
+)
 from saliency.core import GuidedIG as PeerGuidedIG
 from saliency.core.base import INPUT_OUTPUT_GRADIENTS
-from seq_networks import Watched, bend, most_alive, off_course, problem_of, segments
 
 import fringe
 from fringe.attribution import GuidedIG, IntegratedGradients
-from fringe.attribution._quadrature import Quadrature
 from fringe.attribution._integrate import integrate
 from fringe.attribution._pieces import SegmentPieces
+from fringe.attribution._quadrature import Quadrature
 from fringe.paths import GeodesicDiagnostics, GuidedPath, Path, PathRun, PathStatus, Point, Segment
 from fringe.paths.guided import approach
 

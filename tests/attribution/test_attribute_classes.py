@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 import torch
-from small_networks import Smooth, inputs
+from attribution_toys import Smooth, inputs
 
 import fringe
 from fringe.attribution._base import SEVERITY, Verdict

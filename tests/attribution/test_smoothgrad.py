@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import saliency.core
 import torch
+from attribution_toys import CHECKED, Affine, Quadratic, ReluCNN, SoftplusMLP, images
 from captum.attr import IntegratedGradients as CaptumIntegratedGradients
 from captum.attr import NoiseTunnel, Saliency
-from method_networks import CHECKED, Affine, Quadratic, ReluCNN, SoftplusMLP, images
 
 import fringe
 from fringe import SmoothGrad

@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from geo_oracles import (
+from attribution_oracles import (
     length_energy,
     line,
     log_probability,
@@ -19,7 +19,7 @@ from geo_oracles import (
     published_respacing,
     variational_path,
 )
-from method_networks import NETWORKS, Affine, Quadratic, ReluCNN, SoftplusMLP, images
+from attribution_toys import NETWORKS, Affine, Quadratic, ReluCNN, SoftplusMLP, images
 from torch import nn
 
 import fringe

@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 import torch
-from method_networks import NETWORKS, Affine, SoftplusMLP, images
+from attribution_toys import NETWORKS, Affine, SoftplusMLP, images
 
 import fringe
 from fringe.classifier import PassCounts

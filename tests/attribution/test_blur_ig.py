@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import saliency.core
 import torch
-from method_networks import CHECKED, Affine, Quadratic, SoftplusMLP, images
+from attribution_toys import CHECKED, Affine, Quadratic, SoftplusMLP, images
 from scipy import ndimage
 
 import fringe

@@ -1,17 +1,33 @@
 """The engine against the printed algorithm, on a real network and real images."""
 
 import dataclasses
+import sys
+from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
 import transcription
-from real import real
 
 import fringe
 from fringe.paths import Problem, verify
 from fringe.paths.direction import StepSolver
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import shared_models
+
 pytestmark = pytest.mark.shared
+
+
+@cache
+def _model(name: str, dtype: torch.dtype):
+    return shared_models.model(name).to(dtype)
+
+
+def real(name: str, count: int, dtype: torch.dtype):
+    """A shared network and ``count`` of its images, in ``dtype``."""
+    return _model(name, dtype), shared_models.images(name, count).to(dtype)
 
 
 def paper(name: str, **changes: object) -> fringe.FRInGe:

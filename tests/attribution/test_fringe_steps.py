@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 import transcription
-from dense import DenseFRInGe
-from small_networks import Linear, Smooth, inputs
+from attribution_oracles import DenseFRInGe
+from attribution_toys import Linear, Smooth, inputs
 
 import fringe
 from fringe.paths import TrustRegion

@@ -4,8 +4,21 @@ import dataclasses
 
 import pytest
 import torch
-from method_networks import CHECKED, CLASSES, Affine, Quadratic, ReluCNN, SoftplusMLP, images
-from seq_networks import Watched, bend, most_alive, problem_of, score_and_gradient, segments
+from attribution_toys import (
+    CHECKED,
+    CLASSES,
+    Affine,
+    Quadratic,
+    ReluCNN,
+    SoftplusMLP,
+    Watched,
+    bend,
+    images,
+    most_alive,
+    problem_of,
+    score_and_gradient,
+    segments,
+)
 
 import fringe
 from fringe import InputSpace

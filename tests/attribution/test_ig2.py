@@ -5,13 +5,18 @@ import math
 
 import pytest
 import torch
-from method_networks import CLASSES, ENTRIES, Quadratic, ReluCNN, SoftplusMLP, images
-from seq_networks import (
+from attribution_toys import (
+    CLASSES,
+    ENTRIES,
     Bare,
     Failing,
     Headed,
+    Quadratic,
+    ReluCNN,
+    SoftplusMLP,
     Watched,
     bend,
+    images,
     linear,
     most_alive,
     off_course,

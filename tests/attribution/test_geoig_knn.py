@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from method_networks import SHAPE, Quadratic, SoftplusMLP, images
+from attribution_toys import SHAPE, Quadratic, SoftplusMLP, images
 from torch import nn
 
 import fringe

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from attribution_toys import CHECKED, Affine, SoftplusMLP, images
 from captum.attr import GradientShap
-from method_networks import CHECKED, Affine, SoftplusMLP, images
 
 import fringe
 from fringe import ExpectedGradients, InputSpace, IntegratedGradients

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from method_networks import SoftplusMLP, images
+from attribution_toys import SoftplusMLP, images
 from torch import nn
 
 import fringe

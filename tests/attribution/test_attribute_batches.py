@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from small_networks import Smooth, inputs
+from attribution_toys import Smooth, inputs
 
 import fringe
 import fringe.paths

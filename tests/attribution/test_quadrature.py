@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from small_networks import Smooth, inputs
+from attribution_toys import Smooth, inputs
 from torch import Tensor
 
 import fringe

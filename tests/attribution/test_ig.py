@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import saliency.core
 import torch
+from attribution_toys import CHECKED, CLASSES, NETWORKS, Affine, Quadratic, ReluCNN, SoftplusMLP, images
 from captum.attr import IntegratedGradients as CaptumIntegratedGradients
-from method_networks import CHECKED, CLASSES, NETWORKS, Affine, Quadratic, ReluCNN, SoftplusMLP, images
 
 import fringe
 from fringe import IntegratedGradients

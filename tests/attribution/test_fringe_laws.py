@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 import torch
-from small_networks import Linear, Smooth, inputs
+from attribution_toys import Linear, Smooth, inputs
 
 import fringe
 from fringe.geometry import dist, entropy, log_probabilities, sqrt_chart

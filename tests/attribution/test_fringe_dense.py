@@ -5,8 +5,8 @@ import itertools
 
 import pytest
 import torch
-from dense import DenseFRInGe
-from small_networks import Smooth, inputs
+from attribution_oracles import DenseFRInGe
+from attribution_toys import Smooth, inputs
 
 import fringe
 from fringe.geometry import geodesic, log_probabilities, spherical_loss, sqrt_chart
