@@ -19,9 +19,7 @@ from fringe._process import fate, this_process
 from fringe.errors import TransientError
 from fringe.experiments import StoreFull
 from fringe.tuning import queue
-from fringe.tuning.journal import Journal
-from fringe.tuning.plan import Plan
-from fringe.tuning.queue import Queue
+from fringe.tuning._study import Journal, Plan, Queue
 
 HERE = Path(__file__).parent
 needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="the system does not say when a process started")

@@ -8,7 +8,7 @@ import pytest
 
 from fringe import METHODS, FRInGe, InputError
 from fringe.tuning import paper_space, space_of
-from fringe.tuning.space import Choices, Range
+from fringe.tuning._space import Choices, Range
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 

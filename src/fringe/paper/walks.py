@@ -19,7 +19,7 @@ from fringe.errors import InputError
 from fringe.experiments import Resolved, TaskRunner
 from fringe.metrics import EvaluationContext
 from fringe.paths import Problem
-from fringe.tuning import require_known
+from fringe.tuning import check_known
 
 SHOWN = 6
 """Points of a walk that are shown, both ends among them."""
@@ -84,7 +84,7 @@ def walks(
     model cannot take.
     """
     arms = {arm.label: arm for arm in resolved.plan.arms}
-    require_known("model", model, arms)
+    check_known("model", model, arms)
     chosen = _choose(images, [image["digest"] for image in resolved.manifest.images])
     worker = TaskRunner(resolved, device=device, batch_size=batch_size)
     found: dict[str, tuple[Walk, ...]] = {}

@@ -10,10 +10,9 @@ import numpy as np
 
 from fringe._checks import require
 from fringe.attribution import Attributor, FRInGe
-from fringe.errors import InputError
-from fringe.tuning.naming import require_known
-from fringe.tuning.objective import PAPER, SCORES, Array, Weights, objective, of_means, per_image
-from fringe.tuning.space import SMOOTHING, Range, space_of
+from fringe.errors import InputError, check_known
+from fringe.tuning._objective import PAPER, SCORES, Array, Weights, objective, of_means, per_image
+from fringe.tuning._space import SMOOTHING, Range, space_of
 
 CENTRE = "centre"
 """Label of the setting that all sweeps pass through."""
@@ -132,7 +131,7 @@ def _fields(base: Attributor, factor: str) -> tuple[str, ...]:
     """The fields that a factor sets."""
     fields = [field.name for field in dataclasses.fields(cast(Any, base))]
     joint = {name: parts for name, parts in JOINT.items() if set(parts) <= set(fields)}
-    require_known(f"{base.name} factor", factor, (*fields, *joint))
+    check_known(f"{base.name} factor", factor, (*fields, *joint))
     return joint.get(factor, (factor,))
 
 

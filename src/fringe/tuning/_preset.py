@@ -15,10 +15,9 @@ from fringe._checks import require, require_local
 from fringe._files import PRESET_BYTES, read_regular
 from fringe._process import process_name
 from fringe.attribution import METHODS, Attributor
-from fringe.errors import InputError, TransientError
-from fringe.tuning.naming import require_known
-from fringe.tuning.space import alternatives
-from fringe.tuning.study import Tuned
+from fringe.errors import InputError, TransientError, check_known
+from fringe.tuning._search import Tuned
+from fringe.tuning._space import alternatives
 
 FORMAT = "fringe preset 1"
 
@@ -113,7 +112,7 @@ def _document(path: Path) -> dict[str, Any]:
     for name, kind in parts.items():
         if not isinstance(document[name], kind):
             raise InputError(f"preset: {path}: {name}: got {document[name]!r}, expected {kind.__name__}")
-    require_known(f"preset: {path}: method", document["method"], METHODS)
+    check_known(f"preset: {path}: method", document["method"], METHODS)
     method = METHODS[document["method"]]
     _keys(path, f"setting of {method.name}", document["settings"], [f.name for f in fields(cast(Any, method))])
     _keys(path, "about", document["about"], About.__annotations__, complete=True)
@@ -122,7 +121,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 def _keys(path: Path, what: str, found: dict[str, Any], known: Iterable[str], *, complete: bool = False) -> None:
     for key in found:
-        require_known(f"preset: {path}: {what}", key, known)
+        check_known(f"preset: {path}: {what}", key, known)
     missing = [key for key in known if key not in found] if complete else []
     if missing:
         raise InputError(f"preset: {path}: {what} {missing[0]!r} is missing")

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin, get_ty
 
 from fringe._checks import require
 from fringe.attribution import Attributor, FRInGe
-from fringe.errors import InputError
-from fringe.tuning.naming import require_known
+from fringe.errors import InputError, check_known
 
 if TYPE_CHECKING:
     from optuna import Trial
@@ -103,7 +102,7 @@ def space_of(
     given = dict(overrides or {})
     asked = [name for name in fields if searchable(fields[name])] if names is None else list(names)
     for name in (*asked, *given):
-        require_known(f"{method.name} setting", name, fields)
+        check_known(f"{method.name} setting", name, fields)
     for name in given:
         require(name in asked, "overrides", name, f"a searched field, one of {', '.join(asked)}")
     require(bool(asked), "names", asked, "at least one field to search")

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, cast
 from fringe._checks import require
 from fringe.attribution import Attributor
 from fringe.errors import FringeError, InputError, is_transient
-from fringe.tuning.objective import PAPER, SCORES, Weights, objective
-from fringe.tuning.plan import Plan
-from fringe.tuning.space import SearchSpace
+from fringe.tuning._objective import PAPER, SCORES, Weights, objective
+from fringe.tuning._space import SearchSpace
+from fringe.tuning._study import Plan
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-    from fringe.tuning.queue import Queue
+    from fringe.tuning._study import Queue
 
 Score = Callable[[Attributor], Mapping[str, Sequence[float]]]
 """Scores a setting: ``insertion``, ``deletion`` and ``infidelity`` by name, (N,) each of the same N images, and others
@@ -114,7 +114,7 @@ def tune(
 
 def _queue(plan: Plan) -> "Queue":
     try:
-        from fringe.tuning.queue import Queue
+        from fringe.tuning._study import Queue
     except ModuleNotFoundError as error:
         raise InputError("tune needs Optuna: pip install 'fringe[tune]'") from error
     return Queue(plan)
