@@ -17,7 +17,7 @@ from fringe.cli.plan_models import read_specs
 from fringe.cli.plan_options import PlanOptions
 from fringe.cli.planning import Defaults, overlooked, read_plan
 from fringe.cli.takes import takes
-from fringe.tuning._preset import FORMAT
+from fringe.tuning import FORMAT
 
 NOTHING = Defaults("plan", methods=("ig",), metrics=("sparseness",))
 

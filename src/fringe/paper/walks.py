@@ -15,11 +15,10 @@ from fringe._checks import require_positive
 from fringe._filters import gaussian_blur
 from fringe._rng import KeyedGenerator
 from fringe.attribution import Attributor
-from fringe.errors import InputError
+from fringe.errors import InputError, check_known
 from fringe.experiments import Resolved, TaskRunner
 from fringe.metrics import EvaluationContext
 from fringe.paths import Problem
-from fringe.tuning import check_known
 
 SHOWN = 6
 """Points of a walk that are shown, both ends among them."""

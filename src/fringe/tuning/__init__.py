@@ -1,11 +1,11 @@
 """Tuning: search and one-factor sweeps of a method's settings, scored by the caller."""
 
-from fringe.errors import check_known as check_known
-from fringe.tuning._objective import PAPER as PAPER
+from fringe.tuning._objective import PAPER_WEIGHTS as PAPER_WEIGHTS
 from fringe.tuning._objective import Weights as Weights
 from fringe.tuning._objective import objective as objective
-from fringe.tuning._preset import About as About
-from fringe.tuning._preset import about as about
+from fringe.tuning._preset import FORMAT as FORMAT
+from fringe.tuning._preset import PresetMetadata as PresetMetadata
+from fringe.tuning._preset import preset_metadata as preset_metadata
 from fringe.tuning._preset import read_preset as read_preset
 from fringe.tuning._preset import write_preset as write_preset
 from fringe.tuning._search import Progress as Progress

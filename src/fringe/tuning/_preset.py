@@ -1,31 +1,35 @@
 """A tuned setting as a file, with what it was tuned for."""
 
-import contextlib
 import json
 import math
-import os
-from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, TypedDict, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypedDict, cast
 
 import fringe
-from fringe._checks import require, require_local
-from fringe._files import PRESET_BYTES, read_regular
-from fringe._process import process_name
+from fringe._checks import is_whole, require, require_local
+from fringe._files import PRESET_BYTES, read_regular, write_atomic
 from fringe.attribution import METHODS, Attributor
 from fringe.errors import InputError, TransientError, check_known
+from fringe.settings import settings_of
 from fringe.tuning._search import Tuned
-from fringe.tuning._space import alternatives
 
+#: First entry of every preset file: the name and the version of its format.
 FORMAT = "fringe preset 1"
 
 
-class About(TypedDict):
-    """What a setting was tuned for, the network's ``architecture`` and the digest of its ``weights``; and how: to what
-    ``objective``, on which ``images`` (digests), by how many ``trials`` from which ``seed``, by which
-    ``version`` of this library."""
+class PresetMetadata(TypedDict):
+    """What a setting was tuned for, and how.
+
+    Attributes:
+        architecture: Name of the network's architecture.
+        weights: Digest of its weights.
+        objective: The objective that was reached.
+        images: Digests of the images, in the order of the scores.
+        trials: Number of trials.
+        seed: Seed of the search.
+        version: Version of this library.
+    """
 
     architecture: str
     weights: str
@@ -36,8 +40,45 @@ class About(TypedDict):
     version: str
 
 
-def about(tuned: Tuned, *, architecture: str, weights: str, images: Sequence[str]) -> About:
-    """What is to be known of a search; ``images`` are those that its scores belong to, in their order."""
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, cast(list[Any], value)))
+
+
+#: What each entry of the metadata is, and how to say so.
+_METADATA: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "architecture": (_is_text, "text"),
+    "weights": (_is_text, "text"),
+    "objective": (_is_number, "a finite number"),
+    "images": (_are_texts, "a list, each item text"),
+    "trials": (is_whole, "a whole number"),
+    "seed": (lambda value: is_whole(value, least=0), "a whole number"),
+    "version": (_is_text, "text"),
+}
+
+
+def preset_metadata(tuned: Tuned, *, architecture: str, weights: str, images: Sequence[str]) -> PresetMetadata:
+    """Describe a search.
+
+    Args:
+        tuned: Its result.
+        architecture: Name of the network's architecture.
+        weights: Digest of its weights.
+        images: Digests of the images that the scores belong to, in their order.
+
+    Returns:
+        The metadata of its preset.
+
+    Raises:
+        InputError: If there is not one digest per score.
+    """
     scored = next(len(trial.scores["insertion"]) for trial in tuned.trials if not trial.problem)
     require(len(images) == scored, "images", len(images), f"{scored}, one for each score of a trial")
     return {
@@ -51,110 +92,98 @@ def about(tuned: Tuned, *, architecture: str, weights: str, images: Sequence[str
     }
 
 
-def write_preset(path: Path, tuned: Tuned, about: About) -> None:
-    """Write the best setting, all its fields, as JSON; a file that is there is replaced whole. Raises InputError for a
-    path that is no file of this machine, and TransientError where it cannot be written."""
+def write_preset(path: Path, tuned: Tuned, metadata: PresetMetadata) -> None:
+    """Write the best setting of a search, all its fields, as JSON.
+
+    Args:
+        path: The file; one that exists is replaced in one step.
+        tuned: The result of the search.
+        metadata: What the setting was tuned for.
+
+    Raises:
+        InputError: If the method is not registered, and for a path that is no writable file of this machine.
+        TransientError: If the file cannot be written for another reason, such as a full disk.
+    """
     require_local("path", path)
     method = tuned.best
     if METHODS.get(method.name) is not type(method):
         raise InputError(f"tuned: {method.name!r} is no registered method, so that a preset of it could not be read")
-    settings = {name: value for name, value in method.record().items() if name != "method"}
-    document = {"format": FORMAT, "method": method.name, "settings": settings, "about": about}
+    settings = {name: value for name, value in method.record().items() if name != method.record_key}
+    document = {"format": FORMAT, "method": method.name, "settings": settings, "about": metadata}
     text = json.dumps(document, indent=2, allow_nan=False) + "\n"
     if path.is_dir():
-        raise InputError(f"path: {str(path)!r} is a folder, expected a file")
-    beside = path.with_name(f"{path.name}.{process_name()}.part")
+        raise InputError(f"{str(path)!r} is a folder, expected a file", argument="path")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, path)
+        write_atomic(path, text.encode())
     except PermissionError as error:
-        raise InputError(f"path: {str(path)!r} cannot be written ({error.strerror})") from error
+        raise InputError(f"{str(path)!r} cannot be written ({error.strerror})", argument="path") from error
     except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
         raise TransientError(f"{str(path)!r} cannot be written ({error.strerror or error})") from error
 
 
-def read_preset(path: Path, architecture: str | None = None, *, allow_other: bool = False) -> tuple[Attributor, About]:
-    """The setting of a file, and what it was tuned for. Settings that the file does not name have their defaults.
+def read_preset(
+    path: Path, architecture: str | None = None, *, allow_other: bool = False
+) -> tuple[Attributor, PresetMetadata]:
+    """Read a setting from a file; settings that the file does not name have their defaults.
 
-    Raises InputError on a file that is no preset, on an unknown method or key, on a value that its field does not take,
-    and, unless ``allow_other``, on a preset for another architecture than the one named.
+    Args:
+        path: The file.
+        architecture: Architecture that the setting is for; None for any.
+        allow_other: Whether a preset for another architecture is accepted.
+
+    Returns:
+        The setting, and what it was tuned for.
+
+    Raises:
+        InputError: For a file that is no preset of this format, an unknown method or key, a value that its field does
+            not take, and a preset for another architecture.
     """
     document = _document(path)
-    method = METHODS[document["method"]]
-    settings = {key: _value(method, f"{path}: {key}", key, v) for key, v in document["settings"].items()}
-    facts = {key: _value(About, f"{path}: about: {key}", key, v) for key, v in document["about"].items()}
-    found = cast(About, facts)
-    if architecture is not None and architecture != found["architecture"] and not allow_other:
+    metadata = cast(PresetMetadata, document["about"])
+    if architecture is not None and architecture != metadata["architecture"] and not allow_other:
         raise InputError(
-            f"preset: {path} was tuned for {found['architecture']!r}, not for {architecture!r}; settings do not carry "
-            "over between architectures unless you allow it"
+            f"{path} was tuned for {metadata['architecture']!r}, not for {architecture!r}",
+            argument="preset",
+            hint="settings do not carry over between architectures unless you allow it",
         )
     try:
-        return method(**settings), found
+        return METHODS[document["method"]].from_record(document["settings"]), metadata
     except InputError as error:
-        raise InputError(f"preset: {path}: {error}") from error
+        raise InputError(f"{path}: {error}", argument="preset") from error
 
 
 def _document(path: Path) -> dict[str, Any]:
-    """The file's content, with every key known and every part there."""
+    """The file's content, complete and with known keys; the values of the settings are not yet checked."""
     try:
         document = json.loads(read_regular(path, PRESET_BYTES))
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"preset: {path} cannot be read: {error}") from error
+        raise InputError(f"{path} cannot be read: {error}", argument="preset") from error
     if not isinstance(document, dict) or cast(dict[str, Any], document).get("format") != FORMAT:
-        raise InputError(f"preset: {path} is no preset: it does not say {FORMAT!r}")
+        raise InputError(f"{path} is no preset: it does not say {FORMAT!r}", argument="preset")
     document = cast(dict[str, Any], document)
     parts = {"format": str, "method": str, "settings": dict, "about": dict}
-    _keys(path, "part", document, parts, complete=True)
+    _check_keys(path, "part", document, parts, complete=True)
     for name, kind in parts.items():
         if not isinstance(document[name], kind):
-            raise InputError(f"preset: {path}: {name}: got {document[name]!r}, expected {kind.__name__}")
+            raise _refusal(path, name, document[name], kind.__name__)
     check_known(f"preset: {path}: method", document["method"], METHODS)
     method = METHODS[document["method"]]
-    _keys(path, f"setting of {method.name}", document["settings"], [f.name for f in fields(cast(Any, method))])
-    _keys(path, "about", document["about"], About.__annotations__, complete=True)
+    _check_keys(path, f"setting of {method.name}", document["settings"], settings_of(method))
+    _check_keys(path, "about", document["about"], _METADATA, complete=True)
+    for key, (is_valid, expected) in _METADATA.items():
+        if not is_valid(document["about"][key]):
+            raise _refusal(path, f"about: {key}", document["about"][key], expected)
     return document
 
 
-def _keys(path: Path, what: str, found: dict[str, Any], known: Iterable[str], *, complete: bool = False) -> None:
-    for key in found:
+def _check_keys(path: Path, what: str, keys: Iterable[str], known: Iterable[str], *, complete: bool = False) -> None:
+    for key in keys:
         check_known(f"preset: {path}: {what}", key, known)
-    missing = [key for key in known if key not in found] if complete else []
+    missing = [key for key in known if key not in keys] if complete else []
     if missing:
-        raise InputError(f"preset: {path}: {what} {missing[0]!r} is missing")
+        raise InputError(f"{path}: {what} {missing[0]!r} is missing", argument="preset")
 
 
-def _value(kind: type, where: str, key: str, value: Any) -> Any:
-    """A value of JSON as its field takes it."""
-    hint = get_type_hints(kind)[key]
-    for option in alternatives(hint):
-        try:
-            return _as(option, value)
-        except (TypeError, OverflowError):
-            continue
-    raise InputError(f"preset: {where}: got {value!r}, expected {_words(hint)}")
-
-
-def _as(option: Any, value: Any) -> Any:
-    """``value`` as one alternative has it. Raises TypeError if it has no such value."""
-    if get_origin(option) is Literal and value in get_args(option) and isinstance(value, str):
-        return value
-    if get_origin(option) in (tuple, list) and isinstance(value, list):
-        return get_origin(option)(_as(get_args(option)[0], item) for item in cast(list[Any], value))
-    if option is float and type(value) in (int, float) and math.isfinite(value):
-        return float(value)
-    if option in (int, bool, str, NoneType) and type(value) is option:
-        return value
-    raise TypeError
-
-
-def _words(hint: Any) -> str:
-    names = {float: "a finite number", int: "a whole number", bool: "true or false", NoneType: "null", str: "text"}
-    if get_origin(hint) is Literal:
-        return f"one of {', '.join(map(str, get_args(hint)))}"
-    if get_origin(hint) in (tuple, list):
-        return f"a list, each item {_words(get_args(hint)[0])}"
-    return names.get(hint) or " or ".join(dict.fromkeys(_words(option) for option in get_args(hint)))
+def _refusal(path: Path, key: str, value: object, expected: str) -> InputError:
+    return InputError(f"{path}: {key}: got {value!r}, expected {expected}", argument="preset")

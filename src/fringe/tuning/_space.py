@@ -1,15 +1,14 @@
-"""Where a search looks: fields of a method, with the ranges and choices that the fields carry."""
+"""Where a search looks: settings of a method, with the ranges and choices that their annotations carry."""
 
-import dataclasses
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from types import UnionType
-from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, cast
 
 from fringe._checks import require
 from fringe.attribution import Attributor, FRInGe
 from fringe.errors import InputError, check_known
+from fringe.settings import Setting, settings_of
 
 if TYPE_CHECKING:
     from optuna import Trial
@@ -18,76 +17,95 @@ SMOOTHING = ("gamma_step", "gamma_prior")
 
 
 @dataclass(frozen=True)
-class Range:
-    """Numbers from ``low`` to ``high``, both included; evenly in their logarithm if ``log``; integers if ``whole``."""
+class NumericDistribution:
+    """Numbers from ``low`` to ``high``, both included; evenly in their logarithm if ``log``."""
 
     low: float
     high: float
     log: bool = False
-    whole: bool = False
+    integer: bool = False
 
     def __post_init__(self) -> None:
         bounds = (self.low, self.high)
-        require(
-            all(map(_is_number, bounds)) and self.low < self.high,
-            "range",
-            bounds,
-            "two finite numbers, the lower first",
-        )
+        ordered = all(map(_is_number, bounds)) and self.low < self.high
+        require(ordered, "range", bounds, "two finite numbers, the lower first")
         require(not self.log or self.low > 0, "range", bounds, "bounds above zero, on a logarithmic scale")
-        require(not self.whole or all(b == int(b) for b in bounds), "range", bounds, "whole numbers")
-        kind = int if self.whole else float
+        require(not self.integer or all(b == int(b) for b in bounds), "range", bounds, "whole numbers")
+        kind = int if self.integer else float
         for name, bound in zip(("low", "high"), bounds, strict=True):
             object.__setattr__(self, name, kind(bound))
 
     def suggest(self, trial: "Trial", name: str) -> float:
-        if self.whole:
+        """Return the trial's value of the setting ``name``."""
+        if self.integer:
             return trial.suggest_int(name, int(self.low), int(self.high), log=self.log)
         return trial.suggest_float(name, self.low, self.high, log=self.log)
 
-    def nearest(self, value: object) -> float:
-        """``value`` moved into the range; the middle of the range for what is no number, such as ``"auto"``."""
+    def clip(self, value: object) -> float:
+        """Move a value into the range; what is no number, such as ``"auto"``, becomes the middle of the range."""
         if not _is_number(value):
             value = math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2
         near = min(max(cast(float, value), self.low), self.high)
-        return round(near) if self.whole else float(near)
+        return round(near) if self.integer else float(near)
+
+    def record(self) -> dict[str, Any]:
+        """Return the range as plain data, under the keys of the journals."""
+        return {"low": self.low, "high": self.high, "log": self.log, "whole": self.integer}
 
 
 @dataclass(frozen=True)
-class Choices:
+class CategoricalDistribution:
     """One of some values."""
 
     options: tuple[Any, ...]
 
     def suggest(self, trial: "Trial", name: str) -> Any:
+        """Return the trial's value of the setting ``name``."""
         return trial.suggest_categorical(name, self.options)
 
-    def nearest(self, value: object) -> Any:
+    def clip(self, value: object) -> Any:
+        """Return ``value`` if it is one of the options, else the first option."""
         return value if value in self.options else self.options[0]
+
+    def record(self) -> dict[str, Any]:
+        """Return the options as plain data."""
+        return {"options": self.options}
 
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """The searched fields of the method called ``method``; all others keep the values of the setting it starts from."""
+    """The searched settings of a method; all others keep their values.
+
+    Attributes:
+        method: Name of the method.
+        dimensions: The distribution of each searched setting.
+    """
 
     method: str
-    dimensions: Mapping[str, Range | Choices]
+    dimensions: Mapping[str, NumericDistribution | CategoricalDistribution]
 
     def suggest(self, trial: "Trial") -> dict[str, Any]:
-        """A value of every searched field, asked of an Optuna trial."""
+        """Ask an Optuna trial for a value of every searched setting."""
         return {name: dimension.suggest(trial, name) for name, dimension in self.dimensions.items()}
 
-    def nearest(self, method: Attributor) -> dict[str, Any]:
-        """The place in this space nearest to a setting."""
-        return {name: dimension.nearest(getattr(method, name)) for name, dimension in self.dimensions.items()}
+    def clip(self, method: Attributor) -> dict[str, Any]:
+        """Return the point of this space that is nearest to the settings of ``method``."""
+        return {name: dimension.clip(getattr(method, name)) for name, dimension in self.dimensions.items()}
 
     def record(self) -> dict[str, Any]:
-        """This space as plain data."""
-        return {name: dataclasses.asdict(dimension) for name, dimension in self.dimensions.items()}
+        """Return this space as plain data."""
+        return {name: dimension.record() for name, dimension in self.dimensions.items()}
 
 
 def paper_space(smoothing: bool = True) -> SearchSpace:
-    """What the paper searched: tau, eta_max, delta_euc and damping, and both gammas unless ``smoothing`` is off."""
+    """Return what the paper searched: tau, eta_max, delta_euc and damping.
+
+    Args:
+        smoothing: Whether both gammas are searched, too.
+
+    Returns:
+        The space of FRInGe.
+    """
     return space_of(FRInGe, ("tau", "eta_max", "delta_euc", "damping", *(SMOOTHING if smoothing else ())))
 
 
@@ -96,49 +114,45 @@ def space_of(
     names: Collection[str] | None = None,
     overrides: Mapping[str, tuple[float, float]] | None = None,
 ) -> SearchSpace:
-    """The fields ``names`` of a method (None: all that carry a range or choices), with other ranges (low, high) where
-    ``overrides`` has them. Raises InputError on a name without a range or choices, and on a range that is none."""
-    fields: dict[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(method)}  # pyright: ignore[reportArgumentType]
-    given = dict(overrides or {})
-    asked = [name for name in fields if searchable(fields[name])] if names is None else list(names)
-    for name in (*asked, *given):
-        check_known(f"{method.name} setting", name, fields)
-    for name in given:
-        require(name in asked, "overrides", name, f"a searched field, one of {', '.join(asked)}")
-    require(bool(asked), "names", asked, "at least one field to search")
-    dimensions = {name: _dimension(method, fields[name], given.get(name)) for name in asked}
+    """Return the search space of a method.
+
+    Args:
+        method: Class of the method.
+        names: Settings to search; None for all that have a range or choices.
+        overrides: Other ranges (low, high) by setting.
+
+    Returns:
+        The space.
+
+    Raises:
+        InputError: For a setting without a range or choices, and for an invalid range.
+    """
+    settings, ranges = settings_of(method), dict(overrides or {})
+    searched = list(method.search_space() if names is None else names)
+    for name in (*searched, *ranges):
+        check_known(f"{method.name} setting", name, settings)
+    for name in ranges:
+        require(name in searched, "overrides", name, f"a searched field, one of {', '.join(searched)}")
+    require(bool(searched), "names", searched, "at least one field to search")
+    dimensions = {name: _dimension(method, settings[name], ranges.get(name)) for name in searched}
     return SearchSpace(method.name, dimensions)
 
 
-def searchable(field: "dataclasses.Field[Any]") -> bool:
-    """Whether a field carries a range or choices."""
-    return any(field.metadata.get(key) is not None for key in ("low", "choices"))
-
-
 def _dimension(
-    method: type[Attributor], field: "dataclasses.Field[Any]", bounds: tuple[float, float] | None
-) -> Range | Choices:
-    about, kinds = field.metadata, _numbers(method, field.name)
-    if about.get("choices") is not None:
-        require(bounds is None, field.name, bounds, f"no range: it is one of {', '.join(map(str, about['choices']))}")
-        return Choices(tuple(about["choices"]))
-    if not kinds or (bounds is None and about.get("low") is None):
-        raise InputError(f"{field.name}: {method.name} has no range to search it in, and no choices")
-    low, high = (about["low"], about["high"]) if bounds is None else bounds
+    method: type[Attributor], setting: Setting, bounds: tuple[float, float] | None
+) -> NumericDistribution | CategoricalDistribution:
+    name, choices, search = setting.name, setting.choices, setting.search
+    if choices is not None:
+        require(bounds is None, name, bounds, f"no range: it is one of {', '.join(map(str, choices))}")
+        return CategoricalDistribution(choices)
+    numbers = {int, float}.intersection(setting.types)
+    if not numbers or (bounds is None and search is None):
+        raise InputError(f"{method.name} has no range to search it in, and no choices", argument=name)
+    low, high = bounds or (search.low, search.high)  # pyright: ignore[reportOptionalMemberAccess]
     try:
-        return Range(low, high, bool(about.get("log")), whole=float not in kinds)
+        return NumericDistribution(low, high, search is not None and search.log, integer=float not in numbers)
     except InputError as error:
-        raise InputError(f"{field.name}: {error}") from error
-
-
-def alternatives(hint: Any) -> tuple[Any, ...]:
-    """The members of a union, or the hint alone."""
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-
-
-def _numbers(method: type[Attributor], name: str) -> set[type]:
-    """The kinds of number that a field takes."""
-    return {kind for kind in alternatives(get_type_hints(method)[name]) if kind in (int, float)}
+        raise InputError(str(error), argument=name) from error
 
 
 def _is_number(value: object) -> bool:

@@ -1,20 +1,24 @@
-"""What a study is to do."""
+"""A study that processes share: one journal file, readable after a crash, and an agreement on who scores what. Needs
+Optuna.
+
+Optuna's SQLite storage with heartbeats was tried instead: it starts a dead trial again only after a grace period, two
+processes that create one file at once fail, and they score more trials than were requested.
+"""
 
 import contextlib
 import hashlib
 import json
 import os
 import time
-from collections.abc import Generator, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.samplers import TPESampler
 from optuna.storages import JournalStorage
-from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, JournalFileOpenLock
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
 from fringe._checks import is_whole, require, require_local, require_positive, require_whole
@@ -23,60 +27,164 @@ from fringe._process import fate, this_process
 from fringe.errors import InputError
 from fringe.tuning._space import SearchSpace
 
-
-@dataclass(frozen=True)
-class Plan:
-    """The study ``name`` in the file ``journal``: ``trials`` settings of ``space``, the first of them ``start``, drawn
-    from ``seed``. Its scores depend on ``identity``. Seconds after which a silent host's trial is given up:
-    ``stale_after``."""
-
-    journal: Path
-    name: str
-    identity: Mapping[str, Any]
-    space: SearchSpace
-    start: Mapping[str, Any]
-    trials: int
-    seed: int
-    stale_after: float
-
-    def __post_init__(self) -> None:
-        require_local("journal", self.journal)
-        require(bool(self.name), "name", self.name, "a name for the study")
-        require_whole("trials", self.trials)
-        require(is_whole(self.seed, least=0), "seed", self.seed, "a whole number not below zero")
-        require_positive("stale_after", self.stale_after)
-
-
+#: How each line of a journal begins.
 _RECORD = b'{"op_code":'
-"""How each line of a journal begins."""
+
+#: Attributes of a trial in the journal: its slot, its process, and how many processes have ended while they scored it.
+SLOT, _PROCESS, _DEATHS = "seat", "owner", "deaths"
 
 
-class Journal(BaseJournalBackend):
+class SharedStudy:
+    """An Optuna study as slots, one for each requested trial.
+
+    Slot 0 is the start; the setting of slot k follows from the seed, k and the scores that were known when it was drawn,
+    so that a study that is interrupted and resumed asks what it would have asked. A trial that was abandoned is marked
+    as failed, and a new trial with the same setting takes its slot: the last trial of a slot counts. Processes take
+    turns by a lock file beside the journal.
+
+    Args:
+        journal: File of the study.
+        name: Name of the study in the file.
+        identity: Plain data that the scores depend on; a study with another identity is refused.
+        space: What is searched.
+        start: Setting of slot 0, a point of the space.
+        trials: Number of slots.
+        seed: Seed of the settings.
+        stale_after: Seconds after which a trial of a host that cannot be asked counts as abandoned.
+    """
+
+    def __init__(
+        self,
+        journal: Path,
+        name: str,
+        identity: Mapping[str, Any],
+        *,
+        space: SearchSpace,
+        start: Mapping[str, Any],
+        trials: int,
+        seed: int,
+        stale_after: float,
+    ):
+        require_local("journal", journal)
+        require(bool(name), "name", name, "a name for the study")
+        require_whole("trials", trials)
+        require(is_whole(seed, least=0), "seed", seed, "a whole number not below zero")
+        require_positive("stale_after", stale_after)
+        self._journal, self._space, self._start = journal, space, start
+        self._slots, self._seed, self._stale_after = trials, seed, stale_after
+        journal.parent.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            self._study = _open(journal, name, _plain(dict(identity)))
+
+    def ask(self) -> optuna.Trial | None:
+        """Start the next trial, with its setting, in this process; None if every slot is taken."""
+        with self._locked():
+            self._fail_stale_trials()
+            if not self.trials():
+                self._study.enqueue_trial(dict(self._start), {SLOT: 0})
+            current = self.trials()
+            if sum(t.state != TrialState.WAITING for t in current.values()) >= self._slots:
+                return None
+            if not self._with_state(TrialState.WAITING):
+                self._study.enqueue_trial({}, {SLOT: len(current)})
+            # Optuna hands out the first that waits; one without a slot was enqueued by the user.
+            slot = self._with_state(TrialState.WAITING)[0].user_attrs.get(SLOT, len(current))
+            self._study.sampler = TPESampler(seed=_slot_seed(self._seed, slot), multivariate=True, constant_liar=True)
+            trial = self._study.ask()
+            if SLOT not in trial.user_attrs:
+                trial.set_user_attr(SLOT, slot)
+            self._space.suggest(trial)
+            trial.set_user_attr(_PROCESS, this_process())
+            return trial
+
+    def tell(self, trial: optuna.Trial, value: float | None, attributes: Mapping[str, Any]) -> None:
+        """Record a trial's value, or its failure if that is None, and its user attributes.
+
+        Nothing is recorded of a trial that was meanwhile given to another process.
+        """
+        with _quiet(), contextlib.suppress(UpdateFinishedTrialError):
+            for key, attribute in attributes.items():
+                trial.set_user_attr(key, attribute)
+            state = TrialState.FAIL if value is None else TrialState.COMPLETE
+            self._study.tell(trial, value, state, skip_if_finished=True)
+
+    def release(self, trial: optuna.Trial) -> None:
+        """Leave a trial that could not be scored to the next :meth:`ask`."""
+        with self._locked():
+            last = self.trials()[trial.user_attrs[SLOT]]
+            if last.number == trial.number and last.state == TrialState.RUNNING:
+                self._requeue(last, deaths=last.user_attrs.get(_DEATHS, 0))
+
+    def trials(self) -> dict[int, FrozenTrial]:
+        """Return the trial that counts of each slot, by slot in ascending order."""
+        trials = self._study.get_trials(deepcopy=False)
+        return dict(sorted({t.user_attrs[SLOT]: t for t in trials if SLOT in t.user_attrs}.items()))
+
+    def _with_state(self, state: TrialState) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False, states=(state,))
+
+    @contextlib.contextmanager
+    def _locked(self) -> Generator[None]:
+        with _quiet(), _exclusive(Path(f"{self._journal}.turn")):
+            yield
+
+    def _fail_stale_trials(self) -> None:
+        """Queue abandoned trials again. One that two processes ended on stays failed: it may be what ends them."""
+        current = {t.number for t in self.trials().values()}
+        for trial in self._with_state(TrialState.RUNNING):
+            if self._is_abandoned(trial):
+                deaths = trial.user_attrs.get(_DEATHS, 0) + (_PROCESS in trial.user_attrs)
+                if trial.number in current and deaths < 2:
+                    self._requeue(trial, deaths)
+                else:
+                    self._fail(trial)
+
+    def _is_abandoned(self, trial: FrozenTrial) -> bool:
+        # The process is recorded last in `ask`: without one, that call was cut short.
+        now = fate(trial.user_attrs[_PROCESS]) if _PROCESS in trial.user_attrs else "gone"
+        started = trial.datetime_start.timestamp() if trial.datetime_start else 0.0
+        return now == "gone" or (now == "unknown" and time.time() - started > self._stale_after)
+
+    def _requeue(self, trial: FrozenTrial, deaths: int) -> None:
+        """Queue the trial's setting for its slot again, then fail it: in this order no crash loses the setting."""
+        complete = set(trial.params) == set(self._space.dimensions)
+        fixed = trial.params if complete else trial.system_attrs.get("fixed_params", {})
+        self._study.enqueue_trial(fixed, {SLOT: trial.user_attrs[SLOT], _DEATHS: deaths})
+        self._fail(trial)
+
+    def _fail(self, trial: FrozenTrial) -> None:
+        with contextlib.suppress(UpdateFinishedTrialError):
+            self._study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+
+
+class Journal(JournalFileBackend):
     """Optuna's journal file, whose last line may have been torn by a crash.
 
-    A torn line was never acknowledged, so nothing that anybody knows of is lost with it; but a record appended to it
-    would be, and the file could not be read again. It is cut off before each append.
+    A torn line was never acknowledged, so nothing is lost with it; but a record appended to it would be, and the file
+    could not be read again. It is cut off before each append.
     """
 
     def __init__(self, path: Path):
+        super().__init__(str(path), lock_obj=JournalFileOpenLock(str(path)))
         self._path = path
-        self._file = JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path)))
-
-    def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
-        return self._file.read_logs(log_number_from)
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
-        with exclusive(self._path), open(self._path, "r+b") as file:
-            file.seek(_end_of_last_line(self._path))
-            file.truncate()
+        with _exclusive(self._path), open(self._path, "r+b") as file:
+            if size := file.seek(0, os.SEEK_END):
+                file.seek(size - 1)
+                if file.read(1) != b"\n":
+                    file.seek(0)
+                    size = file.read().rfind(b"\n") + 1
+                    file.truncate(size)
+                    file.seek(size)
             file.write(lines.encode())
             file.flush()
             os.fsync(file.fileno())
 
 
 @contextlib.contextmanager
-def exclusive(path: Path) -> Generator[None]:
+def _exclusive(path: Path) -> Generator[None]:
     """Hold the lock file beside ``path``. That of a killed process is broken after 30 s."""
     lock = JournalFileOpenLock(str(path))
     lock.acquire()
@@ -87,8 +195,8 @@ def exclusive(path: Path) -> Generator[None]:
 
 
 @contextlib.contextmanager
-def quiet() -> Generator[None]:
-    """Keep Optuna's own messages off the terminal."""
+def _quiet() -> Generator[None]:
+    """Suppress Optuna's own messages."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
@@ -97,55 +205,55 @@ def quiet() -> Generator[None]:
         optuna.logging.set_verbosity(before)
 
 
-def open_study(path: Path, name: str, identity: dict[str, Any]) -> optuna.Study:
-    """The study ``name`` of a journal, made if it is not there. Raises InputError, naming the differences, if it is
-    there with another ``identity`` (plain JSON), and on a file that is no journal."""
+def _open(path: Path, name: str, identity: dict[str, Any]) -> optuna.Study:
+    """Open or create a study; one with another identity is refused with the differences, as is another file."""
     if path.exists():
-        _inspect(path)
-    study = optuna.create_study(
-        storage=JournalStorage(Journal(path)), study_name=name, direction="maximize", load_if_exists=True
-    )
+        _check_journal(path)
+    storage = JournalStorage(Journal(path))
+    study = optuna.create_study(storage=storage, study_name=name, direction="maximize", load_if_exists=True)
     if "identity" not in study.user_attrs and not study.get_trials(deepcopy=False):
         study.set_user_attr("identity", identity)
-    found = study.user_attrs.get("identity", {})
-    if differences := sorted(_differences(found, identity)):
+    if differences := sorted(_differences(study.user_attrs.get("identity", {}), identity)):
         raise InputError(
-            f"journal: the study {name!r} in {path} was made with other settings; ask for the same, or keep the "
-            f"new one elsewhere (--out). Differences: {'; '.join(differences)}"
+            f"the study {name!r} in {path} was made with other settings",
+            argument="journal",
+            hint=f"ask for the same, or name another file for the new one. Differences: {'; '.join(differences)}",
         )
     return study
 
 
-def plain(value: Any) -> Any:
-    """``value`` as it comes back from JSON. Raises InputError if it cannot be written."""
+def _plain(value: Any) -> Any:
+    """``value`` as it comes back from JSON."""
     try:
         return json.loads(json.dumps(value))
     except (TypeError, ValueError) as error:
-        raise InputError(f"identity: expected plain data that JSON can hold: {error}") from error
+        raise InputError(f"expected plain data that JSON can hold: {error}", argument="identity") from error
 
 
-def _differences(found: Any, given: Any, where: str = "") -> list[str]:
+def _differences(before: Any, now: Any, path: str = "") -> list[str]:
     """``base.damping: 0.01 there, 0.1 now`` of every leaf that is not the same."""
-    if isinstance(found, dict) and isinstance(given, dict):
-        keys = {**found, **given}
-        parts = [_differences(found.get(key), given.get(key), f"{where}.{key}" if where else key) for key in keys]
+    if isinstance(before, dict) and isinstance(now, dict):
+        old, new = cast(dict[str, Any], before), cast(dict[str, Any], now)
+        parts = [_differences(old.get(key), new.get(key), f"{path}.{key}" if path else key) for key in {**old, **new}]
         return [line for part in parts for line in part]
-    there, now = (json.dumps(value, sort_keys=True) for value in (found, given))
-    return [] if there == now else [f"{where}: {there} there, {now} now"]
+    texts = [json.dumps(value, sort_keys=True) for value in (before, now)]
+    return [] if texts[0] == texts[1] else [f"{path}: {texts[0]} there, {texts[1]} now"]
 
 
-def _inspect(path: Path) -> None:
-    """Raise InputError, with the line, unless every line is a record, the last one perhaps torn."""
+def _check_journal(path: Path) -> None:
+    """Check that every line is a record, the last one perhaps torn; the error names the line."""
     try:
         opened = open_regular(path, MAPS_BYTES)
     except OSError as error:
-        raise InputError(f"journal: {path} is no file that can be read ({error.strerror})") from error
+        raise InputError(f"{path} is no file that can be read ({error.strerror})", argument="journal") from error
     with opened as file:
         for number, line in enumerate(file, start=1):
             if not (_is_record(line) if line.endswith(b"\n") else line.startswith(_RECORD[: len(line)])):
                 raise InputError(
-                    f"journal: line {number} of {path} is no record of a study; is it a journal? If it is, remove the "
-                    "lines from there on and resume: trials that they held are run again"
+                    f"line {number} of {path} is no record of a study",
+                    argument="journal",
+                    hint="is it a journal? If it is, remove the lines from there on and resume: trials that they held "
+                    "are run again",
                 )
 
 
@@ -156,117 +264,5 @@ def _is_record(line: bytes) -> bool:
         return False
 
 
-def _end_of_last_line(path: Path, block: int = 1 << 16) -> int:
-    """Bytes up to and with the last line feed."""
-    with open(path, "rb") as file:
-        place = file.seek(0, os.SEEK_END)
-        while place > 0:
-            start = max(0, place - block)
-            file.seek(start)
-            found = file.read(place - start).rfind(b"\n")
-            if found >= 0:
-                return start + found + 1
-            place = start
-    return 0
-
-
-class Queue:
-    """A study as seats, one for each trial that is wanted. Seat 0 is the start; the setting of seat k follows from the
-    seed, k and the scores that were there when it was drawn, so that a study interrupted and resumed asks what it would
-    have asked.
-
-    A trial sits on a seat. One that was left behind is marked failed, and a new trial with the same setting takes its
-    seat; the last trial of a seat is the one that counts. Processes take turns by a lock beside the journal.
-    """
-
-    def __init__(self, plan: Plan):
-        self._plan = plan
-        plan.journal.parent.mkdir(parents=True, exist_ok=True)
-        with self._turn():
-            self._study = open_study(plan.journal, plan.name, plain(dict(plan.identity)))
-
-    def take(self) -> optuna.Trial | None:
-        """The next trial, with its parameters, now this process's own; None if every seat is taken."""
-        with self._turn():
-            self._reclaim()
-            return self._next()
-
-    def finish(self, trial: optuna.Trial, value: float | None, notes: Mapping[str, Any]) -> None:
-        """Keep a trial's value, or its failure if there is none, and ``notes`` as its user attributes. A trial that was
-        reclaimed meanwhile is somebody else's: then nothing is kept."""
-        with quiet(), contextlib.suppress(UpdateFinishedTrialError):
-            for key, note in notes.items():
-                trial.set_user_attr(key, note)
-            state = TrialState.FAIL if value is None else TrialState.COMPLETE
-            self._study.tell(trial, value, state, skip_if_finished=True)
-
-    def hand_back(self, trial: optuna.Trial) -> None:
-        """Leave a trial that could not be finished to whoever asks next."""
-        with self._turn():
-            left = next(t for t in self.holders() if t.user_attrs["seat"] == trial.user_attrs["seat"])
-            if left.number == trial.number and left.state == TrialState.RUNNING:
-                self._vacate(left, deaths=left.user_attrs.get("deaths", 0))
-
-    def holders(self) -> list[FrozenTrial]:
-        """The trial that counts of each seat, in the order of seats."""
-        trials = self._study.get_trials(deepcopy=False)
-        seated = {t.user_attrs["seat"]: t for t in trials if "seat" in t.user_attrs}
-        return [seated[seat] for seat in sorted(seated)]
-
-    @contextlib.contextmanager
-    def _turn(self) -> Generator[None]:
-        with quiet(), exclusive(Path(f"{self._plan.journal}.turn")):
-            yield
-
-    def _next(self) -> optuna.Trial | None:
-        if not self.holders():
-            self._study.enqueue_trial(dict(self._plan.start), {"seat": 0})
-        held = self.holders()
-        if sum(t.state != TrialState.WAITING for t in held) >= self._plan.trials:
-            return None
-        if not self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
-            self._study.enqueue_trial({}, {"seat": len(held)})
-        # Optuna hands out the first that waits; one without a seat was enqueued by hand.
-        first = self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))[0]
-        seat = first.user_attrs.get("seat", len(held))
-        self._study.sampler = TPESampler(seed=_seed(self._plan.seed, seat), multivariate=True, constant_liar=True)
-        trial = self._study.ask()
-        if "seat" not in trial.user_attrs:
-            trial.set_user_attr("seat", seat)
-        self._plan.space.suggest(trial)
-        trial.set_user_attr("owner", this_process())
-        return trial
-
-    def _reclaim(self) -> None:
-        """Vacate the seats of trials whose process is gone, or not known to be alive after so long. One that a process
-        has died of twice keeps its seat as a failure: it may be what kills them."""
-        held = {t.number for t in self.holders()}
-        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            if not self._abandoned(trial):
-                continue
-            deaths = trial.user_attrs.get("deaths", 0) + ("owner" in trial.user_attrs)
-            if trial.number in held and deaths < 2:
-                self._vacate(trial, deaths)
-            else:
-                self._fail(trial)
-
-    def _abandoned(self, trial: FrozenTrial) -> bool:
-        # A trial gets its owner at the end of the turn in which it starts: without one, that turn was cut short.
-        now = fate(trial.user_attrs["owner"]) if "owner" in trial.user_attrs else "gone"
-        started = trial.datetime_start.timestamp() if trial.datetime_start else 0.0
-        return now == "gone" or (now == "unknown" and time.time() - started > self._plan.stale_after)
-
-    def _vacate(self, trial: FrozenTrial, deaths: int) -> None:
-        """Queue the trial's setting for its seat again, then fail it: in this order no crash loses the setting."""
-        complete = set(trial.params) == set(self._plan.space.dimensions)
-        fixed = trial.params if complete else trial.system_attrs.get("fixed_params", {})
-        self._study.enqueue_trial(fixed, {"seat": trial.user_attrs["seat"], "deaths": deaths})
-        self._fail(trial)
-
-    def _fail(self, trial: FrozenTrial) -> None:
-        with contextlib.suppress(UpdateFinishedTrialError):
-            self._study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
-
-
-def _seed(seed: int, seat: int) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed} {seat}".encode()).digest()[:4], "big")
+def _slot_seed(seed: int, slot: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed} {slot}".encode()).digest()[:4], "big")
