@@ -17,13 +17,7 @@ SCORES = ("insertion", "deletion", "infidelity")
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights of the parts of the objective; the defaults are the paper's.
-
-    Attributes:
-        insertion: Weight of the insertion area.
-        deletion: Weight of one minus the deletion area.
-        fidelity: Weight of exp(-k infidelity).
-    """
+    """Weights of the parts of the objective; the defaults are the paper's."""
 
     insertion: float = 1.0
     deletion: float = 1.0
@@ -49,21 +43,8 @@ def objective(
 ) -> float:
     """Compute the weighted harmonic mean of Ins, 1 - Del and Fid = exp(-k Inf), each of the mean over N images.
 
-    A part below zero counts as zero: the formula has poles there.
-
-    Args:
-        insertion: Blur-based insertion areas, (N,).
-        deletion: Blur-based deletion areas of the same images, (N,).
-        infidelity: Infidelities of the same images, (N,).
-        weights: Weights of the parts.
-        k: Rate at which fidelity falls with infidelity.
-        epsilon: Added to each part before division.
-
-    Returns:
-        The objective; higher is better. NaN if a score is not finite.
-
-    Raises:
-        InputError: For unequal numbers of images, for none, and for a negative mean infidelity.
+    Higher is better. The arguments are blur-based insertion and deletion areas and infidelities of the same images,
+    (N,) each. NaN if a score is not finite. A part below zero counts as zero: the formula has poles there.
     """
     require_positive("k", k)
     require_positive("epsilon", epsilon)

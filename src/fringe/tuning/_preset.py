@@ -19,17 +19,7 @@ FORMAT = "fringe preset 1"
 
 
 class PresetMetadata(TypedDict):
-    """What a setting was tuned for, and how.
-
-    Attributes:
-        architecture: Name of the network's architecture.
-        weights: Digest of its weights.
-        objective: The objective that was reached.
-        images: Digests of the images, in the order of the scores.
-        trials: Number of trials.
-        seed: Seed of the search.
-        version: Version of this library.
-    """
+    """What a setting was tuned for (a network and the digests of its weights and of the images), and how."""
 
     architecture: str
     weights: str
@@ -65,20 +55,7 @@ _METADATA: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def preset_metadata(tuned: Tuned, *, architecture: str, weights: str, images: Sequence[str]) -> PresetMetadata:
-    """Describe a search.
-
-    Args:
-        tuned: Its result.
-        architecture: Name of the network's architecture.
-        weights: Digest of its weights.
-        images: Digests of the images that the scores belong to, in their order.
-
-    Returns:
-        The metadata of its preset.
-
-    Raises:
-        InputError: If there is not one digest per score.
-    """
+    """Describe a search; ``images`` are the digests of those that its scores belong to, in their order."""
     scored = next(len(trial.scores["insertion"]) for trial in tuned.trials if not trial.problem)
     require(len(images) == scored, "images", len(images), f"{scored}, one for each score of a trial")
     return {
@@ -93,16 +70,10 @@ def preset_metadata(tuned: Tuned, *, architecture: str, weights: str, images: Se
 
 
 def write_preset(path: Path, tuned: Tuned, metadata: PresetMetadata) -> None:
-    """Write the best setting of a search, all its fields, as JSON.
+    """Write the best setting of a search, all its fields, as JSON; a file that exists is replaced in one step.
 
-    Args:
-        path: The file; one that exists is replaced in one step.
-        tuned: The result of the search.
-        metadata: What the setting was tuned for.
-
-    Raises:
-        InputError: If the method is not registered, and for a path that is no writable file of this machine.
-        TransientError: If the file cannot be written for another reason, such as a full disk.
+    An InputError is raised for a method that is not registered and a path that is no writable file of this machine, a
+    TransientError if the file cannot be written for another reason, such as a full disk.
     """
     require_local("path", path)
     method = tuned.best
@@ -125,19 +96,10 @@ def write_preset(path: Path, tuned: Tuned, metadata: PresetMetadata) -> None:
 def read_preset(
     path: Path, architecture: str | None = None, *, allow_other: bool = False
 ) -> tuple[Attributor, PresetMetadata]:
-    """Read a setting from a file; settings that the file does not name have their defaults.
+    """Read a setting, and what it was tuned for; settings that the file does not name have their defaults.
 
-    Args:
-        path: The file.
-        architecture: Architecture that the setting is for; None for any.
-        allow_other: Whether a preset for another architecture is accepted.
-
-    Returns:
-        The setting, and what it was tuned for.
-
-    Raises:
-        InputError: For a file that is no preset of this format, an unknown method or key, a value that its field does
-            not take, and a preset for another architecture.
+    An InputError is raised for a file that is no preset of this format, an unknown method or key, a value that its
+    field does not take, and, unless ``allow_other``, a preset for another architecture than the one named.
     """
     document = _document(path)
     metadata = cast(PresetMetadata, document["about"])

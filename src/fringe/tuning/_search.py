@@ -28,14 +28,10 @@ _KILLED = "its process ended twice before it was scored"
 
 @dataclass(frozen=True)
 class Trial:
-    """A setting that was scored.
+    """A setting that was scored; number 0 is the one that the search started from.
 
-    Attributes:
-        number: Position in the search; 0 is the setting that it started from.
-        settings: The searched settings.
-        value: The objective; NaN for a failed trial.
-        scores: Scores of the images by metric, (N,) each; empty if there are none.
-        problem: Why the trial failed; empty if it did not.
+    ``settings`` are the searched ones; ``value`` is the objective, NaN for a failed trial, whose ``problem`` says why.
+    ``scores`` are those of the images by metric, (N,) each, empty if there are none.
     """
 
     number: int
@@ -51,15 +47,8 @@ Progress = Callable[[Trial, int, int], None]
 
 @dataclass(frozen=True)
 class Tuned:
-    """The result of a search.
-
-    Attributes:
-        best: The best setting, the earliest of equals.
-        value: Its objective.
-        trials: The finished trials.
-        running: Number of trials that run in other processes.
-        seed: Seed of the search.
-    """
+    """The result of a search: the ``best`` setting (the earliest of equals) with its objective ``value``, the finished
+    ``trials``, and how many are ``running`` in other processes."""
 
     best: Attributor
     value: float

@@ -74,12 +74,7 @@ class CategoricalDistribution:
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """The searched settings of a method; all others keep their values.
-
-    Attributes:
-        method: Name of the method.
-        dimensions: The distribution of each searched setting.
-    """
+    """The searched settings of the method called ``method``; all others keep their values."""
 
     method: str
     dimensions: Mapping[str, NumericDistribution | CategoricalDistribution]
@@ -98,14 +93,7 @@ class SearchSpace:
 
 
 def paper_space(smoothing: bool = True) -> SearchSpace:
-    """Return what the paper searched: tau, eta_max, delta_euc and damping.
-
-    Args:
-        smoothing: Whether both gammas are searched, too.
-
-    Returns:
-        The space of FRInGe.
-    """
+    """Return what the paper searched: tau, eta_max, delta_euc and damping, and with ``smoothing`` both gammas."""
     return space_of(FRInGe, ("tau", "eta_max", "delta_euc", "damping", *(SMOOTHING if smoothing else ())))
 
 
@@ -114,18 +102,10 @@ def space_of(
     names: Collection[str] | None = None,
     overrides: Mapping[str, tuple[float, float]] | None = None,
 ) -> SearchSpace:
-    """Return the search space of a method.
+    """Return the space of the settings ``names`` of a method; None: all that have a range or choices.
 
-    Args:
-        method: Class of the method.
-        names: Settings to search; None for all that have a range or choices.
-        overrides: Other ranges (low, high) by setting.
-
-    Returns:
-        The space.
-
-    Raises:
-        InputError: For a setting without a range or choices, and for an invalid range.
+    ``overrides`` are other ranges (low, high) by setting. An InputError is raised for a setting without a range or
+    choices, and for an invalid range.
     """
     settings, ranges = settings_of(method), dict(overrides or {})
     searched = list(method.search_space() if names is None else names)

@@ -35,22 +35,13 @@ SLOT, _PROCESS, _DEATHS = "seat", "owner", "deaths"
 
 
 class SharedStudy:
-    """An Optuna study as slots, one for each requested trial.
+    """An Optuna study as slots, one for each of ``trials`` requested trials.
 
-    Slot 0 is the start; the setting of slot k follows from the seed, k and the scores that were known when it was drawn,
-    so that a study that is interrupted and resumed asks what it would have asked. A trial that was abandoned is marked
-    as failed, and a new trial with the same setting takes its slot: the last trial of a slot counts. Processes take
-    turns by a lock file beside the journal.
-
-    Args:
-        journal: File of the study.
-        name: Name of the study in the file.
-        identity: Plain data that the scores depend on; a study with another identity is refused.
-        space: What is searched.
-        start: Setting of slot 0, a point of the space.
-        trials: Number of slots.
-        seed: Seed of the settings.
-        stale_after: Seconds after which a trial of a host that cannot be asked counts as abandoned.
+    Slot 0 is ``start``, a point of the space; the setting of slot k follows from the seed, k and the scores that were
+    known when it was drawn, so that an interrupted study asks the same after it is resumed. An abandoned trial is
+    marked as failed, and a new trial with the same setting takes its slot: the last trial of a slot counts. Processes take
+    turns by a lock file beside the journal. A study with another ``identity`` (plain data) is refused; ``stale_after``
+    is in seconds.
     """
 
     def __init__(

@@ -11,15 +11,7 @@ import numpy as np
 from fringe._checks import require
 from fringe.attribution import Attributor, FRInGe
 from fringe.errors import InputError, check_known
-from fringe.tuning._objective import (
-    PAPER_WEIGHTS,
-    SCORES,
-    Array,
-    Weights,
-    objective,
-    objective_of_means,
-    score_matrix,
-)
+from fringe.tuning._objective import PAPER_WEIGHTS, SCORES, Array, Weights, objective, objective_of_means, score_matrix
 from fringe.tuning._space import SMOOTHING, NumericDistribution, space_of
 
 #: Label of the setting that all sweeps pass through.
@@ -36,17 +28,10 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class SweepLine:
-    """The objective along one factor; NaN where a setting failed.
+    """The objective (V,) at ascending ``values`` (V,) of a ``factor``, with 95 % intervals ``low`` to ``high`` (V,).
 
-    Attributes:
-        factor: Name of the factor.
-        values: Ascending values of the factor, (V,).
-        objective: The objective at the values, (V,).
-        low: Lower ends of its 95 % intervals, (V,).
-        high: Upper ends of its 95 % intervals, (V,).
-        centre: The value that the base has, one of ``values``; None if that is no number, as ``"auto"``, or two gammas
-            that differ.
-        centre_objective: The objective of the base.
+    NaN where a setting failed. ``centre`` is the value that the base has, one of ``values``; None if that is no number,
+    as ``"auto"``, or two gammas that differ. ``centre_objective`` is the objective of the base.
     """
 
     factor: str
@@ -59,14 +44,9 @@ class SweepLine:
 
 
 def default_factors(base: Attributor) -> dict[str, tuple[float, ...]]:
-    """Return the factors that a sweep varies by default.
+    """Return seven values over the range of each factor, evenly in its logarithm if it is searched so.
 
-    Args:
-        base: The setting that the sweep passes through.
-
-    Returns:
-        Seven values over the range of each factor, evenly in its logarithm if it is searched so: for FRInGe the paper's
-        five factors, for another method every setting with a range.
+    For FRInGe these are the paper's five factors, for another method every setting with a range.
     """
     if isinstance(base, FRInGe):
         return {factor: _grid(_joint_range(factor)) for factor in PAPER_FACTORS}
@@ -75,18 +55,10 @@ def default_factors(base: Attributor) -> dict[str, tuple[float, ...]]:
 
 
 def one_at_a_time(base: Attributor, factors: Mapping[str, Sequence[Any]] | None = None) -> dict[str, Attributor]:
-    """Return the settings of a sweep.
+    """Return ``base`` as ``"centre"``, and for each other value of each factor ``base`` with it, as ``"tau=0.001"``.
 
-    Args:
-        base: The setting that all lines pass through.
-        factors: Values by factor: a setting, or ``gamma`` for both gammas of FRInGe. None:
-            :func:`default_factors`.
-
-    Returns:
-        ``base`` as ``"centre"``, and ``base`` with each other value of each factor as ``"tau=0.001"``.
-
-    Raises:
-        InputError: For an unknown factor, and for a value that its setting does not take.
+    A factor is a setting, or ``gamma`` for both gammas of FRInGe; None: :func:`default_factors`. Raises InputError
+    for an unknown factor, and for a value that its setting does not take.
     """
     points = {CENTRE: base}
     for factor, values in (default_factors(base) if factors is None else factors).items():
@@ -110,24 +82,11 @@ def sweep_lines(
     weights: Weights = PAPER_WEIGHTS,
     seed: int = 0,
 ) -> dict[str, SweepLine]:
-    """Compute the lines of a sweep.
+    """Compute a line per factor from the scores of the settings of :func:`one_at_a_time`, by label.
 
-    Intervals are percentile bootstraps over images (1000 resamples). The resamples follow from ``seed`` and N alone:
-    all settings are resampled alike, and their intervals move together. NaN for fewer than two images.
-
-    Args:
-        base: The setting that all lines pass through.
-        scores: Insertion, deletion and infidelity of N images, (N,) each, of each setting of :func:`one_at_a_time`, by
-            label; None for a setting that failed.
-        factors: As for :func:`one_at_a_time`.
-        weights: Weights of the objective.
-        seed: Seed of the resamples.
-
-    Returns:
-        A line per factor.
-
-    Raises:
-        InputError: If a setting has no entry in ``scores``, or a value is no number.
+    ``scores`` are insertion, deletion and infidelity of N images, (N,) each; None for a setting that failed. Intervals
+    are percentile bootstraps over images (1000 resamples). The resamples follow from ``seed`` and N alone: all settings
+    are resampled alike, and their intervals move together. NaN for fewer than two images.
     """
     chosen = default_factors(base) if factors is None else factors
     labels = one_at_a_time(base, chosen)
