@@ -4,14 +4,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fringe.models.errors import ModelError
-from fringe.models.preprocessing import RESAMPLING, Preprocessing
-from fringe.models.request import Built, Request
-from fringe.models.vision_import import import_extra, import_torchvision, is_installed
+from fringe.errors import ModelError
+from fringe.models._base import LoadedParts, LoadOptions, import_extra, is_installed
+from fringe.models._preprocessing import RESAMPLING, Preprocessing
+from fringe.models._torchvision import import_torchvision
 
 
 class LogitsOf(nn.Module):
-    """The logits ``(N, K)`` of a model that answers with a record."""
+    """Return the logits ``(N, K)`` of a model that returns a record."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -21,24 +21,24 @@ class LogitsOf(nn.Module):
         return self.model(pixel_values).logits
 
 
-def load_hub(request: Request) -> Built:
-    """Fetch or read a model; its repository's own code is never run, only safetensors are read."""
-    name, _, revision = request.target.partition("@")
+def load_transformers(options: LoadOptions) -> LoadedParts:
+    """Fetch or read a model; its repository's own code is never run, and only safetensors are read."""
+    name, _, revision = options.target.partition("@")
     transformers = _import_transformers()
-    where = {"revision": revision or "main", "trust_remote_code": False}
+    source = {"revision": revision or "main", "trust_remote_code": False}
     try:
-        model = transformers.AutoModelForImageClassification.from_pretrained(name, use_safetensors=True, **where)
-        recipe = request.preprocessing or preprocessing_of(
-            transformers.AutoImageProcessor.from_pretrained(name, **where).to_dict()
+        model = transformers.AutoModelForImageClassification.from_pretrained(name, use_safetensors=True, **source)
+        recipe = options.preprocessing or preprocessing_of(
+            transformers.AutoImageProcessor.from_pretrained(name, **source).to_dict()
         )
     except ModelError:
         raise
     except (OSError, ValueError, ImportError) as error:
         raise ModelError(
-            f"could not load {request.spec!r} ({type(error).__name__}: {str(error)[:300]}); the name must "
-            "lead to an image classifier with safetensors weights and no code of its own"
+            f"could not load {options.spec!r} ({type(error).__name__}: {str(error)[:300]})",
+            hint="the name must lead to an image classifier with safetensors weights and no code of its own",
         ) from error
-    return Built(LogitsOf(model), model.config.model_type, recipe, _class_names(model.config.id2label))
+    return LoadedParts(LogitsOf(model), model.config.model_type, recipe, _class_names(model.config.id2label))
 
 
 def _import_transformers() -> Any:
@@ -52,7 +52,7 @@ def _class_names(names: dict[int, str]) -> tuple[str, ...]:
 
 
 def preprocessing_of(config: dict[str, Any]) -> Preprocessing:
-    """The recipe of an image processor's configuration; raises ``ModelError`` on steps not known here."""
+    """Return the preprocessing of an image processor's configuration; steps that are not supported are refused."""
     _refuse_other_steps(config)
     resize, crop = _geometry(config)
     mean, std = tuple(config["image_mean"]), tuple(config["image_std"])
@@ -66,9 +66,9 @@ def preprocessing_of(config: dict[str, Any]) -> Preprocessing:
 def _refuse_other_steps(config: dict[str, Any]) -> None:
     factor = config.get("rescale_factor", 1 / 255)
     if not config.get("do_rescale", True) or abs(factor * 255 - 1) > 1e-6 or config.get("rescale_offset"):
-        raise ModelError(f"an image processor that rescales by {factor} is not supported; pass preprocessing=")
+        raise ModelError(f"an image processor that rescales by {factor} is not supported", hint="pass preprocessing=")
     if config.get("do_pad"):
-        raise ModelError("an image processor that pads is not supported; pass preprocessing=")
+        raise ModelError("an image processor that pads is not supported", hint="pass preprocessing=")
 
 
 def _geometry(config: dict[str, Any]) -> tuple[tuple[int, ...] | None, tuple[int, int] | None]:
@@ -89,4 +89,4 @@ def _size(size: dict[str, int | None]) -> tuple[int, ...]:
         return given["height"], given["width"]
     if given.keys() == {"shortest_edge"}:
         return (given["shortest_edge"],)
-    raise ModelError(f"image processor size {given} is not supported; pass preprocessing=")
+    raise ModelError(f"image processor size {given} is not supported", hint="pass preprocessing=")

@@ -9,7 +9,7 @@ from importlib import resources
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from fringe.models.preprocessing import Preprocessing
+from fringe.models._preprocessing import Preprocessing
 
 WEIGHTS_FILE = "digits.safetensors"
 CLASS_NAMES = tuple("0123456789")
@@ -31,7 +31,7 @@ def _stage(width_in: int, width_out: int) -> list[nn.Module]:
 
 
 class DigitNet(nn.Module):
-    """Three convolution stages, the mean over what is left of the plane, and a linear layer.
+    """Three convolution stages, the mean over the remaining plane, and a linear layer.
 
     Maps normalised images ``(N, 1, 32, 32)`` to logits ``(N, 10)``.
     """
@@ -46,7 +46,7 @@ class DigitNet(nn.Module):
 
 
 def digit_net() -> DigitNet:
-    """The trained network, on the CPU, in evaluation mode."""
+    """Build the trained network, on the CPU, in evaluation mode."""
     net = DigitNet()
     net.load_state_dict(load(resources.files("fringe.models").joinpath(WEIGHTS_FILE).read_bytes()))
     return net.eval()

@@ -2,7 +2,7 @@
 
 The scans are the test part of "Optical Recognition of Handwritten Digits" by E. Alpaydin and C. Kaynak,
 UCI Machine Learning Repository (1998), doi:10.24432/C50P49, licensed CC BY 4.0; scikit-learn distributes
-the same copy. The values 0..16 are kept as they are; the split into 1437 training and 360 test scans,
+the same copy. The values 0..16 are unchanged; the split into 1437 training and 360 test scans,
 balanced over the classes, is ours.
 """
 
@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from safetensors.numpy import load
 
-from fringe.data.sample import Sample
+from fringe.data._images import Sample
 
 FILE = "digits.safetensors"
 SOURCE = "embedded:digits"
-INK = 16  # the darkest value of a scan
+#: Darkest value of a scan.
+INK = 16
 
 Split = Literal["train", "test"]
 
@@ -35,13 +36,13 @@ class Digits:
 
 
 def load_digits() -> Digits:
-    """Read the shipped file."""
+    """Read the scans, labels and splits that travel with the library."""
     arrays: dict[str, NDArray[Any]] = load(resources.files("fringe.data").joinpath(FILE).read_bytes())
     return Digits(**{name: arrays[name] for name in ("images", "labels", "train", "test")})
 
 
 def digit_image(scan: NDArray[np.uint8]) -> Image.Image:
-    """A scan ``(8, 8)`` as an 8x8 image of mode L, with 0..16 spread over 0..255.
+    """Turn a scan ``(8, 8)`` into an 8x8 image of mode L, with 0..16 spread over 0..255.
 
     The enlargement to the 32x32 pixels of the embedded classifier is part of that model's preprocessing.
     """
@@ -49,9 +50,14 @@ def digit_image(scan: NDArray[np.uint8]) -> Image.Image:
 
 
 def digits_samples(split: Split = "test") -> tuple[Sample, ...]:
-    """Every scan of one split in its stored order, as 8x8 images of mode L.
+    """Return every scan of one split in its stored order.
 
-    The eighth has the id ``digits-0007`` in the test split and ``digits-train-0007`` in the training split.
+    Args:
+        split: ``"test"`` (360 scans) or ``"train"`` (1437 scans).
+
+    Returns:
+        8x8 images of mode L. The eighth has the id ``digits-0007`` in the test split and ``digits-train-0007`` in the
+        training split.
     """
     digits = load_digits()
     chosen = digits.test if split == "test" else digits.train

@@ -1,4 +1,4 @@
-"""What a person asks for on a command line, as a list of images that are opened one at a time."""
+"""Files, folders and scans named by text, as a list of images that are opened one at a time."""
 
 import contextlib
 import hashlib
@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Literal
 
 from fringe._files import sha256_of
-from fringe.data.decode import Exif, open_image
-from fringe.data.digits import SOURCE, digit_image, load_digits
-from fringe.data.errors import ImageError
-from fringe.data.modes import to_channels
-from fringe.data.sample import Sample
+from fringe.data._digits import SOURCE, digit_image, load_digits
+from fringe.data._images import Exif, Sample, open_image, to_channels
+from fringe.errors import ImageError
 
-#: Files of other suffixes in a folder are passed over; a file that is named itself is always tried.
+#: Files of other suffixes in a folder are skipped; a file that is named itself is always tried.
 SUFFIXES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
 _LABEL = re.compile(r"([0-9]{1,5})_")
@@ -26,16 +24,20 @@ _UNSAFE = re.compile(r"[^\w.-]")
 _ID_BYTES = 120  # leaves room for a suffix in the 255 bytes of a file name
 _BLACK = (0, 0, 0)
 
+#: Receives the file, folder or argument that cannot be used, and why.
 OnError = Callable[[str, ImageError], None]
-"""Takes the file, folder or argument that cannot be used, and why."""
 
 
 @dataclass(frozen=True)
-class InputRef:
-    """One image that has been found and not yet opened.
+class ImageRef:
+    """An image that is not yet opened.
 
-    ``id`` is the file's stem, made safe and, where several files share it, unique by a part of their content
-    hash; ``origin`` is the file, or the position in the digits' test split.
+    Attributes:
+        id: The file's stem, made safe as a file name and, if several files share it, unique by a part of their content
+            hash.
+        source: The argument that gives this image again.
+        label: Class index, or None if the file name states none.
+        origin: The file, or the position in the test split of the digits.
     """
 
     id: str
@@ -44,7 +46,18 @@ class InputRef:
     origin: Path | int
 
     def open(self, channels: Literal[1, 3] = 3, exif: Exif = "transpose") -> Sample:
-        """Decode the image; raises ``ImageError`` as ``open_image`` does."""
+        """Decode the image.
+
+        Args:
+            channels: 3 for mode RGB, 1 for mode L.
+            exif: As in :func:`open_image`.
+
+        Returns:
+            The image with its id, label and source.
+
+        Raises:
+            ImageError: As :func:`open_image` does.
+        """
         if isinstance(self.origin, Path):
             return Sample(self.id, open_image(self.origin, channels=channels, exif=exif), self.label, self.source)
         digits = load_digits()
@@ -52,34 +65,42 @@ class InputRef:
         return Sample(self.id, to_channels(scan, channels, _BLACK), self.label, self.source)
 
 
-def find_inputs(arguments: Sequence[str], *, on_error: OnError | None = None) -> Iterator[InputRef]:
-    """The images behind files, folders and ``embedded:digits[:INDEX|:START:STOP]``, in the order given.
+def find_inputs(arguments: Sequence[str], *, on_error: OnError | None = None) -> Iterator[ImageRef]:
+    """List the images that texts name; none is decoded.
 
-    Folders are searched with everything below them, in order of name, through symbolic links, without hidden
-    files. What is named twice is taken once. The label is a number of up to five digits at the start of the
-    file name, before an underscore: 284 for ``0284_Siamese_cat.jpg``. No image is decoded here.
+    The label of a file is a number of up to five digits at the start of its name, before an underscore: 284 for
+    ``0284_Siamese_cat.jpg``.
 
-    Raises ``ImageError`` at the call for an argument that leads to nothing and for a folder that cannot be listed;
-    with ``on_error`` each of these is reported there, and the images that can be reached are returned.
+    Args:
+        arguments: Files, folders and ``embedded:digits[:INDEX|:START:STOP]``. Folders are searched with everything
+            below them, in order of name, through symbolic links, without hidden files.
+        on_error: Receives each argument that leads to nothing and each folder that cannot be listed; the images that
+            can be reached are returned.
+
+    Returns:
+        The images in the order of the arguments; one that is named twice comes once.
+
+    Raises:
+        ImageError: At the call, for what ``on_error`` would receive if it is None, and for no arguments at all.
     """
     report = on_error or _raise
     if not arguments:
-        raise ImageError("no images were named; give files, folders or embedded:digits")
-    found: dict[str | int, InputRef] = {}
+        raise ImageError("no images were named", hint="give files, folders or embedded:digits")
+    refs: dict[str | int, ImageRef] = {}
     for argument in arguments:
         try:
             for ref in _expand(argument, report):
-                found.setdefault(_identity(ref), ref)
+                refs.setdefault(_identity(ref), ref)
         except ImageError as error:
             report(argument, error)
-    return iter(_with_unique_ids(list(found.values())))
+    return iter(_with_unique_ids(list(refs.values())))
 
 
 def _raise(source: str, error: ImageError) -> None:
     raise error
 
 
-def _expand(argument: str, report: OnError) -> Iterator[InputRef]:
+def _expand(argument: str, report: OnError) -> Iterator[ImageRef]:
     if argument == SOURCE or argument.startswith(SOURCE + ":"):
         yield from _digit_refs(argument)
         return
@@ -102,7 +123,7 @@ def _is_link(path: Path) -> bool:
         return False
 
 
-def _digit_refs(argument: str) -> Iterator[InputRef]:
+def _digit_refs(argument: str) -> Iterator[ImageRef]:
     digits = load_digits()
     size = len(digits.test)
     numbers = argument.removeprefix(SOURCE).split(":")[1:]
@@ -113,7 +134,7 @@ def _digit_refs(argument: str) -> Iterator[InputRef]:
     if not start < stop <= size:
         raise ImageError(f"{argument!r} selects nothing of the {size} test images 0 to {size - 1}")
     for i in range(start, stop):
-        yield InputRef(f"digits-{i:04d}", f"{SOURCE}:{i}", int(digits.labels[digits.test[i]]), i)
+        yield ImageRef(f"digits-{i:04d}", f"{SOURCE}:{i}", int(digits.labels[digits.test[i]]), i)
 
 
 def _images_below(folder: Path, report: OnError) -> list[Path]:
@@ -124,31 +145,31 @@ def _images_below(folder: Path, report: OnError) -> list[Path]:
         unlisted.append(name)
         report(name, ImageError(f"folder {name!r} cannot be listed ({error.strerror})"))
 
-    found = sorted(
-        (place / name for place, names in _walk(folder, unreadable) for name in names),
+    images = sorted(
+        (parent / name for parent, names in _walk(folder, unreadable) for name in names),
         key=lambda path: path.relative_to(folder).as_posix(),
     )
-    if not found and not unlisted:
+    if not images and not unlisted:
         raise ImageError(f"folder {str(folder)!r} holds no images ({', '.join(SUFFIXES)})")
-    return found
+    return images
 
 
 def _walk(folder: Path, unreadable: Callable[[OSError], None]) -> Iterator[tuple[Path, list[str]]]:
     """Folders with the image names in each; a folder reached again through a link is not entered again."""
     entered: set[str] = set()
-    for place, folders, names in os.walk(folder, followlinks=True, onerror=unreadable):
-        real = os.path.realpath(place)
+    for parent, folders, names in os.walk(folder, followlinks=True, onerror=unreadable):
+        real = os.path.realpath(parent)
         if real in entered:
             folders.clear()
             continue
         entered.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield Path(place), [n for n in names if Path(n).suffix.lower() in SUFFIXES and not n.startswith(".")]
+        yield Path(parent), [n for n in names if Path(n).suffix.lower() in SUFFIXES and not n.startswith(".")]
 
 
-def _file_ref(path: Path) -> InputRef:
+def _file_ref(path: Path) -> ImageRef:
     label = _LABEL.match(path.name)
-    return InputRef(_safe(path.stem), str(path), int(label[1]) if label else None, path)
+    return ImageRef(_safe(path.stem), str(path), int(label[1]) if label else None, path)
 
 
 def _safe(stem: str) -> str:
@@ -156,18 +177,18 @@ def _safe(stem: str) -> str:
     return plain.encode()[:_ID_BYTES].decode(errors="ignore")
 
 
-def _identity(ref: InputRef) -> str | int:
+def _identity(ref: ImageRef) -> str | int:
     # Path.resolve would raise on a link that leads to itself, which must not stop the others
     return os.path.realpath(ref.origin) if isinstance(ref.origin, Path) else ref.origin
 
 
-def _with_unique_ids(refs: list[InputRef]) -> list[InputRef]:
+def _with_unique_ids(refs: list[ImageRef]) -> list[ImageRef]:
     # Compared without case, because an id may become a file name on a system that ignores it. Every member of
     # a group gets its hash, so that its id does not depend on what else was named before it.
     shared = Counter(ref.id.casefold() for ref in refs)
     named = [replace(r, id=f"{r.id}-{_content(r)}") if shared[r.id.casefold()] > 1 else r for r in refs]
     seen: Counter[str] = Counter()
-    unique: list[InputRef] = []
+    unique: list[ImageRef] = []
     for ref in named:
         key = ref.id.casefold()
         seen[key] += 1
@@ -176,7 +197,7 @@ def _with_unique_ids(refs: list[InputRef]) -> list[InputRef]:
     return unique
 
 
-def _content(ref: InputRef) -> str:
+def _content(ref: ImageRef) -> str:
     """Eight hexadecimal digits of the SHA-256 of the file; of its name where it is a scan or cannot be read, which
     opening it will say."""
     if isinstance(ref.origin, Path):

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from fringe.models.errors import ModelError
-from fringe.models.request import Built, Request, require_trust, stated_preprocessing
+from fringe.errors import ModelError
+from fringe.models._base import LoadedParts, LoadOptions
 
 #: Operators that behave differently in training, with the position of the argument that says so.
 _TRAINING_ARGUMENT = {
@@ -34,23 +34,23 @@ class ExportedNet(nn.Module):
         return self
 
 
-def load_exported(request: Request) -> Built:
+def load_exported(options: LoadOptions) -> LoadedParts:
     """Read an exported program with one input and a free batch size; needs ``trust_code``.
 
     ``torch.export.load`` unpickles the sample inputs and, if the archive says so, weights and constants with
     no restriction, so a prepared file runs code.
     """
-    path = Path(request.target)
+    path = Path(options.target)
     if not path.is_file():
-        raise ModelError(f"exported program {request.target!r} does not exist")
-    require_trust(request, "is read by torch.export.load, which unpickles parts of it and so can run code")
-    recipe = stated_preprocessing(request)
+        raise ModelError(f"exported program {options.target!r} does not exist")
+    options.require_trust("is read by torch.export.load, which unpickles parts of it and so can run code")
+    recipe = options.require_preprocessing()
     try:
         program = torch.export.load(path)
     except Exception as error:  # its readers raise what they like on a damaged archive
-        raise ModelError(f"{request.target!r} cannot be loaded ({type(error).__name__}: {error})") from error
-    _check_program(request.target, program)
-    return Built(ExportedNet(program.module()), path.stem, recipe, None)
+        raise ModelError(f"{options.target!r} cannot be loaded ({type(error).__name__}: {error})") from error
+    _check_program(options.target, program)
+    return LoadedParts(ExportedNet(program.module()), path.stem, recipe, None)
 
 
 def _check_program(name: str, program: ExportedProgram) -> None:
@@ -61,11 +61,11 @@ def _check_program(name: str, program: ExportedProgram) -> None:
     batch: object = image.meta["val"].shape[0]
     if isinstance(batch, int):
         raise ModelError(
-            f"{name!r} was exported for batches of exactly {batch}; export it again with a dynamic first "
-            "dimension: dynamic_shapes=({0: torch.export.Dim('batch')},)"
+            f"{name!r} was exported for batches of exactly {batch}",
+            hint="export it again with a dynamic first dimension: dynamic_shapes=({0: torch.export.Dim('batch')},)",
         )
     for node in _training_nodes(program):
-        raise ModelError(f"{name!r} was exported in training mode ({node.name}); export model.eval()")
+        raise ModelError(f"{name!r} was exported in training mode ({node.name})", hint="export model.eval()")
 
 
 def _training_nodes(program: ExportedProgram) -> Iterator[Node]:
