@@ -1,6 +1,6 @@
 """Stochastic variational inference of a path, as the published code of Geodesic IG (Salek and Enguehard 2025) does it.
 
-Kept for comparison; :class:`fringe.paths.descent.PathOptimizer` is the method as its mathematics intend it.
+Kept for comparison; :class:`fringe.paths._geodesic.PathOptimizer` is the method as its mathematics intend it.
 """
 
 import math
@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fringe.paths.descent import INITIAL_SCALE, Adam, NoiseFn, OptimizedPath
-from fringe.paths.energy import AuthorsEnergy
+from fringe.paths._geodesic import INITIAL_SCALE, Adam, AuthorsEnergy, NoiseFn, OptimizedPath
 
 HALVE_AFTER, STOP_AFTER = 25, 100
 """Iterations without a new least loss after which the learning rate is halved, and after which the search ends."""

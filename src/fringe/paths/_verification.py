@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from fringe._rng import KeyedGenerator
 from fringe.classifier import Linearisation
 from fringe.errors import FringeError, ModelOutputError, NotDifferentiableError
-from fringe.paths.base import Problem
+from fringe.paths._problem import Problem
 
 MAX_PROBES = 4
 """Images tried before a model's derivatives are judged by zero or non-finite gradients."""

@@ -14,10 +14,18 @@ from torch import Tensor
 from fringe.errors import InputError
 from fringe.geometry import ExplicitJacobian, Jacobian, geometry_dtype, kl, log_probabilities, sqrt_chart
 from fringe.linalg import inner_product
-from fringe.paths.base import Path, PathRun, PathStatus, Point, Problem, Segment
-from fringe.paths.direction import Direction, NaturalStep, StepSolver
-from fringe.paths.gauge import GeodesicDiagnostics, fisher_rao_step, uniform_log_probs
-from fringe.paths.trust_region import TrustRegion
+from fringe.paths._base import (
+    GeodesicDiagnostics,
+    Path,
+    PathRun,
+    PathStatus,
+    Point,
+    Segment,
+    fisher_rao_step,
+    uniform_log_probs,
+)
+from fringe.paths._natural_gradient import Direction, NaturalStep, StepSolver, TrustRegion
+from fringe.paths._problem import Problem
 
 AT_REFERENCE_BELOW = 1e-6
 """Fisher-Rao distance (radians) to the reference that counts as none: float32 logits resolve no less."""

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from fringe.geometry import geometry_dtype
-from fringe.paths.base import Path, PathStatus, Problem
-from fringe.paths.stepwise import StepwiseWalk, Visit
+from fringe.paths._base import Path, PathStatus
+from fringe.paths._problem import Problem
+from fringe.paths._sequential import StepwiseWalk, Visit
 
 CLOSE = 1e-9
 """Distance from a step's goal that counts as none, absolute or relative to the distance still to go; the published

@@ -6,11 +6,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fringe.geometry.simplex import fisher_product
+from fringe.geometry._simplex import fisher_product
 
 
 class Jacobian(Protocol):
-    """Products with the Jacobian J (C x n) of B items at once."""
+    """Products with the Jacobians J (C x n) of B items."""
 
     def jvp(self, tangent: Tensor) -> Tensor:
         """``J v``: (B, *S) -> (B, C)."""
@@ -23,14 +23,14 @@ class Jacobian(Protocol):
 
 @dataclass(frozen=True)
 class ExplicitJacobian:
-    """J itself, ``matrix`` (B, C, n), for inputs of ``shape`` (*S): products without a pass through the network."""
+    """Jacobians as ``matrix`` (B, C, n), for inputs of ``shape`` (*S): products need no pass through the network."""
 
     matrix: Tensor
     shape: tuple[int, ...]
 
     @classmethod
     def of(cls, jacobian: Jacobian, like: Tensor, classes: int) -> "ExplicitJacobian":
-        """From the C VJPs of the unit cotangents; ``like`` (B, *S) are the points."""
+        """Compute it by C VJPs, of the unit cotangents, at points ``like`` (B, *S)."""
         unit = torch.eye(classes, dtype=like.dtype, device=like.device)
         rows = [jacobian.vjp(e.expand(len(like), -1)).flatten(1) for e in unit]
         return cls(torch.stack(rows, 1), tuple(like.shape[1:]))
@@ -46,7 +46,11 @@ class ExplicitJacobian:
 class PullbackFisher:
     """``G v = J^T S(p) J v`` (FRInGe, eq. pullback metric): symmetric, PSD, of rank at most C - 1.
 
-    ``probabilities`` is (B, C); a product costs one JVP and one VJP.
+    A product costs one JVP and one VJP.
+
+    Attributes:
+        jacobian: J at B points.
+        probabilities: Predictions p (B, C) at these points.
     """
 
     jacobian: Jacobian

@@ -5,46 +5,46 @@ great circles, and the Fisher-Rao distance is twice the angle (FRInGe, eqs. for 
 and H. Nagaoka, "Methods of Information Geometry", 2000). Tensors are ``(..., C)``; distances are in radians of the
 radius-2 sphere, entropies and divergences in nats.
 
-Two habits keep the numbers sound. Distributions enter as *log*-probabilities, so that ``sqrt(p) = exp(log p / 2)`` has
-a finite value and gradient where p underflows; and angles come from chords by ``atan2``, because ``arccos`` loses
+Two rules keep the numbers accurate. Distributions enter as *log*-probabilities, so that ``sqrt(p) = exp(log p / 2)``
+has a finite value and gradient where p underflows; and angles come from chords by ``atan2``, because ``arccos`` loses
 half of the digits near equal points and returns NaN when a cosine rounds above one.
 """
 
 import torch
 from torch import Tensor
 
+#: Angle (radians) below which sin is replaced by its argument: the relative error is angle^2 / 6 < 2e-13.
 LINEAR_BELOW = 1e-6
-"""Angle (radians) under which sin is replaced by its argument: the relative error is angle^2 / 6 < 2e-13."""
 
 
 def geometry_dtype(device: torch.device) -> torch.dtype:
-    """float64, where the device has it: C numbers an image cost nothing beside the network, and ``1 - p`` near a
+    """Return float64 if the device has it: C numbers per image cost nothing beside the network, and ``1 - p`` near a
     vertex needs the digits."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
-    """``log softmax(logits)`` in the geometry's dtype: (..., C) -> (..., C), nats."""
+    """Return ``log softmax(logits)`` in the geometry's dtype: (..., C) -> (..., C), nats."""
     return logits.to(geometry_dtype(logits.device)).log_softmax(-1)
 
 
 def sqrt_chart(log_p: Tensor) -> Tensor:
-    """``s = sqrt(p)``, a unit vector, from log-probabilities (..., C)."""
+    """Return ``s = sqrt(p)``, a unit vector, from log-probabilities (..., C)."""
     return torch.exp(0.5 * log_p)
 
 
 def angle(s0: Tensor, s1: Tensor) -> Tensor:
-    """Angle between unit vectors (..., C), in radians: ``2 atan2(|s0 - s1|, |s0 + s1|)``, accurate at every size."""
+    """Return the angle between unit vectors (..., C) in radians: ``2 atan2(|s0 - s1|, |s0 + s1|)``."""
     return 2.0 * torch.atan2((s0 - s1).norm(dim=-1), (s0 + s1).norm(dim=-1))
 
 
 def dist(s0: Tensor, s1: Tensor) -> Tensor:
-    """Fisher-Rao distance ``2 arccos <s0, s1>`` between chart points (..., C) -> (...)."""
+    """Return the Fisher-Rao distance ``2 arccos <s0, s1>`` between chart points (..., C) -> (...)."""
     return 2.0 * angle(s0, s1)
 
 
 def geodesic(s0: Tensor, s1: Tensor, alpha: Tensor | float) -> Tensor:
-    """Chart point at fraction ``alpha`` (broadcast against ``(...,)``) of the great circle from ``s0`` to ``s1``."""
+    """Return the chart point at fraction ``alpha`` (broadcast against ``(...,)``) of the great circle from s0 to s1."""
     theta = angle(s0, s1)
     alpha = torch.as_tensor(alpha, dtype=s0.dtype, device=s0.device)
     near = theta < LINEAR_BELOW
@@ -55,12 +55,12 @@ def geodesic(s0: Tensor, s1: Tensor, alpha: Tensor | float) -> Tensor:
 
 
 def to_tangent(vector: Tensor, base_point: Tensor) -> Tensor:
-    """Orthogonal projection of ``vector`` (..., C) on the tangent space of the sphere at ``base_point``."""
+    """Project ``vector`` (..., C) orthogonally on the tangent space of the sphere at ``base_point``."""
     return vector - base_point * (vector * base_point).sum(-1, keepdim=True)
 
 
 def log(point: Tensor, base_point: Tensor) -> Tensor:
-    """Tangent vector (..., C) at ``base_point`` whose ``exp`` is ``point``; its norm is the angle between them."""
+    """Return the tangent vector (..., C) at ``base_point`` whose ``exp`` is ``point``; its norm is their angle."""
     chord = to_tangent(point - base_point, base_point)
     length = chord.norm(dim=-1, keepdim=True)
     safe = torch.where(length > 0, length, 1.0)
@@ -68,34 +68,34 @@ def log(point: Tensor, base_point: Tensor) -> Tensor:
 
 
 def exp(tangent_vec: Tensor, base_point: Tensor) -> Tensor:
-    """End of the great circle that leaves ``base_point`` along ``tangent_vec`` (..., C) and has its length."""
+    """Return the end of the great circle from ``base_point`` along ``tangent_vec`` (..., C), as long as the latter."""
     length = tangent_vec.norm(dim=-1, keepdim=True)
     return torch.cos(length) * base_point + torch.sinc(length / torch.pi) * tangent_vec
 
 
 def entropy(log_p: Tensor) -> Tensor:
-    """Shannon entropy in nats: (..., C) -> (...). ``log_p`` may hold -inf."""
+    """Return the Shannon entropy in nats: (..., C) -> (...). ``log_p`` may hold -inf."""
     return torch.special.entr(torch.exp(log_p)).sum(-1)
 
 
 def kl(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """``KL(p || q)`` in nats: (..., C) -> (...); inf where q is zero and p is not. Rounding never makes it negative."""
+    """Return ``KL(p || q)`` in nats, never negative: (..., C) -> (...); inf where q is zero and p is not."""
     p = torch.exp(log_p)
     return torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1).clamp_min(0.0)
 
 
 def fisher_product(p: Tensor, u: Tensor) -> Tensor:
-    """``S(p) u = (diag p - p p^T) u`` as ``p * (u - <p, u>)``: (..., C), O(C), no C x C matrix."""
+    """Return ``S(p) u = (diag p - p p^T) u`` as ``p * (u - <p, u>)``: (..., C), O(C), no C x C matrix."""
     return p * (u - (p * u).sum(-1, keepdim=True))
 
 
 def spherical_loss(log_p: Tensor, waypoint: Tensor) -> Tensor:
-    """``1 - <sqrt p, s>`` as half the squared chord, which keeps its digits at equal points: (..., C) -> (...)."""
+    """Return ``1 - <sqrt p, s>`` as half the squared chord, accurate near equal points: (..., C) -> (...)."""
     return 0.5 * (sqrt_chart(log_p) - waypoint).square().sum(-1)
 
 
 def spherical_loss_gradient(log_p: Tensor, waypoint: Tensor) -> Tensor:
-    """Gradient of :func:`spherical_loss` in the logits, in closed form (no division by sqrt p): (..., C) -> (..., C).
+    """Return the gradient of :func:`spherical_loss` in the logits, without a division by sqrt p: (..., C) -> (..., C).
 
     ``-1/2 (sqrt p * s - p <sqrt p, s>)``, written as ``-1/2 sqrt p * to_tangent(s - sqrt p, sqrt p)``: the chord makes
     it exactly zero at the waypoint, where ``s`` itself would leave rounding.

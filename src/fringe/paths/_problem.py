@@ -1,11 +1,9 @@
 """What is to be explained, and paths through input space as a stream of segments."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +14,6 @@ from fringe.baselines import InputSpace, make_baseline
 from fringe.classifier import Classifier, Linearisation, Score, Target
 from fringe.errors import InputError, TargetError
 from fringe.geometry import Jacobian, log_probabilities
-from fringe.paths.gauge import GeodesicDiagnostics
 
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps planned), summed over the images of the call."""
@@ -193,69 +190,6 @@ class Problem:
             rows=tuple(chosen if self.rows is None else (self.rows[i] for i in chosen)),
             total=len(self.inputs) if self.total is None else self.total,
         )
-
-
-@dataclass(frozen=True)
-class Point:
-    """Points of L paths: ``x`` (L, *S), the explained ``score`` there (L,), and its ``gradient`` (L, *S)."""
-
-    x: Tensor
-    score: Tensor
-    gradient: Tensor
-
-
-@dataclass(frozen=True)
-class Segment:
-    """One straight piece of each of L paths, oriented baseline -> input: from ``start`` to ``stop``.
-
-    ``rows`` (L,) are the images of the problem that the pieces belong to, ``step`` (L,) the step that each is, counted
-    from the end where the path was begun; both on the device of the inputs. ``stats`` holds what the path measured
-    along the piece and at ``start``, its end far from the input, one (L,) tensor per name.
-    """
-
-    rows: Tensor
-    step: Tensor
-    start: Point
-    stop: Point
-    stats: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
-
-
-class PathStatus(IntEnum):
-    """How the path of one image ended."""
-
-    COMPLETE = 0
-    AT_REFERENCE = 1
-    DIVERGED = 2
-
-
-Orientation = Literal["input", "baseline"]
-"""The end of a path at which its walk begins."""
-
-
-class PathRun(ABC):
-    """One run of a path over a problem. ``planned`` steps an image are known before it begins; ``outcomes`` and
-    ``taken`` (steps) are filled while the segments stream by. No list of points is held: memory does not grow with
-    steps. ``gauge`` is what predictions on the way are measured against. ``begins`` says at which end of the path the
-    first segment lies; a walk that begins at the baseline arrives at the input with its last planned step, or
-    diverges."""
-
-    begins: Orientation = "input"
-    gauge: GeodesicDiagnostics
-    planned: list[int]
-    taken: list[int]
-    outcomes: list[PathStatus]
-
-    @abstractmethod
-    def segments(self) -> Iterator[Segment]:
-        """Each segment of each image once; those of one image in order, images interleaved."""
-
-
-class Path(ABC):
-    """How to go from a baseline to an input; a description, without tensors."""
-
-    @abstractmethod
-    def walk(self, problem: Problem) -> PathRun:
-        """Begin a run. The caller holds ``problem.model.session`` open while it lasts."""
 
 
 def _first_logits(logits_of: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:

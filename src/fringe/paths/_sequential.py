@@ -9,8 +9,16 @@ import torch
 from torch import Tensor
 
 from fringe.geometry import log_probabilities
-from fringe.paths.base import PathRun, PathStatus, Point, Problem, Segment
-from fringe.paths.gauge import GeodesicDiagnostics, fisher_rao_step, uniform_log_probs
+from fringe.paths._base import (
+    GeodesicDiagnostics,
+    PathRun,
+    PathStatus,
+    Point,
+    Segment,
+    fisher_rao_step,
+    uniform_log_probs,
+)
+from fringe.paths._problem import Problem
 
 
 @dataclass(frozen=True)
