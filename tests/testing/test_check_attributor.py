@@ -7,20 +7,20 @@ import pytest
 
 from fringe import InputError, IntegratedGradients
 from fringe.errors import FringeError
-from fringe.testing import ATTRIBUTOR_CHECKS, CheckResult, ContractError, check_attributor
+from fringe.testing import ATTRIBUTOR_CHECKS, CheckError, CheckResult, check_attributor
 
 FAULTS = {
     broken.Boastful: {"completeness"},
     broken.Mutable: {"settings_frozen"},
-    broken.Dumb: {"settings_explained"},
+    broken.Dumb: {"settings_documented"},
     broken.Unwritable: {"settings_recorded"},
     broken.Forgetful: {"settings_recorded"},
     broken.Misnamed: {"presets"},
-    broken.SinglePrecision: {"kind", "completeness", "affine_score"},
-    broken.Graphed: {"kind"},
-    broken.ShortDiagnostics: {"kind", "batch_of_one", "bad_images"},
-    broken.DividesByDoubt: {"finite", "tables"},
-    broken.NeverEmpty: {"constant_model", "no_way_to_go"},
+    broken.SinglePrecision: {"shape_and_dtype", "completeness", "affine_score"},
+    broken.Graphed: {"shape_and_dtype"},
+    broken.ShortDiagnostics: {"shape_and_dtype", "batch_of_one", "bad_images"},
+    broken.DividesByDoubt: {"finite", "tabular_inputs"},
+    broken.NeverEmpty: {"constant_model", "zero_displacement"},
     broken.SmearsChannels: {"unread_inputs", "affine_score"},
     broken.Shrinks: {"affine_score", "refinement"},
     broken.ClaimsToBeExact: {"completeness"},
@@ -28,16 +28,16 @@ FAULTS = {
     broken.OtherScore: {"completeness", "affine_score"},
     broken.CalledUnchecked: {"completeness"},
     broken.IgnoresSteps: {"refinement"},
-    broken.OwnBaseline: {"no_way_to_go"},
-    broken.OnlyImages: {"tables"},
+    broken.OwnBaseline: {"zero_displacement"},
+    broken.OnlyImages: {"tabular_inputs"},
     broken.MeanOfTheBatch: {"batch_of_one"},
     broken.CountsRows: {"batch_of_one", "order"},
     broken.AllAtOnce: {"batch_size"},
     broken.GlobalNoise: {"repeatable"},
     broken.MovesNumPy: {"random_generators"},
-    broken.WritesIntoReferences: {"callers_tensors"},
-    broken.LeavesAHook: {"callers_model"},
-    broken.CountsInABuffer: {"callers_model"},
+    broken.WritesIntoReferences: {"caller_tensors"},
+    broken.LeavesAHook: {"caller_model"},
+    broken.CountsInABuffer: {"caller_model"},
     broken.CountsTooFew: {"passes"},
     broken.LooksAtTheWholeCall: {"bad_images", "batch_of_one"},
     broken.RecordingMatters: {"telemetry"},
@@ -46,7 +46,7 @@ FAULTS = {
 
 
 def failures(method):
-    with pytest.raises(ContractError) as caught:
+    with pytest.raises(CheckError) as caught:
         check_attributor(method)
     return {result.name: result.detail for result in caught.value.results if not result.passed}
 
@@ -77,7 +77,7 @@ def test_a_failure_is_told_in_numbers():
 
 
 def test_all_failures_are_listed_at_once():
-    with pytest.raises(ContractError, match=r"method 'sound' breaks its contract in 2 of 23 checks") as caught:
+    with pytest.raises(CheckError, match=r"method 'sound' breaks its contract in 2 of 23 checks") as caught:
         check_attributor(broken.Shrinks())
     assert "\n  affine_score: " in str(caught.value)
     assert "\n  refinement: " in str(caught.value)
@@ -86,7 +86,7 @@ def test_all_failures_are_listed_at_once():
 
 
 def test_what_a_check_meets_is_a_failure_and_not_the_end():
-    assert failures(broken.OnlyImages())["tables"].startswith("ValueError: not enough values to unpack")
+    assert failures(broken.OnlyImages())["tabular_inputs"].startswith("ValueError: not enough values to unpack")
 
 
 def test_a_method_may_be_named():
@@ -106,7 +106,7 @@ def test_a_failure_may_be_expected():
 
 
 def test_an_expected_failure_that_passes_is_told():
-    with pytest.raises(ContractError, match=r"passes: passed, though it was expected to fail \(they lie\)"):
+    with pytest.raises(CheckError, match=r"passes: passed, though it was expected to fail \(they lie\)"):
         check_attributor(broken.Sound(), expected_failures={"passes": "they lie"})
 
 

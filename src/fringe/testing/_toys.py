@@ -1,4 +1,4 @@
-"""Networks that are explained in milliseconds, with weights that are the same on every machine."""
+"""Toy problems: networks that are explained in milliseconds, with weights that are the same on every machine."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,27 +11,28 @@ from fringe.baselines import InputSpace
 
 CPU = torch.device("cpu")
 
+#: Shape (C, H, W) of an image.
 SHAPE = (2, 8, 8)
-"""Of an image."""
-
 CLASSES = 3
+#: Bounds of an entry.
 LOW, HIGH = -3.0, 3.0
-"""Valid range of an entry."""
-
+#: Number of reference images.
 REFERENCES = 5
 
 
 @dataclass(frozen=True)
-class Laboratory:
-    """Makes networks and inputs of one precision on one device."""
+class ToyProblems:
+    """Make networks and inputs of one precision on one device."""
 
     dtype: torch.dtype = torch.float64
     device: torch.device = CPU
 
     def build(self, network: Callable[[], nn.Module], shape: tuple[int, ...] = SHAPE) -> nn.Module:
-        """The network in evaluation mode, with logits of mean 0 and standard deviation 2 over random inputs of this
-        ``shape``, so that every class is predicted somewhere. New layers draw from the global generator, which is given
-        back."""
+        """Build a network in evaluation mode, without moving the global random generator.
+
+        The last linear layer is scaled so that logits have mean 0 and standard deviation 2 over random inputs of this
+        ``shape``: every class is then predicted for some inputs.
+        """
         with torch.random.fork_rng(devices=[]):
             model = network()
         model = model.to(self.device, self.dtype).eval()
@@ -46,45 +47,46 @@ class Laboratory:
 
     def _standardise(self, model: nn.Module, shape: tuple[int, ...]) -> None:
         *_, head = (module for module in model.modules() if isinstance(module, nn.Linear))
-        given: list[Tensor] = []
+        outputs: list[Tensor] = []
 
-        def keep(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
-            given.append(output)
+        def capture(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
+            outputs.append(output)
 
-        with head.register_forward_hook(keep):
+        with head.register_forward_hook(capture):
             model(self.images(64, shape, "standard"))
-        spread = torch.where(given[0].std(0) > 0, 0.5 * given[0].std(0), 1.0)
-        head.weight /= spread[:, None]
-        head.bias.copy_((head.bias - given[0].mean(0)) / spread)
+        deviation = outputs[0].std(0)
+        scale = torch.where(deviation > 0, 0.5 * deviation, 1.0)
+        head.weight /= scale[:, None]
+        head.bias.copy_((head.bias - outputs[0].mean(0)) / scale)
 
     def images(self, count: int, shape: tuple[int, ...] = SHAPE, key: str = "images") -> Tensor:
-        """Inputs (count, *shape), entries uniform on [-2, 2)."""
+        """Draw inputs (count, *shape) with entries uniform on [-2, 2)."""
         like = torch.empty(count, *shape, dtype=self.dtype, device=self.device)
         return 4.0 * KeyedGenerator(0).uniform(key, like) - 2.0
 
     def space(self, shape: tuple[int, ...] = SHAPE) -> InputSpace:
-        """The valid range and a few references."""
+        """Return the bounds of an entry with a few reference images."""
         return InputSpace(LOW, HIGH, self.images(REFERENCES, shape, "references"))
 
 
-def curved() -> nn.Module:
-    """Smooth everywhere, with the layers that behave otherwise while training."""
+def smooth_cnn() -> nn.Module:
+    """Smooth, with layers that behave differently in training mode."""
     return nn.Sequential(
         nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Softplus(), nn.AvgPool2d(4), nn.Dropout(0.3),
         nn.Flatten(), nn.Linear(16, CLASSES),
     )  # fmt: skip
 
 
-def kinked() -> nn.Module:
-    """Piecewise affine, and it writes into its own activations."""
+def relu_cnn() -> nn.Module:
+    """Piecewise affine, with in-place activations."""
     return nn.Sequential(
         nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, CLASSES)
     )
 
 
 def saturated() -> nn.Module:
-    """Predictions that are one-hot to the last bit of float32."""
-    return nn.Sequential(curved(), Times(1e3))
+    """A network whose predictions are one-hot to the last bit of float32."""
+    return nn.Sequential(smooth_cnn(), Times(1e3))
 
 
 def affine() -> nn.Module:
@@ -97,21 +99,21 @@ def constant() -> nn.Module:
     return nn.Sequential(Times(0.0), nn.Flatten(), nn.Linear(128, CLASSES))
 
 
-def half_blind() -> nn.Module:
-    """Smooth, and reads nothing of the second channel."""
+def first_channel_cnn() -> nn.Module:
+    """Smooth, and independent of the second channel."""
     return nn.Sequential(
         FirstChannel(), nn.Conv2d(1, 4, 3, padding=1), nn.Softplus(), nn.AvgPool2d(4), nn.Flatten(),
         nn.Linear(16, CLASSES),
     )  # fmt: skip
 
 
-def table() -> nn.Module:
-    """Smooth, of rows (B, 6)."""
+def mlp() -> nn.Module:
+    """Smooth, for tabular inputs (B, 6)."""
     return nn.Sequential(nn.Linear(6, 5), nn.Softplus(), nn.Linear(5, CLASSES))
 
 
 class Times(nn.Module):
-    """Its input times a number."""
+    """Multiply the input by a number."""
 
     def __init__(self, factor: float):
         super().__init__()
@@ -122,14 +124,14 @@ class Times(nn.Module):
 
 
 class FirstChannel(nn.Module):
-    """The first channel of images."""
+    """Select the first channel of images."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x[:, :1]
 
 
-class Spy(nn.Module):
-    """Counts the images that go through ``model``, and the most at once."""
+class CountingModel(nn.Module):
+    """Count the ``images`` that pass through a ``model``, and the ``largest`` batch."""
 
     def __init__(self, model: nn.Module):
         super().__init__()

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from fringe import METRICS, InputError
-from fringe.testing import METRIC_CHECKS, ContractError, check_metric
-from fringe.testing.examples import evidence, graded
-from fringe.testing.networks import Laboratory
+from fringe.testing import METRIC_CHECKS, CheckError, check_metric
+from fringe.testing._metrics import known_contributions, quality_levels
+from fringe.testing._toys import ToyProblems
 
 FAULTS = {
     broken.Undirected: {"declared", "ranking"},
@@ -15,11 +15,11 @@ FAULTS = {
     broken.NoPaperSetting: {"declared"},
     broken.MisnamedPreset: {"presets"},
     broken.MutableMetric: {"settings_frozen"},
-    broken.DumbMetric: {"settings_explained"},
+    broken.DumbMetric: {"settings_documented"},
     broken.ForgetfulMetric: {"settings_recorded"},
-    broken.SinglePrecisionMetric: {"kind"},
-    broken.OneForAll: {"kind"},
-    broken.NumbersForFlags: {"kind"},
+    broken.SinglePrecisionMetric: {"shape_and_dtype"},
+    broken.OneForAll: {"shape_and_dtype"},
+    broken.NumbersForFlags: {"shape_and_dtype"},
     broken.WrongWay: {"ranking"},
     broken.Blind: {"ranking"},
     broken.PerMass: {"degenerate_maps"},
@@ -28,15 +28,15 @@ FAULTS = {
     broken.AllMapsAtOnce: {"batch_size"},
     broken.GlobalDraw: {"repeatable"},
     broken.DrawsFromNumPy: {"random_generators"},
-    broken.KeepsTheFirstMap: {"shared_subject"},
-    broken.WritesIntoMaps: {"callers_tensors"},
-    broken.LeavesAHookBehind: {"callers_model"},
+    broken.KeepsTheFirstMap: {"shared_context"},
+    broken.WritesIntoMaps: {"caller_tensors"},
+    broken.LeavesAHookBehind: {"caller_model"},
     broken.PaysLess: {"passes"},
 }
 
 
 def failures(metric):
-    with pytest.raises(ContractError) as caught:
+    with pytest.raises(CheckError) as caught:
         check_metric(metric)
     return {result.name: result.detail for result in caught.value.results if not result.passed}
 
@@ -77,13 +77,13 @@ def test_a_metric_may_be_named_with_its_preset():
 
 def test_the_perfect_map_is_what_the_linear_model_computes():
     """Contributions sum to the logit of the image's own class, 8, and the gradient is that logit's own."""
-    laboratory = Laboratory()
-    model, x, contribution = evidence(laboratory)
+    toys = ToyProblems()
+    model, x, contribution = known_contributions(toys)
     logits = model(x)
     torch.testing.assert_close(contribution.flatten(1).sum(1), logits.diagonal())
     torch.testing.assert_close(logits.diagonal(), torch.full((6,), 8.0, dtype=torch.float64))
     assert logits.softmax(1).diagonal().min() > 0.95
-    maps = graded(x, contribution, ["steps"])
+    maps = quality_levels(x, contribution, ["steps"])
     torch.testing.assert_close(maps["gradients"][0].maps.values.flatten(1), next(model.parameters()))
     lengths = [one.maps.values.flatten(1).norm(dim=1) for one in maps["gradients"]]
     torch.testing.assert_close(lengths[0], lengths[1])
