@@ -7,19 +7,19 @@ import torch
 from torch import Tensor
 
 from fringe.geometry import geometry_dtype
-from fringe.metrics.base import Direction, EvaluatedMaps, Metric, Scores
-from fringe.metrics.ranking import spatial_map
+from fringe.metrics._base import Direction, EvaluatedMaps, Metric, Scores
+from fringe.metrics._perturbation import spatial_map
 
 
 @dataclass(frozen=True)
 class Sparseness(Metric):
-    """How unevenly a map's mass lies: the Gini index of |A| over all its n entries, 0 if even, (n - 1)/n if in one.
+    """The concentration of a map's mass: the Gini index of |A| over all its n entries, 0 if even, (n - 1)/n if in one.
 
     .. math:: G = \\frac{\\sum_i (2 i - n - 1)\\, a_{(i)}}{n \\sum_i a_{(i)}}, \\qquad a_{(1)} \\le \\dots \\le a_{(n)}
 
-    It does not depend on the map's scale, sign or order. The zero map scores 0 and is flagged ``zero_map``. The extra
-    ``spatial`` is the index over pixels, each by its largest channel: with a step a pixel, the area under the density
-    response of :class:`MagnitudeAlignment` is half of one plus it.
+    It does not depend on the map's scale, sign or order. The zero map scores 0 and is flagged ``zero_map``. The detail
+    ``spatial`` is the index over pixels, each by its largest channel: with one step per pixel, the area under the
+    density response of :class:`MagnitudeAlignedScore` is (1 + ``spatial``) / 2.
     """
 
     name: ClassVar[str] = "sparseness"
@@ -28,11 +28,12 @@ class Sparseness(Metric):
     space: ClassVar[str] = "the signed map, all entries"
     source: ClassVar[str] = "Chalasani et al. 2020; FRInGe, section Metrics"
 
-    def score(self, explained: EvaluatedMaps) -> Scores:
+    def score(self, maps: EvaluatedMaps) -> Scores:
+        """Score each map; see :meth:`Metric.score`."""
         return Scores(
-            gini(explained.values),
-            flags={"zero_map": (explained.values == 0).flatten(1).all(1)},
-            extras={"spatial": gini(spatial_map(explained.values, "max"))},
+            gini(maps.values),
+            flags={"zero_map": (maps.values == 0).flatten(1).all(1)},
+            details={"spatial": gini(spatial_map(maps.values, "max"))},
         )
 
 
