@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fringe.errors import FringeError, InputError
+from fringe.settings import settings_of
 from fringe.testing._toys import CPU, CountingModel, ToyProblems, smooth_cnn
 
 T = TypeVar("T")
@@ -143,8 +144,8 @@ def settings_frozen(configured: Configured) -> str:
 def settings_documented(configured: Configured) -> str:
     """Each setting has a default and a line of help: listings and command-line settings are made of them."""
     fail_if(not (type(configured).__doc__ or "").strip(), "the class has no docstring: its first line is its summary")
-    silent = [f.name for f in dataclasses.fields(configured) if not f.metadata.get("help")]  # pyright: ignore[reportArgumentType]
-    fail_if(bool(silent), f"no help for {', '.join(silent)}: write tunable(default, help=...)")
+    silent = [name for name, setting in settings_of(type(configured)).items() if not setting.doc.text]
+    fail_if(bool(silent), f"no help for {', '.join(silent)}: annotate the type, Annotated[int, Doc('...')]")
     type(configured)()
     return "each has a default and a line of help"
 
