@@ -41,18 +41,23 @@ _HOMES = {
 }
 
 
-_CATALOGUES = ("attribution", "metrics")
-"""Rooms whose catalogue's classes are public here, too."""
+def _registered() -> dict[str, type]:
+    """The classes of the registered methods and metrics, which are public here, too, by their own names."""
+    from fringe.attribution import METHODS
+    from fringe.metrics import METRICS
+
+    return {kind.__name__: kind for kind in (*METHODS.values(), *METRICS.values())}
 
 
 def __getattr__(name: str) -> Any:
     if name == "__all__":
         return _public()
-    homes = [_HOMES[name]] if name in _HOMES else [f"{room}.catalogue" for room in _CATALOGUES if name[:1].isupper()]
-    found = [vars(module)[name] for home in homes if name in vars(module := importlib.import_module(f"fringe.{home}"))]
-    if not found:
+    if name in _HOMES:
+        value = vars(importlib.import_module(f"fringe.{_HOMES[name]}"))[name]
+    elif name[:1].isupper() and name in (registered := _registered()):
+        value = registered[name]
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = found[0]
     globals()[name] = value
     return value
 
@@ -62,7 +67,6 @@ def __dir__() -> list[str]:
 
 
 def _public() -> list[str]:
-    """What a user may name: errors, what ``_HOMES`` lists, and the classes of the catalogues."""
+    """What a user may name: errors, what ``_HOMES`` lists, and the registered classes."""
     errors = [name for name in globals() if name.endswith("Error")]
-    catalogues = [importlib.import_module(f"fringe.{room}.catalogue") for room in _CATALOGUES]
-    return sorted({*errors, *_HOMES, *(name for module in catalogues for name in vars(module) if name[:1].isupper())})
+    return sorted({*errors, *_HOMES, *_registered()})

@@ -23,14 +23,14 @@ class SoundMetric(Metric):
 
     share: float = tunable(0.1, help="of the entries")
 
-    def score(self, explained):
-        problem = explained.subject.problem
-        a = explained.values.abs().flatten(1).double().sort(1, descending=True).values
+    def score(self, maps):
+        problem = maps.context.problem
+        a = maps.values.abs().flatten(1).double().sort(1, descending=True).values
         top = a[:, : max(1, int(self.share * a.shape[1]))].sum(1) / a.sum(1)
         p = problem.model.logits(problem.inputs).double().softmax(1).gather(1, problem.target[:, None])[:, 0]
-        return self.spoil(Scores(p * top, extras={"top": top}), explained)
+        return self.spoil(Scores(p * top, details={"top": top}), maps)
 
-    def spoil(self, scores, explained):
+    def spoil(self, scores, maps):
         return scores
 
 
@@ -63,8 +63,8 @@ class MutableMetric(Metric):
     source: ClassVar[str] = "nowhere"
     share: float = tunable(0.1, help="of the entries")
 
-    def score(self, explained):
-        return SoundMetric(self.share).score(explained)
+    def score(self, maps):
+        return SoundMetric(self.share).score(maps)
 
 
 @dataclass(frozen=True)
@@ -80,19 +80,19 @@ class ForgetfulMetric(SoundMetric):
 
 @dataclass(frozen=True)
 class SinglePrecisionMetric(SoundMetric):
-    def spoil(self, scores, explained):
+    def spoil(self, scores, maps):
         return dataclasses.replace(scores, values=scores.values.float())
 
 
 @dataclass(frozen=True)
 class OneForAll(SoundMetric):
-    def spoil(self, scores, explained):
-        return dataclasses.replace(scores, extras={"mean": scores.values.mean()})
+    def spoil(self, scores, maps):
+        return dataclasses.replace(scores, details={"mean": scores.values.mean()})
 
 
 @dataclass(frozen=True)
 class NumbersForFlags(SoundMetric):
-    def spoil(self, scores, explained):
+    def spoil(self, scores, maps):
         return dataclasses.replace(scores, flags={"strange": torch.zeros(len(scores.values))})
 
 
@@ -105,7 +105,7 @@ class WrongWay(SoundMetric):
 class Blind(SoundMetric):
     """Does not look at the map."""
 
-    def spoil(self, scores, explained):
+    def spoil(self, scores, maps):
         return Scores(torch.ones_like(scores.values))
 
 
@@ -113,43 +113,43 @@ class Blind(SoundMetric):
 class PerMass(SoundMetric):
     """Infinite for the zero map."""
 
-    def spoil(self, scores, explained):
-        top = scores.extras["top"].nan_to_num(1.0)
-        return Scores(top / explained.values.abs().flatten(1).double().amax(1))
+    def spoil(self, scores, maps):
+        top = scores.details["top"].nan_to_num(1.0)
+        return Scores(top / maps.values.abs().flatten(1).double().amax(1))
 
 
 @dataclass(frozen=True)
 class AgainstTheMean(SoundMetric):
     """Compared with whatever maps come together."""
 
-    def spoil(self, scores, explained):
+    def spoil(self, scores, maps):
         return dataclasses.replace(scores, values=scores.values / (1 + scores.values.sum()))
 
 
 @dataclass(frozen=True)
 class CountsMaps(SoundMetric):
-    def spoil(self, scores, explained):
+    def spoil(self, scores, maps):
         row = torch.arange(len(scores.values), dtype=torch.float64)
         return dataclasses.replace(scores, values=scores.values * (1 + 1e-3 * row))
 
 
 @dataclass(frozen=True)
 class AllMapsAtOnce(SoundMetric):
-    def spoil(self, scores, explained):
-        inputs = explained.subject.problem.inputs
-        explained.subject.problem.model.linearise(inputs.repeat_interleave(2, 0), tangents=False)
+    def spoil(self, scores, maps):
+        inputs = maps.context.problem.inputs
+        maps.context.problem.model.linearise(inputs.repeat_interleave(2, 0), tangents=False)
         return scores
 
 
 @dataclass(frozen=True)
 class GlobalDraw(SoundMetric):
-    def spoil(self, scores, explained):
+    def spoil(self, scores, maps):
         return dataclasses.replace(scores, values=scores.values * (1 + 1e-3 * torch.rand((), dtype=torch.float64)))
 
 
 @dataclass(frozen=True)
 class DrawsFromNumPy(SoundMetric):
-    def spoil(self, scores, explained):
+    def spoil(self, scores, maps):
         np.random.rand()  # noqa: NPY002
         return scores
 
@@ -158,27 +158,27 @@ class DrawsFromNumPy(SoundMetric):
 class KeepsTheFirstMap(SoundMetric):
     """Shares between methods what belongs to a map."""
 
-    def spoil(self, scores, explained):
-        return Scores(explained.subject.once(self.name, lambda: scores.values))
+    def spoil(self, scores, maps):
+        return Scores(maps.context.cached(self.name, lambda: scores.values))
 
 
 @dataclass(frozen=True)
 class WritesIntoMaps(SoundMetric):
-    def spoil(self, scores, explained):
-        explained.values.abs_()
+    def spoil(self, scores, maps):
+        maps.values.abs_()
         return scores
 
 
 @dataclass(frozen=True)
 class LeavesAHookBehind(SoundMetric):
-    def spoil(self, scores, explained):
-        explained.subject.problem.model.module.register_forward_hook(lambda module, given, output: None)
+    def spoil(self, scores, maps):
+        maps.context.problem.model.module.register_forward_hook(lambda module, given, output: None)
         return scores
 
 
 @dataclass(frozen=True)
 class PaysLess(SoundMetric):
-    def spoil(self, scores, explained):
-        for image in explained.subject.problem.inputs.split(1):
-            explained.subject.problem.model.model(image)
+    def spoil(self, scores, maps):
+        for image in maps.context.problem.inputs.split(1):
+            maps.context.problem.model.model(image)
         return scores

@@ -17,17 +17,11 @@ from fringe.settings import look_up
 
 #: The metrics by name.
 METRICS: dict[str, type[Metric]] = {
-    "completeness_residual": CompletenessResidual,
-    "deletion": Deletion,
-    "endpoint_kl": EndpointKL,
-    "infidelity": Infidelity,
-    "insertion": Insertion,
-    "mas_deletion": MASDeletion,
-    "mas_insertion": MASInsertion,
-    "max_sensitivity": MaxSensitivity,
-    "sparseness": Sparseness,
-    "tracking_error_max": TrackingErrorMax,
-    "tracking_error_mean": TrackingErrorMean,
+    kind.name: kind
+    for kind in (
+        *(Insertion, Deletion, MASInsertion, MASDeletion, Infidelity, MaxSensitivity, Sparseness),
+        *(CompletenessResidual, EndpointKL, TrackingErrorMean, TrackingErrorMax),
+    )
 }
 
 

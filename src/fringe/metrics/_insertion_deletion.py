@@ -14,8 +14,8 @@ from fringe.metrics._perturbation import (
     Sigma,
     Steps,
     auc,
-    rescale,
     running_extremum,
+    to_response,
 )
 from fringe.settings import Doc, PositiveOddInt
 
@@ -52,7 +52,7 @@ class PerturbationAUC(PerturbationMetric):
     def score(self, maps: EvaluatedMaps) -> Scores:
         """Score each map; see :meth:`Metric.score`."""
         curve = self.curve(maps)
-        normalised = rescale(curve.values, curve.p_input, curve.p_reference, "guarded")
+        normalised = to_response(curve.values, curve.p_input, curve.p_reference, "guarded")
         curves = {"raw": curve.values, "normalised": normalised}
         if self.monotone:
             curves = {name: running_extremum(values, self.mode) for name, values in curves.items()}

@@ -18,8 +18,8 @@ from fringe.metrics._perturbation import (
     Steps,
     auc,
     min_max_normalise,
-    rescale,
     running_extremum,
+    to_response,
 )
 from fringe.settings import Doc, PositiveOddInt
 
@@ -38,9 +38,9 @@ class MagnitudeAlignedScore(PerturbationMetric):
         \\quad MR_s + AP_s \\ (\\text{deletion})
 
     The aligned curve is clipped to [0, 1] (``clip``), min-max normalised (``rescale``) and averaged. These steps are
-    the authors' code; the default differs from it in the infill, a Gaussian blur for both, and in max |A_c| for a pixel's
-    importance. Preset ``walker2024`` is the code, ``text`` the formula as the FRInGe paper prints it, of plain means
-    (over N + 1 terms; it prints 1/N).
+    the authors' code; the default differs from it in the infill, a Gaussian blur for both, and in max |A_c| for the
+    importance of a pixel. Preset ``walker2024`` is the code, ``text`` the formula as the FRInGe paper prints it, of
+    plain means (over N + 1 terms; it prints 1/N).
 
     A curve that is not defined scores 0.5, a straight line's area, and is flagged ``undefined``: that of a zero map, of
     equal probabilities at the ends, of no response. If the model's own output is NaN, so is the score. Other flags and
@@ -72,7 +72,7 @@ class MagnitudeAlignedScore(PerturbationMetric):
         """Score each map; see :meth:`Metric.score`."""
         curve = self.curve(maps)
         insertion = self.mode == "insertion"
-        response = rescale(curve.values, curve.p_input, curve.p_reference, self.scale)
+        response = to_response(curve.values, curve.p_input, curve.p_reference, self.scale)
         response = running_extremum(response, self.mode) if self.monotone else response
         density = curve.ranking.density(curve.changed)
         density = density if insertion else 1.0 - density

@@ -154,7 +154,7 @@ def rank_pixels(importance: Tensor) -> Ranking:
 #: Pixels of the input are inserted into the infill, or pixels of the infill into the input.
 Mode = Literal["insertion", "deletion"]
 
-#: How a probability becomes a response on [0, 1]: see :func:`rescale`.
+#: How a probability becomes a response on [0, 1]: see :func:`to_response`.
 Scale = Literal["ends", "guarded", "extremes"]
 
 #: Smallest difference of the probabilities at the input and at the infill that ``guarded`` divides by.
@@ -198,7 +198,7 @@ def running_extremum(curve: Tensor, mode: Mode) -> Tensor:
     return (curve.cummax(1) if mode == "insertion" else curve.cummin(1)).values
 
 
-def rescale(curve: Tensor, p_input: Tensor, p_reference: Tensor, scale: Scale) -> Tensor:
+def to_response(curve: Tensor, p_input: Tensor, p_reference: Tensor, scale: Scale) -> Tensor:
     """Rescale probabilities ``c`` (B, N + 1) to responses on [0, 1], by those at the input and the infill (B,).
 
     ``ends``: ``clip((c - p_ref) / (p_in - p_ref))``, 0 at the infill and 1 at the input, whichever is larger;

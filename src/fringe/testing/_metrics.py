@@ -92,7 +92,7 @@ def shape_and_dtype(test: MetricUnderTest) -> str:
         fail_if(shape != (images,), f"values: shape {shape} for {images} images")
         fail_if(scores.values.device != case.x.device, f"values are on {scores.values.device}")
         fail_if(bool(scores.values.isinf().any()), f"values hold infinity: {scores.values.tolist()}")
-        companions = {**scores.flags, **scores.extras, **scores.curves}
+        companions = {**scores.flags, **scores.details, **scores.curves}
         wrong = {name: tuple(v.shape) for name, v in companions.items() if v.shape[:1] != (images,)}
         fail_if(bool(wrong), f"for {images} images, got rows {wrong}")
         fail_if(any(flag.dtype != torch.bool for flag in scores.flags.values()), "flags must be booleans")

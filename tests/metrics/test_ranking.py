@@ -4,9 +4,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from metric_subjects import normal
+from metrics_toys import normal
 
-from fringe.metrics.ranking import rank_pixels, spatial_map
+from fringe.metrics._perturbation import rank_pixels, spatial_map
 
 MAP = torch.tensor([[[[1.0, -3.0]], [[-2.0, 4.0]]]], dtype=torch.float64)  # (1, 2 channels, 1, 2)
 
@@ -55,8 +55,8 @@ def test_density_is_the_share_of_the_mass(values):
 
 @given(IMPORTANCES)
 def test_ties_are_counted(values):
-    found = rank_pixels(torch.tensor([values], dtype=torch.float64))
+    result = rank_pixels(torch.tensor([values], dtype=torch.float64))
     tied = sum(values.count(v) > 1 for v in values)
-    assert float(found.ties()) == pytest.approx(tied / len(values), abs=1e-15)
-    assert bool(found.flags()["constant_map"]) == (len(set(values)) == 1)
-    assert bool(found.flags()["zero_map"]) == (set(values) == {0})
+    assert float(result.ties()) == pytest.approx(tied / len(values), abs=1e-15)
+    assert bool(result.flags()["constant_map"]) == (len(set(values)) == 1)
+    assert bool(result.flags()["zero_map"]) == (set(values) == {0})

@@ -4,12 +4,12 @@ import literal_metrics as literal
 import numpy as np
 import pytest
 import torch
-from metric_subjects import Affine, Bent, Odds, additive, doubtful, normal, subject
+from metrics_toys import Affine, Bent, Odds, additive, context_of, doubtful, normal
 from scipy.ndimage import gaussian_filter
 
 from fringe import InputError
 from fringe.metrics import Insertion, MASDeletion, MASInsertion, Sparseness, evaluate
-from fringe.metrics.curves import area
+from fringe.metrics._perturbation import auc
 
 X, MAPS = normal(4, 2, 7, 6), normal(4, 2, 7, 6, seed=2)
 BOTH = (MASInsertion, MASDeletion)
@@ -34,43 +34,43 @@ def gaussian(x):
 @pytest.mark.parametrize(("preset", "rule"), [("paper", literal.mas_official), ("text", literal.mas_text)])
 def test_default_and_text_are_the_literal_loops(metric, preset, rule):
     model = Bent()
-    whole = subject(model, X, doubtful(model, X))
-    found = evaluate(whole, MAPS, [metric.preset(preset)])[metric.name]
-    assert found.flags["blur_more_confident"].tolist() == [False, False, False, True]
-    for i, target in enumerate(whole.problem.target.tolist()):
+    context = context_of(model, X, doubtful(model, X))
+    result = evaluate(context, MAPS, [metric.preset(preset)])[metric.name]
+    assert result.flags["blur_more_confident"].tolist() == [False, False, False, True]
+    for i, target in enumerate(context.problem.target.tolist()):
         expected = literal_score(model, X[i], gaussian(X)[i], target, MAPS[i], metric, rule)
-        assert float(found.values[i]) == pytest.approx(expected, rel=1e-10, abs=1e-12)
+        assert float(result.values[i]) == pytest.approx(expected, rel=1e-10, abs=1e-12)
 
 
 @pytest.mark.parametrize("metric", BOTH)
 def test_walker2024_is_the_literal_loop_of_the_code(metric):
     model = Bent()
-    whole = subject(model, X, doubtful(model, X))
+    context = context_of(model, X, doubtful(model, X))
     impulse = torch.zeros(11, 11, dtype=torch.float64)
     impulse[5, 5] = 1.0
     kernel = torch.from_numpy(gaussian_filter(impulse.numpy(), 11)).expand(2, 1, 11, 11)
     blurred = torch.nn.functional.conv2d(X, kernel, padding=5, groups=2)
     reference = blurred if metric is MASInsertion else torch.zeros_like(X)
-    found = evaluate(whole, MAPS, [f"{metric.name}:walker2024"])[f"{metric.name}:walker2024"]
-    for i, target in enumerate(whole.problem.target.tolist()):
+    result = evaluate(context, MAPS, [f"{metric.name}:walker2024"])[f"{metric.name}:walker2024"]
+    for i, target in enumerate(context.problem.target.tolist()):
         rule = literal.mas_official
         expected = literal_score(model, X[i], reference[i], target, MAPS[i], metric, rule, "abs_sum")
-        assert float(found.values[i]) == pytest.approx(expected, rel=1e-10, abs=1e-12)
+        assert float(result.values[i]) == pytest.approx(expected, rel=1e-10, abs=1e-12)
 
 
 def test_by_hand():
     """Odds 1, 8, 32, 64, 128 as pixels come; the map's mass comes as 3, 2, 1, 1 sevenths."""
     x = torch.ones(1, 1, 2, 2, dtype=torch.float64)
     a = torch.tensor([[[[8.0, 4.0], [2.0, 2.0]]]], dtype=torch.float64).log()
-    found = evaluate(subject(Odds(), x, 1), a, [MASInsertion(reference="zeros", steps=4)])["mas_insertion"]
+    result = evaluate(context_of(Odds(), x, 1), a, [MASInsertion(reference="zeros", steps=4)])["mas_insertion"]
     response = [(o / (o + 1) - 0.5) / (128 / 129 - 0.5) for o in (1, 8, 32, 64, 128)]
     density = [0, 3 / 7, 5 / 7, 6 / 7, 1]
     penalty = [r - d for r, d in zip(response, density, strict=True)]
-    assert found.curves["model_response"][0].tolist() == pytest.approx(response, abs=1e-14)
-    assert found.curves["density_response"][0].tolist() == pytest.approx(density, abs=1e-15)
-    assert found.curves["alignment_penalty"][0].tolist() == pytest.approx(penalty, abs=1e-14)
+    assert result.curves["model_response"][0].tolist() == pytest.approx(response, abs=1e-14)
+    assert result.curves["density_response"][0].tolist() == pytest.approx(density, abs=1e-15)
+    assert result.curves["alignment_penalty"][0].tolist() == pytest.approx(penalty, abs=1e-14)
     # MR - |DR - MR| = DR wherever the response leads, so the score is the area under the density: 17.5 / 28
-    assert float(found.values) == pytest.approx(17.5 / 28, abs=1e-14)
+    assert float(result.values) == pytest.approx(17.5 / 28, abs=1e-14)
 
 
 @pytest.mark.parametrize("metric", BOTH)
@@ -79,48 +79,48 @@ def test_no_penalty_where_the_mass_is_the_response(metric):
     a = normal(1, 1, 4, 4).abs()
     a = a / a.sum()
     one = metric(reference="zeros", steps=16)
-    found = evaluate(subject(additive(a), torch.ones(1, 1, 4, 4, dtype=torch.float64), 1), a, [one])[one.name]
-    assert float(found.curves["alignment_penalty"].max()) < 1e-13
-    assert float(found.values) == pytest.approx(float(area(found.curves["model_response"])), abs=1e-13)
+    result = evaluate(context_of(additive(a), torch.ones(1, 1, 4, 4, dtype=torch.float64), 1), a, [one])[one.name]
+    assert float(result.curves["alignment_penalty"].max()) < 1e-13
+    assert float(result.values) == pytest.approx(float(auc(result.curves["model_response"])), abs=1e-13)
 
 
 def test_density_goes_from_nothing_to_all_and_back():
-    whole = subject(Bent(), X)
-    found = evaluate(whole, MAPS, [MASInsertion(steps=42), MASDeletion(steps=42), Sparseness()])
-    there = found["mas_insertion"].curves["density_response"]
-    back = found["mas_deletion"].curves["density_response"]
+    context = context_of(Bent(), X)
+    result = evaluate(context, MAPS, [MASInsertion(steps=42), MASDeletion(steps=42), Sparseness()])
+    there = result["mas_insertion"].curves["density_response"]
+    back = result["mas_deletion"].curves["density_response"]
     assert (there[:, 0] == 0).all()
     assert (there[:, -1] == 1).all()
     torch.testing.assert_close(there + back, torch.ones_like(there), rtol=0, atol=1e-15)
     # with a step a pixel it is the Lorenz curve, mirrored: its area is half of one plus the Gini index of the pixels
-    torch.testing.assert_close(area(there), 0.5 + 0.5 * found["sparseness"].extras["spatial"], rtol=1e-13, atol=0)
+    torch.testing.assert_close(auc(there), 0.5 + 0.5 * result["sparseness"].details["spatial"], rtol=1e-13, atol=0)
 
 
 @pytest.mark.parametrize("metric", BOTH)
 def test_scale_and_sign_do_not_matter(metric):
-    whole = subject(Bent(), X)
-    expected = evaluate(whole, MAPS, [metric()])[metric.name].values
+    context = context_of(Bent(), X)
+    expected = evaluate(context, MAPS, [metric()])[metric.name].values
     for factor in (1e-30, -2.0, 1e20):
-        torch.testing.assert_close(evaluate(whole, factor * MAPS, [metric()])[metric.name].values, expected)
+        torch.testing.assert_close(evaluate(context, factor * MAPS, [metric()])[metric.name].values, expected)
 
 
 @pytest.mark.parametrize("preset", ["paper", "walker2024", "text"])
 @pytest.mark.parametrize("metric", BOTH)
 def test_a_zero_map_scores_a_half_and_says_so(metric, preset):
     maps = torch.cat([torch.zeros_like(MAPS[:1]), MAPS[1:]])
-    found = evaluate(subject(Bent(), X), maps, [metric.preset(preset)])[metric.name]
-    assert float(found.values[0]) == 0.5
-    assert found.flags["zero_map"].tolist() == found.flags["undefined"].tolist() == [True, False, False, False]
-    assert bool(torch.isfinite(found.values).all())
+    result = evaluate(context_of(Bent(), X), maps, [metric.preset(preset)])[metric.name]
+    assert float(result.values[0]) == 0.5
+    assert result.flags["zero_map"].tolist() == result.flags["undefined"].tolist() == [True, False, False, False]
+    assert bool(torch.isfinite(result.values).all())
 
 
 @pytest.mark.parametrize("metric", BOTH)
 def test_no_response_at_all_scores_a_half_and_says_so(metric):
     model = Affine(84)
     model.weight.zero_()
-    found = evaluate(subject(model, X), MAPS, [metric()])[metric.name]
-    assert found.values.tolist() == [0.5] * 4
-    assert found.flags["undefined"].all()
+    result = evaluate(context_of(model, X), MAPS, [metric()])[metric.name]
+    assert result.values.tolist() == [0.5] * 4
+    assert result.flags["undefined"].all()
 
 
 @pytest.mark.parametrize("metric", BOTH)
@@ -129,18 +129,18 @@ def test_a_broken_output_is_no_half(metric):
         def forward(self, x):
             return super().forward(x).masked_fill((x == 0).flatten(1).all(1, keepdim=True), torch.nan)
 
-    found = evaluate(subject(Broken(), X), MAPS, [metric(reference="zeros"), Insertion(reference="zeros")])
-    for scores in found.values():
+    result = evaluate(context_of(Broken(), X), MAPS, [metric(reference="zeros"), Insertion(reference="zeros")])
+    for scores in result.values():
         assert scores.values.isnan().all()
-    assert found[metric.name].flags["undefined"].all()
+    assert result[metric.name].flags["undefined"].all()
 
 
 def test_each_switch_is_its_own():
     """Switching the steps of the code off one by one, each against the curve that it leaves."""
-    whole = subject(Bent(), X)
+    context = context_of(Bent(), X)
 
     def curves(**switches):
-        return evaluate(whole, MAPS, [MASInsertion(**switches)])["mas_insertion"].curves
+        return evaluate(context, MAPS, [MASInsertion(**switches)])["mas_insertion"].curves
 
     bare = curves(monotone=False, clip=False, rescale=False)
     wandering = bare["model_response"]
@@ -165,5 +165,5 @@ def test_settings_are_checked_when_they_are_made():
         MASInsertion(scale="unit")
     with pytest.raises(InputError, match="average: got 'sum', expected one of trapezoid, mean"):
         MASDeletion(average="sum")
-    with pytest.raises(InputError, match="size: got 4, expected an odd number"):
+    with pytest.raises(InputError, match="size: got 4, expected a positive odd whole number"):
         MASDeletion(size=4)

@@ -2,20 +2,20 @@
 
 import pytest
 import torch
-from metric_subjects import Affine, normal, subject
+from metrics_toys import Affine, context_of, normal
 from scipy import ndimage
 
 from fringe import InputError
 from fringe.metrics import Insertion, evaluate
-from fringe.metrics.references import Reference, box_size, folded_gaussian_taps, reference_of
+from fringe.metrics._perturbation import Infill, box_size, folded_gaussian_kernel
 
 X = normal(2, 3, 12, 9)
 
 
 def made(x=X, **settings):
     defaults = {"kind": "box", "size": None, "sigma": 3.0, "padding": "zeros"}
-    reference = Reference(**{**defaults, **settings}).on(x)
-    return reference_of(subject(Affine(x[0].numel()), x), reference)
+    infill = Infill(**{**defaults, **settings}).resolve(x)
+    return infill.make(context_of(Affine(x[0].numel()), x))
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,9 @@ def test_box_takes_its_size_from_the_image():
 
 @pytest.mark.parametrize(("padding", "mode"), [("reflect", "mirror"), ("replicate", "nearest"), ("zeros", "constant")])
 def test_gaussian_is_scipys_cut_to_its_window(padding, mode):
-    found = made(kind="gaussian", size=15, sigma=3.0, padding=padding)
+    result = made(kind="gaussian", size=15, sigma=3.0, padding=padding)
     expected = ndimage.gaussian_filter(X.numpy(), 3.0, mode=mode, axes=(2, 3), radius=7)
-    torch.testing.assert_close(found, torch.from_numpy(expected), rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(result, torch.from_numpy(expected), rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize(("sigma", "low", "high"), [(11.0, 0.008264, 0.008265), (5.0, 0.007737, 0.008833)])
@@ -48,7 +48,7 @@ def test_folded_kernel_is_an_impulse_filtered_inside_its_window(sigma, low, high
     impulse = torch.zeros(11, 11, dtype=torch.float64)
     impulse[5, 5] = 1.0
     expected = torch.from_numpy(ndimage.gaussian_filter(impulse.numpy(), sigma))
-    taps = folded_gaussian_taps(sigma, 11)
+    taps = folded_gaussian_kernel(sigma, 11)
     torch.testing.assert_close(torch.outer(taps, taps), expected, rtol=1e-12, atol=1e-16)
     assert (round(float(expected.min()), 6), round(float(expected.max()), 6)) == (low, high)
     kernel = torch.outer(taps, taps).expand(3, 1, 11, 11)
@@ -62,28 +62,30 @@ def test_zeros_and_mean():
 
 
 def test_what_has_no_meaning_makes_no_other_reference():
-    box = Reference("box", None, 3.0, "zeros").on(X)
-    assert box == Reference("box", 3, 7.0, "zeros").on(X) != Reference("box", 5, 3.0, "zeros").on(X)
-    assert Reference("zeros", 15, 3.0, "reflect").on(X) == Reference("zeros", None, 1.0, "zeros").on(X)
-    assert Reference("gaussian", 15, 3.0, "reflect").on(X) != Reference("gaussian", 15, 2.0, "reflect").on(X)
+    box = Infill("box", None, 3.0, "zeros").resolve(X)
+    assert box == Infill("box", 3, 7.0, "zeros").resolve(X) != Infill("box", 5, 3.0, "zeros").resolve(X)
+    assert Infill("zeros", 15, 3.0, "reflect").resolve(X) == Infill("zeros", None, 1.0, "zeros").resolve(X)
+    assert Infill("gaussian", 15, 3.0, "reflect").resolve(X) != Infill("gaussian", 15, 2.0, "reflect").resolve(X)
 
 
 def test_a_blur_needs_images():
     table = normal(2, 6)
     with pytest.raises(InputError, match=r"reference: 'box' blurs images .* shape \(2, 6\); use reference='zeros'"):
-        evaluate(subject(Affine(6), table), table, ["insertion"])
-    assert evaluate(subject(Affine(6), table), table, [Insertion(reference="mean")])["insertion"].values.shape == (2,)
+        evaluate(context_of(Affine(6), table), table, ["insertion"])
+    assert evaluate(context_of(Affine(6), table), table, [Insertion(reference="mean")])["insertion"].values.shape == (
+        2,
+    )
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"reference": "blur"}, "reference: got 'blur', expected one of box, gaussian, folded, zeros, mean"),
-        ({"size": 4}, "size: got 4, expected an odd number of pixels, or none"),
+        ({"size": 4}, "size: got 4, expected a positive odd whole number or none"),
         ({"size": True}, "size: got True"),
         ({"sigma": 0.0}, "sigma: got 0.0, expected a positive number"),
         ({"padding": "wrap"}, "padding: got 'wrap', expected one of zeros, reflect, replicate, exclude"),
-        ({"steps": 0}, "steps: got 0, expected a positive integer, or none"),
+        ({"steps": 0}, "steps: got 0, expected a positive whole number or none"),
         ({"steps": 2.5}, "steps: got 2.5"),
         ({"reduction": "mean"}, "reduction: got 'mean', expected one of max, abs_sum, sum_abs, l2"),
     ],

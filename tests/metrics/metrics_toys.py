@@ -69,7 +69,7 @@ def doubtful(model: nn.Module, x: Tensor) -> list[int]:
     return [*logits[:-1].argmax(1).tolist(), int(logits[-1].argmin())]
 
 
-def subject(
+def context_of(
     model: nn.Module, x: Tensor, target: object = "predicted", *, seed=0, ids=None, **options
 ) -> EvaluationContext:
     """Images ``x`` under evaluation; ``options`` are the classifier's."""

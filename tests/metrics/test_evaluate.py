@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from metric_subjects import Affine, Bent, additive, doubtful, normal, subject
+from metrics_toys import Affine, Bent, additive, context_of, doubtful, normal
 
 import fringe
 from fringe import InputError
@@ -31,14 +31,14 @@ def shifted(x, rows):
     return (2 * x).sin()
 
 
-def scored(whole: EvaluationContext, values, metrics=EVERY):
-    return evaluate(whole, Reported(values), metrics, shifted)
+def scored(context: EvaluationContext, values, metrics=EVERY):
+    return evaluate(context, Reported(values), metrics, shifted)
 
 
-def same(found, expected, rows=slice(None)):
-    for name, scores in found.items():
+def same(result, expected, rows=slice(None)):
+    for name, scores in result.items():
         torch.testing.assert_close(scores.values, expected[name].values[rows], rtol=1e-10, atol=1e-12, msg=name)
-        for kind in ("flags", "extras", "curves"):
+        for kind in ("flags", "details", "curves"):
             for key, values in getattr(scores, kind).items():
                 wanted = getattr(expected[name], kind)[key][rows]
                 torch.testing.assert_close(values, wanted, rtol=1e-10, atol=1e-12, equal_nan=True, msg=f"{name} {key}")
@@ -75,22 +75,22 @@ def test_a_metric_says_what_it_is(name):
 def test_batch_of_n_is_n_batches_of_one():
     model = Bent()
     targets = doubtful(model, X)
-    together = scored(subject(model, X, targets), MAPS)
+    together = scored(context_of(model, X, targets), MAPS)
     for i in range(len(X)):
         row = slice(i, i + 1)
-        same(scored(subject(model, X[row], targets[row]), MAPS[row]), together, row)
+        same(scored(context_of(model, X[row], targets[row]), MAPS[row]), together, row)
 
 
 def test_order_changes_nothing():
     model, order = Bent(), [3, 0, 4, 1, 2]
-    expected = scored(subject(model, X), MAPS)
-    same(scored(subject(model, X[order]), MAPS[order]), expected, order)
+    expected = scored(context_of(model, X), MAPS)
+    same(scored(context_of(model, X[order]), MAPS[order]), expected, order)
 
 
 @pytest.mark.parametrize("size", [1, 3, 16])
 def test_batch_size_changes_nothing(size):
     model = Bent()
-    same(scored(subject(model, X, batch_size=size), MAPS), scored(subject(model, X, batch_size=64), MAPS))
+    same(scored(context_of(model, X, batch_size=size), MAPS), scored(context_of(model, X, batch_size=64), MAPS))
 
 
 class Limited(torch.nn.Module):
@@ -109,42 +109,42 @@ class Limited(torch.nn.Module):
 
 
 def test_the_end_of_memory_halves_the_batch():
-    expected = scored(subject(Bent(), X), MAPS)
+    expected = scored(context_of(Bent(), X), MAPS)
     limited = Limited(64)
-    whole = subject(limited, X, batch_size=64)
+    context = context_of(limited, X, batch_size=64)
     limited.limit, limited.largest = 3, 0
-    same(scored(whole, MAPS), expected)
+    same(scored(context, MAPS), expected)
     assert limited.largest <= 3
-    assert whole.problem.model.batch_size.on(X.device) == 2
+    assert context.problem.model.batch_size.on(X.device) == 2
 
 
 def test_memory_does_not_grow_with_steps_or_draws():
     limited = Limited(8)
-    whole = subject(limited, X, batch_size=8)
-    evaluate(whole, MAPS, [Insertion(steps=42), Infidelity(samples=100)])
+    context = context_of(limited, X, batch_size=8)
+    evaluate(context, MAPS, [Insertion(steps=42), Infidelity(samples=100)])
     assert limited.largest == 8
 
 
-def passes(whole: EvaluationContext, metrics, values=MAPS) -> float:
+def passes(context: EvaluationContext, metrics, values=MAPS) -> float:
     """Forward passes an image."""
-    before = whole.problem.model.passes.forward
-    scored(whole, values, metrics)
-    return (whole.problem.model.passes.forward - before) / len(X)
+    before = context.problem.model.passes.forward
+    scored(context, values, metrics)
+    return (context.problem.model.passes.forward - before) / len(X)
 
 
 N = 7
 
 
 def test_curves_share_their_ends_and_themselves():
-    assert passes(subject(Bent(), X), ["insertion"]) == N - 1 + 1
-    assert passes(subject(Bent(), X), ["insertion", "deletion"]) == 2 * (N - 1) + 1
-    whole = subject(Bent(), X)
-    assert passes(whole, ["insertion", "insertion:raw", "deletion", "deletion:raw"]) == 2 * (N - 1) + 1
-    assert passes(whole, ["insertion", "deletion"], -MAPS + 1) == 2 * (N - 1)  # another method: the reference is known
+    assert passes(context_of(Bent(), X), ["insertion"]) == N - 1 + 1
+    assert passes(context_of(Bent(), X), ["insertion", "deletion"]) == 2 * (N - 1) + 1
+    context = context_of(Bent(), X)
+    assert passes(context, ["insertion", "insertion:raw", "deletion", "deletion:raw"]) == 2 * (N - 1) + 1
+    assert passes(context, ["insertion", "deletion"], -MAPS + 1) == 2 * (N - 1)  # another method, known infill
     shared = Insertion(reference="gaussian", size=15, sigma=3.0, padding="reflect")
-    assert passes(subject(Bent(), X), ["mas_insertion", shared, "mas_insertion:text"]) == N - 1 + 1
-    assert passes(subject(Bent(), X), ["deletion:rise", "mas_deletion:walker2024"]) == N - 1 + 1
-    assert passes(subject(Bent(), X), [Insertion(steps=1)]) == 1
+    assert passes(context_of(Bent(), X), ["mas_insertion", shared, "mas_insertion:text"]) == N - 1 + 1
+    assert passes(context_of(Bent(), X), ["deletion:rise", "mas_deletion:walker2024"]) == N - 1 + 1
+    assert passes(context_of(Bent(), X), [Insertion(steps=1)]) == 1
 
 
 @pytest.mark.parametrize("other", [{"reduction": "abs_sum"}, {"steps": 3}, {"reference": "mean"}])
@@ -152,43 +152,43 @@ def test_metrics_that_ask_for_something_else_share_nothing(other):
     """The walk of a deletion, beside a MAS deletion that differs from it in one setting."""
     plain = {"reference": "zeros", "reduction": "max", "steps": 6}
     both = [METRICS["deletion"](**plain), METRICS["mas_deletion"](**{**plain, **other})]
-    together = scored(subject(Bent(), X), MAPS, both)
+    together = scored(context_of(Bent(), X), MAPS, both)
     for metric in both:
-        same(scored(subject(Bent(), X), MAPS, [metric]), together)
+        same(scored(context_of(Bent(), X), MAPS, [metric]), together)
 
 
 def test_draws_are_shared_by_all_methods():
-    whole = subject(Bent(), X)
-    assert passes(whole, ["infidelity", "infidelity:scale_free"]) == 50
-    assert passes(whole, ["infidelity"], 2 * MAPS) == 0
-    assert passes(whole, [Infidelity(samples=5)]) == 5
-    assert passes(whole, [Infidelity(sigma=0.5)]) == 50
+    context = context_of(Bent(), X)
+    assert passes(context, ["infidelity", "infidelity:scale_free"]) == 50
+    assert passes(context, ["infidelity"], 2 * MAPS) == 0
+    assert passes(context, [Infidelity(samples=5)]) == 5
+    assert passes(context, [Infidelity(sigma=0.5)]) == 50
 
 
 def test_what_looks_at_the_maps_alone_costs_nothing():
     rest = [name for name in EVERY if name not in (*PERTURBATION, "infidelity")]
-    assert passes(subject(Bent(), X), rest) == 0
+    assert passes(context_of(Bent(), X), rest) == 0
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_single_precision_agrees_with_double(name):
     x, maps = X.float(), MAPS.float()
-    single, double = subject(Bent().float(), x, ids="abcde"), subject(Bent(), x.double(), ids="abcde")
-    found = evaluate(single, Reported(maps), [name], shifted)[name].values
+    single, double = context_of(Bent().float(), x, ids="abcde"), context_of(Bent(), x.double(), ids="abcde")
+    result = evaluate(single, Reported(maps), [name], shifted)[name].values
     expected = evaluate(double, Reported(maps.double()), [name], shifted)[name].values
-    assert found.dtype == torch.float64
-    torch.testing.assert_close(found, expected, rtol=1e-2 if "sensitivity" in name else 1e-4, atol=1e-5)
+    assert result.dtype == torch.float64
+    torch.testing.assert_close(result, expected, rtol=1e-2 if "sensitivity" in name else 1e-4, atol=1e-5)
 
 
 def test_nothing_of_the_caller_is_touched():
     model, x, maps = Bent(), X.clone().requires_grad_(), MAPS.clone().requires_grad_()
-    whole, state = subject(model, x.detach()), torch.get_rng_state()
-    found = scored(whole, maps)
+    context, state = context_of(model, x.detach()), torch.get_rng_state()
+    result = scored(context, maps)
     assert torch.get_rng_state().equal(state)
     assert x.detach().equal(X)
     assert maps.detach().equal(MAPS)
     assert maps.grad is None
-    assert not any(scores.values.requires_grad for scores in found.values())
+    assert not any(scores.values.requires_grad for scores in result.values())
 
 
 @pytest.mark.parametrize("shape", [(6,), (3, 10), (2, 4, 3, 5)])
@@ -197,11 +197,11 @@ def test_other_inputs_than_images(shape):
     x, maps = normal(2, *shape), normal(2, *shape, seed=2)
     settings = {"reference": "mean"}
     chosen = [METRICS[name](**settings) if name in PERTURBATION else name for name in EVERY]
-    found = evaluate(subject(Bent(size), x), Reported(maps), chosen, shifted)
+    result = evaluate(context_of(Bent(size), x), Reported(maps), chosen, shifted)
     steps = shape[0] if len(shape) == 1 else shape[1]
     for name in PERTURBATION:
-        assert all(curve.shape == (2, steps + 1) for curve in found[name].curves.values())
-        assert bool(torch.isfinite(found[name].values).all())
+        assert all(curve.shape == (2, steps + 1) for curve in result[name].curves.values())
+        assert bool(torch.isfinite(result[name].values).all())
     order = maps.abs().sort(1, descending=True).indices[0] if len(shape) == 1 else None
     if order is not None:  # one feature after the other
         image, c = x.mean(1, keepdim=True).expand(2, 6)[0].clone(), []
@@ -209,7 +209,7 @@ def test_other_inputs_than_images(shape):
         for k in (None, *order.tolist()):
             image[slice(0) if k is None else k] = x[0][slice(0) if k is None else k]
             c.append(float(Bent(6)(image[None]).softmax(1)[0, target]))
-        assert found["insertion"].curves["raw"][0].tolist() == pytest.approx(c, rel=1e-12)
+        assert result["insertion"].curves["raw"][0].tolist() == pytest.approx(c, rel=1e-12)
 
 
 WEIGHT = torch.tensor([5.0, 4.0, 3.0, 2.0, 1.0, 0.5, 0.3, 0.1, 0.05], dtype=torch.float64).view(1, 1, 3, 3)
@@ -220,12 +220,11 @@ TRUTH = WEIGHT / WEIGHT.sum()
 def test_the_truth_beats_chance_and_chance_its_inverse(name):
     """A probability that is the sum of known weights: the weights, maps at random, and the weights back to front."""
     metric = METRICS[name](reference="zeros") if name in PERTURBATION else Infidelity()
-    whole = subject(additive(TRUTH), torch.ones(1, 1, 3, 3, dtype=torch.float64), 1, score="probability")
+    context = context_of(additive(TRUTH), torch.ones(1, 1, 3, 3, dtype=torch.float64), 1, score="probability")
     inverted = -TRUTH if name == "infidelity" else TRUTH.flip((2, 3))
-    truth, wrong = (float(evaluate(whole, a, [metric])[name].values) for a in (TRUTH, inverted))
-    random = [
-        float(evaluate(whole, normal(1, 1, 3, 3, seed=s) * TRUTH.norm() / 3, [metric])[name].values) for s in range(30)
-    ]
+    truth, wrong = (float(evaluate(context, a, [metric])[name].values) for a in (TRUTH, inverted))
+    draws = [normal(1, 1, 3, 3, seed=s) * TRUTH.norm() / 3 for s in range(30)]
+    random = [float(evaluate(context, a, [metric])[name].values) for a in draws]
     chance = sum(random) / len(random)
     if metric.direction == "higher":
         assert truth > max(random)
@@ -236,13 +235,13 @@ def test_the_truth_beats_chance_and_chance_its_inverse(name):
 
 
 def test_a_stable_method_beats_a_wild_one():
-    whole = subject(Affine(84), X)
+    context = context_of(Affine(84), X)
 
     def at(speed):
         def explain(x, rows):
             return (speed * x).sin()
 
-        return evaluate(whole, explain(X, []), ["max_sensitivity"], explain)["max_sensitivity"].values
+        return evaluate(context, explain(X, []), ["max_sensitivity"], explain)["max_sensitivity"].values
 
     assert bool((at(0.1) < at(10)).all())
 
@@ -254,13 +253,13 @@ def test_a_stable_method_beats_a_wild_one():
         (MAPS.log(), ["insertion"], r"maps: those of images \[0, 1, 2, 3, 4\] hold NaN or infinity"),
         (MAPS, ["insertions"], "metric: got 'insertions'; did you mean 'insertion'"),
         (MAPS, ["MAS Insertion"], "metric: got 'MAS Insertion'; did you mean 'mas_insertion'"),
-        (MAPS, ["insertion:walker"], "preset: insertion has no 'walker'; known: paper, raw, fast, zero, rise"),
+        (MAPS, ["insertion:walker"], r"preset: insertion has no 'walker'.* Known: paper, raw, fast, zero, rise"),
         (MAPS, ["insertion", Insertion(steps=3)], "metrics: insertion given twice"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(maps, metrics, message):
     with pytest.raises(InputError, match=message):
-        evaluate(subject(Bent(), X), maps, metrics)
+        evaluate(context_of(Bent(), X), maps, metrics)
 
 
 @pytest.mark.shared
@@ -270,9 +269,9 @@ def test_on_a_trained_network_gradients_beat_chance():
     import shared_models
 
     model, x = shared_models.model("mobilenet_v1_025"), shared_models.images("mobilenet_v1_025", 4)
-    whole, chosen = subject(model, x), [METRICS[name](steps=16) for name in PERTURBATION]
+    context, chosen = context_of(model, x), [METRICS[name](steps=16) for name in PERTURBATION]
     good = fringe.attribute(model, x, method=fringe.IntegratedGradients(steps=10))
-    ours, theirs = evaluate(whole, good, chosen), evaluate(whole, normal(*x.shape).float(), chosen)
+    ours, theirs = evaluate(context, good, chosen), evaluate(context, normal(*x.shape).float(), chosen)
     for metric in chosen:
         gain = (ours[metric.name].values - theirs[metric.name].values).mean()
         assert (gain > 0) == (metric.direction == "higher"), metric.name

@@ -3,7 +3,7 @@
 import captum.metrics
 import pytest
 import torch
-from metric_subjects import Affine, Bent, normal, subject
+from metrics_toys import Affine, Bent, context_of, normal
 
 from fringe import InputError
 from fringe.metrics import MaxSensitivity, evaluate
@@ -17,9 +17,9 @@ def bent_map(x: torch.Tensor, rows: list[int]) -> torch.Tensor:
     return (3 * x + turn).sin() * x.square().sum((1, 2, 3), keepdim=True)
 
 
-def moves(whole, samples: int = 10, radius: float = 0.02) -> torch.Tensor:
+def moves(context, samples: int = 10, radius: float = 0.02) -> torch.Tensor:
     """The draws (B, samples, *S) that belong to the images."""
-    problem, noise = whole.problem, whole.problem.rng
+    problem, noise = context.problem, context.problem.rng
     return torch.stack(
         [
             torch.stack([radius * (2 * noise.uniform(f"max_sensitivity {key} {m}", x) - 1) for m in range(samples)])
@@ -29,27 +29,29 @@ def moves(whole, samples: int = 10, radius: float = 0.02) -> torch.Tensor:
 
 
 def scored(metric="max_sensitivity", explain=bent_map, x=X):
-    whole = subject(Affine(x[0].numel()), x, batch_size=4)
-    return whole, evaluate(whole, explain(x, list(range(len(x)))), [metric], explain)[
+    context = context_of(Affine(x[0].numel()), x, batch_size=4)
+    return context, evaluate(context, explain(x, list(range(len(x)))), [metric], explain)[
         metric if isinstance(metric, str) else metric.name
     ]
 
 
 def test_literal_loop():
-    whole, found = scored()
+    context, result = scored()
     for i in range(3):
         here = bent_map(X[i : i + 1], [i]).flatten()
         ratios = []
-        for delta in moves(whole)[i]:
+        for delta in moves(context)[i]:
             there = bent_map((X[i] + delta)[None], [i]).flatten()
             ratios.append(float((here / here.norm() - there / there.norm()).norm() / delta.norm()))
-        assert float(found.values[i]) == pytest.approx(max(ratios), rel=1e-12)
-        assert float(found.extras["bound"][i]) == pytest.approx(2 / float(moves(whole)[i].flatten(1).norm(dim=1).min()))
+        assert float(result.values[i]) == pytest.approx(max(ratios), rel=1e-12)
+        assert float(result.details["bound"][i]) == pytest.approx(
+            2 / float(moves(context)[i].flatten(1).norm(dim=1).min())
+        )
 
 
 def test_captum_with_unit_maps_one_draw_at_a_time():
     """captum's maps of unit norm, one draw a call, over the length of the draw; the largest of ten calls."""
-    whole, found = scored()
+    context, result = scored()
 
     def unit(x):
         maps = bent_map(x[0] if isinstance(x, tuple) else x, [0, 1, 2])
@@ -59,21 +61,21 @@ def test_captum_with_unit_maps_one_draw_at_a_time():
         moved = captum.metrics.sensitivity_max(unit, X, lambda x: x + delta, n_perturb_samples=1)
         return moved / delta.flatten(1).norm(dim=1)
 
-    calls = [one_call(delta) for delta in moves(whole).unbind(1)]
-    torch.testing.assert_close(found.values, torch.stack(calls, 1).amax(1), rtol=1e-12, atol=0)
+    calls = [one_call(delta) for delta in moves(context).unbind(1)]
+    torch.testing.assert_close(result.values, torch.stack(calls, 1).amax(1), rtol=1e-12, atol=0)
 
 
 def test_captum_preset_is_captums_own():
-    whole, found = scored("max_sensitivity:captum")
-    delta = moves(whole).flatten(0, 1)
+    context, result = scored("max_sensitivity:captum")
+    delta = moves(context).flatten(0, 1)
 
     def explain(x):
         x = x[0] if isinstance(x, tuple) else x
         return (bent_map(x, torch.arange(3).repeat_interleave(len(x) // 3).tolist()),)
 
     expected = captum.metrics.sensitivity_max(explain, X, lambda x: x + delta, n_perturb_samples=10)
-    torch.testing.assert_close(found.values, expected, rtol=1e-12, atol=0)
-    assert "bound" not in found.extras
+    torch.testing.assert_close(result.values, expected, rtol=1e-12, atol=0)
+    assert "bound" not in result.details
 
 
 def test_quantus_preset_moves_further_and_more_often():
@@ -82,16 +84,16 @@ def test_quantus_preset_moves_further_and_more_often():
 
 
 def test_a_map_that_stays_does_not_move():
-    _, found = scored(explain=lambda x, rows: torch.ones_like(x))
-    assert found.values.tolist() == [0.0] * 3
-    assert not found.flags["zero_map"].any()
+    _, result = scored(explain=lambda x, rows: torch.ones_like(x))
+    assert result.values.tolist() == [0.0] * 3
+    assert not result.flags["zero_map"].any()
 
 
 def test_the_scale_of_the_maps_does_not_matter():
     _, expected = scored()
     for factor in (1e-30, 1e10):
-        _, found = scored(explain=lambda x, rows, f=factor: f * bent_map(x, rows))
-        torch.testing.assert_close(found.values, expected.values, rtol=1e-12, atol=0)
+        _, result = scored(explain=lambda x, rows, f=factor: f * bent_map(x, rows))
+        torch.testing.assert_close(result.values, expected.values, rtol=1e-12, atol=0)
 
 
 def turned(angle: float):
@@ -109,12 +111,12 @@ def turned(angle: float):
 def test_bound_is_met_by_opposite_maps_and_orthogonal_ones_reach_its_root_half():
     pi = torch.pi
     _, opposite = scored(explain=turned(pi))
-    torch.testing.assert_close(opposite.values, opposite.extras["bound"], rtol=1e-12, atol=0)
+    torch.testing.assert_close(opposite.values, opposite.details["bound"], rtol=1e-12, atol=0)
     _, orthogonal = scored(explain=turned(pi / 2))
-    torch.testing.assert_close(orthogonal.values, orthogonal.extras["bound"] / 2**0.5, rtol=1e-12, atol=0)
+    torch.testing.assert_close(orthogonal.values, orthogonal.details["bound"] / 2**0.5, rtol=1e-12, atol=0)
     # |delta| is about r sqrt(n / 3)
     torch.testing.assert_close(
-        opposite.extras["bound"], torch.full((3,), 2 / (0.02 * 28**0.5)).double(), rtol=0.2, atol=0
+        opposite.details["bound"], torch.full((3,), 2 / (0.02 * 28**0.5)).double(), rtol=0.2, atol=0
     )
 
 
@@ -128,7 +130,7 @@ def test_zero_maps_are_defined_and_flagged():
         return bent_map(x, rows) * (~away).view(-1, 1, 1, 1)
 
     _, gone = scored(explain=vanishing)  # a unit map moves to zero: a distance of one
-    torch.testing.assert_close(gone.values, gone.extras["bound"] / 2, rtol=1e-12, atol=0)
+    torch.testing.assert_close(gone.values, gone.details["bound"] / 2, rtol=1e-12, atol=0)
     assert gone.flags["zero_map"].all()
 
 
@@ -137,8 +139,8 @@ def test_broken_maps_have_no_score():
         away = torch.tensor([r == 1 and not x[i].equal(X[r]) for i, r in enumerate(rows)])
         return bent_map(x, rows).masked_fill(away.view(-1, 1, 1, 1), torch.nan)
 
-    _, found = scored(explain=broken)
-    assert found.values.isnan().tolist() == found.flags["undefined"].tolist() == [False, True, False]
+    _, result = scored(explain=broken)
+    assert result.values.isnan().tolist() == result.flags["undefined"].tolist() == [False, True, False]
 
 
 def test_rows_name_the_images_and_chunks_stay_within_the_batch_size():
@@ -149,18 +151,18 @@ def test_rows_name_the_images_and_chunks_stay_within_the_batch_size():
         largest.append(len(x))
         return bent_map(x, rows)
 
-    whole = subject(Bent(), X, batch_size=4)
-    evaluate(whole, bent_map(X, [0, 1, 2]), [MaxSensitivity(samples=5)], explain)
+    context = context_of(Bent(), X, batch_size=4)
+    evaluate(context, bent_map(X, [0, 1, 2]), [MaxSensitivity(samples=5)], explain)
     assert asked == [0] * 5 + [1] * 5 + [2] * 5
     assert max(largest) == 4
-    assert whole.problem.model.passes.forward == 0
+    assert context.problem.model.passes.forward == 0
 
 
 def test_it_needs_the_method():
-    whole = subject(Bent(), X)
+    context = context_of(Bent(), X)
     with pytest.raises(InputError, match="metric max_sensitivity: it needs the method that made the maps"):
-        evaluate(whole, X, ["max_sensitivity"])
+        evaluate(context, X, ["max_sensitivity"])
     with pytest.raises(InputError, match=r"explain: got maps of shape \(4, 84\), expected \(4, 2, 7, 6\)"):
-        evaluate(subject(Bent(), X, batch_size=4), X, ["max_sensitivity"], lambda x, rows: x.flatten(1))
+        evaluate(context_of(Bent(), X, batch_size=4), X, ["max_sensitivity"], lambda x, rows: x.flatten(1))
     with pytest.raises(InputError, match="radius: got 0, expected a positive number"):
         MaxSensitivity(radius=0)

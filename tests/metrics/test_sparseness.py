@@ -4,10 +4,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from metric_subjects import Affine, normal, subject
+from metrics_toys import Affine, context_of, normal
 
 from fringe.metrics import evaluate
-from fringe.metrics.sparseness import gini
+from fringe.metrics._sparseness import gini
 
 
 def index(*values: float) -> float:
@@ -63,7 +63,7 @@ def test_maps_of_tiny_norm_in_single_precision_are_scored_alike():
 
 def test_entries_and_pixels():
     a = torch.tensor([[[[1.0, 3.0]], [[2.0, 0.0]]], [[[0.0, 0.0]], [[0.0, 0.0]]]], dtype=torch.float64)
-    found = evaluate(subject(Affine(4), normal(2, 2, 1, 2)), a, ["sparseness"])["sparseness"]
-    assert found.values.tolist() == pytest.approx([index(0, 1, 2, 3), 0])
-    assert found.extras["spatial"].tolist() == pytest.approx([index(2, 3), 0])
-    assert found.flags["zero_map"].tolist() == [False, True]
+    result = evaluate(context_of(Affine(4), normal(2, 2, 1, 2)), a, ["sparseness"])["sparseness"]
+    assert result.values.tolist() == pytest.approx([index(0, 1, 2, 3), 0])
+    assert result.details["spatial"].tolist() == pytest.approx([index(2, 3), 0])
+    assert result.flags["zero_map"].tolist() == [False, True]
