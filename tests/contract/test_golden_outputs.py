@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 import fringe
 from fringe.cli.app import app
+from fringe.experiments.keys import digest
 
 NUMBERS = Path(__file__).parent / "golden_outputs.json"
 RELATIVE, ABSOLUTE = 3e-5, 5e-6
