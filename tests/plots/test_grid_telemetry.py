@@ -2,7 +2,7 @@
 
 import math
 
-from fringe.plots.telemetry import Gauge, caption, short_number, telemetry
+from fringe.plots._telemetry import Gauge, caption, short_number, telemetry
 
 
 def gauges(*names, direction="higher"):

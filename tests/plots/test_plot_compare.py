@@ -6,7 +6,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from fringe.plots import Strip, Tile, Word, comparison_grid
-from fringe.plots.compare import mass, pool_for
+from fringe.plots._grid import mass, pool_for
 
 rng = np.random.default_rng(3)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from fringe.plots.curves import CurvePanel, draw_curves, mean_and_error
+from fringe.plots._curves import CurvePanel, draw_curves, mean_and_error
 
 
 def curves(seed, images=12, steps=8):

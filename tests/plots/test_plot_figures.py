@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from fringe.plots import Cell, contact_sheet, geometric_profile, overlay, signed_map, trajectory
-from fringe.plots.profile import BOUNDS, runs
-from fringe.plots.style import printable
+from fringe.plots._profile import BOUNDS, runs
+from fringe.plots._style import printable
 
 rng = np.random.default_rng(7)
 

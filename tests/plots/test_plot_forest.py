@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from fringe.plots.forest import Contrast, ForestPanel, draw_forest
-from fringe.plots.style import BLUE, MUTED, VERMILION
+from fringe.plots._forest import Contrast, ForestPanel, draw_forest
+from fringe.plots._style import BLUE, MUTED, VERMILION
 
 NAN = math.nan
 CONTRASTS = (

@@ -6,7 +6,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from fringe.plots import overlay, signed_map
-from fringe.plots.maps import blend, display_scale, smoothed, spatial
+from fringe.plots._maps import blend, display_scale, smoothed, spatial
 
 
 def canvas(figure: Figure) -> np.ndarray:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from fringe.plots.profile import BOUNDS
-from fringe.plots.profiles import Column, draw_profiles
+from fringe.plots._profile import BOUNDS
+from fringe.plots._profiles import Column, draw_profiles
 
 rng = np.random.default_rng(5)
 

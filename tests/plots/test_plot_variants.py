@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from fringe.plots.variants import NAMES, Band, draw_variants
+from fringe.plots._variants import NAMES, Band, draw_variants
 
 STEPS = np.array([0, 3, 6, 9, 12, 15])
 

@@ -13,8 +13,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from fringe.plots.profile import BOUNDS, runs
-from fringe.plots.style import (
+from fringe.plots._profile import BOUNDS, runs
+from fringe.plots._style import (
     BLUE,
     FONT,
     INK,
@@ -38,7 +38,7 @@ NAMES = {"ig": "IG", "no_cap": "FRInGe without cap", "cap": "FRInGe with cap"}
 class Column:
     """One path of T steps: ``fisher_rao_step`` (T,) in radians, ``euclidean_step`` (T,) in units of the input,
     ``entropy`` (T + 1,) in units of log C, and which bound set each step, ``active_bound`` (T,), numbers of
-    :data:`fringe.plots.profile.BOUNDS`. A path that does not measure something has an empty array there. ``verdict`` is
+    :data:`BOUNDS`. A path that does not measure something has an empty array there. ``verdict`` is
     shown unless it is "ok"."""
 
     label: str

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fringe.plots.maps import blend, display_scale, emptiness, picture, show, show_signed, spatial
-from fringe.plots.style import (
+from fringe.plots._maps import blend, display_scale, emptiness, picture, show, show_signed, spatial
+from fringe.plots._style import (
     GREEN,
     INK,
     LABEL,

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, SymmetricalLogLocator
 from numpy.typing import NDArray
 
-from fringe.plots.style import (
+from fringe.plots._style import (
     FONT,
     INK,
     LABEL,

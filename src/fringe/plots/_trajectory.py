@@ -6,8 +6,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from fringe.plots.maps import display_scale, picture, show, show_signed, spatial
-from fringe.plots.style import BLUE, INK, LABEL, MUTED, RULE, TITLE, frame, new_figure, printable, text_style, tidy
+from fringe.plots._maps import display_scale, picture, show, show_signed, spatial
+from fringe.plots._style import BLUE, INK, LABEL, MUTED, RULE, TITLE, frame, new_figure, printable, text_style, tidy
 
 _TILE, _GAP, _LEFT, _RIGHT = 1.5, 0.1, 0.75, 0.15
 """Inches: a picture, the gap between two, and the margins."""

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from fringe.plots.style import (
+from fringe.plots._style import (
     BLUE,
     FONT,
     INK,

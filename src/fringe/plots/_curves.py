@@ -13,8 +13,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from fringe.plots.forest import Better
-from fringe.plots.style import (
+from fringe.plots._forest import Better
+from fringe.plots._style import (
     FONT,
     INK,
     LABEL,

@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from fringe.plots.style import (
+from fringe.plots._style import (
     BLUE,
     FONT,
     GREEN,

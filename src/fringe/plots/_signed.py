@@ -5,8 +5,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from numpy.typing import ArrayLike
 
-from fringe.plots.maps import display_scale, emptiness, show_signed, spatial
-from fringe.plots.style import FONT, LABEL, MUTED, RULE, TICK, TITLE, frame, new_figure, note, printable, text_style
+from fringe.plots._maps import display_scale, emptiness, show_signed, spatial
+from fringe.plots._style import FONT, LABEL, MUTED, RULE, TICK, TITLE, frame, new_figure, note, printable, text_style
 
 HEIGHT = 4.0
 """Inches of the map."""

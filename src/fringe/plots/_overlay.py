@@ -3,8 +3,8 @@
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from fringe.plots.maps import blend, emptiness, show, spatial
-from fringe.plots.style import new_figure, note
+from fringe.plots._maps import blend, emptiness, show, spatial
+from fringe.plots._style import new_figure, note
 
 LONG_SIDE = 640
 """Pixels of the longer side that small images are enlarged towards, by a whole factor."""

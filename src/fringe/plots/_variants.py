@@ -13,8 +13,8 @@ from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from fringe.plots.maps import display_scale, picture, show, show_signed, spatial
-from fringe.plots.style import (
+from fringe.plots._maps import display_scale, picture, show, show_signed, spatial
+from fringe.plots._style import (
     BLUE,
     INK,
     LABEL,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fringe.metrics import ARROW, Direction, best_of
-from fringe.plots.compare import Word
+from fringe.plots._grid import Word
 
 
 @dataclass(frozen=True)

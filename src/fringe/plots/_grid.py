@@ -13,8 +13,8 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
-from fringe.plots.maps import SMALL, Plane, display_scale, picture, show
-from fringe.plots.style import (
+from fringe.plots._maps import SMALL, Plane, display_scale, picture, show
+from fringe.plots._style import (
     FONT,
     INK,
     LABEL,
