@@ -1,8 +1,8 @@
-"""Many methods' maps of the same images, side by side."""
+"""Maps of the same images by many methods, side by side, with the two scores that matter most under each."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -13,100 +13,176 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
-from fringe.plots._maps import SMALL, Plane, display_scale, picture, show
+from fringe.metrics import ARROW, Direction, best_of
+from fringe.plots._maps import SMALL, Plane, clipped_aspect, colour_bar, display_scale, empty_reason, picture, show
 from fringe.plots._style import (
-    FONT,
     INK,
     LABEL,
     MUTED,
-    RULE,
     TICK,
-    TITLE,
-    frame,
-    new_figure,
-    note,
-    printable,
+    Style,
+    annotate,
+    image_frame,
+    sanitise,
     text_style,
+    titled_figure,
 )
 
 COLOURS = "inferno"
+#: Inches of an image's width.
+_TILE = 1.5
 
 
 @dataclass(frozen=True)
-class Word:
-    """A number under a map, such as ``MI .43``; the best of its kind is set in bold."""
+class Annotation:
+    """A score under a map, such as ``MI .43``; the ``best`` of its kind is bold."""
 
     text: str
     best: bool = False
 
 
 @dataclass(frozen=True)
-class Tile:
-    """An attribution ``values`` (C, H, W) and up to two words about it. ``remark`` stands in its middle; without values
-    it says why there are none."""
+class GridCell:
+    """One method's map of one image.
+
+    Attributes:
+        values: The attribution (C, H, W), or None.
+        annotations: Up to two scores under it.
+        remark: Text in its middle; without values it says why there are none.
+    """
 
     values: NDArray[Any] | None
-    words: tuple[Word, ...] = ()
+    annotations: tuple[Annotation, ...] = ()
     remark: str = ""
 
 
 @dataclass(frozen=True)
-class Strip:
-    """One row of the grid: ``image`` (H, W, 1 or 3) in [0, 1] with its name and prediction, and a tile a method."""
+class GridRow:
+    """One image and its maps.
+
+    Attributes:
+        image: The image (H, W, 1 or 3) in [0, 1].
+        name: Its name.
+        prediction: What the model predicts.
+        cells: A cell per method.
+    """
 
     image: NDArray[Any]
     name: str
     prediction: str
-    tiles: tuple[Tile, ...]
+    cells: tuple[GridCell, ...]
 
 
-_TILE, _GAP, _WORDS, _MARGIN, _BAR = 1.45, 0.07, 0.42, 0.25, 0.85
-"""Inches: a picture, the gap between columns, the words below a picture, the border, the colour bar with its words."""
-_TITLE, _LINE, _NAMES = 0.22, 0.17, 0.36
-"""Inches: the title, a line of the caption, the names of the columns."""
-_LETTERS = 14
-"""Letters of a caption that an inch holds at least."""
+@dataclass(frozen=True)
+class MetricLabel:
+    """A metric whose scores may stand under maps.
+
+    Attributes:
+        label: Its label in a table.
+        name: Its registry name.
+        title: Its title.
+        direction: Which scores are better.
+    """
+
+    label: str
+    name: str
+    title: str
+    direction: Direction
+
+    @property
+    def short(self) -> str:
+        """``MI`` for mas_insertion, ``Spa`` for sparseness."""
+        words = self.name.split("_")
+        return "".join(word[0] for word in words).upper() if len(words) > 1 else self.name[:3].capitalize()
+
+    def annotations(self, values: Sequence[float]) -> list[Annotation]:
+        """Return the annotations of one image's scores, one per method; the best is marked."""
+        best = best_of(values, self.direction)
+        return [Annotation(f"{self.short} {short_number(value)}", value == best) for value in values]
 
 
 def comparison_grid(
-    strips: Sequence[Strip], methods: Sequence[str], *, title: str = "", caption: str = "", pool: int | None = None
+    rows: Sequence[GridRow], methods: Sequence[str], *, title: str = "", caption: str = "", pool: int | None = None
 ) -> Figure:
-    """Input and maps of every strip, a column a method. A map is drawn as the mass ``sum_c |A_c|`` of its pixels,
-    averaged over ``pool`` x ``pool`` of them (None: :func:`pool_for` each image), in units of its own 99th percentile:
-    all share one scale of colours, and methods of different units can be compared by where they look.
+    """Draw images and their maps, one column per method.
+
+    A map is drawn as the magnitude ``sum_c |A_c|`` of its pixels in units of its own 99th percentile: all share one
+    colour scale, and methods of different units can be compared by where they look.
+
+    Args:
+        rows: The images.
+        methods: Names of the columns.
+        title: Title of the figure.
+        caption: Text below it.
+        pool: Side of the window that magnitudes are averaged over; None for :func:`pool_for` of each image.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: For no images, or an image without a cell per method.
     """
-    if not strips:
+    if not rows:
         raise ValueError("comparison_grid: no images")
-    if any(len(strip.tiles) != len(methods) for strip in strips):
+    if any(len(row.cells) != len(methods) for row in rows):
         raise ValueError(f"comparison_grid: every image needs a map of each of the {len(methods)} methods")
-    pools = [pool or pool_for(strip.image.shape[:2]) for strip in strips]
-    width = 2 * _MARGIN + (1 + len(methods)) * (_TILE + _GAP) - _GAP + _BAR
-    captions = [
-        line for text in (caption, _scaling(pools)) for line in wrap(text, int((width - 2 * _MARGIN) * _LETTERS))
-    ]
-    head = _MARGIN + _TITLE + len(captions) * _LINE + _NAMES
-    figure = new_figure(width, head + len(strips) * (_TILE + _WORDS) + _MARGIN)
-    _headline(figure, title, captions, methods, head)
-    for row, (strip, window) in enumerate(zip(strips, pools, strict=True)):
-        _draw_strip(figure, strip, head + row * (_TILE + _WORDS), window)
-    _colour_bar(figure, head, min(len(strips), 2) * (_TILE + _WORDS) - _WORDS)
+    pools = [pool or pool_for(row.image.shape[:2]) for row in rows]
+    height = _TILE * clipped_aspect(*rows[0].image.shape[:2]) + 0.4
+    size = (_TILE * (1 + len(methods)) + 0.9, height * len(rows) + 0.3)
+    figure = titled_figure(*size, title=title, caption=(caption, _scaling(pools)), layout="compressed")
+    grid = figure.subplots(len(rows), 1 + len(methods), squeeze=False)
+    for axes, row, window in zip(grid, rows, pools, strict=True):
+        _draw_row(axes, row, window)
+    for column, (axes, name) in enumerate(zip(grid[0], ("input", *methods), strict=True)):
+        weight = "bold" if column else "normal"
+        axes.set_title(sanitise(name, 18), pad=5, **text_style(LABEL, INK if column else MUTED, fontweight=weight))
+    bar = colour_bar(
+        list(grid.flat),
+        ScalarMappable(Normalize(0.0, 1.0), COLOURS),
+        "of its 99th percentile",
+        extend="max",
+        shrink=min(1.0, 2 / len(rows)),
+        anchor=(0.0, 1.0),
+        aspect=18,
+    )
+    bar.set_ticks([0.0, 0.5, 1.0])
     return figure
 
 
 def pool_for(size: tuple[int, ...]) -> int:
-    """The window (odd, in pixels) that makes maps of a picture of this (H, W) readable at the size of a tile."""
+    """Return the window (odd, in pixels) that makes maps of an image of this (H, W) readable in a grid."""
     longest = max(size)
     return 1 if longest <= SMALL else 2 * round(longest / 90) + 1
 
 
-def mass(values: ArrayLike, pool: int = 1) -> Plane:
-    """``sum_c |A_c|`` (H, W) of an attribution (C, H, W), averaged over the pixels of a ``pool`` x ``pool`` window that
-    lie inside the picture."""
+def pooled_magnitude(values: ArrayLike, pool: int = 1) -> Plane:
+    """Return ``sum_c |A_c|`` (H, W) of an attribution (C, H, W), averaged over the pixels of a ``pool`` x ``pool``
+    window that lie inside the image."""
     array = np.abs(np.asarray(values, dtype=np.float64))
     plane = array.sum(0) if array.ndim == 3 else array
     if plane.ndim != 2:
         raise ValueError(f"values: expected (C, H, W) or (H, W), got shape {array.shape}")
     return plane if pool == 1 else _box_sum(plane, pool) / _box_sum(np.ones_like(plane), pool)
+
+
+def labels(metrics: Sequence[MetricLabel]) -> list[MetricLabel]:
+    """Return MAS insertion and deletion if both occur, else the first two, those with a direction before others."""
+    aligned = [metric for metric in metrics if metric.name in ("mas_insertion", "mas_deletion")]
+    return aligned if len(aligned) == 2 else sorted(metrics, key=lambda metric: metric.direction == "none")[:2]
+
+
+def captions(metrics: Sequence[MetricLabel]) -> str:
+    """Return what the short names stand for."""
+    legend = [f"{metric.short} {metric.title} {ARROW[metric.direction]}".strip() for metric in metrics]
+    return f"{' · '.join(legend)}; the best of an image is bold"
+
+
+def short_number(value: float) -> str:
+    """Return two decimals without a leading zero: ``.43``, ``-.07``, ``12``."""
+    if not math.isfinite(value):
+        return "–"
+    text = f"{value:.2f}" if abs(value) < 10 else f"{value:.0f}" if abs(value) < 1e4 else f"{value:.0e}"
+    return text.replace("0.", ".", 1) if abs(value) < 1 else text
 
 
 def _box_sum(plane: Plane, window: int) -> Plane:
@@ -121,63 +197,29 @@ def _scaling(windows: Sequence[int]) -> str:
     return f"Σ|attribution| of a pixel over its channels{averaged}; each map in units of its own 99th percentile"
 
 
-def _headline(figure: Figure, title: str, captions: Sequence[str], methods: Sequence[str], head: float) -> None:
-    width = float(figure.get_figwidth())
-    style = text_style(TITLE, fontweight="bold")
-    _write(figure, _MARGIN, _MARGIN, printable(title, int((width - 2 * _MARGIN) * 10)), style)
-    for line, caption in enumerate(captions):
-        _write(figure, _MARGIN, _MARGIN + _TITLE + line * _LINE, printable(caption, 400), text_style(TICK, MUTED))
-    for column, name in enumerate(("input", *methods)):
-        style = text_style(LABEL, INK if column else MUTED, ha="center", fontweight="bold" if column else "normal")
-        _write(figure, _left(column) + _TILE / 2, head - 0.21, printable(name, 18), style)
-
-
-def _draw_strip(figure: Figure, strip: Strip, top: float, pool: int) -> None:
-    show(_place(figure, 0, top), picture(strip.image))
-    below = top + _TILE + 0.05
-    _write(figure, _left(0), below, printable(strip.prediction, 22), text_style(TICK))
-    _write(figure, _left(0), below + 0.15, printable(strip.name, 24), text_style(TICK - 1, MUTED))
-    for column, tile in enumerate(strip.tiles, start=1):
-        _draw_tile(_place(figure, column, top), tile, strip.image.shape[:2], pool)
-        for k, word in enumerate(tile.words[:2]):
+def _draw_row(axes: Sequence[Axes], row: GridRow, pool: int) -> None:
+    for one in axes:
+        image_frame(one)
+    show(axes[0], picture(row.image))
+    _write(axes[0], 0.0, sanitise(row.prediction, 22), text_style(TICK))
+    _write(axes[0], 0.0, sanitise(row.name, 24), text_style(TICK - 1, MUTED), line=1)
+    for one, cell in zip(axes[1:], row.cells, strict=True):
+        _draw_cell(one, cell, row.image.shape[:2], pool)
+        for left, word in zip((0.0, 0.5), cell.annotations, strict=False):
             style = text_style(TICK, INK if word.best else MUTED, fontweight="bold" if word.best else "normal")
-            _write(figure, _left(column) + (0.02 + 0.5 * k) * _TILE, below, printable(word.text, 12), style)
+            _write(one, left, sanitise(word.text, 12), style)
 
 
-def _left(column: int) -> float:
-    return _MARGIN + column * (_TILE + _GAP)
+def _write(axes: Axes, left: float, text: str, style: Style, line: int = 0) -> None:
+    """Write a line of text below a map."""
+    offset: Style = {"xytext": (0, -3 - 10.5 * line), "textcoords": "offset points", "va": "top"}
+    axes.annotate(text, (left, 0.0), xycoords="axes fraction", **offset, **style)
 
 
-def _write(figure: Figure, left: float, top: float, text: str, style: dict[str, Any]) -> None:
-    """``text`` with its upper edge ``top`` inches from the figure's."""
-    width, height = (float(side) for side in figure.get_size_inches())
-    figure.text(left / width, 1 - top / height, text, va="top", **style)
-
-
-def _place(figure: Figure, column: int, top: float) -> Axes:
-    width, height = (float(side) for side in figure.get_size_inches())
-    box = (_left(column) / width, 1 - (top + _TILE) / height, _TILE / width, _TILE / height)
-    axes = figure.add_axes(box)
-    frame(axes)
-    return axes
-
-
-def _draw_tile(axes: Axes, tile: Tile, size: tuple[int, ...], pool: int) -> None:
-    plane = np.full(size, np.nan) if tile.values is None else mass(tile.values, pool)
-    scale = display_scale(plane)
+def _draw_cell(axes: Axes, cell: GridCell, size: tuple[int, ...], pool: int) -> None:
+    plane = np.full(size, np.nan) if cell.values is None else pooled_magnitude(cell.values, pool)
     colours = colormaps[COLOURS].with_extremes(bad="#eceef1")
-    axes.imshow(plane / (scale or 1.0), cmap=colours, vmin=0.0, vmax=1.0, interpolation="antialiased")
-    remark = tile.remark or ("not finite" if not np.isfinite(plane).any() else "" if scale else "zero")
+    axes.imshow(plane / (display_scale(plane) or 1.0), cmap=colours, vmin=0.0, vmax=1.0, interpolation="antialiased")
+    remark = cell.remark or empty_reason(plane)
     if remark:
-        note(axes, printable(remark, 16))
-
-
-def _colour_bar(figure: Figure, top: float, length: float) -> None:
-    width, height = (float(side) for side in figure.get_size_inches())
-    left = width - _MARGIN - _BAR + 0.14
-    axes = figure.add_axes((left / width, 1 - (top + length) / height, 0.13 / width, length / height))
-    bar = figure.colorbar(ScalarMappable(Normalize(0.0, 1.0), COLOURS), cax=axes, extend="max", extendfrac=0.03)
-    bar.outline.set_visible(False)
-    bar.set_ticks([0.0, 0.5, 1.0])
-    axes.tick_params(color=RULE, labelcolor=MUTED, labelsize=TICK, width=0.8, length=3, labelfontfamily=FONT)
-    bar.set_label("of its 99th percentile", labelpad=4, **text_style(TICK, MUTED))
+        annotate(axes, sanitise(remark, 16))
