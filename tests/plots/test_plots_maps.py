@@ -4,9 +4,13 @@ import numpy as np
 import pytest
 from matplotlib import colormaps
 from matplotlib.figure import Figure
+from plots_toys import assert_apart
 
-from fringe.plots import overlay, signed_map
-from fringe.plots.maps import blend, display_scale, smoothed, spatial
+from fringe.plots import SheetItem, contact_sheet, overlay, signed_map
+from fringe.plots._maps import blend, display_scale, smoothed, spatial
+from fringe.plots._style import sanitise
+
+rng = np.random.default_rng(7)
 
 
 def canvas(figure: Figure) -> np.ndarray:
@@ -97,3 +101,30 @@ def test_sizes_that_do_not_match_are_named():
         signed_map(np.ones(5))
     with pytest.raises(ValueError, match="image: expected"):
         overlay(np.ones((2, 8, 8)), np.ones((8, 8)))
+
+
+@pytest.mark.parametrize("count", [1, 4, 13, 24])
+def test_a_sheet_has_three_pictures_an_input_and_none_overlaps(count):
+    items = [
+        SheetItem(rng.random((9, 9, 1)), rng.normal(size=(1, 9, 9)), f"n{i}", "a $b$ c_d", "ok") for i in range(count)
+    ]
+    figure = contact_sheet(items, title="t")
+    figure.canvas.draw()
+    boxes = [axes.get_window_extent() for axes in figure.axes]
+    assert len(boxes) == 3 * count
+    titles = [text for axes in figure.axes for text in (axes._left_title, axes._right_title, *axes.texts)]
+    texts = [text for text in (*titles, *figure.texts) if text.get_text()]
+    boxes += [text.get_window_extent() for text in texts] + [figure.legends[0].get_window_extent()]
+    assert_apart(figure, boxes)
+
+
+def test_an_empty_sheet_is_refused():
+    with pytest.raises(ValueError, match="no items"):
+        contact_sheet([])
+
+
+def test_text_is_drawn_as_it_is_written():
+    assert sanitise("a\n b\t c") == "a b c"
+    assert sanitise("猫 $x^2$ é") == "□ $x^2$ é"
+    assert sanitise("x" * 30, 10) == "x" * 9 + "…"
+    signed_map(np.ones((1, 4, 4)), title=r"$\frac{", unit="$").canvas.draw()

@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
+from plots_toys import assert_apart
 
-from fringe.plots.style import BLUE, VERMILION
-from fringe.plots.sweep import SweepCurve, SweepPanel, sensitivity
+from fringe.plots._style import BLUE, VERMILION
+from fringe.plots._sweep import SweepCurve, SweepPanel, plot_sensitivity
 
 NAN = math.nan
 
@@ -42,22 +43,17 @@ def test_nothing_overlaps_and_nothing_is_cut_off(panels, networks):
     ]
     broken = SweepCurve("ResNet-000 of some length", (1e-3, 1e-2), (NAN, 0.2), (NAN, 0.1), (NAN, 0.3), None, 0.25)
     made[0] = SweepPanel("setting", (*made[0].curves, broken))
-    figure = drawn(sensitivity(made, title="A title of the figure", measure="objective"))
+    figure = drawn(plot_sensitivity(made, title="A title of the figure", measure="objective"))
     boxes = [axes.get_tightbbox() for axes in figure.axes]
     boxes += [legend.get_window_extent() for legend in figure.legends]
     boxes += [text.get_window_extent() for text in figure.texts]
     assert len(figure.axes) == panels
-    for i, box in enumerate(boxes):
-        assert box.x0 >= 0
-        assert box.y0 >= 0
-        assert box.x1 <= figure.bbox.width
-        assert box.y1 <= figure.bbox.height
-        assert not any(box.overlaps(other) for other in boxes[:i])
+    assert_apart(figure, boxes)
 
 
 def test_numbers_stand_where_they_belong():
     a, b = curve("a", centre=1e-2), curve("b", level=0.7)
-    figure = drawn(sensitivity([SweepPanel("damping", (a, b))]))
+    figure = drawn(plot_sensitivity([SweepPanel("damping", (a, b))]))
     (axes,) = figure.axes
     for line, band, given, colour in zip(curves(axes), axes.collections, (a, b), (BLUE, VERMILION), strict=True):
         assert line.get_xydata().tolist() == [list(pair) for pair in zip(given.values, given.objective, strict=True)]
@@ -69,18 +65,18 @@ def test_numbers_stand_where_they_belong():
 
 
 def test_the_centre_is_a_ring_on_its_own_curve():
-    (axes,) = drawn(sensitivity([SweepPanel("damping", (curve("a", centre=1e-2), curve("b", level=0.7)))])).axes
+    (axes,) = drawn(plot_sensitivity([SweepPanel("damping", (curve("a", centre=1e-2), curve("b", level=0.7)))])).axes
     rings = [line for line in axes.lines if line.get_markerfacecolor() == "white"]
     assert [line.get_xydata().tolist() for line in rings] == [[[1e-2, 0.51]]]
     assert rings[0].get_color() == BLUE
 
 
 def test_a_centre_that_is_no_number_is_a_level():
-    figure = drawn(sensitivity([SweepPanel("delta_euc", (curve(centre=None, centre_objective=0.47),))]))
+    figure = drawn(plot_sensitivity([SweepPanel("delta_euc", (curve(centre=None, centre_objective=0.47),))]))
     levels = [line for line in figure.axes[0].lines if line.get_gid() == "centre off the axis"]
     assert [set(line.get_ydata()) for line in levels] == [{0.47}]
     assert texts(figure) == ["net", "centre, off this axis"]
-    assert "centre, off this axis" not in texts(sensitivity([SweepPanel("tau", (curve(),))]))
+    assert "centre, off this axis" not in texts(plot_sensitivity([SweepPanel("tau", (curve(),))]))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +91,7 @@ def test_a_centre_that_is_no_number_is_a_level():
     ],
 )
 def test_an_axis_is_logarithmic_over_more_than_a_decade(values, scale, ticks):
-    (axes,) = drawn(sensitivity([SweepPanel("tau", (curve(values=values),))])).axes
+    (axes,) = drawn(plot_sensitivity([SweepPanel("tau", (curve(values=values),))])).axes
     assert axes.get_xscale() == scale
     places = axes.transData.transform(np.column_stack([values, np.full(len(values), 0.5)]))[:, 0]
     assert np.isfinite(places).all()
@@ -107,7 +103,7 @@ def test_an_axis_is_logarithmic_over_more_than_a_decade(values, scale, ticks):
 
 
 def test_all_panels_share_the_scale_of_the_objective():
-    figure = drawn(sensitivity([SweepPanel("a", (curve(level=0.2),)), SweepPanel("b", (curve(level=0.8),))]))
+    figure = drawn(plot_sensitivity([SweepPanel("a", (curve(level=0.2),)), SweepPanel("b", (curve(level=0.8),))]))
     (low, high), other = (axes.get_ylim() for axes in figure.axes)
     assert (low, high) == other
     assert low < 0.18
@@ -118,13 +114,13 @@ def test_all_panels_share_the_scale_of_the_objective():
 
 def test_failed_settings_are_gaps_with_a_cross():
     broken = SweepCurve("net", (1.0, 2.0, 3.0), (0.5, NAN, 0.6), (0.4, NAN, 0.5), (0.6, NAN, 0.7))
-    figure = drawn(sensitivity([SweepPanel("tau", (broken,))]))
+    figure = drawn(plot_sensitivity([SweepPanel("tau", (broken,))]))
     crosses = [line for line in figure.axes[0].lines if line.get_marker() == "x"]
     assert [line.get_xdata().tolist() for line in crosses] == [[2.0]]
     assert np.isnan(curves(figure.axes[0])[0].get_ydata()[1])
     assert "failed" in texts(figure)
     nothing = SweepCurve("net", (1.0,), (NAN,), (NAN,), (NAN,))
-    assert drawn(sensitivity([SweepPanel("tau", (nothing,))])).axes[0].get_ylim() == (0.0, 1.0)
+    assert drawn(plot_sensitivity([SweepPanel("tau", (nothing,))])).axes[0].get_ylim() == (0.0, 1.0)
 
 
 def test_networks_keep_their_colour_and_are_told_apart_beyond_the_last():
@@ -132,7 +128,7 @@ def test_networks_keep_their_colour_and_are_told_apart_beyond_the_last():
     first, second = SweepPanel("a", tuple(map(curve, names))), SweepPanel("b", tuple(map(curve, reversed(names))))
     looks = [
         {name: (line.get_color(), str(line._dash_pattern)) for name, line in zip(order, curves(axes), strict=True)}
-        for order, axes in zip((names, names[::-1]), drawn(sensitivity([first, second])).axes, strict=True)
+        for order, axes in zip((names, names[::-1]), drawn(plot_sensitivity([first, second])).axes, strict=True)
     ]
     assert looks[0] == looks[1]
     assert len(set(looks[0].values())) == len(names)
@@ -140,6 +136,6 @@ def test_networks_keep_their_colour_and_are_told_apart_beyond_the_last():
 
 def test_what_cannot_be_drawn():
     with pytest.raises(ValueError, match="no curves"):
-        sensitivity([])
+        plot_sensitivity([])
     with pytest.raises(ValueError, match="'net' differ in length"):
-        sensitivity([SweepPanel("tau", (SweepCurve("net", (1.0, 2.0), (0.5,), (0.4,), (0.6,)),))])
+        plot_sensitivity([SweepPanel("tau", (SweepCurve("net", (1.0, 2.0), (0.5,), (0.4,), (0.6,)),))])

@@ -6,9 +6,10 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
+from plots_toys import assert_apart
 
-from fringe.plots.forest import Contrast, ForestPanel, draw_forest
-from fringe.plots.style import BLUE, MUTED, VERMILION
+from fringe.plots._forest import Contrast, ForestPanel, plot_forest
+from fringe.plots._style import BLUE, MUTED, VERMILION
 
 NAN = math.nan
 CONTRASTS = (
@@ -32,7 +33,7 @@ def words(axes):
 
 
 def test_points_and_intervals_are_the_numbers_given():
-    lines = drawn(draw_forest([panel()]).axes[0])
+    lines = drawn(plot_forest([panel()]).axes[0])
     assert lines["value ig"].get_xydata().tolist() == [[0.2, 0.0]]
     assert lines["interval ig"].get_xydata().tolist() == [[0.1, 0.0], [0.35, 0.0]]
     assert lines["value agi"].get_xydata().tolist() == [[-0.1, 1.0]]
@@ -43,7 +44,7 @@ def test_points_and_intervals_are_the_numbers_given():
 
 
 def test_a_method_without_a_score_keeps_its_line_and_says_so():
-    figure = draw_forest([panel(), ForestPanel("Deletion", CONTRASTS[:2], "lower")])
+    figure = plot_forest([panel(), ForestPanel("Deletion", CONTRASTS[:2], "lower")])
     first, second = figure.axes
     assert [label.get_text() for label in first.get_yticklabels()] == ["ig", "agi", "lonely", "failed"]
     assert {text.get_position()[1] for text in first.texts if text.get_text() == "no score"} == {3}
@@ -52,7 +53,7 @@ def test_a_method_without_a_score_keeps_its_line_and_says_so():
 
 def test_the_first_method_is_on_top_and_a_rival_has_the_same_line_in_every_panel():
     other = ForestPanel("Deletion", (Contrast("agi", 0.5, 0.4, 0.6, 0.0), Contrast("new", 0.1, 0.0, 0.2, 0.0)), "lower")
-    first, second = draw_forest([panel(), other]).axes
+    first, second = plot_forest([panel(), other]).axes
     assert drawn(second)["value agi"].get_ydata()[0] == drawn(first)["value agi"].get_ydata()[0] == 1.0
     assert drawn(second)["value new"].get_ydata()[0] == 4.0
     assert first.get_ylim() == second.get_ylim()
@@ -62,7 +63,7 @@ def test_the_first_method_is_on_top_and_a_rival_has_the_same_line_in_every_panel
 def test_a_marker_is_filled_below_a_twentieth():
     p_values = [0.0, 0.0499, 0.05, 1.0, NAN]
     contrasts = tuple(Contrast(f"{p}", 0.1, 0.0, 0.2, p) for p in p_values)
-    lines = drawn(draw_forest([ForestPanel("m", contrasts, "higher")]).axes[0])
+    lines = drawn(plot_forest([ForestPanel("m", contrasts, "higher")]).axes[0])
     filled = [to_hex(lines[f"value {p}"].get_markerfacecolor()) for p in p_values]
     assert filled == [BLUE, BLUE, "#ffffff", "#ffffff", "#ffffff"]
 
@@ -76,7 +77,7 @@ def test_a_marker_is_filled_below_a_twentieth():
     ],
 )
 def test_the_better_side_is_named_shaded_and_coloured(better, colours, sides):
-    axes = draw_forest([panel(better)]).axes[0]
+    axes = plot_forest([panel(better)]).axes[0]
     lines = drawn(axes)
     assert tuple(to_hex(lines[f"value {rival}"].get_color()) for rival in ("ig", "agi")) == colours
     assert [word for word in words(axes) if word != "no score"] == sides
@@ -89,12 +90,12 @@ def test_the_better_side_is_named_shaded_and_coloured(better, colours, sides):
 def test_every_interval_and_zero_lie_inside_the_panel():
     for sign in (1, -1):
         contrasts = tuple(Contrast(f"{i}", sign * i, sign * i - 0.5, sign * i + 0.5, 0.0) for i in (7, 8))
-        low, high = draw_forest([ForestPanel("m", contrasts, "higher")]).axes[0].get_xlim()
+        low, high = plot_forest([ForestPanel("m", contrasts, "higher")]).axes[0].get_xlim()
         assert low < min(0.0, sign * 8 - 0.5)
         assert high > max(0.0, sign * 8 + 0.5)
         assert min(-low, high) > 0.05 * (high - low)  # zero does not stand on the edge
     flat = (Contrast("same", 0.0, 0.0, 0.0, 1.0),)
-    low, high = draw_forest([ForestPanel("m", flat, "higher")]).axes[0].get_xlim()
+    low, high = plot_forest([ForestPanel("m", flat, "higher")]).axes[0].get_xlim()
     assert low < 0.0 < high
 
 
@@ -106,7 +107,7 @@ def many(panels, rivals, scale=1.0):
         values = scale * rng.normal(size=rivals)
         contrasts = (Contrast(n, v, v - 0.3 * scale, v + 0.3 * scale, 0.03) for n, v in zip(names, values, strict=True))
         made.append(ForestPanel(f"Metric {k}", tuple(contrasts), "lower" if k % 2 else "higher", "1 / input unit"))
-    return draw_forest(made, title="A network, and how many images of what")
+    return plot_forest(made, title="A network, and how many images of what")
 
 
 @pytest.mark.parametrize(("panels", "rivals", "scale"), [(1, 1, 1.0), (3, 15, 1e-5), (5, 8, 1e4), (8, 3, 1.0)])
@@ -119,12 +120,7 @@ def test_no_words_overlap_or_leave_the_figure(panels, rivals, scale):
         numbers = [label for label in axes.get_xticklabels() if low <= label.get_position()[0] <= high]
         texts = [axes._left_title, *axes.texts, *numbers, *axes.get_yticklabels()]
         boxes += [text.get_window_extent() for text in texts if text.get_text()]
-    for i, box in enumerate(boxes):
-        assert box.x0 >= 0
-        assert box.y0 >= 0
-        assert box.x1 <= figure.bbox.width
-        assert box.y1 <= figure.bbox.height
-        assert not any(box.overlaps(other) for other in boxes[:i])
+    assert_apart(figure, boxes)
 
 
 def test_names_stand_beside_the_leftmost_panels_only():
@@ -135,7 +131,7 @@ def test_names_stand_beside_the_leftmost_panels_only():
 
 def test_the_file_is_written_and_the_process_keeps_its_settings(tmp_path):
     before = dict(mpl.rcParams)
-    figure = draw_forest([panel(unit="nats")], tmp_path / "forest.png", champion="ours", title="$x")
+    figure = plot_forest([panel(unit="nats")], tmp_path / "forest.png", reference="ours", title="$x")
     height, width = mpl.image.imread(tmp_path / "forest.png").shape[:2]
     assert (width, height) == pytest.approx(tuple(figure.bbox.size), abs=1)
     assert dict(mpl.rcParams) == before
@@ -146,4 +142,4 @@ def test_the_file_is_written_and_the_process_keeps_its_settings(tmp_path):
 def test_nothing_to_compare_is_refused():
     for groups in ([], [ForestPanel("m", (), "higher")]):
         with pytest.raises(ValueError, match="nothing to compare"):
-            draw_forest(groups)
+            plot_forest(groups)
