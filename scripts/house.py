@@ -126,7 +126,7 @@ def _undocumented_class(node: ast.ClassDef, module: Module) -> list[str]:
     documented = commented or "Attributes:" in text or "Args:" in text
     result = [] if text and (documented or not fields) else [f"{module.name}.{node.name}"]
     methods = [n for n in node.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
-    overriding = {"attribute", "path", "score", "needs_jvp"} if node.bases else set[str]()
+    overriding = {"at", "attribute", "path", "score", "needs_jvp"} if node.bases else set[str]()
     return result + [f"{module.name}.{node.name}.{m.name}" for m in methods if m.name not in overriding and _lacks(m)]
 
 

@@ -78,7 +78,11 @@ class GeodesicDiagnostics:
         self.s0, self.s1 = sqrt_chart(log_p0), sqrt_chart(log_q)
 
     def distance(self) -> Tensor:
-        """Return the Fisher-Rao distance (B,) from each image's prediction to its reference, in radians."""
+        """Measure the geodesics.
+
+        Returns:
+            Fisher-Rao distance (B,) from each image's prediction to its reference, in radians.
+        """
         return dist(self.s0, self.s1)
 
     def waypoint(self, rows: Tensor, alpha: Tensor) -> Tensor:
@@ -134,7 +138,11 @@ class PathRun(ABC):
 
     @abstractmethod
     def segments(self) -> Iterator[Segment]:
-        """Yield every segment of every image once: those of one image in order, images interleaved."""
+        """Run the paths.
+
+        Yields:
+            Every segment of every image once: those of one image in order, images interleaved.
+        """
 
 
 class Path(ABC):

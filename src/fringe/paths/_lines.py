@@ -158,14 +158,19 @@ class Polyline:
         return self.points[self.route[rows, k]]
 
     def lengths(self) -> Tensor:
-        """Return the Euclidean length of each of the V - 1 pieces: (B, V - 1), in float64."""
+        """Measure the pieces.
+
+        Returns:
+            Euclidean length of each of the V - 1 pieces: (B, V - 1), in float64.
+        """
         pieces = [self.points[b] - self.points[a] for a, b in zip(self.route.T, self.route.T[1:], strict=False)]
         return torch.stack([p.flatten(1).double().norm(dim=1) for p in pieces], 1)
 
     def alphas(self) -> Tensor:
-        """Return how far from the input each vertex lies, as a fraction of the length: (B, V).
+        """Measure how far from the input each vertex lies.
 
-        On a polyline of length 0 all pieces have equal shares.
+        Returns:
+            Fractions of the length (B, V); on a polyline of length 0 all pieces have equal shares.
         """
         lengths = self.lengths()
         shares = torch.where(lengths.sum(1, keepdim=True) > 0, lengths, 1.0)
