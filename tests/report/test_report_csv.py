@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import report_toys as runs
 
-from fringe._csv import cell as written
+from fringe._text import cell as written
 from fringe.report import build_table
 from fringe.report._write import scores_csv, summary_csv
 

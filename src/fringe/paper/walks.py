@@ -14,12 +14,11 @@ from fringe._checks import require_positive
 from fringe._filters import gaussian_blur
 from fringe._rng import KeyedGenerator
 from fringe.attribution import Attributor
-from fringe.errors import InputError
+from fringe.errors import InputError, check_known
 from fringe.experiments import Resolved, TaskRunner
 from fringe.metrics import EvaluationContext
 from fringe.paths import Problem
 from fringe.plots import PathRecord
-from fringe.tuning import require_known
 
 SHOWN = 6
 """Points of a walk that are shown, both ends among them."""
@@ -61,7 +60,7 @@ def walks(
     model cannot take.
     """
     arms = {arm.label: arm for arm in resolved.plan.arms}
-    require_known("model", model, arms)
+    check_known("model", model, arms)
     chosen = _choose(images, [image["digest"] for image in resolved.manifest.images])
     worker = TaskRunner(resolved, device=device, batch_size=batch_size)
     found: dict[str, tuple[PathRecord, ...]] = {}

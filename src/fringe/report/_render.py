@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import jinja2
 from markupsafe import Markup
 
-from fringe._printable import printable
+from fringe._text import printable
 from fringe.experiments import LEVEL, RESAMPLES, Estimate
 from fringe.report._table import LARGE, Table, TableCell, half_width
 

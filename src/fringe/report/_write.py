@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fringe._checks import require_local
-from fringe._csv import to_csv
 from fringe._files import require_inside
+from fringe._text import to_csv
 from fringe.errors import InputError
 from fringe.experiments import ModelSource, Resolved, Results, ScoreRecord, Store, read_results
 from fringe.report._build import ReportInputs, build_report
