@@ -93,11 +93,10 @@ def test_what_is_not_there_is_refused_by_name(tmp_path):
 def test_a_file_that_cannot_be_written_leaves_nothing_half_written(tmp_path, monkeypatch):
     store = known(tmp_path / "run")
 
-    def full(self, content):
-        self.open("wb").write(content[:10])
+    def full(source, target):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    monkeypatch.setattr("os.replace", full)
     with pytest.raises(InputError, match="No space left on device"):
         write_report(store, tmp_path / "out")
     assert names(tmp_path / "out") == []
@@ -217,7 +216,7 @@ def test_kept_maps_are_drawn_without_the_model(digits, tmp_path, monkeypatch):
 def test_without_kept_maps_and_without_a_model_there_is_no_grid_but_a_reason(digits, tmp_path):
     run_plan(plan(), tmp_path / "bare", RunOptions())
     page = write_report(Store(tmp_path / "bare"), tmp_path / "out").page.read_text(encoding="utf-8")
-    assert "Maps are left out: the run stored none" in page
+    assert "Maps are left out: the run kept none" in page
     assert "name the model digits yourself to have them computed" in page
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fringe._checks import require_local
-from fringe._files import require_inside
+from fringe._files import require_inside, write_atomic
 from fringe._text import to_csv
 from fringe.errors import InputError
 from fringe.experiments import ModelSource, Resolved, Results, ScoreRecord, Store, read_results
@@ -141,17 +141,11 @@ def _opener(
 
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> ReportFiles:
-    """Write each file under a temporary name and rename it."""
     paths = tuple(folder / name for name in files)
     try:
         for path, content in zip(paths, files.values(), strict=True):
             path.parent.mkdir(parents=True, exist_ok=True)
-            partial_file = path.with_name(f".{path.name}.{os.getpid()}.partial")
-            try:
-                partial_file.write_bytes(content)
-                partial_file.replace(path)
-            finally:
-                partial_file.unlink(missing_ok=True)
+            write_atomic(path, content)
     except OSError as error:
         raise InputError(f"cannot write in {str(folder)!r} ({error.strerror})", argument="out") from error
     return ReportFiles(paths)
