@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -70,9 +69,7 @@ class ForestPanel:
     unit: str = ""
 
 
-def plot_forest(
-    data: Sequence[ForestPanel], path: Path | None = None, *, reference: str = "FRInGe", title: str = ""
-) -> Figure:
+def plot_forest(data: Sequence[ForestPanel], *, reference: str = "FRInGe", title: str = "") -> Figure:
     """Plot paired differences, one panel per metric and one line per method, in the order in which they first appear.
 
     A marker is filled where the adjusted p is below .05. The side of zero where the reference is better is shaded and
@@ -80,7 +77,6 @@ def plot_forest(
 
     Args:
         data: The panels.
-        path: File to write.
         reference: Name of the reference method.
         title: Title of the figure.
 
@@ -112,8 +108,6 @@ def plot_forest(
         _label(axes, panel, methods, named=any(axes is row[0] for row in rows))
         _draw(axes, panel, methods)
         _name_sides(axes, panel, reference)
-    if path is not None:
-        figure.savefig(path)
     return figure
 
 
