@@ -74,8 +74,8 @@ def plot_curves(data: Sequence[CurvePanel], *, title: str = "") -> Figure:
     styles = {label: _style(index) for index, label in enumerate(labels)}
     handles = [Line2D([], [], label=sanitise(label, 20), **style) for label, style in styles.items()]
     caption = ("mean over images; band: ± 1.96 standard errors",)
-    figure, rows = panels(len(data), (3.7, 3.1), across=3, title=title, caption=caption, handles=handles)
-    for axes, panel in zip((axes for row in rows for axes in row), data, strict=True):
+    figure, grid = panels(len(data), (3.7, 3.1), across=3, title=title, caption=caption, handles=handles)
+    for axes, panel in zip(grid, data, strict=True):
         _draw(axes, panel, styles)
         _label(axes, panel)
     return figure

@@ -21,6 +21,7 @@ from fringe.plots._style import (
     VERMILION,
     Style,
     despine,
+    is_leftmost,
     panels,
     sanitise,
     text_style,
@@ -91,7 +92,7 @@ def plot_forest(data: Sequence[ForestPanel], *, reference: str = "FRInGe", title
         raise ValueError("plot_forest: nothing to compare")
     point: Style = {"color": MUTED, "marker": "o", "markersize": 5.5, "linewidth": 1.6}
     names = 1.15 * LETTER * max(len(sanitise(method, _NAME)) for method in methods)
-    figure, rows = panels(
+    figure, grid = panels(
         len(data),
         (2.7, 0.25 * len(methods) + 0.9),
         across=4,
@@ -104,21 +105,21 @@ def plot_forest(data: Sequence[ForestPanel], *, reference: str = "FRInGe", title
             Line2D([], [], label="p ≥ .05", markerfacecolor="white", **point),
         ],
     )
-    for axes, panel in zip((axes for row in rows for axes in row), data, strict=True):
-        _label(axes, panel, methods, named=any(axes is row[0] for row in rows))
+    for axes, panel in zip(grid, data, strict=True):
+        _label(axes, panel, methods)
         _draw(axes, panel, methods)
         _name_sides(axes, panel, reference)
     return figure
 
 
-def _label(axes: Axes, panel: ForestPanel, methods: Sequence[str], *, named: bool) -> None:
-    """Draw the empty panel; the methods are ``named`` beside the leftmost one only."""
+def _label(axes: Axes, panel: ForestPanel, methods: Sequence[str]) -> None:
+    """Draw the empty panel; the methods are named beside the leftmost one only."""
     despine(axes)
     axes.grid(visible=False, axis="y")
     axes.grid(axis="x", color=RULE, linewidth=0.5, alpha=0.6)
     axes.spines["left"].set_visible(False)
     axes.set_ylim(len(methods) - 0.3, -0.7)
-    axes.set_yticks(range(len(methods)), [sanitise(name, _NAME) if named else "" for name in methods])
+    axes.set_yticks(range(len(methods)), [sanitise(name, _NAME) if is_leftmost(axes) else "" for name in methods])
     axes.tick_params(axis="y", length=0, labelcolor=INK, labelsize=LABEL)
     for label in axes.get_yticklabels():
         label.set_parse_math(False)
