@@ -26,6 +26,7 @@ class Exit(IntEnum):
 
 
 _FLAGS = {
+    "allow_partial=True": "--allow-partial",
     "trust_code=True": "--trust-code",
     "preprocessing=": "--preprocessing TEXT",
     "references=": "--references FOLDER",
