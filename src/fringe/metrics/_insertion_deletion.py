@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from fringe.metrics._base import Direction, EvaluatedMaps, Scores
 from fringe.metrics._perturbation import (
+    SHARED_PRESETS,
     Edge,
     Importance,
     Mode,
@@ -73,8 +74,7 @@ class Insertion(PerturbationAUC):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "raw": {"normalise": False},
-        "fast": {"steps": 64},
-        "zero": {"reference": "zeros"},
+        **SHARED_PRESETS,
         "rise": {"reference": "folded", "size": 11, "sigma": 5.0, "normalise": False, "reduction": "abs_sum"},
     }
 
@@ -91,7 +91,6 @@ class Deletion(PerturbationAUC):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "raw": {"normalise": False},
-        "fast": {"steps": 64},
-        "zero": {"reference": "zeros"},
+        **SHARED_PRESETS,
         "rise": {"reference": "zeros", "normalise": False, "reduction": "abs_sum"},
     }

@@ -8,6 +8,7 @@ import torch
 
 from fringe.metrics._base import Direction, EvaluatedMaps, Scores
 from fringe.metrics._perturbation import (
+    SHARED_PRESETS,
     Edge,
     Importance,
     Mode,
@@ -82,16 +83,12 @@ class MagnitudeAlignedScore(PerturbationMetric):
         aligned = min_max_normalise(aligned) if self.rescale else aligned
         undefined = torch.isnan(aligned).any(1)
         values = auc(aligned) if self.average == "trapezoid" else aligned.mean(1)
+        curves = {"model_response": response, "density_response": density, "alignment_penalty": penalty}
         return Scores(
             values.masked_fill(undefined & torch.isfinite(curve.values).all(1), 0.5),
             flags={**curve.flags(), "undefined": undefined},
             details={**curve.details(), "response": auc(response), "penalty": auc(penalty)},
-            curves={
-                "model_response": response,
-                "density_response": density,
-                "alignment_penalty": penalty,
-                "aligned": aligned,
-            },
+            curves={**curves, "aligned": aligned},
         )
 
 
@@ -108,16 +105,9 @@ class MASInsertion(MagnitudeAlignedScore):
     direction: ClassVar[Direction] = "higher"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
-        "walker2024": {
-            "reference": "folded",
-            "size": 11,
-            "sigma": 11.0,
-            "padding": "zeros",
-            "reduction": "abs_sum",
-        },
+        "walker2024": {"reference": "folded", "size": 11, "sigma": 11.0, "padding": "zeros", "reduction": "abs_sum"},
         "text": _TEXT,
-        "fast": {"steps": 64},
-        "zero": {"reference": "zeros"},
+        **SHARED_PRESETS,
     }
 
 
@@ -133,6 +123,5 @@ class MASDeletion(MagnitudeAlignedScore):
         "paper": {},
         "walker2024": {"reference": "zeros", "reduction": "abs_sum"},
         "text": _TEXT,
-        "fast": {"steps": 64},
-        "zero": {"reference": "zeros"},
+        **SHARED_PRESETS,
     }

@@ -13,8 +13,18 @@ from fringe.attribution import Attribution, Attributor, IntegratedGradients, att
 from fringe.baselines import InputSpace
 from fringe.classifier import SCORES, Classifier
 from fringe.errors import InputError
-from fringe.testing import _checks as common
-from fringe.testing._checks import ROUNDING, CheckResult, Output, UnderTest, agree, distance, fail_if, run_checks
+from fringe.testing._checks import (
+    ROUNDING,
+    SHARED_CHECKS,
+    CheckResult,
+    Output,
+    UnderTest,
+    agree,
+    distance,
+    fail_if,
+    run_checks,
+    tensors_unchanged,
+)
 from fringe.testing._toys import (
     CLASSES,
     ToyProblems,
@@ -37,6 +47,10 @@ class MethodUnderTest(UnderTest):
 
     noun: ClassVar[str] = "maps"
     method: Attributor = dataclasses.field(default_factory=IntegratedGradients)
+
+    @property
+    def settings(self) -> Attributor:
+        return self.method
 
     def explain(
         self, model: nn.Module, x: Tensor, *, batch_size: int = 16, space: InputSpace | None = None, **options: Any
@@ -192,7 +206,7 @@ def caller_tensors(test: MethodUnderTest) -> str:
     baseline = test.toys.images(2, key="baseline") if test.method.begins_at_baseline else None
     tensors = {"inputs": x, "baseline": baseline, "references": space.references}
     given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    return common.tensors_unchanged(given, lambda: test.explain(test.model, x, baseline=baseline, space=space))
+    return tensors_unchanged(given, lambda: test.explain(test.model, x, baseline=baseline, space=space))
 
 
 def bad_images(test: MethodUnderTest) -> str:
@@ -224,23 +238,12 @@ def telemetry(test: MethodUnderTest) -> str:
 
 #: The checks by name; the docstring of each says what it requires.
 ATTRIBUTOR_CHECKS: Mapping[str, Callable[[MethodUnderTest], str]] = {
-    "settings_frozen": lambda test: common.settings_frozen(test.method),
-    "settings_documented": lambda test: common.settings_documented(test.method),
-    "settings_recorded": lambda test: common.settings_recorded(test.method, "method", test.method.name),
-    "presets": lambda test: common.presets_valid(type(test.method), test.method.presets),
-    "shape_and_dtype": shape_and_dtype,
-    "finite": finite,
-    "constant_model": constant_model,
-    "unread_inputs": unread_inputs,
-    "affine_score": affine_score,
-    "completeness": completeness,
-    "refinement": refinement,
-    "zero_displacement": zero_displacement,
-    "tabular_inputs": tabular_inputs,
-    **common.SHARED_CHECKS,
-    "caller_tensors": caller_tensors,
-    "bad_images": bad_images,
-    "telemetry": telemetry,
+    check.__name__: check
+    for check in (
+        *SHARED_CHECKS,
+        *(shape_and_dtype, finite, constant_model, unread_inputs, affine_score, completeness, refinement),
+        *(zero_displacement, tabular_inputs, caller_tensors, bad_images, telemetry),
+    )
 }
 
 
