@@ -64,13 +64,13 @@ def test_networks_of_any_shape_take_their_gradients(network):
     elif network is toys.Quadratic:
         expected = model.gradient(x, torch.zeros(3, dtype=torch.long))
     else:  # the chain rule
-        slope = 1 - (x.flatten(1) @ model.inner.T).tanh().square()
-        expected = ((slope * model.outer[0]) @ model.inner).view_as(x)
+        derivative = 1 - (x.flatten(1) @ model.inner.T).tanh().square()
+        expected = ((derivative * model.outer[0]) @ model.inner).view_as(x)
     torch.testing.assert_close(gradient(model, x), expected)
 
 
 def test_a_toy_problem_begins_with_no_pass_counted():
     problem = toys.problem_of(toys.build(), toys.images(2), ids="ab")
     assert problem.model.passes.forward == 0
-    assert problem.keys == ("a", "b")
+    assert list(problem.keys) == ["a", "b"]
     assert toys.build(mlp)(toys.normal(2, 6)).shape == (2, 3)
