@@ -35,38 +35,36 @@ __version__ = "0.1.0"
 _HOMES = {
     **dict.fromkeys(("METHODS", "Attribution", "Attributor", "Trajectory", "attribute"), "attribution"),
     **dict.fromkeys(("METRICS", "Metric", "Scores"), "metrics"),
-    "compare": "experiments",
+    **dict.fromkeys(("BinaryClassifier", "Classifier", "PassCounts", "Shared"), "classifier"),
     "InputSpace": "baselines",
-    **dict.fromkeys(("Classifier", "PassCounts", "Shared", "BinaryClassifier"), "classifier"),
+    "compare": "experiments",
 }
-
-
-def _registered() -> dict[str, type]:
-    """The classes of the registered methods and metrics, which are public here, too, by their own names."""
-    from fringe.attribution import METHODS
-    from fringe.metrics import METRICS
-
-    return {kind.__name__: kind for kind in (*METHODS.values(), *METRICS.values())}
+_REGISTRIES = {"attribution": "METHODS", "metrics": "METRICS"}  # their classes are public here, too
 
 
 def __getattr__(name: str) -> Any:
     if name == "__all__":
         return _public()
     if name in _HOMES:
-        value = vars(importlib.import_module(f"fringe.{_HOMES[name]}"))[name]
-    elif name[:1].isupper() and name in (registered := _registered()):
-        value = registered[name]
+        value = getattr(importlib.import_module(f"fringe.{_HOMES[name]}"), name)
     else:
+        kinds = (_classes(package).get(name) for package in _REGISTRIES if name[:1].isupper())
+        value = next((kind for kind in kinds if kind is not None), None)
+    if value is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
-    return value
+    return globals().setdefault(name, value)
 
 
 def __dir__() -> list[str]:
     return sorted({*_public(), *(name for name in globals() if name.startswith("__") and name.endswith("__"))})
 
 
+def _classes(package: str) -> dict[str, type]:
+    """The registered classes of a package by their names in Python."""
+    registry = getattr(importlib.import_module(f"fringe.{package}"), _REGISTRIES[package])
+    return {kind.__name__: kind for kind in registry.values()}
+
+
 def _public() -> list[str]:
-    """What a user may name: errors, what ``_HOMES`` lists, and the registered classes."""
     errors = [name for name in globals() if name.endswith("Error")]
-    return sorted({*errors, *_HOMES, *_registered()})
+    return sorted({*errors, *_HOMES, *(name for package in _REGISTRIES for name in _classes(package))})

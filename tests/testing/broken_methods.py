@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from fringe.attribution import Attributor
-from fringe.attribution.diagnostics import gradient_attribution, path_attribution
-from fringe.attribution.path_integral import integrate
-from fringe.attribution.pieces import NodePieces
-from fringe.attribution.rules import quadrature_nodes
+from fringe.attribution._diagnostics import gradient_attribution, path_attribution
+from fringe.attribution._integrate import integrate
+from fringe.attribution._pieces import NodePieces
+from fringe.attribution._quadrature import quadrature_nodes
 from fringe.paths import StraightLine
 from fringe.settings import Doc
 

@@ -142,7 +142,7 @@ class TaskRunner:
                     return _judge_kept(contest, mine)
                 row = contest.rows(keep_maps=True)[0]
             if row.transient:
-                raise TransientError(row.error)
+                raise TransientError(row.error or "")
         except Exception as error:  # a method's bug on some images must not cost the others theirs
             if is_transient(error):
                 raise
