@@ -53,13 +53,12 @@ class Infill:
         problem, plain = context.problem, {"zeros": "zero", "mean": "mean"}
         if self.kind in plain:
             return make_baseline(plain[self.kind], problem.inputs, problem.domain, problem.rng, problem.keys)
-        return blur(problem.inputs, self._kernel(), self.padding)
-
-    def _kernel(self) -> Tensor:
         if self.kind == "gaussian":
-            return gaussian_kernel(self.sigma, self.size)
-        assert self.size is not None
-        return box_kernel(self.size) if self.kind == "box" else folded_gaussian_kernel(self.sigma, self.size)
+            kernel = gaussian_kernel(self.sigma, self.size)
+        else:
+            assert self.size is not None
+            kernel = box_kernel(self.size) if self.kind == "box" else folded_gaussian_kernel(self.sigma, self.size)
+        return blur(problem.inputs, kernel, self.padding)
 
 
 def box_size(height: int, width: int) -> int:
