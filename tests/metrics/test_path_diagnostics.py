@@ -46,3 +46,10 @@ def test_what_a_method_does_not_report_is_not_a_number():
 def test_one_number_an_image():
     with pytest.raises(InputError, match=r"diagnostics\['endpoint_kl'\]: got shape \(2,\), expected \(3,\)"):
         evaluate(context_of(TanhMLP(84), X), Plain(X, {"endpoint_kl": torch.zeros(2)}), ["endpoint_kl"])
+
+
+def test_a_diagnostic_comes_before_the_residual_of_an_attribution():
+    maps = Plain(X, {"completeness_residual": torch.tensor([0.25, 0.5, 0.75])})
+    maps.completeness_residual = torch.ones(3)
+    scores = evaluate(context_of(TanhMLP(84), X), maps, NAMES[:1])["completeness_residual"]
+    assert scores.values.tolist() == [0.25, 0.5, 0.75]

@@ -33,7 +33,7 @@ class PerturbationAUC(perturb.PerturbationMetric):
     ] = None
     sigma: perturb.Sigma = 3.0
     padding: perturb.Edge = "zeros"
-    normalise: Annotated[bool, Doc("measure from the reference's probability, in shares of the input's lead")] = True
+    normalise: Annotated[bool, Doc("rescale from the reference's probability (0) to the input's (1)")] = True
     monotone: Annotated[bool, Doc("replace the curve by its running maximum (insertion) or minimum (deletion)")] = False
     steps: perturb.Steps = None
     reduction: perturb.Importance = "max"

@@ -50,7 +50,7 @@ class MagnitudeAlignedScore(perturb.PerturbationMetric):
         True
     )
     clip: Annotated[bool, Doc("clip response and penalty together to [0, 1] at each step")] = True
-    rescale: Annotated[bool, Doc("stretch the clipped curve between its own extremes")] = True
+    rescale: Annotated[bool, Doc("rescale the clipped curve to its minimum and maximum")] = True
     average: Annotated[Average, Doc("over the N + 1 steps")] = "trapezoid"
     steps: perturb.Steps = None
     reduction: perturb.Importance = "max"

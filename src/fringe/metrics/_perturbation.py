@@ -197,10 +197,12 @@ def min_max_normalise(curve: Tensor) -> Tensor:
 
 
 # Settings of the metrics that exchange pixels
-Reference = Annotated[InfillKind, Doc("what stands for a removed pixel")]
+Reference = Annotated[InfillKind, Doc("what replaces a removed pixel")]
 Sigma = Annotated[Positive, Doc("standard deviation of a Gaussian blur", unit="pixels")]
-Edge = Annotated[Padding, Doc("what the blur sees beyond the edge")]
-Steps = Annotated[PositiveInt | None, Doc("steps N; none: the height of the image, a row's width of pixels each")]
+Edge = Annotated[Padding, Doc("what the blur reads beyond the edge")]
+Steps = Annotated[
+    PositiveInt | None, Doc("number of steps N; none: the height of the image, one row of pixels per step")
+]
 Importance = Annotated[Reduction, Doc("importance of a pixel from its channels")]
 
 
