@@ -47,7 +47,7 @@ class Gradient(Attributor):
     """The gradient itself: no path, and no claim of completeness."""
 
     name: ClassVar[str] = "gradient"
-    complete = False
+    is_complete = False
 
     def attribute(self, problem):
         _, values = problem.logits_gradient(problem.inputs, problem.every_row)

@@ -181,7 +181,7 @@ def _check_inputs(inputs: Tensor) -> None:
 def _baseline(method: Attributor, baseline: float | Tensor | None, x: Tensor) -> Tensor | None:
     if baseline is None:
         return None
-    if not method.begins_at_baseline:
+    if not method.accepts_baseline:
         raise InputError(f"baseline: the method {method.name!r} does not begin at one; leave it out")
     value = torch.as_tensor(baseline, dtype=x.dtype, device=x.device).detach()
     try:

@@ -44,13 +44,13 @@ def path_diagnostics(result: PathIntegral, problem: Problem, log_q: Tensor | Non
     return {
         "steps": torch.tensor(result.steps, device=distance.device),
         "distance": distance,
-        "endpoint_distance": torch.where(moved, stats.last("reference_distance"), distance),
+        "endpoint_distance": torch.where(moved, stats.last["reference_distance"], distance),
         "entropy": entropy(log_p0),
-        "endpoint_entropy": torch.where(moved, stats.last("entropy"), entropy(log_p0)),
-        "endpoint_kl": torch.where(moved, stats.last("reference_kl"), kl(log_p0, log_q)),
+        "endpoint_entropy": torch.where(moved, stats.last["entropy"], entropy(log_p0)),
+        "endpoint_kl": torch.where(moved, stats.last["reference_kl"], kl(log_p0, log_q)),
         "tracking_error_mean": stats.mean("tracking_error"),
-        "tracking_error_max": stats.largest("tracking_error"),
-        "path_length": stats.total("euclidean_step"),
+        "tracking_error_max": stats.largest["tracking_error"],
+        "path_length": stats.total["euclidean_step"],
     }
 
 
@@ -73,7 +73,7 @@ def path_attribution(
 ) -> Attribution:
     """The attribution of a path integral, judged by its completeness; ``stalled`` says why an image has no steps, where
     a path without length is none without steps."""
-    lengths = result.steps if stalled else result.stats.total("euclidean_step").tolist()
+    lengths = result.steps if stalled else result.stats.total["euclidean_step"].tolist()
     unmoved: Status = ("stalled", stalled) if stalled else _AT_REFERENCE
     statuses = [
         unmoved

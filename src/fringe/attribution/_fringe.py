@@ -316,8 +316,8 @@ def _diagnostics(result: PathIntegral, problem: Problem, log_q: Tensor) -> dict[
         **path_diagnostics(result, problem, log_q),
         "cg_iterations_mean": stats.mean("cg_iterations"),
         "cg_residual_mean": stats.mean("cg_residual"),
-        "cg_residual_max": stats.largest("cg_residual"),
-        "cg_breakdown": (stats.largest("cg_status") > int(CGStatus.ITERATION_LIMIT)).to(torch.float64),
+        "cg_residual_max": stats.largest["cg_residual"],
+        "cg_breakdown": (stats.largest["cg_status"] > int(CGStatus.ITERATION_LIMIT)).to(torch.float64),
     }
 
 

@@ -53,7 +53,7 @@ class GGIG(Attributor):
     )
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         return False
 
     @property

@@ -53,7 +53,7 @@ class IntegratedDecisionGradients(Attributor):
             )
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         return False
 
     @property

@@ -10,7 +10,7 @@ import torch
 from fringe.attribution._base import Attribution, Attributor, reference_images
 from fringe.attribution._diagnostics import gradient_attribution, path_attribution, path_diagnostics
 from fringe.attribution._integrate import integrate
-from fringe.attribution._pieces import MultiPath, PooledPieces, Reduce
+from fringe.attribution._pieces import PooledPieces, Reduce
 from fringe.attribution._quadrature import Quadrature
 from fringe.classifier import Score
 from fringe.errors import InputError
@@ -68,7 +68,7 @@ class AGI(Attributor):
         return [c for c in ids if c != target] or [(target + 1) % count]
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         return self.mode == "path"
 
     @property
@@ -77,7 +77,7 @@ class AGI(Attributor):
 
     def attribute(self, problem: Problem) -> Attribution:
         problem = dataclasses.replace(problem, score_kind=self.score)
-        result = integrate(PooledPieces(self._paths(problem), Quadrature(self.rule), problem))
+        result = integrate(self._pieces(problem))
         if self.mode == "path":
             return path_attribution(
                 self, result, problem, "lower epsilon, or use rule='trapezoid' or 'adaptive'", _AGI_STALLED
@@ -85,7 +85,7 @@ class AGI(Attributor):
         plain = gradient_attribution(self, result.values, problem, path_diagnostics(result, problem), _NOT_A_PATH)
         return dataclasses.replace(plain, trajectory=result.trajectories)
 
-    def _paths(self, problem: Problem) -> MultiPath:
+    def _pieces(self, problem: Problem) -> PooledPieces:
         count = problem.logits.shape[1]
         pairs = [(i, c) for i, t in enumerate(problem.target.tolist()) for c in self.towards(t, count)]
 
@@ -93,7 +93,8 @@ class AGI(Attributor):
             toward = tuple(pairs[r][1] for r in batch)
             return AdversarialPath(toward, self.steps, self.epsilon, self.mode == "official", self.rule != "right")
 
-        return MultiPath(path, [image for image, _ in pairs], self.steps, self.reduce)
+        images = [image for image, _ in pairs]
+        return PooledPieces(path, images, self.steps, self.reduce, Quadrature(self.rule), problem)
 
 
 _AGI_STALLED = (
@@ -151,10 +152,10 @@ class IG2(Attributor):
         return 3 * self.references * self.steps
 
     def attribute(self, problem: Problem) -> Attribution:
-        result = integrate(PooledPieces(self._paths(problem), Quadrature(self.rule), problem))
+        result = integrate(self._pieces(problem))
         return path_attribution(self, result, problem, "lower eta, or use rule='trapezoid' or 'adaptive'", _IG2_STALLED)
 
-    def _paths(self, problem: Problem) -> MultiPath:
+    def _pieces(self, problem: Problem) -> PooledPieces:
         drawn = self._draw(problem)
         pairs = [(image, reference) for image, references in enumerate(drawn) for reference in references]
         layer = self._layer(problem)
@@ -163,7 +164,8 @@ class IG2(Attributor):
             references = tuple(pairs[r][1] for r in batch)
             return CounterfactualPath(references, layer, self.steps, self.eta, closed=self.rule != "right")
 
-        return MultiPath(path, [image for image, _ in pairs], self.steps, "mean")
+        images = [image for image, _ in pairs]
+        return PooledPieces(path, images, self.steps, "mean", Quadrature(self.rule), problem)
 
     def _draw(self, problem: Problem) -> list[list[int]]:
         """The numbers of each image's references."""

@@ -64,7 +64,7 @@ class SmoothGrad(Attributor):
             )
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         return False
 
     @property

@@ -69,7 +69,7 @@ def callers_tensors(trial: Trial) -> str:
     laboratory = trial.laboratory()
     model, space = laboratory.build(curved), laboratory.space()
     x = laboratory.images(2).requires_grad_(True)
-    baseline = laboratory.images(2, key="baseline") if trial.method.begins_at_baseline else None
+    baseline = laboratory.images(2, key="baseline") if trial.method.accepts_baseline else None
     tensors = {"inputs": x} if baseline is None else {"inputs": x, "baseline": baseline}
     tensors |= {} if space.references is None else {"references": space.references}
     return forbid_changes(tensors, lambda: trial.explain(model, x, Asked(baseline=baseline, space=space)))

@@ -69,7 +69,7 @@ def affine_score(trial: Trial) -> str:
     """For a score ``w x + b`` a complete map is exact; from a baseline x' that was given, it is ``w (x - x')``."""
     laboratory = trial.laboratory()
     model, x = laboratory.build(affine), laboratory.images(3)
-    baseline = laboratory.images(3, key="baseline") if trial.method.begins_at_baseline else None
+    baseline = laboratory.images(3, key="baseline") if trial.method.accepts_baseline else None
     target = [0, 1, 2]
     found = trial.explain(model, x, Asked(target=target, baseline=baseline))
     if not _complete(found):
@@ -97,7 +97,7 @@ def completeness(trial: Trial) -> str:
     complete = torch.isfinite(found.completeness_gap)
     same = torch.isfinite(found.completeness_residual) == complete
     refuse(not bool(same.all()), "gap and residual must both be numbers, or both NaN")
-    said, gaps = trial.method.complete, found.completeness_gap.tolist()
+    said, gaps = trial.method.is_complete, found.completeness_gap.tolist()
     finite = bool(found.values.isfinite().all())  # a broken map has no gap, and is another check's affair
     refuse(finite and said != bool(complete.any()), f"the method says complete={said}, its gaps are {gaps}")
     unchecked = torch.tensor([verdict == "unchecked" for verdict in found.verdict], device=x.device)
@@ -134,7 +134,7 @@ def refinement(trial: Trial) -> str:
 
 def no_way_to_go(trial: Trial) -> str:
     """From a baseline that is the input itself, whatever the way there and back, an affine score has a zero map."""
-    if not trial.method.begins_at_baseline:
+    if not trial.method.accepts_baseline:
         return "does not apply: no setting 'baseline'"
     laboratory = trial.laboratory()
     model, x = laboratory.build(affine), laboratory.images(2)
