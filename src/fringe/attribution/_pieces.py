@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -152,7 +152,7 @@ class PooledPieces(PieceStream):
     def __init__(
         self,
         path: Callable[[list[int]], Path],
-        images: Sequence[int],
+        images: list[int],
         steps: int,
         reduce: Reduce,
         quadrature: Quadrature,
@@ -160,20 +160,19 @@ class PooledPieces(PieceStream):
     ):
         super().__init__(problem, [steps] * len(images), _gauge(problem))
         self.path, self.steps, self.quadrature = path, steps, quadrature
-        self.images = index = torch.tensor(images, device=self.score.device)
+        self.owners, self.images = images, torch.tensor(images, device=self.score.device)
+        index = self.images
         self.score, self.endpoint_score = self.score[index], self.endpoint_score[index]
         if reduce == "mean":
             self.weight = index.bincount(minlength=len(problem.inputs))[index].double().reciprocal()
 
     def __iter__(self) -> Iterator[Piece]:
-        images: list[int] = self.images.tolist()
-        start = stop = 0
+        images, start, stop = self.owners, 0, 0
         quiet = dataclasses.replace(self.problem, progress=None)
         while start < len(images):
             stop = min(start + self.problem.model.batch_size.on(self.score.device), len(images))
-            batch = SegmentPieces(
-                self.path(list(range(start, stop))), self.quadrature, quiet.select(images[start:stop])
-            )
+            part = quiet.select(images[start:stop])
+            batch = SegmentPieces(self.path(list(range(start, stop))), self.quadrature, part)
             for piece in batch:
                 yield dataclasses.replace(piece, rows=piece.rows + start)
             self.taken[start:stop], self.outcomes[start:stop] = batch.taken, batch.outcomes
