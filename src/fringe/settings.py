@@ -97,8 +97,8 @@ class Setting:
 
     @property
     def doc(self) -> Doc:
-        """Help and unit."""
-        return next((m for m in _metadata(self.hint) if isinstance(m, Doc)), Doc(""))
+        """Help and unit: of several, those written last."""
+        return next((m for m in reversed(_metadata(self.hint)) if isinstance(m, Doc)), Doc(""))
 
     @property
     def types(self) -> tuple[Any, ...]:

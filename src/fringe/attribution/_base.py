@@ -14,7 +14,7 @@ from fringe.classifier import PassCounts
 from fringe.errors import InputError
 from fringe.paths import Problem
 from fringe.paths import Progress as Progress
-from fringe.settings import Settings, checked_by
+from fringe.settings import Doc, Settings, checked_by
 
 Verdict = Literal[
     "ok", "short", "coarse", "stalled", "diverged", "at_reference", "unchecked", "nan_input", "nan_logits"
@@ -25,8 +25,10 @@ SEVERITY: tuple[Verdict, ...] = (
     *("ok", "unchecked", "short", "coarse", "stalled", "at_reference", "diverged", "nan_logits", "nan_input"),
 )
 
-#: A baseline by name, with its number if it has one: ``zero``, ``blur:0.1``.
-Baseline = Annotated[str, checked_by(parse_baseline)]
+#: A setting that is a baseline by name, with its number if it has one: ``zero``, ``blur:0.1``.
+Baseline = Annotated[
+    str, checked_by(parse_baseline), Doc("where the path begins: zero, black, white, mean, blur, noise or uniform")
+]
 
 
 @dataclass(frozen=True)

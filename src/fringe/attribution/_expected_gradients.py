@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -31,13 +31,13 @@ class ExpectedGradients(Attributor):
     fractions leave. Costs m forward passes and VJPs an image, and a forward pass for each reference that was drawn.
     """
 
-    name: ClassVar[str] = "expected_gradients"
-    title: ClassVar[str] = "Expected Gradients"
-    source: ClassVar[str] = "Erion et al. 2021"
-    uses_references: ClassVar[bool] = True
+    name = "expected_gradients"
+    title = "Expected Gradients"
+    source = "Erion et al. 2021"
+    uses_references = True
 
     samples: Annotated[PositiveInt, Search(20, 1000, log=True), Doc("pairs of a reference and a fraction (m)")] = 200
-    fractions: Annotated[Fractions, Doc("places on the lines: independent, or one in each of m intervals")] = "uniform"
+    fractions: Annotated[Fractions, Doc("points on the lines: independent, or one in each of m intervals")] = "uniform"
 
     @property
     def planned_passes(self) -> float:
@@ -76,9 +76,9 @@ def _ends(problem: Problem, pairs: ReferencePairs) -> tuple[Tensor, Tensor]:
     entropies = torch.zeros_like(scores)
     for group in problem.groups(by_score=False):
         rows = torch.tensor(group, device=problem.inputs.device)
-        used, place = pairs.drawn[rows].unique(return_inverse=True)
+        used, index = pairs.drawn[rows].unique(return_inverse=True)
         logits = problem.forward(pairs.references[used], rows[:1].expand(len(used)))
-        entropies[rows] = entropy(log_probabilities(logits))[place].double().mean(1)
-        for row, drawn in zip(rows, place, strict=True):
+        entropies[rows] = entropy(log_probabilities(logits))[index].double().mean(1)
+        for row, drawn in zip(rows, index, strict=True):
             scores[row] = problem.score(logits, row.expand(len(used)))[drawn].double().mean()
     return scores, entropies

@@ -1,8 +1,7 @@
 """Geometrically guided Integrated Gradients (Rahman, Lewis and Plis 2022)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -32,10 +31,10 @@ class GGIG(Attributor):
     Gradients; ask for that by its own name to have it judged. Steps are taken in input units: lr is not scale-free.
     """
 
-    name: ClassVar[str] = "ggig"
-    title: ClassVar[str] = "Geometrically guided Integrated Gradients"
-    source: ClassVar[str] = "Rahman, Lewis and Plis 2022"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    name = "ggig"
+    title = "Geometrically guided Integrated Gradients"
+    source = "Rahman, Lewis and Plis 2022"
+    presets: ClassVar = {
         "paper": {},
         "scaled": {"learning_rate": 1e-4, "aggregate": "trapezoid", "input_factor": "input"},
         "quick": {"intervals": 10, "iterations": 20},
@@ -48,9 +47,7 @@ class GGIG(Attributor):
     )
     aggregate: Annotated[Aggregate, Doc("over the points of the line")] = "max"
     input_factor: Annotated[InputFactor, Doc("what the map is multiplied by")] = "none"
-    baseline: Annotated[Baseline, Doc("where the line begins: zero, black, white, mean, blur, noise or uniform")] = (
-        "zero"
-    )
+    baseline: Baseline = "zero"
 
     @property
     def is_complete(self) -> bool:
@@ -86,11 +83,11 @@ class GGIG(Attributor):
             begin = line.at(rows, nodes).x
             largest, end = self._climb(problem, begin, rows, counter)
             climbed.index_add_(0, rows, (end - begin).flatten(1).double().norm(dim=1) / line.count)
-            self._gather(values, rows, largest, line.weights[rows, nodes])
+            self._aggregate(values, rows, largest, line.weights[rows, nodes])
         return values, climbed
 
-    def _gather(self, values: Tensor, rows: Tensor, largest: Tensor, weights: Tensor) -> None:
-        """Add to ``values`` (B, *S) what the points of images ``rows`` (L,) found."""
+    def _aggregate(self, values: Tensor, rows: Tensor, largest: Tensor, weights: Tensor) -> None:
+        """Add to ``values`` (B, *S) the largest gradients of points of images ``rows`` (L,)."""
         flat = largest.flatten(1).to(values.dtype)
         if self.aggregate == "max":
             values.view(len(values), -1).scatter_reduce_(0, rows[:, None].expand_as(flat), flat, "amax")

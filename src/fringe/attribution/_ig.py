@@ -1,9 +1,8 @@
 """Integrated Gradients along a straight line, along blurs of the image, and along a guided path."""
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -24,15 +23,13 @@ class IntegratedGradients(PathAttributor):
     .. math:: A = (x - x') \\odot \\int_0^1 \\nabla F^t(x' + a (x - x')) \\, da
     """
 
-    name: ClassVar[str] = "ig"
-    title: ClassVar[str] = "Integrated Gradients"
-    source: ClassVar[str] = "Sundararajan, Taly and Yan 2017"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"steps": 200}}
+    name = "ig"
+    title = "Integrated Gradients"
+    source = "Sundararajan, Taly and Yan 2017"
+    presets: ClassVar = {"paper": {"steps": 200}}
 
     steps: Annotated[PositiveInt, Search(10, 500, log=True), Doc("gradients along the line")] = 50
-    baseline: Annotated[Baseline, Doc("where the line begins: zero, black, white, mean, blur, noise or uniform")] = (
-        "zero"
-    )
+    baseline: Baseline = "zero"
     rule: Annotated[NodeRule, Doc("quadrature")] = "midpoint"
 
     def __post_init__(self) -> None:
@@ -70,10 +67,10 @@ class BlurIG(PathAttributor):
     end.
     """
 
-    name: ClassVar[str] = "blur_ig"
-    title: ClassVar[str] = "Blur Integrated Gradients"
-    source: ClassVar[str] = "Xu, Venugopalan and Sundararajan 2020"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"official": {"mode": "derivative"}}
+    name = "blur_ig"
+    title = "Blur Integrated Gradients"
+    source = "Xu, Venugopalan and Sundararajan 2020"
+    presets: ClassVar = {"official": {"mode": "derivative"}}
 
     steps: Annotated[PositiveInt, Search(20, 300, log=True), Doc("intervals between blurs (S)")] = 100
     sigma_max: Annotated[
@@ -114,10 +111,10 @@ class GuidedIG(PathAttributor):
     the score at the end. ``"trapezoid"`` costs one VJP more and is exact for quadratic scores.
     """
 
-    name: ClassVar[str] = "guided_ig"
-    title: ClassVar[str] = "Guided Integrated Gradients"
-    source: ClassVar[str] = "Kapishnikov et al. 2021"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    name = "guided_ig"
+    title = "Guided Integrated Gradients"
+    source = "Kapishnikov et al. 2021"
+    presets: ClassVar = {
         "paper": {},
         "notebook": {"steps": 25, "fraction": 0.5, "max_dist": 1.0},
         "quick": {"steps": 50},
@@ -130,9 +127,7 @@ class GuidedIG(PathAttributor):
     max_dist: Annotated[Fraction, Search(0.005, 1.0, log=True), Doc("how far an entry's progress may be off k/N")] = (
         0.02
     )
-    baseline: Annotated[Baseline, Doc("where the path begins: zero, black, white, mean, blur, noise or uniform")] = (
-        "zero"
-    )
+    baseline: Baseline = "zero"
     rule: Annotated[GuidedRule, Doc("quadrature: the authors', or trapezoid")] = "left"
 
     @property

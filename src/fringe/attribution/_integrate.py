@@ -262,8 +262,8 @@ class Recorder:
                 log.store(*self._latest[path])
         return tuple(log.trajectory() for log in self._logs.values())
 
-    def _scaled(self, gathered: Tensor, log: _Log) -> Tensor:
-        return gathered if self._scale is None else gathered * self._scale[log.image]
+    def _scaled(self, cumulative: Tensor, log: _Log) -> Tensor:
+        return cumulative if self._scale is None else cumulative * self._scale[log.image]
 
 
 def _on_cpu(x: Tensor, dtype: torch.dtype) -> Tensor:

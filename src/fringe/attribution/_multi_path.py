@@ -1,9 +1,8 @@
 """Integrals along several paths per image: AGI and IG2."""
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 
@@ -39,10 +38,10 @@ class AGI(Attributor):
     forward passes and 2 k m VJPs an image, and k forward passes at the ends.
     """
 
-    name: ClassVar[str] = "agi"
-    title: ClassVar[str] = "Adversarial Gradient Integration"
-    source: ClassVar[str] = "Pan, Li and Zhu 2021"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    name = "agi"
+    title = "Adversarial Gradient Integration"
+    source = "Pan, Li and Zhu 2021"
+    presets: ClassVar = {
         "paper": {"mode": "official", "classes": 1},
         "official": {"mode": "official"},
     }
@@ -124,11 +123,11 @@ class IG2(Attributor):
     forward passes and 2 R S VJPs; the call one forward pass a reference, and one to find the layer.
     """
 
-    name: ClassVar[str] = "ig2"
-    title: ClassVar[str] = "Integrated Gradient on Iterative Gradient path"
-    source: ClassVar[str] = "Zhuo and Ge 2024"
-    uses_references: ClassVar[bool] = True
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    name = "ig2"
+    title = "Integrated Gradient on Iterative Gradient path"
+    source = "Zhuo and Ge 2024"
+    uses_references = True
+    presets: ClassVar = {
         "paper": {"eta": 0.015},
         "quick": {"references": 2, "steps": 51, "eta": 0.06},
     }
@@ -180,9 +179,9 @@ class IG2(Attributor):
             order = problem.rng.permutation(f"{self.name} references {key}", len(predicted))
             others = [reference for reference in order if predicted[reference] != target]
             if not others:
-                place = image if problem.rows is None else problem.rows[image]
+                position = image if problem.rows is None else problem.rows[image]
                 raise InputError(
-                    f"space.references: the model predicts the target of image {place}, class {target}, for all "
+                    f"space.references: the model predicts the target of image {position}, class {target}, for all "
                     f"{len(predicted)} of them; pass images of other classes with "
                     "attribute(..., space=InputSpace(references=...))"
                 )

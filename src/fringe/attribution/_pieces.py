@@ -103,23 +103,23 @@ class SegmentPieces(PieceStream):
     """
 
     def __init__(self, path: Path, quadrature: Quadrature, problem: Problem):
-        self.walk = walk = path.walk(problem)
-        super().__init__(problem, walk.planned, walk.gauge, walk.begins)
+        self.run = run = path.walk(problem)
+        super().__init__(problem, run.planned, run.gauge, run.begins)
         self.quadrature = quadrature
-        self.taken, self.outcomes = walk.taken, walk.outcomes
-        self._planned = batch_view(torch.tensor(walk.planned, device=self.score.device), self.score)
+        self.taken, self.outcomes = run.taken, run.outcomes
+        self._planned = batch_view(torch.tensor(run.planned, device=self.score.device), self.score)
         if quadrature.rule == "corrected":
             self.error = torch.zeros_like(self.score, dtype=torch.float64)
 
     def __iter__(self) -> Iterator[Piece]:
-        for s in self.walk.segments():
-            self._meet_ends(s)
+        for s in self.run.segments():
+            self._update_scores(s)
             value = self.quadrature.integrate(self.problem, s.rows, s, self._scale)
             if self.error is not None:
                 self.error.index_add_(0, s.rows, segment_error(s.start, s.stop))
             yield Piece(s.rows, s.step, value, None, s.stats, {"score": s.start.score}, s.start.x)
 
-    def _meet_ends(self, s: Segment) -> None:
+    def _update_scores(self, s: Segment) -> None:
         """Scores at the ends are taken from the path's own points, so that the sum telescopes exactly."""
         first = batch_view(s.step == 1, s.stop.score)
         at_input, at_end = first, torch.ones_like(first)

@@ -1,9 +1,9 @@
 """SmoothGrad (Smilkov et al. 2017)."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -39,10 +39,10 @@ class SmoothGrad(Attributor):
     mean over the map's own norm. Costs m forward passes and VJPs an image, ``inner_steps`` times that with ``"ig"``.
     """
 
-    name: ClassVar[str] = "smoothgrad"
-    title: ClassVar[str] = "SmoothGrad"
-    source: ClassVar[str] = "Smilkov et al. 2017"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "official": {"samples": 25, "square": True}}
+    name = "smoothgrad"
+    title = "SmoothGrad"
+    source = "Smilkov et al. 2017"
+    presets: ClassVar = {"paper": {}, "official": {"samples": 25, "square": True}}
 
     samples: Annotated[PositiveInt, Search(10, 200, log=True), Doc("noisy copies (m)")] = 50
     spread: Annotated[Positive, Search(0.02, 0.5, log=True), Doc("noise (sigma) as a share of the image's range")] = (
