@@ -28,7 +28,7 @@ class ExpectedGradients(Attributor):
     Each of m samples draws a reference x' of ``space.references`` and a fraction a; of ``"stratified"`` fractions one
     lies in each of m equal intervals, which leaves less noise and no bias. The sum of a map tends to the score minus
     its mean over the references: ``endpoint_score`` is that mean over those drawn, so the residual is what the
-    fractions leave. Costs m forward passes and VJPs an image, and a forward pass for each reference that was drawn.
+    fractions leave. Costs m forward passes and VJPs per image, and a forward pass per reference drawn.
     """
 
     name = "expected_gradients"
@@ -45,7 +45,7 @@ class ExpectedGradients(Attributor):
 
     def attribute(self, problem: Problem) -> Attribution:
         references = reference_images(problem, "expected_gradients averages over images of the data")
-        pairs = ReferencePairs(problem.inputs, references, *self.draw(problem.keys, len(references), problem.rng))
+        pairs = ReferencePairs(problem.inputs, references, *self._draw(problem.keys, len(references), problem.rng))
         pieces = SitePieces(pairs, dataclasses.replace(problem, record_path=False))
         mean_score, mean_entropy = _ends(problem, pairs)
         pieces.endpoint_score = mean_score.to(pieces.score.dtype)
@@ -60,7 +60,7 @@ class ExpectedGradients(Attributor):
         statuses = [completeness_status(result, image, hint) for image in range(len(result.steps))]
         return build_attribution(self, result, problem, diagnostics, statuses)
 
-    def draw(self, keys: tuple[str, ...], references: int, noise: KeyedGenerator) -> tuple[Tensor, Tensor]:
+    def _draw(self, keys: tuple[str, ...], references: int, noise: KeyedGenerator) -> tuple[Tensor, Tensor]:
         """Which reference (B, m), of so many, and what fraction (B, m) each sample of each image takes."""
         like, m = torch.empty(self.samples, dtype=torch.float64), self.samples
         drawn = [noise.integers(f"{self.name} references {key}", references, m) for key in keys]

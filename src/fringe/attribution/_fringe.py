@@ -119,8 +119,8 @@ class FRInGe(Attributor):
     default the metric is seen along the geodesic, in closed form; the preset "paper" is the paper's algorithm (the full
     metric by conjugate gradients) for any network, "resnet18" and its like the numbers that the paper tuned for one.
 
-    The fields are the paper's hyper-parameters (its symbol in each help text), then ours; docs/results.md says why the
-    defaults are what they are.
+    The fields are the paper's hyper-parameters (its symbol in each help text), then ours; docs/results.md explains the
+    defaults.
     """
 
     name = "fringe"
@@ -146,12 +146,8 @@ class FRInGe(Attributor):
         ),
     ] = "auto"
     damping: Annotated[Positive, Search(1e-12, 1e-1, log=True), Doc("Tikhonov damping (lambda)")] = 1e-2
-    gamma_step: Annotated[
-        NotNegative, Search(1e-4, 1e-2, log=True), Doc("smoothness of the direction (gamma_step)")
-    ] = 1e-2
-    gamma_prior: Annotated[NotNegative, Search(1e-5, 1e-2, log=True), Doc("smoothness of the image (gamma_prior)")] = (
-        3e-3
-    )
+    gamma_step: Annotated[NotNegative, Search(1e-4, 1e-2, log=True), Doc("smooths the direction (gamma_step)")] = 1e-2
+    gamma_prior: Annotated[NotNegative, Search(1e-5, 1e-2, log=True), Doc("smooths the image (gamma_prior)")] = 3e-3
     cg_iterations: Annotated[PositiveInt, Search(3, 40), Doc("most CG iterations a step (K)")] = 20
     cg_rtol: Annotated[Positive, Doc("relative residual at which CG stops")] = 1e-3
     solve: Annotated[
@@ -166,14 +162,10 @@ class FRInGe(Attributor):
         Doc("solve='geodesic': learn the step's Fisher norm with this exponent, at no JVP; none: one JVP a step"),
     ] = 1.0
     kl_bound: Annotated[bool, Doc("whether tau bounds the steps (it always sets their number)")] = True
-    preconditioner: Annotated[
-        PreconditionerName, Doc("of CG: the paper's blur, scale (1/lambda), or the exact spectral")
-    ] = "spectral"
+    preconditioner: Annotated[PreconditionerName, Doc("of CG: blur (the paper's), 1/lambda, or exact")] = "spectral"
     warm_start: Annotated[bool, Doc("start CG from the direction of the step before")] = True
     reorthogonalise: Annotated[bool, Doc("keep CG residuals orthogonal; False is textbook CG")] = True
-    jacobian: Annotated[JacobianForm, Doc("of a step: C VJPs, or two products an iteration; auto: the cheaper")] = (
-        "auto"
-    )
+    jacobian: Annotated[JacobianForm, Doc("C VJPs per step, or two products per iteration; auto: the cheaper")] = "auto"
     waypoint: Annotated[Waypoint, Doc("aim at s_{k+1} (prose) or s_k (printed algorithm)")] = "next"
     structure: Annotated[Structure, Doc("which trailing axes are space")] = "image"
     boundary: Annotated[Boundary, Doc("of the Laplacian and the blur")] = "neumann"
@@ -244,7 +236,14 @@ class FRInGe(Attributor):
         return dataclasses.replace(self, **_VARIANTS[variant])
 
     def path(self, entries: int) -> FisherRaoTracking:
-        """The path that these settings describe, for inputs of n = ``entries`` numbers (an ``"auto"`` cap needs n)."""
+        """Return the path that these settings describe.
+
+        Args:
+            entries: Numbers n of an input, which an ``"auto"`` cap depends on.
+
+        Returns:
+            The path.
+        """
         image = self.structure == "image"
         cap = AUTO_CAP[self.structure] * math.sqrt(entries) if self.delta_euc == "auto" else self.delta_euc
         trust = TrustRegion(self.eta_max, self.tau if self.kl_bound else None, cap, None if image else AUTO_LOGIT)

@@ -61,10 +61,10 @@ class GeoIGKNN(Attributor):
     source = "Salek and Enguehard 2025"
     presets: ClassVar = {"paper": {}}
 
-    neighbours: Annotated[PositiveInt, Search(3, 30, log=True), Doc("nearest others that a point is joined to (k)")] = (
+    neighbours: Annotated[PositiveInt, Search(3, 30, log=True), Doc("nearest points that a point is joined to (k)")] = (
         10
     )
-    order: Annotated[PositiveInt, Search(2, 20), Doc("Gauss-Legendre nodes an edge (q)")] = 5
+    order: Annotated[PositiveInt, Search(2, 20), Doc("Gauss-Legendre nodes per edge (q)")] = 5
     metric: Annotated[Metric, Doc("what the shortest path is short in")] = "geodesic"
     baseline: Baseline = "zero"
 

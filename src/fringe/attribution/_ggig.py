@@ -20,15 +20,15 @@ InputFactor = Literal["none", "input", "difference"]
 
 @dataclass(frozen=True)
 class GGIG(Attributor):
-    """The largest gradients met while climbing the score from points of the straight line (Rahman et al. 2022).
+    """Take the largest gradients on climbs of the score from points of the straight line (Rahman et al. 2022).
 
     From each of M + 1 points ``z_i = x' + (i / M) (x - x')``, I steps ``z <- z + lr g(z)`` climb the score; ``G_i``
     is the largest gradient met there, sign included, entry by entry. The map is the maximum, the trapezoid or the mean
     of ``G_i`` over i, times 1, ``x`` (``"input"``, as in the authors' code) or ``x - x'`` (``"difference"``).
 
-    Nothing is complete about it, and it is never judged by completeness: a signed maximum keeps what speaks for the
-    target and drops what speaks against it. With one iteration, the trapezoid and the difference it *is* Integrated
-    Gradients; ask for that by its own name to have it judged. Steps are taken in input units: lr is not scale-free.
+    It has no completeness identity: a signed maximum keeps the evidence for the target and drops the evidence against
+    it. With one iteration, the trapezoid and the difference it *is* Integrated Gradients; use that method for a verdict
+    by completeness. Steps are taken in input units: lr is not scale-free.
     """
 
     name = "ggig"
@@ -41,8 +41,8 @@ class GGIG(Attributor):
     }
 
     intervals: Annotated[PositiveInt, Search(5, 100, log=True), Doc("of the straight line (M): M + 1 climbs")] = 50
-    iterations: Annotated[PositiveInt, Search(1, 200, log=True), Doc("gradients a climb (I)")] = 100
-    learning_rate: Annotated[Positive, Search(1e-4, 1.0, log=True), Doc("step of the climb, per unit of gradient")] = (
+    iterations: Annotated[PositiveInt, Search(1, 200, log=True), Doc("gradients per climb (I)")] = 100
+    learning_rate: Annotated[Positive, Search(1e-4, 1.0, log=True), Doc("step of the climb per unit of gradient")] = (
         1e-2
     )
     aggregate: Annotated[Aggregate, Doc("over the points of the line")] = "max"

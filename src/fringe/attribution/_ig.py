@@ -63,7 +63,7 @@ class BlurIG(PathAttributor):
     change of the score from the blurred image to the image. ``mode="chord"`` multiplies gradients by chords of the
     path, as the trapezoid rule does; ``"derivative"`` multiplies them by forward differences over 0.01 pixels with the
     left rule, as the authors' code does. ``grid="sqrt"`` spaces the blurs evenly in variance. A kernel sees zeros
-    beyond the edge. Costs S + 1 forward passes and VJPs an image (S in the derivative mode) and a forward pass at the
+    beyond the edge. Costs S + 1 forward passes and VJPs per image (S in the derivative mode) and a forward pass at the
     end.
     """
 
@@ -84,14 +84,14 @@ class BlurIG(PathAttributor):
         return 2 * self.steps
 
     def pieces(self, problem: Problem) -> NodePieces:
-        line = BlurLine(problem.inputs, self.sigmas(min(problem.inputs.shape[-2:])), self.mode)
+        line = BlurLine(problem.inputs, self._sigmas(min(problem.inputs.shape[-2:])), self.mode)
         return NodePieces(line, problem)
 
     @property
     def hint(self) -> str:
         return "use more steps" if self.mode == "chord" else "use more steps, or mode='chord'"
 
-    def sigmas(self, side: int) -> Tensor:
+    def _sigmas(self, side: int) -> Tensor:
         """Blurs (S + 1,) in pixels, from 0 to the strongest, for images whose shorter side is ``side`` pixels."""
         share = torch.linspace(0, 1, self.steps + 1, dtype=torch.float64)
         return self.sigma_max * side * (share if self.grid == "linear" else share.sqrt())
@@ -104,8 +104,8 @@ GuidedRule = Literal["left", "trapezoid"]
 class GuidedIG(PathAttributor):
     """Integrate the gradient along a path that moves the entries of small gradient first (Kapishnikov et al. 2021).
 
-    The path avoids steep directions for as long as it may: after step k of N it has covered k/N of the way to the
-    input in the L1 norm, and no entry's own progress is off k/N by more than ``max_dist`` (0: the straight line, which
+    The path avoids steep directions as long as possible: after step k of N it has covered k/N of the distance to the
+    input in the L1 norm, and no entry's progress is off k/N by more than ``max_dist`` (0: the straight line, which
     is Integrated Gradients by the left rule; 1: anywhere in the box between baseline and input). The published rule
     multiplies a step by the gradient at its beginning (``"left"``): N forward passes and VJPs, and a forward pass for
     the score at the end. ``"trapezoid"`` costs one VJP more and is exact for quadratic scores.
@@ -120,13 +120,9 @@ class GuidedIG(PathAttributor):
         "quick": {"steps": 50},
     }
 
-    steps: Annotated[
-        PositiveInt, Search(20, 500, log=True), Doc("gradients along the path (N), one after the other")
-    ] = 200
+    steps: Annotated[PositiveInt, Search(20, 500, log=True), Doc("gradients along the path (N)")] = 200
     fraction: Annotated[PositiveFraction, Search(0.02, 0.5, log=True), Doc("of all entries that move at a time")] = 0.25
-    max_dist: Annotated[Fraction, Search(0.005, 1.0, log=True), Doc("how far an entry's progress may be off k/N")] = (
-        0.02
-    )
+    max_dist: Annotated[Fraction, Search(0.005, 1.0, log=True), Doc("most that an entry's progress is off k/N")] = 0.02
     baseline: Baseline = "zero"
     rule: Annotated[GuidedRule, Doc("quadrature: the authors', or trapezoid")] = "left"
 
