@@ -55,7 +55,7 @@ def modules() -> dict[str, Path]:
 
 
 def room(module: str) -> str | None:
-    """The room of a module: the first name below ``fringe``; None for the package itself, its errors and its private modules."""
+    """Return the package of a module below ``fringe``; None for the root, its errors and its private modules."""
     parts = module.split(".")
     return None if len(parts) < 2 or parts[1].startswith("_") or parts[1] == "errors" else parts[1]
 

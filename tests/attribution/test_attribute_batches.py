@@ -9,7 +9,7 @@ from attribution_toys import Smooth, inputs
 import fringe
 import fringe.paths
 from fringe.paths import Problem
-from fringe.paths.tracking import _Slots
+from fringe.paths._fisher_rao import _Slots
 
 METHOD = fringe.FRInGe(tau=5e-3, delta_euc=1.0, damping=1e-2, cg_iterations=10)
 

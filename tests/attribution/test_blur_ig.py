@@ -13,7 +13,7 @@ import fringe
 from fringe import BlurIG
 from fringe.geometry import dist, geodesic, log_probabilities, sqrt_chart
 from fringe.paths import BlurLine
-from fringe.paths.blur_line import blur_matrices
+from fringe.paths._lines import blur_matrices
 
 PIXEL = 1 / 6
 """One pixel as a share of the side of the test networks' images."""

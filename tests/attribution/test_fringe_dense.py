@@ -11,7 +11,7 @@ from attribution_toys import Smooth, inputs
 import fringe
 from fringe.geometry import geodesic, log_probabilities, spherical_loss, sqrt_chart
 from fringe.paths import Problem
-from fringe.paths.direction import StepSolver
+from fringe.paths._natural_gradient import StepSolver
 
 EXACT = fringe.FRInGe(solve="natural", tau=2e-3, delta_euc=0.7, damping=1e-3, cg_iterations=200, cg_rtol=1e-13)
 GEODESIC = dataclasses.replace(EXACT, solve="geodesic")

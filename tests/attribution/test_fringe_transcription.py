@@ -11,7 +11,7 @@ import transcription
 
 import fringe
 from fringe.paths import Problem, verify
-from fringe.paths.direction import StepSolver
+from fringe.paths._natural_gradient import StepSolver
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 

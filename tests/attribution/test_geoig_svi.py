@@ -173,8 +173,8 @@ def official_line(x, count):
 
 def test_learning_rates_are_halved_and_the_fit_ends(monkeypatch):
     """With little patience, so that both happen within a few steps; images end at different times."""
-    monkeypatch.setattr("fringe.paths.published_svi.HALVE_AFTER", 3)
-    monkeypatch.setattr("fringe.paths.published_svi.STOP_AFTER", 7)
+    monkeypatch.setattr("fringe.paths._authors_geodesic.HALVE_AFTER", 3)
+    monkeypatch.setattr("fringe.paths._authors_geodesic.STOP_AFTER", 7)
     model, x = SoftplusMLP(), images(3)
     method = dataclasses.replace(OFFICIAL, iterations=120, learning_rate=0.3)
     found = fringe.attribute(model, x, method=method, target=1, batch_size=36)

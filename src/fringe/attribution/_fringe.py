@@ -363,7 +363,10 @@ def _status(
 
 def _distribution(value: object) -> tuple[float, ...] | tuple[tuple[float, ...], ...]:
     """Plain tuples of non-negative numbers that sum to one, from anything that reads as an array (C,) or (B, C)."""
-    q = torch.as_tensor(value, dtype=torch.float64).cpu()
+    try:
+        q = torch.as_tensor(value, dtype=torch.float64).cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"got {value!r}, expected numbers (C,) or (B, C)", argument="reference") from error
     sums = q.sum(-1)
     if q.dim() not in (1, 2) or bool((q < 0).any()) or not bool(torch.isfinite(q).all()):
         raise InputError(f"reference: expected non-negative numbers (C,) or (B, C), got shape {tuple(q.shape)}")

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from fringe.attribution._base import Trajectory
 from fringe.attribution._pieces import Piece, PieceStream, add_weighted, finite_maps
-from fringe.attribution._quadrature import batch_view, completeness_gap
+from fringe.attribution._quadrature import completeness_gap
 from fringe.geometry import geometry_dtype
+from fringe.linalg import batch_view
 from fringe.paths import Orientation, PathStatus, Problem
 
 #: Points of a trajectory that are stored as images, both ends included.

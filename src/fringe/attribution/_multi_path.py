@@ -33,8 +33,8 @@ class AGI(Attributor):
     clipped to it; without one they are a share of the image's own range and not clipped. ``mode="path"`` is a path and
     complete up to quadrature. ``"official"`` is the authors' code: every step restarts from the input, so the same
     change is counted up to m times, the result has no completeness identity, and is ``unchecked``. ``score`` is what is
-    explained here, whatever the classifier explains: ``score`` and ``endpoint_score`` of the result are of this kind, the
-    latter being the former less its change on all paths together (``"mean"``: on the average path). At most k m
+    explained here, whatever the classifier explains: ``score`` and ``endpoint_score`` of the result are of this kind,
+    the latter being the former less its change on all paths together (``"mean"``: on the average path). At most k m
     forward passes and 2 k m VJPs per image, and k forward passes at the ends.
     """
 
@@ -116,8 +116,8 @@ class IG2(Attributor):
     r is the input of the last linear layer that runs (``"penultimate"``); ``"auto"`` takes the logits for a model that
     has none. ``eta`` is in input units; ``"auto"`` is the authors' 256 grey values at 299 x 299 x 3, kept as a change
     in root mean square, 0.75 times the range at 224 x 224 x 3. Steps are of equal length: a path that comes near its
-    reference oscillates around it. Points are clipped to the valid range where the space knows it. An image costs R (S + 2)
-    forward passes and 2 R S VJPs; the call one forward pass per reference, and one to find the layer.
+    reference oscillates around it. Points are clipped to the valid range where the space knows it. An image costs
+    R (S + 2) forward passes and 2 R S VJPs; the call one forward pass per reference, and one to find the layer.
     """
 
     name = "ig2"

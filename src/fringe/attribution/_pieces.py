@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from fringe.attribution._base import ProgressCounter
-from fringe.attribution._quadrature import Quadrature, batch_view, segment_error
+from fringe.attribution._quadrature import Quadrature, segment_error
 from fringe.geometry import log_probabilities
+from fringe.linalg import batch_view
 from fringe.paths import (
     GeodesicDiagnostics,
     Node,

@@ -113,11 +113,6 @@ def trapezoid(start: Point, stop: Point) -> Tensor:
     return 0.5 * (start.gradient + stop.gradient) * along_classes(stop.x - start.x, start.gradient)
 
 
-def batch_view(x: Tensor, like: Tensor) -> Tensor:
-    """``x`` (L,) shaped to multiply ``like`` (L, ...)."""
-    return x.view(-1, *[1] * (like.dim() - 1))
-
-
 def along_classes(x: Tensor, gradient: Tensor) -> Tensor:
     """``x`` (L, *S) shaped to multiply gradients (L, *S) or, of several classes, (L, K, *S)."""
     return x if x.dim() == gradient.dim() else x[:, None]

@@ -12,9 +12,10 @@ from fringe.attribution._base import Attribution, Attributor, Baseline, Progress
 from fringe.attribution._diagnostics import gradient_attribution
 from fringe.attribution._integrate import integrate
 from fringe.attribution._pieces import SitePieces, add_weighted, iter_batches
-from fringe.attribution._quadrature import batch_view, quadrature_nodes
+from fringe.attribution._quadrature import quadrature_nodes
 from fringe.errors import InputError
 from fringe.geometry import geometry_dtype
+from fringe.linalg import batch_view
 from fringe.paths import Problem, StraightLine
 from fringe.settings import Doc, Positive, PositiveInt, Search
 
