@@ -71,7 +71,7 @@ class CaptumAttributor(GradientAttribution):
 
     def has_convergence_delta(self) -> bool:
         """Whether the method's maps claim to add up; the delta of one that does not is NaN."""
-        return self._method.complete
+        return self._method.is_complete
 
     @_wrapped
     def attribute(
@@ -135,7 +135,7 @@ class CaptumAttributor(GradientAttribution):
     def _baseline(self, baselines: Baselines) -> float | Tensor | None:
         if baselines is None:
             return None
-        if not self._method.begins_at_baseline:
+        if not self._method.accepts_baseline:
             raise InputError(
                 f"baselines: the method {self._method.name!r} has no setting 'baseline', its paths begin elsewhere; "
                 "leave them out (reference images are given as space=InputSpace(references=...))"

@@ -47,7 +47,7 @@ class Gradient(Attributor):
     """The gradient itself: no path, and no claim of completeness."""
 
     name: ClassVar[str] = "gradient"
-    complete = False
+    is_complete = False
 
     def attribute(self, problem):
         _, values = problem.logits_gradient(problem.inputs, problem.every_row)
@@ -325,4 +325,4 @@ class OverPlan(Gradient):
 class Boastful(Gradient):
     """Says that its maps add up, and gives no gap."""
 
-    complete = True
+    is_complete = True

@@ -103,7 +103,7 @@ def unread_inputs(test: MethodUnderTest) -> str:
 def affine_score(test: MethodUnderTest) -> str:
     """For a score ``w x + b`` a complete map is exact; from a given baseline x', it is ``w (x - x')``."""
     model, x = test.toys.build(toys.affine), test.x
-    baseline = test.toys.images(3, key="baseline") if test.method.begins_at_baseline else None
+    baseline = test.toys.images(3, key="baseline") if test.method.accepts_baseline else None
     target = [0, 1, 2]
     result = test.explain(model, x, target=target, baseline=baseline)
     if not _is_complete(result):
@@ -128,7 +128,7 @@ def completeness(test: MethodUnderTest) -> str:
     is_complete = torch.isfinite(result.completeness_gap)
     same = torch.isfinite(result.completeness_residual) == is_complete
     fail_if(not bool(same.all()), "gap and residual must both be numbers, or both NaN")
-    claim, gaps = test.method.complete, result.completeness_gap.tolist()
+    claim, gaps = test.method.is_complete, result.completeness_gap.tolist()
     is_finite = bool(result.values.isfinite().all())  # a map that is not finite has no gap: the check "finite" fails
     fail_if(is_finite and claim != bool(is_complete.any()), f"the method says complete={claim}, its gaps are {gaps}")
     unchecked = torch.tensor([verdict == "unchecked" for verdict in result.verdict], device=test.device)
@@ -164,7 +164,7 @@ def refinement(test: MethodUnderTest) -> str:
 
 def zero_displacement(test: MethodUnderTest) -> str:
     """From a baseline that is the input itself, whatever the path between, an affine score has a zero map."""
-    if not test.method.begins_at_baseline:
+    if not test.method.accepts_baseline:
         return "does not apply: no setting 'baseline'"
     model, x = test.toys.build(toys.affine), test.toys.images(2)
     result = test.explain(model, x, baseline=x)
@@ -192,7 +192,7 @@ def tabular_inputs(test: MethodUnderTest) -> str:
 def caller_tensors(test: MethodUnderTest) -> str:
     """Inputs, baseline and references keep their numbers and flags."""
     space, x = test.toys.space(), test.toys.images(2).requires_grad_(True)
-    baseline = test.toys.images(2, key="baseline") if test.method.begins_at_baseline else None
+    baseline = test.toys.images(2, key="baseline") if test.method.accepts_baseline else None
     tensors = {"inputs": x, "baseline": baseline, "references": space.references}
     given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     return tensors_unchanged(given, lambda: test.explain(test.model, x, baseline=baseline, space=space))
