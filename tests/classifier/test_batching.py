@@ -6,7 +6,7 @@ from classifier_networks import CLASSES, network, normal
 from torch import nn
 
 from fringe import Classifier
-from fringe._batching import BatchSize
+from fringe._network import BatchSize
 
 CPU = torch.device("cpu")
 

@@ -38,7 +38,7 @@ class GradientNorm:
         NotDifferentiableError for a model without second derivatives.
         """
         model = self.problem.model
-        if model.jvp_mode == "forward":  # found by verify; autograd may also leave the terms out silently
+        if model.jvp_mode == "forward":  # set by verify; autograd may also leave the terms out silently
             raise _refusal("its backward pass cannot be differentiated")
         with model.session(x.device):
             return model.batch_size.map(self._evaluate, x.detach(), rows)
