@@ -27,7 +27,7 @@ class ModelOutputError(FringeError):
 
 
 class TargetError(FringeError):
-    """The target does not name one class an image."""
+    """The target does not name one class per image."""
 
 
 class InputError(FringeError):
@@ -47,8 +47,10 @@ class NotDifferentiableError(FringeError):
 
 
 class TransientError(FringeError):
-    """Trouble that may pass, such as a full disk or a share that is away. Nothing is lost: the same call goes on where
-    it stopped."""
+    """A failure that may pass, such as a full disk or a share that is not mounted.
+
+    Nothing is lost: the same call resumes at the point where it stopped.
+    """
 
 
 def did_you_mean(name: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.5) -> str | None:
@@ -87,10 +89,16 @@ def check_known(argument: str, name: str, known: Iterable[str]) -> None:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the system, its memory or the device failed, and not the data, the model or the method.
+    """Tell whether the system, its memory or the device failed, and not the data, the model or the method.
 
-    What was raised ``from`` such an error counts as well, but for an OSError without an error number: decoders raise it
-    on bad data.
+    What was raised ``from`` such an error counts as well, except for an OSError without an error number: decoders raise
+    it on bad data.
+
+    Args:
+        error: The error.
+
+    Returns:
+        True if the same call may succeed later.
     """
     if isinstance(error, (OSError, TransientError)) or is_out_of_memory(error) or is_device_error(error):
         return True
@@ -101,7 +109,14 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory, of the machine or of a device, ran out."""
+    """Tell whether memory, of the machine or of a device, ran out.
+
+    Args:
+        error: The error.
+
+    Returns:
+        True if it did.
+    """
     import torch
 
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
@@ -110,7 +125,14 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_device_error(error: BaseException) -> bool:
-    """Whether an accelerator failed. What the process asks of it afterwards fails, too, whatever is asked."""
+    """Tell whether an accelerator failed; every later call of the process to it fails, too.
+
+    Args:
+        error: The error.
+
+    Returns:
+        True if it did.
+    """
     import torch
 
     if is_out_of_memory(error):
