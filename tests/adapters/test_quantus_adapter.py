@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from adapter_networks import inputs, smooth
+from adapters_toys import inputs, smooth
 
 import fringe
 from fringe import InputError, IntegratedGradients

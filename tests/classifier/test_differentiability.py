@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from classifier_networks import CLASSES, dense_jacobian, jvp, network, normal, vjp
+from classifier_toys import CLASSES, dense_jacobian, jvp, network, normal, vjp
 from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from classifier_networks import CLASSES, NETWORKS, dense_jacobian, jvp, network, normal, problem, vjp
+from classifier_toys import CLASSES, NETWORKS, dense_jacobian, jvp, network, normal, problem, vjp
 from torch import nn
 
 from fringe import Classifier

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from fringe.benchmark.keys import digest
 from pyarrow import parquet
 from safetensors.torch import load_file
 from typer.testing import CliRunner
