@@ -9,7 +9,7 @@ from torch import Tensor
 from fringe._filters import gaussian_blur
 from fringe._rng import KeyedGenerator
 from fringe._tensors import batch_view
-from fringe.errors import InputError, did_you_mean
+from fringe.errors import InputError, known_hint
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,7 @@ def parse_baseline(text: object, argument: str = "baseline") -> tuple[str, float
         )
     name, colon, number = text.partition(":")
     if name not in BASELINES:
-        near = did_you_mean(name, BASELINES, cutoff=0.4)
-        hint = f"{near} Known baselines: {known}" if near else f"known baselines: {known}"
+        hint = known_hint(name, BASELINES, f"known baselines: {known}", cutoff=0.4)
         raise InputError(f"got {text!r}", argument=argument, hint=hint)
     default = BASELINES[name].number
     if not colon:

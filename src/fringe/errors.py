@@ -69,6 +69,22 @@ def did_you_mean(name: str, known: Iterable[str], *, n: int = 1, cutoff: float =
     return f"did you mean {' or '.join(map(repr, near))}?" if near else None
 
 
+def known_hint(name: str, known: Iterable[str], text: str, *, cutoff: float = 0.5) -> str:
+    """Put the suggestion of :func:`did_you_mean`, if there is one, before what else there is to say.
+
+    Args:
+        name: The name that came.
+        known: The names that exist.
+        text: A clause, such as ``"known: tau, eta"``.
+        cutoff: Least similarity, from 0 to 1, of a name that is suggested.
+
+    Returns:
+        ``"did you mean 'tau'? Known: tau, eta"``, or the clause alone.
+    """
+    near = did_you_mean(name, known, cutoff=cutoff)
+    return f"{near} {text[0].upper()}{text[1:]}" if near else text
+
+
 def check_known(argument: str, name: str, known: Iterable[str]) -> None:
     """Check that a name is one of those that exist.
 
@@ -82,10 +98,8 @@ def check_known(argument: str, name: str, known: Iterable[str]) -> None:
     """
     names = list(known)
     if name not in names:
-        near, listed = did_you_mean(name, names), ", ".join(names) or "none"
-        raise InputError(
-            f"got {name!r}", argument=argument, hint=f"{near} Known: {listed}" if near else f"known: {listed}"
-        )
+        hint = known_hint(name, names, f"known: {', '.join(names) or 'none'}")
+        raise InputError(f"got {name!r}", argument=argument, hint=hint)
 
 
 def is_transient(error: BaseException) -> bool:
