@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fringe._tensors import detached
+from fringe._isolation import detached
 from fringe.errors import InputError
 
 

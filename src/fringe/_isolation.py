@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 Mode = Literal["eval", "keep"]
@@ -36,6 +36,12 @@ def isolated(module: nn.Module | None, device: torch.device, mode: Mode) -> Gene
             stack.enter_context(_no_parameter_gradients(module))
             stack.enter_context(_evaluation_mode(module) if mode == "eval" else _copied_buffers(module))
         yield
+
+
+def detached(x: Tensor) -> Tensor:
+    """Return ``x`` without its graph; an inference tensor, which autograd refuses, is copied."""
+    with torch.inference_mode(False):
+        return x.clone() if x.is_inference() else x.detach()
 
 
 @contextlib.contextmanager

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from fringe._arguments import ForwardArguments
+from fringe._isolation import detached
 from fringe._linear_layers import LinearLayers
 from fringe._network import Network
-from fringe._tensors import detached
 from fringe.errors import InputError, NotDifferentiableError
 
 

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fringe._arguments import NO_ARGUMENTS, ForwardArguments
-from fringe._isolation import Mode, isolated
+from fringe._isolation import Mode, detached, isolated
 from fringe._outputs import OutputKind, as_logits
-from fringe._tensors import detached
 from fringe.errors import InputError
 
 Result = TypeVar("Result", Tensor, tuple[Tensor, Tensor])

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from fringe._filters import gaussian_blur
 from fringe._rng import KeyedGenerator
-from fringe._tensors import batch_view
 from fringe.errors import InputError, known_hint
+from fringe.linalg import batch_view
 
 
 @dataclass(frozen=True)

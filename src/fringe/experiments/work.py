@@ -142,7 +142,7 @@ class TaskRunner:
                     return _judge_kept(contest, mine)
                 row = contest.rows(keep_maps=True)[0]
             if row.transient:
-                raise TransientError(row.error)
+                raise TransientError(row.error or "")
         except Exception as error:  # a method's bug on some images must not cost the others theirs
             if is_transient(error):
                 raise
@@ -338,7 +338,7 @@ def _score(scores: Scores, place: int, fault: str) -> dict[str, Any]:
     return {
         "score": value if math.isfinite(value) else None,
         "flags": [name for name, flag in scores.flags.items() if bool(flag[place])],
-        "extras": [(name, float(column[place])) for name, column in scores.extras.items()],
+        "extras": [(name, float(column[place])) for name, column in scores.details.items()],
         "curves": [(name, column[place].float().tolist()) for name, column in scores.curves.items()],
     }
 
