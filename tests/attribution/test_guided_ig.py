@@ -339,7 +339,7 @@ def test_settings():
         ({"fraction": 0.0}, r"fraction: got 0\.0, expected a positive number of at most 1"),
         ({"max_dist": 1.1}, r"max_dist: got 1\.1, expected a number of at least 0 and of at most 1"),
         ({"rule": "right"}, "rule: got 'right', expected one of left, trapezoid"),
-        ({"baseline": "grey"}, "Known baselines"),
+        ({"baseline": "grey"}, "known baselines"),
     ]:
         with pytest.raises(fringe.InputError, match=message):
             dataclasses.replace(GuidedIG(), **change)

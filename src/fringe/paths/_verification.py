@@ -242,8 +242,8 @@ def _check_adjoint(problem: Problem, point: Linearisation, u: Tensor, gradient: 
     """Compare ``<u, J v>`` with ``<J^T u, v>`` for v along J^T u, where that product is no small sum of large terms."""
     v = gradient / gradient.double().norm().to(gradient.dtype)
     column = point.jvp(v)
-    if problem.model.jvp_mode == "retained" and not _adjoint_holds(u, column, gradient, v):
-        point.fall_back("its backward pass is not linear in what comes back, or drops part of it")
+    if problem.model.jvp_mode == "double_backward" and not _adjoint_holds(u, column, gradient, v):
+        point.use_forward_mode("its backward pass is not linear in what comes back, or drops part of it")
         column = point.jvp(v)
     if not _adjoint_holds(u, column, gradient, v):
         left, right = (u * column).sum(), (gradient * v).sum()
