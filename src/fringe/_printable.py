@@ -1,6 +1,9 @@
 """Text from files and folders as a terminal may show it."""
 
 import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 def printable(text: str) -> str:
@@ -15,3 +18,21 @@ def printable(text: str) -> str:
 def printable_json(text: str) -> str:
     r"""A JSON document with the same content, in which such characters are written ``\u009b``."""
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+
+
+def to_json(document: Mapping[str, Any]) -> str:
+    """The document as indented JSON that a terminal may show."""
+    return printable_json(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
+
+
+def plain(value: Any) -> Any:
+    """JSON data of nested values; tensors become lists, and numbers that are not finite None, which is not zero."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value

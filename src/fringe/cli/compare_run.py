@@ -12,7 +12,7 @@ from fringe.cli.options import CompareOptions, ModelOptions, RunOptions, read_ba
 from fringe.cli.problems import Exit, remark
 from fringe.cli.progress import Watch
 from fringe.cli.record import Run
-from fringe.cli.run import nothing_found
+from fringe.cli.problems import complain
 from fringe.cli.scorebook import Scorebook
 from fringe.cli.spaces import open_spaces
 
@@ -24,7 +24,9 @@ def run_compare(who: CompareOptions, what: ModelOptions, options: RunOptions) ->
     importlib.import_module("fringe.cli.grid")  # what it needs is missed now, not when everything is computed
     refs, missing = find(options.inputs)
     if not refs:
-        return nothing_found(missing)
+        for failure in missing:
+            complain(failure.reason)
+        return Exit.NOTHING_DONE
     require_consent(work_of(contest.methods, contest.metrics, len(refs)), yes=options.yes, quiet=options.json)
     loaded, device = open_model(what)
     spaces = open_spaces(options.references, refs if len(refs) > 1 else [], loaded, device, options.exif)

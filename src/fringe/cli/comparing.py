@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fringe.classifier import Classifier
 from fringe.cli.contest import Contest
-from fringe.cli.explaining import unfit
+from fringe.cli.loading import unfit
 from fringe.cli.gather import Prepared, by_shape, failed
 from fringe.cli.loading import check_class_names
 from fringe.cli.progress import Watch

@@ -29,7 +29,7 @@ def methods(name: Name = None, as_json: Json = False) -> None:
     """List the methods with their settings, or only the one named."""
     with reported():
         from fringe.attribution import METHODS, get_method
-        from fringe.cli.settings import described
+        from fringe.explanations._settings import described
 
         chosen = METHODS if name is None else {name: type(get_method(name))}
         found: list[dict[str, Any]] = [
@@ -52,7 +52,7 @@ def methods(name: Name = None, as_json: Json = False) -> None:
 def metrics(name: Name = None, as_json: Json = False) -> None:
     """List the metrics with their settings, or only the one named."""
     with reported():
-        from fringe.cli.settings import described
+        from fringe.explanations._settings import described
         from fringe.metrics import METRICS, get_metric
 
         chosen = METRICS if name is None else {name: type(get_metric(name))}

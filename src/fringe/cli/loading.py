@@ -40,3 +40,8 @@ def check_class_names(loaded: LoadedModel, logits: Tensor) -> None:
     names = loaded.class_names
     if names is not None and len(names) != logits.shape[1]:
         raise InputError(f"class names: got {len(names)} for a model of {logits.shape[1]} classes (--classes)")
+
+
+def unfit(x: Tensor, error: RuntimeError) -> str:
+    """That the model cannot take inputs like ``x`` (B, *S), and the first line of why."""
+    return f"the model cannot take an input of shape {tuple(x.shape[1:])}: {str(error).splitlines()[0]}"

@@ -17,7 +17,7 @@ from fringe.cli.plan_run import Went, account_of, device_of, run_plans
 from fringe.cli.planning import Defaults, overlooked, read_plan
 from fringe.cli.problems import Exit, complain, remark, say
 from fringe.cli.report_run import report_folder, report_plan
-from fringe.cli.settings import read_value
+from fringe.explanations._settings import read_value
 from fringe.errors import InputError
 from fringe.experiments import Arm, Interrupted, Plan, Resolved, Store, interruptible, read_results, resolve
 from fringe.paper import (

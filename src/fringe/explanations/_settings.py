@@ -3,9 +3,9 @@ reads."""
 
 import dataclasses
 import difflib
+import importlib
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -13,9 +13,8 @@ from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_h
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fringe.attribution import Attributor, FRInGe, get_method, table
-from fringe.cli.options import MethodOptions
-from fringe.cli.problems import require_extra
 from fringe.errors import InputError
+from fringe.explanations._spec import ExplainSpec
 from fringe.metrics import Metric
 
 Configured = TypeVar("Configured", bound=Attributor | Metric)
@@ -23,9 +22,13 @@ Configured = TypeVar("Configured", bound=Attributor | Metric)
 _WORDS = {float: "a number", int: "a whole number", bool: "true or false", NoneType: "none", str: "text"}
 
 
-def configure(options: MethodOptions) -> Attributor:
-    """The method that the options describe. Raises InputError on a name, key or value that cannot be meant."""
-    return assign(_base(options), options.settings)
+def configured_method(spec: ExplainSpec, architecture: str | None = None) -> Attributor:
+    """The method of a spec; a tuned preset file must be of the ``architecture``, if given.
+
+    Raises:
+        InputError: For an unknown name or key, or a value out of range.
+    """
+    return assign(_base(spec, architecture), spec.set)
 
 
 def named_method(text: str) -> Attributor:
@@ -33,7 +36,7 @@ def named_method(text: str) -> Attributor:
     name, colon, preset = text.partition(":")
     method = get_method(name)
     if method.name == "geoig_knn":
-        require_extra("graph")
+        importlib.import_module("sklearn")  # a missing package is reported before anything is computed
     return type(method).preset(preset) if colon else method
 
 
@@ -51,14 +54,6 @@ def read_value(base: Attributor | Metric, key: str, text: str) -> Any:
 def is_preset_file(text: str) -> bool:
     """Whether a preset is a file, as ``fringe tune`` writes them, and not a name."""
     return text.endswith(".json")
-
-
-def check_preset(options: MethodOptions, architecture: str) -> None:
-    """Raise InputError where the preset is a file that was tuned for another network."""
-    if options.preset is not None and is_preset_file(options.preset):
-        from fringe.tuning import read_preset
-
-        read_preset(Path(options.preset), architecture)
 
 
 def field_of(kind: type) -> dict[str, "dataclasses.Field[Any]"]:
@@ -87,34 +82,33 @@ def described(kind: type) -> list[dict[str, Any]]:
     ]
 
 
-def _base(options: MethodOptions) -> Attributor:
-    base = named_method(options.method)
-    if options.preset is not None and is_preset_file(options.preset):
+def _base(spec: ExplainSpec, architecture: str | None) -> Attributor:
+    base, preset = named_method(spec.method), spec.preset
+    if preset is not None and is_preset_file(preset):
         from fringe.tuning import read_preset
 
-        base = read_preset(Path(options.preset))[0]
-        options = replace(options, preset=None)
-    if options.variant is None:
-        return base if options.preset is None else type(base).preset(options.preset)
+        base, preset = read_preset(Path(preset), architecture)[0], None
+    if spec.variant is None:
+        return base if preset is None else type(base).preset(preset)
     if not isinstance(base, FRInGe):
-        raise InputError(f"--variant belongs to the method fringe, not to {options.method!r}")
-    variant = cast(Any, options.variant)
-    if options.preset is None:
+        raise InputError(f"belongs to the method fringe, not to {spec.method!r}", argument="variant")
+    variant = cast(Any, spec.variant)
+    if preset is None:
         return base.variant(variant)
-    if (options.preset, variant) in table():
-        return FRInGe.preset(options.preset, variant)
-    return FRInGe.preset(options.preset).variant(variant)
+    if (preset, variant) in table():
+        return FRInGe.preset(preset, variant)
+    return FRInGe.preset(preset).variant(variant)
 
 
 def _assignment(base: Attributor | Metric, text: str) -> tuple[str, Any]:
     key, equals, value = (part.strip() for part in text.partition("="))
     if not equals:
-        raise InputError(f"--set: got {text!r}, expected KEY=VALUE, such as --set tau=1e-3")
+        raise InputError(f"got {text!r}, expected KEY=VALUE, such as tau=1e-3", argument="set")
     known = field_of(type(base))
     if key not in known:
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise InputError(f"--set: {base.name} has no setting {key!r}{hint} Its settings: {', '.join(known)}")
+        raise InputError(f"{base.name} has no setting {key!r}{hint} Its settings: {', '.join(known)}", argument="set")
     return key, _value(type(base), key, value)
 
 
@@ -127,7 +121,7 @@ def _value(kind: type, key: str, text: str) -> Any:
         value = _split(text) if any(get_origin(option) is tuple for option in (hint, *options)) else text
         return TypeAdapter[Any](hint, config=ConfigDict(allow_inf_nan=False)).validate_python(value)
     except (ValidationError, json.JSONDecodeError) as error:
-        raise InputError(f"--set {key}: got {text!r}, expected {expected(kind, key)}") from error
+        raise InputError(f"{key}: got {text!r}, expected {expected(kind, key)}", argument="set") from error
 
 
 def _split(text: str) -> Any:

@@ -1,0 +1,124 @@
+"""The options of a run that explains images: one model for keyword arguments, flags and the record."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+
+from fringe.errors import InputError
+
+#: The model that is part of this package, and the images that it was trained on.
+EMBEDDED = "embedded:digits"
+
+
+class ExplainSpec(BaseModel):
+    """Options of :func:`fringe.explanations.explain_images`.
+
+    Attributes:
+        model: Spec of the model; None is the embedded model, for the embedded images only.
+        method: Name of the method.
+        preset: Name of a preset of the method, or a tuned preset file.
+        variant: Ablation variant of FRInGe.
+        set: ``KEY=VALUE`` settings of the method.
+        target: Class to explain.
+        score: Explained score of that class.
+        references: Images for the methods that average over data.
+        preprocessing: Preprocessing of the images; None is that of the model.
+        classes: Text file of class names, one per line.
+        trust_code: Allow a model file to run its own code.
+        model_output: What the model returns.
+        batch_size: Images per pass.
+        device: Device of the model.
+        seed: Seed of all randomness.
+        exif: Whether the EXIF orientation is applied.
+        figures: Draw pictures.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    model: str | None = Field(None, description="Model; embedded:digits by default, for its own images only.")
+    method: str = Field("fringe", description="Attribution method.")
+    preset: str | None = Field(None, description="Preset name, or a tuned preset file.")
+    variant: str | None = Field(None, description="Ablation variant of fringe.")
+    set: tuple[str, ...] = Field((), description="Setting of the method, KEY=VALUE; may be repeated.")
+    target: Literal["predicted"] | int = Field("predicted", description="Class to explain: 'predicted' or its number.")
+    score: Literal["logit", "log_probability", "probability"] = Field("logit", description="Explained score.")
+    references: str | None = Field(None, description="Images for methods that average over data.")
+    preprocessing: str | None = Field(None, description="'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5.")
+    classes: Path | None = Field(None, description="Class names, one per line.")
+    trust_code: bool = Field(False, description="Allow the model's author to run code.")
+    model_output: Literal["auto", "logits", "probabilities"] = Field("auto", description="What the model returns.")
+    batch_size: Literal["auto"] | PositiveInt = Field("auto", description="Images per pass: 'auto' or a number.")
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps, ...")
+    seed: int = Field(0, description="Seed of all randomness.")
+    exif: Literal["transpose", "ignore"] = Field("transpose", description="Apply the EXIF orientation.")
+    figures: bool = Field(True, description="Draw pictures.")
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> "ExplainSpec":
+        """Validate keyword arguments.
+
+        Raises:
+            InputError: For an unknown option, or a value of the wrong type; it names the option.
+        """
+        try:
+            return cls.model_validate(options)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = str(first["loc"][0])
+            if first["type"] == "extra_forbidden":
+                raise InputError(f"unknown; the options: {', '.join(cls.model_fields)}", argument=name) from error
+            expected = EXPECTED.get(name, first["msg"][0].lower() + first["msg"][1:])
+            raise InputError(f"got {first['input']!r}, expected {expected}", argument=name) from error
+
+    def record(self) -> dict[str, Any]:
+        """The options as JSON data; ``trust_code`` is left out, since only a person may set it."""
+        return self.model_dump(mode="json", exclude={"trust_code"})
+
+
+EXPECTED = {
+    "target": "'predicted' or the number of a class",
+    "batch_size": "'auto' or a positive integer",
+    "set": "a list of KEY=VALUE texts",
+}
+
+
+def choose_model(given: str | None, inputs: Sequence[str]) -> str:
+    """The given model, or the embedded one for the embedded images: it calls any other photo a digit.
+
+    Raises:
+        InputError: If a model has to be named.
+    """
+    if given is not None:
+        return given
+    if all(text == EMBEDDED or text.startswith(f"{EMBEDDED}:") for text in inputs):
+        return EMBEDDED
+    hint = (
+        "name the network that these images are for, such as 'torchvision:resnet50', 'timm:resnet18.a1_in1k', "
+        f"'hf:microsoft/resnet-18' or 'models.py:my_network'; {EMBEDDED} reads handwritten digits only"
+    )
+    raise InputError("none given", argument="model", hint=hint)
+
+
+def read_class_names(path: Path | None) -> tuple[str, ...] | None:
+    """Class names, one per line; the first is class 0. Empty lines at the end do not count.
+
+    Where every line begins with its own number, as in ``284 n02123597 Siamese_cat``, the number and a WordNet
+    identifier after it are removed.
+    """
+    if path is None:
+        return None
+    try:
+        lines = path.read_text(encoding="utf-8").rstrip().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {str(path)!r} as text ({error})", argument="classes") from error
+    if not lines:
+        raise InputError(f"{str(path)!r} names no class", argument="classes")
+    matches = [_NUMBER.match(line) for line in lines]
+    numbered = all(match is not None and int(match[1]) == index for index, match in enumerate(matches))
+    return tuple(_NUMBER.sub("", line).strip() if numbered else line.strip() for line in lines)
+
+
+_NUMBER = re.compile(r"\s*(\d+)\s+(n\d{8}\s+)?(?=\S)")
