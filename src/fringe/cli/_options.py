@@ -100,12 +100,16 @@ def _annotation(name: str, field: Any) -> Any:
 def is_many(hint: Any) -> bool:
     """Whether a type takes several values: its flag may be repeated."""
     options = [hint, *get_args(hint)]
-    return any(get_origin(option) in (tuple, list, dict) or option in (tuple, list, dict, Mapping) for option in options)
+    return any(
+        get_origin(option) in (tuple, list, dict) or option in (tuple, list, dict, Mapping) for option in options
+    )
 
 
 def _metavar(hint: Any) -> str:
     """``logit|probability`` for choices, else the type."""
-    options = [option for option in (get_args(hint) if get_origin(hint) is not Literal else (hint,)) if option is not NoneType]
+    options = [
+        option for option in (get_args(hint) if get_origin(hint) is not Literal else (hint,)) if option is not NoneType
+    ]
     words = [_word(option) for option in options or (hint,)]
     return "|".join(dict.fromkeys(words))
 

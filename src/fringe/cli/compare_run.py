@@ -9,10 +9,9 @@ from fringe.cli.folder import ResultFolder
 from fringe.cli.gather import chunks, find
 from fringe.cli.loading import open_classifier, open_model
 from fringe.cli.options import CompareOptions, ModelOptions, RunOptions, read_batch_size, read_pool, read_target
-from fringe.cli.problems import Exit, remark
+from fringe.cli.problems import Exit, complain, remark
 from fringe.cli.progress import Watch
 from fringe.cli.record import Run
-from fringe.cli.problems import complain
 from fringe.cli.scorebook import Scorebook
 from fringe.cli.spaces import open_spaces
 

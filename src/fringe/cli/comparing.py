@@ -9,9 +9,8 @@ from torch import Tensor
 
 from fringe.classifier import Classifier
 from fringe.cli.contest import Contest
-from fringe.cli.loading import unfit
 from fringe.cli.gather import Prepared, by_shape, failed
-from fringe.cli.loading import check_class_names
+from fringe.cli.loading import check_class_names, unfit
 from fringe.cli.progress import Watch
 from fringe.cli.record import Failed, Run
 from fringe.cli.spaces import Spaces

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fringe.attribution import Attributor
 from fringe.cli.options import CompareOptions
-from fringe.explanations._settings import assign, named_method
+from fringe.cli.settings import assign, named_method
 from fringe.errors import InputError
 from fringe.metrics import Metric, get_metric
 

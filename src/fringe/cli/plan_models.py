@@ -9,7 +9,7 @@ from fringe.attribution import Attributor, FRInGe, preset_names
 from fringe.cli.options import EMBEDDED
 from fringe.cli.plan_options import LABEL, PlanOptions
 from fringe.cli.problems import remark
-from fringe.explanations._settings import named_method
+from fringe.cli.settings import named_method
 from fringe.errors import InputError
 from fringe.experiments import Arm, ModelSource, load
 from fringe.tuning import read_preset

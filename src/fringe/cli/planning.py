@@ -12,7 +12,7 @@ from fringe.cli.options import Exif, choose_model
 from fringe.cli.plan_models import AUTO, default_data, methods_of, read_models, read_specs, read_tuned
 from fringe.cli.plan_options import PlanOptions
 from fringe.cli.problems import remark
-from fringe.explanations._settings import assign, named_method
+from fringe.cli.settings import assign, named_method
 from fringe.data import ImageError, find_inputs
 from fringe.errors import InputError
 from fringe.experiments import Arm, Plan

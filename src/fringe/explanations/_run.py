@@ -17,16 +17,15 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 import fringe
-from fringe._files import MAPS_BYTES, read_regular, sha256_of
+from fringe._files import MAPS_BYTES, read_regular
 from fringe._printable import plain
 from fringe.attribution import Attribution, attribute
-from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
-from fringe.data import ImageError, InputRef, find_inputs
+from fringe.data import ImageError, InputRef
 from fringe.errors import InputError
-from fringe.experiments import changes, content_digest
+from fringe.experiments import changes
 from fringe.explanations._folder import CONTACT, MAP, SUMMARY, ResultFolder, describe_write_error
-from fringe.explanations._settings import configured_method
+from fringe.explanations._inputs import Failure, References, configured_method, file_digest, find_images, open_image
 from fringe.explanations._spec import ExplainSpec, choose_model, read_class_names
 from fringe.models import LoadedModel, ModelError, Preprocessing, load_model
 
@@ -39,8 +38,6 @@ BATCH_NUMBERS = {"cpu": 600_000}
 OTHER_BATCH_NUMBERS = 2_400_000
 #: The same for a batch size that was given: with the snapshots of a path, 14 times as many are held, here 560 MB.
 MAX_BATCH_NUMBERS = 10_000_000
-#: References that are used, spread evenly over the given ones.
-MAX_REFERENCES = 64
 #: Seconds between two writes of the summary: each holds one entry per image.
 SUMMARY_INTERVAL = 5.0
 #: Difference of two probabilities of a class that is rounding; an accelerator may multiply in a shorter format.
@@ -70,27 +67,6 @@ class Explanation:
     def load(self) -> dict[str, Tensor]:
         """Read the attribution ``values`` and the model's ``input``, each (C, H, W)."""
         return load(read_regular(self.folder / MAP, MAPS_BYTES))
-
-
-@dataclass(frozen=True)
-class Failure:
-    """One input that could not be explained.
-
-    Attributes:
-        id: Id of the image; None if the input leads to no image.
-        source: The input.
-        label: Label in the file name, if any.
-        reason: Why it failed.
-    """
-
-    id: str | None
-    source: str
-    label: int | None
-    reason: str
-
-    @staticmethod
-    def of(ref: InputRef, reason: object) -> "Failure":
-        return Failure(ref.id, ref.source, ref.label, str(reason))
 
 
 @dataclass(frozen=True)
@@ -160,7 +136,7 @@ class ExplanationRun:
         self.spec, self.method = spec, configured_method(spec)
         self._out, self._overwrite = out, overwrite
         self._class_names = read_class_names(spec.classes)
-        self.refs, self.missing = _find(inputs)
+        self.refs, self.missing = find_images(inputs)
         self._model_spec = choose_model(spec.model, inputs) if self.refs else ""
         self.results_so_far: list[Explanation | Failure] = []
 
@@ -197,7 +173,7 @@ class ExplanationRun:
         self._classifier = Classifier(
             self.loaded.module, score=spec.score, output=spec.model_output, batch_size=spec.batch_size
         )
-        self._references = _References(spec, self.loaded.preprocessing, self._device)
+        self._references = References(spec, self.loaded.preprocessing, self._device)
         self._folder = ResultFolder(self._out, overwrite=self._overwrite)
         self._refuse_other_settings()
         self._model_checked = False
@@ -286,9 +262,13 @@ class ExplanationRun:
             hint = "name another folder, or pass overwrite=True to replace them"
             raise InputError(message, argument="out", hint=hint)
         current = {ref.id for ref in self.refs}
-        left = [entry["id"] for entry in summary.get("inputs", ()) if "error" not in entry and entry["id"] not in current]
+        left = [
+            entry["id"] for entry in summary.get("inputs", ()) if "error" not in entry and entry["id"] not in current
+        ]
         if left:
-            warnings.warn(f"{len(left)} results of other settings stay in {str(self._out)!r}: {', '.join(left[:5])}", stacklevel=2)
+            warnings.warn(
+                f"{len(left)} results of other settings stay in {str(self._out)!r}: {', '.join(left[:5])}", stacklevel=2
+            )
 
     # Images
 
@@ -310,13 +290,13 @@ class ExplanationRun:
             yield batch
 
     def _prepare(self, ref: InputRef) -> _Prepared | Explanation | Failure:
-        sha256 = _file_digest(ref.origin)  # before it is opened: a file that changes in between is explained again
+        sha256 = file_digest(ref.origin)  # before it is opened: a file that changes in between is explained again
         stored = self._folder.read(ref.id)
         if stored is not None and self._is_current(stored, ref, sha256):
             self._check_model(stored, ref)
             return Explanation(self._folder.result_path(ref.id), stored, reused=True)
         try:
-            return _Prepared(ref, sha256, _open(ref, self.loaded.preprocessing, self.spec.exif))
+            return _Prepared(ref, sha256, open_image(ref, self.loaded.preprocessing, self.spec.exif))
         except (ImageError, ModelError) as error:
             return Failure.of(ref, error)
 
@@ -344,7 +324,9 @@ class ExplanationRun:
         tolerance = TOLERANCE if stored["device"] == str(self._device) else OTHER_TOLERANCE
         apart = max(abs(float(now[entry["class"]]) - entry["probability"]) for entry in stored["top"])
         if not apart <= tolerance:
-            message = f"the model's probabilities of {ref.source!r} differ by {apart:.2g} from those in {str(self._out)!r}"
+            message = (
+                f"the model's probabilities of {ref.source!r} differ by {apart:.2g} from those in {str(self._out)!r}"
+            )
             hint = "its code or its libraries changed; name another folder for the new results"
             raise InputError(message, argument="model", hint=hint)
         self._model_checked = True
@@ -359,7 +341,9 @@ class ExplanationRun:
         for item in batch:
             if isinstance(item, _Prepared):
                 groups.setdefault(tuple(item.x.shape), []).append(item)
-        computed = {result[0]: result[1] for group in groups.values() for result in self._explain_group(group, progress)}
+        computed = {
+            result[0]: result[1] for group in groups.values() for result in self._explain_group(group, progress)
+        }
         return [computed[item.ref.id] if isinstance(item, _Prepared) else item for item in batch]
 
     def _explain_group(
@@ -490,76 +474,6 @@ class ExplanationRun:
         cells = [contact_cell(result.load(), result.record, recipe) for result in explained[:SHEET]]
         title = f"{self.loaded.architecture} · {self.method.name}"
         self._folder.attempt(CONTACT, lambda path: draw_contact_sheet(cells, title, len(explained), path))
-
-
-class _References:
-    """The input space of each shape: the valid range, and the reference images of that shape.
-
-    Raises InputError if the given images lead to none that can be opened.
-    """
-
-    def __init__(self, spec: ExplainSpec, recipe: Preprocessing, device: torch.device):
-        self._source, self.ids, self.digests = spec.references, list[str](), list[str]()
-        self._bounds = [bound.to(device) for bound in recipe.bounds()]
-        images: dict[tuple[int, ...], list[Tensor]] = {}
-        for ref in self._choose(spec.references):
-            try:
-                x = _open(ref, recipe, spec.exif)
-                self.digests.append(content_digest(ref))
-            except (ImageError, ModelError, OSError) as error:
-                warnings.warn(f"reference left out: {error}", stacklevel=2)
-                continue
-            self.ids.append(ref.id)
-            images.setdefault(tuple(x.shape), []).append(x)
-        if spec.references is not None and not self.ids:
-            raise InputError(f"none of the images behind {spec.references!r} can be opened", argument="references")
-        self._images = {shape: torch.stack(group).to(device) for shape, group in images.items()}
-
-    @staticmethod
-    def _choose(text: str | None) -> list[InputRef]:
-        if text is None:
-            return []
-        refs, missing = _find([text])
-        if not refs:
-            raise InputError(missing[0].reason, argument="references")
-        for failure in missing:
-            warnings.warn(f"references left out: {failure.reason}", stacklevel=2)
-        count = min(len(refs), MAX_REFERENCES)
-        return [refs[i * len(refs) // count] for i in range(count)]
-
-    def space(self, inputs: Tensor) -> InputSpace:
-        low, high = self._bounds
-        return InputSpace(low, high, self._images.get(tuple(inputs.shape[1:])))
-
-    def record(self) -> dict[str, Any] | None:
-        return {"source": self._source, "images": self.ids} if self.ids else None
-
-
-def _find(inputs: Sequence[str]) -> tuple[list[InputRef], list[Failure]]:
-    """The images behind the inputs, and the inputs that lead to none."""
-    failures: list[Failure] = []
-
-    def note(source: str, error: ImageError) -> None:
-        failures.append(Failure(None, source, None, str(error)))
-
-    return list(find_inputs(inputs, on_error=note)), failures
-
-
-def _open(ref: InputRef, recipe: Preprocessing, exif: Any) -> Tensor:
-    image = ref.open(channels=3 if recipe.channels == 3 else 1, exif=exif).image
-    return recipe.normalise(recipe.pixels(image))
-
-
-def _file_digest(origin: Path | int) -> str | None:
-    """SHA-256 of an image file; None for an embedded image and, with a warning, for a file that cannot be read."""
-    if not isinstance(origin, Path):
-        return None
-    try:
-        return sha256_of(origin)
-    except OSError as error:
-        if origin.is_file():
-            warnings.warn(f"the SHA-256 of {str(origin)!r} is not recorded ({error.strerror})", stacklevel=2)
-        return None
 
 
 def _entry(result: Explanation | Failure) -> dict[str, Any]:
