@@ -202,8 +202,7 @@ class Progress:
 
     def advance(self, results: int = 1, what: str | None = None) -> None:
         """Count finished results; ``what`` describes those in work."""
-        more = {} if what is None else {"description": printable(what)}
-        self._bars.update(self._results, advance=results, **more)
+        self._bars.update(self._results, advance=results, description=None if what is None else printable(what))
         if self._steps is not None:
             self._bars.reset(self._steps, total=None)
 

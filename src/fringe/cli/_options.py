@@ -2,7 +2,7 @@
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
@@ -99,26 +99,19 @@ def _annotation(name: str, field: Any) -> Any:
 
 def is_many(hint: Any) -> bool:
     """Whether a type takes several values: its flag may be repeated."""
-    options = [hint, *get_args(hint)]
-    return any(
-        get_origin(option) in (tuple, list, dict) or option in (tuple, list, dict, Mapping) for option in options
-    )
+    return any(get_origin(option) in (tuple, list, dict) for option in (hint, *get_args(hint)))
 
 
 def _metavar(hint: Any) -> str:
     """``logit|probability`` for choices, else the type."""
-    options = [
-        option for option in (get_args(hint) if get_origin(hint) is not Literal else (hint,)) if option is not NoneType
-    ]
-    words = [_word(option) for option in options or (hint,)]
-    return "|".join(dict.fromkeys(words))
+    members = () if get_origin(hint) is Literal else get_args(hint)
+    return "|".join(dict.fromkeys(_word(member) for member in members or (hint,) if member is not NoneType))
 
 
 def _word(option: Any) -> str:
     if get_origin(option) is Literal:
         return "|".join(map(str, get_args(option)))
-    while get_origin(option) is Annotated or isinstance(getattr(option, "__origin__", None), type):
-        option = get_args(option)[0] if get_args(option) else option
+    option = get_args(option)[0] if get_origin(option) is Annotated else option
     return {int: "N", float: "X", Path: "FILE"}.get(option, "TEXT")
 
 

@@ -22,7 +22,7 @@ _UNITS = {"logit": "logit", "log_probability": "nats", "probability": "probabili
 def draw_pictures(
     folder: Path, x: Tensor, attribution: Attribution, row: int, record: Mapping[str, Any], recipe: Preprocessing
 ) -> None:
-    """Write all pictures of one image: ``x`` (C, H, W) is the model's input, explained by ``row`` of the attribution."""
+    """Write all pictures of the image ``x`` (C, H, W), which ``row`` of the attribution explains."""
     image, values = to_image(x, recipe), attribution.values[row].cpu().numpy()
     name = class_label(record["target"])
     unit = "" if record["completeness_gap"] is None else _UNITS[record["score_kind"]]  # no unit for a bare gradient

@@ -41,7 +41,7 @@ MAX_BATCH_NUMBERS = 10_000_000
 #: Seconds between two writes of the summary: each holds one entry per image.
 SUMMARY_INTERVAL = 5.0
 #: Difference of two probabilities of a class that is rounding; an accelerator may multiply in a shorter format.
-TOLERANCE, OTHER_TOLERANCE = 1e-3, 5e-2
+TOLERANCE, OTHER_TOLERANCE = 1e-4, 5e-2
 
 Progress = Callable[[float, int], None]
 _ENTRY = (
@@ -262,13 +262,11 @@ class ExplanationRun:
             hint = "name another folder, or pass overwrite=True to replace them"
             raise InputError(message, argument="out", hint=hint)
         current = {ref.id for ref in self.refs}
-        left = [
-            entry["id"] for entry in summary.get("inputs", ()) if "error" not in entry and entry["id"] not in current
-        ]
+        stored = [entry["id"] for entry in summary.get("inputs", ()) if "error" not in entry]
+        left = [name for name in stored if name not in current]
         if left:
-            warnings.warn(
-                f"{len(left)} results of other settings stay in {str(self._out)!r}: {', '.join(left[:5])}", stacklevel=2
-            )
+            names = ", ".join([*left[:5], *(["..."] if len(left) > 5 else [])])
+            warnings.warn(f"{len(left)} results of other settings stay in {str(self._out)!r}: {names}", stacklevel=2)
 
     # Images
 
@@ -324,9 +322,7 @@ class ExplanationRun:
         tolerance = TOLERANCE if stored["device"] == str(self._device) else OTHER_TOLERANCE
         apart = max(abs(float(now[entry["class"]]) - entry["probability"]) for entry in stored["top"])
         if not apart <= tolerance:
-            message = (
-                f"the model's probabilities of {ref.source!r} differ by {apart:.2g} from those in {str(self._out)!r}"
-            )
+            message = f"its probabilities of {ref.source!r} differ by {apart:.2g} from those in {str(self._out)!r}"
             hint = "its code or its libraries changed; name another folder for the new results"
             raise InputError(message, argument="model", hint=hint)
         self._model_checked = True
