@@ -49,7 +49,8 @@ def __getattr__(name: str) -> Any:
     if name == "__all__":
         return _public()
     homes = [_HOMES[name]] if name in _HOMES else [f"{room}.catalogue" for room in _CATALOGUES if name[:1].isupper()]
-    found = [vars(module)[name] for home in homes if name in vars(module := importlib.import_module(f"fringe.{home}"))]
+    modules = [importlib.import_module(f"fringe.{home}") for home in homes]
+    found = [getattr(module, name) for module in modules if hasattr(module, name)]
     if not found:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = found[0]

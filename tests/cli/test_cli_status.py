@@ -12,8 +12,8 @@ from fringe.cli.app import app
 from fringe.cli.failures import told
 from fringe.cli.status_run import TRIAL
 from fringe.experiments import Arm, ModelSource, Plan, RunOptions, Store, run_plan
-from fringe.experiments.store import CRASHES, PLANS
-from fringe.experiments.units import missing_units
+from fringe.experiments._store import CRASHES, PLANS
+from fringe.experiments._tasks import missing_units
 from fringe.metrics import Sparseness
 from fringe.paper import tuning
 

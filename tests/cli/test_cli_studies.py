@@ -14,7 +14,7 @@ from fringe import FRInGe, FringeError
 from fringe.cli import timings
 from fringe.cli.app import app
 from fringe.experiments import Interrupted, Store, read_results
-from fringe.experiments.draw import draw
+from fringe.experiments._images import draw
 from fringe.paper import tuning
 from fringe.paper.plans import DIAGNOSTICS, OBJECTIVE, VARIANTS
 from fringe.paper.published import READINGS, published

@@ -208,7 +208,7 @@ def test_kept_maps_are_drawn_without_the_model(digits, tmp_path, monkeypatch):
     def never(*_, **__):
         raise AssertionError("a model was loaded")
 
-    for place in ("fringe.report.grid.load", "fringe.experiments.manifest.load_model"):
+    for place in ("fringe.report.grid.load", "fringe.experiments._plan.load_model"):
         monkeypatch.setattr(place, never)
     store = Store(digits[0] / "kept", create=False)
     page = write_report(store, tmp_path / "out").page.read_text(encoding="utf-8")

@@ -9,8 +9,8 @@ from PIL import Image
 
 from fringe import FRInGe, InputError
 from fringe.experiments import Arm, Manifest, ModelSource, Plan, Results
-from fringe.experiments.manifest import resolve
-from fringe.experiments.results import Cell
+from fringe.experiments._manifest import resolve
+from fringe.experiments._results import Cell
 from fringe.metrics import Sparseness
 from fringe.paper import cap_study, draw_cap, draw_sweep, draw_trajectories
 from fringe.paper.plans import OBJECTIVE

@@ -10,7 +10,7 @@ import pytest
 
 from fringe import FRInGe, IntegratedGradients, SmoothGrad
 from fringe.experiments import Arm, Manifest, ModelSource, Plan, Results
-from fringe.experiments.results import Cell
+from fringe.experiments._results import Cell
 from fringe.metrics import METRICS, Infidelity, MaxSensitivity, get_metric
 from fringe.paper.plans import DIAGNOSTICS, OBJECTIVE, VARIANTS
 from fringe.paper.published import METRICS as NAMES

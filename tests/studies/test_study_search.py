@@ -11,9 +11,9 @@ from PIL import Image
 from fringe import FRInGe, FringeError, InputError, IntegratedGradients
 from fringe.errors import TransientError
 from fringe.experiments import Arm, Interrupted, ModelSource, Plan, Progress, RunOptions, Store, read_results
-from fringe.experiments import run as engine
-from fringe.experiments.draw import draw
-from fringe.experiments.manifest import resolve
+from fringe.experiments import _run as engine
+from fringe.experiments._images import draw
+from fringe.experiments._manifest import resolve
 from fringe.metrics import Deletion, Infidelity, Insertion, Sparseness
 from fringe.paper import tuning
 from fringe.paper.plans import OBJECTIVE

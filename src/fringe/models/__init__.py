@@ -6,6 +6,7 @@
 """
 
 from fringe.models.errors import ModelError
+from fringe.models.digest import state_digest as state_digest
 from fringe.models.load import LOADERS, LoadedModel, devices, load_model, usable_device
 from fringe.models.preprocessing import Preprocessing
 
