@@ -54,7 +54,7 @@ def _explain(given: dict[str, Any], inputs: list[str], out: Any, *, overwrite: b
     from fringe.attribution import preset_names
     from fringe.explanations import ExplainSpec, Explanation, ExplanationRun
 
-    run = ExplanationRun(inputs, out, ExplainSpec.of(given), overwrite=overwrite)
+    run = ExplanationRun(inputs, out, ExplainSpec(**given), overwrite=overwrite)
     if not run.refs:
         for failure in run.missing:
             print_error(failure.reason)

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from fringe.experiments._spec import PAPER_METHODS as PAPER_METHODS
     from fringe.experiments._spec import QUICK_METHODS as QUICK_METHODS
     from fringe.experiments._spec import ExperimentSpec as ExperimentSpec
+    from fringe.experiments._spec import Options as Options
     from fringe.experiments._statistics import LEVEL as LEVEL
     from fringe.experiments._statistics import RESAMPLES as RESAMPLES
     from fringe.experiments._statistics import Difference as Difference
@@ -104,7 +105,7 @@ _MODULES = {
     "_run": "Interrupted Progress RunOptions RunResult interruptible require_same_logits run_plan",
     "_runner": "TaskRunner",
     "_selection": "WEIGHTS Dominance Examples dominance pick",
-    "_spec": "PAPER_METHODS QUICK_METHODS ExperimentSpec",
+    "_spec": "PAPER_METHODS QUICK_METHODS ExperimentSpec Options",
     "_statistics": "LEVEL RESAMPLES Difference Estimate estimate holm mark near_ties paired",
     "_store": "CRASHES MARK Store StoreFull",
     "_tasks": "Key Task coverage crashes manifests missing_units mixed present stale versions_of wanted",

@@ -7,7 +7,7 @@ import reprlib
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, StrictBool, StrictInt, ValidationError
 
@@ -176,7 +176,34 @@ def _target(value: Any) -> str | int:
     return text if text in ("predicted", "label") else int(text)
 
 
-class ExperimentSpec(BaseModel):
+_EXPECTED = {
+    "name": "letters, digits, _ and -: it names a file",
+    "model": "a spec, a list of specs, or a table of specs by label",
+    "target": "'predicted', 'label' or the number of a class",
+    **dict.fromkeys(("n", "seed", "shard"), "an integer"),
+    **dict.fromkeys(("controls", "trust_code"), "true or false"),
+}
+
+
+class Options(BaseModel):
+    """Base class of options: an unknown name and a wrong value are an InputError that names the field.
+
+    Attributes:
+        expected: What fields take, in words.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
+    expected: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, **values: Any):
+        check_known("", values, type(self).model_fields, "field")
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _input_error(error, self.expected) from error
+
+
+class ExperimentSpec(Options):
     """What an experiment computes: models, methods and metrics, and the images that they are compared on.
 
     The fields are the keys of a TOML or YAML file (:meth:`from_file`) and the options of the commands. Names are
@@ -186,7 +213,7 @@ class ExperimentSpec(BaseModel):
         InputError: For an unknown field, or a value that a field does not take.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    expected: ClassVar[Mapping[str, str]] = _EXPECTED
 
     name: str = Field(
         "benchmark", pattern=rf"^{PLAN_NAME}$", description="Name of the plan; a run folder may hold several."
@@ -226,13 +253,6 @@ class ExperimentSpec(BaseModel):
     )
     trust_code: StrictBool = Field(False, description="Let the model's author run code; never read from a file.")
     shard: StrictInt = Field(16, ge=1, description="Images of one task.")
-
-    def __init__(self, **values: Any):
-        check_known("", values, type(self).model_fields, "field")
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise _input_error(error) from error
 
     @classmethod
     def from_file(cls, config: str | Path) -> Self:
@@ -328,20 +348,11 @@ def _labels(given: Mapping[str, Any]) -> frozenset[str]:
     return frozenset((*given.get("methods", ()), *(given.get("metrics") or ())))
 
 
-_EXPECTED = {
-    "name": "letters, digits, _ and -: it names a file",
-    "model": "a spec, a list of specs, or a table of specs by label",
-    "target": "'predicted', 'label' or the number of a class",
-    **dict.fromkeys(("n", "seed", "shard"), "an integer"),
-    **dict.fromkeys(("controls", "trust_code"), "true or false"),
-}
-
-
 def _wrong(argument: str, value: Any, expected: str) -> InputError:
     return InputError(f"got {reprlib.repr(value)}, expected {expected}", argument=argument)
 
 
-def _input_error(error: ValidationError) -> InputError:
+def _input_error(error: ValidationError, expected: Mapping[str, str]) -> InputError:
     """The first problem of a validation as an error that names the field, the value and what is expected."""
     first = error.errors()[0]
     original = first.get("ctx", {}).get("error")
@@ -350,10 +361,10 @@ def _input_error(error: ValidationError) -> InputError:
     name, value = str(first["loc"][0]), first["input"]
     if first["type"] == "greater_than_equal":
         return _wrong(name, value, "at least 1")
-    if first["type"] == "literal_error":
+    if first["type"] == "literal_error" and name not in expected:
         choices = [choice.strip("'") for choice in re.split(", | or ", str(first.get("ctx", {})["expected"]))]
         return _wrong(name, value, f"one of {', '.join(choices)}")
-    return _wrong(name, value, _EXPECTED.get(name, "text"))
+    return _wrong(name, value, expected.get(name, "text"))
 
 
 def _read(path: Path) -> dict[str, Any]:

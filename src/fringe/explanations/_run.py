@@ -108,7 +108,7 @@ def explain_images(
     """
     if spec is not None and options:
         raise InputError("got a spec and single options, expected one of the two", argument="spec")
-    run = ExplanationRun(inputs, Path(out), spec or ExplainSpec.of(options), overwrite=overwrite)
+    run = ExplanationRun(inputs, Path(out), spec or ExplainSpec(**options), overwrite=overwrite)
     run.open()
     return run.results(progress)
 

@@ -1,20 +1,21 @@
 """The options of a run that explains images: one model for keyword arguments, flags and the record."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import Field, PositiveInt
 
 from fringe.errors import InputError
+from fringe.experiments import Options
 
 #: The model that is part of this package, and the images that it was trained on.
 EMBEDDED = "embedded:digits"
 
 
-class ExplainSpec(BaseModel):
-    """Options of :func:`fringe.explanations.explain_images`.
+class ExplainSpec(Options):
+    """Options of :func:`fringe.explanations.explain_images`: keyword arguments, flags and the record in one.
 
     Attributes:
         model: Spec of the model; None is the embedded model, for the embedded images only.
@@ -34,9 +35,18 @@ class ExplainSpec(BaseModel):
         seed: Seed of all randomness.
         exif: Whether the EXIF orientation is applied.
         figures: Draw pictures.
+
+    Raises:
+        InputError: For an unknown option, or a value that an option does not take.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    expected: ClassVar[Mapping[str, str]] = {
+        "target": "'predicted' or the number of a class",
+        "batch_size": "'auto' or a positive whole number",
+        "set": "a list of KEY=VALUE texts",
+        **dict.fromkeys(("trust_code", "figures"), "true or false"),
+        "seed": "an integer",
+    }
 
     model: str | None = Field(None, description="Model; embedded:digits by default, for its own images only.")
     method: str = Field("fringe", description="Attribution method.")
@@ -56,33 +66,9 @@ class ExplainSpec(BaseModel):
     exif: Literal["transpose", "ignore"] = Field("transpose", description="Apply the EXIF orientation.")
     figures: bool = Field(True, description="Draw pictures.")
 
-    @classmethod
-    def of(cls, options: dict[str, Any]) -> "ExplainSpec":
-        """Validate keyword arguments.
-
-        Raises:
-            InputError: For an unknown option, or a value of the wrong type; it names the option.
-        """
-        try:
-            return cls.model_validate(options)
-        except ValidationError as error:
-            first = error.errors()[0]
-            name = str(first["loc"][0])
-            if first["type"] == "extra_forbidden":
-                raise InputError(f"unknown; the options: {', '.join(cls.model_fields)}", argument=name) from error
-            expected = EXPECTED.get(name, first["msg"][0].lower() + first["msg"][1:])
-            raise InputError(f"got {first['input']!r}, expected {expected}", argument=name) from error
-
     def record(self) -> dict[str, Any]:
         """The options as JSON data; ``trust_code`` is left out, since only a person may set it."""
         return self.model_dump(mode="json", exclude={"trust_code"})
-
-
-EXPECTED = {
-    "target": "'predicted' or the number of a class",
-    "batch_size": "'auto' or a positive integer",
-    "set": "a list of KEY=VALUE texts",
-}
 
 
 def choose_model(given: str | None, inputs: Sequence[str]) -> str:
