@@ -25,7 +25,7 @@ def test_python_examples_run_and_their_assertions_hold():
 
 
 def test_the_command_for_digits_works_as_printed(tmp_path):
-    from fringe.cli.app import app
+    from fringe.cli import app
 
     commands = [line for block in blocks("console") for line in block.splitlines() if "embedded:digits" in line]
     arguments = commands[0].split()[1:]
@@ -35,7 +35,7 @@ def test_the_command_for_digits_works_as_printed(tmp_path):
 
 
 def test_every_option_shown_exists():
-    from fringe.cli.app import app
+    from fringe.cli import app
 
     shown_texts = [*blocks("console"), *re.findall(r"```console\n(.*?)```", BENCHMARK, flags=re.DOTALL)]
     for command in ("explain", "compare", "benchmark", "status", "report", "tune", "reproduce"):

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import fringe
 from fringe import FRInGe, InputSpace, IntegratedGradients, SmoothGrad
-from fringe.cli.app import app
+from fringe.cli import app
 from fringe.experiments import CONTROLS, Store, compare, read_results
 from fringe.experiments._images import draw, prepare
 from fringe.experiments._runner import TaskRunner

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fringe import METHODS, METRICS, InputError
-from fringe.cli.app import app
+from fringe.cli import app
 from fringe.cli.options import MethodOptions
 from fringe.cli.settings import assign, configure, named_method
 

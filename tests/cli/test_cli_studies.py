@@ -11,11 +11,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fringe import FRInGe, FringeError
-from fringe.cli import timings
-from fringe.cli.app import app
+from fringe.cli import app
 from fringe.experiments import Interrupted, Store, read_results
 from fringe.experiments._images import draw
-from fringe.paper import tuning
+from fringe.paper import timings, tuning
 from fringe.paper.plans import DIAGNOSTICS, OBJECTIVE, VARIANTS
 from fringe.paper.published import READINGS, published
 from fringe.paper.runtime import from_record
@@ -314,7 +313,7 @@ def test_reproduce_sets_our_numbers_beside_the_papers_and_goes_on(tmp_path, monk
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr("fringe.cli.timings.read_regular", fails)
+        patch.setattr("fringe.paper.timings.read_regular", fails)
         assert run(*arguments, "--studies", "runtime", "--json").exit_code == 75
     assert (kept.read_text(), len(calls)) == (whole, 10)  # hours of measuring stay
     assert run(*arguments, "--studies", "runtime").exit_code == 0

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import fringe
-from fringe.cli.app import app
+from fringe.cli import app
 
 NUMBERS = Path(__file__).parent / "golden_outputs.json"
 RELATIVE, ABSOLUTE = 3e-5, 5e-6

@@ -15,7 +15,7 @@ from test_transient import pictures
 from typer.testing import CliRunner
 
 import fringe
-from fringe.cli.app import app
+from fringe.cli import app
 from fringe.errors import FringeError, InputError
 from fringe.experiments import Progress, RunOptions, run_plan
 from fringe.experiments._manifest import FirstLogits, resolve

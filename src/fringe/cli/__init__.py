@@ -1,5 +1,5 @@
 """The command line. Nothing here imports torch or matplotlib before a command needs them."""
 
-from fringe.cli.app import main
+from fringe.cli._app import app, main
 
-__all__ = ["main"]
+__all__ = ["app", "main"]

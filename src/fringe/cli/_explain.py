@@ -72,7 +72,7 @@ def _explain(given: dict[str, Any], inputs: list[str], out: Any, *, overwrite: b
             for _ in results:
                 bars.advance()
     except KeyboardInterrupt:
-        warn(f"interrupted: {run.explained} finished inputs are in {out}; run the same command again to go on")
+        warn(f"interrupted: {len(run.explained)} finished inputs are in {out}; run the same command again to go on")
         return Exit.INTERRUPTED
     failures = [result for result in run.results_so_far if not isinstance(result, Explanation)]
     if as_json:

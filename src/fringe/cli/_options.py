@@ -33,7 +33,7 @@ _METAVARS = {
     **{"model": "SPEC", "data": "DIR", "references": "DIR", "timeout": "SECONDS"},
 }
 #: Flags with another name than their field.
-_NAMES = {"limits": "--limit"}
+_NAMES = {"limits": "--limit", "as_json": "--json"}
 
 
 def with_options(*models: str, skip: tuple[str, ...] = ()) -> Callable[[Command], Command]:

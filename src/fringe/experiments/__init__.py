@@ -68,6 +68,12 @@ if TYPE_CHECKING:
     from fringe.experiments._statistics import mark as mark
     from fringe.experiments._statistics import near_ties as near_ties
     from fringe.experiments._statistics import paired as paired
+    from fringe.experiments._status import TRIAL as TRIAL
+    from fringe.experiments._status import count_failures as count_failures
+    from fringe.experiments._status import describe_failures as describe_failures
+    from fringe.experiments._status import has_scores as has_scores
+    from fringe.experiments._status import read_status as read_status
+    from fringe.experiments._status import run_record as run_record
     from fringe.experiments._store import CRASHES as CRASHES
     from fringe.experiments._store import MARK as MARK
     from fringe.experiments._store import Store as Store
@@ -107,6 +113,7 @@ _MODULES = {
     "_selection": "WEIGHTS Dominance Examples dominance pick",
     "_spec": "PAPER_METHODS QUICK_METHODS ExperimentSpec Options",
     "_statistics": "LEVEL RESAMPLES Difference Estimate estimate holm mark near_ties paired",
+    "_status": "TRIAL count_failures describe_failures has_scores read_status run_record",
     "_store": "CRASHES MARK Store StoreFull",
     "_tasks": "Key Task coverage crashes manifests missing_units mixed present stale versions_of wanted",
 }

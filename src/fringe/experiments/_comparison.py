@@ -35,7 +35,7 @@ def compare(
     model: Callable[[Tensor], Any] | Classifier,
     inputs: Tensor | Mapping[str, Any],
     methods: Methods,
-    metrics: Sequence[str | Metric],
+    metrics: Sequence[str | Metric] | Mapping[str, Metric],
     *,
     target: Target = "predicted",
     controls: bool = True,
@@ -81,8 +81,10 @@ def compare(
     return Comparison(names or tuple(map(str, range(len(x)))), problem.target, judges, rows, seed)
 
 
-def _judges(metrics: Sequence[str | Metric]) -> dict[str, Metric]:
+def _judges(metrics: Sequence[str | Metric] | Mapping[str, Metric]) -> dict[str, Metric]:
     """The configured metrics by the names that their scores go by."""
+    if isinstance(metrics, Mapping):
+        return dict(metrics)
     if isinstance(metrics, str):
         raise InputError(f"metrics: got the text {metrics!r}, expected a list such as [{metrics!r}]")
     if not metrics:

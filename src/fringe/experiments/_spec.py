@@ -7,7 +7,7 @@ import reprlib
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, StrictBool, StrictInt, ValidationError
 
@@ -214,6 +214,11 @@ class ExperimentSpec(Options):
     """
 
     expected: ClassVar[Mapping[str, str]] = _EXPECTED
+
+    if TYPE_CHECKING:  # the fields are converted from more than their types
+
+        def __init__(self, **values: Any): ...
+
 
     name: str = Field(
         "benchmark", pattern=rf"^{PLAN_NAME}$", description="Name of the plan; a run folder may hold several."

@@ -20,31 +20,36 @@ FILES = (MAP, "overlay.png", "signed.png", "trajectory.png", "profile.png")
 
 
 class ResultFolder:
-    """The folder of one run.
+    """The folder of one run of a ``command``.
 
     A folder with other content is refused unless ``overwrite`` is given; even then only results are replaced, never
     files of another origin. ``unwritten`` holds the errors of files that could not be written.
     """
 
-    def __init__(self, root: Path, *, overwrite: bool):
+    def __init__(self, root: Path, *, overwrite: bool, command: str):
         require_local("out", root)
+        self.root, self._command = root, command
+        self.unwritten: dict[str, OSError] = {}
         try:
             if root.exists() and not root.is_dir():
                 raise InputError(f"{str(root)!r} is a file, expected a folder", argument="out")
             foreign = root.is_dir() and any(not _is_partial(path.name) for path in root.iterdir())
-            if foreign and not overwrite and self._read_summary(root) is None:
+            if foreign and not overwrite and self.summary() is None:
                 message = f"{str(root)!r} holds files that are no results of this command"
                 hint = "name another folder, or pass overwrite=True to write into this one"
                 raise InputError(message, argument="out", hint=hint)
             root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"cannot use {str(root)!r} ({error.strerror})", argument="out") from error
-        self.root = root
-        self.unwritten: dict[str, OSError] = {}
 
     def summary(self) -> Mapping[str, Any] | None:
-        """The summary of an earlier run, if there is one that can be read."""
-        return self._read_summary(self.root)
+        """The summary of an earlier run of the same command, if there is one that can be read."""
+        try:
+            document = json.loads(read_regular(self.root / SUMMARY, RECORD_BYTES))
+        except (OSError, ValueError, RecursionError):
+            return None
+        is_ours = isinstance(document, dict) and "fringe" in document and document.get("command") == self._command
+        return document if is_ours else None
 
     def result_path(self, identity: str) -> Path:
         """The folder of an image: its id, unless that is the name of a file of the run."""
@@ -119,18 +124,13 @@ class ResultFolder:
         self.unwritten.pop(name, None)
         return True
 
+    def attempt_text(self, name: str, text: str) -> bool:
+        """As :meth:`attempt`, for a text."""
+        return self.attempt(name, lambda path: path.write_text(text, encoding="utf-8", newline=""))
+
     def attempt_json(self, name: str, document: Mapping[str, Any]) -> bool:
         """As :meth:`attempt`, for a JSON document."""
-        return self.attempt(name, lambda path: path.write_text(to_json(document), encoding="utf-8", newline=""))
-
-    @staticmethod
-    def _read_summary(root: Path) -> Mapping[str, Any] | None:
-        try:
-            document = json.loads(read_regular(root / SUMMARY, RECORD_BYTES))
-        except (OSError, ValueError, RecursionError):
-            return None
-        is_ours = isinstance(document, dict) and "fringe" in document and document.get("command") == "explain"
-        return document if is_ours else None
+        return self.attempt_text(name, to_json(document))
 
 
 def describe_write_error(error: OSError) -> str:

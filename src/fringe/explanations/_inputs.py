@@ -2,7 +2,7 @@
 
 import importlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +16,7 @@ from fringe.baselines import InputSpace
 from fringe.data import ImageError, InputRef, find_inputs
 from fringe.errors import InputError
 from fringe.experiments import content_digest
-from fringe.explanations._spec import ExplainSpec
+from fringe.explanations._spec import ExplainSpec, ImageOptions
 from fringe.models import ModelError, Preprocessing
 
 #: References that are used, spread evenly over the given ones.
@@ -43,6 +43,10 @@ class Failure:
     def of(ref: InputRef, reason: object) -> "Failure":
         return Failure(ref.id, ref.source, ref.label, str(reason))
 
+    def entry(self) -> dict[str, Any]:
+        """The failure as an entry of ``summary.json``."""
+        return {"id": self.id, "source": self.source, "label": self.label, "error": self.reason}
+
 
 class References:
     """The input space of each shape: the valid range, and the reference images of that shape.
@@ -51,21 +55,25 @@ class References:
         spec: Options of the run.
         recipe: Preprocessing of the model.
         device: Device of the references.
+        default: Reference images where the options name none.
 
     Raises:
         InputError: If the given images lead to none that can be opened.
     """
 
-    def __init__(self, spec: ExplainSpec, recipe: Preprocessing, device: torch.device):
-        self._source, self.ids, self.digests = spec.references, list[str](), list[str]()
+    def __init__(
+        self, spec: ImageOptions, recipe: Preprocessing, device: torch.device, default: Iterable[InputRef] = ()
+    ):
+        self._source, self.ids, self.digests = spec.references or "inputs", list[str](), list[str]()
         self._bounds = [bound.to(device) for bound in recipe.bounds()]
         images: dict[tuple[int, ...], list[Tensor]] = {}
-        for ref in self._choose(spec.references):
+        for ref in self._choose(spec.references, default):
             try:
                 x = open_image(ref, recipe, spec.exif)
                 self.digests.append(content_digest(ref))
             except (ImageError, ModelError, OSError) as error:
-                warnings.warn(f"reference left out: {error}", stacklevel=2)
+                if spec.references is not None:
+                    warnings.warn(f"reference left out: {error}", stacklevel=2)
                 continue
             self.ids.append(ref.id)
             images.setdefault(tuple(x.shape), []).append(x)
@@ -74,16 +82,15 @@ class References:
         self._images = {shape: torch.stack(group).to(device) for shape, group in images.items()}
 
     @staticmethod
-    def _choose(text: str | None) -> list[InputRef]:
+    def _choose(text: str | None, default: Iterable[InputRef]) -> list[InputRef]:
+        refs, missing = (list(default), []) if text is None else find_images([text])
         if text is None:
-            return []
-        refs, missing = find_images([text])
+            return _spread(refs)
         if not refs:
             raise InputError(missing[0].reason, argument="references")
         for failure in missing:
             warnings.warn(f"references left out: {failure.reason}", stacklevel=2)
-        count = min(len(refs), MAX_REFERENCES)
-        return [refs[i * len(refs) // count] for i in range(count)]
+        return _spread(refs)
 
     def space(self, inputs: Tensor) -> InputSpace:
         low, high = self._bounds
@@ -91,6 +98,12 @@ class References:
 
     def record(self) -> dict[str, Any] | None:
         return {"source": self._source, "images": self.ids} if self.ids else None
+
+
+def _spread(refs: Sequence[InputRef]) -> list[InputRef]:
+    """At most ``MAX_REFERENCES`` of the images, spread evenly."""
+    count = min(len(refs), MAX_REFERENCES)
+    return [refs[i * len(refs) // count] for i in range(count)]
 
 
 def find_images(inputs: Sequence[str]) -> tuple[list[InputRef], list[Failure]]:

@@ -10,8 +10,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fringe.attribution import Attribution, Trajectory
+from fringe.experiments import Comparison
+from fringe.metrics import Metric
 from fringe.models import Preprocessing
-from fringe.plots import Cell, contact_sheet, geometric_profile, overlay, signed_map, trajectory
+from fringe.plots import (
+    Cell,
+    Gauge,
+    Strip,
+    Tile,
+    caption,
+    comparison_grid,
+    contact_sheet,
+    geometric_profile,
+    overlay,
+    signed_map,
+    telemetry,
+    trajectory,
+)
 
 #: Images of the contact sheet.
 SHEET = 24
@@ -82,3 +97,46 @@ def draw_contact_sheet(cells: Sequence[Cell], title: str, total: int, path: Path
     """Write the contact sheet of the first images."""
     more = f", first {len(cells)} of {total}" if total > len(cells) else ""
     contact_sheet(cells, title=f"{title}{more}").savefig(path)
+
+
+def comparison_row(
+    comparison: Comparison, index: int, x: Tensor, entry: Mapping[str, Any], recipe: Preprocessing
+) -> Strip:
+    """Image ``index`` of a comparison as a row of the picture."""
+    methods = [result for result in comparison.rows if not result.control]
+    labels = _labels(comparison.metrics)
+    columns = [label.words([float(result.scores[label.label].values[index]) for result in methods]) for label in labels]
+    words = list(zip(*columns, strict=True))
+    best, target = entry["prediction"], entry["target"]
+    prediction = f"{class_label(best)} · {best['probability']:.1%}"
+    tiles = [
+        Tile(
+            None if result.maps is None else result.maps[index].cpu().numpy().copy(),
+            words[k],
+            result.faults[index].replace("_", " "),
+        )
+        for k, result in enumerate(methods)
+    ]
+    same = best["class"] == target["class"]
+    return Strip(
+        image=to_image(x, recipe),
+        name=entry["id"],
+        prediction=prediction if same else f"{class_label(target)}, not {prediction}",
+        tiles=tuple(tiles),
+    )
+
+
+def draw_comparison(
+    rows: Sequence[Strip],
+    methods: Sequence[str],
+    metrics: Mapping[str, Metric],
+    title: str,
+    pool: int | None,
+    path: Path,
+) -> None:
+    """Write the picture of a comparison."""
+    comparison_grid(rows, methods, title=title, caption=caption(_labels(metrics)), pool=pool).savefig(path)
+
+
+def _labels(metrics: Mapping[str, Metric]) -> list[Gauge]:
+    return telemetry([Gauge(label, m.name, m.title, m.direction) for label, m in metrics.items()])

@@ -1,4 +1,4 @@
-"""The options of a run that explains images: one model for keyword arguments, flags and the record."""
+"""The options of runs on image files: one model for keyword arguments, flags and the record."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,15 +14,11 @@ from fringe.experiments import Options
 EMBEDDED = "embedded:digits"
 
 
-class ExplainSpec(Options):
-    """Options of :func:`fringe.explanations.explain_images`: keyword arguments, flags and the record in one.
+class ImageOptions(Options):
+    """Options of a run on image files, whatever it computes.
 
     Attributes:
         model: Spec of the model; None is the embedded model, for the embedded images only.
-        method: Name of the method.
-        preset: Name of a preset of the method, or a tuned preset file.
-        variant: Ablation variant of FRInGe.
-        set: ``KEY=VALUE`` settings of the method.
         target: Class to explain.
         score: Explained score of that class.
         references: Images for the methods that average over data.
@@ -34,7 +30,6 @@ class ExplainSpec(Options):
         device: Device of the model.
         seed: Seed of all randomness.
         exif: Whether the EXIF orientation is applied.
-        figures: Draw pictures.
 
     Raises:
         InputError: For an unknown option, or a value that an option does not take.
@@ -42,17 +37,13 @@ class ExplainSpec(Options):
 
     expected: ClassVar[Mapping[str, str]] = {
         "target": "'predicted' or the number of a class",
-        "batch_size": "'auto' or a positive whole number",
         "set": "a list of KEY=VALUE texts",
-        **dict.fromkeys(("trust_code", "figures"), "true or false"),
-        "seed": "an integer",
+        **dict.fromkeys(("batch_size", "pool"), "'auto' or a positive whole number"),
+        **dict.fromkeys(("trust_code", "figures", "controls"), "true or false"),
+        **dict.fromkeys(("seed", "rows"), "a whole number"),
     }
 
     model: str | None = Field(None, description="Model; embedded:digits by default, for its own images only.")
-    method: str = Field("fringe", description="Attribution method.")
-    preset: str | None = Field(None, description="Preset name, or a tuned preset file.")
-    variant: str | None = Field(None, description="Ablation variant of fringe.")
-    set: tuple[str, ...] = Field((), description="Setting of the method, KEY=VALUE; may be repeated.")
     target: Literal["predicted"] | int = Field("predicted", description="Class to explain: 'predicted' or its number.")
     score: Literal["logit", "log_probability", "probability"] = Field("logit", description="Explained score.")
     references: str | None = Field(None, description="Images for methods that average over data.")
@@ -64,11 +55,52 @@ class ExplainSpec(Options):
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps, ...")
     seed: int = Field(0, description="Seed of all randomness.")
     exif: Literal["transpose", "ignore"] = Field("transpose", description="Apply the EXIF orientation.")
-    figures: bool = Field(True, description="Draw pictures.")
 
     def record(self) -> dict[str, Any]:
         """The options as JSON data; ``trust_code`` is left out, since only a person may set it."""
         return self.model_dump(mode="json", exclude={"trust_code"})
+
+
+class ExplainSpec(ImageOptions):
+    """Options of :func:`fringe.explanations.explain_images`: keyword arguments, flags and the record in one.
+
+    Attributes:
+        method: Name of the method, or NAME:PRESET.
+        preset: Name of a preset of the method, or a tuned preset file.
+        variant: Ablation variant of FRInGe.
+        set: ``KEY=VALUE`` settings of the method.
+        figures: Draw pictures.
+    """
+
+    method: str = Field("fringe", description="Attribution method.")
+    preset: str | None = Field(None, description="Preset name, or a tuned preset file.")
+    variant: str | None = Field(None, description="Ablation variant of fringe.")
+    set: tuple[str, ...] = Field((), description="Setting of the method, KEY=VALUE; may be repeated.")
+    figures: bool = Field(True, description="Draw pictures.")
+
+
+class CompareSpec(ImageOptions):
+    """Options of :class:`fringe.explanations.ComparisonRun`.
+
+    Attributes:
+        methods: Methods as in :class:`fringe.experiments.ExperimentSpec`.
+        metrics: Metrics, likewise.
+        set: ``LABEL.KEY=VALUE`` settings, or a table of them.
+        controls: Also score maps that do not depend on the model.
+        rows: Images in the picture.
+        pool: Pixels over which the picture averages maps.
+    """
+
+    methods: Any = Field("fringe,ig", description="NAME, NAME:PRESET or LABEL=NAME, with commas.")
+    metrics: Any = Field(
+        "mas_insertion,mas_deletion,insertion,deletion,sparseness", description="NAME or NAME:PRESET, with commas."
+    )
+    set: tuple[str, ...] | Mapping[str, Any] = Field(
+        (), description="LABEL.KEY=VALUE: a setting of a method or metric; may be repeated."
+    )
+    controls: bool = Field(True, description="Also score maps that do not depend on the model.")
+    rows: PositiveInt = Field(8, description="Images in the picture.")
+    pool: Literal["auto"] | PositiveInt = Field("auto", description="Pixels over which the picture averages maps.")
 
 
 def choose_model(given: str | None, inputs: Sequence[str]) -> str:

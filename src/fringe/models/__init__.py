@@ -5,9 +5,18 @@
 ('digits', (32, 32))
 """
 
-from fringe.models.errors import ModelError
 from fringe.models.digest import state_digest as state_digest
-from fringe.models.load import LOADERS, LoadedModel, devices, load_model, usable_device
+from fringe.models.errors import ModelError
+from fringe.models.load import LOADERS, LoadedModel, devices, load_model, resolve_device, usable_device
 from fringe.models.preprocessing import Preprocessing
 
-__all__ = ["LOADERS", "LoadedModel", "ModelError", "Preprocessing", "devices", "load_model", "usable_device"]
+__all__ = [
+    "LOADERS",
+    "LoadedModel",
+    "ModelError",
+    "Preprocessing",
+    "devices",
+    "load_model",
+    "resolve_device",
+    "usable_device",
+]

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from fringe.attribution import Attributor
 from fringe.errors import FringeError, InputError, TransientError
 from fringe.experiments import (
+    TRIAL,
     Arm,
     Interrupted,
     Manifest,
@@ -27,7 +28,6 @@ from fringe.paper.plans import OBJECTIVE, first
 from fringe.tuning import PAPER, Progress, SearchSpace, Tuned, Weights, about, tune, write_preset
 
 JOURNAL = "tune.journal"
-TRIAL = "trial"
 
 
 @dataclass(frozen=True)

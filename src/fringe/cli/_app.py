@@ -6,12 +6,12 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from fringe.cli._benchmark import benchmark, report, status
+from fringe.cli._compare import compare
 from fringe.cli._console import FLAGS
 from fringe.cli._explain import explain
-from fringe.cli.benchmark import benchmark, report, status
-from fringe.cli.compare import compare
-from fringe.cli.listings import methods, metrics, models, presets
-from fringe.cli.studies import ablate, diagnose, reproduce, runtime, sweep, tune
+from fringe.cli._listing import methods, metrics, models, presets
+from fringe.cli._studies import ablate, diagnose, reproduce, runtime, sweep, tune
 
 COMMANDS: dict[str, Callable[..., None]] = {
     command.__name__: command

@@ -1,0 +1,127 @@
+"""What a run folder holds: scores by model and method, failures with their reasons, and what no plan asks for."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fringe.experiments._manifest import Manifest
+from fringe.experiments._results import all_rows
+from fringe.experiments._run import RunResult
+from fringe.experiments._store import Store
+from fringe.experiments._tasks import coverage, crashes, manifests, present, stale, versions_of, wanted
+
+#: Name of the method that a search scores.
+TRIAL = "trial"
+
+
+def read_status(run: Path) -> dict[str, Any]:
+    """Describe a run folder.
+
+    Args:
+        run: Folder of the run; nothing is written to it.
+
+    Returns:
+        JSON data: ``plans`` by name, with the numbers of required, scored, failed and missing scores of each model,
+        method and metric under ``cells``; ``set_aside`` tasks that ended their process; ``invalidated`` tasks that no
+        plan asks for; ``damaged`` files; and the number of stored ``trials`` of a search.
+
+    Raises:
+        InputError: If the folder holds no run.
+    """
+    store = Store(run, create=False)
+    unused = [asdict(task) for task in stale(store)]
+    return {
+        "run": str(run),
+        "plans": {name: _plan_status(store, manifest) for name, manifest in manifests(store).items()},
+        "set_aside": [{name: c[name] for name in ("model", "method", "images", "reason")} for c in crashes(store)],
+        "invalidated": [task for task in unused if task["method"] != TRIAL],
+        "damaged": {str(path): problem for path, problem in store.damaged().items()},
+        "trials": sum(task["method"] == TRIAL for task in unused),
+    }
+
+
+def _plan_status(store: Store, manifest: Manifest) -> dict[str, Any]:
+    return {
+        "images": len(manifest.images),
+        "not_read": list(manifest.missing),
+        "cells": [{**asdict(cell), "missing": cell.missing} for cell in coverage(store, manifest)],
+        "failures": count_failures(store, manifest),
+        "versions": versions_of(store.about().values(), manifest),
+    }
+
+
+def count_failures(store: Store, manifest: Manifest) -> list[dict[str, Any]]:
+    """Count the failed scores of a plan.
+
+    Returns:
+        One entry per model, method and reason, in the order of the plan, with the number of ``scores``.
+    """
+    images = {image["digest"] for image in manifest.images}
+    rows = [row for row in all_rows(store).values() if row.image in images and row.status != "ok"]
+    entries: list[dict[str, Any]] = []
+    for model, methods in manifest.settings.items():
+        for method in methods:
+            key = manifest.setting_key(model, method)
+            reasons = Counter(row.error or row.status for row in rows if row.setting == key)
+            entries += [{"model": model, "method": method, "reason": r, "scores": n} for r, n in reasons.most_common()]
+    return entries
+
+
+def describe_failures(
+    failures: Sequence[Mapping[str, Any]], crashes: Sequence[Mapping[str, Any]], limit: int
+) -> list[str]:
+    """Describe failures in lines.
+
+    Args:
+        failures: Entries of :func:`count_failures`.
+        crashes: Tasks that were set aside because they end their process.
+        limit: Largest number of lines; a further one counts the others.
+
+    Returns:
+        One line per reason, most frequent first, with the affected methods; then the tasks that were set aside.
+    """
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for entry in failures:
+        groups.setdefault((entry["model"], entry["reason"]), []).append(entry)
+    totals = {key: sum(entry["scores"] for entry in group) for key, group in groups.items()}
+    lines = [
+        f"{_count(totals[key], 'score')} of {', '.join(entry['method'] for entry in groups[key])} on {key[0]}: {key[1]}"
+        for key in sorted(groups, key=lambda key: -totals[key])
+    ]
+    lines += [
+        f"set aside: {task['method']} on {task['model']}, {_count(len(task['images']), 'image')}: {task['reason']}"
+        for task in crashes
+    ]
+    more = len(lines) - limit
+    return [*lines[:limit], f"and {_count(more, 'other reason')}"] if more > 0 else lines
+
+
+def run_record(result: RunResult) -> dict[str, Any]:
+    """Describe how a run of a plan ended, as JSON data."""
+    manifest = result.resolved.manifest
+    return {
+        "plan": manifest.name,
+        "images": len(manifest.images),
+        "missing": list(manifest.missing),
+        "units": {state: result.account.count(state) for state in ("done", "there", "crashed")},
+        "left": result.left,
+        "failed": result.account.failed,
+        "failed_before": result.failed_before,
+        "set_aside": len(result.set_aside),
+        "stopped": result.stopped,
+    }
+
+
+def has_scores(result: RunResult, store: Store) -> bool:
+    """Whether any score of the plan of a run was computed, now or before."""
+    manifest = result.resolved.manifest
+    if not result.partial or not manifest.images:
+        return bool(manifest.images)
+    scored = present(store, failures=False)
+    return any(key in scored for *_, key in wanted(manifest))
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}{'' if n == 1 else 's'}"

@@ -1,0 +1,101 @@
+"""What plans would cost, from a short probe; nothing is stored."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fringe.experiments import MARK, Key, Plan, Resolved, Store, missing_units, present, resolve, wanted
+from fringe.paper.probe import Cost, probe
+
+
+@dataclass(frozen=True)
+class Share:
+    """The cost of a method of a study on a model.
+
+    Attributes:
+        study: Name of the plan.
+        model: Label of the model.
+        method: Label of the method.
+        maps: Maps that are missing.
+        forward: Forward passes of these maps.
+        jvp: Their Jacobian-vector products.
+        vjp: Their vector-Jacobian products.
+        hours: Time of the maps and their scores.
+        told_from: Fraction of a map that the probe computed; the rest is extrapolated.
+    """
+
+    study: str
+    model: str
+    method: str
+    maps: int
+    forward: float
+    jvp: float
+    vjp: float
+    hours: float
+    told_from: float
+
+
+@dataclass(frozen=True)
+class ModelEstimate:
+    """The costs of the methods of one model of a plan.
+
+    Attributes:
+        study: Name of the plan.
+        images: Images of the plan.
+        model: Label of the model.
+        shares: One entry per method with missing maps.
+    """
+
+    study: str
+    images: int
+    model: str
+    shares: tuple[Share, ...]
+
+
+def estimate_plans(
+    plans: Sequence[Plan], timed: Plan | None, out: Path, *, device: str, seconds: float, retry: bool = False
+) -> Iterator[ModelEstimate]:
+    """Estimate what plans lack in a folder, how many passes that takes, and how long here, one after the other.
+
+    Args:
+        plans: Plans in the order in which they run: what an earlier one computes is not missing in a later one.
+        timed: The plan whose run times are measured: its maps are made twice and not scored.
+        out: Run folder; it may not exist yet.
+        device: Device of the probe.
+        seconds: Longest time of a map of the probe.
+        retry: Count failed scores as missing.
+
+    Yields:
+        One estimate per plan and model.
+    """
+    have = present(Store(out, create=False)) if os.path.isfile(out / MARK) else set[Key]()
+    for plan in plans:
+        resolved = resolve(plan)
+        units = missing_units(resolved.manifest, have, plan.shard, again=retry)
+        have |= {key for *_, key in wanted(resolved.manifest)}
+        maps = Counter[tuple[str, str]]()
+        for unit in units:
+            maps[unit.model, unit.method] += len(unit.images)
+        yield from _estimates(resolved, maps, seconds, device)
+    if timed is not None:
+        resolved = resolve(timed)
+        twice = {(arm.label, name): 2 * len(resolved.manifest.images) for arm in timed.arms for name in arm.methods}
+        yield from _estimates(resolved, twice, seconds, device, scored=False)
+
+
+def _estimates(
+    resolved: Resolved, maps: Mapping[tuple[str, str], int], seconds: float, device: str, *, scored: bool = True
+) -> Iterator[ModelEstimate]:
+    name, images = resolved.plan.name, len(resolved.manifest.images)
+    for arm in resolved.plan.arms:
+        missing = {method: n for (model, method), n in maps.items() if model == arm.label}
+        costs = probe(resolved, arm.label, missing, seconds=seconds, device=device) if missing else {}
+        shares = tuple(_share(name, arm.label, m, missing[m], cost, scored) for m, cost in costs.items())
+        yield ModelEstimate(name, images, arm.label, shares)
+
+
+def _share(study: str, model: str, method: str, maps: int, cost: Cost, scored: bool) -> Share:
+    hours = maps * (cost.seconds + (cost.scores if scored else 0.0)) / 3600
+    return Share(study, model, method, maps, maps * cost.forward, maps * cost.jvp, maps * cost.vjp, hours, cost.share)
