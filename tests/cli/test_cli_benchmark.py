@@ -250,7 +250,7 @@ def test_a_model_that_ends_in_a_softmax_is_given_a_way_that_this_command_has(tmp
     arguments = ("--data", "embedded:digits:0:4", "--model", f"{model}:network", "--trust-code")
     result = sparse(tmp_path / "out", *arguments, "--preprocessing", "unit,channels=1")
     assert result.exit_code == 1
-    assert "(here: return their logarithm from a FILE.py:FUNCTION given as --model)" in result.stderr
+    assert "return the values before the softmax or their logarithm" in result.stderr
     assert "--model-output" not in result.stderr
 
 

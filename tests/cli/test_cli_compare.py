@@ -139,7 +139,7 @@ def test_labels_settings_and_presets_of_methods_and_metrics(tmp_path):
         "short": (3, "zero"),
     }
     first = document["metrics"][0]
-    assert (first["label"], first["settings"]["steps"], first["settings"]["normalise"]) == ("insertion", 4, False)
+    assert (first["label"], first["settings"]["steps"], first["settings"]["normalise"]) == ("insertion:raw", 4, False)
     loaded, x, ids = digits("embedded:digits:0")
     low, high = loaded.preprocessing.bounds()
     method = IntegratedGradients(baseline="black")
@@ -167,8 +167,8 @@ def test_one_bad_image_and_one_bad_method_do_not_stop_the_rest(tmp_path):
 def test_a_method_without_its_references_is_a_row_with_its_error(tmp_path):
     alone = quick(tmp_path, "embedded:digits:0", "--methods", "ig2,ig", *QUICK[-2:])
     assert alone.exit_code == 3
-    assert "error: ig2: space" in alone.stderr
-    assert "--references FOLDER" in alone.stderr
+    assert "error: ig2: --references: ig2 walks" in alone.stderr
+    assert "pass images with --references DIR" in alone.stderr
     failed = next(m for m in read(tmp_path)["methods"] if m["label"] == "ig2")
     assert (failed["maps"], failed["images"], len(failed["errors"])) == (0, 1, 1)
     assert [(r["score"], r["flags"]) for r in lines(tmp_path) if r["method"] == "ig2"] == [("", "failed")]
@@ -194,11 +194,11 @@ def test_images_of_several_sizes_keep_their_order(tmp_path):
     [
         (("--methods", "fringes"), "did you mean 'fringe'"),
         (("--methods", "ig,ig"), "--methods: ig given twice; give each its own label"),
-        (("--methods", " , "), "expected names with commas"),
+        (("--methods", " , "), "--methods: none given"),
         (("--methods", "ig:papers"), "preset: ig has no 'papers'"),
         (("--metrics", "insertio"), "did you mean 'insertion'"),
         (("--metrics", "insertion:rize"), "insertion has no 'rize'"),
-        (("--set", "steps=3"), "expected METHOD.KEY=VALUE"),
+        (("--set", "steps=3"), "expected LABEL.KEY=VALUE"),
         (("--set", "igg.steps=3"), "'igg' is not compared here; did you mean 'ig'"),
         (("--set", "ig.step=3"), "did you mean 'steps'"),
         (("--set", "ig.steps=few"), "expected a whole number"),

@@ -187,7 +187,7 @@ def test_an_earlier_result_stays_where_the_new_one_cannot_take_its_name(tmp_path
         return real(source, target, **kwargs)
 
     monkeypatch.setattr(os, "rename", rename)
-    result = run("explain", *arguments, "--seed", "1")
+    result = run("explain", *arguments, "--seed", "1", "--overwrite")
     assert result.exit_code == 1
     assert (tmp_path / "digits-0000" / "explanation.json").read_bytes() == content
     assert sorted(p.name for p in tmp_path.iterdir()) == ["digits-0000", "summary.json"]

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 import fringe
 from fringe.cli import app
+from fringe.data import find_inputs
 from fringe.explanations import ExplanationRun
 from fringe.explanations._folder import ResultFolder
-from fringe.data import find_inputs
 from fringe.models import load_model
 
 QUICK = ("--set", "tau=0.02", "--set", "cg_iterations=4")
@@ -48,7 +48,13 @@ def test_a_run_writes_what_the_library_computes(tmp_path):
     printed = json.loads(result.stdout)
     assert printed == read(tmp_path / "out" / "summary.json")
     assert printed["complete"]
-    assert printed["counts"] == {"inputs": 2, "explained": 2, "reused": 0, "failed": 0, "verdicts": printed["counts"]["verdicts"]}
+    assert printed["counts"] == {
+        "inputs": 2,
+        "explained": 2,
+        "reused": 0,
+        "failed": 0,
+        "verdicts": printed["counts"]["verdicts"],
+    }
 
     loaded = load_model("embedded:digits")
     recipe = loaded.preprocessing

@@ -4,12 +4,12 @@ import dataclasses
 import json
 
 import pytest
+from fringe.cli.options import MethodOptions
+from fringe.cli.settings import assign, configure, named_method
 from typer.testing import CliRunner
 
 from fringe import METHODS, METRICS, InputError
 from fringe.cli import app
-from fringe.cli.options import MethodOptions
-from fringe.cli.settings import assign, configure, named_method
 
 
 def invoke(*arguments):
@@ -40,7 +40,7 @@ def test_explain_knows_every_method(tmp_path, name):
 def test_a_method_that_needs_references_says_which_option_gives_them(tmp_path):
     result = invoke("explain", "embedded:digits:0", "--method", "ig2", "--out", tmp_path)
     assert result.exit_code == 2
-    assert "--references FOLDER" in result.stderr
+    assert "--references DIR" in result.stderr
     (tmp_path / "broken.png").write_bytes(b"no image")
     result = invoke("explain", "embedded:digits:0", "--references", tmp_path / "broken.png", "--out", tmp_path / "out")
     assert result.exit_code == 2

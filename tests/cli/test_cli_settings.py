@@ -1,12 +1,12 @@
 """Texts become settings, or a message that helps."""
 
 import pytest
-
-from fringe import FRInGe, InputError
-from fringe.classifier import SCORES
 from fringe.cli.listings import EXAMPLES
 from fringe.cli.options import MethodOptions, Score, read_batch_size, read_class_names, read_target
 from fringe.cli.settings import configure
+
+from fringe import FRInGe, InputError
+from fringe.classifier import SCORES
 from fringe.models import LOADERS
 
 

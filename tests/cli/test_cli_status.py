@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from fringe import FRInGe, IntegratedGradients
 from fringe.cli import app
-from fringe.experiments import TRIAL, Arm, ModelSource, Plan, RunOptions, Store, run_plan
+from fringe.experiments import TRIAL, Arm, ModelSource, Plan, RunOptions, Store, describe_failures, run_plan
 from fringe.experiments._store import CRASHES, PLANS
 from fringe.experiments._tasks import missing_units
 from fringe.metrics import Sparseness

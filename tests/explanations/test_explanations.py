@@ -224,7 +224,7 @@ def test_the_record_gives_the_options_back(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stepz": 3}, "unknown field 'stepz'; did you mean 'set'? The fields: model, method"),
+        ({"stepz": 3}, "unknown field 'stepz'; did you mean 'set'? The fields: model, target"),
         ({"target": "cat"}, "target: got 'cat', expected 'predicted' or the number of a class"),
         ({"batch_size": 0}, "batch_size: got 0, expected 'auto' or a positive whole number"),
         ({"method": "igg"}, "did you mean 'ig'"),

@@ -8,8 +8,19 @@ from typing import Any
 import typer
 
 from fringe._printable import printable, to_json
-from fringe.cli._console import Exit, Progress, exit_on_error, print_error, require_consent, say, warn, work_of
+from fringe.cli._console import (
+    Exit,
+    Progress,
+    error_text,
+    exit_on_error,
+    print_error,
+    require_consent,
+    say,
+    warn,
+    work_of,
+)
 from fringe.cli._options import AsJson, Inputs, Out, Overwrite, Yes, with_options
+from fringe.errors import FringeError
 
 
 @with_options("fringe.explanations:CompareSpec")
@@ -57,8 +68,8 @@ def _compare(given: dict[str, Any], inputs: list[str], out: Path, *, overwrite: 
         say(f"\nresults: {', '.join(written)}" if written else "")
     for failure in run.failures:
         print_error(failure.reason if failure.source in failure.reason else f"{failure.source}: {failure.reason}")
-    for text in run.errors:
-        print_error(text)
+    for label, text in run.errors:
+        print_error(f"{label}: {error_text(FringeError(text))}")
     for error in run.unwritten:
         print_error(f"cannot write {error.filename!r} ({error.strerror})")
     if not run.any_map:

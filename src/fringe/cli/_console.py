@@ -30,9 +30,14 @@ class Exit(IntEnum):
 #: Flags of the current command by the name of its parameter.
 FLAGS: dict[str, str] = {}
 #: Parameters of the command line that have another name in the library.
-_ALIASES = {"output": "model_output"}
-#: What to do where the command has no flag for the argument of an error.
-_HINTS = {"output": "return the logarithm of its probabilities from a FILE.py:FUNCTION given as --model"}
+_ALIASES = {"output": "model_output", "space": "references"}
+#: Hints that the command line words in another way, by the parameter.
+_HINTS = {
+    "model_output": "pass --model-output probabilities to explain their logarithms",
+    "references": "pass images with --references DIR",
+}
+#: What is added to the hint of an error, by the parameter.
+_MORE = {"model": "see 'fringe models'"}
 
 #: Packages that some commands need, by the extra that installs them.
 _EXTRAS = {"bench": ("filelock", "jinja2", "pyarrow", "yaml"), "graph": ("sklearn",), "tune": ("optuna",)}
@@ -89,29 +94,36 @@ def _usage_errors() -> Generator[None]:
 
 
 def error_text(error: FringeError) -> str:
-    """The error with the flag in place of the argument, and in its hint flags in place of ``name=value``."""
-    flag, hint = error.argument and _flag_of(error.argument), error.hint
-    if error.argument in _HINTS and flag is None:
-        hint = _HINTS[error.argument]
-    text = f"{flag or error.argument}: {error.message}" if error.argument else error.message
-    return f"{text}; {_VALUE.sub(_typed, hint)}" if hint else text
+    """The error in terms of the command line: the flag in place of the argument, and flags in its hint."""
+    argument, message, hint = error.argument, error.message, error.hint
+    if argument is None:  # a text of the form "argument: message"
+        prefix, colon, rest = message.partition(": ")
+        if colon and _parameter(prefix) is not None:
+            argument, message = prefix, rest
+    parameter = None if argument is None else _parameter(argument)
+    if parameter in _HINTS and parameter != argument:
+        hint = _HINTS[parameter]
+    if hint is not None:
+        hint = "; ".join([_VALUE.sub(_typed, hint), *([_MORE[parameter]] if parameter in _MORE else [])])
+    name = argument if parameter is None else FLAGS[parameter]
+    return (f"{name}: " if name else "") + message + (f"; {hint}" if hint else "")
 
 
-_VALUE = re.compile(r"\b([a-z_]+)=(True|False|'[^']*'|\.\.\.)")
+_VALUE = re.compile(r"\b([a-z_]+)=(?:(True)\b|'([^']*)')?")
 
 
 def _typed(match: re.Match[str]) -> str:
-    """``batch_size='auto'`` as it is typed here, or unchanged where this command has no such flag."""
-    flag, value = _flag_of(match[1]), match[2].strip("'")
-    if flag is None:
+    """``overwrite=True`` and ``model='torchvision:resnet50'`` in a hint as flags, if this command has them."""
+    parameter = _parameter(match[1])
+    if parameter is None:
         return match[0]
-    return flag if value == "True" else f"{flag} {value}"
+    return FLAGS[parameter] if match[3] is None else f"{FLAGS[parameter]} {match[3]}"
 
 
-def _flag_of(argument: str) -> str | None:
-    """The flag of an argument of the library, if the current command has one."""
+def _parameter(argument: str) -> str | None:
+    """The parameter of the current command for an argument of the library, if it has one."""
     name = argument.partition(".")[0]
-    return FLAGS.get(name) or FLAGS.get(_ALIASES.get(name, name))
+    return next((known for known in (name, _ALIASES.get(name)) if known in FLAGS), None)
 
 
 def require_extra(extra: str) -> None:

@@ -73,7 +73,9 @@ def presets(as_json: AsJson = False) -> None:
     with exit_on_error():
         from fringe.attribution import paper_settings, table
 
-        entries: list[dict[str, Any]] = [{"model": m, "variant": v, "settings": paper_settings(m, v)} for m, v in table()]
+        entries: list[dict[str, Any]] = [
+            {"model": m, "variant": v, "settings": paper_settings(m, v)} for m, v in table()
+        ]
         if as_json:
             typer.echo(to_json({"presets": entries}), nl=False)
             return

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fringe.experiments._plan import Plan as Plan
     from fringe.experiments._plan import build_plan as build_plan
     from fringe.experiments._plan import configured as configured
+    from fringe.experiments._plan import default_model as default_model
     from fringe.experiments._plan import expected as expected
     from fringe.experiments._plan import read_setting as read_setting
     from fringe.experiments._plan import with_settings as with_settings
@@ -105,7 +106,7 @@ _MODULES = {
     "_executors": "Account Job Report run_here run_processes",
     "_images": "ImageEntry content_digest prepare",
     "_manifest": "FirstLogits Manifest Resolved changes digest load resolve",
-    "_plan": "Arm ModelSource Plan build_plan configured expected read_setting with_settings",
+    "_plan": "Arm ModelSource Plan build_plan configured default_model expected read_setting with_settings",
     "_records": "ScoreRecord StoredMap",
     "_results": "Cell Results all_rows gather read_results",
     "_run": "Interrupted Progress RunOptions RunResult interruptible require_same_logits run_plan",

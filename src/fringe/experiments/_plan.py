@@ -176,7 +176,7 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     limits = _limits(spec.limits, metrics, required="limits" in given)
     _require_images(spec.references)
     tuned = None if spec.preset is None else _TunedPreset.read(spec.preset)
-    models = spec.model or {EMBEDDED: _default_model(spec.data)}
+    models = spec.model or {EMBEDDED: default_model(spec.data)}
     data = spec.data or _default_data(models)
     arms = tuple(_arm(spec, label, source) for label, source in _sources(spec, models).items())
     arms = arms if tuned is None else tuned.apply(arms)
@@ -300,16 +300,16 @@ def _require_images(text: str | None) -> None:
             raise InputError(str(error), argument="references") from error
 
 
-def _default_model(data: Iterable[str]) -> str:
+def default_model(data: Iterable[str]) -> str:
     """The embedded model for the embedded images: it calls any other photo a digit."""
     if all(text == EMBEDDED or text.startswith(f"{EMBEDDED}:") for text in data):
         return EMBEDDED
     raise InputError(
         "none given",
         argument="model",
-        hint="name the network that these images are for, such as torchvision:resnet50, timm:resnet18.a1_in1k, "
-        f"hf:microsoft/resnet-18 or models.py:my_network; {EMBEDDED} reads handwritten digits and is the default for "
-        f"the images {EMBEDDED} alone",
+        hint="name the network that these images are for, such as model='torchvision:resnet50', "
+        "model='timm:resnet18.a1_in1k', model='hf:microsoft/resnet-18' or model='models.py:my_network'; "
+        f"{EMBEDDED} reads handwritten digits and is the default for the images {EMBEDDED} alone",
     )
 
 

@@ -219,7 +219,6 @@ class ExperimentSpec(Options):
 
         def __init__(self, **values: Any): ...
 
-
     name: str = Field(
         "benchmark", pattern=rf"^{PLAN_NAME}$", description="Name of the plan; a run folder may hold several."
     )

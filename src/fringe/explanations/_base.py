@@ -13,9 +13,10 @@ import fringe
 from fringe.classifier import Classifier
 from fringe.data import ImageError, InputRef
 from fringe.errors import InputError
+from fringe.experiments import default_model
 from fringe.explanations._folder import SUMMARY, ResultFolder
 from fringe.explanations._inputs import Failure, References, file_digest, find_images, open_image
-from fringe.explanations._spec import ImageOptions, choose_model, read_class_names
+from fringe.explanations._spec import ImageOptions, read_class_names
 from fringe.models import LoadedModel, ModelError, Preprocessing, load_model, resolve_device
 
 Progress = Callable[..., None]
@@ -67,8 +68,8 @@ class ImageRun(Generic[Spec]):
         self.spec = spec
         self._out, self._overwrite = out, overwrite
         self.class_names = read_class_names(spec.classes)
+        self._model = spec.model or default_model(inputs)
         self.refs, self.missing = find_images(inputs)
-        self._model = choose_model(spec.model, inputs) if self.refs else ""
 
     @property
     def unwritten(self) -> Sequence[OSError]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fringe._csv import to_csv
 from fringe._printable import plain
-from fringe.data import InputRef
+from fringe.data import SOURCE, InputRef
 from fringe.experiments import (
     CONTROLS,
     LEVEL,
@@ -24,7 +24,7 @@ from fringe.experiments import (
 )
 from fringe.explanations._base import ImageRun, Prepared, Progress, by_shape, iter_batches
 from fringe.explanations._inputs import Failure
-from fringe.explanations._spec import EMBEDDED, CompareSpec
+from fringe.explanations._spec import CompareSpec
 from fringe.metrics import Metric
 
 FIGURE, SCORES = "compare.png", "scores.csv"
@@ -40,14 +40,13 @@ class ComparisonRun(ImageRun[CompareSpec]):
         methods: The configured methods by label.
         metrics: The configured metrics by label.
         failures: Images that could not be compared.
-        errors: Errors of methods.
     """
 
     command = "compare"
 
     def __init__(self, inputs: Sequence[str], out: Path, spec: CompareSpec, *, overwrite: bool = False):
         chosen = {name: getattr(spec, name) for name in ("methods", "metrics", "set", "controls", "references")}
-        plan = build_plan(ExperimentSpec(model={"model": EMBEDDED}, data=(EMBEDDED,), **chosen))
+        plan = build_plan(ExperimentSpec(model={"model": SOURCE}, data=(SOURCE,), **chosen))
         self.methods, self.metrics = dict(plan.arms[0].methods), dict(plan.metrics)
         super().__init__(inputs, out, spec, overwrite=overwrite)
         self._order = {ref.id: i for i, ref in enumerate(self.refs)}
@@ -63,10 +62,10 @@ class ComparisonRun(ImageRun[CompareSpec]):
         return len(self._images)
 
     @property
-    def errors(self) -> list[str]:
-        """The errors of each method, each once."""
-        texts = [f"{e['label']}: {error['error']}" for e in self._costs.values() for error in e["errors"]]
-        return list(dict.fromkeys(texts))
+    def errors(self) -> list[tuple[str, str]]:
+        """Label and error of the methods that failed, each once."""
+        errors = [(entry["label"], error["error"]) for entry in self._costs.values() for error in entry["errors"]]
+        return list(dict.fromkeys(errors))
 
     @property
     def any_map(self) -> bool:

@@ -1,7 +1,7 @@
 """The options of runs on image files: one model for keyword arguments, flags and the record."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -9,9 +9,6 @@ from pydantic import Field, PositiveInt
 
 from fringe.errors import InputError
 from fringe.experiments import Options
-
-#: The model that is part of this package, and the images that it was trained on.
-EMBEDDED = "embedded:digits"
 
 
 class ImageOptions(Options):
@@ -101,23 +98,6 @@ class CompareSpec(ImageOptions):
     controls: bool = Field(True, description="Also score maps that do not depend on the model.")
     rows: PositiveInt = Field(8, description="Images in the picture.")
     pool: Literal["auto"] | PositiveInt = Field("auto", description="Pixels over which the picture averages maps.")
-
-
-def choose_model(given: str | None, inputs: Sequence[str]) -> str:
-    """The given model, or the embedded one for the embedded images: it calls any other photo a digit.
-
-    Raises:
-        InputError: If a model has to be named.
-    """
-    if given is not None:
-        return given
-    if all(text == EMBEDDED or text.startswith(f"{EMBEDDED}:") for text in inputs):
-        return EMBEDDED
-    hint = (
-        "name the network that these images are for, such as 'torchvision:resnet50', 'timm:resnet18.a1_in1k', "
-        f"'hf:microsoft/resnet-18' or 'models.py:my_network'; {EMBEDDED} reads handwritten digits only"
-    )
-    raise InputError("none given", argument="model", hint=hint)
 
 
 def read_class_names(path: Path | None) -> tuple[str, ...] | None:
