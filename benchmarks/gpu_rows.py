@@ -228,7 +228,7 @@ def precision(bench: Bench, network: str, name: str) -> Record:
         if "bfloat16" in name:
             model = BFloat16(model, bench.device).eval()
             stack.enter_context(mock.patch("fringe.classifier.LinearLayers", model.linear_layers))
-        attribute = importlib.import_module("fringe.attribution.attribute")
+        attribute = importlib.import_module("fringe.attribution._attribute")
         stack.enter_context(mock.patch.object(attribute, "verify", unverified))
         classifier, method = fringe.Classifier(model, batch_size=len(x)), METHODS[FEEDBACK][1](network)
         target = "predicted" if reference is None else reference.target

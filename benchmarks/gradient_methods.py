@@ -27,8 +27,8 @@ from captum.attr import NoiseTunnel, Saliency
 from torch import Tensor, nn
 
 import fringe
-from fringe.attribution.base import ProgressCounter
-from fringe.attribution.smoothgrad import smoothed
+from fringe.attribution._base import ProgressCounter
+from fringe.attribution._smoothgrad import smoothed
 from fringe.paths import Problem
 
 sys.path.insert(0, str(Path(__file__).parent))

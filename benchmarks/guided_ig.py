@@ -27,7 +27,7 @@ import fringe
 import shared_models
 from fringe.attribution import GuidedIG
 from fringe.paths import GuidedPath, Problem
-from fringe.paths.guided import GuidedWalk
+from fringe.paths._guided import GuidedWalk
 
 
 @contextmanager

@@ -25,10 +25,10 @@ from torch import Tensor
 
 import fringe
 from fringe.attribution import Attributor
-from fringe.experiments.controls import CONTROLS
 from fringe.classifier import Classifier
 from fringe.data import find_inputs
-from fringe.metrics import Deletion, Insertion, MASDeletion, MASInsertion, Metric, EvaluationContext, evaluate
+from fringe.experiments.controls import CONTROLS
+from fringe.metrics import Deletion, EvaluationContext, Insertion, MASDeletion, MASInsertion, Metric, evaluate
 from fringe.paths import Problem
 from shared_models import PREPROCESSING, SHARED, model
 from study_rows import ROWS
@@ -138,7 +138,7 @@ class Study:
         values, diagnostics = self.loaded(subject, label, source)
         found = evaluate(subject, Kept(values, diagnostics), SCORED)
         print(self.name, label, {name: round(float(s.values.nanmean()), 3) for name, s in found.items()}, flush=True)
-        raw = {f"{name}:raw": found[name].extras["raw"] for name in ("insertion", "deletion")}
+        raw = {f"{name}:raw": found[name].details["raw"] for name in ("insertion", "deletion")}
         return {**{name: scores.values for name, scores in found.items()}, **raw}
 
     def stability(self, subject: EvaluationContext, label: str) -> dict[str, Tensor]:

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import bootstrap
 
-from fringe.metrics import get_metric
-from fringe.metrics.base import ARROW
+from fringe.metrics import ARROW, get_metric
 from study import METRICS, SENSITIVITY, read
 
 RESAMPLES = 2000

@@ -1,11 +1,15 @@
 """Which process does a piece of work, and whether it still does."""
 
+import contextlib
 import hashlib
 import os
+import signal
 import socket
+import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
 Fate = Literal["alive", "gone", "unknown"]
@@ -79,3 +83,26 @@ def _start(pid: int) -> str:
         return ""
     fields = text.rpartition(")")[2].split()  # the name before it may hold spaces and brackets
     return "ended" if fields[0] in "ZX" else fields[19]
+
+
+class Interrupted(BaseException):
+    """A signal asked the run to end. No error, so that no handler of errors takes it for a failure of the unit in
+    hand."""
+
+
+@contextlib.contextmanager
+def interruptible() -> Generator[None]:
+    """SIGINT and SIGTERM raise :class:`Interrupted` here. Elsewhere than in the main thread nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Interrupted(f"interrupted ({signal.Signals(number).name})")
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,5 +1,8 @@
 """Errors: each names the argument, what came, and what to do."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class FringeError(ValueError):
     """Base class of the errors of this library.
@@ -31,6 +34,14 @@ class InputError(FringeError):
     """The inputs cannot be explained as they are."""
 
 
+class ModelError(FringeError):
+    """A model cannot be loaded as asked."""
+
+
+class ImageError(FringeError):
+    """An image, or the argument that should lead to one, cannot be used."""
+
+
 class NotDifferentiableError(FringeError):
     """The output does not depend differentiably on the input."""
 
@@ -38,6 +49,41 @@ class NotDifferentiableError(FringeError):
 class TransientError(FringeError):
     """Trouble that may pass, such as a full disk or a share that is away. Nothing is lost: the same call goes on where
     it stopped."""
+
+
+def did_you_mean(name: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.5) -> str | None:
+    """Suggest the name that a mistyped one was probably meant to be.
+
+    Args:
+        name: The name that came.
+        known: The names that exist.
+        n: Largest number of names that are suggested.
+        cutoff: Least similarity, from 0 to 1, of a name that is suggested.
+
+    Returns:
+        ``"did you mean 'a' or 'b'?"``, or None if no name is similar.
+    """
+    near = difflib.get_close_matches(name, list(known), n=n, cutoff=cutoff)
+    return f"did you mean {' or '.join(map(repr, near))}?" if near else None
+
+
+def check_known(argument: str, name: str, known: Iterable[str]) -> None:
+    """Check that a name is one of those that exist.
+
+    Args:
+        argument: What is named, as in error messages.
+        name: The name that came.
+        known: The names that exist.
+
+    Raises:
+        InputError: With the nearest name as its hint, if ``name`` is unknown.
+    """
+    names = list(known)
+    if name not in names:
+        near, listed = did_you_mean(name, names), ", ".join(names) or "none"
+        raise InputError(
+            f"got {name!r}", argument=argument, hint=f"{near} Known: {listed}" if near else f"known: {listed}"
+        )
 
 
 def is_transient(error: BaseException) -> bool:

@@ -12,6 +12,7 @@ import fringe
 from fringe import InputError, IntegratedGradients
 from fringe._rng import KeyedGenerator
 from fringe.metrics import EvaluationContext, evaluate
+from fringe.metrics._sparseness import gini
 from fringe.paths import Problem
 from fringe.quantus import explain_func
 
@@ -119,7 +120,7 @@ def test_quantus_takes_it():
     maps = explain_func(model, x, targets, **settings)
     given = metric(model=model, x_batch=x, y_batch=targets, a_batch=maps, device="cpu")
     np.testing.assert_allclose(asked, given, rtol=1e-6)
-    np.testing.assert_allclose(asked, fringe.metrics.sparseness.gini(torch.from_numpy(maps)).numpy(), rtol=1e-4)
+    np.testing.assert_allclose(asked, gini(torch.from_numpy(maps)).numpy(), rtol=1e-4)
 
 
 def test_max_sensitivity_is_quantus_at_its_defaults():

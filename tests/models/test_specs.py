@@ -71,8 +71,8 @@ def test_the_registry_lists_every_family():
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        ("embedded:digit", "no embedded model 'digit'; did you mean digits?; there is embedded:digits"),
-        ("torchvison:resnet18", "'torchvison' is neither a family nor an installed module; did you mean torchvision?"),
+        ("embedded:digit", "no embedded model 'digit'; did you mean 'digits'?"),
+        ("torchvison:resnet18", "'torchvison' is neither a family nor an installed module; did you mean 'torchvision'?"),  # noqa: E501
         ("resnet18", "model 'resnet18' has no family; did you mean torchvision:resnet18? The forms are embedded"),
         ("", "model '' has no family; did you mean torchvision:NAME?"),
         ("w.safetensors", "holds weights and no architecture; name both, as in torchvision:resnet18@w.safetensors"),
@@ -152,7 +152,7 @@ def test_editing_a_python_file_is_seen_at_once(code):
 @pytest.mark.parametrize(
     ("attribute", "expected"),
     [
-        ("smal", "has no 'smal'; did you mean small?"),
+        ("smal", "has no 'smal'; did you mean 'small'?"),
         ("broken", "calling broken() failed (KeyError: 'no such layer')"),
         ("number", "number() returned int, not a torch.nn.Module"),
         ("constant", "constant is of type int, not a torch.nn.Module or a function"),
@@ -187,7 +187,7 @@ def test_a_function_that_is_missing_is_missing_in_its_file(code):
     text = message(f"{code}:larg", trust_code=True, preprocessing=UNIT)
     assert text == f"'{code}:larg': {code} has no 'larg'"
     text = message("torch.nn:Lineer", trust_code=True, preprocessing=UNIT)
-    assert text.startswith("'torch.nn:Lineer': torch.nn has no 'Lineer'; did you mean Linear")
+    assert text.startswith("'torch.nn:Lineer': torch.nn has no 'Lineer'; did you mean 'Linear")
 
 
 def test_a_python_file_without_a_function(code):
@@ -219,8 +219,8 @@ def test_an_installed_module_needs_trust_before_it_is_imported_or_called(tmp_pat
 
 
 def test_this_package_is_no_exception_and_with_trust_its_attribute_is_a_model():
-    assert "pass trust_code=True" in message("fringe.models.digits:digit_net", preprocessing=UNIT)
-    model = load_model("fringe.models.digits:digit_net", trust_code=True, preprocessing=UNIT)
+    assert "pass trust_code=True" in message("fringe.models._digits:digit_net", preprocessing=UNIT)
+    model = load_model("fringe.models._digits:digit_net", trust_code=True, preprocessing=UNIT)
     assert model.digest == load_model("embedded:digits").digest
 
 
@@ -231,11 +231,11 @@ def test_the_standard_library_is_not_a_model(spec):
 
 
 def test_an_instance_is_copied(monkeypatch):
-    import fringe.models.digits as owner
+    import fringe.models._digits as owner
 
     mine = nn.Linear(2, 2).train()
     monkeypatch.setattr(owner, "MINE", mine, raising=False)
-    model = load_model("fringe.models.digits:MINE", trust_code=True, preprocessing=UNIT)
+    model = load_model("fringe.models._digits:MINE", trust_code=True, preprocessing=UNIT)
     assert mine.training
     assert mine.weight.requires_grad
     assert not model.module.training
@@ -297,7 +297,7 @@ def test_a_malicious_pickle_is_never_executed(tmp_path, suffix, form):
         path.write_bytes(pickle.dumps(Evil(mark)))
     else:
         torch.save(Evil(mark), path)
-    for spec in (str(path), f"fringe.models.digits:DigitNet@{path}"):
+    for spec in (str(path), f"fringe.models._digits:DigitNet@{path}"):
         text = message(spec, preprocessing=UNIT, trust_code=True)
     if suffix == ".safetensors":
         assert text == (
@@ -315,7 +315,7 @@ def header(entries, path: Path, data=b""):
 
 
 def digits_with(path):
-    return message(f"fringe.models.digits:DigitNet@{path}", trust_code=True, preprocessing=UNIT)
+    return message(f"fringe.models._digits:DigitNet@{path}", trust_code=True, preprocessing=UNIT)
 
 
 def test_tensor_files_are_limited_before_they_are_read(tmp_path):
@@ -347,7 +347,7 @@ def test_weights_must_fit_exactly(tmp_path):
     save_file(renamed, path)
     assert digits_with(path) == (
         f"{str(path)!r} does not fit DigitNet: missing head.weight, head.bias; "
-        "unexpected heads.bias, heads.weight; did you mean heads.weight?"
+        "unexpected heads.bias, heads.weight; did you mean 'heads.weight'?"
     )
     save_file({**good, "head.bias": torch.zeros(7)}, path)
     assert digits_with(path).endswith("head.bias has shape (7,) in the file and (10,) in the model")
@@ -360,6 +360,6 @@ def test_batch_counters_may_be_missing(tmp_path):
     good = load_model("embedded:digits").module
     path = tmp_path / "w.safetensors"
     save_file({k: v for k, v in good.state_dict().items() if "num_batches" not in k}, path)
-    model = load_model(f"fringe.models.digits:DigitNet@{path}", trust_code=True, preprocessing=UNIT)
+    model = load_model(f"fringe.models._digits:DigitNet@{path}", trust_code=True, preprocessing=UNIT)
     x = torch.rand(2, 1, 32, 32, generator=torch.Generator().manual_seed(0))
     assert torch.equal(model.module(x), good(x))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import report_runs as runs
 
-from fringe._csv import cell as written
+from fringe._text import cell as written
 from fringe.report import build_table
 from fringe.report.csvs import scores_csv, summary_csv
 

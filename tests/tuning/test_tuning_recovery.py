@@ -18,10 +18,8 @@ from fringe import FringeError, InputError, _process
 from fringe._process import fate, this_process
 from fringe.errors import TransientError
 from fringe.experiments import StoreFull
-from fringe.tuning import queue
-from fringe.tuning.journal import Journal
-from fringe.tuning.plan import Plan
-from fringe.tuning.queue import Queue
+from fringe.tuning import _study
+from fringe.tuning._study import Journal, SharedStudy
 
 HERE = Path(__file__).parent
 needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="the system does not say when a process started")
@@ -95,7 +93,7 @@ def test_two_processes_share_the_work_and_stop_together(tmp_path):
 
 
 def test_a_journal_cut_anywhere_is_resumed_to_the_same_study(tmp_path, monkeypatch):
-    monkeypatch.setattr(queue, "fate", lambda owner: "gone")
+    monkeypatch.setattr(_study, "fate", lambda owner: "gone")
     whole, journal = search(tmp_path / "whole", 13), tmp_path / "j"
     content = (tmp_path / "whole").read_bytes()
     last = content.rstrip(b"\n").rfind(b"\n") + 1
@@ -130,7 +128,7 @@ def test_a_spoilt_line_is_named(tmp_path, monkeypatch):
         with pytest.raises(InputError, match=r"journal: line 10 of .*/j is no record.*remove the lines from there on"):
             search(journal, 4)
     journal.write_bytes(b"".join(lines[:9]))
-    monkeypatch.setattr(queue, "fate", lambda owner: "gone")
+    monkeypatch.setattr(_study, "fate", lambda owner: "gone")
     assert len(search(journal, 4).trials) == 4
 
 
@@ -149,17 +147,17 @@ def test_locks_are_given_back(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["j"]
 
 
-def taken_elsewhere(journal: Path, monkeypatch, trials: int = 2, host: str = "elsewhere") -> tuple[Queue, optuna.Trial]:
+def taken_elsewhere(
+    journal: Path, monkeypatch, trials: int = 2, host: str = "elsewhere"
+) -> tuple[SharedStudy, optuna.Trial]:
     """A trial that another host took and does not finish."""
     search(journal, trials)
     study = study_of(journal)
-    plan = Plan(
-        journal, "study", study.user_attrs["identity"], SPACE, SPACE.nearest(BASE), trials + 1, seed=5, stale_after=1e9
-    )
+    settings = {"space": SPACE, "start": SPACE.clip(BASE), "trials": trials + 1, "seed": 5, "stale_after": 1e9}
     with monkeypatch.context() as patch:
-        patch.setattr(queue, "this_process", lambda: this_process() | {"host": host})
-        other = Queue(plan)
-        return other, other.take()
+        patch.setattr(_study, "this_process", lambda: this_process() | {"host": host})
+        other = SharedStudy(journal, "study", study.user_attrs["identity"], **settings)
+        return other, other.ask()
 
 
 def test_a_trial_of_a_silent_host_is_reclaimed_when_it_is_stale(tmp_path, monkeypatch):
@@ -172,8 +170,8 @@ def test_a_trial_of_a_silent_host_is_reclaimed_when_it_is_stale(tmp_path, monkey
     tuned = search(journal, 4, stale_after=0.04)
     assert (len(tuned.trials), tuned.running) == (4, 0)
     assert tuned.trials[2].settings == theirs.params
-    other.finish(theirs, 0.99, {"scores": {}})  # it was only slow: the trial is no longer its own
-    other.hand_back(theirs)
+    other.tell(theirs, 0.99, {"scores": {}})  # it was only slow: the trial is no longer its own
+    other.release(theirs)
     assert search(journal, 4) == tuned
     assert states(journal).count("COMPLETE") == 4
 
@@ -184,14 +182,14 @@ def test_a_slow_trial_of_a_living_process_is_its_own(tmp_path, monkeypatch):
     other, theirs = taken_elsewhere(journal, monkeypatch, host=this_process()["host"])
     time.sleep(0.02)
     assert search(journal, 3, stale_after=0.01).running == 1
-    other.finish(theirs, 0.99, {"scores": {}})
+    other.tell(theirs, 0.99, {"scores": {}})
     assert search(journal, 3).value == 0.99
 
 
 def test_a_trial_that_kills_its_process_twice_has_failed(tmp_path, monkeypatch):
     journal = tmp_path / "j"
     _, theirs = taken_elsewhere(journal, monkeypatch)
-    monkeypatch.setattr(queue, "fate", lambda owner: "gone")
+    monkeypatch.setattr(_study, "fate", lambda owner: "gone")
     _, again = taken_elsewhere(journal, monkeypatch, trials=2)
     assert again.params == theirs.params
     tuned = search(journal, 4)
@@ -269,7 +267,7 @@ def test_a_journal_on_the_disk_that_failed_does_not_hide_why(tmp_path, monkeypat
 
         with pytest.raises(StoreFull, match="for a unit"):
             search(journal, 3, full)
-    monkeypatch.setattr(queue, "fate", lambda owner: "gone")  # that process has ended
+    monkeypatch.setattr(_study, "fate", lambda owner: "gone")  # that process has ended
     assert [trial.problem for trial in search(journal, 3).trials] == [""] * 3
 
 

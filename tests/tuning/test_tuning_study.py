@@ -237,7 +237,7 @@ def test_arguments_are_checked(tmp_path, more, message):
 
 def test_without_optuna_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    for name in ("queue", "journal"):
+    for name in ("_study",):
         monkeypatch.delitem(sys.modules, f"fringe.tuning.{name}", raising=False)
     with pytest.raises(InputError, match=r"tune needs Optuna: pip install 'fringe\[tune\]'"):
         search(tmp_path / "j", 2)
@@ -268,4 +268,4 @@ def test_the_papers_space_and_settings(tmp_path):
     tuned = search(tmp_path / "j", 3, base=base, space=paper_space())
     expected = {name: getattr(base, name) for name in paper_space().dimensions}
     assert dict(tuned.trials[0].settings) == expected
-    assert SPACE.nearest(base) == {"tau": base.tau, "damping": base.damping, "cg_iterations": 20}
+    assert SPACE.clip(base) == {"tau": base.tau, "damping": base.damping, "cg_iterations": 20}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fringe._printable import printable, to_json
+from fringe._text import printable, to_json
 from fringe.cli._console import Exit, exit_on_error, require_consent, require_extra, resumable, say, work_of
 from fringe.cli._options import AsJson, Config, RunFolder, Yes, with_options
 from fringe.errors import InputError

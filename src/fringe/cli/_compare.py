@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from fringe._printable import printable, to_json
+from fringe._text import printable, to_json
 from fringe.cli._console import (
     Exit,
     Progress,

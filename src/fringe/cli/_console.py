@@ -11,8 +11,8 @@ from typing import Any
 
 import typer
 
-from fringe._interrupt import Interrupted, interruptible
-from fringe._printable import printable
+from fringe._process import Interrupted, interruptible
+from fringe._text import printable
 from fringe.errors import FringeError, InputError, TransientError, is_transient
 
 

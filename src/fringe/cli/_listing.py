@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fringe._printable import to_json
+from fringe._text import to_json
 from fringe.cli._console import exit_on_error
 from fringe.cli._options import AsJson
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fringe._interrupt import Interrupted, interruptible
-from fringe._printable import to_json
+from fringe._process import Interrupted, interruptible
+from fringe._text import to_json
 from fringe.cli._benchmark import FLAGS, SPEC, UNTYPED
 from fringe.cli._console import (
     Exit,

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fringe._printable import printable
+from fringe._text import printable
 
 #: Letters in a line where no terminal says how many it shows.
 WIDTH = 400

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from fringe._interrupt import Interrupted as Interrupted
-from fringe._interrupt import interruptible as interruptible
+from fringe._process import Interrupted as Interrupted
+from fringe._process import interruptible as interruptible
 from fringe.errors import InputError, TransientError
 from fringe.experiments._executors import Account, Job, Report, run_here, run_processes
 from fringe.experiments._manifest import Resolved, changes, digest, resolve

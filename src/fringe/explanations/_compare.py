@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fringe._csv import to_csv
-from fringe._printable import plain
+from fringe._text import to_csv
+from fringe._text import plain
 from fringe.data import SOURCE, InputRef
 from fringe.experiments import (
     CONTROLS,

@@ -15,7 +15,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fringe._files import MAPS_BYTES, read_regular
-from fringe._printable import plain
+from fringe._text import plain
 from fringe.attribution import Attribution, attribute
 from fringe.data import InputRef
 from fringe.errors import InputError

@@ -10,7 +10,7 @@ from typing import Any
 
 from fringe._checks import require_local
 from fringe._files import MAPS_BYTES, RECORD_BYTES, read_regular, sha256_of
-from fringe._printable import to_json
+from fringe._text import to_json
 from fringe.errors import InputError
 from fringe.experiments import digest
 

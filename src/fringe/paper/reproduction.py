@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
-from fringe._csv import to_csv
+from fringe._text import to_csv
 from fringe.attribution import FRInGe
 from fringe.experiments import Arm, Plan, Results, estimate
 from fringe.metrics import Metric, get_metric

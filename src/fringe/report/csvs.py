@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fringe._csv import to_csv
+from fringe._text import to_csv
 from fringe.experiments import Results, ScoreRecord
 from fringe.report.numbers import spread
 from fringe.report.tables import Column, Table, TableCell, TableRow

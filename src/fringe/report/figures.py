@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fringe.experiments import Cell, Results
-from fringe.plots import MOST_SERIES, Contrast, CurvePanel, ForestPanel, draw_curves, draw_forest
+from fringe.plots import MAX_SERIES, Contrast, CurvePanel, ForestPanel, plot_curves, plot_forest
 from fringe.report.content import Drawing
 from fringe.report.tables import Column, Table
 
@@ -16,7 +16,7 @@ def forest(table: Table) -> Drawing | None:
     panels = [panel for place, column in enumerate(table.columns) if (panel := _forest_panel(table, place, column))]
     if not panels:
         return None
-    return draw_forest(panels, champion=table.reference, title=f"{table.model}: {table.reference} against its rivals")
+    return plot_forest(panels, reference=table.reference, title=f"{table.model}: {table.reference} against its rivals")
 
 
 def curves(results: Results, table: Table) -> dict[str, Drawing]:
@@ -31,7 +31,7 @@ def curves(results: Results, table: Table) -> dict[str, Drawing]:
             if column.settings["metric"] in metrics and (panel := _curve_panel(results, table, column)).curves
         ]
         if panels:
-            drawn[family] = draw_curves(panels, title=f"{table.model}: {titles[family]}")
+            drawn[family] = plot_curves(panels, title=f"{table.model}: {titles[family]}")
     return drawn
 
 
@@ -47,7 +47,7 @@ def _forest_panel(table: Table, place: int, column: Column) -> ForestPanel | Non
 def _curve_panel(results: Results, table: Table, column: Column) -> CurvePanel:
     name, axis = _curve_of(column)
     methods = sorted((row.method for row in table.competing), key=lambda method: method != table.reference)
-    found = {m: stacked(results.cell(table.model, m, column.label), name) for m in methods[:MOST_SERIES]}
+    found = {m: stacked(results.cell(table.model, m, column.label), name) for m in methods[:MAX_SERIES]}
     return CurvePanel(column.title, {m: c for m, c in found.items() if c.size}, column.direction, axis)
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from fringe._printable import printable
+from fringe._text import printable
 from fringe.report.content import Content, Part, Plain, Section
 from fringe.report.notes import INCOMPLETE, count, flag_lines, incomplete, reading
 from fringe.report.numbers import with_spread

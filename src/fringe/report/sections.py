@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from fringe.errors import FringeError
 from fringe.experiments import Results
-from fringe.plots import MOST_SERIES
+from fringe.plots import MAX_SERIES
 from fringe.report.account import Cost, costs
 from fringe.report.content import Picture, Plain, Section, as_picture
 from fringe.report.figures import curves, forest
@@ -46,7 +46,7 @@ def curve_section(results: Results, table: Table, prefix: str) -> Section:
         )
         for name, figure in drawn.items()
     )
-    more = len(table.competing) - MOST_SERIES
+    more = len(table.competing) - MAX_SERIES
     return Section(title, (f"{more} methods more are not drawn.",) if more > 0 else (), pictures=pictures)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fringe.experiments import Results, ScoreRecord
-from fringe.plots import Gauge, Strip, Tile, caption, comparison_grid, telemetry
+from fringe.plots import GridCell, GridRow, MetricLabel, captions, comparison_grid, labels
 from fringe.report.account import by_image
 from fringe.report.content import Drawing
 from fringe.report.grid import Shown
@@ -20,7 +20,7 @@ class _Sheet:
     results: Results
     model: str
     methods: Sequence[str]
-    gauges: Sequence[Gauge]
+    gauges: Sequence[MetricLabel]
     shown: Shown
     rows: Mapping[str, Mapping[str, ScoreRecord]]
 
@@ -29,26 +29,26 @@ def draw_choice(results: Results, table: Table, choice: Choice, shown: Shown) ->
     """One grid: a row an image, the input and a column a method, the reference first."""
     methods = sorted((row.method for row in table.competing), key=lambda method: method != table.reference)
     rows = {method: by_image(results, table.model, method) for method in methods}
-    gauges = telemetry([Gauge(c.label, c.settings["metric"], c.title, c.direction) for c in table.columns])
+    gauges = labels([MetricLabel(c.label, c.settings["metric"], c.title, c.direction) for c in table.columns])
     sheet = _Sheet(results, table.model, methods, gauges, shown, rows)
     return comparison_grid(
         [_strip(sheet, image) for image in choice.images],
         methods,
         title=f"{table.model} · {choice.title}",
-        caption=caption(gauges),
+        caption=captions(gauges),
     )
 
 
-def _strip(sheet: _Sheet, image: str) -> Strip:
+def _strip(sheet: _Sheet, image: str) -> GridRow:
     about = next(one for one in sheet.results.manifest.images if one["digest"] == image)
     scores = [[_score(sheet, method, gauge.label, image) for method in sheet.methods] for gauge in sheet.gauges]
-    words = list(zip(*(g.words(values) for g, values in zip(sheet.gauges, scores, strict=True)), strict=True))
+    words = list(zip(*(g.annotations(values) for g, values in zip(sheet.gauges, scores, strict=True)), strict=True))
     tiles = tuple(
-        Tile(sheet.shown.maps[method].get(image), words[place] if words else (), _remark(sheet, method, image))
+        GridCell(sheet.shown.maps[method].get(image), words[place] if words else (), _remark(sheet, method, image))
         for place, method in enumerate(sheet.methods)
     )
     name = about["id"] if about["label"] is None else f"{about['id']}, is {_class(sheet, about['label'])}"
-    return Strip(sheet.shown.images[image], name, _prediction(sheet, image), tiles)
+    return GridRow(sheet.shown.images[image], name, _prediction(sheet, image), tiles)
 
 
 def _score(sheet: _Sheet, method: str, metric: str, image: str) -> float:

@@ -1,0 +1,67 @@
+"""Text as a terminal, a JSON file and a spreadsheet may show it."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def printable(text: str) -> str:
+    r"""``text`` with each character that is not printable, line feeds apart, as its escape: ``\x1b`` for ESC.
+
+    Terminals obey control characters: a file name could move the cursor, change the window's title or hide what is
+    printed. Characters without a width, such as those that turn the direction of text, deceive the eye.
+    """
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable_json(text: str) -> str:
+    r"""A JSON document with the same content, in which such characters are written ``\u009b``."""
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+
+
+def to_json(document: Mapping[str, Any]) -> str:
+    """The document as indented JSON that a terminal may show."""
+    return printable_json(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
+
+
+def plain(value: Any) -> Any:
+    """JSON data of nested values; tensors become lists, and numbers that are not finite None, which is not zero."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value
+
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""A spreadsheet would compute a text that begins with one of these; it gets an apostrophe in front."""
+
+
+def to_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
+    """``columns`` of the rows as text, under their names; by default those of the first row."""
+    names = columns or (list(rows[0]) if rows else [])
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    if names:
+        writer.writerow(names)
+    writer.writerows([cell(row[name]) for name in names] for row in rows)
+    return out.getvalue()
+
+
+def cell(value: Any) -> str:
+    """A value as a cell: numbers exactly, nothing for None and what is not finite, and no text that is a formula."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return repr(value)
+    text = str(value)
+    return f"'{text}" if text.startswith(FORMULA) else text

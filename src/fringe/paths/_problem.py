@@ -1,0 +1,210 @@
+"""What is to be explained, and paths through input space as a stream of segments."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fringe._arguments import NO_ARGUMENTS, ForwardArguments
+from fringe._rng import KeyedGenerator, content_hash
+from fringe.baselines import InputSpace, make_baseline
+from fringe.classifier import Classifier, Linearisation, Score, Target
+from fringe.errors import InputError, TargetError
+from fringe.geometry import Jacobian, log_probabilities
+
+Progress = Callable[[int, int], None]
+"""Called with (steps done, steps planned), summed over the images of the call."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be explained: B images, what is known of them, and the model that is asked.
+
+    A method asks the model only through its problem, with the ``rows`` that its points belong to: the explained classes
+    and the model's further arguments then travel with the points, in whatever order and number they are evaluated.
+
+    Args:
+        model: The classifier.
+        inputs: Images (B, *S).
+        logits: Their logits (B, C).
+        target: The explained class (B,) of each.
+        contrast: Classes (B,) that the targets are compared with: the difference of the scores is explained.
+        ids: Names (B) of the images, which key their random numbers; None: an image's name is made of its numbers.
+        rng: Source of random numbers.
+        domain: What is known of the space of inputs.
+        baseline: The caller's own baseline (B, *S).
+        record_path: Whether the path of each image is recorded.
+        progress: Called with the steps done and planned.
+        forward_args: Further arguments of the model.
+        score_kind: The explained scalar, if it is not the classifier's own.
+        rows: Which images of the call these B are, if some were left out.
+        total: Number of images of the call.
+    """
+
+    model: Classifier
+    inputs: Tensor
+    logits: Tensor
+    target: Tensor
+    contrast: Tensor | None = None
+    ids: tuple[str, ...] | None = None
+    rng: KeyedGenerator = field(default_factory=KeyedGenerator)
+    domain: InputSpace = field(default_factory=InputSpace)
+    baseline: Tensor | None = None
+    record_path: bool = False
+    progress: Progress | None = None
+    forward_args: ForwardArguments = NO_ARGUMENTS
+    score_kind: Score | None = None
+    rows: tuple[int, ...] | None = None
+    total: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: Classifier,
+        inputs: Tensor,
+        *,
+        target: Target = "predicted",
+        contrast: int | Sequence[int] | Tensor | None = None,
+        forward_args: ForwardArguments = NO_ARGUMENTS,
+        **given: Any,
+    ) -> "Problem":
+        """The problem of these ``inputs`` (B, *S), which the model is asked about: B forward passes.
+
+        Args:
+            model: The classifier.
+            inputs: Images (B, *S).
+            target: ``"predicted"``, an integer, or one integer per image.
+            contrast: An integer, or one per image.
+            forward_args: Further arguments of the model.
+            **given: Other fields.
+
+        Raises:
+            TargetError: If a target or contrast is no class of the model, or both are the same.
+        """
+        logits = _first_logits(lambda x: model.logits(x, forward_args), inputs)
+        classes = model.resolve_target(target, torch.nan_to_num(logits))
+        other = None if contrast is None else model.resolve_target(contrast, logits, "contrast")
+        if other is not None:
+            if other.dim() < classes.dim():
+                other = other[:, None].expand_as(classes)
+            if other.shape != classes.shape:
+                raise TargetError(
+                    f"contrast: got shape {tuple(other.shape)} for targets of shape {tuple(classes.shape)}"
+                )
+            if bool((other == classes).any()):
+                same = (other == classes).nonzero()[0].tolist()
+                raise TargetError(f"contrast: class {int(other[tuple(same)])} is the target of image {same[0]} itself")
+        return cls(model, inputs, logits, classes, other, forward_args=forward_args, **given)
+
+    # -- questions to the model: points ``x`` (L, *S) belong to the images ``rows`` (L,) -----------------------------
+
+    def forward(self, x: Tensor, rows: Tensor) -> Tensor:
+        """Logits (L, C) without a graph, in chunks of the batch size: L forward passes."""
+        return self.model.logits(x, self.forward_args.select(rows))
+
+    def logits_gradient(self, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (L, C) and the gradient (L, *S) of the explained score, in chunks: L forward passes and L VJPs."""
+
+        def evaluate(part: Tensor, of: Tensor) -> tuple[Tensor, Tensor]:
+            point = self.linearise(part, of, tangents=False)
+            return point.value, self.score_gradient(point, point.value, of)
+
+        with self.model.session(x.device):
+            return self.model.batch_size.map(evaluate, x, rows)
+
+    def linearise(self, x: Tensor, rows: Tensor, *, tangents: bool = True) -> Linearisation:
+        """The first-order expansion at ``x``, not in chunks: see :meth:`fringe.Classifier.linearise`."""
+        return self.model.linearise(x, tangents=tangents, arguments=self.forward_args.select(rows))
+
+    def score(self, logits: Tensor, rows: Tensor | None = None, kind: Score | None = None) -> Tensor:
+        """The explained scalar (L,) of ``logits`` (L, C); without ``rows``, those of all images."""
+        return self.model.score(logits, *self._classes(rows), kind or self.score_kind)
+
+    def score_cotangent(self, logits: Tensor, rows: Tensor | None = None, kind: Score | None = None) -> Tensor:
+        """Gradient (L, C) of :meth:`score` in the logits."""
+        return self.model.score_cotangent(logits, *self._classes(rows), kind or self.score_kind)
+
+    def score_gradient(self, jacobian: Jacobian, logits: Tensor, rows: Tensor) -> Tensor:
+        """Gradient (L, *S), or (L, K, *S), of the explained score by the ``jacobian`` there: a VJP per class."""
+        cotangent = self.score_cotangent(logits, rows)
+        if cotangent.dim() == 2:
+            return jacobian.vjp(cotangent)
+        return torch.stack([jacobian.vjp(of_class) for of_class in cotangent.unbind(1)], 1)
+
+    def probability(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Probability (L,) of the target class, in the dtype of the geometry."""
+        return self.model.score(log_probabilities(logits), self._classes(rows)[0], None, "logit").exp()
+
+    def _classes(self, rows: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Target and contrast of the images ``rows``: the one place where classes are looked up."""
+        if rows is None:
+            return self.target, self.contrast
+        return self.target[rows], None if self.contrast is None else self.contrast[rows]
+
+    # -- the images --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """Names (B) of the images, for keyed random numbers."""
+        return self.ids if self.ids is not None else tuple(content_hash(x) for x in self.inputs)
+
+    @property
+    def every_row(self) -> Tensor:
+        """Rows 0 ... B - 1, on the device of the inputs."""
+        return torch.arange(len(self.inputs), device=self.inputs.device)
+
+    def resolve_baseline(self, text: str) -> Tensor:
+        """The caller's baseline, or the one that ``text`` names: (B, *S)."""
+        if self.baseline is not None:
+            return self.baseline
+        return make_baseline(text, self.inputs, self.domain, self.rng, self.keys)
+
+    def groups(self, *, by_score: bool) -> list[list[int]]:
+        """Images that the model cannot tell apart at a common point, together: those with equal forward arguments and,
+        with ``by_score``, equal target and contrast."""
+        columns = [[content_hash(row) for row in value] for value in self.forward_args.tensors()]
+        if by_score:
+            columns += [column.tolist() for column in self._classes(None) if column is not None]
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for image in range(len(self.inputs)):
+            groups.setdefault(tuple(column[image] for column in columns), []).append(image)
+        return list(groups.values())
+
+    def select(self, rows: Sequence[int] | Tensor) -> "Problem":
+        """The problem of the images ``rows``, in this order; an image may be taken more than once."""
+        index = torch.as_tensor(rows, device=self.inputs.device)
+        chosen: list[int] = index.tolist()
+        target, contrast = self._classes(index)
+        return replace(
+            self,
+            inputs=self.inputs[index],
+            logits=self.logits[index],
+            target=target,
+            contrast=contrast,
+            ids=tuple(self.keys[i] for i in chosen),
+            baseline=None if self.baseline is None else self.baseline[index],
+            forward_args=self.forward_args.select(index),
+            rows=tuple(chosen if self.rows is None else (self.rows[i] for i in chosen)),
+            total=len(self.inputs) if self.total is None else self.total,
+        )
+
+
+def _first_logits(logits_of: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+    """``logits_of(inputs)`` (B, C). Raises InputError where the model takes ``inputs`` with one more axis in front and
+    not as they are: the model's own error speaks of its inner layers."""
+    try:
+        return logits_of(inputs)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        try:
+            logits_of(inputs[None])
+        except Exception:
+            raise error from None
+        raise InputError(
+            f"inputs: got shape {tuple(inputs.shape)}, which the model takes as one input and not as a batch; add the "
+            "batch axis with inputs[None]"
+        ) from error
