@@ -268,6 +268,6 @@ def work_of(
         samples = getattr(metric, "samples", 0)  # forward passes of a score, or complete maps
         count = min((limits or {}).get(label, images), images)
         work.append((f"the score {label}", samples, count * len(methods)))
-        if metric.needs_explain:
+        if metric.requires_explainer:
             work += [(f"a map by {name}", m.planned_passes or 0.0, samples * count) for name, m in methods.items()]
     return work + [(f"a map by {name}", m.planned_passes or 0.0, images) for name, m in methods.items()]

@@ -55,7 +55,7 @@ def metrics(name: Name = None, as_json: AsJson = False) -> None:
                     attribute: getattr(kind, attribute)
                     for attribute in ("title", "source", "direction", "unit", "space")
                 },
-                "needs_method": kind.needs_explain,
+                "needs_method": kind.requires_explainer,
                 **_described(kind),
             }
             for key, kind in chosen.items()

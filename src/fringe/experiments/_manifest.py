@@ -265,9 +265,14 @@ def _settings(
 
 def _metric(plan: Plan, label: str) -> dict[str, Any]:
     metric = plan.metrics[label]
-    names = ("title", "direction", "unit", "space", "source", "summary")
-    about = {name: getattr(metric, name) for name in names}
-    return {**about, "settings": metric.record(), "key": digest(metric.record()), "limit": plan.limit(label)}
+    about = {name: getattr(metric, name) for name in ("title", "direction", "unit", "space", "source")}
+    return {
+        **about,
+        "summary": metric.aggregate,
+        "settings": metric.record(),
+        "key": digest(metric.record()),
+        "limit": plan.limit(label),
+    }
 
 
 def _image(picture: ImageEntry) -> dict[str, Any]:

@@ -333,7 +333,7 @@ def _score(scores: Scores, place: int, fault: str) -> dict[str, Any]:
     return {
         "score": value if math.isfinite(value) else None,
         "flags": [name for name, flag in scores.flags.items() if bool(flag[place])],
-        "extras": [(name, float(column[place])) for name, column in scores.extras.items()],
+        "extras": [(name, float(column[place])) for name, column in scores.details.items()],
         "curves": [(name, column[place].float().tolist()) for name, column in scores.curves.items()],
     }
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import fringe
 from fringe.classifier import Classifier
-from fringe.data import ImageError, InputRef
+from fringe.data import ImageError, ImageRef
 from fringe.errors import InputError
 from fringe.experiments import default_model
 from fringe.explanations._folder import SUMMARY, ResultFolder
@@ -33,7 +33,7 @@ class Prepared:
         x: Model input (C, H, W).
     """
 
-    ref: InputRef
+    ref: ImageRef
     sha256: str | None
     x: Tensor
 
@@ -76,7 +76,7 @@ class ImageRun(Generic[Spec]):
         """Errors of the files of the run itself that could not be written."""
         return list(self.folder.unwritten.values())
 
-    def open(self, default_references: Iterable[InputRef] = ()) -> None:
+    def open(self, default_references: Iterable[ImageRef] = ()) -> None:
         """Load the model and the references, and check the folder.
 
         Raises:
@@ -115,7 +115,7 @@ class ImageRun(Generic[Spec]):
             "options": spec.record(),
         }
 
-    def prepare(self, ref: InputRef) -> Prepared | Failure:
+    def prepare(self, ref: ImageRef) -> Prepared | Failure:
         """Open an image; its digest is taken first, so that a file that changes in between is known as changed."""
         sha256 = file_digest(ref.origin)
         try:

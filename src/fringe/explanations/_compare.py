@@ -7,9 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fringe._text import to_csv
-from fringe._text import plain
-from fringe.data import SOURCE, InputRef
+from fringe._text import plain, to_csv
+from fringe.data import SOURCE, ImageRef
 from fringe.experiments import (
     CONTROLS,
     LEVEL,
@@ -72,7 +71,7 @@ class ComparisonRun(ImageRun[CompareSpec]):
         """Whether any method made a map that could be scored."""
         return any(entry["maps"] for entry in self._costs.values() if not entry["control"])
 
-    def open(self, default_references: Iterable[InputRef] = ()) -> None:
+    def open(self, default_references: Iterable[ImageRef] = ()) -> None:
         """Load the model and the references, by default the inputs, and check the folder.
 
         Raises:

@@ -17,7 +17,7 @@ from torch import Tensor
 from fringe._files import MAPS_BYTES, read_regular
 from fringe._text import plain
 from fringe.attribution import Attribution, attribute
-from fringe.data import InputRef
+from fringe.data import ImageRef
 from fringe.errors import InputError
 from fringe.experiments import changes
 from fringe.explanations._base import ImageRun, Prepared, Progress, by_shape, iter_batches
@@ -120,7 +120,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         """The results so far that are no failures."""
         return [result for result in self.results_so_far if isinstance(result, Explanation)]
 
-    def open(self, default_references: Iterable[InputRef] = ()) -> None:
+    def open(self, default_references: Iterable[ImageRef] = ()) -> None:
         """Load the model and the references, and check the folder.
 
         Raises:
@@ -207,7 +207,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             names = ", ".join([*left[:5], *(["..."] if len(left) > 5 else [])])
             warnings.warn(f"{len(left)} results of other settings stay in {str(self._out)!r}: {names}", stacklevel=3)
 
-    def _stored_or_prepared(self, ref: InputRef) -> Prepared | Explanation | Failure:
+    def _stored_or_prepared(self, ref: ImageRef) -> Prepared | Explanation | Failure:
         stored = self.folder.read(ref.id)
         if stored is not None and self._is_current(stored, ref):
             result = Explanation(self.folder.result_path(ref.id), stored, reused=True)
@@ -215,7 +215,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             return result
         return self.prepare(ref)
 
-    def _is_current(self, stored: Mapping[str, Any], ref: InputRef) -> bool:
+    def _is_current(self, stored: Mapping[str, Any], ref: ImageRef) -> bool:
         """Whether a stored result is of this image and these settings, with its pictures where they are asked for."""
         if changes(stored["setting"], self.setting) or (self.spec.figures and "overlay.png" not in stored["files"]):
             return False
@@ -224,7 +224,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         sha256 = file_digest(ref.origin)
         return sha256 is not None and (stored["id"], stored["sha256"]) == (ref.id, sha256)
 
-    def _check_model(self, result: Explanation, ref: InputRef) -> None:
+    def _check_model(self, result: Explanation, ref: ImageRef) -> None:
         """Compare the model's answer with the first reused result: a digest of weights does not see the code.
 
         Raises:

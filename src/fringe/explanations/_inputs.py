@@ -13,7 +13,7 @@ from torch import Tensor
 from fringe._files import sha256_of
 from fringe.attribution import Attributor, FRInGe, get_method, table
 from fringe.baselines import InputSpace
-from fringe.data import ImageError, InputRef, find_inputs
+from fringe.data import ImageError, ImageRef, find_inputs
 from fringe.errors import InputError
 from fringe.experiments import content_digest
 from fringe.explanations._spec import ExplainSpec, ImageOptions
@@ -40,7 +40,7 @@ class Failure:
     reason: str
 
     @staticmethod
-    def of(ref: InputRef, reason: object) -> "Failure":
+    def of(ref: ImageRef, reason: object) -> "Failure":
         return Failure(ref.id, ref.source, ref.label, str(reason))
 
     def entry(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class References:
     """
 
     def __init__(
-        self, spec: ImageOptions, recipe: Preprocessing, device: torch.device, default: Iterable[InputRef] = ()
+        self, spec: ImageOptions, recipe: Preprocessing, device: torch.device, default: Iterable[ImageRef] = ()
     ):
         self._source, self.ids, self.digests = spec.references or "inputs", list[str](), list[str]()
         self._bounds = [bound.to(device) for bound in recipe.bounds()]
@@ -82,7 +82,7 @@ class References:
         self._images = {shape: torch.stack(group).to(device) for shape, group in images.items()}
 
     @staticmethod
-    def _choose(text: str | None, default: Iterable[InputRef]) -> list[InputRef]:
+    def _choose(text: str | None, default: Iterable[ImageRef]) -> list[ImageRef]:
         refs, missing = (list(default), []) if text is None else find_images([text])
         if text is None:
             return _spread(refs)
@@ -100,13 +100,13 @@ class References:
         return {"source": self._source, "images": self.ids} if self.ids else None
 
 
-def _spread(refs: Sequence[InputRef]) -> list[InputRef]:
+def _spread(refs: Sequence[ImageRef]) -> list[ImageRef]:
     """At most ``MAX_REFERENCES`` of the images, spread evenly."""
     count = min(len(refs), MAX_REFERENCES)
     return [refs[i * len(refs) // count] for i in range(count)]
 
 
-def find_images(inputs: Sequence[str]) -> tuple[list[InputRef], list[Failure]]:
+def find_images(inputs: Sequence[str]) -> tuple[list[ImageRef], list[Failure]]:
     """The images behind the inputs, and the inputs that lead to none."""
     failures: list[Failure] = []
 
@@ -116,7 +116,7 @@ def find_images(inputs: Sequence[str]) -> tuple[list[InputRef], list[Failure]]:
     return list(find_inputs(inputs, on_error=note)), failures
 
 
-def open_image(ref: InputRef, recipe: Preprocessing, exif: Any) -> Tensor:
+def open_image(ref: ImageRef, recipe: Preprocessing, exif: Any) -> Tensor:
     image = ref.open(channels=3 if recipe.channels == 3 else 1, exif=exif).image
     return recipe.normalise(recipe.pixels(image))
 

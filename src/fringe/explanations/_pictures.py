@@ -14,17 +14,17 @@ from fringe.experiments import Comparison
 from fringe.metrics import Metric
 from fringe.models import Preprocessing
 from fringe.plots import (
-    Cell,
-    Gauge,
-    Strip,
-    Tile,
-    caption,
+    GridCell,
+    GridRow,
+    MetricLabel,
+    SheetItem,
+    captions,
     comparison_grid,
     contact_sheet,
     geometric_profile,
+    labels,
     overlay,
     signed_map,
-    telemetry,
     trajectory,
 )
 
@@ -78,13 +78,13 @@ def class_label(entry: Mapping[str, Any]) -> str:
     return entry["name"] or f"class {entry['class']}"
 
 
-def contact_cell(tensors: Mapping[str, Tensor], record: Mapping[str, Any], recipe: Preprocessing) -> Cell:
+def contact_cell(tensors: Mapping[str, Tensor], record: Mapping[str, Any], recipe: Preprocessing) -> SheetItem:
     """An image of the contact sheet; very large ones are thinned to save memory."""
     image, values = to_image(tensors["input"], recipe), tensors["values"].cpu().numpy()
     best, target = record["prediction"], record["target"]
     explained = "" if best["class"] == target["class"] else f", explained: {class_label(target)}"
     every = max(1, max(image.shape[:2]) // _THUMBNAIL)
-    return Cell(
+    return SheetItem(
         image=image[::every, ::every],
         values=values[:, ::every, ::every],
         name=record["id"],
@@ -93,7 +93,7 @@ def contact_cell(tensors: Mapping[str, Tensor], record: Mapping[str, Any], recip
     )
 
 
-def draw_contact_sheet(cells: Sequence[Cell], title: str, total: int, path: Path) -> None:
+def draw_contact_sheet(cells: Sequence[SheetItem], title: str, total: int, path: Path) -> None:
     """Write the contact sheet of the first images."""
     more = f", first {len(cells)} of {total}" if total > len(cells) else ""
     contact_sheet(cells, title=f"{title}{more}").savefig(path)
@@ -101,16 +101,18 @@ def draw_contact_sheet(cells: Sequence[Cell], title: str, total: int, path: Path
 
 def comparison_row(
     comparison: Comparison, index: int, x: Tensor, entry: Mapping[str, Any], recipe: Preprocessing
-) -> Strip:
+) -> GridRow:
     """Image ``index`` of a comparison as a row of the picture."""
     methods = [result for result in comparison.rows if not result.control]
-    labels = _labels(comparison.metrics)
-    columns = [label.words([float(result.scores[label.label].values[index]) for result in methods]) for label in labels]
+    columns = [
+        label.annotations([float(result.scores[label.label].values[index]) for result in methods])
+        for label in _labels(comparison.metrics)
+    ]
     words = list(zip(*columns, strict=True))
     best, target = entry["prediction"], entry["target"]
     prediction = f"{class_label(best)} · {best['probability']:.1%}"
     tiles = [
-        Tile(
+        GridCell(
             None if result.maps is None else result.maps[index].cpu().numpy().copy(),
             words[k],
             result.faults[index].replace("_", " "),
@@ -118,16 +120,16 @@ def comparison_row(
         for k, result in enumerate(methods)
     ]
     same = best["class"] == target["class"]
-    return Strip(
+    return GridRow(
         image=to_image(x, recipe),
         name=entry["id"],
         prediction=prediction if same else f"{class_label(target)}, not {prediction}",
-        tiles=tuple(tiles),
+        cells=tuple(tiles),
     )
 
 
 def draw_comparison(
-    rows: Sequence[Strip],
+    rows: Sequence[GridRow],
     methods: Sequence[str],
     metrics: Mapping[str, Metric],
     title: str,
@@ -135,8 +137,8 @@ def draw_comparison(
     path: Path,
 ) -> None:
     """Write the picture of a comparison."""
-    comparison_grid(rows, methods, title=title, caption=caption(_labels(metrics)), pool=pool).savefig(path)
+    comparison_grid(rows, methods, title=title, caption=captions(_labels(metrics)), pool=pool).savefig(path)
 
 
-def _labels(metrics: Mapping[str, Metric]) -> list[Gauge]:
-    return telemetry([Gauge(label, m.name, m.title, m.direction) for label, m in metrics.items()])
+def _labels(metrics: Mapping[str, Metric]) -> list[MetricLabel]:
+    return labels([MetricLabel(label, m.name, m.title, m.direction) for label, m in metrics.items()])
