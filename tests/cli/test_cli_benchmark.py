@@ -200,7 +200,7 @@ def test_an_image_without_a_label_fails_alone(tmp_path):
         (("--out", "FOREIGN"), "holds files that are no results of a run (mine.txt)"),
         (("--out", "FOREIGN/mine.txt"), "is a file, expected a folder"),
         (("--out", "FOREIGN/mine.txt/deeper"), "--out"),
-        (("--preset", "PRESET"), "was tuned for 'resnet18'; the models here are digits"),
+        (("--preset", "PRESET"), "was tuned for 'resnet18'; the models are digits"),
     ],
 )
 def test_wrong_usage_is_exit_code_2_and_one_line(tmp_path, arguments, message):

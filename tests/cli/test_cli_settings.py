@@ -3,11 +3,13 @@
 from typing import get_args
 
 import pytest
-from fringe.cli.listings import EXAMPLES
-from fringe.cli.options import read_class_names
 
 from fringe import FRInGe, InputError
 from fringe.classifier import SCORES
+from fringe.cli._listing import EXAMPLES
+from fringe.explanations import ExplainSpec
+from fringe.explanations._inputs import configured_method
+from fringe.explanations._spec import read_class_names
 from fringe.models import LOADERS
 
 
@@ -45,7 +47,7 @@ def test_a_value_has_the_type_of_its_field(text, field, value):
         ("tau=nan", r"set: tau: got 'nan', expected a positive number"),
         ("tau=-1", r"set: tau: got '-1', expected a positive number"),
         ("cg_iterations=2.5", r"set: cg_iterations: got '2.5', expected a positive whole number \(usually 3 to 40\)"),
-        ("solve=newton", r"--set solve: got 'newton', expected one of geodesic, natural, diffusion, gradient"),
+        ("solve=newton", r"set: solve: got 'newton', expected one of geodesic, natural, diffusion, gradient"),
         ("warm_start=maybe", r"expected true or false"),
         ("delta_euc=far", r"expected a positive number, auto or none"),
         ("reference=[0.5", r"set: reference: got"),

@@ -67,7 +67,8 @@ class References:
         self._source, self.ids, self.digests = spec.references or "inputs", list[str](), list[str]()
         self._bounds = [bound.to(device) for bound in recipe.bounds()]
         images: dict[tuple[int, ...], list[Tensor]] = {}
-        for ref in self._choose(spec.references, default):
+        chosen = self._choose(spec.references, default)
+        for ref in chosen:
             try:
                 x = open_image(ref, recipe, spec.exif)
                 self.digests.append(content_digest(ref))
@@ -78,7 +79,8 @@ class References:
             self.ids.append(ref.id)
             images.setdefault(tuple(x.shape), []).append(x)
         if spec.references is not None and not self.ids:
-            raise InputError(f"none of the images behind {spec.references!r} can be opened", argument="references")
+            message = f"none of the {len(chosen)} images behind {spec.references!r} can be opened"
+            raise InputError(message, argument="references")
         self._images = {shape: torch.stack(group).to(device) for shape, group in images.items()}
 
     @staticmethod
