@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fringe._text import printable, to_json
-from fringe.cli._console import Exit, exit_on_error, require_consent, require_extra, resumable, say, work_of
+from fringe.cli._console import Exit, exit_on_error, require_consent, resumable, say, work_of
 from fringe.cli._options import AsJson, Config, RunFolder, Yes, with_options
 from fringe.errors import InputError
 
@@ -45,8 +45,7 @@ def benchmark(
 
     Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some images failed, 75 stopped early (run it again).
     """
-    with resumable():
-        require_extra("bench")
+    with resumable("bench"):
         from fringe.cli._runs import RunFlags, read_spec
 
         code = _benchmark(read_spec(given, config), RunFlags(**how), report=report, reference=reference)
@@ -54,10 +53,10 @@ def benchmark(
 
 
 def _benchmark(spec: "ExperimentSpec", flags: "RunFlags", *, report: bool, reference: str | None) -> Exit:
-    from fringe.cli._runs import read_plan, report_plan, run_plans
-    from fringe.experiments import run_record
+    from fringe.cli._runs import report_plan, run_plans
+    from fringe.experiments import build_plan, run_record
 
-    plan = read_plan(spec)
+    plan = build_plan(spec)
     for arm in plan.arms:
         if reference is not None and reference not in arm.methods:  # the report would refuse it after hours of work
             raise InputError(f"got {reference!r}; the methods: {', '.join(arm.methods)}", argument="reference")
@@ -75,8 +74,7 @@ def status(run: RunFolder, as_json: AsJson = False) -> None:
 
     Exit codes: 0 all scored, 2 no run there, 3 some scores failed, 75 some are not computed yet.
     """
-    with exit_on_error():
-        require_extra("bench")
+    with exit_on_error("bench"):
         from fringe.experiments import read_status
 
         document = read_status(run)
@@ -155,8 +153,7 @@ def report(
 
     Nothing that the folder names is loaded or run: maps are those that were stored, or made by the model of --model.
     """
-    with exit_on_error():
-        require_extra("bench")
+    with exit_on_error("bench"):
         from fringe.cli._runs import TimingOptions, report_folder
         from fringe.experiments import ExperimentSpec, ModelSource, Store, manifests
         from fringe.models import resolve_device

@@ -5,7 +5,7 @@ import importlib.util
 import re
 import sys
 import warnings
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -48,11 +48,11 @@ _CORE = ("PIL", "matplotlib", "pydantic", "rich", "safetensors", "scipy")
 
 
 @contextlib.contextmanager
-def exit_on_error() -> Generator[None]:
+def exit_on_error(*extras: str) -> Generator[None]:
     """Turn an error that names a wrong argument into one line and exit code 2, a system error into one line with the
     file and exit code 1; others keep their traceback."""
     try:
-        with _usage_errors():
+        with _usage_errors(extras):
             yield
     except BrokenPipeError:
         raise  # the reader of the output is gone
@@ -63,11 +63,11 @@ def exit_on_error() -> Generator[None]:
 
 
 @contextlib.contextmanager
-def resumable() -> Generator[None]:
+def resumable(*extras: str) -> Generator[None]:
     """As :func:`exit_on_error`, for a command that continues where it stopped: a signal at any time, and system errors
     that may pass, are one line and exit code 75."""
     try:
-        with interruptible(), _usage_errors():
+        with interruptible(), _usage_errors(extras):
             yield
     except Interrupted as error:
         print_error(f"{error}; run the same command again to go on")
@@ -81,9 +81,11 @@ def resumable() -> Generator[None]:
 
 
 @contextlib.contextmanager
-def _usage_errors() -> Generator[None]:
+def _usage_errors(extras: Sequence[str]) -> Generator[None]:
     try:
         with _short_warnings():
+            for extra in extras:
+                _require_extra(extra)
             yield
     except FringeError as error:
         print_error(error_text(error))
@@ -126,7 +128,7 @@ def _parameter(argument: str) -> str | None:
     return next((known for known in (name, _ALIASES.get(name)) if known in FLAGS), None)
 
 
-def require_extra(extra: str) -> None:
+def _require_extra(extra: str) -> None:
     """Raise InputError if a package of the extra is absent, before anything is computed or written."""
     for package in _EXTRAS[extra]:
         if not _is_installed(package):

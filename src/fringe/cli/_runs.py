@@ -22,7 +22,6 @@ from fringe.experiments import (
     RunResult,
     Store,
     Task,
-    build_plan,
     count_failures,
     describe_failures,
     has_scores,
@@ -88,20 +87,6 @@ def read_spec(given: dict[str, Any], config: Path | None) -> ExperimentSpec:
     """The given options over those of a file."""
     spec = ExperimentSpec(**given)
     return spec if config is None else spec.over(ExperimentSpec.from_file(config))
-
-
-def read_plan(spec: ExperimentSpec, **defaults: Any) -> Plan:
-    """The plan of a command with defaults of its own."""
-    return build_plan(spec.with_defaults(**defaults))
-
-
-def warn_ignored(spec: ExperimentSpec, reason: str, *fields: str) -> ExperimentSpec:
-    """Reset options that a command does not use, and name those that were given: a file may hold them for another."""
-    given = [name for name in fields if name in spec.model_fields_set]
-    if given:
-        names = ", ".join(f"--{'limit' if name == 'limits' else name}" for name in given)
-        warn(f"{names}: not used; {reason}")
-    return spec.without(*fields)
 
 
 def work_of_plans(plans: Sequence[Plan]) -> list[tuple[str, float, float]]:

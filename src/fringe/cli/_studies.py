@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +18,6 @@ from fringe.cli._console import (
     exit_on_error,
     print_error,
     require_consent,
-    require_extra,
     resumable,
     say,
     warn,
@@ -28,11 +28,7 @@ from fringe.errors import InputError
 if TYPE_CHECKING:
     from fringe.cli._runs import RunFlags, RunSummary, TimingOptions
     from fringe.experiments import ExperimentSpec, Plan, Resolved
-    from fringe.paper import ModelEstimate, Share, Timing
-    from fringe.tuning import SearchSpace
-
-#: Methods of a model above which an estimate shows them together.
-MANY = 12
+    from fringe.paper import Timing
 
 Given = dict[str, Any]
 Figures = Annotated[int, typer.Option(min=0, metavar="N", help="Images whose paths are drawn.")]
@@ -46,20 +42,12 @@ def ablate(given: Given, how: Given, config: Config = None, figures: Figures = 2
     The variants of the paper's table, and three of its figures: gamma_step only, gamma_prior only, non-geometric. With
     --methods fringe:auto those that the paper tuned for a network, where it did. By default 100 images.
     """
-    with resumable():
-        require_extra("bench")
-        from fringe.cli._runs import RunFlags, read_plan, read_spec, run_plans
-        from fringe.models import resolve_device
-        from fringe.paper import ablation, draw_trajectories
+    with resumable("bench"):
+        from fringe.cli._runs import RunFlags, read_spec
+        from fringe.paper import ablation, draw_trajectories, study_plan
 
-        flags = RunFlags(**how)
-        plan = ablation(_first_method(read_plan(read_spec(given, config), name="ablation", methods="fringe")))
-        summary = run_plans([plan], flags)
-
-        def draw(resolved: "Resolved", out: Path) -> Sequence[Path]:
-            return draw_trajectories(resolved, figures, out, device=resolve_device(flags.device))
-
-        code = _finish(summary, flags, report=report, draw=draw)
+        plan = ablation(study_plan(read_spec(given, config), "ablation"))
+        code = _run_study(plan, RunFlags(**how), draw_trajectories, figures, report=report)
     raise typer.Exit(code)
 
 
@@ -69,20 +57,12 @@ def diagnose(given: Given, how: Given, config: Config = None, figures: Figures =
 
     FRInGe with the cap and without, and IG; by default on 100 images.
     """
-    with resumable():
-        require_extra("bench")
-        from fringe.cli._runs import RunFlags, read_spec, run_plans
-        from fringe.models import resolve_device
-        from fringe.paper import DIAGNOSTICS, cap_study, draw_cap
+    with resumable("bench"):
+        from fringe.cli._runs import RunFlags, read_spec
+        from fringe.paper import DIAGNOSTICS, cap_study, draw_cap, study_plan
 
-        flags = RunFlags(**how)
-        base = _study_plan(read_spec(given, config), DIAGNOSTICS, name="cap")
-        summary = run_plans([cap_study(_first_method(base, also=("ig",)))], flags)
-
-        def draw(resolved: "Resolved", out: Path) -> Sequence[Path]:
-            return draw_cap(resolved, figures, out, device=resolve_device(flags.device))
-
-        code = _finish(summary, flags, report=report, draw=draw)
+        plan = cap_study(study_plan(read_spec(given, config), "cap", metrics=DIAGNOSTICS, also=("ig",)))
+        code = _run_study(plan, RunFlags(**how), draw_cap, figures, report=report)
     raise typer.Exit(code)
 
 
@@ -93,30 +73,26 @@ def sweep(
     config: Config = None,
     factor: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="KEY=V,V,...", help="Setting and its values; may be repeated (default: the paper's five)."
-        ),
+        typer.Option(metavar="KEY=V,V,...", help="A setting and its values; may be repeated (default: five)."),
     ] = None,
 ) -> None:
     """Vary one setting at a time and draw how the tuning objective changes.
 
     The first of the methods; by default fringe on 100 images.
     """
-    with resumable():
-        require_extra("bench")
-        from fringe.cli._runs import RunFlags, read_spec, report_folder, run_plans
+    with resumable("bench"):
+        from fringe.cli._runs import RunFlags, read_spec
         from fringe.experiments import Store, read_results
-        from fringe.paper import OBJECTIVE, draw_sweep, first, sweep_plan
+        from fringe.paper import OBJECTIVE, draw_sweep, first, read_factors, study_plan, sweep_plan
 
         flags = RunFlags(**how)
-        base = _first_method(_study_plan(read_spec(given, config), OBJECTIVE, name="sweep"))
-        grid = _factors(first(base.arms[0]), factor or ())
-        summary = run_plans([sweep_plan(base, grid)], flags)
-        paths: Sequence[Path] = []
-        if summary.finished:
-            results = read_results(Store(flags.out, create=False), "sweep")
-            paths = draw_sweep(base, results, grid, report_folder(flags.out, "sweep"))
-        code = _print_paths(summary, flags, paths)
+        base = study_plan(read_spec(given, config), "sweep", metrics=OBJECTIVE)
+        grid = read_factors(first(base.arms[0]), factor or ())
+
+        def draw(resolved: "Resolved", images: int, out: Path, *, device: str) -> Sequence[Path]:
+            return draw_sweep(base, read_results(Store(flags.out, create=False), "sweep"), grid, out)
+
+        code = _run_study(sweep_plan(base, grid), flags, draw, 0, report=False)
     raise typer.Exit(code)
 
 
@@ -126,8 +102,7 @@ def runtime(given: Given, how: Given, config: Config = None) -> None:
 
     By default fringe and ig on 16 images. Nothing is resumed: times are measured in one go.
     """
-    with exit_on_error():
-        require_extra("bench")
+    with exit_on_error("bench"):
         from fringe.cli._runs import TimingOptions, read_spec
 
         code = _runtime(read_spec(given, config), TimingOptions(**how))
@@ -135,16 +110,12 @@ def runtime(given: Given, how: Given, config: Config = None) -> None:
 
 
 def _runtime(spec: "ExperimentSpec", options: "TimingOptions") -> Exit:
-    from fringe.cli._runs import read_plan, report_folder, warn_ignored, work_of_plans
+    from fringe.cli._runs import report_folder, work_of_plans
     from fringe.experiments import Store, resolve
     from fringe.models import resolve_device
-    from fringe.paper import measure, record, slowdowns
+    from fringe.paper import measure, record, runtime_plan, slowdowns
 
-    spec = warn_ignored(
-        spec, "run times have no scores", "metrics", "limits", *(("controls",) if spec.controls else ())
-    )
-    plan = read_plan(spec, name="runtime", methods="fringe,ig", n=16, controls=False)
-    device = resolve_device(options.device)
+    plan, device = runtime_plan(spec), resolve_device(options.device)
     require_consent(work_of_plans([plan, plan]), yes=options.yes, quiet=options.as_json)
     Store(options.out)
     path = report_folder(options.out, "runtime") / "runtime.json"
@@ -189,9 +160,7 @@ def tune(
     The first of the methods; by default fringe on 256 images. Several processes may share the folder and its trials.
     An interrupted search is resumed by the same command.
     """
-    with resumable():
-        require_extra("bench")
-        require_extra("tune")
+    with resumable("bench", "tune"):
         from fringe.cli._runs import RunFlags, read_spec
 
         code = _tune(read_spec(given, config), RunFlags(**how), trials, search or (), smoothing=smoothing)
@@ -200,14 +169,14 @@ def tune(
 
 def _tune(spec: "ExperimentSpec", flags: "RunFlags", trials: int, ranges: Sequence[str], *, smoothing: bool) -> Exit:
     from fringe.cli._runs import work_of_plans
-    from fringe.paper import OBJECTIVE, Search, first, search, tuning_plan
+    from fringe.paper import OBJECTIVE, Search, first, read_search_space, search, study_plan, tuning_plan
     from fringe.tuning import Trial
 
-    plan = _first_method(_study_plan(spec, OBJECTIVE, name="tune", n=256))
+    plan = study_plan(spec, "tune", n=256, metrics=OBJECTIVE)
     work = [(name, passes, count * trials) for name, passes, count in work_of_plans([tuning_plan(plan)])]
     options = flags.run_options()
     require_consent(work, yes=flags.yes, quiet=flags.as_json)
-    space = _search_space(type(first(plan.arms[0])), ranges, smoothing=smoothing)
+    space = read_search_space(type(first(plan.arms[0])), ranges, smoothing=smoothing)
     with Progress("trials", trials, quiet=flags.as_json) as bar, interruptible():
 
         def watch(trial: Trial, done: int, planned: int) -> None:
@@ -259,90 +228,66 @@ def reproduce(
     By default the paper's six networks and eight methods on 1000 images; 64 for the cap, max_sensitivity, the sweep of
     settings, and run times.
     """
-    with resumable():
-        require_extra("bench")
+    with resumable("bench"):
         from fringe.cli._runs import RunFlags, read_spec
+        from fringe.experiments import ExperimentSpec
+        from fringe.paper import STUDIES, paper_models, reproduction_plan, require_names
 
-        base, names = _reproduction(read_spec(given, config), imagenet, models, studies)
-        flags = RunFlags(**how)
+        spec, flags = read_spec(given, config), RunFlags(**how)
+        names = require_names("studies", _names(studies) or STUDIES, STUDIES)
+        if imagenet is not None and spec.data:
+            raise InputError("--data names images, too; give one of them", argument="imagenet")
+        if models is not None and spec.model:
+            raise InputError("--model names networks, too; give one of them", argument="models")
+        chosen = {"data": str(imagenet)} if imagenet is not None else {}
+        typed = ExperimentSpec(**chosen, **({"model": paper_models(_names(models))} if models else {}))
+        base = reproduction_plan(typed.over(spec))
         code = _estimate(base, names, flags, probe) if dry_run else _reproduce(base, names, flags, figures)
     raise typer.Exit(code)
 
 
-def _reproduction(
-    spec: "ExperimentSpec", imagenet: Path | None, models: str | None, studies: str | None
-) -> "tuple[Plan, list[str]]":
-    """The base plan of a reproduction, and the names of its studies."""
-    from fringe.attribution import FRInGe
-    from fringe.cli._runs import read_plan, warn_ignored
-    from fringe.experiments import PAPER_METHODS, ExperimentSpec
-    from fringe.paper import DEFAULT, MODELS, SPECS, STUDIES
-
-    names = _choices("studies", studies or ",".join(STUDIES), STUDIES)
-    spec = warn_ignored(spec, "the studies have metrics of their own", "metrics", "limits")
-    if imagenet is not None:
-        if spec.data:
-            raise InputError("--data names images, too; give one of them", argument="imagenet")
-        spec = ExperimentSpec(data=[str(imagenet)]).over(spec)
-    if not spec.data:
-        raise InputError("none given; name the folder of ImageNet's validation images", argument="imagenet")
-    if models is not None:
-        if spec.model:
-            raise InputError("--model names networks, too; give one of them", argument="models")
-        spec = ExperimentSpec(model={name: SPECS[name] for name in _choices("models", models, MODELS)}).over(spec)
-    base = read_plan(spec, name="comparison", methods=PAPER_METHODS, model=SPECS, n=1000, limits={})
-    for arm in base.arms:
-        missing = [name for name in ("fringe", "ig") if name not in arm.methods]
-        if missing or next(iter(arm.methods)) != "fringe":
-            raise InputError("the studies need fringe, first, and ig among the methods", argument="methods")
-        if arm.methods.get(DEFAULT, FRInGe()) != FRInGe():
-            message = f"{DEFAULT} is the label of FRInGe() here; give this method another"
-            raise InputError(message, argument="methods")
-    return base, names
-
-
-def _choices(argument: str, text: str, known: Sequence[str]) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in known:
-            raise InputError(f"got {name!r}, expected one of {', '.join(known)}", argument=argument)
-    return names
+def _names(text: str | None) -> list[str]:
+    return [name.strip() for name in text.split(",")] if text else []
 
 
 def _reproduce(base: "Plan", names: Sequence[str], flags: "RunFlags", figures: int) -> Exit:
-    from fringe.cli._runs import report_folder, run_plans
+    from fringe.cli._runs import report_folder, report_plan, run_plans
     from fringe.experiments import Store
     from fringe.models import resolve_device
-    from fringe.paper import DEFAULT, Timing, plans, runtime_base, stored_timings, write_page
+    from fringe.paper import DEFAULT, Timing, draw_study, plans, runtime_base, stored_timings, write_page
 
-    studies = plans(base, names)
+    studies, device = plans(base, names), resolve_device(flags.device)
     Store(flags.out)  # also where only run times are measured
     summary = run_plans(list(studies.values()), flags)
-    timings, paths, out = list[Timing](), list[Path](), report_folder(flags.out, "benchmark")
+    timings, out = list[Timing](), report_folder(flags.out, "benchmark")
     if not summary.finished:
         return _end_reproduction(summary.code, summary, flags, [], [])
+    resolved = {result.resolved.plan.name: result.resolved for result in summary.results}
+    drawn, reports = list[Path](), list[Path]()
     try:
         with interruptible():
-            drawn, reports = _draw_studies(base, studies, summary, flags, figures)
+            for name in studies:
+                if name != "sweep":
+                    reports += [Path(path) for path in report_plan(flags, resolved[name]) if path.endswith(".html")]
+                drawn += draw_study(name, base, resolved[name], flags.out, figures, out / name, device=device)
             pages = write_page(base, flags.out, out, [], drawn)
             for methods in (("fringe", "ig"), (DEFAULT,)):  # apart: run times of an older folder stay valid
                 timings += stored_timings(
                     runtime_base(base, methods),
                     report_folder(flags.out, "runtime") / "kept.json",
-                    device=resolve_device(flags.device),
+                    device=device,
                     batch_size=flags.batch_size,
                     measuring="runtime" in names,
                 )
             pages = write_page(base, flags.out, out, timings, drawn)
-            paths = [*pages, *reports, *drawn]
     except Interrupted as error:
         print_error(f"{error}; what is there so far is in {flags.out}: run the same command again for the rest")
         return _end_reproduction(Exit.RESUMABLE, summary, flags, timings, [])
     if not flags.as_json:
-        for name, files in (("figure", [path for path in drawn if path.suffix == ".png"]), ("page", pages)):
-            for path in files:
-                say(f"{name}: {path}")
-    return _end_reproduction(summary.code, summary, flags, timings, paths)
+        for path in (*drawn, *pages):
+            if path.suffix == ".png" or path in pages:
+                say(f"{'page' if path in pages else 'figure'}: {path}")
+    return _end_reproduction(summary.code, summary, flags, timings, [*pages, *reports, *drawn])
 
 
 def _end_reproduction(
@@ -358,51 +303,20 @@ def _end_reproduction(
     return code
 
 
-def _draw_studies(
-    base: "Plan", studies: "dict[str, Plan]", summary: "RunSummary", flags: "RunFlags", figures: int
-) -> tuple[list[Path], list[Path]]:
-    """The figures of the studies, and the pages of their reports."""
-    from fringe.cli._runs import report_folder, report_plan
-    from fringe.experiments import Store, read_results
-    from fringe.models import resolve_device
-    from fringe.paper import draw_cap, draw_sweep, draw_trajectories
-
-    root, device = report_folder(flags.out, "benchmark"), resolve_device(flags.device)
-    resolved = {result.resolved.plan.name: result.resolved for result in summary.results}
-    drawn, reports = list[Path](), list[Path]()
-    for name in studies:
-        if name != "sweep":
-            reports += [Path(path) for path in report_plan(flags, resolved[name]) if path.endswith(".html")]
-        if name == "ablation":
-            drawn += draw_trajectories(resolved[name], figures, root / name, device=device)
-        elif name == "cap":
-            drawn += draw_cap(resolved[name], figures, root / name, device=device)
-        elif name == "sweep":
-            results = read_results(Store(flags.out, create=False), name)
-            drawn += draw_sweep(base, results, None, root / name)
-    return drawn, reports
-
-
 def _estimate(base: "Plan", names: Sequence[str], flags: "RunFlags", seconds: float) -> Exit:
     """Show what a reproduction lacks, how many passes that takes, and how long, one map after the other."""
-    from dataclasses import asdict
-
     from fringe.models import resolve_device
-    from fringe.paper import DEFAULT, estimate_plans, plans, runtime_base
+    from fringe.paper import DEFAULT, Share, estimate_plans, plans, runtime_base
 
     timed = runtime_base(base, ("fringe", "ig", DEFAULT)) if "runtime" in names else None
-    device, studies = resolve_device(flags.device), list(plans(base, names).values())
-    estimates, shown = list["ModelEstimate"](), ""
-    for estimate in estimate_plans(studies, timed, flags.out, device=device, seconds=seconds, retry=flags.retry_failed):
-        estimates.append(estimate)
-        if flags.as_json:
-            continue
-        if estimate.study != shown:
-            say(f"{estimate.study}: {estimate.images} images")
-            shown = estimate.study
-        for line in _estimate_lines(estimate):
-            say(f"  {line}")
-    shares = [share for estimate in estimates for share in estimate.shares]
+    device, studies, retry = resolve_device(flags.device), list(plans(base, names).values()), flags.retry_failed
+    shares, shown = list[Share](), ""
+    for part in estimate_plans(studies, timed, flags.out, device=device, seconds=seconds, retry=retry):
+        shares += part.shares
+        if not flags.as_json:
+            heading = [f"{part.study}: {part.images} images"] if part.study != shown else []
+            shown = part.study
+            say("\n".join([*heading, *(f"  {line}" for line in part.lines())]))
     hours = sum(share.hours for share in shares)
     if flags.as_json:
         document = {"device": device, "hours": hours, "methods": [asdict(share) for share in shares]}
@@ -412,109 +326,23 @@ def _estimate(base: "Plan", names: Sequence[str], flags: "RunFlags", seconds: fl
     return Exit.DONE
 
 
-def _estimate_lines(estimate: "ModelEstimate") -> list[str]:
-    """One line per method; one for all where there are many. Controls take no pass and have none."""
-    shown = [share for share in estimate.shares if share.forward or share.vjp]
-    if not shown:
-        return [f"{estimate.model}: nothing left to do"]
-    if len(shown) <= MANY:
-        return [f"{estimate.model} {share.method}: {_describe_shares([share])}" for share in shown]
-    return [f"{estimate.model}, {len(shown)} settings: {_describe_shares(shown)}"]
-
-
-def _describe_shares(shares: "Sequence[Share]") -> str:
-    forward, jvp, vjp, hours = (sum(getattr(s, name) for s in shares) for name in ("forward", "jvp", "vjp", "hours"))
-    fraction = min(share.told_from for share in shares)
-    rough = "" if fraction == 1 else f" (from {fraction:.0%} of a map)"
-    maps = sum(share.maps for share in shares)
-    return f"{maps} maps, {forward:.3g} F + {jvp:.3g} JVP + {vjp:.3g} VJP, {hours:.2g} h{rough}"
-
-
-# What the studies share
-
-
-def _study_plan(spec: "ExperimentSpec", metrics: Sequence[str], **defaults: Any) -> "Plan":
-    """The plan of a study that has metrics of its own."""
-    from fringe.cli._runs import read_plan, warn_ignored
-
-    reason = f"this study is scored by {', '.join(metrics)} on all images"
-    others = set(spec.metrics or ()) - set(metrics)
-    spec = spec.model_copy(update={"set": {label: s for label, s in spec.set.items() if label not in others}})
-    spec = warn_ignored(spec, reason, "metrics", "limits", *(("controls",) if spec.controls else ()))
-    return read_plan(spec, **{"methods": "fringe", "metrics": list(metrics), "limits": {}, **defaults})
-
-
-def _first_method(plan: "Plan", also: Sequence[str] = ()) -> "Plan":
-    """The plan with the first method of each model, which a study is of, and those in ``also``; others are named."""
-    from dataclasses import replace
-
-    arms = list(plan.arms)
-    for i, arm in enumerate(arms):
-        chosen, *others = arm.methods
-        unused = [name for name in others if name not in also]
-        if unused:
-            warn(f"{', '.join(unused)}: not used; this study is of {chosen}, the first of the methods")
-        arms[i] = replace(arm, methods={name: m for name, m in arm.methods.items() if name not in unused})
-    return replace(plan, arms=tuple(arms))
-
-
-def _finish(
-    summary: "RunSummary", flags: "RunFlags", *, report: bool, draw: "Callable[[Resolved, Path], Sequence[Path]]"
+def _run_study(
+    plan: "Plan", flags: "RunFlags", draw: Callable[..., Sequence[Path]], images: int, *, report: bool
 ) -> Exit:
-    """Report and draw what was computed."""
-    from fringe.cli._runs import report_folder, report_plan
-
-    if not summary.finished:
-        return _print_paths(summary, flags, [])
-    resolved = summary.results[0].resolved
-    paths = report_plan(flags, resolved) if report else []
-    return _print_paths(
-        summary, flags, [*paths, *map(str, draw(resolved, report_folder(flags.out, resolved.plan.name)))]
-    )
-
-
-def _print_paths(summary: "RunSummary", flags: "RunFlags", paths: Sequence[Path | str]) -> Exit:
-    """Print what was written."""
+    """Run the plan of a study, report and draw it."""
+    from fringe.cli._runs import report_folder, report_plan, run_plans
     from fringe.experiments import run_record
+    from fringe.models import resolve_device
 
+    summary, paths = run_plans([plan], flags), list[str]()
+    if summary.finished:
+        resolved = summary.results[0].resolved
+        paths += report_plan(flags, resolved) if report else []
+        folder = report_folder(flags.out, resolved.plan.name)
+        paths += map(str, draw(resolved, images, folder, device=resolve_device(flags.device)))
     if flags.as_json:
-        typer.echo(to_json({**run_record(summary.results[0]), "report": [str(path) for path in paths]}), nl=False)
-    else:
-        for path in paths:
-            if str(path).endswith(".png"):
-                say(f"figure: {path}")
+        typer.echo(to_json({**run_record(summary.results[0]), "report": paths}), nl=False)
+    for path in [] if flags.as_json else paths:
+        if path.endswith(".png"):
+            say(f"figure: {path}")
     return summary.code
-
-
-def _factors(method: Any, texts: Sequence[str]) -> dict[str, list[float]] | None:
-    """The values of ``tau=1e-3,1e-2`` texts; None where there is none."""
-    factors: dict[str, list[float]] = {}
-    for text in texts:
-        key, equals, values = (part.strip() for part in text.partition("="))
-        if not equals or not values:
-            message = f"got {text!r}, expected KEY=VALUE,VALUE,..., such as tau=1e-3,1e-2"
-            raise InputError(message, argument="factor")
-        field = "gamma_step" if key == "gamma" else key
-        factors[key] = [getattr(method.with_text({field: value.strip()}), field) for value in values.split(",")]
-    return factors or None
-
-
-def _search_space(kind: type, texts: Sequence[str], *, smoothing: bool) -> "SearchSpace":
-    """The settings in ``KEY`` or ``KEY=LOW,HIGH`` texts; by default those of the paper, or all of another method."""
-    from fringe.attribution import FRInGe
-    from fringe.tuning import paper_space, space_of
-
-    if not texts:
-        return paper_space(smoothing=smoothing) if issubclass(kind, FRInGe) else space_of(kind)
-    names: list[str] = []
-    ranges: dict[str, tuple[float, float]] = {}
-    for text in texts:
-        key, equals, bounds = (part.strip() for part in text.partition("="))
-        names.append(key)
-        if equals:
-            try:
-                low, high = (float(bound) for bound in bounds.split(","))
-            except ValueError:
-                raise InputError(f"got {text!r}, expected KEY or KEY=LOW,HIGH", argument="search") from None
-            ranges[key] = (low, high)
-    return space_of(kind, names, ranges)

@@ -9,6 +9,9 @@ from pathlib import Path
 from fringe.experiments import MARK, Key, Plan, Resolved, Store, missing_units, present, resolve, wanted
 from fringe.paper.probe import Cost, probe
 
+#: Methods of a model above which an estimate shows them together.
+MANY = 12
+
 
 @dataclass(frozen=True)
 class Share:
@@ -52,6 +55,23 @@ class ModelEstimate:
     images: int
     model: str
     shares: tuple[Share, ...]
+
+    def lines(self) -> list[str]:
+        """One line per method; one for all where there are many. Controls take no pass and have none."""
+        shown = [share for share in self.shares if share.forward or share.vjp]
+        if not shown:
+            return [f"{self.model}: nothing left to do"]
+        if len(shown) <= MANY:
+            return [f"{self.model} {share.method}: {_describe([share])}" for share in shown]
+        return [f"{self.model}, {len(shown)} settings: {_describe(shown)}"]
+
+
+def _describe(shares: Sequence[Share]) -> str:
+    forward, jvp, vjp, hours = (sum(getattr(s, name) for s in shares) for name in ("forward", "jvp", "vjp", "hours"))
+    fraction = min(share.told_from for share in shares)
+    rough = "" if fraction == 1 else f" (from {fraction:.0%} of a map)"
+    maps = sum(share.maps for share in shares)
+    return f"{maps} maps, {forward:.3g} F + {jvp:.3g} JVP + {vjp:.3g} VJP, {hours:.2g} h{rough}"
 
 
 def estimate_plans(
