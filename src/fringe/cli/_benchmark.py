@@ -1,14 +1,13 @@
 """``fringe benchmark``, ``status`` and ``report``."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fringe._text import printable, to_json
-from fringe.cli._console import Exit, exit_on_error, require_consent, resumable, say, work_of
+from fringe._text import to_json
+from fringe.cli._console import Exit, exit_on_error, require_consent, resumable, say
 from fringe.cli._options import AsJson, Config, RunFolder, Yes, with_options
 from fringe.errors import InputError
 
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 SPEC, FLAGS = "fringe.experiments:ExperimentSpec", "fringe.cli._runs:RunFlags"
 #: Fields of a specification without a flag.
 UNTYPED = ("name", "shard")
-#: Reasons of one kind that the status shows.
-SHOWN = 10
 
 Reference = Annotated[
     str | None,
@@ -75,57 +72,18 @@ def status(run: RunFolder, as_json: AsJson = False) -> None:
     Exit codes: 0 all scored, 2 no run there, 3 some scores failed, 75 some are not computed yet.
     """
     with exit_on_error("bench"):
+        from fringe.cli._tables import show_status
         from fringe.experiments import read_status
 
         document = read_status(run)
         if as_json:
             typer.echo(to_json(document), nl=False)
         else:
-            _show_status(document)
+            show_status(document)
     cells = [cell for plan in document["plans"].values() for cell in plan["cells"]]
     if any(cell["missing"] for cell in cells):
         raise typer.Exit(Exit.RESUMABLE)
     raise typer.Exit(Exit.SOME_FAILED if any(cell["failed"] for cell in cells) else Exit.DONE)
-
-
-def _show_status(document: Mapping[str, Any]) -> None:
-    from rich.text import Text
-
-    from fringe.cli._tables import new_console, print_line, print_table
-    from fringe.experiments import describe_failures, mixed
-
-    console = new_console()
-    if not document["plans"]:
-        console.print("no plan yet: nothing was asked for in this folder")
-    for name, plan in document["plans"].items():
-        console.print(Text.assemble((printable(name), "bold"), f": {plan['images']} images"))
-        print_table(console, ("model", "method"), ("scores", "failed", "missing", "done"), _status_rows(plan["cells"]))
-        lines = describe_failures(plan["failures"], (), SHOWN)
-        lines += [f"not read: {reason}" for reason in plan["not_read"][:SHOWN]]
-        lines += [f"results of several versions are mixed: {line}" for line in mixed(plan["versions"])]
-        for line in lines:
-            print_line(console, f"  {line}")
-    for path, problem in list(document["damaged"].items())[:SHOWN]:
-        print_line(console, f"damaged: {path} {problem}; the next run sets it aside and makes it again")
-    for line in describe_failures((), document["set_aside"], SHOWN):
-        print_line(console, f"{line} (--retry-failed computes it again)")
-    reasons = Counter((task["method"], task["model"], task["reason"]) for task in document["invalidated"])
-    for (method, model, reason), units in reasons.most_common(SHOWN):
-        print_line(console, f"no longer asked for: {method} on {model}, {units} units: {reason}")
-    if document["trials"]:
-        print_line(console, f"kept from the trials of a search: {document['trials']} units")
-
-
-def _status_rows(cells: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, ...]]:
-    """One row per model and method, metrics together."""
-    totals: dict[tuple[str, str], Counter[str]] = {}
-    for cell in cells:
-        numbers = {name: cell[name] for name in ("wanted", "scored", "failed", "missing")}
-        totals.setdefault((cell["model"], cell["method"]), Counter()).update(numbers)
-    for (model, method), total in totals.items():
-        share = (total["scored"] + total["failed"]) / max(total["wanted"], 1)
-        counts = (str(total[name]) if total[name] else "" for name in ("failed", "missing"))
-        yield model, method, f"{total['scored']}/{total['wanted']}", *counts, f"{share:.0%}"
 
 
 def report(
@@ -192,10 +150,11 @@ def report(
 
 def _require_consent(plans: "Sequence[Manifest]", models: Sequence[str], *, yes: bool) -> None:
     """Ask for consent to a few maps: their settings are those of the folder."""
+    from fringe.experiments import planned_work
     from fringe.report import EACH, recorded_methods
 
     pairs = [(plan, model) for plan in plans for model in models if model in plan.settings]
-    work = [one for plan, model in pairs for one in work_of(recorded_methods(plan, model), {}, 3 * EACH)]
+    work = [one for plan, model in pairs for one in planned_work(recorded_methods(plan, model), {}, 3 * EACH)]
     require_consent(work, yes=yes, quiet=False)
 
 

@@ -5,7 +5,7 @@ import importlib.util
 import re
 import sys
 import warnings
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -259,17 +259,3 @@ def require_consent(work: Iterable[tuple[str, float, float]], *, yes: bool, quie
         raise InputError(text, argument="yes", hint="lower the settings, or pass --yes to start all the same")
     if not typer.confirm(f"{text}. Start?", err=True):
         raise typer.Exit(Exit.NOTHING_DONE)
-
-
-def work_of(
-    methods: Mapping[str, Any], metrics: Mapping[str, Any], images: int, limits: Mapping[str, int] | None = None
-) -> list[tuple[str, float, float]]:
-    """The planned passes of maps and scores, as far as the settings tell, for :func:`require_consent`."""
-    work: list[tuple[str, float, float]] = []
-    for label, metric in metrics.items():
-        samples = getattr(metric, "samples", 0)  # forward passes of a score, or complete maps
-        count = min((limits or {}).get(label, images), images)
-        work.append((f"the score {label}", samples, count * len(methods)))
-        if metric.requires_explainer:
-            work += [(f"a map by {name}", m.planned_passes or 0.0, samples * count) for name, m in methods.items()]
-    return work + [(f"a map by {name}", m.planned_passes or 0.0, images) for name, m in methods.items()]

@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from fringe._checks import require_local
 from fringe._files import require_inside
-from fringe.cli._console import Exit, Progress, print_error, require_consent, say, warn, work_of
+from fringe.cli._console import Exit, Progress, print_error, require_consent, say, warn
 from fringe.errors import InputError
 from fringe.experiments import (
     CRASHES,
@@ -26,6 +26,7 @@ from fringe.experiments import (
     describe_failures,
     has_scores,
     mixed,
+    planned_work_of,
     run_plan,
     versions_of,
 )
@@ -89,13 +90,6 @@ def read_spec(given: dict[str, Any], config: Path | None) -> ExperimentSpec:
     return spec if config is None else spec.over(ExperimentSpec.from_file(config))
 
 
-def work_of_plans(plans: Sequence[Plan]) -> list[tuple[str, float, float]]:
-    """The planned passes of plans."""
-    return [
-        work for plan in plans for arm in plan.arms for work in work_of(arm.methods, plan.metrics, plan.n, plan.limits)
-    ]
-
-
 @dataclass(frozen=True)
 class RunSummary:
     """How plans ended: the exit code, and the result of each plan that was begun."""
@@ -112,7 +106,7 @@ class RunSummary:
 def run_plans(plans: Sequence[Plan], flags: RunFlags) -> RunSummary:
     """Run plans in their order; one that is stopped stops those after it."""
     options, results = flags.run_options(), list[RunResult]()
-    require_consent(work_of_plans(plans), yes=flags.yes, quiet=flags.as_json)
+    require_consent(planned_work_of(plans), yes=flags.yes, quiet=flags.as_json)
     require_inside(flags.out / "report", flags.out)  # now, and not after hours of work
     for plan in plans:
         with Progress(plan.name, None, quiet=flags.as_json) as bar:

@@ -46,8 +46,9 @@ def ablate(given: Given, how: Given, config: Config = None, figures: Figures = 2
         from fringe.cli._runs import RunFlags, read_spec
         from fringe.paper import ablation, draw_trajectories, study_plan
 
+        flags = RunFlags(**how)
         plan = ablation(study_plan(read_spec(given, config), "ablation"))
-        code = _run_study(plan, RunFlags(**how), draw_trajectories, figures, report=report)
+        code = _run_study(plan, flags, draw_trajectories, figures, report=report)
     raise typer.Exit(code)
 
 
@@ -61,8 +62,9 @@ def diagnose(given: Given, how: Given, config: Config = None, figures: Figures =
         from fringe.cli._runs import RunFlags, read_spec
         from fringe.paper import DIAGNOSTICS, cap_study, draw_cap, study_plan
 
+        flags = RunFlags(**how)
         plan = cap_study(study_plan(read_spec(given, config), "cap", metrics=DIAGNOSTICS, also=("ig",)))
-        code = _run_study(plan, RunFlags(**how), draw_cap, figures, report=report)
+        code = _run_study(plan, flags, draw_cap, figures, report=report)
     raise typer.Exit(code)
 
 
@@ -110,13 +112,13 @@ def runtime(given: Given, how: Given, config: Config = None) -> None:
 
 
 def _runtime(spec: "ExperimentSpec", options: "TimingOptions") -> Exit:
-    from fringe.cli._runs import report_folder, work_of_plans
-    from fringe.experiments import Store, resolve
+    from fringe.cli._runs import report_folder
+    from fringe.experiments import Store, planned_work_of, resolve
     from fringe.models import resolve_device
     from fringe.paper import measure, record, runtime_plan, slowdowns
 
     plan, device = runtime_plan(spec), resolve_device(options.device)
-    require_consent(work_of_plans([plan, plan]), yes=options.yes, quiet=options.as_json)
+    require_consent(planned_work_of([plan, plan]), yes=options.yes, quiet=options.as_json)
     Store(options.out)
     path = report_folder(options.out, "runtime") / "runtime.json"
     try:
@@ -168,12 +170,12 @@ def tune(
 
 
 def _tune(spec: "ExperimentSpec", flags: "RunFlags", trials: int, ranges: Sequence[str], *, smoothing: bool) -> Exit:
-    from fringe.cli._runs import work_of_plans
+    from fringe.experiments import planned_work_of
     from fringe.paper import OBJECTIVE, Search, first, read_search_space, search, study_plan, tuning_plan
     from fringe.tuning import Trial
 
     plan = study_plan(spec, "tune", n=256, metrics=OBJECTIVE)
-    work = [(name, passes, count * trials) for name, passes, count in work_of_plans([tuning_plan(plan)])]
+    work = [(name, passes, count * trials) for name, passes, count in planned_work_of([tuning_plan(plan)])]
     options = flags.run_options()
     require_consent(work, yes=flags.yes, quiet=flags.as_json)
     space = read_search_space(type(first(plan.arms[0])), ranges, smoothing=smoothing)

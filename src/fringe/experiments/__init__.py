@@ -73,6 +73,8 @@ if TYPE_CHECKING:
     from fringe.experiments._status import count_failures as count_failures
     from fringe.experiments._status import describe_failures as describe_failures
     from fringe.experiments._status import has_scores as has_scores
+    from fringe.experiments._status import planned_work as planned_work
+    from fringe.experiments._status import planned_work_of as planned_work_of
     from fringe.experiments._status import read_status as read_status
     from fringe.experiments._status import run_record as run_record
     from fringe.experiments._store import CRASHES as CRASHES
@@ -114,7 +116,7 @@ _MODULES = {
     "_selection": "WEIGHTS Dominance Examples dominance pick",
     "_spec": "PAPER_METHODS QUICK_METHODS ExperimentSpec Options",
     "_statistics": "LEVEL RESAMPLES Difference Estimate estimate holm mark near_ties paired",
-    "_status": "TRIAL count_failures describe_failures has_scores read_status run_record",
+    "_status": "TRIAL count_failures describe_failures has_scores planned_work planned_work_of read_status run_record",
     "_store": "CRASHES MARK Store StoreFull",
     "_tasks": "Key Task coverage crashes manifests missing_units mixed present stale versions_of wanted",
 }

@@ -1,16 +1,19 @@
 """What a run folder holds: scores by model and method, failures with their reasons, and what no plan asks for."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fringe.attribution import Attributor
 from fringe.experiments._manifest import Manifest
+from fringe.experiments._plan import Plan
 from fringe.experiments._results import all_rows
 from fringe.experiments._run import RunResult
 from fringe.experiments._store import Store
 from fringe.experiments._tasks import coverage, crashes, manifests, present, stale, versions_of, wanted
+from fringe.metrics import Metric
 
 #: Name of the method that a search scores.
 TRIAL = "trial"
@@ -121,6 +124,38 @@ def has_scores(result: RunResult, store: Store) -> bool:
         return bool(manifest.images)
     scored = present(store, failures=False)
     return any(key in scored for *_, key in wanted(manifest))
+
+
+def planned_work(
+    methods: Mapping[str, Attributor],
+    metrics: Mapping[str, Metric],
+    images: int,
+    limits: Mapping[str, int] | None = None,
+) -> list[tuple[str, float, float]]:
+    """List what maps and scores would take, as far as the settings tell.
+
+    Args:
+        methods: Methods by label.
+        metrics: Metrics by label.
+        images: Number of images.
+        limits: Metrics that are computed on the first images only.
+
+    Returns:
+        What is computed, the forward and backward passes of one, and how many.
+    """
+    work: list[tuple[str, float, float]] = []
+    for label, metric in metrics.items():
+        samples = getattr(metric, "samples", 0)  # forward passes of a score, or complete maps
+        count = min((limits or {}).get(label, images), images)
+        work.append((f"the score {label}", samples, count * len(methods)))
+        if metric.requires_explainer:
+            work += [(f"a map by {name}", m.planned_passes or 0.0, samples * count) for name, m in methods.items()]
+    return work + [(f"a map by {name}", m.planned_passes or 0.0, images) for name, m in methods.items()]
+
+
+def planned_work_of(plans: Iterable[Plan]) -> list[tuple[str, float, float]]:
+    """As :func:`planned_work`, for all models of plans."""
+    return [work for p in plans for arm in p.arms for work in planned_work(arm.methods, p.metrics, p.n, p.limits)]
 
 
 def _count(n: int, noun: str) -> str:

@@ -73,9 +73,7 @@ def reproduction_plan(spec: ExperimentSpec) -> Plan:
     spec = without_scoring(spec, "the studies have metrics of their own", controls=False)
     if not spec.data:
         raise InputError("none given", argument="data", hint="name the folder of ImageNet's validation images")
-    plan = build_plan(
-        spec.with_defaults(name="comparison", methods=PAPER_METHODS, model=SPECS, metrics=None, n=1000, limits={})
-    )
+    plan = build_plan(spec.with_defaults(name="comparison", methods=PAPER_METHODS, model=SPECS, n=1000, limits={}))
     for arm in plan.arms:
         missing = [name for name in ("fringe", "ig") if name not in arm.methods]
         if missing or next(iter(arm.methods)) != "fringe":
