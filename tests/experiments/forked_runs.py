@@ -20,7 +20,8 @@ from pathlib import Path
 from small_plans import digits_plan
 from synthetic_units import job, manifest, note
 
-from fringe.experiments import Account, Progress, RunOptions, run_here, run_plan
+from fringe.experiments import Account, Progress, RunOptions, run_plan
+from fringe.experiments._executors import SerialExecutor, run_tasks
 
 
 def run_synthetic(base, order):
@@ -28,7 +29,13 @@ def run_synthetic(base, order):
     work = job(base, asked)
     work.store.sweep()
     account = Account()
-    run_here(work, work.left(), account, lambda report: note(base / "reported", f"{report.state} {report.unit.key}"))
+    run_tasks(
+        work,
+        work.left(),
+        account,
+        lambda report: note(base / "reported", f"{report.state} {report.unit.key}"),
+        SerialExecutor(),
+    )
 
 
 def run_digits(base, order):

@@ -34,3 +34,8 @@ def small(**changed):
 def done_units(finished):
     """What a run computed: (method, metrics, number of images) of each unit."""
     return Counter((r.unit.method, r.unit.metrics, len(r.unit.images)) for r in finished.account.reports)
+
+
+def all_rows(store):
+    """Every committed row by its name."""
+    return {row.key: row for key in store.units() for row in store.read(key)[0]}

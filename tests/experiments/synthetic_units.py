@@ -71,6 +71,8 @@ class SyntheticWorker:
 def misbehave(how):
     if how == "exits":
         os._exit(7)
+    if how == "leaves":
+        os._exit(0)
     if how == "segfaults":
         ctypes.string_at(0)
     if how == "hangs":

@@ -9,16 +9,17 @@ from pathlib import Path
 import forked_runs
 import pytest
 from PIL import Image
-from small_plans import IG, arms, digits_plan, done_units, small
+from small_plans import IG, all_rows, arms, digits_plan, done_units, small
 from synthetic_units import expected, job, manifest, noted, table
 
 from fringe import IntegratedGradients
 from fringe.errors import InputError
-from fringe.experiments import Account, RunOptions, run_here, run_plan
+from fringe.experiments import Account, RunOptions, run_plan
+from fringe.experiments._executors import SerialExecutor, run_tasks
 from fringe.experiments._plan import Arm, ModelSource
-from fringe.experiments._results import all_rows, read_results
+from fringe.experiments._results import coverage, read_results
 from fringe.experiments._store import Store
-from fringe.experiments._tasks import coverage, missing_units, present, stale
+from fringe.experiments._tasks import missing_units, present, stale
 from fringe.metrics import Insertion, Sparseness
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
@@ -55,11 +56,11 @@ def test_units_that_overlap_count_once(tmp_path):
     """Two runs that cut a plan in different ways may both compute an image; no table shows it twice."""
     work = job(tmp_path, manifest(images=3))
     cuts = [missing_units(work.resolved.manifest, (), shard) for shard in (2, 3)]
-    run_here(work, [unit for cut in cuts for unit in cut], Account(), lambda report: None)
+    run_tasks(work, [unit for cut in cuts for unit in cut], Account(), lambda report: None, SerialExecutor())
     assert len(work.store.units()) == 3
     found = all_rows(work.store)
     assert {key: replace(row, seconds=0.0) for key, row in found.items()} == expected(work.resolved.manifest)
-    assert [(cell.wanted, cell.scored) for cell in coverage(work.store, work.resolved.manifest)] == [(3, 3), (3, 3)]
+    assert [(cell.required, cell.scored) for cell in coverage(work.store, work.resolved.manifest)] == [(3, 3), (3, 3)]
 
 
 # Plans that change
@@ -81,7 +82,7 @@ def test_other_settings_under_one_name_are_refused_and_shown(tmp_path):
         },
     }
     for difference, change in other.items():
-        with pytest.raises(InputError, match=rf"^--out: .*holds a digits with other settings \({difference}\); name"):
+        with pytest.raises(InputError, match=rf"^out: .*holds a digits with other settings \({difference}\); name"):
             run_plan(replace(plan, **change), tmp_path, RunOptions())
     assert run_plan(plan, tmp_path, RunOptions()).account.reports == []  # none of them was let in
 
@@ -102,9 +103,9 @@ def test_a_plan_that_grows_computes_what_is_new(tmp_path):
     grown = run_plan(plan, tmp_path, RunOptions())
     assert grown.account.reports == []  # another name for the same maps: they are there
     store = Store(tmp_path)
-    assert all(cell.scored == cell.wanted == 3 for cell in coverage(store, grown.resolved.manifest))
+    assert all(cell.scored == cell.required == 3 for cell in coverage(store, grown.resolved.manifest))
     assert stale(store) == []
-    assert read_results(store).holes() == []
+    assert read_results(store).missing() == []
 
 
 def test_a_plan_in_another_batch_size_engine_or_order_is_the_same(tmp_path):

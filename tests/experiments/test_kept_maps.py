@@ -5,12 +5,11 @@ from dataclasses import fields, replace
 import pytest
 import torch
 from PIL import Image
-from small_plans import arms, digits_plan
+from small_plans import all_rows, arms, digits_plan
 
 from fringe import FRInGe, IntegratedGradients, SmoothGrad
 from fringe.experiments import RunOptions, run_plan
 from fringe.experiments._manifest import resolve
-from fringe.experiments._results import all_rows
 from fringe.experiments._runner import TaskRunner
 from fringe.experiments._store import Store
 from fringe.experiments._tasks import missing_units

@@ -40,7 +40,7 @@ def committed(base, asked):
         assert [row.key for row in rows] == [row.key for row in rows_of(units[key])]
         assert about.pop("versions")["fringe"] == fringe.__version__
         assert about == {**units[key].record(asked), "failed": [], "map_versions": []}
-    assert set(store.about()) == found
+    assert set(store.metadata()) == found
     return found
 
 
@@ -186,8 +186,8 @@ def test_the_real_benchmark_killed_now_and_then(nursery, tmp_path):
         if (base / "run" / MARK).exists():
             store = Store(base / "run")
             assert all(store.read(key) for key in store.units())
-            assert there <= set(store.about())
-            there = set(store.about())
+            assert there <= set(store.metadata())
+            there = set(store.metadata())
     done = len(noted(base / "reported"))
     assert done > 2
     assert nursery.run(base, kind="digits") == WHOLE

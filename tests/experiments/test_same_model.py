@@ -70,7 +70,7 @@ def test_a_forward_pass_that_changed_is_refused_and_named(tmp_path, plan):
     write(tmp_path, CHANGED)
     told = (
         r"^model 'net': its logits are not those that the results in .*run' were computed with; the largest difference "
-        r"is [\d.e-]+, on image '._picture'. Its weights are the same.*Name another folder, or pass --renew"
+        r"is [\d.e-]+, on image '._picture'. Its weights are the same.*name another folder, or set renew=True"
     )
     for asked in (plan, replace(plan, n=6), replace(plan, metrics={"sparseness": Sparseness()})):
         with pytest.raises(InputError, match=told):
@@ -218,7 +218,7 @@ def reported(out):
 
 def test_every_result_says_which_versions_computed_it(tmp_path):
     run_plan(small(), tmp_path, RunOptions())
-    for about in Store(tmp_path).about().values():
+    for about in Store(tmp_path).metadata().values():
         assert about["versions"].keys() >= {"fringe", "torch", "numpy", "python"}
         loaded = {name for name in ("torchvision", "timm", "transformers") if name in sys.modules}
         assert about["versions"].keys() >= loaded

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from synthetic_units import expected, job, manifest
 
-from fringe.experiments import Account, run_here
+from fringe.experiments import Account
+from fringe.experiments._executors import SerialExecutor, run_tasks
+from fringe.experiments._results import coverage
 from fringe.experiments._store import Store
-from fringe.experiments._tasks import coverage
 
 UNITS = 2000
 
@@ -33,7 +34,7 @@ def test_open_files_and_memory_stay_flat(tmp_path, monkeypatch):
         if len(account.reports) % 250 == 0:
             seen.append(held())
 
-    run_here(work, work.left(), account, watch)
+    run_tasks(work, work.left(), account, watch, SerialExecutor())
     assert account.count("done") == UNITS
     files, memory = zip(*seen, strict=True)
     assert max(files) == min(files)

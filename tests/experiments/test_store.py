@@ -97,7 +97,7 @@ def test_rows_come_back_as_they_went_in(store):
     assert store.units() == ["unit"]
     assert store.read("unit") == ([FULL, EMPTY], ABOUT)
     assert str(store.read("unit")[0][0].diagnostics[1][1]) == "-0.0"
-    assert store.about() == {"unit": ABOUT}
+    assert store.metadata() == {"unit": ABOUT}
     store.commit("unit", [EMPTY], {"images": []})
     assert store.read("unit") == ([EMPTY], {"images": []})
     assert [path.name for path in (store.root / "units").iterdir()] == ["unit.parquet"]
@@ -127,7 +127,7 @@ def test_every_flipped_byte_is_seen(store):
         path.write_bytes(flipped(content, place))
         assert not store.has("unit")
         assert store.read("unit") is None
-        assert store.about() == {}
+        assert store.metadata() == {}
     path.write_bytes(content)
     assert store.read("unit") == ([FULL], ABOUT)
 
@@ -157,7 +157,7 @@ def test_a_torn_unit_is_not_there(store, left):
     path.write_bytes(path.read_bytes()[:left])
     assert not store.has("unit")
     assert store.read("unit") is None
-    assert list(store.about()) == ["other"]
+    assert list(store.metadata()) == ["other"]
     assert store.read("other") == ([FULL], ABOUT)
     store.commit("unit", [FULL], ABOUT)
     assert store.read("unit") == ([FULL], ABOUT)
@@ -173,7 +173,7 @@ def test_foreign_files_among_the_units_are_passed_over(store):
     (folder / "gone.parquet").symlink_to(folder / "nowhere")
     (folder / "unit.parquet.orig").write_bytes(b"x")
     (folder / "Thumbs.db").write_bytes(b"x")
-    assert store.about() == {"unit": ABOUT}
+    assert store.metadata() == {"unit": ABOUT}
     for name in ("theirs", "unsealed", "text", "folder", "gone"):
         assert store.read(name) is None
         assert not store.has(name)
@@ -184,7 +184,7 @@ def test_foreign_files_among_the_units_are_passed_over(store):
 
 def test_a_folder_with_other_things_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(InputError, match=r"--out: .* holds files that are no results of a run \(thesis.tex\); name an"):
+    with pytest.raises(InputError, match=r"out: .* holds files that are no results of a run \(thesis.tex\); name an"):
         Store(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(InputError, match="is a file, expected a folder"):
@@ -463,7 +463,7 @@ def test_a_unit_that_would_fill_the_memory_counts_as_not_there(tmp_path, name):
     before = pa.total_allocated_bytes()
     assert store.read("bomb") is None
     assert not store.has("bomb")
-    assert "bomb" not in store.about()
+    assert "bomb" not in store.metadata()
     assert pa.total_allocated_bytes() - before < 10**7
     with pytest.warns(UserWarning, match="bomb.parquet' is damaged: set aside"):
         store.heal()
@@ -526,7 +526,7 @@ def test_pipes_devices_and_sparse_files_in_a_run_are_not_read(tmp_path):
     (tmp_path / "plans" / "device.json").symlink_to("/dev/zero")
     (tmp_path / "plans" / "deep.json").write_text("[" * 10**5)
     os.mkfifo(tmp_path / "maps" / "s-pipe.safetensors")
-    assert list(store.about()) == ["good"]
+    assert list(store.metadata()) == ["good"]
     assert store.records(PLANS) == {}
     assert store.find_maps("s", ["i"]) == {}
 

@@ -15,10 +15,12 @@ from synthetic_units import expected, job, manifest, table
 
 from fringe import ExpectedGradients
 from fringe.errors import FringeError, TransientError
-from fringe.experiments import Account, Progress, RunOptions, run_plan, run_processes
+from fringe.experiments import Account, Progress, RunOptions, run_plan
+from fringe.experiments._executors import ProcessExecutor, run_tasks
 from fringe.experiments._plan import Arm, ModelSource
+from fringe.experiments._results import coverage
 from fringe.experiments._store import Store
-from fringe.experiments._tasks import coverage, crashes
+from fringe.experiments._tasks import crashes
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs a fork server")
 PASSES = ["memory", "numpy", "torch", "allocator", "disk", "file", "wrapped", "nested"]
@@ -92,11 +94,11 @@ def test_a_unit_that_meets_a_broken_disk_is_not_set_aside(tmp_path, monkeypatch)
     spawn_quickly(monkeypatch)
     asked = manifest(("unmounted", "fine"), 2)
     work, account = job(tmp_path, asked), Account()
-    run_processes(work, work.left(), account, lambda report: None, workers=2)
+    run_tasks(work, work.left(), account, lambda report: None, ProcessExecutor(2))
     assert Counter((r.unit.method, r.state) for r in account.reports) == {("unmounted", "left"): 1, ("fine", "done"): 1}
     assert crashes(work.store) == []
     (tmp_path / "behave").touch()
-    run_processes(work, work.left(), Account(), lambda report: None, workers=2)
+    run_tasks(work, work.left(), Account(), lambda report: None, ProcessExecutor(2))
     assert table(work.store) == expected(asked)
 
 

@@ -10,7 +10,7 @@ import torch
 from fringe import IntegratedGradients
 from fringe.attribution import SmoothGrad
 from fringe.errors import InputError
-from fringe.experiments import Arm, ModelSource, Plan, RunOptions, Store, read_results, run_plan
+from fringe.experiments import Arm, ModelSource, Plan, RunOptions, Store, gather, read_results, run_plan
 from fringe.metrics import METRICS
 from fringe.report import build_table, write_report
 from fringe.report import grid as grid_module
@@ -174,7 +174,7 @@ def test_maps_are_made_again_as_the_run_made_them_and_kept(digits, tmp_path, mon
     def never(self, unit):
         raise AssertionError("maps that are kept are not made again")
 
-    monkeypatch.setattr(grid_module.Worker, "perform", never)
+    monkeypatch.setattr(grid_module.TaskRunner, "perform", never)
     first = {name: (tmp_path / "out" / "figures" / name).read_bytes() for name in grids(tmp_path / "out")}
     write_report(bare, tmp_path / "again", models=DIGITS)
     assert {name: (tmp_path / "again" / "figures" / name).read_bytes() for name in first} == first
@@ -284,10 +284,9 @@ def test_maps_of_images_that_failed_are_not_asked_for(digits, monkeypatch):
     store = Store(folder / "bare", create=False)
     results = read_results(store)
     digests = [image["digest"] for image in results.manifest.images[:2]]
-    for metric in SHARED:
-        cell = results.cells["digits", "sg", metric]
-        rows = (dataclasses.replace(cell.rows[0], status="failed"), *cell.rows[1:])
-        results.cells["digits", "sg", metric] = dataclasses.replace(cell, rows=rows)
+    records = {row.key: row for cell in results.cells.values() for row in cell.rows}
+    failed = [row for row in records.values() if (row.method, row.image) == ("sg", digests[0])]
+    results = gather(results.manifest, {**records, **{r.key: dataclasses.replace(r, status="failed") for r in failed}})
     monkeypatch.setattr(store, "find_maps", lambda setting, images: {})
     shown = maps_for(results, "digits", digests, Bench(store, lambda model: resolved))
     assert [list(shown.maps[method]) for method in ("ig", "sg")] == [digests, digests[1:]]

@@ -74,16 +74,16 @@ def test_the_best_of_the_trials_is_written_with_what_it_was_tuned_on(tmp_path):
 
 
 def test_a_search_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch):
-    real, calls = engine.run_here, []
+    real, calls = engine.run_tasks, []
 
-    def stop(job, units, account, watch):
+    def stop(job, units, account, watch, executor):
         calls.append([unit.method for unit in units])
         if len(calls) == 3:
             raise Interrupted("interrupted (SIGTERM)")
-        real(job, units, account, watch)
+        real(job, units, account, watch, executor)
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "run_here", stop)
+        patch.setattr(engine, "run_tasks", stop)
         with pytest.raises(Interrupted):
             search(plan(), tmp_path / "a", RunOptions(), steps(4))
     resumed = search(plan(), tmp_path / "a", RunOptions(), steps(4))

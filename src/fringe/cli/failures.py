@@ -1,26 +1,14 @@
 """Scores that came to nothing, and why."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fringe.experiments import Manifest, Store, all_rows
+from fringe.experiments import Manifest, Store, results_of
 
 
 def failures(store: Store, manifest: Manifest) -> list[dict[str, Any]]:
     """A plan's scores that failed, counted by model, method and reason, in the order of the plan."""
-    drawn = {image["digest"] for image in manifest.images}
-    rows = all_rows(store).values()
-    found: list[dict[str, Any]] = []
-    for model, methods in manifest.settings.items():
-        for method in methods:
-            key = manifest.setting_key(model, method)
-            mine = [row for row in rows if row.setting == key and row.image in drawn and row.status != "ok"]
-            reasons = Counter(row.error or row.status for row in mine)
-            found += [
-                {"model": model, "method": method, "reason": why, "scores": n} for why, n in reasons.most_common()
-            ]
-    return found
+    return results_of(store, manifest).failures().drop("images").to_dicts()
 
 
 def told(found: Sequence[Mapping[str, Any]], crashes: Sequence[Mapping[str, Any]], most: int) -> list[str]:

@@ -136,7 +136,7 @@ def _tell(finished: RunResult, options: HowOptions) -> None:
         for line in told(failures(store, manifest), [*finished.set_aside, *crashes], SHOWN):
             complain(line)
         remark(f"'fringe status {options.out}' lists what has no score; --retry-failed computes it again")
-    for line in mixed(versions_of(Store(options.out, create=False).about().values(), manifest)):
+    for line in mixed(versions_of(Store(options.out, create=False).metadata().values(), manifest)):
         remark(f"results of several versions are mixed: {line}")
     if finished.left:
         for one in finished.left[:SHOWN]:

@@ -27,6 +27,8 @@ class Exit(IntEnum):
 
 _FLAGS = {
     "trust_code=True": "--trust-code",
+    "amend=True": "--amend",
+    "renew=True": "--renew",
     "preprocessing=": "--preprocessing TEXT",
     "references=": "--references FOLDER",
     "fringe.BinaryClassifier(model)": "return that from a FILE.py:FUNCTION given as --model",
@@ -34,11 +36,14 @@ _FLAGS = {
 }
 """What the library's messages speak of, and what it is called here."""
 
+_ARGUMENTS = ("out", "workers", "plan")
+"""Arguments of the library that are flags here, by the same name."""
+
 MODEL_OUTPUT = {"output='probabilities'": "--model-output probabilities"}
 """The same for the commands that have this option."""
 
 _EXTRAS = {
-    "bench": ("filelock", "jinja2", "pyarrow", "yaml"),
+    "bench": ("filelock", "jinja2", "pebble", "polars", "pyarrow", "yaml"),
     "graph": ("sklearn",),
     "tune": ("optuna",),
 }
@@ -68,11 +73,16 @@ def _usage_errors(called: Mapping[str, str] | None = None) -> Generator[None]:
         with _short_warnings():
             yield
     except FringeError as error:
-        complain(str(error), called)
+        complain(_with_flag(error), called)
         raise typer.Exit(Exit.RESUMABLE if isinstance(error, TransientError) else Exit.USAGE) from error
     except ModuleNotFoundError as error:
         complain(_lacking(error))
         raise typer.Exit(Exit.USAGE) from error
+
+
+def _with_flag(error: FringeError) -> str:
+    """The message, with the flag of this command in place of the argument that the error names."""
+    return f"--{error}" if error.argument in _ARGUMENTS else str(error)
 
 
 def require_extra(extra: str) -> None:

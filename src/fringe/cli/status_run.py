@@ -17,7 +17,7 @@ from fringe.cli.failures import failures, told
 from fringe.cli.folder import to_json
 from fringe.cli.problems import Exit
 from fringe.cli.standings import WIDEST
-from fringe.experiments import Manifest, Store, coverage, crashes, manifests, mixed, stale, versions_of
+from fringe.experiments import CellStatus, Manifest, Store, coverage, crashes, manifests, mixed, stale, versions_of
 
 SHOWN = 10
 """Reasons of one kind that people are shown."""
@@ -54,10 +54,15 @@ def _plan(store: Store, manifest: Manifest) -> dict[str, Any]:
     return {
         "images": len(manifest.images),
         "not_read": list(manifest.missing),
-        "cells": [{**asdict(cell), "missing": cell.missing} for cell in coverage(store, manifest)],
+        "cells": [_counts(cell) for cell in coverage(store, manifest)],
         "failures": failures(store, manifest),
-        "versions": versions_of(store.about().values(), manifest),
+        "versions": versions_of(store.metadata().values(), manifest),
     }
+
+
+def _counts(cell: CellStatus) -> dict[str, Any]:
+    counts = {"wanted": cell.required, "scored": cell.scored, "failed": cell.failed, "missing": cell.missing}
+    return {"model": cell.model, "method": cell.method, "metric": cell.metric, **counts}
 
 
 def _show(document: Mapping[str, Any]) -> None:

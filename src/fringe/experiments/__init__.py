@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from fringe.experiments._evaluator import MethodResult as MethodResult
     from fringe.experiments._evaluator import make_maps as make_maps
     from fringe.experiments._executors import Account as Account
+    from fringe.experiments._executors import Executor as Executor
     from fringe.experiments._executors import Job as Job
+    from fringe.experiments._executors import ProcessExecutor as ProcessExecutor
     from fringe.experiments._executors import Report as Report
-    from fringe.experiments._executors import run_here as run_here
-    from fringe.experiments._executors import run_processes as run_processes
+    from fringe.experiments._executors import SerialExecutor as SerialExecutor
+    from fringe.experiments._executors import TaskFailure as TaskFailure
     from fringe.experiments._images import ImageEntry as ImageEntry
     from fringe.experiments._images import content_digest as content_digest
     from fringe.experiments._images import prepare as prepare
@@ -38,10 +40,12 @@ if TYPE_CHECKING:
     from fringe.experiments._records import ScoreRecord as ScoreRecord
     from fringe.experiments._records import StoredMap as StoredMap
     from fringe.experiments._results import Cell as Cell
+    from fringe.experiments._results import CellStatus as CellStatus
     from fringe.experiments._results import Results as Results
-    from fringe.experiments._results import all_rows as all_rows
+    from fringe.experiments._results import coverage as coverage
     from fringe.experiments._results import gather as gather
     from fringe.experiments._results import read_results as read_results
+    from fringe.experiments._results import results_of as results_of
     from fringe.experiments._run import Interrupted as Interrupted
     from fringe.experiments._run import Progress as Progress
     from fringe.experiments._run import RunOptions as RunOptions
@@ -73,7 +77,6 @@ if TYPE_CHECKING:
     from fringe.experiments._store import StoreFull as StoreFull
     from fringe.experiments._tasks import Key as Key
     from fringe.experiments._tasks import Task as Task
-    from fringe.experiments._tasks import coverage as coverage
     from fringe.experiments._tasks import crashes as crashes
     from fringe.experiments._tasks import manifests as manifests
     from fringe.experiments._tasks import missing_units as missing_units
@@ -95,19 +98,19 @@ __all__ = [  # noqa: RUF022 - by topic
 _MODULES = {
     "_comparison": "Comparison compare summarise tidy",
     "_evaluator": "CONTROLS Candidate MethodResult make_maps",
-    "_executors": "Account Job Report run_here run_processes",
+    "_executors": "Account Executor Job ProcessExecutor Report SerialExecutor TaskFailure",
     "_images": "ImageEntry content_digest prepare",
     "_manifest": "FirstLogits Manifest Resolved changes digest load resolve",
     "_plan": "Arm ModelSource Plan build_plan configured expected read_setting with_settings",
     "_records": "ScoreRecord StoredMap",
-    "_results": "Cell Results all_rows gather read_results",
+    "_results": "Cell CellStatus Results coverage gather read_results results_of",
     "_run": "Interrupted Progress RunOptions RunResult interruptible require_same_logits run_plan",
     "_runner": "TaskRunner",
     "_selection": "WEIGHTS Dominance Examples dominance pick",
     "_spec": "PAPER_METHODS QUICK_METHODS ExperimentSpec",
     "_statistics": "LEVEL RESAMPLES Difference Estimate estimate holm mark near_ties paired",
     "_store": "CRASHES MARK Store StoreFull",
-    "_tasks": "Key Task coverage crashes manifests missing_units mixed present stale versions_of wanted",
+    "_tasks": "Key Task crashes manifests missing_units mixed present stale versions_of wanted",
 }
 
 

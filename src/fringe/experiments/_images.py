@@ -106,7 +106,7 @@ def open_picture(picture: ImageEntry, recipe: Preprocessing, exif: Literal["tran
     except OSError as error:
         raise TransientError(str(problem or f"{ref.source!r}: {error.strerror or error}")) from error
     if not same:
-        raise TransientError(f"{ref.source!r} changed since the run began; run the command again")
+        raise TransientError(f"{ref.source!r} changed since the run began; run it again")
     if problem is not None:
         raise (TransientError(str(problem) or type(problem).__name__) if is_transient(problem) else problem)
     return x

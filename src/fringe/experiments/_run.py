@@ -10,7 +10,7 @@ from typing import Any, Literal
 from fringe._interrupt import Interrupted as Interrupted
 from fringe._interrupt import interruptible as interruptible
 from fringe.errors import InputError, TransientError
-from fringe.experiments._executors import Account, Job, Report, run_here, run_processes
+from fringe.experiments._executors import Account, Job, ProcessExecutor, Report, SerialExecutor, run_tasks
 from fringe.experiments._manifest import Resolved, changes, digest, resolve
 from fringe.experiments._plan import Plan
 from fringe.experiments._store import CRASHES, MAPS, PLANS, UNITS, Store
@@ -89,10 +89,8 @@ def _run(plan: Plan, root: Path, how: RunOptions, told: Progress) -> RunResult:
         units, aside, failed_before = _to_do(store, resolved, retry=how.retry)
         told.began(resolved, units)
         job = Job(resolved, store, how.device, how.batch_size, how.save_maps)
-        if how.workers:
-            run_processes(job, units, account, told.ended, workers=how.workers, timeout=how.timeout)
-        else:
-            run_here(job, units, account, told.ended)
+        executor = ProcessExecutor(how.workers, how.timeout) if how.workers else SerialExecutor()
+        run_tasks(job, units, account, told.ended, executor)
     except (Interrupted, TransientError) as error:
         stopped = str(error)
     return RunResult(resolved, account, stopped, aside, failed_before)
@@ -120,8 +118,9 @@ def _admit(store: Store, resolved: Resolved, *, amend: bool) -> None:
     lines = changes(old["plan"], _without_growth(old["plan"], new))
     if lines:
         raise InputError(
-            f"--out: {str(store.root)!r} holds a {plan.name} with other settings ({'; '.join(lines)}); name another "
-            "folder, or pass --amend to change the plan and keep what still fits"
+            f"{str(store.root)!r} holds a {plan.name} with other settings ({'; '.join(lines)})",
+            argument="out",
+            hint="name another folder, or set amend=True to change the plan and keep what still fits",
         )
 
 
@@ -135,30 +134,30 @@ def require_same_logits(store: Store, resolved: Resolved, *, renew: bool) -> Non
         if far is not None:
             old = _results_of(store, resolved, label)
             if old and not renew:
-                raise InputError(_other_logits(store, resolved, label, far))
+                raise _other_logits(store, resolved, label, far)
             store.set_aside(old)
             before = {}
         if not first.values.keys() <= before.keys():
             store.commit_logits(key, {**before, **first.values})
 
 
-def _other_logits(store: Store, resolved: Resolved, label: str, far: tuple[str, float]) -> str:
+def _other_logits(store: Store, resolved: Resolved, label: str, far: tuple[str, float]) -> InputError:
     image = next(image["id"] for image in resolved.manifest.images if image["digest"] == far[0])
     plans = [record["versions"] for record in store.records(PLANS).values()]
-    moved = changes(plans[0], resolved.manifest.versions) if plans else []
-    cause = f" ({'; '.join(moved)})" if moved else ""
-    return (
+    versions = changes(plans[0], resolved.manifest.versions) if plans else []
+    cause = f" ({'; '.join(versions)})" if versions else ""
+    return InputError(
         f"model {label!r}: its logits are not those that the results in {str(store.root)!r} were computed with; the "
         f"largest difference is {far[1]:.3g}, on image {image!r}. Its weights are the same: its code changed, or a "
-        f"library{cause}. Name another folder, or pass --renew to set the results of this model aside and compute them "
-        "again"
+        f"library{cause}",
+        hint="name another folder, or set renew=True to set the results of this model aside and compute them again",
     )
 
 
 def _results_of(store: Store, resolved: Resolved, label: str) -> list[tuple[str, str]]:
     """Folder and file of all that was computed with the weights of a model, whatever it was called."""
     key, manifest = resolved.manifest.model_key(label), resolved.manifest
-    units = {name: about for name, about in store.about().items() if digest(about["setting"]["model"]) == key}
+    units = {name: about for name, about in store.metadata().items() if digest(about["setting"]["model"]) == key}
     aside = {name: one for name, one in store.records(CRASHES).items() if digest(one["setting"]["model"]) == key}
     settings = {about["setting_key"] for about in units.values()}
     settings |= {manifest.setting_key(label, method) for method in manifest.settings[label]}

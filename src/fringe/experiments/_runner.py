@@ -173,14 +173,12 @@ class TaskRunner:
                 raise
             raise TransientError(f"model {arm.label!r}: {_first_line(error)}") from error
         if digest(describe(loaded, exif)) != self._resolved.manifest.model_key(arm.label):
-            raise FringeError(f"model {arm.label!r}: its weights changed since the run began; run the command again")
+            raise FringeError(f"model {arm.label!r}: its weights changed since the run began; run it again")
         if first is not None:
             pictures = [self._resolved.pictures[image] for image in first.values if image in self._resolved.pictures]
             now = first_logits(loaded, pictures, exif, self._device)
             if first.differing(now.values, same_device=self._device.type == "cpu"):
-                raise FringeError(
-                    f"model {arm.label!r}: what it computes changed since the run began; run the command again"
-                )
+                raise FringeError(f"model {arm.label!r}: what it computes changed since the run began; run it again")
         return loaded
 
     def _images(self, bench: _Bench, images: Sequence[str]) -> tuple[list[_Group], list[_Broken]]:

@@ -52,11 +52,11 @@ class Store:
     the URL of a place that is no folder of this machine; TransientError for trouble of the disk that may pass."""
 
     def __init__(self, root: Path, *, create: bool = True):
-        require_local("--out" if create else "run", root)
+        require_local("out" if create else "run", root)
         self.root = root
         mark = root / MARK
         if os.path.lexists(mark):
-            self._admit(mark, create=create)
+            self._check_format(mark, create=create)
         elif not create:
             raise InputError(f"run: {str(root)!r} holds no run of this program ({MARK} is missing)")
         else:
@@ -64,7 +64,7 @@ class Store:
         if create:
             self._make_folders()
 
-    def _admit(self, mark: Path, *, create: bool) -> None:
+    def _check_format(self, mark: Path, *, create: bool) -> None:
         """Refuse a run of another format; heal one whose mark is damaged."""
         try:
             problem, record = None, json.loads(read_regular(mark, RECORD_BYTES))
@@ -89,7 +89,7 @@ class Store:
 
     def _begin(self, mark: Path) -> None:
         if os.path.exists(self.root) and not self.root.is_dir():
-            raise InputError(f"--out: {str(self.root)!r} is a file, expected a folder")
+            raise InputError(f"{str(self.root)!r} is a file, expected a folder", argument="out")
         try:
             new = [path for path in (self.root, *self.root.parents) if not os.path.exists(path)]
             self.root.mkdir(parents=True, exist_ok=True)
@@ -98,15 +98,13 @@ class Store:
             ours = (*FOLDERS, MARK)  # the mark, too: another process may have begun here just now
             strangers = sorted(p.name for p in self.root.iterdir() if p.name not in ours and not _is_partial(p.name))
             if strangers:
-                raise InputError(
-                    f"--out: {str(self.root)!r} holds files that are no results of a run ({', '.join(strangers[:3])}); "
-                    "name another folder"
-                )
+                message = f"{str(self.root)!r} holds files that are no results of a run ({', '.join(strangers[:3])})"
+                raise InputError(message, argument="out", hint="name another folder")
             self._make_folders()
             self._place(mark, _MARK_CONTENT)
         except OSError as error:
             if error.errno in _REFUSED:
-                raise InputError(f"--out: cannot write in {str(self.root)!r} ({error.strerror})") from error
+                raise InputError(f"cannot write in {str(self.root)!r} ({error.strerror})", argument="out") from error
             raise _explained(error, self.root) from error
 
     def _make_folders(self) -> None:
@@ -115,9 +113,8 @@ class Store:
             if path.is_dir():
                 continue
             if path.is_symlink():
-                raise TransientError(
-                    f"{str(path)!r} leads to {os.readlink(path)!r}, where no folder is; is it mounted?"
-                )
+                target = os.readlink(path)
+                raise TransientError(f"{str(path)!r} leads to {target!r}, where no folder is; is it mounted?")
             if os.path.lexists(path) and not path.is_dir():  # another process may have made it just now
                 self._set_aside(path, "is a file where a folder belongs")
             try:
@@ -148,6 +145,10 @@ class Store:
         """Every committed unit, damaged ones among them."""
         return sorted(path.stem for path in (self.root / UNITS).glob("*.parquet") if not _is_partial(path.name))
 
+    def intact_units(self) -> list[Path]:
+        """The files of the committed units that are not damaged."""
+        return [self._unit(key) for key in self.units() if self.has(key)]
+
     def read(self, key: str) -> tuple[list[ScoreRecord], dict[str, Any]] | None:
         """Rows of a unit and the data about it; None where the file is damaged: it will be computed again."""
         import pyarrow as pa
@@ -177,7 +178,7 @@ class Store:
         if moved:
             _say(f"{moved} files of results are set aside in {str(self.root / ASIDE)!r}")
 
-    def about(self) -> dict[str, dict[str, Any]]:
+    def metadata(self) -> dict[str, dict[str, Any]]:
         """The data about every unit that is whole, without its rows."""
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -371,13 +372,12 @@ def _explained(error: OSError, root: Path, needed: int = 0, *, what: str = "a re
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         room = f"{needed} bytes are needed; " if needed else ""
         return StoreFull(
-            f"{str(root)!r}: no space left ({room}free some and run the same command again: nothing that was computed "
-            "before is lost)"
+            f"{str(root)!r}: no space left ({room}free some and run it again: nothing that was computed before is lost)"
         )
     if error.errno in _REFUSED:
         if what != "a result cannot be written":
             return InputError(f"run: {str(root)!r}: {what} ({error.strerror})")
-        return InputError(f"--out: {str(root)!r} cannot be written ({error.strerror})")
+        return InputError(f"{str(root)!r} cannot be written ({error.strerror})", argument="out")
     return TransientError(
         f"{str(root)!r}: {what} ({error.strerror or error}); nothing that was computed before is lost"
     )

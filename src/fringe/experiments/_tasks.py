@@ -98,23 +98,6 @@ def _of_block(
 
 
 @dataclass(frozen=True)
-class Cell:
-    """Images of one model, method and metric: ``wanted`` by the plan, ``scored``, ``failed`` (no score, and a reason),
-    and ``missing`` (not computed)."""
-
-    model: str
-    method: str
-    metric: str
-    wanted: int
-    scored: int
-    failed: int
-
-    @property
-    def missing(self) -> int:
-        return self.wanted - self.scored - self.failed
-
-
-@dataclass(frozen=True)
 class Stale:
     """A committed unit that no plan of the folder asks for, and why."""
 
@@ -128,7 +111,7 @@ class Stale:
 def present(store: Store, *, failures: bool = True) -> set[Key]:
     """The names of all committed scores; without those that failed unless ``failures``."""
     found: set[Key] = set()
-    for about in store.about().values():
+    for about in store.metadata().values():
         found.update(_scores(about, failures))
     return found
 
@@ -138,20 +121,6 @@ def manifests(store: Store) -> dict[str, Manifest]:
     written to folders of these names."""
     found = store.records(PLANS).items()
     return {name: Manifest.from_record(record) for name, record in found if re.fullmatch(PLAN_NAME, name)}
-
-
-def coverage(store: Store, manifest: Manifest) -> list[Cell]:
-    """A cell for every model, method and metric of a plan, in its order."""
-    there, good = present(store), present(store, failures=False)
-    total: Counter[tuple[str, str, str]] = Counter()
-    scored: Counter[tuple[str, str, str]] = Counter()
-    failed: Counter[tuple[str, str, str]] = Counter()
-    for model, method, metric, _, key in wanted(manifest):
-        cell = (model, method, metric)
-        total[cell] += 1
-        scored[cell] += key in good
-        failed[cell] += key in there and key not in good
-    return [Cell(*cell, total[cell], scored[cell], failed[cell]) for cell in total]
 
 
 def crashes(store: Store) -> list[Mapping[str, Any]]:
@@ -189,7 +158,7 @@ def stale(store: Store) -> list[Stale]:
     asked = {key for manifest in plans for *_, key in wanted(manifest)}
     return [
         Stale(name, about["model"], about["method"], len(about["images"]), _reason(about, list(plans)))
-        for name, about in store.about().items()
+        for name, about in store.metadata().items()
         if asked.isdisjoint(held(about))
     ]
 

@@ -10,16 +10,13 @@ from fringe.errors import FringeError, InputError, TransientError
 from fringe.experiments import (
     Arm,
     Interrupted,
-    Manifest,
     Plan,
     Resolved,
-    Results,
     RunOptions,
     Store,
-    all_rows,
-    gather,
     require_same_logits,
     resolve,
+    results_of,
     run_plan,
 )
 from fringe.metrics import get_metric
@@ -101,21 +98,16 @@ def _score(plan: Plan, method: Attributor, store: Store, how: RunOptions) -> dic
         raise Interrupted(finished.stopped)
     if finished.left:
         raise TransientError(f"{finished.left[0]['images']} images have no score yet ({finished.left[0]['reason']})")
-    found = read_cells(store, finished.resolved.manifest)
+    found = results_of(store, finished.resolved.manifest)
     cells = {name: found.cell(arm.label, TRIAL, name) for name in OBJECTIVE}
     worst = max(cells.values(), key=lambda cell: cell.failed + cell.missing)
     if worst.failed + worst.missing:
         reasons = dict.fromkeys(row.error or row.status for row in worst.rows if row is not None and row.status != "ok")
         raise FringeError(
-            f"{worst.failed + worst.missing} of {len(worst.rows)} images have no score "
+            f"{worst.failed + worst.missing} of {len(worst.frame)} images have no score "
             f"({next(iter(reasons), 'they are not computed')})"
         )
     return {name: [float(score) for score in cell.scores] for name, cell in cells.items()}
-
-
-def read_cells(store: Store, manifest: Manifest) -> Results:
-    """The results of a manifest that may no longer be the folder's."""
-    return gather(manifest, all_rows(store))
 
 
 def _identity(resolved: Resolved, model: str) -> dict[str, Any]:
