@@ -18,8 +18,8 @@ def invoke(*arguments):
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "fringe"])
 def test_explain_knows_every_method(tmp_path, name):
-    counts = [f for f in dataclasses.fields(METHODS[name]) if type(f.default) is int and f.metadata["low"]]
-    settings = [part for f in counts for part in ("--set", f"{f.name}={f.metadata['low']}")]
+    counts = [f for f in METHODS[name].describe() if type(f["default"]) is int and f["low"]]
+    settings = [part for f in counts for part in ("--set", f"{f['name']}={f['low']}")]
     arguments = ("embedded:digits:0", "--method", name, "--out", tmp_path, "--references", "embedded:digits:20:26")
     result = invoke("explain", *arguments, *settings, "--json")
     assert result.exit_code == 0, result.output
@@ -27,7 +27,7 @@ def test_explain_knows_every_method(tmp_path, name):
     assert entry["verdict"] in ("ok", "coarse", "stalled", "unchecked")
     assert (entry["completeness_gap"] is None) == (entry["verdict"] == "unchecked")
     record = json.loads((tmp_path / "digits-0000" / "explanation.json").read_text(encoding="utf-8"))
-    assert {f.name: record["settings"][f.name] for f in counts} == {f.name: f.metadata["low"] for f in counts}
+    assert {f["name"]: record["settings"][f["name"]] for f in counts} == {f["name"]: f["low"] for f in counts}
     assert record["references"] == {
         "source": "embedded:digits:20:26",
         "images": [f"digits-00{i}" for i in range(20, 26)],
@@ -53,7 +53,7 @@ def test_presets_of_every_method_are_found_by_name():
             assert named_method(f"{name}:{preset}") == kind.preset(preset)
             assert configure(MethodOptions(name, preset=preset)) == kind.preset(preset)
     assert named_method("ig:paper").steps == 200
-    with pytest.raises(InputError, match="preset: ig has no 'papers'; known: paper"):
+    with pytest.raises(InputError, match=r"preset: ig has no 'papers'; did you mean 'paper'\? Known: paper"):
         named_method("ig:papers")
     with pytest.raises(InputError, match="--variant belongs to the method fringe, not to 'ig'"):
         configure(MethodOptions("ig", variant="euclidean"))

@@ -309,8 +309,8 @@ def test_progress_is_told_to_the_end():
 def test_settings():
     assert AGI.preset("paper") == AGI(mode="official", classes=1, epsilon=0.05, steps=20, score="probability")
     for change, message in [
-        ({"classes": 0}, "classes: got 0, expected a positive integer"),
-        ({"steps": 2.5}, r"steps: got 2\.5, expected a positive integer"),
+        ({"classes": 0}, "classes: got 0, expected a positive whole number"),
+        ({"steps": 2.5}, r"steps: got 2\.5, expected a positive whole number"),
         ({"epsilon": 0.0}, r"epsilon: got 0\.0, expected a positive number"),
         ({"mode": "authors"}, "mode: got 'authors', expected one of path, official"),
         ({"score": "margin"}, "score: got 'margin', expected one of logit"),

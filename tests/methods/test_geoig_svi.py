@@ -314,10 +314,10 @@ def test_tables_have_paths_too():
 def test_settings_are_checked():
     for wrong, message in (
         ({"mode": "published"}, "mode: got 'published', expected one of repaired, official"),
-        ({"steps": 1}, "steps: got 1, expected an integer of at least 2"),
+        ({"steps": 1}, "steps: got 1, expected a whole number of at least 2"),
         ({"iterations": 0}, "iterations: got 0"),
         ({"learning_rate": -1.0}, "learning_rate: got -1.0"),
-        ({"beta": -0.1}, "beta: got -0.1, expected a number not below zero"),
+        ({"beta": -0.1}, "beta: got -0.1, expected a number of at least 0"),
         ({"objective": "energy"}, "objective: got 'energy', expected one of points, length"),
         ({"norm_of": "probability"}, "norm_of: got 'probability'"),
     ):

@@ -139,7 +139,7 @@ def test_a_climb_that_runs_away_is_called_diverged():
 
 def test_settings_are_checked():
     for wrong, message in (
-        ({"intervals": 0}, "intervals: got 0, expected a positive integer"),
+        ({"intervals": 0}, "intervals: got 0, expected a positive whole number"),
         ({"iterations": 2.5}, "iterations: got 2.5"),
         ({"learning_rate": 0}, "learning_rate: got 0, expected a positive number"),
         ({"aggregate": "min"}, "aggregate: got 'min', expected one of max, trapezoid, mean"),

@@ -324,9 +324,9 @@ def test_settings():
     assert GuidedIG.preset("paper") == GuidedIG(steps=200, fraction=0.25, max_dist=0.02, baseline="zero", rule="left")
     assert GuidedIG.preset("notebook") == GuidedIG(steps=25, fraction=0.5, max_dist=1.0)
     for change, message in [
-        ({"steps": 0}, "steps: got 0, expected a positive integer"),
-        ({"fraction": 0.0}, r"fraction: got 0\.0, expected a number above 0, at most 1"),
-        ({"max_dist": 1.1}, r"max_dist: got 1\.1, expected a number from 0 to 1"),
+        ({"steps": 0}, "steps: got 0, expected a positive whole number"),
+        ({"fraction": 0.0}, r"fraction: got 0\.0, expected a positive number of at most 1"),
+        ({"max_dist": 1.1}, r"max_dist: got 1\.1, expected a number of at least 0 and of at most 1"),
         ({"rule": "right"}, "rule: got 'right', expected one of left, trapezoid"),
         ({"baseline": "grey"}, "Known baselines"),
     ]:

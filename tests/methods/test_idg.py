@@ -218,5 +218,5 @@ def test_presets_and_wrong_settings():
     assert IntegratedDecisionGradients.preset("official").mode == "official"
     with pytest.raises(fringe.InputError, match="mode: got 'exact'"):
         IntegratedDecisionGradients(mode="exact")
-    with pytest.raises(fringe.InputError, match="steps: got 1, expected an integer of at least 2"):
+    with pytest.raises(fringe.InputError, match="steps: got 1, expected a whole number of at least 2"):
         IntegratedDecisionGradients(steps=1, mode="official")

@@ -315,9 +315,9 @@ def test_maps_are_linear_in_the_score():
 
 def test_the_paper_s_setting_and_wrong_ones():
     assert IntegratedGradients.preset("paper") == IntegratedGradients(steps=200, rule="midpoint", baseline="zero")
-    with pytest.raises(fringe.InputError, match="preset: ig has no 'best'; known: paper"):
+    with pytest.raises(fringe.InputError, match=r"preset: ig has no 'best'\. Known: paper"):
         IntegratedGradients.preset("best")
-    with pytest.raises(fringe.InputError, match="steps: got 1, expected an integer of at least 2"):
+    with pytest.raises(fringe.InputError, match="steps: got 1, expected a whole number of at least 2"):
         IntegratedGradients(steps=1, rule="trapezoid")
     with pytest.raises(fringe.InputError, match="rule: got 'simpson'"):
         IntegratedGradients(rule="simpson")

@@ -314,9 +314,9 @@ def test_single_precision():
 def test_settings():
     assert IG2.preset("paper") == IG2(references=8, steps=201, eta=0.015)
     for change, message in [
-        ({"references": 0}, "references: got 0, expected a positive integer"),
-        ({"steps": 0}, "steps: got 0, expected a positive integer"),
-        ({"eta": -1.0}, r"eta: got -1\.0, expected a positive number or 'auto'"),
+        ({"references": 0}, "references: got 0, expected a positive whole number"),
+        ({"steps": 0}, "steps: got 0, expected a positive whole number"),
+        ({"eta": -1.0}, r"eta: got -1\.0, expected a positive number or auto"),
         ({"representation": "pixels"}, "representation: got 'pixels', expected one of auto, penultimate, logits"),
         ({"rule": "left"}, "rule: got 'left', expected one of right, trapezoid, adaptive"),
     ]:

@@ -184,7 +184,7 @@ def test_one_sample_has_no_known_error():
 def test_presets_and_wrong_settings():
     assert SmoothGrad.preset("paper") == SmoothGrad(samples=50, spread=0.15, square=False)
     assert SmoothGrad.preset("official") == SmoothGrad(samples=25, square=True)
-    with pytest.raises(fringe.InputError, match="sigma: got -1, expected a positive number or None"):
+    with pytest.raises(fringe.InputError, match="sigma: got -1, expected a positive number or none"):
         SmoothGrad(sigma=-1)
     with pytest.raises(fringe.InputError, match="inner: got 'lrp'"):
         SmoothGrad(inner="lrp")

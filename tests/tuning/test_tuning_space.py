@@ -1,6 +1,5 @@
 """What is searched: the fields of every method, their ranges, and what is refused."""
 
-import dataclasses
 import math
 
 import optuna
@@ -29,14 +28,12 @@ def test_the_paper_searched_four_or_six_settings():
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_method_has_a_space_whose_settings_it_takes(name):
     method = METHODS[name]
-    fields = {f.name: f for f in dataclasses.fields(method)}
+    fields = {f["name"]: f for f in method.describe()}
     space = space_of(method)
-    assert set(space.dimensions) == {
-        n for n, f in fields.items() if f.metadata["low"] is not None or f.metadata["choices"] is not None
-    }
+    assert set(space.dimensions) == {n for n, f in fields.items() if f["low"] is not None or f["choices"] is not None}
     for values in drawn(space):
         for field, value in values.items():
-            about = fields[field].metadata
+            about = fields[field]
             assert getattr(method(**{field: value}), field) == value
             if about["choices"] is not None:
                 assert value in about["choices"]

@@ -33,7 +33,7 @@ def test_the_papers_factors_and_their_grids():
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_default_grids_lie_in_the_ranges_of_every_method(name):
-    fields = {f.name: f.metadata for f in dataclasses.fields(METHODS[name])}
+    fields = {f["name"]: f for f in METHODS[name].describe()}
     ranged = {n for n, about in fields.items() if about["low"] is not None}
     factors = default_factors(METHODS[name]())
     assert set(factors) - {"gamma"} == (ranged if name != "fringe" else {"tau", "eta_max", "delta_euc", "damping"})

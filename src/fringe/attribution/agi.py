@@ -3,17 +3,17 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
-from fringe._checks import require, require_choice, require_positive, require_whole
-from fringe._tunable import tunable
 from fringe.attribution.base import Attribution, Attributor
 from fringe.attribution.diagnostics import gradient_attribution, path_attribution, path_diagnostics
 from fringe.attribution.integral import Quadrature
 from fringe.attribution.path_integral import integrate
 from fringe.attribution.pieces import MultiPath, PooledPieces, Reduce
-from fringe.classifier import SCORES, Score
+from fringe.classifier import Score
+from fringe.errors import InputError
 from fringe.paths import AdversarialPath, Problem
+from fringe.settings import Doc, Positive, PositiveInt, Search
 
 AGIMode = Literal["path", "official"]
 AGIRule = Literal["right", "trapezoid", "adaptive"]
@@ -38,28 +38,27 @@ class AGI(Attributor):
     """
 
     name: ClassVar[str] = "agi"
+    title: ClassVar[str] = "Adversarial Gradient Integration"
+    source: ClassVar[str] = "Pan, Li and Zhu 2021"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"mode": "official", "classes": 1},
         "official": {"mode": "official"},
     }
 
-    classes: int = tunable(20, low=1, high=50, log=True, help="classes to walk towards (k)")
-    steps: int = tunable(20, low=5, high=100, log=True, help="most steps of a walk (m)")
-    epsilon: float = tunable(0.05, low=0.002, high=0.1, log=True, unit="of the range", help="step of an entry")
-    mode: AGIMode = tunable("path", choices=get_args(AGIMode), help="a path, or restart from the input at every step")
-    score: Score = tunable("probability", choices=SCORES, help="explained score, of the target and of the others")
-    reduce: Reduce = tunable("sum", choices=get_args(Reduce), help="over the classes")
-    rule: AGIRule = tunable("right", choices=get_args(AGIRule), help="quadrature: the authors', or a more exact one")
+    classes: Annotated[PositiveInt, Search(1, 50, log=True), Doc("classes to walk towards (k)")] = 20
+    steps: Annotated[PositiveInt, Search(5, 100, log=True), Doc("most steps of a walk (m)")] = 20
+    epsilon: Annotated[Positive, Search(0.002, 0.1, log=True), Doc("step of an entry", unit="of the range")] = 0.05
+    mode: Annotated[AGIMode, Doc("a path, or restart from the input at every step")] = "path"
+    score: Annotated[Score, Doc("explained score, of the target and of the others")] = "probability"
+    reduce: Annotated[Reduce, Doc("over the classes")] = "sum"
+    rule: Annotated[AGIRule, Doc("quadrature: the authors', or a more exact one")] = "right"
 
     def __post_init__(self) -> None:
-        for name in ("classes", "steps"):
-            require_whole(name, getattr(self, name))
-        require_positive("epsilon", self.epsilon)
-        for field in dataclasses.fields(self):
-            if field.metadata["choices"] is not None:
-                require_choice(field.name, getattr(self, field.name), field.metadata["choices"])
-        fits = self.mode == "path" or self.rule == "right"
-        require(fits, "rule", self.rule, "'right' in mode 'official', which is not a path")
+        super().__post_init__()
+        if self.mode == "official" and self.rule != "right":
+            raise InputError(
+                f"got {self.rule!r}, expected 'right' in mode 'official', which is no path", argument="rule"
+            )
 
     def towards(self, target: int, count: int) -> list[int]:
         """The classes that an image of class ``target`` walks towards, of ``count`` classes."""

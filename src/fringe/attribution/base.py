@@ -1,18 +1,22 @@
 """What every attribution method takes and gives."""
 
 import dataclasses
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from fringe.baselines import parse_baseline
 from fringe.classifier import PassCounts
-from fringe.errors import InputError
 from fringe.paths import Problem
 from fringe.paths import Progress as Progress
+from fringe.settings import Settings, checked_by
+
+Baseline = Annotated[str, checked_by(parse_baseline)]
+"""A baseline by name, with its number if it has one: ``zero``, ``blur:0.1``."""
 
 Verdict = Literal[
     "ok", "short", "coarse", "stalled", "diverged", "at_reference", "unchecked", "nan_input", "nan_logits"
@@ -132,7 +136,7 @@ class ProgressCounter:
             self.progress(self.done, self.total)
 
 
-class Attributor(ABC):
+class Attributor(Settings):
     """An attribution method: a frozen dataclass of hyper-parameters. Final classes set ``name``.
 
     ``presets`` are settings by name, the fields that differ from the defaults: ``paper`` for what the FRInGe paper
@@ -141,10 +145,11 @@ class Attributor(ABC):
     the input space, ``many_targets`` that one path serves K classes of an image: ``problem.target`` is then (B, K).
     """
 
-    name: ClassVar[str]
+    record_key: ClassVar[str] = "method"
+    title: ClassVar[str] = ""
+    source: ClassVar[str] = ""
     uses_references: ClassVar[bool] = False
     many_targets: ClassVar[bool] = False
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     @abstractmethod
     def attribute(self, problem: Problem) -> Attribution:
@@ -170,15 +175,3 @@ class Attributor(ABC):
         """Forward and backward passes together that a map of one image takes by these settings alone, to the order of
         magnitude; None where they do not tell."""
         return None
-
-    @classmethod
-    def preset(cls, name: str, /) -> Self:
-        """The method with the settings that ``name`` stands for."""
-        if name not in cls.presets:
-            raise InputError(f"preset: {cls.name} has no {name!r}; known: {', '.join(cls.presets) or 'none'}")
-        return cls(**cls.presets[name])
-
-    def record(self) -> dict[str, Any]:
-        """The method and its settings as plain data."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # pyright: ignore[reportArgumentType]
-        return {"method": self.name, **fields}

@@ -2,16 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fringe._checks import require_choice, require_positive, require_whole
-from fringe._tunable import tunable
 from fringe.attribution.diagnostics import PathAttributor
 from fringe.attribution.pieces import NodePieces
 from fringe.paths import BlurLine, Displacements, Problem
+from fringe.settings import Doc, Positive, PositiveInt, Search
 
 Grid = Literal["linear", "sqrt"]
 
@@ -32,22 +31,16 @@ class BlurIG(PathAttributor):
     """
 
     name: ClassVar[str] = "blur_ig"
+    title: ClassVar[str] = "Blur Integrated Gradients"
+    source: ClassVar[str] = "Xu, Venugopalan and Sundararajan 2020"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"official": {"mode": "derivative"}}
 
-    steps: int = tunable(100, low=20, high=300, log=True, help="intervals between blurs (S)")
-    sigma_max: float = tunable(
-        50 / 224, low=0.05, high=0.5, log=True, unit="of the shorter side", help="the strongest blur's sigma"
-    )
-    grid: Grid = tunable("linear", choices=get_args(Grid), help="blurs evenly spaced in sigma, or in its square")
-    mode: Displacements = tunable(
-        "chord", choices=get_args(Displacements), help="gradients times chords, or the authors' forward differences"
-    )
-
-    def __post_init__(self) -> None:
-        require_whole("steps", self.steps)
-        require_positive("sigma_max", self.sigma_max)
-        require_choice("grid", self.grid, get_args(Grid))
-        require_choice("mode", self.mode, get_args(Displacements))
+    steps: Annotated[PositiveInt, Search(20, 300, log=True), Doc("intervals between blurs (S)")] = 100
+    sigma_max: Annotated[
+        Positive, Search(0.05, 0.5, log=True), Doc("the strongest blur's sigma", unit="of the shorter side")
+    ] = 50 / 224
+    grid: Annotated[Grid, Doc("blurs evenly spaced in sigma, or in its square")] = "linear"
+    mode: Annotated[Displacements, Doc("gradients times chords, or the authors' forward differences")] = "chord"
 
     @property
     def planned_passes(self) -> float:

@@ -2,14 +2,12 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fringe._checks import require_choice, require_whole
 from fringe._rng import KeyedGenerator
-from fringe._tunable import tunable
 from fringe.attribution.base import Attribution, Attributor
 from fringe.attribution.diagnostics import build_attribution, completeness_status
 from fringe.attribution.path_integral import integrate
@@ -17,6 +15,7 @@ from fringe.attribution.pieces import SitePieces
 from fringe.attribution.reference_images import reference_images
 from fringe.geometry import entropy, log_probabilities
 from fringe.paths import Problem, ReferencePairs
+from fringe.settings import Doc, PositiveInt, Search
 
 Fractions = Literal["uniform", "stratified"]
 
@@ -34,16 +33,12 @@ class ExpectedGradients(Attributor):
     """
 
     name: ClassVar[str] = "expected_gradients"
+    title: ClassVar[str] = "Expected Gradients"
+    source: ClassVar[str] = "Erion et al. 2021"
     uses_references: ClassVar[bool] = True
 
-    samples: int = tunable(200, low=20, high=1000, log=True, help="pairs of a reference and a fraction (m)")
-    fractions: Fractions = tunable(
-        "uniform", choices=get_args(Fractions), help="places on the lines: independent, or one in each of m intervals"
-    )
-
-    def __post_init__(self) -> None:
-        require_whole("samples", self.samples)
-        require_choice("fractions", self.fractions, get_args(Fractions))
+    samples: Annotated[PositiveInt, Search(20, 1000, log=True), Doc("pairs of a reference and a fraction (m)")] = 200
+    fractions: Annotated[Fractions, Doc("places on the lines: independent, or one in each of m intervals")] = "uniform"
 
     @property
     def planned_passes(self) -> float:

@@ -4,21 +4,11 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fringe._checks import (
-    is_positive,
-    is_whole,
-    require,
-    require_choice,
-    require_not_negative,
-    require_positive,
-    require_whole,
-)
-from fringe._tunable import tunable
 from fringe.attribution.base import Attribution, Attributor
 from fringe.attribution.diagnostics import COARSE_ABOVE, Status, build_attribution, path_diagnostics
 from fringe.attribution.integral import Quadrature, Rule
@@ -42,6 +32,7 @@ from fringe.paths import (
     Until,
     Waypoint,
 )
+from fringe.settings import Doc, NotNegative, Positive, PositiveFraction, PositiveInt, PositiveOddInt, Search
 
 Variant = Literal[
     "fringe",
@@ -88,6 +79,8 @@ class FRInGe(Attributor):
     """
 
     name: ClassVar[str] = "fringe"
+    title: ClassVar[str] = "FRInGe: Fisher-Rao Integrated Gradients"
+    source: ClassVar[str] = "arXiv 2605.06404"
     many_targets: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         # the cap of the table is in input units of 224 x 224 x 3; "auto" is near it there and scales with the input
@@ -97,90 +90,74 @@ class FRInGe(Attributor):
         **{name: paper_settings(name, "fringe") for name in preset_names()},
     }
 
-    tau: float = tunable(3e-3, low=3e-4, high=1e-2, log=True, unit="nats", help="KL budget of a step (tau)")
-    eta_max: float = tunable(4.0, low=1.0, high=30.0, log=True, help="largest step factor (eta_max); 4 is Newton's")
-    delta_euc: float | Literal["auto"] | None = tunable(
-        "auto",
-        low=0.3,
-        high=40.0,
-        log=True,
-        unit="input units",
-        help="longest step (delta_euc); auto: 0.01 sqrt(n), and 0.1 sqrt(n) of what is no image; none: no cap",
+    tau: Annotated[Positive, Search(3e-4, 1e-2, log=True), Doc("KL budget of a step (tau)", unit="nats")] = 3e-3
+    eta_max: Annotated[Positive, Search(1.0, 30.0, log=True), Doc("largest step factor (eta_max); 4 is Newton's")] = 4.0
+    delta_euc: Annotated[
+        Positive | Literal["auto"] | None,
+        Search(0.3, 40.0, log=True),
+        Doc(
+            "longest step (delta_euc); auto: 0.01 sqrt(n), and 0.1 sqrt(n) of what is no image; none: no cap",
+            unit="input units",
+        ),
+    ] = "auto"
+    damping: Annotated[Positive, Search(1e-12, 1e-1, log=True), Doc("Tikhonov damping (lambda)")] = 1e-2
+    gamma_step: Annotated[
+        NotNegative, Search(1e-4, 1e-2, log=True), Doc("smoothness of the direction (gamma_step)")
+    ] = 1e-2
+    gamma_prior: Annotated[NotNegative, Search(1e-5, 1e-2, log=True), Doc("smoothness of the image (gamma_prior)")] = (
+        3e-3
     )
-    damping: float = tunable(1e-2, low=1e-12, high=1e-1, log=True, help="Tikhonov damping (lambda)")
-    gamma_step: float = tunable(1e-2, low=1e-4, high=1e-2, log=True, help="smoothness of the direction (gamma_step)")
-    gamma_prior: float = tunable(3e-3, low=1e-5, high=1e-2, log=True, help="smoothness of the image (gamma_prior)")
-    cg_iterations: int = tunable(20, low=3, high=40, help="most CG iterations a step (K)")
-    cg_rtol: float = tunable(1e-3, help="relative residual at which CG stops")
-    solve: Solve = tunable(
-        "geodesic",
-        choices=get_args(Solve),
-        help="metric of the direction: geodesic (closed form), natural (CG), diffusion or gradient (none)",
+    cg_iterations: Annotated[PositiveInt, Search(3, 40), Doc("most CG iterations a step (K)")] = 20
+    cg_rtol: Annotated[Positive, Doc("relative residual at which CG stops")] = 1e-3
+    solve: Annotated[
+        Solve, Doc("metric of the direction: geodesic (closed form), natural (CG), diffusion or gradient (none)")
+    ] = "geodesic"
+    fisher_rank: Annotated[
+        PositiveInt | Literal["auto"],
+        Doc("rank of the metric that solve='geodesic' uses; auto: 1 for images, else at most 16"),
+    ] = "auto"
+    feedback: Annotated[
+        PositiveFraction | None,
+        Doc("solve='geodesic': learn the step's Fisher norm with this exponent, at no JVP; none: one JVP a step"),
+    ] = 1.0
+    kl_bound: Annotated[bool, Doc("whether tau bounds the steps (it always sets their number)")] = True
+    preconditioner: Annotated[
+        PreconditionerName, Doc("of CG: the paper's blur, scale (1/lambda), or the exact spectral")
+    ] = "spectral"
+    warm_start: Annotated[bool, Doc("start CG from the direction of the step before")] = True
+    reorthogonalise: Annotated[bool, Doc("keep CG residuals orthogonal; False is textbook CG")] = True
+    jacobian: Annotated[JacobianForm, Doc("of a step: C VJPs, or two products an iteration; auto: the cheaper")] = (
+        "auto"
     )
-    fisher_rank: int | Literal["auto"] = tunable(
-        "auto", help="rank of the metric that solve='geodesic' uses; auto: 1 for images, else at most 16"
-    )
-    feedback: float | None = tunable(
-        1.0, help="solve='geodesic': learn the step's Fisher norm with this exponent, at no JVP; none: one JVP a step"
-    )
-    kl_bound: bool = tunable(True, help="whether tau bounds the steps (it always sets their number)")
-    preconditioner: PreconditionerName = tunable(
-        "spectral",
-        choices=get_args(PreconditionerName),
-        help="of CG: the paper's blur, scale (1/lambda), or the exact spectral",
-    )
-    warm_start: bool = tunable(True, help="start CG from the direction of the step before")
-    reorthogonalise: bool = tunable(True, help="keep CG residuals orthogonal; False is textbook CG")
-    jacobian: JacobianForm = tunable(
-        "auto",
-        choices=get_args(JacobianForm),
-        help="of a step: C VJPs, or two products an iteration; auto: the cheaper",
-    )
-    waypoint: Waypoint = tunable(
-        "next", choices=get_args(Waypoint), help="aim at s_{k+1} (prose) or s_k (printed algorithm)"
-    )
-    structure: Structure = tunable("image", choices=get_args(Structure), help="which trailing axes are space")
-    boundary: Boundary = tunable("neumann", choices=get_args(Boundary), help="of the Laplacian and the blur")
-    blur_sigma: float = tunable(1.0, unit="pixels", help="standard deviation of the blur preconditioner")
-    blur_size: int = tunable(7, unit="pixels", help="taps of the blur preconditioner (odd)")
-    quadrature: Rule | Literal["auto"] = tunable(
-        "auto",
-        choices=("auto", *get_args(Rule)),
-        help="the paper's trapezoid, bisection to a tolerance, or the trapezoid with its known errors given back; "
-        "auto: trapezoid for images, else adaptive",
-    )
-    quadrature_rtol: float = tunable(1e-2, help="completeness residual that the adaptive rule aims at")
-    steps: int | None = tunable(None, help="fixed number of steps T instead of the distance's")
-    until: Until | Literal["auto"] = tunable(
-        "auto",
-        choices=("auto", *get_args(Until)),
-        help="stop after T steps, or on arrival; auto: budget for images or where steps are given, else arrival",
-    )
-    arrival_kl: float = tunable(0.05, unit="nats", help="KL to the reference that counts as arrived")
-    max_steps: int = tunable(1000, help="most steps of an image when until='arrival'")
-    reference: tuple[float, ...] | tuple[tuple[float, ...], ...] | None = tunable(
-        None, help="reference distribution (C,) or (B, C); none: uniform"
-    )
+    waypoint: Annotated[Waypoint, Doc("aim at s_{k+1} (prose) or s_k (printed algorithm)")] = "next"
+    structure: Annotated[Structure, Doc("which trailing axes are space")] = "image"
+    boundary: Annotated[Boundary, Doc("of the Laplacian and the blur")] = "neumann"
+    blur_sigma: Annotated[Positive, Doc("standard deviation of the blur preconditioner", unit="pixels")] = 1.0
+    blur_size: Annotated[PositiveOddInt, Doc("taps of the blur preconditioner (odd)", unit="pixels")] = 7
+    quadrature: Annotated[
+        Literal["auto", Rule],
+        Doc(
+            "the paper's trapezoid, bisection to a tolerance, or the trapezoid with its known errors given back; "
+            "auto: trapezoid for images, else adaptive"
+        ),
+    ] = "auto"
+    quadrature_rtol: Annotated[Positive, Doc("completeness residual that the adaptive rule aims at")] = 1e-2
+    steps: Annotated[PositiveInt | None, Doc("fixed number of steps T instead of the distance's")] = None
+    until: Annotated[
+        Literal["auto", Until],
+        Doc("stop after T steps, or on arrival; auto: budget for images or where steps are given, else arrival"),
+    ] = "auto"
+    arrival_kl: Annotated[Positive, Doc("KL to the reference that counts as arrived", unit="nats")] = 0.05
+    max_steps: Annotated[PositiveInt, Doc("most steps of an image when until='arrival'")] = 1000
+    reference: Annotated[
+        tuple[float, ...] | tuple[tuple[float, ...], ...] | None,
+        Doc("reference distribution (C,) or (B, C); none: uniform"),
+    ] = None
 
     def __post_init__(self) -> None:
-        for name in ("tau", "eta_max", "damping", "cg_rtol", "arrival_kl", "quadrature_rtol", "blur_sigma"):
-            require_positive(name, getattr(self, name))
-        for name in ("gamma_step", "gamma_prior"):
-            require_not_negative(name, getattr(self, name))
-        for name in ("cg_iterations", "max_steps"):
-            require_whole(name, getattr(self, name))
-        rank = self.fisher_rank
-        require(rank == "auto" or is_whole(rank), "fisher_rank", rank, "a positive integer or 'auto'")
-        size, cap, gain = self.blur_size, self.delta_euc, self.feedback
-        require(gain is None or (is_positive(gain) and gain <= 1), "feedback", gain, "a number in (0, 1], or none")
-        require(is_whole(size) and size % 2 == 1, "blur_size", size, "a positive odd integer")
-        require(cap in (None, "auto") or is_positive(cap), "delta_euc", cap, "a positive number, 'auto' or None")
-        require(self.steps is None or is_whole(self.steps), "steps", self.steps, "a positive integer or None")
-        for f in dataclasses.fields(self):
-            if f.metadata["choices"] is not None:
-                require_choice(f.name, getattr(self, f.name), f.metadata["choices"])
         if self.reference is not None:
             object.__setattr__(self, "reference", _distribution(self.reference))
+        super().__post_init__()
 
     @classmethod
     def preset(

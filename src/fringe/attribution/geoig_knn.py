@@ -3,21 +3,19 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fringe._checks import require_choice, require_whole
-from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor
+from fringe.attribution.base import Attribution, Attributor, Baseline
 from fringe.attribution.diagnostics import path_attribution
 from fringe.attribution.path_integral import integrate
 from fringe.attribution.pieces import NodePieces
 from fringe.attribution.reference_images import reference_images
 from fringe.attribution.rules import quadrature_nodes
-from fringe.baselines import parse_baseline
 from fringe.paths import NeighbourGraph, PiecewiseNodes, Polyline, Problem, euclidean_lengths, model_lengths
+from fringe.settings import Doc, PositiveInt, Search
 
 Metric = Literal["geodesic", "euclidean"]
 
@@ -38,18 +36,16 @@ class GeoIGKNN(Attributor):
     """
 
     name: ClassVar[str] = "geoig_knn"
+    title: ClassVar[str] = "Geodesic Integrated Gradients on a nearest-neighbour graph"
+    source: ClassVar[str] = "Salek and Enguehard 2025"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
 
-    neighbours: int = tunable(10, low=3, high=30, log=True, help="nearest others that a point is joined to (k)")
-    order: int = tunable(5, low=2, high=20, help="Gauss-Legendre nodes an edge (q)")
-    metric: Metric = tunable("geodesic", choices=get_args(Metric), help="what the shortest path is short in")
-    baseline: str = tunable("zero", help="where paths begin: zero, black, white, mean, blur, noise or uniform")
-
-    def __post_init__(self) -> None:
-        for name in ("neighbours", "order"):
-            require_whole(name, getattr(self, name))
-        require_choice("metric", self.metric, get_args(Metric))
-        parse_baseline(self.baseline)
+    neighbours: Annotated[PositiveInt, Search(3, 30, log=True), Doc("nearest others that a point is joined to (k)")] = (
+        10
+    )
+    order: Annotated[PositiveInt, Search(2, 20), Doc("Gauss-Legendre nodes an edge (q)")] = 5
+    metric: Annotated[Metric, Doc("what the shortest path is short in")] = "geodesic"
+    baseline: Annotated[Baseline, Doc("where paths begin: zero, black, white, mean, blur, noise or uniform")] = "zero"
 
     @property
     def planned_passes(self) -> float:

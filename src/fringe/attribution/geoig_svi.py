@@ -3,19 +3,17 @@
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
-from fringe._checks import require_choice, require_not_negative, require_positive, require_whole
-from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor, ProgressCounter
+from fringe.attribution.base import Attribution, Attributor, Baseline, ProgressCounter
 from fringe.attribution.diagnostics import gradient_attribution, path_attribution
 from fringe.attribution.path_integral import integrate
 from fringe.attribution.pieces import NodePieces
 from fringe.attribution.rules import quadrature_nodes
-from fringe.baselines import parse_baseline
 from fringe.geometry import geometry_dtype
 from fringe.paths import (
     AuthorsEnergy,
@@ -33,6 +31,7 @@ from fringe.paths import (
     resample_by_arc_length,
     stacked,
 )
+from fringe.settings import Doc, NotNegative, Positive, PositiveInt, Search
 
 Mode = Literal["repaired", "official"]
 Objective = Literal["points", "length"]
@@ -59,31 +58,24 @@ class GeoIGSVI(Attributor):
     """
 
     name: ClassVar[str] = "geoig_svi"
+    title: ClassVar[str] = "Geodesic Integrated Gradients along a path that is fitted to an energy"
+    source: ClassVar[str] = "Salek and Enguehard 2025"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"mode": "official", "iterations": 500, "learning_rate": 1e-2},
         "official": {"mode": "official", "iterations": 1000, "learning_rate": 1e-3, "beta": 0.3},
         "quick": {"mode": "official", "steps": 10, "iterations": 30, "learning_rate": 1e-2},
     }
 
-    mode: Mode = tunable("repaired", choices=get_args(Mode), help="the method as meant, or what its code computes")
-    steps: int = tunable(50, low=10, high=100, log=True, help="points of the path (N)")
-    iterations: int = tunable(100, low=30, high=1000, log=True, help="of the fit (I)")
-    learning_rate: float = tunable(3e-3, low=1e-4, high=1e-1, log=True, unit="input units", help="of Adam")
-    beta: float = tunable(0.1, low=1e-2, high=10.0, log=True, help="weight of the model's part of the energy")
-    objective: Objective = tunable("points", choices=get_args(Objective), help="what a path should be short in")
-    norm_of: NormOf = tunable("log_probability", choices=get_args(NormOf), help="whose gradient makes a place steep")
-    stochastic: bool = tunable(False, help="fit a Gaussian about the path instead of the most probable one")
-    resample: bool = tunable(True, help="spread the points evenly along the fitted path")
-    baseline: str = tunable("zero", help="where paths begin: zero, black, white, mean, blur, noise or uniform")
-
-    def __post_init__(self) -> None:
-        require_whole("steps", self.steps, least=2)
-        require_whole("iterations", self.iterations)
-        require_positive("learning_rate", self.learning_rate)
-        require_not_negative("beta", self.beta)
-        for name, known in (("mode", Mode), ("objective", Objective), ("norm_of", NormOf)):
-            require_choice(name, getattr(self, name), get_args(known))
-        parse_baseline(self.baseline)
+    mode: Annotated[Mode, Doc("the method as meant, or what its code computes")] = "repaired"
+    steps: Annotated[Annotated[int, Ge(2)], Search(10, 100, log=True), Doc("points of the path (N)")] = 50
+    iterations: Annotated[PositiveInt, Search(30, 1000, log=True), Doc("of the fit (I)")] = 100
+    learning_rate: Annotated[Positive, Search(1e-4, 1e-1, log=True), Doc("of Adam", unit="input units")] = 3e-3
+    beta: Annotated[NotNegative, Search(1e-2, 10.0, log=True), Doc("weight of the model's part of the energy")] = 0.1
+    objective: Annotated[Objective, Doc("what a path should be short in")] = "points"
+    norm_of: Annotated[NormOf, Doc("whose gradient makes a place steep")] = "log_probability"
+    stochastic: Annotated[bool, Doc("fit a Gaussian about the path instead of the most probable one")] = False
+    resample: Annotated[bool, Doc("spread the points evenly along the fitted path")] = True
+    baseline: Annotated[Baseline, Doc("where paths begin: zero, black, white, mean, blur, noise or uniform")] = "zero"
 
     def needs_jvp(self, classes: int) -> bool:
         return True  # second derivatives: the gradient of a gradient's norm

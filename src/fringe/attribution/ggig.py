@@ -2,20 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fringe._checks import require_choice, require_positive, require_whole
-from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor, ProgressCounter
+from fringe.attribution.base import Attribution, Attributor, Baseline, ProgressCounter
 from fringe.attribution.diagnostics import gradient_attribution
 from fringe.attribution.pieces import iter_batches
 from fringe.attribution.rules import quadrature_nodes
-from fringe.baselines import parse_baseline
 from fringe.geometry import geometry_dtype
 from fringe.paths import Problem, StraightLine
+from fringe.settings import Doc, Positive, PositiveInt, Search
 
 Aggregate = Literal["max", "trapezoid", "mean"]
 InputFactor = Literal["none", "input", "difference"]
@@ -35,26 +33,24 @@ class GGIG(Attributor):
     """
 
     name: ClassVar[str] = "ggig"
+    title: ClassVar[str] = "Geometrically guided Integrated Gradients"
+    source: ClassVar[str] = "Rahman, Lewis and Plis 2022"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "scaled": {"learning_rate": 1e-4, "aggregate": "trapezoid", "input_factor": "input"},
         "quick": {"intervals": 10, "iterations": 20},
     }
 
-    intervals: int = tunable(50, low=5, high=100, log=True, help="of the straight line (M): M + 1 climbs")
-    iterations: int = tunable(100, low=1, high=200, log=True, help="gradients a climb (I)")
-    learning_rate: float = tunable(1e-2, low=1e-4, high=1.0, log=True, help="step of the climb, per unit of gradient")
-    aggregate: Aggregate = tunable("max", choices=get_args(Aggregate), help="over the points of the line")
-    input_factor: InputFactor = tunable("none", choices=get_args(InputFactor), help="what the map is multiplied by")
-    baseline: str = tunable("zero", help="where the line begins: zero, black, white, mean, blur, noise or uniform")
-
-    def __post_init__(self) -> None:
-        for name in ("intervals", "iterations"):
-            require_whole(name, getattr(self, name))
-        require_positive("learning_rate", self.learning_rate)
-        require_choice("aggregate", self.aggregate, get_args(Aggregate))
-        require_choice("input_factor", self.input_factor, get_args(InputFactor))
-        parse_baseline(self.baseline)
+    intervals: Annotated[PositiveInt, Search(5, 100, log=True), Doc("of the straight line (M): M + 1 climbs")] = 50
+    iterations: Annotated[PositiveInt, Search(1, 200, log=True), Doc("gradients a climb (I)")] = 100
+    learning_rate: Annotated[Positive, Search(1e-4, 1.0, log=True), Doc("step of the climb, per unit of gradient")] = (
+        1e-2
+    )
+    aggregate: Annotated[Aggregate, Doc("over the points of the line")] = "max"
+    input_factor: Annotated[InputFactor, Doc("what the map is multiplied by")] = "none"
+    baseline: Annotated[Baseline, Doc("where the line begins: zero, black, white, mean, blur, noise or uniform")] = (
+        "zero"
+    )
 
     @property
     def complete(self) -> bool:

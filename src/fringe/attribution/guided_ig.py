@@ -3,15 +3,14 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
-from fringe._checks import is_positive, require, require_choice, require_fraction, require_whole
-from fringe._tunable import tunable
+from fringe.attribution.base import Baseline
 from fringe.attribution.diagnostics import PathAttributor
 from fringe.attribution.integral import Quadrature
 from fringe.attribution.pieces import SegmentPieces
-from fringe.baselines import parse_baseline
 from fringe.paths import GuidedPath, Problem
+from fringe.settings import Doc, Fraction, PositiveFraction, PositiveInt, Search
 
 GuidedRule = Literal["left", "trapezoid"]
 
@@ -28,25 +27,25 @@ class GuidedIG(PathAttributor):
     """
 
     name: ClassVar[str] = "guided_ig"
+    title: ClassVar[str] = "Guided Integrated Gradients"
+    source: ClassVar[str] = "Kapishnikov et al. 2021"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "notebook": {"steps": 25, "fraction": 0.5, "max_dist": 1.0},
         "quick": {"steps": 50},
     }
 
-    steps: int = tunable(200, low=20, high=500, log=True, help="gradients along the path (N), one after the other")
-    fraction: float = tunable(0.25, low=0.02, high=0.5, log=True, help="of all entries that move at a time")
-    max_dist: float = tunable(0.02, low=0.005, high=1.0, log=True, help="how far an entry's progress may be off k/N")
-    baseline: str = tunable("zero", help="where the path begins: zero, black, white, mean, blur, noise or uniform")
-    rule: GuidedRule = tunable("left", choices=get_args(GuidedRule), help="quadrature: the authors', or trapezoid")
-
-    def __post_init__(self) -> None:
-        require_whole("steps", self.steps)
-        fraction = self.fraction
-        require(is_positive(fraction) and fraction <= 1, "fraction", fraction, "a number above 0, at most 1")
-        require_fraction("max_dist", self.max_dist)
-        require_choice("rule", self.rule, get_args(GuidedRule))
-        parse_baseline(self.baseline)
+    steps: Annotated[
+        PositiveInt, Search(20, 500, log=True), Doc("gradients along the path (N), one after the other")
+    ] = 200
+    fraction: Annotated[PositiveFraction, Search(0.02, 0.5, log=True), Doc("of all entries that move at a time")] = 0.25
+    max_dist: Annotated[Fraction, Search(0.005, 1.0, log=True), Doc("how far an entry's progress may be off k/N")] = (
+        0.02
+    )
+    baseline: Annotated[Baseline, Doc("where the path begins: zero, black, white, mean, blur, noise or uniform")] = (
+        "zero"
+    )
+    rule: Annotated[GuidedRule, Doc("quadrature: the authors', or trapezoid")] = "left"
 
     @property
     def planned_passes(self) -> float:

@@ -3,20 +3,19 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fringe._checks import require_choice, require_whole
-from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor
+from fringe.attribution.base import Attribution, Attributor, Baseline
 from fringe.attribution.decision_nodes import importance_nodes, published_nodes, published_slopes
 from fringe.attribution.diagnostics import gradient_attribution, path_diagnostics
 from fringe.attribution.path_integral import integrate
 from fringe.attribution.pieces import Evaluation, NodePieces, WeightFn, iter_batches
-from fringe.baselines import parse_baseline
+from fringe.errors import InputError
 from fringe.paths import Problem, StraightLine
+from fringe.settings import Doc, PositiveInt, Search
 
 Mode = Literal["importance", "official"]
 
@@ -37,16 +36,22 @@ class IntegratedDecisionGradients(Attributor):
     """
 
     name: ClassVar[str] = "idg"
+    title: ClassVar[str] = "Integrated Decision Gradients"
+    source: ClassVar[str] = "Walker et al. 2024"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"official": {"mode": "official"}}
 
-    steps: int = tunable(50, low=10, high=500, log=True, help="scores on the grid, and gradients (N)")
-    mode: Mode = tunable("importance", choices=get_args(Mode), help="sampling by importance, or as the authors' code")
-    baseline: str = tunable("zero", help="where the line begins: zero, black, white, mean, blur, noise or uniform")
+    steps: Annotated[PositiveInt, Search(10, 500, log=True), Doc("scores on the grid, and gradients (N)")] = 50
+    mode: Annotated[Mode, Doc("sampling by importance, or as the authors' code")] = "importance"
+    baseline: Annotated[Baseline, Doc("where the line begins: zero, black, white, mean, blur, noise or uniform")] = (
+        "zero"
+    )
 
     def __post_init__(self) -> None:
-        require_choice("mode", self.mode, get_args(Mode))
-        require_whole("steps", self.steps, least=1 if self.mode == "importance" else 2)
-        parse_baseline(self.baseline)
+        super().__post_init__()
+        if self.mode == "official" and self.steps < 2:
+            raise InputError(
+                f"got {self.steps}, expected a whole number of at least 2 in mode 'official'", argument="steps"
+            )
 
     @property
     def complete(self) -> bool:

@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 
-from fringe._checks import is_positive, require, require_choice, require_whole
-from fringe._tunable import tunable
 from fringe.attribution.base import Attribution, Attributor
 from fringe.attribution.diagnostics import path_attribution
 from fringe.attribution.integral import Quadrature
@@ -16,6 +14,7 @@ from fringe.attribution.pieces import MultiPath, PooledPieces
 from fringe.attribution.reference_images import reference_images
 from fringe.errors import InputError
 from fringe.paths import CounterfactualPath, Problem, last_linear_layer
+from fringe.settings import Doc, Positive, PositiveInt, Search
 
 Representation = Literal["auto", "penultimate", "logits"]
 IG2Rule = Literal["right", "trapezoid", "adaptive"]
@@ -39,28 +38,27 @@ class IG2(Attributor):
     """
 
     name: ClassVar[str] = "ig2"
+    title: ClassVar[str] = "Integrated Gradient on Iterative Gradient path"
+    source: ClassVar[str] = "Zhuo and Ge 2024"
     uses_references: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"eta": 0.015},
         "quick": {"references": 2, "steps": 51, "eta": 0.06},
     }
 
-    references: int = tunable(8, low=1, high=16, log=True, help="walks an image, each towards one reference (R)")
-    steps: int = tunable(201, low=20, high=500, log=True, help="steps of a walk (S)")
-    eta: float | Literal["auto"] = tunable(
-        "auto", low=0.005, high=5.0, log=True, unit="input units", help="length of a step; auto: the authors'"
+    references: Annotated[
+        PositiveInt, Search(1, 16, log=True), Doc("walks an image, each towards one reference (R)")
+    ] = 8
+    steps: Annotated[PositiveInt, Search(20, 500, log=True), Doc("steps of a walk (S)")] = 201
+    eta: Annotated[
+        Positive | Literal["auto"],
+        Search(0.005, 5.0, log=True),
+        Doc("length of a step; auto: the authors'", unit="input units"),
+    ] = "auto"
+    representation: Annotated[Representation, Doc("what images are compared by: the last linear layer's input")] = (
+        "auto"
     )
-    representation: Representation = tunable(
-        "auto", choices=get_args(Representation), help="what images are compared by: the last linear layer's input"
-    )
-    rule: IG2Rule = tunable("right", choices=get_args(IG2Rule), help="quadrature: the authors', or a more exact one")
-
-    def __post_init__(self) -> None:
-        for name in ("references", "steps"):
-            require_whole(name, getattr(self, name))
-        require(self.eta == "auto" or is_positive(self.eta), "eta", self.eta, "a positive number or 'auto'")
-        require_choice("representation", self.representation, get_args(Representation))
-        require_choice("rule", self.rule, get_args(IG2Rule))
+    rule: Annotated[IG2Rule, Doc("quadrature: the authors', or a more exact one")] = "right"
 
     @property
     def planned_passes(self) -> float:

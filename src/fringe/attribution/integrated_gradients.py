@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar
 
-from fringe._checks import require_choice, require_whole
-from fringe._tunable import tunable
+from fringe.attribution.base import Baseline
 from fringe.attribution.diagnostics import PathAttributor
 from fringe.attribution.pieces import NodePieces
 from fringe.attribution.rules import NodeRule, quadrature_nodes
-from fringe.baselines import parse_baseline
+from fringe.errors import InputError
 from fringe.paths import Problem, StraightLine
+from fringe.settings import Doc, PositiveInt, Search
 
 
 @dataclass(frozen=True)
@@ -21,16 +21,22 @@ class IntegratedGradients(PathAttributor):
     """
 
     name: ClassVar[str] = "ig"
+    title: ClassVar[str] = "Integrated Gradients"
+    source: ClassVar[str] = "Sundararajan, Taly and Yan 2017"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"steps": 200}}
 
-    steps: int = tunable(50, low=10, high=500, log=True, help="gradients along the line")
-    baseline: str = tunable("zero", help="where the line begins: zero, black, white, mean, blur, noise or uniform")
-    rule: NodeRule = tunable("midpoint", choices=get_args(NodeRule), help="quadrature")
+    steps: Annotated[PositiveInt, Search(10, 500, log=True), Doc("gradients along the line")] = 50
+    baseline: Annotated[Baseline, Doc("where the line begins: zero, black, white, mean, blur, noise or uniform")] = (
+        "zero"
+    )
+    rule: Annotated[NodeRule, Doc("quadrature")] = "midpoint"
 
     def __post_init__(self) -> None:
-        require_choice("rule", self.rule, get_args(NodeRule))
-        require_whole("steps", self.steps, least=1 if self.rule not in ("trapezoid", "closed_mean") else 2)
-        parse_baseline(self.baseline)
+        super().__post_init__()
+        if self.rule in ("trapezoid", "closed_mean") and self.steps < 2:
+            raise InputError(
+                f"got {self.steps}, expected a whole number of at least 2 for rule {self.rule!r}", argument="steps"
+            )
 
     @property
     def planned_passes(self) -> float:

@@ -1,9 +1,10 @@
 """Methods by name."""
 
-from fringe._registry import collect, nearest
+from fringe._registry import collect
 from fringe.attribution import catalogue
 from fringe.attribution.base import Attributor
 from fringe.errors import InputError
+from fringe.settings import look_up
 
 METHODS: dict[str, type[Attributor]] = collect(vars(catalogue), Attributor)
 
@@ -13,7 +14,5 @@ def get_method(method: str | Attributor) -> Attributor:
     if isinstance(method, Attributor):
         return method
     if not isinstance(method, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InputError(f"method: got {method!r}, expected a name or a configured method such as FRInGe()")
-    if method not in METHODS:
-        raise InputError(f"method: got {method!r}{nearest(method, METHODS)} Known methods: {', '.join(METHODS)}")
-    return METHODS[method]()
+        raise InputError(f"got {method!r}, expected a name or a configured method such as FRInGe()", argument="method")
+    return look_up(method, METHODS)()

@@ -3,21 +3,20 @@
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fringe._checks import is_positive, require, require_choice, require_positive, require_whole
-from fringe._tunable import tunable
-from fringe.attribution.base import Attribution, Attributor, ProgressCounter
+from fringe.attribution.base import Attribution, Attributor, Baseline, ProgressCounter
 from fringe.attribution.diagnostics import gradient_attribution
 from fringe.attribution.path_integral import integrate
 from fringe.attribution.pieces import SitePieces, add_weighted, iter_batches
 from fringe.attribution.rules import quadrature_nodes
-from fringe.baselines import parse_baseline
+from fringe.errors import InputError
 from fringe.geometry import geometry_dtype
 from fringe.paths import Problem, StraightLine
+from fringe.settings import Doc, Positive, PositiveInt, Search
 
 Inner = Literal["gradient", "ig"]
 
@@ -41,26 +40,28 @@ class SmoothGrad(Attributor):
     """
 
     name: ClassVar[str] = "smoothgrad"
+    title: ClassVar[str] = "SmoothGrad"
+    source: ClassVar[str] = "Smilkov et al. 2017"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "official": {"samples": 25, "square": True}}
 
-    samples: int = tunable(50, low=10, high=200, log=True, help="noisy copies (m)")
-    spread: float = tunable(0.15, low=0.02, high=0.5, log=True, help="noise (sigma) as a share of the image's range")
-    sigma: float | None = tunable(None, unit="input units", help="noise itself, in place of the spread")
-    square: bool = tunable(False, help="average squares of maps")
-    multiply_by_input: bool = tunable(False, help="multiply the averaged gradient by the input")
-    inner: Inner = tunable("gradient", choices=get_args(Inner), help="what is averaged: gradients or IG maps")
-    inner_steps: int = tunable(20, low=5, high=100, log=True, help="midpoint steps of an inner IG map")
-    baseline: str = tunable("zero", help="of inner IG maps: zero, black, white, mean, blur, noise or uniform")
+    samples: Annotated[PositiveInt, Search(10, 200, log=True), Doc("noisy copies (m)")] = 50
+    spread: Annotated[Positive, Search(0.02, 0.5, log=True), Doc("noise (sigma) as a share of the image's range")] = (
+        0.15
+    )
+    sigma: Annotated[Positive | None, Doc("noise itself, in place of the spread", unit="input units")] = None
+    square: Annotated[bool, Doc("average squares of maps")] = False
+    multiply_by_input: Annotated[bool, Doc("multiply the averaged gradient by the input")] = False
+    inner: Annotated[Inner, Doc("what is averaged: gradients or IG maps")] = "gradient"
+    inner_steps: Annotated[PositiveInt, Search(5, 100, log=True), Doc("midpoint steps of an inner IG map")] = 20
+    baseline: Annotated[Baseline, Doc("of inner IG maps: zero, black, white, mean, blur, noise or uniform")] = "zero"
 
     def __post_init__(self) -> None:
-        for name in ("samples", "inner_steps"):
-            require_whole(name, getattr(self, name))
-        require_positive("spread", self.spread)
-        require(self.sigma is None or is_positive(self.sigma), "sigma", self.sigma, "a positive number or None")
-        require_choice("inner", self.inner, get_args(Inner))
-        twice = self.multiply_by_input and self.inner == "ig"
-        require(not twice, "multiply_by_input", True, "False with inner='ig', whose maps hold the factor already")
-        parse_baseline(self.baseline)
+        super().__post_init__()
+        if self.multiply_by_input and self.inner == "ig":
+            raise InputError(
+                "got True, expected False with inner='ig', whose maps hold the factor already",
+                argument="multiply_by_input",
+            )
 
     @property
     def complete(self) -> bool:

@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import re
 from collections.abc import Iterable
 from typing import Annotated, Any
 
@@ -29,16 +28,16 @@ def methods(name: Name = None, as_json: Json = False) -> None:
     """List the methods with their settings, or only the one named."""
     with reported():
         from fringe.attribution import METHODS, get_method
-        from fringe.cli.settings import described
 
         chosen = METHODS if name is None else {name: type(get_method(name))}
         found: list[dict[str, Any]] = [
             {
                 "name": key,
-                **_titled(kind),
+                "title": kind.title or key,
+                "source": kind.source,
                 "summary": _summary(kind),
                 "presets": _presets(kind),
-                "settings": described(kind),
+                "settings": kind.describe(),
             }
             for key, kind in chosen.items()
         ]
@@ -52,7 +51,6 @@ def methods(name: Name = None, as_json: Json = False) -> None:
 def metrics(name: Name = None, as_json: Json = False) -> None:
     """List the metrics with their settings, or only the one named."""
     with reported():
-        from fringe.cli.settings import described
         from fringe.metrics import METRICS, get_metric
 
         chosen = METRICS if name is None else {name: type(get_metric(name))}
@@ -67,7 +65,7 @@ def metrics(name: Name = None, as_json: Json = False) -> None:
                 "needs_method": kind.needs_explain,
                 "summary": _summary(kind),
                 "presets": _presets(kind),
-                "settings": described(kind),
+                "settings": kind.describe(),
             }
             for key, kind in chosen.items()
         ]
@@ -112,14 +110,6 @@ def models(as_json: Json = False) -> None:
 def _summary(kind: type) -> str:
     """The first paragraph of the docstring, on one line."""
     return " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].split())
-
-
-def _titled(kind: type) -> dict[str, str]:
-    """Title and source of a method: the first line of its file is ``Title (source).``"""
-    module = inspect.getmodule(kind)
-    line = inspect.cleandoc(module.__doc__ if module and module.__doc__ else "").split("\n\n")[0]
-    match = re.fullmatch(r"(.*?)\s*\((.*)\)\.?", " ".join(line.split()))
-    return {"title": match[1], "source": match[2]} if match else {"title": line.rstrip("."), "source": ""}
 
 
 def _presets(kind: Any) -> dict[str, dict[str, Any]]:

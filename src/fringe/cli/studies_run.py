@@ -17,7 +17,7 @@ from fringe.cli.plan_run import Went, account_of, device_of, run_plans
 from fringe.cli.planning import Defaults, overlooked, read_plan
 from fringe.cli.problems import Exit, complain, remark, say
 from fringe.cli.report_run import report_folder, report_plan
-from fringe.cli.settings import read_value
+from fringe.cli.settings import assign
 from fringe.errors import InputError
 from fringe.experiments import Arm, Interrupted, Plan, Resolved, Store, interruptible, read_results, resolve
 from fringe.paper import (
@@ -160,5 +160,5 @@ def _factors(arm: Arm, texts: Sequence[str]) -> dict[str, list[float]] | None:
         if not equals or not values:
             raise InputError(f"--factor: got {text!r}, expected KEY=VALUE,VALUE,..., such as tau=1e-3,1e-2")
         field = "gamma_step" if key == "gamma" else key
-        found[key] = [read_value(first(arm), field, value) for value in values.split(",")]
+        found[key] = [getattr(assign(first(arm), [f"{field}={value}"]), field) for value in values.split(",")]
     return found or None

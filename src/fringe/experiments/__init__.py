@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from fringe.experiments._plan import Plan as Plan
     from fringe.experiments._plan import build_plan as build_plan
     from fringe.experiments._plan import configured as configured
-    from fringe.experiments._plan import expected as expected
-    from fringe.experiments._plan import read_setting as read_setting
     from fringe.experiments._plan import with_settings as with_settings
     from fringe.experiments._records import ScoreRecord as ScoreRecord
     from fringe.experiments._records import StoredMap as StoredMap
@@ -101,7 +99,7 @@ _MODULES = {
     "_executors": "Account Executor Job ProcessExecutor Report SerialExecutor TaskFailure",
     "_images": "ImageEntry content_digest prepare",
     "_manifest": "FirstLogits Manifest Resolved changes digest load resolve",
-    "_plan": "Arm ModelSource Plan build_plan configured expected read_setting with_settings",
+    "_plan": "Arm ModelSource Plan build_plan configured with_settings",
     "_records": "ScoreRecord StoredMap",
     "_results": "Cell CellStatus Results coverage gather read_results results_of",
     "_run": "Interrupted Progress RunOptions RunResult interruptible require_same_logits run_plan",

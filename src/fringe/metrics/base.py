@@ -1,16 +1,15 @@
 """What every metric takes and gives."""
 
-import dataclasses
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 from torch import Tensor
 
-from fringe.errors import InputError
 from fringe.paths import Problem
+from fringe.settings import Settings
 
 Direction = Literal["higher", "lower", "none"]
 """Which way is better; "none" for a number that describes without praising."""
@@ -87,7 +86,7 @@ def best_of(values: Sequence[float | None], direction: Direction) -> float | Non
     return max(finite) if direction == "higher" else min(finite)
 
 
-class Metric(ABC):
+class Metric(Settings):
     """A metric of attribution maps: a frozen dataclass of settings. Final classes set the class variables.
 
     ``name`` in the registry, ``title`` in tables, ``direction``, ``unit`` ("" for a pure number), the ``space`` it
@@ -96,7 +95,7 @@ class Metric(ABC):
     scores of many images: the median where a few images would carry the mean away.
     """
 
-    name: ClassVar[str]
+    record_key: ClassVar[str] = "metric"
     title: ClassVar[str]
     direction: ClassVar[Direction]
     unit: ClassVar[str] = ""
@@ -109,15 +108,3 @@ class Metric(ABC):
     @abstractmethod
     def score(self, explained: EvaluatedMaps) -> Scores:
         """Score each map. The caller holds the model's session open and has checked the maps' shape and numbers."""
-
-    @classmethod
-    def preset(cls, name: str) -> Self:
-        """The metric as ``name`` computes it."""
-        if name not in cls.presets:
-            raise InputError(f"preset: {cls.name} has no {name!r}; known: {', '.join(cls.presets)}")
-        return cls(**cls.presets[name])
-
-    def record(self) -> dict[str, Any]:
-        """The metric and its settings as plain data."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # pyright: ignore[reportArgumentType]
-        return {"metric": self.name, **fields}

@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from fringe.settings import settings_of
 from fringe.testing.result import Broken, refuse
 
 
@@ -30,8 +31,8 @@ def frozen(configured: Configured) -> str:
 def explained(configured: Configured) -> str:
     """Each setting says what it means, and all have defaults: listings and command-line settings are made of them."""
     refuse(not (type(configured).__doc__ or "").strip(), "the class has no docstring: its first line is its summary")
-    dumb = [f.name for f in dataclasses.fields(configured) if not f.metadata.get("help")]  # pyright: ignore[reportArgumentType]
-    refuse(bool(dumb), f"no help for {', '.join(dumb)}: write tunable(default, help=...)")
+    dumb = [name for name, setting in settings_of(type(configured)).items() if not setting.doc.text]
+    refuse(bool(dumb), f"no help for {', '.join(dumb)}: annotate the type, Annotated[int, Doc('...')]")
     type(configured)()
     return "each has a default and a line of help"
 

@@ -5,11 +5,12 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin
 
 from fringe._checks import require
 from fringe.attribution import Attributor, FRInGe
 from fringe.errors import InputError
+from fringe.settings import Setting, settings_of
 from fringe.tuning.naming import require_known
 
 if TYPE_CHECKING:
@@ -99,47 +100,36 @@ def space_of(
 ) -> SearchSpace:
     """The fields ``names`` of a method (None: all that carry a range or choices), with other ranges (low, high) where
     ``overrides`` has them. Raises InputError on a name without a range or choices, and on a range that is none."""
-    fields: dict[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(method)}  # pyright: ignore[reportArgumentType]
+    settings, searchable = settings_of(method), method.search_space()
     given = dict(overrides or {})
-    asked = [name for name in fields if searchable(fields[name])] if names is None else list(names)
+    asked = list(searchable if names is None else names)
     for name in (*asked, *given):
-        require_known(f"{method.name} setting", name, fields)
+        require_known(f"{method.name} setting", name, settings)
     for name in given:
         require(name in asked, "overrides", name, f"a searched field, one of {', '.join(asked)}")
     require(bool(asked), "names", asked, "at least one field to search")
-    dimensions = {name: _dimension(method, fields[name], given.get(name)) for name in asked}
+    dimensions = {name: _dimension(method, settings[name], given.get(name)) for name in asked}
     return SearchSpace(method.name, dimensions)
 
 
-def searchable(field: "dataclasses.Field[Any]") -> bool:
-    """Whether a field carries a range or choices."""
-    return any(field.metadata.get(key) is not None for key in ("low", "choices"))
-
-
-def _dimension(
-    method: type[Attributor], field: "dataclasses.Field[Any]", bounds: tuple[float, float] | None
-) -> Range | Choices:
-    about, kinds = field.metadata, _numbers(method, field.name)
-    if about.get("choices") is not None:
-        require(bounds is None, field.name, bounds, f"no range: it is one of {', '.join(map(str, about['choices']))}")
-        return Choices(tuple(about["choices"]))
-    if not kinds or (bounds is None and about.get("low") is None):
-        raise InputError(f"{field.name}: {method.name} has no range to search it in, and no choices")
-    low, high = (about["low"], about["high"]) if bounds is None else bounds
+def _dimension(method: type[Attributor], setting: Setting, bounds: tuple[float, float] | None) -> Range | Choices:
+    name, choices, search = setting.name, setting.choices, setting.search
+    if choices is not None:
+        require(bounds is None, name, bounds, f"no range: it is one of {', '.join(map(str, choices))}")
+        return Choices(choices)
+    numbers = {int, float}.intersection(setting.types)
+    if not numbers or (bounds is None and search is None):
+        raise InputError(f"{name}: {method.name} has no range to search it in, and no choices")
+    low, high = bounds or (search.low, search.high)  # pyright: ignore[reportOptionalMemberAccess]
     try:
-        return Range(low, high, bool(about.get("log")), whole=float not in kinds)
+        return Range(low, high, search is not None and search.log, whole=float not in numbers)
     except InputError as error:
-        raise InputError(f"{field.name}: {error}") from error
+        raise InputError(f"{name}: {error}") from error
 
 
 def alternatives(hint: Any) -> tuple[Any, ...]:
     """The members of a union, or the hint alone."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-
-
-def _numbers(method: type[Attributor], name: str) -> set[type]:
-    """The kinds of number that a field takes."""
-    return {kind for kind in alternatives(get_type_hints(method)[name]) if kind in (int, float)}
 
 
 def _is_number(value: object) -> bool:

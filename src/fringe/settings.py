@@ -1,0 +1,370 @@
+"""Settings of methods and metrics: the annotation of a field says its type, bounds, search range, unit and help.
+
+A method or metric is a frozen dataclass whose fields are annotated like this::
+
+    tau: Annotated[Positive, Search(3e-4, 1e-2, log=True), Doc("KL budget of a step", unit="nats")] = 3e-3
+
+Values are checked, not converted: a setting is recorded as it was given, so that ``1`` and ``1.0`` keep their own keys.
+"""
+
+import dataclasses
+import difflib
+import json
+import re
+import unicodedata
+from abc import ABC
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt, Predicate
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
+
+from fringe.errors import FringeError, InputError
+
+
+@dataclass(frozen=True)
+class Search:
+    """Where a search looks for values of a numeric setting.
+
+    Attributes:
+        low: Smallest value.
+        high: Largest value.
+        log: Whether the range is searched on a logarithmic scale.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Doc:
+    """What a setting means.
+
+    Attributes:
+        text: One line of help.
+        unit: Unit of the value; empty for a pure number.
+    """
+
+    text: str
+    unit: str = ""
+
+
+def odd(value: int) -> bool:
+    """Whether an integer is odd."""
+    return value % 2 == 1
+
+
+def checked_by(function: Callable[[Any], object]) -> AfterValidator:
+    """Make an annotation of a function that raises an InputError for values that the setting does not take."""
+
+    def check(value: Any) -> Any:
+        function(value)
+        return value
+
+    return AfterValidator(check)
+
+
+Positive = Annotated[float, Gt(0)]
+NotNegative = Annotated[float, Ge(0)]
+Fraction = Annotated[float, Ge(0), Le(1)]
+PositiveFraction = Annotated[float, Gt(0), Le(1)]
+PositiveInt = Annotated[int, Gt(0)]
+PositiveOddInt = Annotated[int, Gt(0), Predicate(odd)]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One field of a method or metric, as its annotation describes it.
+
+    Attributes:
+        name: Name of the field.
+        default: Default value.
+        hint: The annotation.
+    """
+
+    name: str
+    default: Any
+    hint: Any
+
+    @property
+    def search(self) -> Search | None:
+        """The range to search, if the annotation has one."""
+        return next((m for m in _metadata(self.hint) if isinstance(m, Search)), None)
+
+    @property
+    def doc(self) -> Doc:
+        """Help and unit."""
+        return next((m for m in _metadata(self.hint) if isinstance(m, Doc)), Doc(""))
+
+    @property
+    def types(self) -> tuple[Any, ...]:
+        """The types of the values: the members of a union, without what is annotated about them."""
+        return tuple(_bare(member) for member in _members(self.hint))
+
+    @property
+    def choices(self) -> tuple[Any, ...] | None:
+        """The values of a setting that has no others; None if there are others."""
+        literal = all(get_origin(member) is Literal for member in self.types)
+        return tuple(value for member in self.types for value in get_args(member)) if literal else None
+
+    @property
+    def expected(self) -> str:
+        """What the setting takes, in words."""
+        words, search, unit = _words(self.hint), self.search, self.doc.unit
+        return words if search is None else f"{words} (usually {search.low:g} to {search.high:g}{unit and ' '}{unit})"
+
+    def check(self, value: Any, *, text: bool = False) -> Any:
+        """Check a value.
+
+        Args:
+            value: The value, or with ``text`` a text that stands for it.
+            text: Whether to read texts as numbers, true or false, none and lists.
+
+        Returns:
+            The value, as the annotated type.
+
+        Raises:
+            InputError: If the setting does not take the value.
+        """
+        try:
+            return self._adapter.validate_python(self._read(value) if text else value, strict=not text)
+        except (ValidationError, json.JSONDecodeError) as error:
+            cause = error.errors()[0].get("ctx", {}).get("error") if isinstance(error, ValidationError) else None
+            if isinstance(cause, FringeError):
+                raise cause from error
+            raise InputError(f"got {value!r}, expected {self.expected}", argument=self.name) from error
+
+    def _read(self, text: str) -> Any:
+        if NoneType in self.types and text.lower() == "none":
+            return None
+        if any(get_origin(member) is tuple for member in self.types):
+            return json.loads(text) if text.startswith("[") else text.split(",")
+        return text
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        return TypeAdapter(self.hint, config=ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True))
+
+
+class Settings(ABC):
+    """Base class of methods and metrics: frozen dataclasses whose fields are settings.
+
+    Attributes:
+        name: Name in the registry.
+        presets: Settings by name: the fields that differ from the defaults.
+        record_key: Name of the entry of a record that holds ``name``.
+    """
+
+    name: ClassVar[str]
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    record_key: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        """Check every setting; a subclass that has further checks calls this one first."""
+        for name, setting in settings_of(type(self)).items():
+            setting.check(getattr(self, name))
+
+    @classmethod
+    def preset(cls, name: str, /) -> Self:
+        """Return the settings that a name stands for.
+
+        Args:
+            name: A key of ``presets``.
+
+        Returns:
+            The configured method or metric.
+
+        Raises:
+            InputError: If there is no such preset.
+        """
+        if name not in cls.presets:
+            hint = _hint(name, cls.presets)
+            raise InputError(f"{cls.name} has no {name!r}{hint} Known: {_list(cls.presets)}", argument="preset")
+        return cls(**cls.presets[name])
+
+    def record(self) -> dict[str, Any]:
+        """Return the name and all settings as plain data."""
+        names = [field.name for field in dataclasses.fields(cast(Any, self))]
+        return {self.record_key: self.name, **{name: getattr(self, name) for name in names}}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """Make a method or metric from its record.
+
+        Args:
+            record: What :meth:`record` returned, possibly read from JSON: lists become tuples. Settings that it does
+                not name have their defaults.
+
+        Returns:
+            The configured method or metric; its record is equal to ``record``.
+
+        Raises:
+            InputError: If the record is of something else, or has an unknown setting or a value that is not taken.
+        """
+        if record.get(cls.record_key, cls.name) != cls.name:
+            raise InputError(f"record: got that of {record[cls.record_key]!r}, expected that of {cls.name!r}")
+        values = {name: _tuples(value) for name, value in record.items() if name != cls.record_key}
+        cls._check_names(values)
+        return cls(**values)
+
+    def with_text(self, texts: Mapping[str, str]) -> Self:
+        """Replace settings by values that are given as texts.
+
+        Args:
+            texts: Texts by setting, as typed on a command line: ``{"steps": "20", "reference": "0.5,0.5"}``.
+
+        Returns:
+            The method or metric with these settings.
+
+        Raises:
+            InputError: If a setting is unknown, or does not take what a text stands for.
+        """
+        self._check_names(texts)
+        known = settings_of(type(self))
+        values = {name: known[name].check(text, text=True) for name, text in texts.items()}
+        return dataclasses.replace(cast(Any, self), **values)
+
+    @classmethod
+    def describe(cls) -> list[dict[str, Any]]:
+        """Return each setting as plain data: name, default, what it takes, search range or choices, unit and help."""
+        return [
+            {
+                "name": name,
+                "default": setting.default,
+                "expected": setting.expected,
+                "low": None if setting.search is None else setting.search.low,
+                "high": None if setting.search is None else setting.search.high,
+                "log": setting.search is not None and setting.search.log,
+                "choices": setting.choices,
+                "unit": setting.doc.unit,
+                "help": setting.doc.text,
+            }
+            for name, setting in settings_of(cls).items()
+        ]
+
+    @classmethod
+    def search_space(cls) -> dict[str, Setting]:
+        """Return the settings that have a search range or choices, by name."""
+        known = settings_of(cls).items()
+        return {name: setting for name, setting in known if setting.search is not None or setting.choices is not None}
+
+    @classmethod
+    def _check_names(cls, names: Iterable[str]) -> None:
+        known = settings_of(cls)
+        for name in names:
+            if name not in known:
+                raise InputError(f"{cls.name} has no setting {name!r}{_hint(name, known)} Its settings: {_list(known)}")
+
+
+@cache
+def settings_of(kind: type) -> dict[str, Setting]:
+    """Return the settings of a class of methods or metrics.
+
+    Args:
+        kind: A dataclass.
+
+    Returns:
+        The settings by name, in the order of the fields.
+    """
+    hints = get_type_hints(kind, include_extras=True)
+    fields = dataclasses.fields(kind)
+    return {f.name: Setting(f.name, f.default, _with_metadata(hints[f.name], f.metadata)) for f in fields}
+
+
+def _with_metadata(hint: Any, metadata: Mapping[str, Any]) -> Any:
+    """A hint with what ``tunable`` says about its field."""
+    if not metadata:
+        return hint
+    low, high, log = (metadata[name] for name in ("low", "high", "log"))
+    hint = hint if low is None else Annotated[hint, Search(low, high, log)]
+    return Annotated[hint, Doc(metadata["help"], metadata["unit"])]
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def look_up(name: str, registry: Mapping[str, type[S]]) -> type[S]:
+    """Find a class by its name.
+
+    Args:
+        name: The name.
+        registry: Classes by name.
+
+    Returns:
+        The class.
+
+    Raises:
+        InputError: If there is none. A name that resembles a registered name, or the ``title`` of a class, is answered
+            with the registered one: letters and digits count, in either case.
+    """
+    if name in registry:
+        return registry[name]
+    key = next(iter(registry.values())).record_key
+    spellings = {_letters(getattr(kind, "title", "")): known for known, kind in registry.items()}
+    spellings |= {_letters(known): known for known in registry}
+    near = difflib.get_close_matches(_letters(name), spellings, n=1, cutoff=0.5)
+    hint = f"; did you mean {spellings[near[0]]!r}?" if near else "."
+    raise InputError(f"got {name!r}{hint} Known {key}s: {_list(registry)}", argument=key)
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", unicodedata.normalize("NFKC", text).lower())
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else "."
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in cast(list[Any], value)) if isinstance(value, (list, tuple)) else value
+
+
+def _bare(hint: Any) -> Any:
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+
+def _metadata(hint: Any) -> tuple[Any, ...]:
+    return hint.__metadata__ if get_origin(hint) is Annotated else ()
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    """The members of a union, or the hint itself."""
+    bare = _bare(hint)
+    return get_args(bare) if get_origin(bare) in (Union, UnionType) else (hint,)
+
+
+_NOUNS = {float: "number", int: "whole number"}
+_TYPES = {bool: "true or false", NoneType: "none", str: "text"}
+_LIMITS = {Gt: ("above", "gt"), Ge: ("of at least", "ge"), Lt: ("below", "lt"), Le: ("of at most", "le")}
+
+
+def _words(hint: Any) -> str:
+    """What an annotation allows, in words."""
+    members = _members(hint)
+    if len(members) > 1:
+        *first, last = dict.fromkeys(map(_words, members))
+        return f"{', '.join(first)} or {last}" if first else last
+    bare = _bare(hint)
+    if get_origin(bare) is Literal:
+        choices = ", ".join(map(str, get_args(bare)))
+        return choices if len(get_args(bare)) == 1 else f"one of {choices}"
+    if get_origin(bare) is tuple:
+        return "lists of numbers" if get_origin(get_args(bare)[0]) is tuple else "numbers with commas between them"
+    if bare not in _NOUNS:
+        return _TYPES.get(bare) or getattr(bare, "__name__", str(bare))
+    metadata = _metadata(hint)
+    adjectives = ["positive" for m in metadata if m == Gt(0)]
+    adjectives += [m.func.__name__ for m in metadata if isinstance(m, Predicate)]
+    limits = [f"{_LIMITS[type(m)][0]} {getattr(m, _LIMITS[type(m)][1])}" for m in metadata if type(m) in _LIMITS]
+    limits = [text for text in limits if text != "above 0"]
+    phrase = " ".join([*adjectives, _NOUNS[bare]])
+    return " ".join([f"a{'n' if phrase[0] in 'aeiou' else ''} {phrase}", " and ".join(limits)]).strip()
