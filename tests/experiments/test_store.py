@@ -706,7 +706,7 @@ def test_a_disk_that_does_not_answer_is_no_missing_result(store, monkeypatch, co
 
     with monkeypatch.context() as patch:
         patch.setattr("fringe.experiments._store.read_regular", fails)
-        for look in (lambda: store.has("unit"), store.about, store.heal, lambda: store.read("unit")):
+        for look in (lambda: store.has("unit"), store.metadata, store.heal, lambda: store.read("unit")):
             with pytest.raises(TransientError, match=rf"unit\.parquet cannot be read \({os.strerror(code)}\)"):
                 look()
         with pytest.raises(TransientError, match=rf"{MARK} cannot be read"):

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from fringe.experiments._run import RunResult as RunResult
     from fringe.experiments._run import interruptible as interruptible
     from fringe.experiments._run import require_same_logits as require_same_logits
+    from fringe.experiments._run import run_experiment as run_experiment
     from fringe.experiments._run import run_plan as run_plan
     from fringe.experiments._runner import TaskRunner as TaskRunner
     from fringe.experiments._selection import WEIGHTS as WEIGHTS
@@ -87,8 +88,20 @@ if TYPE_CHECKING:
 __all__ = [  # noqa: RUF022 - by topic
     "ExperimentSpec",
     "build_plan",
+    "run_experiment",
     "compare",
     "Comparison",
+    "Results",
+    "read_results",
+    "Store",
+    "Executor",
+    "SerialExecutor",
+    "ProcessExecutor",
+    "Estimate",
+    "estimate",
+    "Difference",
+    "paired",
+    "holm",
 ]
 
 #: Names of this package by the module that they are imported from when they are first used: the command line reads
@@ -102,7 +115,7 @@ _MODULES = {
     "_plan": "Arm ModelSource Plan build_plan configured with_settings",
     "_records": "ScoreRecord StoredMap",
     "_results": "Cell CellStatus Results coverage gather read_results results_of",
-    "_run": "Interrupted Progress RunOptions RunResult interruptible require_same_logits run_plan",
+    "_run": ("Interrupted Progress RunOptions RunResult interruptible require_same_logits run_experiment run_plan"),
     "_runner": "TaskRunner",
     "_selection": "WEIGHTS Dominance Examples dominance pick",
     "_spec": "PAPER_METHODS QUICK_METHODS ExperimentSpec",

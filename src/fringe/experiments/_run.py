@@ -1,27 +1,34 @@
 """A plan from a record to results in a folder, as far as it gets."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from fringe._checks import require_choice
 from fringe._interrupt import Interrupted as Interrupted
 from fringe._interrupt import interruptible as interruptible
 from fringe.errors import InputError, TransientError
-from fringe.experiments._executors import Account, Job, ProcessExecutor, Report, SerialExecutor, run_tasks
+from fringe.experiments._executors import Account, Executor, Job, ProcessExecutor, Report, SerialExecutor, run_tasks
 from fringe.experiments._manifest import Resolved, changes, digest, resolve
-from fringe.experiments._plan import Plan
+from fringe.experiments._plan import Plan, build_plan
+from fringe.experiments._records import ScoreRecord
+from fringe.experiments._results import Results, gather, results_of
+from fringe.experiments._runner import TaskRunner
+from fringe.experiments._spec import ExperimentSpec
 from fringe.experiments._store import CRASHES, MAPS, PLANS, UNITS, Store
-from fringe.experiments._tasks import Task, missing_units, present, wanted
+from fringe.experiments._tasks import Key, Task, missing_units, present, wanted
 
 
 @dataclass(frozen=True)
 class RunOptions:
     """How a plan is run; none of it shapes a number. ``workers`` 0 is this process; with one or more, a process that
     dies is replaced. ``amend`` lets a folder's plan change; ``retry`` computes again what failed or was set aside;
-    ``renew`` sets aside the results of a model that computes other logits now than when they were made."""
+    ``renew`` sets aside the results of a model that computes other logits now than when they were made. ``executor``
+    takes the place of ``workers`` and ``timeout``."""
 
     device: str = "cpu"
     batch_size: int | Literal["auto"] = "auto"
@@ -31,6 +38,7 @@ class RunOptions:
     amend: bool = False
     retry: bool = False
     renew: bool = False
+    executor: Executor | None = None
 
 
 @dataclass
@@ -49,6 +57,7 @@ class RunResult:
     resolved: Resolved
     account: Account
     stopped: str | None = None
+    cause: BaseException | None = None
     set_aside: tuple[Mapping[str, Any], ...] = field(default=())
     failed_before: int = 0
 
@@ -67,6 +76,69 @@ class RunResult:
         return [{"model": m, "method": method, "reason": why, "images": n} for (m, method, why), n in found.items()]
 
 
+def run_experiment(
+    spec: ExperimentSpec | Plan,
+    out: str | Path | Store | None = None,
+    *,
+    executor: Executor | Literal["serial", "processes"] = "serial",
+    device: str = "cpu",
+    batch_size: int | Literal["auto"] = "auto",
+    save_maps: bool = False,
+    amend: bool = False,
+    retry: bool = False,
+    renew: bool = False,
+    progress: Progress | None = None,
+) -> Results:
+    """Score methods under metrics on many images.
+
+    Args:
+        spec: What is computed.
+        out: Run folder. What it holds already is not computed again; None keeps everything in memory.
+        executor: Where tasks are performed: ``"serial"`` in this process, ``"processes"`` in one process for each CPU
+            core, or an executor of your own. With None as ``out``, this process is used.
+        device: Device of the models.
+        batch_size: Images of a forward pass, or "auto".
+        save_maps: Keep the maps, so that a metric added later needs no new ones.
+        amend: Let other settings replace those of the folder's plan of this name.
+        retry: Compute again what failed or was set aside.
+        renew: Set aside the results of a model that computes other logits now than when they were made.
+        progress: Called with the tasks at the start, and with each report.
+
+    Returns:
+        The scores; one that failed, or was left to a later run, is null in :attr:`Results.frame`, with the reason.
+
+    Raises:
+        FringeError: For a specification, folder or model that cannot be used.
+        TransientError: If the disk or device fails: the same call resumes.
+        Interrupted: On SIGINT or SIGTERM; what was committed stays, and the same call resumes.
+    """
+    plan = spec if isinstance(spec, Plan) else build_plan(spec)
+    if out is None:
+        return _in_memory(plan, device, batch_size, progress or Progress())
+    if isinstance(executor, str):
+        require_choice("executor", executor, ("serial", "processes"))
+        executor = SerialExecutor() if executor == "serial" else ProcessExecutor(os.cpu_count() or 1)
+    root = out.root if isinstance(out, Store) else Path(out)
+    how = RunOptions(device, batch_size, 0, None, save_maps, amend, retry, renew, executor)
+    finished = run_plan(plan, root, how, progress)
+    if finished.cause is not None:
+        raise finished.cause
+    return results_of(Store(root, create=False), finished.resolved.manifest)
+
+
+def _in_memory(plan: Plan, device: str, batch_size: int | Literal["auto"], progress: Progress) -> Results:
+    resolved = resolve(plan)
+    runner, records = TaskRunner(resolved, device=device, batch_size=batch_size), dict[Key, ScoreRecord]()
+    tasks = missing_units(resolved.manifest, (), plan.shard)
+    progress.began(resolved, tasks)
+    for task in tasks:
+        result = runner.perform(task)
+        records |= {record.key: record for record in result.rows}
+        failed = {record.image for record in result.rows if record.status != "ok"}
+        progress.ended(Report(task, "left" if result.left else "done", len(failed), left=result.left))
+    return gather(resolved.manifest, records)
+
+
 def run_plan(plan: Plan, root: Path, how: RunOptions, progress: Progress | None = None) -> RunResult:
     """Compute what ``root`` lacks of ``plan``. Raises FringeError for a plan, a folder or a model that cannot be used;
     what was committed before stays. An interrupt (SIGINT, SIGTERM), a full disk or one that does not answer drops the
@@ -83,17 +155,17 @@ def _run(plan: Plan, root: Path, how: RunOptions, told: Progress) -> RunResult:
     resolved = resolve(plan, logits=True)
     _admit(store, resolved, amend=how.amend)
     require_same_logits(store, resolved, renew=how.renew)
-    account, stopped, aside, failed_before = Account(), None, (), 0
+    account, cause, aside, failed_before = Account(), None, (), 0
     try:
         store.write_record(PLANS, plan.name, resolved.manifest.record())
         units, aside, failed_before = _to_do(store, resolved, retry=how.retry)
         told.began(resolved, units)
         job = Job(resolved, store, how.device, how.batch_size, how.save_maps)
         executor = ProcessExecutor(how.workers, how.timeout) if how.workers else SerialExecutor()
-        run_tasks(job, units, account, told.ended, executor)
+        run_tasks(job, units, account, told.ended, how.executor or executor)
     except (Interrupted, TransientError) as error:
-        stopped = str(error)
-    return RunResult(resolved, account, stopped, aside, failed_before)
+        cause = error
+    return RunResult(resolved, account, None if cause is None else str(cause), cause, aside, failed_before)
 
 
 def _to_do(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Task], tuple[Mapping[str, Any], ...], int]:
