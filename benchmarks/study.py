@@ -25,10 +25,10 @@ from torch import Tensor
 
 import fringe
 from fringe.attribution import Attributor
-from fringe.experiments.controls import CONTROLS
 from fringe.classifier import Classifier
 from fringe.data import find_inputs
-from fringe.metrics import Deletion, Insertion, MASDeletion, MASInsertion, Metric, EvaluationContext, evaluate
+from fringe.experiments import CONTROLS
+from fringe.metrics import Deletion, EvaluationContext, Insertion, MASDeletion, MASInsertion, Metric, evaluate
 from fringe.paths import Problem
 from shared_models import PREPROCESSING, SHARED, model
 from study_rows import ROWS

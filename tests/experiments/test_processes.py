@@ -19,7 +19,7 @@ from small_plans import IG, arms, digits_plan
 from synthetic_units import SyntheticJob, SyntheticWorker, expected, job, manifest, noted, table
 
 from fringe.errors import FringeError
-from fringe.experiments import Account, RunOptions, run_plan
+from fringe.experiments import RunLog, RunOptions, run_plan
 from fringe.experiments._executors import ProcessExecutor, SerialExecutor, run_tasks
 from fringe.experiments._results import coverage
 from fringe.experiments._store import CRASHES, Store
@@ -36,11 +36,11 @@ def quick(monkeypatch):
 
 def run(work, workers=2, timeout=None):
     """All missing units in processes: the account, and the fate of each unit by method as it was told."""
-    account, told = Account(), []
+    account, told = RunLog(), []
     run_tasks(work, work.left(), account, told.append, ProcessExecutor(workers, timeout))
     assert account.reports == told
     assert multiprocessing.active_children() == []
-    return account, Counter((report.unit.method, report.state) for report in told)
+    return account, Counter((report.task.method, report.state) for report in told)
 
 
 def performed(base):
@@ -57,9 +57,9 @@ def test_the_table_is_that_of_one_process(tmp_path):
         assert account.count("done") == 6
         assert table(Store(base / "run")) == expected(asked)
     alone = job(tmp_path, asked)
-    run_tasks(alone, alone.left(), Account(), lambda report: None, SerialExecutor())
+    run_tasks(alone, alone.left(), RunLog(), lambda report: None, SerialExecutor())
     assert table(alone.store) == expected(asked)
-    assert Store(tmp_path / "1" / "run").units() == Store(tmp_path / "3" / "run").units() == alone.store.units()
+    assert Store(tmp_path / "1" / "run").tasks() == Store(tmp_path / "3" / "run").tasks() == alone.store.tasks()
 
 
 def test_units_that_end_their_process_are_set_aside(tmp_path):
@@ -142,7 +142,7 @@ def test_a_process_killed_while_it_waits_costs_nothing(tmp_path):
 
 
 def test_a_process_killed_between_two_units_is_replaced_and_blames_none(tmp_path):
-    work, account = job(tmp_path, manifest(("fine",), 2 * 3)), Account()
+    work, account = job(tmp_path, manifest(("fine",), 2 * 3)), RunLog()
 
     def kill_the_idle(report):
         os.kill(int(noted(tmp_path / "processes")[-1].split()[0]), signal.SIGKILL)
@@ -173,7 +173,7 @@ def test_processes_that_never_begin_blame_no_unit(tmp_path):
     made = job(tmp_path, manifest(("fine",), 8))
     unborn = Unborn(made.resolved, made.store, base=tmp_path)
     with pytest.raises(FringeError, match=r"workers: 3 processes in turn ended its process \(exit code 3\) before"):
-        run_tasks(unborn, unborn.left(), Account(), lambda report: None, ProcessExecutor(2))
+        run_tasks(unborn, unborn.left(), RunLog(), lambda report: None, ProcessExecutor(2))
     assert multiprocessing.active_children() == []
     assert made.store.records(CRASHES) == {}
 
@@ -193,7 +193,7 @@ def test_what_a_process_refuses_is_raised_and_ends_the_others(tmp_path):
     made = job(tmp_path, manifest(("fine",), 8))
     refusing = Refusing(made.resolved, made.store, base=tmp_path)
     with pytest.raises(FringeError, match="its weights changed"):
-        run_tasks(refusing, refusing.left(), Account(), lambda report: None, ProcessExecutor(2))
+        run_tasks(refusing, refusing.left(), RunLog(), lambda report: None, ProcessExecutor(2))
     assert multiprocessing.active_children() == []
 
 
@@ -204,12 +204,12 @@ def test_units_that_another_run_has_locked_are_looked_at_now_and_then(tmp_path, 
     units = work.left()
     claims = contextlib.ExitStack()
     for unit in units[:3]:
-        assert claims.enter_context(work.store.claim(unit.key))
+        assert claims.enter_context(work.store.lock(unit.key))
 
     def on_first(report):
         threading.Timer(1.0, claims.close).start()
 
-    account = Account()
+    account = RunLog()
     run_tasks(work, units, account, on_first, ProcessExecutor(2))
     assert account.count("done") == 4
     assert table(work.store) == expected(manifest(("fine", "too"), 4))
@@ -244,7 +244,7 @@ def test_a_poisonous_method_of_a_real_plan(tmp_path):
     first = run_plan(plan, out, RunOptions(workers=2))
     assert first.stopped is None
     assert first.partial
-    assert first.account.count("crashed") == 1
+    assert first.log.count("crashed") == 1
     done, lacking = (2, 0), (0, 2)
     metrics = ("sparseness", "insertion")
     assert cells() == {**{("poison", m): lacking for m in metrics}, **{("ig", m): done for m in metrics}}
@@ -256,18 +256,18 @@ def test_a_poisonous_method_of_a_real_plan(tmp_path):
     )
 
     second = run_plan(plan, out, RunOptions(workers=2))
-    assert second.account.reports == []
+    assert second.log.reports == []
     assert second.partial
     assert [record["method"] for record in second.set_aside] == ["poison"]
 
     Path(tmp_path / "cure").touch()
     third = run_plan(plan, out, RunOptions(workers=1, retry=True))
-    assert third.account.count("done") == 1
+    assert third.log.count("done") == 1
     assert not third.partial
     assert set(cells().values()) == {done}
     assert crashes(Store(out)) == []
     fourth = run_plan(plan, out, RunOptions(workers=1))
-    assert fourth.account.reports == []
+    assert fourth.log.reports == []
     assert not fourth.partial
 
 

@@ -12,7 +12,7 @@ from fringe import FRInGe, FringeError, InputError, IntegratedGradients
 from fringe.errors import TransientError
 from fringe.experiments import Arm, Interrupted, ModelSource, Plan, Progress, RunOptions, Store, read_results
 from fringe.experiments import _run as engine
-from fringe.experiments._images import draw
+from fringe.experiments._images import sample_images
 from fringe.experiments._manifest import resolve
 from fringe.metrics import Deletion, Infidelity, Insertion, Sparseness
 from fringe.paper import tuning
@@ -36,7 +36,7 @@ def steps(trials, low=2, high=40):
 def test_a_trials_plan_is_scored_by_the_objective_on_the_end_of_the_order():
     before = plan(limits={"sparseness": 1}, seed=3)
     found = tuning_plan(before)
-    assert (found.name, found.last, found.controls, found.limits, found.n) == ("tune", True, False, {}, 2)
+    assert (found.name, found.holdout, found.controls, found.limits, found.n) == ("tune", True, False, {}, 2)
     assert found.metrics == METRICS
     assert tuple(found.metrics) == OBJECTIVE
     with pytest.raises(InputError, match="got 2, expected one"):
@@ -46,10 +46,10 @@ def test_a_trials_plan_is_scored_by_the_objective_on_the_end_of_the_order():
 @pytest.mark.parametrize("seed", [0, 7])
 def test_no_benchmark_of_the_seed_draws_its_images(seed):
     tuned = {image["digest"] for image in resolve(tuning_plan(plan(n=60, seed=seed))).manifest.images}
-    drawn = {picture.digest for picture in draw(["embedded:digits"], 300, seed).pictures}
+    drawn = {picture.digest for picture in sample_images(["embedded:digits"], 300, seed).pictures}
     assert (len(tuned), len(drawn), tuned & drawn) == (60, 300, set())
     for other in (0, 7, 8):  # whatever the seed, a benchmark with the preset leaves them out
-        left = {picture.digest for picture in draw(["embedded:digits"], 300, other, tuned).pictures}
+        left = {picture.digest for picture in sample_images(["embedded:digits"], 300, other, tuned).pictures}
         assert (len(left), left & tuned) == (300, set())
 
 

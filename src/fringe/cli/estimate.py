@@ -12,7 +12,7 @@ from fringe.cli.folder import to_json
 from fringe.cli.plan_flags import HowOptions
 from fringe.cli.plan_run import device_of
 from fringe.cli.problems import Exit, say
-from fringe.experiments import MARK, Key, Plan, Resolved, Store, missing_units, present, resolve, wanted
+from fringe.experiments import MARKER, Key, Plan, Resolved, Store, committed_keys, pending_tasks, required_keys, resolve
 from fringe.paper import Cost, probe
 
 MANY = 12
@@ -39,11 +39,11 @@ def estimate(plans: Sequence[Plan], timed: Plan | None, how: HowOptions, seconds
     """Say what the plans lack in the folder, how many passes that takes, and how long here, one after the other;
     ``timed`` is the plan whose maps are made twice and not scored. A map is stopped after ``seconds``."""
     device, shares = device_of(how.device), list[Share]()
-    have = present(Store(how.out, create=False)) if os.path.isfile(how.out / MARK) else set[Key]()
+    have = committed_keys(Store(how.out, create=False)) if os.path.isfile(how.out / MARKER) else set[Key]()
     for plan in plans:
         resolved = resolve(plan)
-        units = missing_units(resolved.manifest, have, plan.shard, again=how.retry)
-        have |= {key for *_, key in wanted(resolved.manifest)}
+        units = pending_tasks(resolved.manifest, have, plan.shard, force=how.retry)
+        have |= {key for *_, key in required_keys(resolved.manifest)}
         maps = Counter[tuple[str, str]]()
         for unit in units:
             maps[unit.model, unit.method] += len(unit.images)

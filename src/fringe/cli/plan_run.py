@@ -18,17 +18,17 @@ from fringe.experiments import (
     CRASHES,
     Plan,
     Progress,
-    Report,
     Resolved,
     RunOptions,
     RunResult,
     Store,
     Task,
+    TaskReport,
+    committed_keys,
     mixed,
-    present,
+    required_keys,
     run_plan,
     versions_of,
-    wanted,
 )
 from fringe.models import devices, usable_device
 
@@ -96,9 +96,13 @@ def account_of(finished: RunResult) -> dict[str, Any]:
         "plan": manifest.name,
         "images": len(manifest.images),
         "missing": list(manifest.missing),
-        "units": {state: finished.account.count(state) for state in ("done", "there", "crashed")},
+        "units": {
+            "done": finished.log.count("done"),
+            "there": finished.log.count("cached"),
+            "crashed": finished.log.count("crashed"),
+        },
         "left": finished.left,
-        "failed": finished.account.failed,
+        "failed": finished.log.failed,
         "failed_before": finished.failed_before,
         "set_aside": len(finished.set_aside),
         "stopped": finished.stopped,
@@ -111,8 +115,8 @@ def _run(plan: Plan, options: HowOptions, how: RunOptions) -> RunResult:
         def began(resolved: Resolved, units: Sequence[Task]) -> None:
             bar.begin(sum(len(unit.images) for unit in units))
 
-        def ended(report: Report) -> None:
-            bar.advance(len(report.unit.images), f"{report.unit.model}: {report.unit.method}")
+        def ended(report: TaskReport) -> None:
+            bar.advance(len(report.task.images), f"{report.task.model}: {report.task.method}")
 
         finished = run_plan(plan, options.out, how, Progress(began, ended))
     _tell(finished, options)
@@ -120,18 +124,18 @@ def _run(plan: Plan, options: HowOptions, how: RunOptions) -> RunResult:
 
 
 def _tell(finished: RunResult, options: HowOptions) -> None:
-    manifest, reports = finished.resolved.manifest, finished.account.reports
+    manifest, reports = finished.resolved.manifest, finished.log.reports
     for reason in manifest.missing[:SHOWN]:
         complain(f"not read: {reason}")
     if not options.json:
         done = [report for report in reports if report.state == "done"]
-        reread = sum(report.reread for report in done)
-        made = sum(len(report.unit.images) - len(report.left) - report.failed for report in done) - reread
+        reread = sum(report.reused for report in done)
+        made = sum(len(report.task.images) - len(report.left) - report.failed for report in done) - reread
         kept = f", {reread} kept ones scored" if reread else ""
         say(f"{manifest.name}: {len(manifest.images)} images; {made} maps made now{kept}")
-    if finished.account.failed or finished.failed_before or finished.set_aside:
+    if finished.log.failed or finished.failed_before or finished.set_aside:
         store = Store(options.out, create=False)
-        lost = {report.unit.key for report in reports if report.state == "crashed"}
+        lost = {report.task.key for report in reports if report.state == "crashed"}
         crashes = [about for key, about in store.records(CRASHES).items() if key in lost]
         for line in told(failures(store, manifest), [*finished.set_aside, *crashes], SHOWN):
             complain(line)
@@ -142,7 +146,7 @@ def _tell(finished: RunResult, options: HowOptions) -> None:
         for one in finished.left[:SHOWN]:
             complain(f"left: {one['method']} on {one['model']}, {one['images']} images: {one['reason']}")
         remark(
-            f"{finished.account.left} images, summed over methods, are left to the next run of the same command: what "
+            f"{finished.log.left} images, summed over methods, are left to the next run of the same command: what "
             "kept them from being computed may pass"
         )
     if finished.stopped:
@@ -150,7 +154,7 @@ def _tell(finished: RunResult, options: HowOptions) -> None:
 
 
 def _code(finished: Sequence[RunResult], options: HowOptions) -> Exit:
-    if any(one.stopped or one.account.left for one in finished):
+    if any(one.stopped or one.log.left for one in finished):
         return Exit.RESUMABLE
     if finished and not any(_has_scores(one, options) for one in finished):
         return Exit.NOTHING_DONE
@@ -162,5 +166,5 @@ def _has_scores(one: RunResult, options: HowOptions) -> bool:
     manifest = one.resolved.manifest
     if not one.partial or not manifest.images:
         return bool(manifest.images)
-    scored = present(Store(options.out, create=False), failures=False)
-    return any(key in scored for *_, key in wanted(manifest))
+    scored = committed_keys(Store(options.out, create=False), failures=False)
+    return any(key in scored for *_, key in required_keys(manifest))

@@ -17,7 +17,7 @@ from fringe.cli.failures import failures, told
 from fringe.cli.folder import to_json
 from fringe.cli.problems import Exit
 from fringe.cli.standings import WIDEST
-from fringe.experiments import CellStatus, Manifest, Store, coverage, crashes, manifests, mixed, stale, versions_of
+from fringe.experiments import CellStatus, Manifest, Store, coverage, crashes, manifests, mixed, orphaned, versions_of
 
 SHOWN = 10
 """Reasons of one kind that people are shown."""
@@ -29,7 +29,7 @@ def run_status(run: Path, *, as_json: bool) -> Exit:
     """Exit code 0 where all is scored, 3 where something failed, 75 where something is missing."""
     store = Store(run, create=False)
     plans = {name: _plan(store, manifest) for name, manifest in manifests(store).items()}
-    unasked = [asdict(one) for one in stale(store)]
+    unasked = [asdict(one) for one in orphaned(store)]
     document = {
         "run": str(run),
         "plans": plans,

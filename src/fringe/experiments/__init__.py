@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from fringe.experiments._evaluator import Candidate as Candidate
     from fringe.experiments._evaluator import MethodResult as MethodResult
     from fringe.experiments._evaluator import make_maps as make_maps
-    from fringe.experiments._executors import Account as Account
     from fringe.experiments._executors import Executor as Executor
-    from fringe.experiments._executors import Job as Job
     from fringe.experiments._executors import ProcessExecutor as ProcessExecutor
-    from fringe.experiments._executors import Report as Report
     from fringe.experiments._executors import SerialExecutor as SerialExecutor
     from fringe.experiments._executors import TaskFailure as TaskFailure
     from fringe.experiments._images import ImageEntry as ImageEntry
     from fringe.experiments._images import content_digest as content_digest
     from fringe.experiments._images import prepare as prepare
+    from fringe.experiments._jobs import Job as Job
+    from fringe.experiments._jobs import RunLog as RunLog
+    from fringe.experiments._jobs import TaskReport as TaskReport
     from fringe.experiments._manifest import FirstLogits as FirstLogits
     from fringe.experiments._manifest import Manifest as Manifest
     from fringe.experiments._manifest import Resolved as Resolved
@@ -67,23 +67,23 @@ if TYPE_CHECKING:
     from fringe.experiments._statistics import Estimate as Estimate
     from fringe.experiments._statistics import estimate as estimate
     from fringe.experiments._statistics import holm as holm
-    from fringe.experiments._statistics import mark as mark
     from fringe.experiments._statistics import near_ties as near_ties
     from fringe.experiments._statistics import paired as paired
+    from fringe.experiments._statistics import significance_stars as significance_stars
     from fringe.experiments._store import CRASHES as CRASHES
-    from fringe.experiments._store import MARK as MARK
+    from fringe.experiments._store import MARKER as MARKER
     from fringe.experiments._store import Store as Store
     from fringe.experiments._store import StoreFull as StoreFull
     from fringe.experiments._tasks import Key as Key
     from fringe.experiments._tasks import Task as Task
+    from fringe.experiments._tasks import committed_keys as committed_keys
     from fringe.experiments._tasks import crashes as crashes
     from fringe.experiments._tasks import manifests as manifests
-    from fringe.experiments._tasks import missing_units as missing_units
     from fringe.experiments._tasks import mixed as mixed
-    from fringe.experiments._tasks import present as present
-    from fringe.experiments._tasks import stale as stale
+    from fringe.experiments._tasks import orphaned as orphaned
+    from fringe.experiments._tasks import pending_tasks as pending_tasks
+    from fringe.experiments._tasks import required_keys as required_keys
     from fringe.experiments._tasks import versions_of as versions_of
-    from fringe.experiments._tasks import wanted as wanted
 
 __all__ = [  # noqa: RUF022 - by topic
     "ExperimentSpec",
@@ -109,8 +109,9 @@ __all__ = [  # noqa: RUF022 - by topic
 _MODULES = {
     "_comparison": "Comparison compare summarise tidy",
     "_evaluator": "CONTROLS Candidate MethodResult make_maps",
-    "_executors": "Account Executor Job ProcessExecutor Report SerialExecutor TaskFailure",
+    "_executors": "Executor ProcessExecutor SerialExecutor TaskFailure",
     "_images": "ImageEntry content_digest prepare",
+    "_jobs": "Job RunLog TaskReport",
     "_manifest": "FirstLogits Manifest Resolved changes digest load resolve",
     "_plan": "Arm ModelSource Plan build_plan configured with_settings",
     "_records": "ScoreRecord StoredMap",
@@ -119,9 +120,9 @@ _MODULES = {
     "_runner": "TaskRunner",
     "_selection": "WEIGHTS Dominance Examples dominance pick",
     "_spec": "PAPER_METHODS QUICK_METHODS ExperimentSpec",
-    "_statistics": "LEVEL RESAMPLES Difference Estimate estimate holm mark near_ties paired",
-    "_store": "CRASHES MARK Store StoreFull",
-    "_tasks": "Key Task crashes manifests missing_units mixed present stale versions_of wanted",
+    "_statistics": "LEVEL RESAMPLES Difference Estimate estimate holm near_ties paired significance_stars",
+    "_store": "CRASHES MARKER Store StoreFull",
+    "_tasks": ("Key Task committed_keys crashes manifests mixed orphaned pending_tasks required_keys versions_of"),
 }
 
 

@@ -6,122 +6,22 @@ import signal
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Protocol, cast
 
-from fringe.errors import FringeError, is_transient
-from fringe.experiments._manifest import Resolved, versions
-from fringe.experiments._records import StoredMap
-from fringe.experiments._runner import TaskResult, TaskRunner
-from fringe.experiments._store import CRASHES, Store
+from fringe.errors import FringeError
+from fringe.experiments._jobs import Callback, Job, RunLog, TaskReport, perform
+from fringe.experiments._runner import TaskRunner
+from fringe.experiments._store import CRASHES
 from fringe.experiments._tasks import Task
 
 #: Times that a task is tried before it is set aside, if its process dies or is late.
 MAX_TRIES = 3
 #: Seconds between two looks at a task that another run has locked.
 POLL_INTERVAL = 0.5
-
-
-@dataclass(frozen=True)
-class Job:
-    """A plan and where it goes. ``save_maps`` keeps the maps, too; ``device`` and ``batch_size`` shape no number."""
-
-    resolved: Resolved
-    store: Store
-    device: str = "cpu"
-    batch_size: int | Literal["auto"] = "auto"
-    save_maps: bool = False
-
-    def worker(self) -> TaskRunner:
-        return TaskRunner(self.resolved, device=self.device, batch_size=self.batch_size)
-
-
-State = Literal["done", "left", "there", "taken", "crashed"]
-"""Computed and committed, in part at least; left to a later run; committed by somebody else; in the hands of another
-process; given up."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """What became of a unit: ``failed`` of its images have no score, and ``reread`` maps were kept ones. Images that
-    are ``left`` to a later run, with the reason, are not recorded at all."""
-
-    unit: Task
-    state: State
-    failed: int = 0
-    seconds: float = 0.0
-    reread: int = 0
-    left: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-@dataclass
-class Account:
-    """What an engine came to, as far as it got."""
-
-    reports: list[Report] = field(default_factory=list[Report])
-
-    def count(self, state: State) -> int:
-        return sum(report.state == state for report in self.reports)
-
-    @property
-    def failed(self) -> int:
-        """Images without a score, summed over units; those of a unit that was given up among them."""
-        return sum(len(r.unit.images) if r.state == "crashed" else r.failed for r in self.reports)
-
-    @property
-    def left(self) -> int:
-        """Images that trouble of the moment left to a later run, summed over units."""
-        return sum(len(report.left) for report in self.reports)
-
-
-Watcher = Callable[[Report], None]
-"""Called once a unit, when its fate is known."""
-
-
-def perform(job: Job, worker: TaskRunner, unit: Task) -> Report:
-    """Compute a unit and commit it, unless somebody has done so or is about to."""
-    store, began = job.store, time.perf_counter()
-    with store.claim(unit.key) as mine:
-        if not mine:
-            return Report(unit, "taken")
-        if not unit.again and store.has(unit.key):
-            return Report(unit, "there")
-        kept = None if unit.again else store.find_maps(unit.setting, unit.images)
-        done = _attempt(worker, unit, kept)
-        if job.save_maps and done.maps:
-            store.commit_maps(unit.setting, done.maps)
-        failures = {(row.metric_key, row.image) for row in done.rows if row.status != "ok"}
-        whole = replace(unit, images=tuple(image for image in unit.images if image not in done.left))
-        if not whole.images:
-            return Report(unit, "left", seconds=time.perf_counter() - began, left=done.left)
-        about = {**whole.record(job.resolved.manifest), "failed": sorted(failures), **_made_by(done, kept or {})}
-        store.commit(whole.key, done.rows, about)
-    store.forget_crash(unit.key)
-    failed = len({image for _, image in failures})
-    reread = len({row.image for row in done.rows if row.status == "ok"} - done.maps.keys())
-    return Report(unit, "done", failed, time.perf_counter() - began, reread, done.left)
-
-
-def _attempt(worker: TaskRunner, unit: Task, kept: Mapping[str, StoredMap] | None) -> TaskResult:
-    """The unit computed; without any image where the system, and not the unit, is to blame."""
-    try:
-        return worker.perform(unit, kept)
-    except FringeError:
-        raise
-    except Exception as error:
-        if not is_transient(error):
-            raise
-        return TaskResult([], {}, dict.fromkeys(unit.images, f"{type(error).__name__}: {error}"))
-
-
-def _made_by(done: TaskResult, kept: Mapping[str, StoredMap]) -> dict[str, Any]:
-    """The versions of what computed a unit, and of what made the maps that were kept from before."""
-    reread = {row.image for row in done.rows} - done.maps.keys()
-    old = [dict(kept[image].versions) for image in sorted(reread) if image in kept]
-    return {"versions": versions(), "map_versions": [one for place, one in enumerate(old) if one not in old[:place]]}
 
 
 @dataclass(frozen=True)
@@ -153,7 +53,7 @@ class Executor(Protocol):
         """Begin a task; at most ``capacity`` of them are running."""
         ...
 
-    def completed(self, timeout: float) -> list[tuple[Task, Report | TaskFailure]]:
+    def completed(self, timeout: float) -> list[tuple[Task, TaskReport | TaskFailure]]:
         """Wait at most ``timeout`` seconds for running tasks, and return those that ended.
 
         Raises:
@@ -166,7 +66,7 @@ class Executor(Protocol):
         ...
 
 
-def run_tasks(job: Job, tasks: Sequence[Task], account: Account, watch: Watcher, executor: Executor) -> None:
+def run_tasks(job: Job, tasks: Sequence[Task], log: RunLog, callback: Callback, executor: Executor) -> None:
     """Perform tasks until each is committed, left to a later run, or set aside.
 
     A task that another run has locked is looked at again every ``POLL_INTERVAL`` seconds. A task whose process dies or
@@ -199,8 +99,8 @@ def run_tasks(job: Job, tasks: Sequence[Task], account: Account, watch: Watcher,
                 if report is None:
                     policy.pending.append(task)
                 else:
-                    account.reports.append(report)
-                    watch(report)
+                    log.reports.append(report)
+                    callback(report)
     finally:
         executor.stop()
 
@@ -223,12 +123,12 @@ class _Policy:
             self.pending.remove(task)
         return task
 
-    def settle(self, task: Task, result: Report | TaskFailure) -> Report | None:
+    def settle(self, task: Task, result: TaskReport | TaskFailure) -> TaskReport | None:
         """The final report of a task; None if it is to be tried again."""
-        if isinstance(result, Report):
+        if isinstance(result, TaskReport):
             self.failed_starts = 0
             self.not_before[task.key] = time.monotonic() + POLL_INTERVAL
-            return None if result.state == "taken" else result
+            return None if result.state == "locked" else result
         if not result.started:
             self.failed_starts += 1
             if self.failed_starts == MAX_TRIES:
@@ -239,7 +139,7 @@ class _Policy:
             return None
         record = {**task.record(self.job.resolved.manifest), "reason": f"{result.reason}, {MAX_TRIES} times"}
         self.job.store.write_record(CRASHES, task.key, record)
-        return Report(task, "crashed")
+        return TaskReport(task, "crashed")
 
 
 def _cannot_start(reason: str) -> FringeError:
@@ -257,7 +157,7 @@ class SerialExecutor:
     capacity = 1
 
     def __init__(self) -> None:
-        self._results: list[tuple[Task, Report | TaskFailure]] = []
+        self._results: list[tuple[Task, TaskReport | TaskFailure]] = []
 
     def start(self, job: Job, tasks: int) -> None:
         self._job, self._runner = job, job.worker()
@@ -265,7 +165,7 @@ class SerialExecutor:
     def schedule(self, task: Task) -> None:
         self._results.append((task, perform(self._job, self._runner, task)))
 
-    def completed(self, timeout: float) -> list[tuple[Task, Report | TaskFailure]]:
+    def completed(self, timeout: float) -> list[tuple[Task, TaskReport | TaskFailure]]:
         results, self._results = self._results, []
         return results
 
@@ -283,7 +183,7 @@ class ProcessExecutor:
 
     def __init__(self, workers: int, timeout: float | None = None):
         self.capacity, self.timeout = workers, timeout
-        self._idle, self._running = list[_Worker](), dict[Future[Report], tuple[Task, _Worker]]()
+        self._idle, self._running = list[_Worker](), dict[Future[TaskReport], tuple[Task, _Worker]]()
 
     def start(self, job: Job, tasks: int) -> None:
         self._job, self.capacity = job, max(1, min(self.capacity, tasks))
@@ -296,7 +196,7 @@ class ProcessExecutor:
             self._idle.remove(worker)
         self._running[worker.pool.schedule(_perform, args=(task,), timeout=self.timeout)] = task, worker
 
-    def completed(self, timeout: float) -> list[tuple[Task, Report | TaskFailure]]:
+    def completed(self, timeout: float) -> list[tuple[Task, TaskReport | TaskFailure]]:
         wait(self._running, timeout, return_when=FIRST_COMPLETED)
         # A process that ends with exit code 0 gives no result: pebble replaces it, and its task would never end.
         ended = [future for future, (_, worker) in self._running.items() if future.done() or worker.replaced]
@@ -307,7 +207,9 @@ class ProcessExecutor:
             worker.stop()
         self._idle, self._running = [], {}
 
-    def _result(self, future: Future[Report], task: Task, worker: "_Worker") -> tuple[Task, Report | TaskFailure]:
+    def _result(
+        self, future: Future[TaskReport], task: Task, worker: "_Worker"
+    ) -> tuple[Task, TaskReport | TaskFailure]:
         error = future.exception() if future.done() else None
         if future.done() and error is None:
             self._idle.append(worker)
@@ -383,7 +285,7 @@ def _begin(job: Job, workers: int, ready: Any) -> None:
     ready.set()
 
 
-def _perform(task: Task) -> Report:
+def _perform(task: Task) -> TaskReport:
     try:
         return perform(_job, _runner, task)
     except FringeError:

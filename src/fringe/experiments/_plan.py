@@ -74,8 +74,8 @@ class Plan:
 
     ``data`` names images as a command line does; ``n`` of them are drawn by ``seed``, which keys all noise, too.
     ``limits`` holds metrics that only the first so many images are scored by. ``exclude`` are digests of images that
-    are not drawn; ``last`` draws from the end of the order, for a part that must not meet the others. ``shard`` images
-    make a unit of work. ``target``: ``"predicted"`` (top-1 on the clean image, the paper's protocol), ``"label"``, or
+    are not drawn; ``holdout`` draws from the end of the order, for a part that must not meet the others. ``shard``
+    images make a task. ``target``: ``"predicted"`` (top-1 on the clean image, the paper's protocol), ``"label"``, or
     the number of a class.
     """
 
@@ -92,7 +92,7 @@ class Plan:
     controls: bool = True
     limits: Mapping[str, int] = field(default_factory=dict[str, int])
     exclude: frozenset[str] = frozenset()
-    last: bool = False
+    holdout: bool = False
     shard: int = 16
 
     def __post_init__(self) -> None:
@@ -115,7 +115,7 @@ class Plan:
                 cure = f"{', '.join(taken)} is a control; choose another label, or leave the controls out"
                 raise InputError(f"methods: {cure if taken else 'none given'}")
 
-    def entrants(self, arm: Arm) -> list[Candidate]:
+    def candidates(self, arm: Arm) -> list[Candidate]:
         """Who takes part on a model: its methods, then the controls."""
         controls = [Candidate(name, None) for name in CONTROLS] if self.controls else []
         return [*(Candidate(label, method) for label, method in arm.methods.items()), *controls]
@@ -131,7 +131,7 @@ class Plan:
             "data": list(self.data),
             "models": {arm.label: arm.model.spec for arm in self.arms},
             "preprocessing": {arm.label: arm.model.preprocessing for arm in self.arms},
-            "methods": {arm.label: {e.label: _settings(e) for e in self.entrants(arm)} for arm in self.arms},
+            "methods": {arm.label: {e.label: _settings(e) for e in self.candidates(arm)} for arm in self.arms},
             "metrics": {label: metric.record() for label, metric in self.metrics.items()},
             "limits": dict(self.limits),
             "n": self.n,
@@ -140,12 +140,12 @@ class Plan:
             "score": self.score,
             "exif": self.exif,
             "references": self.references,
-            **({"last": True} if self.last else {}),
+            **({"last": True} if self.holdout else {}),
         }
 
 
-def _settings(entrant: Candidate) -> dict[str, Any]:
-    return {"control": entrant.label} if entrant.method is None else entrant.method.record()
+def _settings(candidate: Candidate) -> dict[str, Any]:
+    return {"control": candidate.label} if candidate.method is None else candidate.method.record()
 
 
 def build_plan(spec: ExperimentSpec) -> Plan:

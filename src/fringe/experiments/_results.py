@@ -233,13 +233,13 @@ def read_results(store: Store, name: str | None = None) -> Results:
 def results_of(store: Store, manifest: Manifest) -> Results:
     """Read the results of a manifest, which may no longer be the folder's."""
     empty = pl.DataFrame(pl.from_arrow(to_table([])))
-    paths = store.intact_units()
+    paths = store.intact_files()
     options: dict[str, Any] = {"schema": empty.schema, "missing_columns": "insert", "extra_columns": "ignore"}
     scores = pl.scan_parquet(paths, **options) if paths else empty.lazy()
     return Results(
         manifest,
         _joined(manifest, scores),
-        lambda: _best(row for unit in store.units() for row in (store.read(unit) or ((),))[0]),
+        lambda: _best(row for unit in store.tasks() for row in (store.read(unit) or ((),))[0]),
         lambda: versions_of(store.metadata().values(), manifest),
     )
 

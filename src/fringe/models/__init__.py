@@ -5,8 +5,8 @@
 ('digits', (32, 32))
 """
 
-from fringe.models.errors import ModelError
 from fringe.models.digest import state_digest as state_digest
+from fringe.models.errors import ModelError
 from fringe.models.load import LOADERS, LoadedModel, devices, load_model, usable_device
 from fringe.models.preprocessing import Preprocessing
 

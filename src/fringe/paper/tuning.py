@@ -51,7 +51,7 @@ def tuning_plan(plan: Plan) -> Plan:
     if len(plan.arms) != 1:
         raise InputError(f"models: got {len(plan.arms)}, expected one: a setting is tuned for one network at a time")
     metrics = {name: plan.metrics.get(name, get_metric(name)) for name in OBJECTIVE}
-    return replace(plan, name="tune", metrics=metrics, limits={}, controls=False, last=True)
+    return replace(plan, name="tune", metrics=metrics, limits={}, controls=False, holdout=True)
 
 
 def search(plan: Plan, root: Path, how: RunOptions, wanted: Search, progress: Progress | None = None) -> Preset:
