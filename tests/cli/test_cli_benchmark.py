@@ -16,7 +16,7 @@ import fringe
 from fringe import FRInGe, InputSpace, IntegratedGradients, SmoothGrad
 from fringe.cli import app
 from fringe.experiments import CONTROLS, Store, compare, read_results
-from fringe.experiments._images import draw, prepare
+from fringe.experiments._images import prepare, sample_images
 from fringe.experiments._runner import TaskRunner
 from fringe.models import load_model
 from fringe.tuning import FORMAT
@@ -52,7 +52,7 @@ def test_the_scores_are_those_of_compare_on_the_same_images(tmp_path):
     )
     assert result.exit_code == 0, result.output
     assert account(result)["units"] == {"done": 14, "there": 0, "crashed": 0}  # 7 maps, two limits
-    pictures = draw(["embedded:digits"], 4, 3).pictures
+    pictures = sample_images(["embedded:digits"], 4, 3).pictures
     loaded = load_model("embedded:digits")
     x = torch.stack([prepare(picture.ref, loaded.preprocessing, "ignore") for picture in pictures])
     methods = {"fringe": FRInGe(steps=2), "ig": IntegratedGradients(steps=3), "smoothgrad": SmoothGrad(samples=2)}

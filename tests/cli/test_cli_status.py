@@ -11,7 +11,7 @@ from fringe import FRInGe, IntegratedGradients
 from fringe.cli import app
 from fringe.experiments import TRIAL, Arm, ModelSource, Plan, RunOptions, Store, describe_failures, run_plan
 from fringe.experiments._store import CRASHES, PLANS
-from fringe.experiments._tasks import missing_units
+from fringe.experiments._tasks import pending_tasks
 from fringe.metrics import Sparseness
 from fringe.paper import tuning
 
@@ -103,7 +103,7 @@ def test_units_that_fit_no_more_are_named_with_the_difference(tmp_path):
 def test_units_that_were_set_aside_are_named(tmp_path):
     finished = run_plan(only(small(), ig=IntegratedGradients(steps=2)), tmp_path, RunOptions())
     manifest, store = finished.resolved.manifest, Store(tmp_path)
-    (unit,) = missing_units(manifest, (), 16)
+    (unit,) = pending_tasks(manifest, (), 16)
     reason = "ended its process (SIGKILL), 3 times"
     store.write_record(CRASHES, unit.key, {**unit.record(manifest), "reason": reason})
     (tmp_path / "units" / f"{unit.key}.parquet").unlink()

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from fringe import FRInGe, FringeError
 from fringe.cli import app
 from fringe.experiments import Interrupted, Store, read_results
-from fringe.experiments._images import draw
+from fringe.experiments._images import sample_images
 from fringe.paper import timings, tuning
 from fringe.paper.plans import DIAGNOSTICS, OBJECTIVE, VARIANTS
 from fringe.paper.published import READINGS, published
@@ -170,7 +170,7 @@ def test_tune_goes_on_and_its_preset_keeps_its_images_from_benchmarks(tmp_path):
     about = json.loads(path.read_text())
     assert (about["settings"]["steps"], about["about"]["trials"]) == (2, 2)
     tuned = set(about["about"]["images"])
-    assert not tuned & {picture.digest for picture in draw(["embedded:digits"], 358, 3).pictures}
+    assert not tuned & {picture.digest for picture in sample_images(["embedded:digits"], 358, 3).pictures}
 
     for seed in (3, 4):
         out = tmp_path / f"run-{seed}"

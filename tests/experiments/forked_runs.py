@@ -20,19 +20,26 @@ from pathlib import Path
 from small_plans import digits_plan
 from synthetic_units import job, manifest, note
 
-from fringe.experiments import Account, Progress, RunOptions, run_here, run_plan
+from fringe.experiments import Progress, RunLog, RunOptions, run_plan
+from fringe.experiments._executors import SerialExecutor, run_tasks
 
 
 def run_synthetic(base, order):
     asked = manifest(tuple(order["methods"]), order["images"])
     work = job(base, asked)
-    work.store.sweep()
-    account = Account()
-    run_here(work, work.left(), account, lambda report: note(base / "reported", f"{report.state} {report.unit.key}"))
+    work.store.remove_stale_files()
+    account = RunLog()
+    run_tasks(
+        work,
+        work.left(),
+        account,
+        lambda report: note(base / "reported", f"{report.state} {report.task.key}"),
+        SerialExecutor(),
+    )
 
 
 def run_digits(base, order):
-    told = Progress(ended=lambda report: note(base / "reported", f"{report.state} {report.unit.key}"))
+    told = Progress(ended=lambda report: note(base / "reported", f"{report.state} {report.task.key}"))
     finished = run_plan(digits_plan(), base / "run", RunOptions(), told)
     assert finished.stopped is None
 

@@ -33,4 +33,9 @@ def small(**changed):
 
 def done_units(finished):
     """What a run computed: (method, metrics, number of images) of each unit."""
-    return Counter((r.unit.method, r.unit.metrics, len(r.unit.images)) for r in finished.account.reports)
+    return Counter((r.task.method, r.task.metrics, len(r.task.images)) for r in finished.log.reports)
+
+
+def all_rows(store):
+    """Every committed row by its name."""
+    return {row.key: row for key in store.tasks() for row in store.read(key)[0]}

@@ -6,12 +6,12 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fringe.experiments._executors import Job
+from fringe.experiments._jobs import Job
 from fringe.experiments._manifest import Manifest, Resolved, digest
 from fringe.experiments._records import ScoreRecord
 from fringe.experiments._runner import TaskResult
 from fringe.experiments._store import Store
-from fringe.experiments._tasks import missing_units, present
+from fringe.experiments._tasks import committed_keys, pending_tasks
 
 SHARD = 2
 """Images of a unit."""
@@ -71,6 +71,8 @@ class SyntheticWorker:
 def misbehave(how):
     if how == "exits":
         os._exit(7)
+    if how == "leaves":
+        os._exit(0)
     if how == "segfaults":
         ctypes.string_at(0)
     if how == "hangs":
@@ -105,7 +107,7 @@ class SyntheticJob(Job):
 
     def left(self):
         """The units that are missing."""
-        return missing_units(self.resolved.manifest, present(self.store), SHARD)
+        return pending_tasks(self.resolved.manifest, committed_keys(self.store), SHARD)
 
 
 def job(base, asked):
@@ -116,7 +118,7 @@ def job(base, asked):
 def table(store):
     """Every committed row by its name, without the time it took."""
     found = {}
-    for key in store.units():
+    for key in store.tasks():
         rows, _ = store.read(key)
         for row in rows:
             assert row.key not in found, "a score was computed twice"
@@ -126,7 +128,7 @@ def table(store):
 
 def expected(asked, shard=SHARD):
     """The table that a plan comes to."""
-    units = missing_units(asked, (), shard)
+    units = pending_tasks(asked, (), shard)
     return {row.key: replace(row, seconds=0.0) for unit in units for row in rows_of(unit)}
 
 

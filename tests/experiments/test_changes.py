@@ -9,16 +9,17 @@ from pathlib import Path
 import forked_runs
 import pytest
 from PIL import Image
-from small_plans import IG, arms, digits_plan, done_units, small
+from small_plans import IG, all_rows, arms, digits_plan, done_units, small
 from synthetic_units import expected, job, manifest, noted, table
 
 from fringe import IntegratedGradients
 from fringe.errors import InputError
-from fringe.experiments import Account, RunOptions, run_here, run_plan
+from fringe.experiments import RunLog, RunOptions, run_plan
+from fringe.experiments._executors import SerialExecutor, run_tasks
 from fringe.experiments._plan import Arm, ModelSource
-from fringe.experiments._results import all_rows, read_results
+from fringe.experiments._results import coverage, read_results
 from fringe.experiments._store import Store
-from fringe.experiments._tasks import coverage, missing_units, present, stale
+from fringe.experiments._tasks import committed_keys, orphaned, pending_tasks
 from fringe.metrics import Insertion, Sparseness
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
@@ -54,12 +55,12 @@ def test_two_runs_of_the_real_benchmark_share_it(tmp_path):
 def test_units_that_overlap_count_once(tmp_path):
     """Two runs that cut a plan in different ways may both compute an image; no table shows it twice."""
     work = job(tmp_path, manifest(images=3))
-    cuts = [missing_units(work.resolved.manifest, (), shard) for shard in (2, 3)]
-    run_here(work, [unit for cut in cuts for unit in cut], Account(), lambda report: None)
-    assert len(work.store.units()) == 3
+    cuts = [pending_tasks(work.resolved.manifest, (), shard) for shard in (2, 3)]
+    run_tasks(work, [unit for cut in cuts for unit in cut], RunLog(), lambda report: None, SerialExecutor())
+    assert len(work.store.tasks()) == 3
     found = all_rows(work.store)
     assert {key: replace(row, seconds=0.0) for key, row in found.items()} == expected(work.resolved.manifest)
-    assert [(cell.wanted, cell.scored) for cell in coverage(work.store, work.resolved.manifest)] == [(3, 3), (3, 3)]
+    assert [(cell.required, cell.scored) for cell in coverage(work.store, work.resolved.manifest)] == [(3, 3), (3, 3)]
 
 
 # Plans that change
@@ -81,9 +82,9 @@ def test_other_settings_under_one_name_are_refused_and_shown(tmp_path):
         },
     }
     for difference, change in other.items():
-        with pytest.raises(InputError, match=rf"^--out: .*holds a digits with other settings \({difference}\); name"):
+        with pytest.raises(InputError, match=rf"^out: .*holds a digits with other settings \({difference}\); name"):
             run_plan(replace(plan, **change), tmp_path, RunOptions())
-    assert run_plan(plan, tmp_path, RunOptions()).account.reports == []  # none of them was let in
+    assert run_plan(plan, tmp_path, RunOptions()).log.reports == []  # none of them was let in
 
 
 def test_a_plan_that_grows_computes_what_is_new(tmp_path):
@@ -100,11 +101,11 @@ def test_a_plan_that_grows_computes_what_is_new(tmp_path):
     assert done_units(run_plan(plan, tmp_path, RunOptions())) == {("ig", both, 1): 1, ("more", both, 1): 1}
     plan = replace(plan, arms=(*plan.arms, Arm("twin", ModelSource("embedded:digits"), {"new": IG})))
     grown = run_plan(plan, tmp_path, RunOptions())
-    assert grown.account.reports == []  # another name for the same maps: they are there
+    assert grown.log.reports == []  # another name for the same maps: they are there
     store = Store(tmp_path)
-    assert all(cell.scored == cell.wanted == 3 for cell in coverage(store, grown.resolved.manifest))
-    assert stale(store) == []
-    assert read_results(store).holes() == []
+    assert all(cell.scored == cell.required == 3 for cell in coverage(store, grown.resolved.manifest))
+    assert orphaned(store) == []
+    assert read_results(store).missing() == []
 
 
 def test_a_plan_in_another_batch_size_engine_or_order_is_the_same(tmp_path):
@@ -112,7 +113,7 @@ def test_a_plan_in_another_batch_size_engine_or_order_is_the_same(tmp_path):
     run_plan(plan, tmp_path, RunOptions())
     turned = replace(plan, arms=arms(more=IntegratedGradients(steps=4), ig=IG), shard=3)
     turned = replace(turned, metrics=dict(reversed(plan.metrics.items())))
-    assert run_plan(turned, tmp_path, RunOptions(batch_size=1, workers=1)).account.reports == []
+    assert run_plan(turned, tmp_path, RunOptions(batch_size=1, workers=1)).log.reports == []
 
 
 NET = """
@@ -135,24 +136,24 @@ def test_amended_plans_say_why_old_units_serve_no_more(tmp_path):
     out = tmp_path / "run"
 
     def reasons():
-        return Counter((unit.method, unit.reason) for unit in stale(Store(out)))
+        return Counter((unit.method, unit.reason) for unit in orphaned(Store(out)))
 
     assert not run_plan(plan, out, RunOptions()).partial
     assert reasons() == {}
 
     plan = replace(plan, arms=(Arm("net", model, {"ig": IntegratedGradients(steps=16)}),))
-    assert run_plan(plan, out, RunOptions(amend=True)).account.count("done") == 2
+    assert run_plan(plan, out, RunOptions(amend=True)).log.count("done") == 2
     assert reasons() == {("ig", "method.steps: 8, now 16"): 2}
 
     source.write_text(NET.format(seed=2))
-    assert run_plan(plan, out, RunOptions()).account.count("done") == 2
+    assert run_plan(plan, out, RunOptions()).log.count("done") == 2
     now = reasons()
     assert sum(now.values()) == 4
     (weights,) = [reason for _, reason in now if "method.steps" not in reason]
     assert re.fullmatch(r"model\.weights: [0-9a-f]{32}, now [0-9a-f]{32}", weights)
 
     draw_picture(pictures / "1_picture.png", 7)
-    assert run_plan(plan, out, RunOptions()).account.count("done") == 1
+    assert run_plan(plan, out, RunOptions()).log.count("done") == 1
     assert reasons() - now == {("ig", "1 of its images changed or are not drawn any more"): 1}
 
     plan = replace(plan, metrics={"s": Insertion()})
@@ -174,9 +175,9 @@ def test_a_run_of_the_past_that_failed_keeps_the_plan_partial(tmp_path):
     draw_picture(tmp_path / "pictures" / "3_picture.png", 1)
     draw_picture(tmp_path / "pictures" / "12_picture.png", 2)  # the model has ten classes
     first = run_plan(plan, tmp_path / "run", RunOptions())
-    assert (first.account.failed, first.failed_before, first.partial) == (1, 0, True)
+    assert (first.log.failed, first.failed_before, first.partial) == (1, 0, True)
     second = run_plan(plan, tmp_path / "run", RunOptions())
-    assert (second.account.failed, second.failed_before, second.partial) == (0, 1, True)
+    assert (second.log.failed, second.failed_before, second.partial) == (0, 1, True)
     third = run_plan(plan, tmp_path / "run", RunOptions(retry=True))
-    assert (third.account.failed, third.failed_before, third.partial) == (1, 0, True)
-    assert len(present(Store(tmp_path / "run"))) == 2
+    assert (third.log.failed, third.failed_before, third.partial) == (1, 0, True)
+    assert len(committed_keys(Store(tmp_path / "run"))) == 2

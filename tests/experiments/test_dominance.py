@@ -52,9 +52,9 @@ def test_who_has_no_score_is_left_out_and_not_beaten():
     first = (2 * 0.1 / 2 + 2 * 0.6 / 3 + 0.3 / 3 + 0.6 / 3) / 6  # (.2 - .1) / 2 of two rivals
     assert found.score[0] == pytest.approx(first)
     assert found.eligible.tolist() == [False, False, False]  # one of three is beaten
-    champion = dominance(columns(deletion__fringe=[nan, 0.2, 0.3]), "fringe", DIRECTIONS)
-    assert np.isnan(champion.score).tolist() == [True, False, False]
-    assert not champion.eligible[0]
+    reference = dominance(columns(deletion__fringe=[nan, 0.2, 0.3]), "fringe", DIRECTIONS)
+    assert np.isnan(reference.score).tolist() == [True, False, False]
+    assert not reference.eligible[0]
     everybody = columns(insertion__a=[nan] * 3, insertion__b=[0.1, nan, 0.1], insertion__c=[0.1, nan, 0.1])
     assert np.isnan(dominance(everybody, "fringe", DIRECTIONS).score).tolist() == [False, True, False]
 
@@ -109,12 +109,12 @@ def test_no_image_is_picked_twice_and_the_order_of_the_methods_does_not_matter()
             "directions: deletion needs 'higher' or 'lower', got 'none'",
         ),
         ({"directions": {"mas_insertion": "higher"}}, "directions: mas_deletion needs 'higher' or 'lower', got None"),
-        ({"champion": "frnge"}, "champion: got 'frnge', which has no mas_insertion; known: fringe, a, b, c"),
+        ({"reference": "frnge"}, "reference: got 'frnge', which has no mas_insertion; known: fringe, a, b, c"),
         ({"scores": columns(deletion__a=[0.1])}, r"scores: got columns of shapes \(1,\), \(3,\)"),
-        ({"scores": {m: {"fringe": np.zeros(3)} for m in SCORES}}, "scores: nobody but fringe has mas_insertion"),
+        ({"scores": {m: {"fringe": np.zeros(3)} for m in SCORES}}, "scores: only fringe has mas_insertion"),
     ],
 )
 def test_what_is_missing_is_named(change, message):
-    arguments = {"scores": columns(), "champion": "fringe", "directions": DIRECTIONS, **change}
+    arguments = {"scores": columns(), "reference": "fringe", "directions": DIRECTIONS, **change}
     with pytest.raises(InputError, match=message):
         dominance(**arguments)

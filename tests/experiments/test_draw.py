@@ -7,7 +7,7 @@ import pytest
 
 from fringe.data import find_inputs
 from fringe.errors import InputError
-from fringe.experiments._images import REFERENCES, content_digest, draw, draw_references, in_order
+from fringe.experiments._images import REFERENCES, content_digest, in_order, sample_images, sample_references
 
 
 @pytest.fixture
@@ -33,8 +33,8 @@ def names(drawn):
 @pytest.mark.parametrize("n", [1, 2, 19])
 def test_a_smaller_draw_is_the_beginning_of_a_larger_one(folder, n, seed):
     for data in (str(folder), "embedded:digits:0:20"):
-        drawn = draw([data], n, seed)
-        assert drawn.pictures == draw([data], 20, seed).pictures[:n]
+        drawn = sample_images([data], n, seed)
+        assert drawn.pictures == sample_images([data], 20, seed).pictures[:n]
         assert len(drawn.pictures) == n
 
 
@@ -49,94 +49,94 @@ def test_the_order_is_the_seeds(folder):
 
 
 def test_another_file_moves_none(folder):
-    before = names(draw([str(folder)], 20, 3))
+    before = names(sample_images([str(folder)], 20, 3))
     for number in range(10):
         write(folder, f"dog-{number}.png")
     write(folder, "0000_cat-0.txt")
-    after = names(draw([str(folder)], 30, 3))
+    after = names(sample_images([str(folder)], 30, 3))
     assert [name for name in after if name in before] == before
     (folder / "0003_cat-3.png").unlink()
-    assert names(draw([str(folder)], 29, 3)) == [name for name in after if name != "0003_cat-3.png"]
+    assert names(sample_images([str(folder)], 29, 3)) == [name for name in after if name != "0003_cat-3.png"]
 
 
 def test_the_folder_and_the_order_of_arguments_do_not_matter(folder, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "there"
     folder.rename(elsewhere)
-    drawn = draw([str(elsewhere)], 8, 0)
+    drawn = sample_images([str(elsewhere)], 8, 0)
     elsewhere.rename(folder)
     one_by_one = [ref.source for ref in find_inputs([str(folder)])]
-    assert [p.digest for p in draw(one_by_one[::-1], 8, 0).pictures] == [p.digest for p in drawn.pictures]
+    assert [p.digest for p in sample_images(one_by_one[::-1], 8, 0).pictures] == [p.digest for p in drawn.pictures]
 
 
 def test_the_last_ones_come_from_the_other_end(folder):
     data = [str(folder)]
-    first, last = names(draw(data, 12, 0)), names(draw(data, 8, 0, last=True))
+    first, last = names(sample_images(data, 12, 0)), names(sample_images(data, 8, 0, holdout=True))
     assert set(first).isdisjoint(last)
-    assert sorted(first + last) == sorted(names(draw(data, 20, 0)))
-    assert last == names(draw(data, 20, 0))[:11:-1]
+    assert sorted(first + last) == sorted(names(sample_images(data, 20, 0)))
+    assert last == names(sample_images(data, 20, 0))[:11:-1]
 
 
 def test_what_is_excluded_is_never_drawn(folder):
     data = [str(folder)]
-    tuned = {picture.digest for picture in draw(data, 5, 0, last=True).pictures}
-    left = draw(data, 15, 0, tuned)
+    tuned = {picture.digest for picture in sample_images(data, 5, 0, holdout=True).pictures}
+    left = sample_images(data, 15, 0, tuned)
     assert tuned.isdisjoint(picture.digest for picture in left.pictures)
-    assert names(left) == names(draw(data, 15, 0))
+    assert names(left) == names(sample_images(data, 15, 0))
     with pytest.raises(
         InputError, match=r"n: got 16, but there are 15 different .* \(5 are excluded: a setting was tuned"
     ):
-        draw(data, 16, 0, tuned)
+        sample_images(data, 16, 0, tuned)
 
 
 def test_copies_of_one_content_count_once(folder):
     for number in range(20):
         write(folder, f"copies/copy-{number}.png", f"{number % 4:04d}_cat-{number % 4}.png".encode())
-    drawn = draw([str(folder)], 20, 0)
+    drawn = sample_images([str(folder)], 20, 0)
     assert len({picture.digest for picture in drawn.pictures}) == 20
     with pytest.raises(InputError, match=r"n: got 21, but there are 20 different images behind"):
-        draw([str(folder)], 21, 0)
+        sample_images([str(folder)], 21, 0)
 
 
 def test_a_name_is_the_content(folder):
-    (picture,) = draw([str(folder / "0003_cat-3.png")], 1, 0).pictures
+    (picture,) = sample_images([str(folder / "0003_cat-3.png")], 1, 0).pictures
     assert picture.digest == hashlib.sha256(b"0003_cat-3.png").hexdigest()[:32]
     assert picture.ref.label == 3
     write(folder, "0003_cat-3.png", b"other")
     assert content_digest(picture.ref) != picture.digest
-    digits = [picture.digest for picture in draw(["embedded:digits"], 297, 0).pictures]
+    digits = [picture.digest for picture in sample_images(["embedded:digits"], 297, 0).pictures]
     assert len(set(digits)) == 297
 
 
 def test_an_image_that_cannot_be_read_is_missing_and_counts(folder):
     """Its place is not given to another, or the draw would depend on what can be read today."""
-    data, before = [str(folder)], names(draw([str(folder)], 20, 0))
+    data, before = [str(folder)], names(sample_images([str(folder)], 20, 0))
     gone = folder / before[2]
     gone.unlink()
     gone.symlink_to(folder / "nowhere.png")
-    drawn = draw(data, 5, 0)
+    drawn = sample_images(data, 5, 0)
     assert names(drawn) == [*before[:2], *before[3:5]]
     assert drawn.missing == (f"{gone}: No such file or directory",)
 
 
 def test_nothing_to_draw_from(tmp_path):
     with pytest.raises(InputError, match=r"data: folder .* holds no images"):
-        draw([str(tmp_path)], 1, 0)
+        sample_images([str(tmp_path)], 1, 0)
     with pytest.raises(InputError, match=r"data: .* is neither a file, a folder"):
-        draw([str(tmp_path / "absent")], 1, 0)
+        sample_images([str(tmp_path / "absent")], 1, 0)
     write(tmp_path, "a.png", b"")
     write(tmp_path, "b.png", b"")
     with pytest.raises(InputError, match=r"n: got 2, but there are 1 different images behind .*; ask for fewer"):
-        draw([str(tmp_path)], 2, 0)
+        sample_images([str(tmp_path)], 2, 0)
 
 
 def test_references_do_not_depend_on_n(folder):
     data = [str(folder)]
-    assert len(draw_references(data, None, 0)) == 20
-    assert [p.ref for p in draw_references(data, None, 0)] == in_order(data, 1)
+    assert len(sample_references(data, None, 0)) == 20
+    assert [p.ref for p in sample_references(data, None, 0)] == in_order(data, 1)
     (folder / "0007_cat-7.png").unlink()
     (folder / "0007_cat-7.png").symlink_to(folder / "nowhere.png")
-    assert len(draw_references(data, None, 0)) == 19
-    digits = draw_references(data, "embedded:digits", 0)
+    assert len(sample_references(data, None, 0)) == 19
+    digits = sample_references(data, "embedded:digits", 0)
     assert len(digits) == REFERENCES == len({picture.digest for picture in digits})
 
 

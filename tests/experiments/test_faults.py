@@ -20,11 +20,11 @@ from synthetic_units import expected, job, leftovers, manifest, table
 
 from fringe import IntegratedGradients
 from fringe.errors import FringeError, InputError, TransientError
-from fringe.experiments import Account, Progress, RunOptions, run_here, run_plan, run_processes
-from fringe.experiments._results import read_results
+from fringe.experiments import Progress, RunLog, RunOptions, run_plan
+from fringe.experiments._executors import ProcessExecutor, SerialExecutor, run_tasks
+from fringe.experiments._results import coverage, read_results
 from fringe.experiments._run import Interrupted, interruptible
 from fringe.experiments._store import Store, StoreFull
-from fringe.experiments._tasks import coverage
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
 
@@ -59,19 +59,19 @@ def test_a_full_disk_stops_the_run_until_there_is_room(mounted, whole):
     first = run_plan(digits_plan(shard=1), out, RunOptions())
     needed = re.search(r"no space left \((\d+) bytes are needed; free some and run the same command", first.stopped)
     assert 4_000 < int(needed[1]) < 40_000
-    done = first.account.count("done")
+    done = first.log.count("done")
     assert 2 < done < 20
     store = Store(out)
-    assert len(store.about()) == len(store.units()) == done
+    assert len(store.metadata()) == len(store.tasks()) == done
     assert leftovers(out) == []
     again = run_plan(digits_plan(shard=1), out, RunOptions())
     assert "bytes are needed" in again.stopped
-    assert again.account.count("done") == 0
+    assert again.log.count("done") == 0
 
     ballast.unlink()
     second = run_plan(digits_plan(shard=1), out, RunOptions())
     assert second.stopped is None
-    assert second.account.count("done") == 20 - done
+    assert second.log.count("done") == 20 - done
     assert table(store) == whole
 
 
@@ -83,7 +83,7 @@ def test_a_full_disk_where_a_run_would_begin(mounted):
     with pytest.raises(FringeError, match=r"no space left|No space left"):
         run_plan(small(), mounted / "run", RunOptions())
     (mounted / "ballast").unlink()
-    assert run_plan(small(), mounted / "run", RunOptions()).account.count("done") == 2
+    assert run_plan(small(), mounted / "run", RunOptions()).log.count("done") == 2
 
 
 @linux
@@ -91,10 +91,10 @@ def test_a_read_only_file_system(mounted):
     run_plan(small(n=1), mounted / "run", RunOptions())
     subprocess.run(["mount", "-o", "remount,ro", mounted], check=True)
     for out in (mounted / "run", mounted / "new"):
-        with pytest.raises(InputError, match=rf"^--out: .*{out.name}.*Read-only file system"):
+        with pytest.raises(InputError, match=rf"^out: .*{out.name}.*Read-only file system"):
             run_plan(small(), out, RunOptions())
     kept = Store(mounted / "run", create=False)  # reading needs no right to write
-    assert len(kept.about()) == 1
+    assert len(kept.metadata()) == 1
 
 
 @linux
@@ -114,14 +114,14 @@ def test_a_folder_of_somebody_else(tmp_path):
     os.waitpid(child, 0)
     told = os.read(ours, 1000).decode()
     os.close(ours)
-    assert told == f"--out: cannot write in {str(tmp_path / 'run')!r} (Permission denied)"
+    assert told == f"out: cannot write in {str(tmp_path / 'run')!r} (Permission denied)"
 
 
 FAULTS = {
     errno.ENOSPC: (StoreFull, r"no space left \(\d+ bytes are needed"),
     errno.EDQUOT: (StoreFull, r"no space left \(\d+ bytes are needed"),
-    errno.EROFS: (InputError, r"^--out: .* cannot be written \(Read-only file system\)"),
-    errno.EACCES: (InputError, r"^--out: .* cannot be written \(Permission denied\)"),
+    errno.EROFS: (InputError, r"^out: .* cannot be written \(Read-only file system\)"),
+    errno.EACCES: (InputError, r"^out: .* cannot be written \(Permission denied\)"),
     errno.EIO: (TransientError, r"a result cannot be written \(Input/output error\); nothing that was computed before"),
     errno.ESTALE: (TransientError, r"a result cannot be written \(Stale file handle\)"),
 }
@@ -138,8 +138,8 @@ def run_synthetic(base, asked, chosen, strike):
     """A run in which ``strike`` is called at a step: how many steps there were."""
     with Steps(base / "steps", chosen, strike) as steps:
         work = job(base, asked)
-        account = Account()
-        run_here(work, work.left(), account, lambda report: None)
+        account = RunLog()
+        run_tasks(work, work.left(), account, lambda report: None, SerialExecutor())
     return steps.count
 
 
@@ -164,7 +164,7 @@ def test_every_call_that_can_fail(tmp_path, code):
         assert raised is None or (type(raised) is kind and re.search(told, str(raised)))
         store = Store(base / "run")
         assert leftovers(base / "run") == []
-        assert len(store.units()) == len(store.about()) >= 1
+        assert len(store.tasks()) == len(store.metadata()) >= 1
         run_synthetic(base, asked, -1, None)
         assert table(store) == expected(asked)
     assert silent == 2  # a folder that cannot be flushed, which some systems refuse
@@ -178,12 +178,12 @@ def test_a_full_disk_in_a_process_stops_them_all(mounted, monkeypatch):
     (mounted / "ballast").write_bytes(b"x" * (room.f_bavail * room.f_frsize - 60_000))
     spawn_quickly(monkeypatch)
     with pytest.raises(StoreFull, match="bytes are needed"):
-        run_processes(work, work.left(), Account(), lambda report: None, workers=2)
+        run_tasks(work, work.left(), RunLog(), lambda report: None, ProcessExecutor(2))
     (mounted / "ballast").unlink()
-    work.store.sweep()
+    work.store.remove_stale_files()
     assert leftovers(mounted / "run") == []
-    assert len(work.store.about()) == len(work.store.units())
-    run_here(work, work.left(), Account(), lambda report: None)
+    assert len(work.store.metadata()) == len(work.store.tasks())
+    run_tasks(work, work.left(), RunLog(), lambda report: None, SerialExecutor())
     assert table(work.store) == expected(manifest(("fine", "too"), 40))
 
 
@@ -213,15 +213,15 @@ def test_a_damaged_unit_shows_as_missing_and_is_computed_again(tmp_path, damage)
     plan = small(n=3)
     finished = run_plan(plan, tmp_path, RunOptions())
     store = Store(tmp_path)
-    before, victim = table(store), store.units()[1]
+    before, victim = table(store), store.tasks()[1]
     DAMAGES[damage](tmp_path / "units" / f"{victim}.parquet")
     assert [cell.missing for cell in coverage(store, finished.resolved.manifest)] == [1, 1]
     holes = [f"digits, ig, {metric}: 1 of 3 images are not computed" for metric in ("sparseness", "insertion")]
-    assert read_results(store).holes() == holes
+    assert read_results(store).missing() == holes
     again = run_plan(plan, tmp_path, RunOptions())
-    assert [(report.unit.key, report.state) for report in again.account.reports] == [(victim, "done")]
+    assert [(report.task.key, report.state) for report in again.log.reports] == [(victim, "done")]
     assert table(store) == before
-    assert read_results(store).holes() == []
+    assert read_results(store).missing() == []
 
 
 # Signals
@@ -241,7 +241,7 @@ def test_a_signal_amid_a_method_ends_the_run_and_is_no_failure_of_it(tmp_path, n
     second = run_plan(plan, tmp_path / "run", RunOptions())
     assert second.stopped is None
     assert not second.partial
-    assert second.account.count("done") == 5
+    assert second.log.count("done") == 5
 
 
 @linux
@@ -257,7 +257,7 @@ def test_a_signal_at_every_step_of_a_commit(tmp_path, number):
             run_synthetic(base, asked, step, lambda: os.kill(os.getpid(), number))
         store = Store(base / "run")
         assert leftovers(base / "run") == []
-        assert len(store.units()) == len(store.about())
+        assert len(store.tasks()) == len(store.metadata())
         run_synthetic(base, asked, -1, None)  # this process holds no claim any more, or this would wait for ever
         assert table(store) == expected(asked)
 
@@ -273,17 +273,17 @@ def test_a_signal_at_any_time(tmp_path):
         try:
             with interruptible():
                 sender.start()
-                run_here(work, work.left(), Account(), lambda report: None)
+                run_tasks(work, work.left(), RunLog(), lambda report: None, SerialExecutor())
                 time.sleep(0.2)
         except Interrupted:
             interrupted += 1
         sender.join()
-        assert len(work.store.units()) == len(work.store.about())
+        assert len(work.store.tasks()) == len(work.store.metadata())
         assert leftovers(base / "run") == []
     assert interrupted == 40
     for base in sorted(tmp_path.iterdir()):
         work = job(base, asked)
-        run_here(work, work.left(), Account(), lambda report: None)
+        run_tasks(work, work.left(), RunLog(), lambda report: None, SerialExecutor())
         assert table(work.store) == expected(asked)
 
 
@@ -292,7 +292,7 @@ def test_a_signal_with_processes_ends_them(tmp_path, monkeypatch):
     told = Progress(ended=lambda report: os.kill(os.getpid(), signal.SIGINT))
     first = run_plan(small(n=4), tmp_path, RunOptions(workers=2), told)
     assert first.stopped == "interrupted (SIGINT)"
-    assert 0 < first.account.count("done") < 4
+    assert 0 < first.log.count("done") < 4
     assert multiprocessing.active_children() == []
     second = run_plan(small(n=4), tmp_path, RunOptions())
     assert second.stopped is None

@@ -5,15 +5,14 @@ from dataclasses import fields, replace
 import pytest
 import torch
 from PIL import Image
-from small_plans import arms, digits_plan
+from small_plans import all_rows, arms, digits_plan
 
 from fringe import FRInGe, IntegratedGradients, SmoothGrad
 from fringe.experiments import RunOptions, run_plan
 from fringe.experiments._manifest import resolve
-from fringe.experiments._results import all_rows
 from fringe.experiments._runner import TaskRunner
 from fringe.experiments._store import Store
-from fringe.experiments._tasks import missing_units
+from fringe.experiments._tasks import pending_tasks
 from fringe.metrics import CompletenessResidual, EndpointKL, Insertion, MaxSensitivity, Sparseness
 
 METHODS = {"fringe": FRInGe(tau=0.02, cg_iterations=4), "sg": SmoothGrad(samples=3)}
@@ -147,12 +146,12 @@ def test_images_without_a_sound_map_keep_their_reason(tmp_path, monkeypatch):
 def test_a_map_of_another_class_is_made_again(made):
     """As rounding on another device may have it, where two classes are as likely."""
     resolved = resolve(asked(FIRST, controls=False, n=2))
-    unit = missing_units(resolved.manifest, (), 2)[0]
+    unit = pending_tasks(resolved.manifest, (), 2)[0]
     kept = TaskRunner(resolved).perform(unit).maps
     assert len(made) == 2
     assert TaskRunner(resolved).perform(unit, kept).maps == {}
     assert len(made) == 2
     first, second = kept
-    other = replace(kept[second], facts={**kept[second].facts, "target": 9 - kept[second].facts["target"]})
+    other = replace(kept[second], facts={**kept[second].metadata, "target": 9 - kept[second].metadata["target"]})
     assert TaskRunner(resolved).perform(unit, {**kept, second: other}).maps.keys() == {first, second}
     assert len(made) == 4

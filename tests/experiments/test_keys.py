@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fringe.experiments._manifest import SCHEMA, Setting, changes, digest
+from fringe.experiments._manifest import SCHEMA, CacheKey, changes, digest
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -51,7 +51,7 @@ def test_a_digest_is_the_sha_256_of_canonical_json():
         digest({1, 2})
 
 
-SETTING = Setting(
+SETTING = CacheKey(
     model={"weights": "w", "preprocessing": {"resize": (8, 8)}},
     method={"method": "ig", "steps": 50},
     target="predicted",
@@ -72,7 +72,7 @@ OTHER = {
 
 
 def test_every_field_is_part_of_the_key():
-    assert set(OTHER) == {field.name for field in dataclasses.fields(Setting)}
+    assert set(OTHER) == {field.name for field in dataclasses.fields(CacheKey)}
     keys = [dataclasses.replace(SETTING, **{name: value}).key for name, value in OTHER.items()]
     keys.append(dataclasses.replace(SETTING, references=None).key)
     assert len({SETTING.key, *keys}) == len(keys) + 1
@@ -81,7 +81,7 @@ def test_every_field_is_part_of_the_key():
 def test_a_setting_keeps_its_key_through_json():
     record = SETTING.record()
     assert json.loads(json.dumps(record)) == record
-    assert Setting(**record).key == SETTING.key == digest(record)
+    assert CacheKey(**record).key == SETTING.key == digest(record)
     turned = dataclasses.replace(SETTING, method={"steps": 50, "method": "ig"})
     assert turned.key == SETTING.key
 

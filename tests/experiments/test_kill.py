@@ -14,8 +14,8 @@ import pytest
 from synthetic_units import SHARD, expected, job, leftovers, manifest, noted, rows_of, table
 
 import fringe
-from fringe.experiments._store import MARK, Store
-from fringe.experiments._tasks import missing_units
+from fringe.experiments._store import MARKER, Store
+from fringe.experiments._tasks import pending_tasks
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
@@ -29,10 +29,10 @@ def nursery():
 
 def committed(base, asked):
     """The units in the store after a crash: each readable, and with the rows that it should have."""
-    if not (base / "run" / MARK).exists():
+    if not (base / "run" / MARKER).exists():
         return set()
-    store, units = Store(base / "run"), {unit.key: unit for unit in missing_units(asked, (), SHARD)}
-    found = set(store.units())
+    store, units = Store(base / "run"), {unit.key: unit for unit in pending_tasks(asked, (), SHARD)}
+    found = set(store.tasks())
     assert found <= set(units)
     for key in found:
         assert store.has(key)
@@ -40,7 +40,7 @@ def committed(base, asked):
         assert [row.key for row in rows] == [row.key for row in rows_of(units[key])]
         assert about.pop("versions")["fringe"] == fringe.__version__
         assert about == {**units[key].record(asked), "failed": [], "map_versions": []}
-    assert set(store.about()) == found
+    assert set(store.metadata()) == found
     return found
 
 
@@ -63,7 +63,7 @@ def steps(nursery, base, methods, images):
 
 def test_a_commit_is_flushed_before_it_is_named_and_its_folder_after(nursery, tmp_path):
     done = steps(nursery, tmp_path, ("fine",), 2)
-    (key,) = Store(tmp_path / "run").units()
+    (key,) = Store(tmp_path / "run").tasks()
     folder = tmp_path / "run" / "units"
     at = next(i for i, step in enumerate(done) if step[-1] == str(folder / f"{key}.parquet"))
     partial = done[at][1]
@@ -183,11 +183,11 @@ def test_the_real_benchmark_killed_now_and_then(nursery, tmp_path):
     base, there = tmp_path / "killed", set()
     for _ in range(5):
         assert nursery.run(base, kind="digits", step=chance.randrange(20, 45)) == KILLED
-        if (base / "run" / MARK).exists():
+        if (base / "run" / MARKER).exists():
             store = Store(base / "run")
-            assert all(store.read(key) for key in store.units())
-            assert there <= set(store.about())
-            there = set(store.about())
+            assert all(store.read(key) for key in store.tasks())
+            assert there <= set(store.metadata())
+            there = set(store.metadata())
     done = len(noted(base / "reported"))
     assert done > 2
     assert nursery.run(base, kind="digits") == WHOLE
@@ -223,5 +223,5 @@ def test_a_claim_ends_with_its_process(nursery, tmp_path):
     assert nursery.run(tmp_path, methods=("lasts",), images=2, after=0.3) == KILLED
     (key,) = noted(tmp_path / "log")
     assert (tmp_path / "run" / "claims" / f"{key}.lock").exists()
-    with job(tmp_path, manifest(("lasts",), 2)).store.claim(key) as mine:
+    with job(tmp_path, manifest(("lasts",), 2)).store.lock(key) as mine:
         assert mine

@@ -11,7 +11,7 @@ from scipy import stats
 
 from fringe.errors import InputError
 from fringe.experiments import estimate
-from fringe.experiments._statistics import Difference, holm, mark, paired, sign_flip_p
+from fringe.experiments._statistics import Difference, holm, paired, sign_flip_p, significance_stars
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_signs_follow_from_the_seed_and_not_from_how_many_are_drawn_at_once(rng,
 
 
 def test_scores_must_be_of_the_same_images():
-    with pytest.raises(InputError, match="theirs: got '2 scores', expected 3, one for each of mine"):
+    with pytest.raises(InputError, match="b: got '2 scores', expected 3, one for each of a"):
         paired([1.0, 2.0, 3.0], [1.0, 2.0])
 
 
@@ -208,4 +208,4 @@ def test_what_was_not_tested_does_not_count():
     [(0.0, "***"), (0.00099, "***"), (0.001, "**"), (0.01, "*"), (0.049, "*"), (0.05, ""), (1.0, ""), (math.nan, "")],
 )
 def test_marks(adjusted, stars):
-    assert mark(adjusted) == stars
+    assert significance_stars(adjusted) == stars

@@ -19,10 +19,11 @@ from small_plans import IG, arms, digits_plan
 from synthetic_units import SyntheticJob, SyntheticWorker, expected, job, manifest, noted, table
 
 from fringe.errors import FringeError
-from fringe.experiments import Account, RunOptions, run_here, run_plan, run_processes
-from fringe.experiments import _executors as processes
+from fringe.experiments import RunLog, RunOptions, run_plan
+from fringe.experiments._executors import ProcessExecutor, SerialExecutor, run_tasks
+from fringe.experiments._results import coverage
 from fringe.experiments._store import CRASHES, Store
-from fringe.experiments._tasks import coverage, crashes
+from fringe.experiments._tasks import crashes
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a fork server, and signals")
@@ -35,11 +36,11 @@ def quick(monkeypatch):
 
 def run(work, workers=2, timeout=None):
     """All missing units in processes: the account, and the fate of each unit by method as it was told."""
-    account, told = Account(), []
-    run_processes(work, work.left(), account, told.append, workers=workers, timeout=timeout)
+    account, told = RunLog(), []
+    run_tasks(work, work.left(), account, told.append, ProcessExecutor(workers, timeout))
     assert account.reports == told
     assert multiprocessing.active_children() == []
-    return account, Counter((report.unit.method, report.state) for report in told)
+    return account, Counter((report.task.method, report.state) for report in told)
 
 
 def performed(base):
@@ -56,9 +57,9 @@ def test_the_table_is_that_of_one_process(tmp_path):
         assert account.count("done") == 6
         assert table(Store(base / "run")) == expected(asked)
     alone = job(tmp_path, asked)
-    run_here(alone, alone.left(), Account(), lambda report: None)
+    run_tasks(alone, alone.left(), RunLog(), lambda report: None, SerialExecutor())
     assert table(alone.store) == expected(asked)
-    assert Store(tmp_path / "1" / "run").units() == Store(tmp_path / "3" / "run").units() == alone.store.units()
+    assert Store(tmp_path / "1" / "run").tasks() == Store(tmp_path / "3" / "run").tasks() == alone.store.tasks()
 
 
 def test_units_that_end_their_process_are_set_aside(tmp_path):
@@ -140,20 +141,24 @@ def test_a_process_killed_while_it_waits_costs_nothing(tmp_path):
     assert performed(tmp_path) == {"lasts": 1, "fine": 1}
 
 
-def test_a_unit_sent_to_a_dead_process_is_not_to_blame(tmp_path):
-    work, account = job(tmp_path, manifest(("fine",), 2)), Account()
-    crew = processes._Crew(work, work.left(), account, lambda report: None, 1, None)
-    crew._staff()
-    while not crew.hands[0].ready:
-        crew._listen()
-    crew.hands[0].process.kill()
-    crew.hands[0].process.join()
-    crew._give()
-    assert len(crew.pending) == 1
-    assert crew.hands[0].unit is None
-    crew.run()
-    assert account.count("done") == 1
-    assert crew.deaths == {}
+def test_a_process_killed_between_two_units_is_replaced_and_blames_none(tmp_path):
+    work, account = job(tmp_path, manifest(("fine",), 2 * 3)), RunLog()
+
+    def kill_the_idle(report):
+        os.kill(int(noted(tmp_path / "processes")[-1].split()[0]), signal.SIGKILL)
+
+    run_tasks(work, work.left(), account, kill_the_idle, ProcessExecutor(1))
+    assert account.count("done") == 3
+    assert performed(tmp_path) == {"fine": 3}
+    assert crashes(work.store) == []
+    assert multiprocessing.active_children() == []
+
+
+def test_a_unit_that_ends_its_process_with_exit_code_0_is_set_aside(tmp_path):
+    work = job(tmp_path, manifest(("leaves", "fine"), 2))
+    _, fates = run(work)
+    assert fates == {("leaves", "crashed"): 1, ("fine", "done"): 1}
+    assert [record["reason"] for record in crashes(work.store)] == ["ended its process (exit code 0), 3 times"]
 
 
 @dataclass(frozen=True)
@@ -168,7 +173,7 @@ def test_processes_that_never_begin_blame_no_unit(tmp_path):
     made = job(tmp_path, manifest(("fine",), 8))
     unborn = Unborn(made.resolved, made.store, base=tmp_path)
     with pytest.raises(FringeError, match=r"workers: 3 processes in turn ended its process \(exit code 3\) before"):
-        run_processes(unborn, unborn.left(), Account(), lambda report: None, workers=2)
+        run_tasks(unborn, unborn.left(), RunLog(), lambda report: None, ProcessExecutor(2))
     assert multiprocessing.active_children() == []
     assert made.store.records(CRASHES) == {}
 
@@ -188,28 +193,27 @@ def test_what_a_process_refuses_is_raised_and_ends_the_others(tmp_path):
     made = job(tmp_path, manifest(("fine",), 8))
     refusing = Refusing(made.resolved, made.store, base=tmp_path)
     with pytest.raises(FringeError, match="its weights changed"):
-        run_processes(refusing, refusing.left(), Account(), lambda report: None, workers=2)
+        run_tasks(refusing, refusing.left(), RunLog(), lambda report: None, ProcessExecutor(2))
     assert multiprocessing.active_children() == []
 
 
-def test_units_in_other_hands_are_waited_for_in_peace(tmp_path, monkeypatch):
-    """Claims that another run holds for a while are looked at now and then, not all the time."""
-    work, answers = job(tmp_path, manifest(("fine", "too"), 4)), []
-    hear = processes._Crew._hear
-    monkeypatch.setattr(processes._Crew, "_hear", lambda crew, hand: (answers.append(hand), hear(crew, hand)))
+def test_units_that_another_run_has_locked_are_looked_at_now_and_then(tmp_path, monkeypatch):
+    work, scheduled = job(tmp_path, manifest(("fine", "too"), 4)), []
+    schedule = ProcessExecutor.schedule
+    monkeypatch.setattr(ProcessExecutor, "schedule", lambda self, task: (scheduled.append(task), schedule(self, task)))
     units = work.left()
     claims = contextlib.ExitStack()
     for unit in units[:3]:
-        assert claims.enter_context(work.store.claim(unit.key))
+        assert claims.enter_context(work.store.lock(unit.key))
 
     def on_first(report):
         threading.Timer(1.0, claims.close).start()
 
-    account = Account()
-    run_processes(work, units, account, on_first, workers=2)
+    account = RunLog()
+    run_tasks(work, units, account, on_first, ProcessExecutor(2))
     assert account.count("done") == 4
     assert table(work.store) == expected(manifest(("fine", "too"), 4))
-    assert len(answers) <= 2 + 4 + 3 * 5  # two that they are ready, four that units are done, and three now and then
+    assert len(scheduled) <= 4 + 3 * 5  # each once, and three now and then
 
 
 def test_batches_and_processes_move_the_real_numbers_by_rounding_alone(tmp_path):
@@ -240,7 +244,7 @@ def test_a_poisonous_method_of_a_real_plan(tmp_path):
     first = run_plan(plan, out, RunOptions(workers=2))
     assert first.stopped is None
     assert first.partial
-    assert first.account.count("crashed") == 1
+    assert first.log.count("crashed") == 1
     done, lacking = (2, 0), (0, 2)
     metrics = ("sparseness", "insertion")
     assert cells() == {**{("poison", m): lacking for m in metrics}, **{("ig", m): done for m in metrics}}
@@ -252,18 +256,18 @@ def test_a_poisonous_method_of_a_real_plan(tmp_path):
     )
 
     second = run_plan(plan, out, RunOptions(workers=2))
-    assert second.account.reports == []
+    assert second.log.reports == []
     assert second.partial
     assert [record["method"] for record in second.set_aside] == ["poison"]
 
     Path(tmp_path / "cure").touch()
     third = run_plan(plan, out, RunOptions(workers=1, retry=True))
-    assert third.account.count("done") == 1
+    assert third.log.count("done") == 1
     assert not third.partial
     assert set(cells().values()) == {done}
     assert crashes(Store(out)) == []
     fourth = run_plan(plan, out, RunOptions(workers=1))
-    assert fourth.account.reports == []
+    assert fourth.log.reports == []
     assert not fourth.partial
 
 
@@ -271,7 +275,8 @@ def test_a_poisonous_method_of_a_real_plan(tmp_path):
 def test_a_script_without_a_main_guard_is_told_so(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
-        "from pathlib import Path\nfrom small_plans import digits_plan\nfrom fringe.experiments import RunOptions, run_plan\n"
+        "from pathlib import Path\nfrom small_plans import digits_plan\nfrom fringe.experiments import RunOptions\n"
+        "from fringe.experiments import run_plan\n"
         f"run_plan(digits_plan(), Path({str(tmp_path / 'run')!r}), RunOptions(workers=2))\n"
     )
     environment = {**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}

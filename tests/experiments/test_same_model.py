@@ -23,7 +23,7 @@ from fringe.experiments._plan import Arm, ModelSource
 from fringe.experiments._results import read_results
 from fringe.experiments._runner import TaskRunner
 from fringe.experiments._store import CRASHES, Store
-from fringe.experiments._tasks import missing_units, mixed
+from fringe.experiments._tasks import mixed, pending_tasks
 from fringe.metrics import Insertion, Sparseness
 from fringe.paper.tuning import Search, search
 from fringe.report import write_report
@@ -70,7 +70,7 @@ def test_a_forward_pass_that_changed_is_refused_and_named(tmp_path, plan):
     write(tmp_path, CHANGED)
     told = (
         r"^model 'net': its logits are not those that the results in .*run' were computed with; the largest difference "
-        r"is [\d.e-]+, on image '._picture'. Its weights are the same.*Name another folder, or pass --renew"
+        r"is [\d.e-]+, on image '._picture'. Its weights are the same.*name another folder, or set renew=True"
     )
     for asked in (plan, replace(plan, n=6), replace(plan, metrics={"sparseness": Sparseness()})):
         with pytest.raises(InputError, match=told):
@@ -86,13 +86,13 @@ def test_a_forward_pass_that_changed_is_refused_and_named(tmp_path, plan):
     with pytest.raises(InputError, match="the largest difference is inf"):
         run_plan(plan, out, RunOptions())
     write(tmp_path, FIRST)
-    assert run_plan(plan, out, RunOptions()).account.reports == []
+    assert run_plan(plan, out, RunOptions()).log.reports == []
 
 
 def test_rounding_is_no_change(tmp_path, plan):
     run_plan(plan, tmp_path / "run", RunOptions())
     write(tmp_path, ROUNDED)
-    assert run_plan(plan, tmp_path / "run", RunOptions()).account.reports == []
+    assert run_plan(plan, tmp_path / "run", RunOptions()).log.reports == []
 
 
 def test_the_results_of_a_changed_model_are_set_aside_on_request_and_computed_again(tmp_path, plan):
@@ -100,12 +100,12 @@ def test_the_results_of_a_changed_model_are_set_aside_on_request_and_computed_ag
     plan = replace(plan, arms=both)
     finished = run_plan(plan, out, RunOptions(save_maps=True))
     store, before = Store(out), {row.model: row for row in table(Store(out)).values()}
-    unit = next(unit for unit in missing_units(finished.resolved.manifest, (), 1) if unit.model == "net")
+    unit = next(unit for unit in pending_tasks(finished.resolved.manifest, (), 1) if unit.model == "net")
     store.write_record(CRASHES, "crash", {**unit.record(finished.resolved.manifest), "reason": "died"})
     write(tmp_path, CHANGED)
     with pytest.warns(UserWarning, match="7 files of results are set aside"):  # 3 units, 3 maps and the crash
         renewed = run_plan(plan, out, RunOptions(renew=True))
-    assert [(report.unit.model, report.state) for report in renewed.account.reports] == [("net", "done")] * 3
+    assert [(report.task.model, report.state) for report in renewed.log.reports] == [("net", "done")] * 3
     assert len(list((out / "aside").iterdir())) == 7
     assert store.records(CRASHES) == {}
     fresh = run_plan(plan, tmp_path / "fresh", RunOptions())
@@ -151,8 +151,8 @@ def test_images_that_a_model_does_not_take_are_the_same_again(tmp_path):
     (folder / "broken.png").write_bytes(b"x")
     model = ModelSource(f"{tmp_path / 'net.py'}:net", "resize=none,mean=0.5,std=0.5", trust_code=True)
     plan = small(data=(str(folder),), arms=(Arm("net", model, {"ig": IG}),), n=5)
-    assert run_plan(plan, tmp_path / "run", RunOptions()).account.failed == 2
-    assert run_plan(plan, tmp_path / "run", RunOptions()).account.reports == []
+    assert run_plan(plan, tmp_path / "run", RunOptions()).log.failed == 2
+    assert run_plan(plan, tmp_path / "run", RunOptions()).log.reports == []
     write(tmp_path, CHANGED)
     with pytest.raises(InputError, match="its logits are not those"):
         run_plan(plan, tmp_path / "run", RunOptions())
@@ -218,7 +218,7 @@ def reported(out):
 
 def test_every_result_says_which_versions_computed_it(tmp_path):
     run_plan(small(), tmp_path, RunOptions())
-    for about in Store(tmp_path).about().values():
+    for about in Store(tmp_path).metadata().values():
         assert about["versions"].keys() >= {"fringe", "torch", "numpy", "python"}
         loaded = {name for name in ("torchvision", "timm", "transformers") if name in sys.modules}
         assert about["versions"].keys() >= loaded
@@ -248,14 +248,14 @@ def test_a_kept_map_of_another_version_is_a_mix(tmp_path, monkeypatch):
     run_as(monkeypatch, "0.0.1", first, tmp_path, save_maps=True)
     only = digits_plan(controls=False, metrics={"insertion": Insertion()})
     second = run_as(monkeypatch, "0.0.2", only, tmp_path, amend=True)
-    assert sum(report.reread for report in second.account.reports) == 4
+    assert sum(report.reused for report in second.log.reports) == 4
     assert "mixed: fringe: 0.0.1 (2 units), 0.0.2 (2 units)" in status(tmp_path)
 
 
 def test_results_from_before_versions_were_recorded_are_called_so(tmp_path):
     run_plan(small(), tmp_path, RunOptions())
     store = Store(tmp_path)
-    key = store.units()[0]
+    key = store.tasks()[0]
     rows, about = store.read(key)
     del about["versions"], about["map_versions"]
     store.commit(key, rows, about)
@@ -266,5 +266,5 @@ def test_who_only_looks_at_a_plan_runs_no_model():
     """Logits are for runs that go on; an estimate or a report needs none."""
     resolved = resolve(small())
     assert resolved.logits == {}
-    (unit, _) = missing_units(resolved.manifest, (), 1)
+    (unit, _) = pending_tasks(resolved.manifest, (), 1)
     assert TaskRunner(resolved).perform(unit).left == {}

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from synthetic_units import expected, job, manifest
 
-from fringe.experiments import Account, run_here
+from fringe.experiments import RunLog
+from fringe.experiments._executors import SerialExecutor, run_tasks
+from fringe.experiments._results import coverage
 from fringe.experiments._store import Store
-from fringe.experiments._tasks import coverage
 
 UNITS = 2000
 
@@ -27,13 +28,13 @@ def held():
 def test_open_files_and_memory_stay_flat(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # what is asked here is not the disk's to answer
     asked, seen = manifest(tuple(f"method-{i}" for i in range(UNITS // 10)), 20, ("a",)), []
-    work, account = job(tmp_path, asked), Account()
+    work, account = job(tmp_path, asked), RunLog()
 
     def watch(report):
         if len(account.reports) % 250 == 0:
             seen.append(held())
 
-    run_here(work, work.left(), account, watch)
+    run_tasks(work, work.left(), account, watch, SerialExecutor())
     assert account.count("done") == UNITS
     files, memory = zip(*seen, strict=True)
     assert max(files) == min(files)
@@ -43,7 +44,7 @@ def test_open_files_and_memory_stay_flat(tmp_path, monkeypatch):
     store = Store(tmp_path / "run")
     assert all(cell.scored == 20 for cell in coverage(store, asked))
     assert held()[0] == before[0]
-    rows = {row.key: replace(row, seconds=0.0) for key in store.units()[::10] for row in store.read(key)[0]}
+    rows = {row.key: replace(row, seconds=0.0) for key in store.tasks()[::10] for row in store.read(key)[0]}
     assert len(rows) == UNITS // 10 * 2
     assert rows.items() <= expected(asked).items()
     assert work.left() == []

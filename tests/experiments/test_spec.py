@@ -255,8 +255,8 @@ def test_models_need_labels_where_their_architecture_is_one():
         ({"preset": "/nowhere.json"}, "preset: /nowhere.json cannot be read"),
         ({"methods": "mine=ig", "set": "ig.steps=2"}, "'ig' is not compared here"),
         ({"set": "ig.stepss=2"}, "set: ig has no setting 'stepss'; did you mean 'steps'"),
-        ({"set": "ig.steps=many"}, "set: steps: got 'many', expected a whole number"),
-        ({"set": {"ig": {"steps": 2.5}}}, "set: steps: got '2.5', expected a whole number"),
+        ({"set": "ig.steps=many"}, "set: steps: got 'many', expected a positive whole number"),
+        ({"set": {"ig": {"steps": 2.5}}}, "set: steps: got '2.5', expected a positive whole number"),
         ({"name": "a/b"}, "name: got 'a/b', expected letters"),
     ],
 )

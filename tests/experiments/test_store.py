@@ -19,9 +19,9 @@ import torch
 
 from fringe import _process
 from fringe.errors import FringeError, InputError, TransientError
-from fringe.experiments._integrity import is_whole
+from fringe.experiments._integrity import is_intact
 from fringe.experiments._records import ScoreRecord, StoredMap
-from fringe.experiments._store import CRASHES, MARK, PLANS, Store
+from fringe.experiments._store import CRASHES, MARKER, PLANS, Store
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
 
@@ -94,10 +94,10 @@ def test_rows_come_back_as_they_went_in(store):
     assert store.read("unit") is None
     store.commit("unit", [FULL, EMPTY], ABOUT)
     assert store.has("unit")
-    assert store.units() == ["unit"]
+    assert store.tasks() == ["unit"]
     assert store.read("unit") == ([FULL, EMPTY], ABOUT)
     assert str(store.read("unit")[0][0].diagnostics[1][1]) == "-0.0"
-    assert store.about() == {"unit": ABOUT}
+    assert store.metadata() == {"unit": ABOUT}
     store.commit("unit", [EMPTY], {"images": []})
     assert store.read("unit") == ([EMPTY], {"images": []})
     assert [path.name for path in (store.root / "units").iterdir()] == ["unit.parquet"]
@@ -121,13 +121,13 @@ def test_every_flipped_byte_is_seen(store):
     path = unit_file(store, "unit")
     content = path.read_bytes()
     assert len(content) > 3000
-    assert is_whole(content)
-    assert not any(is_whole(flipped(content, place)) for place in range(len(content)))
+    assert is_intact(content)
+    assert not any(is_intact(flipped(content, place)) for place in range(len(content)))
     for place in range(0, len(content), 500):
         path.write_bytes(flipped(content, place))
         assert not store.has("unit")
         assert store.read("unit") is None
-        assert store.about() == {}
+        assert store.metadata() == {}
     path.write_bytes(content)
     assert store.read("unit") == ([FULL], ABOUT)
 
@@ -157,7 +157,7 @@ def test_a_torn_unit_is_not_there(store, left):
     path.write_bytes(path.read_bytes()[:left])
     assert not store.has("unit")
     assert store.read("unit") is None
-    assert list(store.about()) == ["other"]
+    assert list(store.metadata()) == ["other"]
     assert store.read("other") == ([FULL], ABOUT)
     store.commit("unit", [FULL], ABOUT)
     assert store.read("unit") == ([FULL], ABOUT)
@@ -173,7 +173,7 @@ def test_foreign_files_among_the_units_are_passed_over(store):
     (folder / "gone.parquet").symlink_to(folder / "nowhere")
     (folder / "unit.parquet.orig").write_bytes(b"x")
     (folder / "Thumbs.db").write_bytes(b"x")
-    assert store.about() == {"unit": ABOUT}
+    assert store.metadata() == {"unit": ABOUT}
     for name in ("theirs", "unsealed", "text", "folder", "gone"):
         assert store.read(name) is None
         assert not store.has(name)
@@ -184,22 +184,22 @@ def test_foreign_files_among_the_units_are_passed_over(store):
 
 def test_a_folder_with_other_things_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(InputError, match=r"--out: .* holds files that are no results of a run \(thesis.tex\); name an"):
+    with pytest.raises(InputError, match=r"out: .* holds files that are no results of a run \(thesis.tex\); name an"):
         Store(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(InputError, match="is a file, expected a folder"):
         Store(tmp_path / "thesis.tex")
-    with pytest.raises(InputError, match=rf"run: .* holds no run of this program \({MARK} is missing\)"):
+    with pytest.raises(InputError, match=rf"run: .* holds no run of this program \({MARKER} is missing\)"):
         Store(tmp_path, create=False)
 
 
 def test_a_beginning_that_was_cut_short_is_taken_up(tmp_path):
     Store(tmp_path)
-    (tmp_path / MARK).rename(tmp_path / f".partial-elsewhere-12~{MARK}")
+    (tmp_path / MARKER).rename(tmp_path / f".partial-elsewhere-12~{MARKER}")
     (tmp_path / "maps").rmdir()
     Store(tmp_path)
     assert (tmp_path / "maps").is_dir()
-    assert Store(tmp_path, create=False).units() == []
+    assert Store(tmp_path, create=False).tasks() == []
 
 
 def test_two_that_begin_at_once_both_begin(tmp_path, monkeypatch):
@@ -216,40 +216,40 @@ def test_two_that_begin_at_once_both_begin(tmp_path, monkeypatch):
     monkeypatch.setattr(os.path, "lexists", looked)
     store = Store(tmp_path)
     store.commit("unit", [FULL], ABOUT)
-    assert others == [tmp_path / MARK]
-    assert Store(tmp_path).units() == ["unit"]
+    assert others == [tmp_path / MARKER]
+    assert Store(tmp_path).tasks() == ["unit"]
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", "null", "\x00\x00", None], ids=repr)
 def test_a_damaged_mark_is_named_set_aside_and_written_again(tmp_path, content):
     Store(tmp_path).commit("unit", [FULL], ABOUT)
     (tmp_path / "report").mkdir()  # what else lies in the folder of a run
-    (tmp_path / MARK).unlink()
-    (tmp_path / MARK).mkdir() if content is None else (tmp_path / MARK).write_text(content)
-    with pytest.warns(UserWarning, match=rf"{MARK}' (is damaged|is no file); the next run writes it again"):
-        assert Store(tmp_path, create=False).units() == ["unit"]  # who only reads changes nothing
+    (tmp_path / MARKER).unlink()
+    (tmp_path / MARKER).mkdir() if content is None else (tmp_path / MARKER).write_text(content)
+    with pytest.warns(UserWarning, match=rf"{MARKER}' (is damaged|is no file); the next run writes it again"):
+        assert Store(tmp_path, create=False).tasks() == ["unit"]  # who only reads changes nothing
     assert not (tmp_path / "aside").exists()
-    with pytest.warns(UserWarning, match=rf"{MARK}' .*: set aside as .*aside/{MARK}'"):
+    with pytest.warns(UserWarning, match=rf"{MARKER}' .*: set aside as .*aside/{MARKER}'"):
         assert Store(tmp_path).read("unit") == ([FULL], ABOUT)
-    assert [path.name for path in (tmp_path / "aside").iterdir()] == [MARK]
-    assert json.loads((tmp_path / MARK).read_text()) == {"format": 1}
+    assert [path.name for path in (tmp_path / "aside").iterdir()] == [MARKER]
+    assert json.loads((tmp_path / MARKER).read_text()) == {"format": 1}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Store(tmp_path)
 
 
 def test_a_damaged_mark_beside_other_things_makes_no_run_of_them(tmp_path):
-    (tmp_path / MARK).touch()
+    (tmp_path / MARKER).touch()
     (tmp_path / "thesis.tex").write_text("x")
     for create in (True, False):
         with pytest.raises(InputError, match="nothing beside it is of a run"):
             Store(tmp_path, create=create)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [MARK, "thesis.tex"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [MARKER, "thesis.tex"]
 
 
 def test_the_format_of_another_time_is_refused(tmp_path):
     Store(tmp_path)
-    (tmp_path / MARK).write_text('{"format": 2}')
+    (tmp_path / MARKER).write_text('{"format": 2}')
     with pytest.raises(InputError, match="has format 2, this program reads format 1"):
         Store(tmp_path)
 
@@ -288,7 +288,7 @@ def end(child):
 def test_what_a_dead_process_left_is_swept_and_what_a_living_one_writes_is_not(store):
     with writer(store) as child:
         (half,) = partials(store)
-        store.sweep()
+        store.remove_stale_files()
         assert partials(store) == [half]
         end(child)
         strangers = [".partial-", ".partial-strange", ".partial-elsewhere-12~a.parquet", ".partial--~~b"]
@@ -297,8 +297,8 @@ def test_what_a_dead_process_left_is_swept_and_what_a_living_one_writes_is_not(s
         for name in ("", "maps", "plans", "crashes", "logits"):
             (store.root / name / half).write_bytes(b"half")
         store.commit("unit", [FULL], ABOUT)
-        assert store.units() == ["unit"]
-        store.sweep()
+        assert store.tasks() == ["unit"]
+        store.remove_stale_files()
         assert partials(store) == sorted(strangers)
     assert store.read("unit") == ([FULL], ABOUT)
 
@@ -314,12 +314,12 @@ def test_a_process_that_cannot_be_seen_from_here_keeps_what_it_writes(store, els
     with writer(store, **elsewhere) as child:
         (half,) = partials(store)
         end(child)  # so that nobody has the number here
-        store.sweep()
+        store.remove_stale_files()
         assert partials(store) == [half]
         path = store.root / "units" / half
         for hours, left in ((23, [half]), (25, [])):
             os.utime(path, (time.time() - hours * 3600,) * 2)
-            store.sweep()
+            store.remove_stale_files()
             assert partials(store) == left
 
 
@@ -327,7 +327,7 @@ def test_a_process_that_cannot_be_seen_from_here_keeps_what_it_writes(store, els
 def test_a_later_process_of_the_same_number_does_not_keep_a_dead_ones_file(store):
     with writer(store, _start="1"):  # that process started at another time than the one that has its number
         assert len(partials(store)) == 1
-        store.sweep()
+        store.remove_stale_files()
         assert partials(store) == []
 
 
@@ -340,7 +340,7 @@ def test_nothing_is_swept_where_nothing_can_be_removed(store, monkeypatch):
             raise OSError(30, "Read-only file system")
 
         monkeypatch.setattr(Path, "unlink", refuse)
-        store.sweep()
+        store.remove_stale_files()
         assert len(partials(store)) == 1
 
 
@@ -376,16 +376,16 @@ def test_maps_come_back_by_image_and_torn_ones_do_not(store):
     store.commit_maps("setting", {name: maps[name] for name in ("a", "b")})
     store.commit_maps("setting", {"c": maps["c"]})
     store.commit_maps("other", {"a": StoredMap(torch.zeros(1, 4, 5), {})})
-    found = store.find_maps("setting", ["a", "c", "d"])
+    found = store.load_maps("setting", ["a", "c", "d"])
     assert set(found) == {"a", "c"}
     assert all(torch.equal(found[name].values, maps[name].values) for name in found)
-    assert all(found[name].facts == maps[name].facts for name in found)
+    assert all(found[name].metadata == maps[name].metadata for name in found)
     for path in (store.root / "maps").glob("setting-*"):
         content = path.read_bytes()
         if b'"c"' in content:
             path.write_bytes(content[:-1])
     (store.root / "maps" / "setting-0.safetensors").write_bytes(b"")
-    assert set(store.find_maps("setting", ["a", "c"])) == {"a"}
+    assert set(store.load_maps("setting", ["a", "c"])) == {"a"}
 
 
 def test_every_flipped_byte_of_a_map_is_seen(store):
@@ -394,23 +394,23 @@ def test_every_flipped_byte_of_a_map_is_seen(store):
     content = path.read_bytes()
     for place in range(len(content)):
         path.write_bytes(flipped(content, place))
-        assert store.find_maps("setting", ["a"]) == {}, place
+        assert store.load_maps("setting", ["a"]) == {}, place
     path.write_bytes(content)
-    assert store.find_maps("setting", ["a"])["a"].values.flatten().tolist() == list(range(20))
+    assert store.load_maps("setting", ["a"])["a"].values.flatten().tolist() == list(range(20))
 
 
 def test_a_claim_is_one_at_a_time(store):
-    with store.claim("unit") as mine:
+    with store.lock("unit") as mine:
         assert mine
-        with store.claim("unit") as theirs, store.claim("other") as another:
+        with store.lock("unit") as theirs, store.lock("other") as another:
             assert not theirs
             assert another
-        with store.claim("unit") as theirs:
+        with store.lock("unit") as theirs:
             assert not theirs  # that it was given up by who did not have it changes nothing
-    with contextlib.suppress(RuntimeError), store.claim("unit") as mine:
+    with contextlib.suppress(RuntimeError), store.lock("unit") as mine:
         assert mine
         raise RuntimeError("amid the work")
-    with store.claim("unit") as mine:
+    with store.lock("unit") as mine:
         assert mine
 
 
@@ -463,11 +463,11 @@ def test_a_unit_that_would_fill_the_memory_counts_as_not_there(tmp_path, name):
     before = pa.total_allocated_bytes()
     assert store.read("bomb") is None
     assert not store.has("bomb")
-    assert "bomb" not in store.about()
+    assert "bomb" not in store.metadata()
     assert pa.total_allocated_bytes() - before < 10**7
     with pytest.warns(UserWarning, match="bomb.parquet' is damaged: set aside"):
-        store.heal()
-    assert store.units() == ["small"]
+        store.quarantine_damaged()
+    assert store.tasks() == ["small"]
 
 
 def test_sizes_in_the_metadata_are_not_believed(tmp_path):
@@ -511,7 +511,7 @@ def test_a_large_honest_unit_is_read(tmp_path):
 def test_scores_that_could_not_be_read_back_are_refused_when_they_are_written(tmp_path):
     with pytest.raises(InputError, match="shard: the scores of one unit are more than can be read back"):
         Store(tmp_path).commit("k", [replace(FULL, error="x" * 10**6)] * 100, ABOUT)
-    assert not Store(tmp_path).units()
+    assert not Store(tmp_path).tasks()
 
 
 @pytest.mark.timeout(60)
@@ -526,9 +526,9 @@ def test_pipes_devices_and_sparse_files_in_a_run_are_not_read(tmp_path):
     (tmp_path / "plans" / "device.json").symlink_to("/dev/zero")
     (tmp_path / "plans" / "deep.json").write_text("[" * 10**5)
     os.mkfifo(tmp_path / "maps" / "s-pipe.safetensors")
-    assert list(store.about()) == ["good"]
+    assert list(store.metadata()) == ["good"]
     assert store.records(PLANS) == {}
-    assert store.find_maps("s", ["i"]) == {}
+    assert store.load_maps("s", ["i"]) == {}
 
 
 @pytest.mark.timeout(60)
@@ -555,7 +555,7 @@ def test_what_is_not_read_for_what_it_is_is_set_aside_and_does_not_stop_a_run(st
         return  # as for maps, only what is empty or no file is looked for
     assert store.damaged() == {place: "is damaged" if how == "sparse" else "is no file"}
     with pytest.warns(UserWarning, match="set aside"):
-        store.heal()
+        store.quarantine_damaged()
     assert store.damaged() == {}
     store.commit("unit", [FULL], ABOUT)
     assert store.read("unit") == ([FULL], ABOUT)
@@ -565,7 +565,7 @@ def test_what_is_not_read_for_what_it_is_is_set_aside_and_does_not_stop_a_run(st
 @pytest.mark.parametrize("how", ["pipe", "sparse", "deep"])
 def test_a_mark_that_is_not_read_is_written_again(tmp_path, how):
     Store(tmp_path).commit("unit", [FULL], ABOUT)
-    mark = tmp_path / MARK
+    mark = tmp_path / MARKER
     mark.unlink()
     if how == "pipe":
         os.mkfifo(mark)
@@ -574,7 +574,7 @@ def test_a_mark_that_is_not_read_is_written_again(tmp_path, how):
     else:
         with mark.open("wb") as file:
             file.truncate(2**40)
-    with pytest.warns(UserWarning, match=rf"{MARK}' {'is no file' if how == 'pipe' else 'is damaged'}: set aside"):
+    with pytest.warns(UserWarning, match=rf"{MARKER}' {'is no file' if how == 'pipe' else 'is damaged'}: set aside"):
         store = Store(tmp_path)
     assert store.read("unit") == ([FULL], ABOUT)
     assert json.loads(mark.read_text()) == {"format": 1}
@@ -584,7 +584,7 @@ def test_a_lock_that_is_a_link_empties_nothing(tmp_path):
     store, precious = Store(tmp_path / "run"), tmp_path / "precious"
     precious.write_text("kept")
     (tmp_path / "run" / "claims" / "k.lock").symlink_to(precious)
-    with pytest.raises(FringeError), store.claim("k"):
+    with pytest.raises(FringeError), store.lock("k"):
         pass
     assert precious.read_text() == "kept"
 
@@ -619,13 +619,13 @@ def test_what_is_damaged_is_named_and_set_aside_and_can_be_written_again(store, 
     words = {"": "is empty", "{}": "is damaged", "folder": "is a folder where a file belongs", "link": "is no file"}
     assert store.damaged() == {store.root / path: words[how]}
     with pytest.warns(UserWarning, match=rf"{path}' {words[how]}: set aside as '.*/aside/{path.replace('/', '~')}'"):
-        store.heal()
+        store.quarantine_damaged()
     assert store.damaged() == {}
     (aside,) = (store.root / "aside").iterdir()
     assert (aside / "inside").exists() == (how == "folder")
     strew(store, path, how)
     with pytest.warns(UserWarning, match=r"aside/.*\.1'"):  # a second one beside the first
-        store.heal()
+        store.quarantine_damaged()
     store.commit("unit", [FULL], ABOUT)
     store.write_record(PLANS, "benchmark", PLAN)
     store.write_record(CRASHES, "unit", CRASH)
@@ -650,7 +650,7 @@ def test_a_file_or_nothing_where_a_folder_belongs(tmp_path, name):
     (tmp_path / name).write_text("x")
     with pytest.warns(UserWarning, match=rf"{name}' is a file where a folder belongs: set aside as .*aside/{name}'"):
         store = Store(tmp_path)
-    with store.claim("unit") as mine:
+    with store.lock("unit") as mine:
         assert mine
         store.commit("unit", [FULL], ABOUT)
     assert (tmp_path / "aside" / name).read_text() == "x"
@@ -676,7 +676,7 @@ def test_a_folder_on_a_disk_that_is_not_mounted_is_not_made_anew(tmp_path):
     store.commit("unit", [FULL], ABOUT)
     (tmp_path / "run" / "units").rename(tmp_path / "disk")
     (tmp_path / "run" / "units").symlink_to(tmp_path / "disk")
-    assert Store(tmp_path / "run").units() == ["unit"]
+    assert Store(tmp_path / "run").tasks() == ["unit"]
     (tmp_path / "disk").rename(tmp_path / "away")
     with pytest.raises(TransientError, match=r"units' leads to '.*/disk', where no folder is; is it mounted"):
         Store(tmp_path / "run")
@@ -693,7 +693,7 @@ def test_what_another_process_computed_again_meanwhile_is_not_set_aside(store, m
         return move(path)
 
     monkeypatch.setattr(store, "_move_aside", late)
-    store.heal()
+    store.quarantine_damaged()
     assert store.read("unit") == ([FULL], ABOUT)
 
 
@@ -706,10 +706,10 @@ def test_a_disk_that_does_not_answer_is_no_missing_result(store, monkeypatch, co
 
     with monkeypatch.context() as patch:
         patch.setattr("fringe.experiments._store.read_regular", fails)
-        for look in (lambda: store.has("unit"), store.about, store.heal, lambda: store.read("unit")):
+        for look in (lambda: store.has("unit"), store.metadata, store.quarantine_damaged, lambda: store.read("unit")):
             with pytest.raises(TransientError, match=rf"unit\.parquet cannot be read \({os.strerror(code)}\)"):
                 look()
-        with pytest.raises(TransientError, match=rf"{MARK} cannot be read"):
+        with pytest.raises(TransientError, match=rf"{MARKER} cannot be read"):
             Store(store.root)
         patch.setattr(Path, "mkdir", lambda path, **more: fails(path))
         with pytest.raises(TransientError, match=os.strerror(code)):
@@ -728,7 +728,7 @@ def test_a_file_system_without_locks_is_no_reason_to_stop(store, monkeypatch, co
     monkeypatch.setattr(fcntl, "flock", flock)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        with store.claim("unit") as mine:
+        with store.lock("unit") as mine:
             assert mine
             store.commit("unit", [FULL], ABOUT)
     assert store.read("unit") == ([FULL], ABOUT)
@@ -744,7 +744,7 @@ def test_a_lock_on_a_broken_disk_stops_until_it_is_back(store, monkeypatch):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(TransientError, match="Input/output error"), store.claim("unit"):
+    with pytest.raises(TransientError, match="Input/output error"), store.lock("unit"):
         pass
 
 
@@ -757,4 +757,4 @@ def test_a_url_is_no_folder(tmp_path, monkeypatch, url, create):
         with pytest.raises(InputError, match=rf"got '{scheme}:/.*; {scheme}:// is not supported"):
             Store(root, create=create)
     assert list(tmp_path.iterdir()) == []
-    assert Store(tmp_path / "a:b" / "c").units() == []  # a colon alone is a name
+    assert Store(tmp_path / "a:b" / "c").tasks() == []  # a colon alone is a name

@@ -15,10 +15,12 @@ from synthetic_units import expected, job, manifest, table
 
 from fringe import ExpectedGradients
 from fringe.errors import FringeError, TransientError
-from fringe.experiments import Account, Progress, RunOptions, run_plan, run_processes
+from fringe.experiments import Progress, RunLog, RunOptions, run_plan
+from fringe.experiments._executors import ProcessExecutor, run_tasks
 from fringe.experiments._plan import Arm, ModelSource
+from fringe.experiments._results import coverage
 from fringe.experiments._store import Store
-from fringe.experiments._tasks import coverage, crashes
+from fringe.experiments._tasks import crashes
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs a fork server")
 PASSES = ["memory", "numpy", "torch", "allocator", "disk", "file", "wrapped", "nested"]
@@ -42,14 +44,14 @@ def test_what_may_pass_is_left_to_the_next_run(tmp_path, trouble):
     plan = small(arms=arms(troubled=Troubled(trouble, str(tmp_path / "cure")), ig=IG))
     out = tmp_path / "run"
     first = run_plan(plan, out, RunOptions())
-    assert (first.stopped, first.account.left, first.account.failed, first.partial) == (None, 2, 0, True)
+    assert (first.stopped, first.log.left, first.log.failed, first.partial) == (None, 2, 0, True)
     assert [(one["method"], one["images"]) for one in first.left] == [("troubled", 2)]
     assert first.left[0]["reason"]
     assert cells(out, first) == [(0, 0, 2)] * 2 + [(2, 0, 0)] * 2  # two metrics of each method
     assert {row.method for row in table(Store(out)).values()} == {"ig"}
     (tmp_path / "cure").touch()
     second = run_plan(plan, out, RunOptions())
-    assert (second.account.count("done"), second.account.left, second.partial) == (2, 0, False)
+    assert (second.log.count("done"), second.log.left, second.partial) == (2, 0, False)
     assert cells(out, second) == [(2, 0, 0)] * 4
 
 
@@ -57,9 +59,9 @@ def test_what_may_pass_is_left_to_the_next_run(tmp_path, trouble):
 def test_what_will_not_pass_is_recorded(tmp_path, trouble):
     plan = small(arms=arms(troubled=Troubled(trouble, str(tmp_path / "cure")), ig=IG))
     first = run_plan(plan, tmp_path / "run", RunOptions())
-    assert (first.account.left, first.account.failed) == (0, 2)
+    assert (first.log.left, first.log.failed) == (0, 2)
     second = run_plan(plan, tmp_path / "run", RunOptions())
-    assert (second.account.reports, second.failed_before) == ([], 4)
+    assert (second.log.reports, second.failed_before) == ([], 4)
 
 
 def test_a_device_that_fails_ends_the_run_and_fails_no_unit(tmp_path):
@@ -80,7 +82,7 @@ def test_with_processes_the_same(tmp_path, monkeypatch):
     spawn_quickly(monkeypatch)
     plan = small(arms=arms(troubled=Troubled("memory", str(tmp_path / "cure")), ig=IG))
     first = run_plan(plan, tmp_path / "run", RunOptions(workers=2))
-    assert (first.stopped, first.account.left, first.account.failed) == (None, 2, 0)
+    assert (first.stopped, first.log.left, first.log.failed) == (None, 2, 0)
     device = small(name="device", arms=arms(troubled=Troubled("device", str(tmp_path / "cure"))))
     assert "the device failed" in run_plan(device, tmp_path / "device", RunOptions(workers=1)).stopped
     (tmp_path / "cure").touch()
@@ -91,12 +93,12 @@ def test_with_processes_the_same(tmp_path, monkeypatch):
 def test_a_unit_that_meets_a_broken_disk_is_not_set_aside(tmp_path, monkeypatch):
     spawn_quickly(monkeypatch)
     asked = manifest(("unmounted", "fine"), 2)
-    work, account = job(tmp_path, asked), Account()
-    run_processes(work, work.left(), account, lambda report: None, workers=2)
-    assert Counter((r.unit.method, r.state) for r in account.reports) == {("unmounted", "left"): 1, ("fine", "done"): 1}
+    work, account = job(tmp_path, asked), RunLog()
+    run_tasks(work, work.left(), account, lambda report: None, ProcessExecutor(2))
+    assert Counter((r.task.method, r.state) for r in account.reports) == {("unmounted", "left"): 1, ("fine", "done"): 1}
     assert crashes(work.store) == []
     (tmp_path / "behave").touch()
-    run_processes(work, work.left(), Account(), lambda report: None, workers=2)
+    run_tasks(work, work.left(), RunLog(), lambda report: None, ProcessExecutor(2))
     assert table(work.store) == expected(asked)
 
 
@@ -113,12 +115,12 @@ def test_images_on_a_folder_that_goes_away_amid_a_run_are_scored_when_it_is_back
     out = tmp_path / "run"
     first = run_plan(plan, out, RunOptions(save_maps=save_maps), told)
     assert first.stopped is None
-    assert first.account.left > 0
+    assert first.log.left > 0
     reasons = {one["reason"] for one in first.left}
     assert all("does not exist" in reason for reason in reasons)
     away.rename(folder)
     second = run_plan(plan, out, RunOptions(save_maps=save_maps))
-    assert second.account.left == 0
+    assert second.log.left == 0
     assert cells(out, second) == cells(tmp_path / "whole", whole)
     known, found = table(Store(tmp_path / "whole")), table(Store(out))
     assert {key: row.score for key, row in found.items()} == pytest.approx(
@@ -132,7 +134,7 @@ def test_an_image_that_may_not_be_read_is_scored_when_it_may(tmp_path):
     folder = pictures(tmp_path / "images")
     plan = small(data=(str(folder),), n=4)
     told = Progress(began=lambda resolved, units: (folder / "1_picture.png").chmod(0))
-    assert run_plan(plan, tmp_path / "run", RunOptions(), told).account.left == 1
+    assert run_plan(plan, tmp_path / "run", RunOptions(), told).log.left == 1
     (folder / "1_picture.png").chmod(0o644)
     assert not run_plan(plan, tmp_path / "run", RunOptions()).partial
 
@@ -143,11 +145,11 @@ def test_one_image_of_a_unit_does_not_hold_up_the_others(tmp_path):
     content = lost.read_bytes()
     plan = small(data=(str(folder),), n=4, shard=4)
     first = run_plan(plan, tmp_path / "run", RunOptions(), Progress(began=lambda resolved, units: lost.unlink()))
-    assert [(r.state, len(r.left), r.failed) for r in first.account.reports] == [("done", 1, 0)]
+    assert [(r.state, len(r.left), r.failed) for r in first.log.reports] == [("done", 1, 0)]
     assert cells(tmp_path / "run", first) == [(3, 0, 1)] * 2
     lost.write_bytes(content)
     second = run_plan(plan, tmp_path / "run", RunOptions())
-    assert [len(report.unit.images) for report in second.account.reports] == [1]
+    assert [len(report.task.images) for report in second.log.reports] == [1]
     assert cells(tmp_path / "run", second) == [(4, 0, 0)] * 2
 
 
@@ -221,7 +223,7 @@ def test_a_model_that_has_no_memory_fails_no_image(tmp_path, error):
 
     pictures(tmp_path / "images")
     first = run_plan(plan(2), tmp_path / "run", RunOptions())
-    assert (first.stopped, first.account.left, first.account.failed) == (None, 4, 0)
+    assert (first.stopped, first.log.left, first.log.failed) == (None, 4, 0)
     with pytest.raises(TransientError, match=r"net1\.py:net': .*[Mm]emory"):  # for one image already: before any unit
         run_plan(plan(1), tmp_path / "other", RunOptions())
     cure.touch()

@@ -15,7 +15,7 @@ from fringe.experiments import _runner as work
 from fringe.experiments._manifest import resolve
 from fringe.experiments._plan import Arm, ModelSource, Plan
 from fringe.experiments._runner import TaskRunner
-from fringe.experiments._tasks import missing_units
+from fringe.experiments._tasks import pending_tasks
 from fringe.metrics import Insertion, Sparseness
 
 IG = IntegratedGradients(steps=8)
@@ -38,7 +38,7 @@ def rows_of(asked, shard=16, batch_size="auto", order=1):
     """All rows of a plan by name."""
     resolved = resolve(asked)
     worker = TaskRunner(resolved, batch_size=batch_size)
-    found = [row for unit in missing_units(resolved.manifest, (), shard)[::order] for row in worker.perform(unit).rows]
+    found = [row for unit in pending_tasks(resolved.manifest, (), shard)[::order] for row in worker.perform(unit).rows]
     assert len({row.key for row in found}) == len(found)
     return {row.key: row for row in found}
 
@@ -91,9 +91,9 @@ def test_one_score_is_that_of_a_larger_plan(many, reference):
 
 
 def test_the_devices_and_engines_are_no_part_of_a_name(many):
-    keys = {unit.key for unit in missing_units(resolve(many).manifest, (), 3)}
+    keys = {unit.key for unit in pending_tasks(resolve(many).manifest, (), 3)}
     again = replace(many, arms=many.arms, data=("embedded:digits:0:200", "embedded:digits"))
-    assert {unit.key for unit in missing_units(resolve(again).manifest, (), 3)} == keys
+    assert {unit.key for unit in pending_tasks(resolve(again).manifest, (), 3)} == keys
 
 
 # Images that are no images
@@ -141,7 +141,7 @@ def test_images_that_vanish_or_change_amid_a_run(tmp_path):
     resolved = resolve(plan((str(tmp_path),), n=4))
     (tmp_path / "1_picture.png").unlink()
     picture(tmp_path, "2_picture.png", 9)
-    (unit,) = missing_units(resolved.manifest, (), 16)
+    (unit,) = pending_tasks(resolved.manifest, (), 16)
     done = TaskRunner(resolved).perform(unit)
     states = outcome({row.key: row for row in done.rows})
     assert states == {"0_picture": ("ok", None), "3_picture": ("ok", None)}
@@ -150,7 +150,7 @@ def test_images_that_vanish_or_change_amid_a_run(tmp_path):
     assert left == {
         **{"0_picture": None, "3_picture": None},
         "1_picture": f"{str(tmp_path / '1_picture.png')!r}: does not exist",
-        "2_picture": f"{source!r} changed since the run began; run the command again",
+        "2_picture": f"{source!r} changed since the run began; run it again",
     }
 
 
@@ -232,16 +232,16 @@ def test_a_bug_in_a_method_costs_its_own_rows():
 
 def test_weights_that_change_amid_a_run_stop_it(monkeypatch):
     resolved = resolve(plan(n=1))
-    (unit,) = missing_units(resolved.manifest, (), 16)
+    (unit,) = pending_tasks(resolved.manifest, (), 16)
     changed = replace(work.load(resolved.plan.arms[0]), digest="f" * 64)
     monkeypatch.setattr(work, "load", lambda arm, device: changed)
-    with pytest.raises(FringeError, match="model 'digits': its weights changed since the run began; run the command"):
+    with pytest.raises(FringeError, match="model 'digits': its weights changed since the run began; run it again"):
         TaskRunner(resolved).perform(unit)
 
 
 def test_maps_are_those_that_were_scored():
     resolved = resolve(plan(n=3))
-    (unit,) = missing_units(resolved.manifest, (), 16)
+    (unit,) = pending_tasks(resolved.manifest, (), 16)
     done = TaskRunner(resolved).perform(unit)
     assert set(done.maps) == set(unit.images)
     for row in done.rows:

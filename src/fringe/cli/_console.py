@@ -40,7 +40,11 @@ _HINTS = {
 _MORE = {"model": "see 'fringe models'"}
 
 #: Packages that some commands need, by the extra that installs them.
-_EXTRAS = {"bench": ("filelock", "jinja2", "pyarrow", "yaml"), "graph": ("sklearn",), "tune": ("optuna",)}
+_EXTRAS = {
+    "bench": ("filelock", "jinja2", "pebble", "polars", "pyarrow", "yaml"),
+    "graph": ("sklearn",),
+    "tune": ("optuna",),
+}
 _CORE = ("PIL", "matplotlib", "pydantic", "rich", "safetensors", "scipy")
 
 

@@ -16,12 +16,12 @@ from fringe.experiments import (
     ExperimentSpec,
     Options,
     Plan,
-    Report,
     Resolved,
     RunOptions,
     RunResult,
     Store,
     Task,
+    TaskReport,
     count_failures,
     describe_failures,
     has_scores,
@@ -114,8 +114,8 @@ def run_plans(plans: Sequence[Plan], flags: RunFlags) -> RunSummary:
             def began(resolved: Resolved, tasks: Sequence[Task], bar: Progress = bar) -> None:
                 bar.begin(sum(len(task.images) for task in tasks))
 
-            def ended(report: Report, bar: Progress = bar) -> None:
-                bar.advance(len(report.unit.images), f"{report.unit.model}: {report.unit.method}")
+            def ended(report: TaskReport, bar: Progress = bar) -> None:
+                bar.advance(len(report.task.images), f"{report.task.model}: {report.task.method}")
 
             results.append(run_plan(plan, flags.out, options, Callbacks(began, ended)))
         _print_result(results[-1], flags)
@@ -125,29 +125,29 @@ def run_plans(plans: Sequence[Plan], flags: RunFlags) -> RunSummary:
 
 
 def _print_result(result: RunResult, flags: RunFlags) -> None:
-    manifest, reports = result.resolved.manifest, result.account.reports
+    manifest, reports = result.resolved.manifest, result.log.reports
     store = Store(flags.out, create=False)
     for reason in manifest.missing[:SHOWN]:
         print_error(f"not read: {reason}")
     if not flags.as_json:
         done = [report for report in reports if report.state == "done"]
-        reused = sum(report.reread for report in done)
-        computed = sum(len(report.unit.images) - len(report.left) - report.failed for report in done) - reused
+        reused = sum(report.reused for report in done)
+        computed = sum(len(report.task.images) - len(report.left) - report.failed for report in done) - reused
         stored = f", {reused} kept ones scored" if reused else ""
         say(f"{manifest.name}: {len(manifest.images)} images; {computed} maps made now{stored}")
-    if result.account.failed or result.failed_before or result.set_aside:
-        crashed = {report.unit.key for report in reports if report.state == "crashed"}
+    if result.log.failed or result.failed_before or result.set_aside:
+        crashed = {report.task.key for report in reports if report.state == "crashed"}
         crashes = [record for key, record in store.records(CRASHES).items() if key in crashed]
         for line in describe_failures(count_failures(store, manifest), [*result.set_aside, *crashes], SHOWN):
             print_error(line)
         warn(f"'fringe status {flags.out}' lists what has no score; --retry-failed computes it again")
-    for line in mixed(versions_of(store.about().values(), manifest)):
+    for line in mixed(versions_of(store.metadata().values(), manifest)):
         warn(f"results of several versions are mixed: {line}")
     if result.left:
         for task in result.left[:SHOWN]:
             print_error(f"left: {task['method']} on {task['model']}, {task['images']} images: {task['reason']}")
         warn(
-            f"{result.account.left} images, summed over methods, are left to the next run of the same command: what "
+            f"{result.log.left} images, summed over methods, are left to the next run of the same command: what "
             "kept them from being computed may pass"
         )
     if result.stopped:
@@ -155,7 +155,7 @@ def _print_result(result: RunResult, flags: RunFlags) -> None:
 
 
 def _exit_code(results: Sequence[RunResult], out: Path) -> Exit:
-    if any(result.stopped or result.account.left for result in results):
+    if any(result.stopped or result.log.left for result in results):
         return Exit.RESUMABLE
     if results and not any(has_scores(result, Store(out, create=False)) for result in results):
         return Exit.NOTHING_DONE

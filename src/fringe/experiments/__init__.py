@@ -12,14 +12,16 @@ if TYPE_CHECKING:
     from fringe.experiments._evaluator import Candidate as Candidate
     from fringe.experiments._evaluator import MethodResult as MethodResult
     from fringe.experiments._evaluator import make_maps as make_maps
-    from fringe.experiments._executors import Account as Account
-    from fringe.experiments._executors import Job as Job
-    from fringe.experiments._executors import Report as Report
-    from fringe.experiments._executors import run_here as run_here
-    from fringe.experiments._executors import run_processes as run_processes
+    from fringe.experiments._executors import Executor as Executor
+    from fringe.experiments._executors import ProcessExecutor as ProcessExecutor
+    from fringe.experiments._executors import SerialExecutor as SerialExecutor
+    from fringe.experiments._executors import TaskFailure as TaskFailure
     from fringe.experiments._images import ImageEntry as ImageEntry
     from fringe.experiments._images import content_digest as content_digest
     from fringe.experiments._images import prepare as prepare
+    from fringe.experiments._jobs import Job as Job
+    from fringe.experiments._jobs import RunLog as RunLog
+    from fringe.experiments._jobs import TaskReport as TaskReport
     from fringe.experiments._manifest import FirstLogits as FirstLogits
     from fringe.experiments._manifest import Manifest as Manifest
     from fringe.experiments._manifest import Resolved as Resolved
@@ -33,22 +35,23 @@ if TYPE_CHECKING:
     from fringe.experiments._plan import build_plan as build_plan
     from fringe.experiments._plan import configured as configured
     from fringe.experiments._plan import default_model as default_model
-    from fringe.experiments._plan import expected as expected
-    from fringe.experiments._plan import read_setting as read_setting
     from fringe.experiments._plan import with_settings as with_settings
     from fringe.experiments._records import ScoreRecord as ScoreRecord
     from fringe.experiments._records import StoredMap as StoredMap
     from fringe.experiments._results import Cell as Cell
+    from fringe.experiments._results import CellStatus as CellStatus
     from fringe.experiments._results import Results as Results
-    from fringe.experiments._results import all_rows as all_rows
+    from fringe.experiments._results import coverage as coverage
     from fringe.experiments._results import gather as gather
     from fringe.experiments._results import read_results as read_results
+    from fringe.experiments._results import results_of as results_of
     from fringe.experiments._run import Interrupted as Interrupted
     from fringe.experiments._run import Progress as Progress
     from fringe.experiments._run import RunOptions as RunOptions
     from fringe.experiments._run import RunResult as RunResult
     from fringe.experiments._run import interruptible as interruptible
     from fringe.experiments._run import require_same_logits as require_same_logits
+    from fringe.experiments._run import run_experiment as run_experiment
     from fringe.experiments._run import run_plan as run_plan
     from fringe.experiments._runner import TaskRunner as TaskRunner
     from fringe.experiments._selection import WEIGHTS as WEIGHTS
@@ -66,9 +69,9 @@ if TYPE_CHECKING:
     from fringe.experiments._statistics import Estimate as Estimate
     from fringe.experiments._statistics import estimate as estimate
     from fringe.experiments._statistics import holm as holm
-    from fringe.experiments._statistics import mark as mark
     from fringe.experiments._statistics import near_ties as near_ties
     from fringe.experiments._statistics import paired as paired
+    from fringe.experiments._statistics import significance_stars as significance_stars
     from fringe.experiments._status import TRIAL as TRIAL
     from fringe.experiments._status import count_failures as count_failures
     from fringe.experiments._status import describe_failures as describe_failures
@@ -78,26 +81,37 @@ if TYPE_CHECKING:
     from fringe.experiments._status import read_status as read_status
     from fringe.experiments._status import run_record as run_record
     from fringe.experiments._store import CRASHES as CRASHES
-    from fringe.experiments._store import MARK as MARK
+    from fringe.experiments._store import MARKER as MARKER
     from fringe.experiments._store import Store as Store
     from fringe.experiments._store import StoreFull as StoreFull
     from fringe.experiments._tasks import Key as Key
     from fringe.experiments._tasks import Task as Task
-    from fringe.experiments._tasks import coverage as coverage
+    from fringe.experiments._tasks import committed_keys as committed_keys
     from fringe.experiments._tasks import crashes as crashes
     from fringe.experiments._tasks import manifests as manifests
-    from fringe.experiments._tasks import missing_units as missing_units
     from fringe.experiments._tasks import mixed as mixed
-    from fringe.experiments._tasks import present as present
-    from fringe.experiments._tasks import stale as stale
+    from fringe.experiments._tasks import orphaned as orphaned
+    from fringe.experiments._tasks import pending_tasks as pending_tasks
+    from fringe.experiments._tasks import required_keys as required_keys
     from fringe.experiments._tasks import versions_of as versions_of
-    from fringe.experiments._tasks import wanted as wanted
 
 __all__ = [  # noqa: RUF022 - by topic
     "ExperimentSpec",
     "build_plan",
+    "run_experiment",
     "compare",
     "Comparison",
+    "Results",
+    "read_results",
+    "Store",
+    "Executor",
+    "SerialExecutor",
+    "ProcessExecutor",
+    "Estimate",
+    "estimate",
+    "Difference",
+    "paired",
+    "holm",
 ]
 
 #: Names of this package by the module that they are imported from when they are first used: the command line reads
@@ -105,20 +119,21 @@ __all__ = [  # noqa: RUF022 - by topic
 _MODULES = {
     "_comparison": "Comparison compare summarise tidy",
     "_evaluator": "CONTROLS Candidate MethodResult make_maps",
-    "_executors": "Account Job Report run_here run_processes",
+    "_executors": "Executor ProcessExecutor SerialExecutor TaskFailure",
     "_images": "ImageEntry content_digest prepare",
+    "_jobs": "Job RunLog TaskReport",
     "_manifest": "FirstLogits Manifest Resolved changes digest load resolve",
-    "_plan": "Arm ModelSource Plan build_plan configured default_model expected read_setting with_settings",
+    "_plan": "Arm ModelSource Plan build_plan configured default_model with_settings",
     "_records": "ScoreRecord StoredMap",
-    "_results": "Cell Results all_rows gather read_results",
-    "_run": "Interrupted Progress RunOptions RunResult interruptible require_same_logits run_plan",
+    "_results": "Cell CellStatus Results coverage gather read_results results_of",
+    "_run": ("Interrupted Progress RunOptions RunResult interruptible require_same_logits run_experiment run_plan"),
     "_runner": "TaskRunner",
     "_selection": "WEIGHTS Dominance Examples dominance pick",
     "_spec": "PAPER_METHODS QUICK_METHODS ExperimentSpec Options",
-    "_statistics": "LEVEL RESAMPLES Difference Estimate estimate holm mark near_ties paired",
     "_status": "TRIAL count_failures describe_failures has_scores planned_work planned_work_of read_status run_record",
-    "_store": "CRASHES MARK Store StoreFull",
-    "_tasks": "Key Task coverage crashes manifests missing_units mixed present stale versions_of wanted",
+    "_statistics": "LEVEL RESAMPLES Difference Estimate estimate holm near_ties paired significance_stars",
+    "_store": "CRASHES MARKER Store StoreFull",
+    "_tasks": ("Key Task committed_keys crashes manifests mixed orphaned pending_tasks required_keys versions_of"),
 }
 
 

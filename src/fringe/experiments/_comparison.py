@@ -1,4 +1,4 @@
-"""Methods meet metrics: everybody's maps of the same images, scored alike."""
+"""Compare methods on a batch of inputs, in memory."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from fringe._rng import KeyedGenerator
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Target
 from fringe.errors import InputError, TargetError
-from fringe.experiments._evaluator import Contest, MethodResult, Methods, Watcher, enter, refuse_twice
+from fringe.experiments._evaluator import Evaluator, MethodResult, Methods, Progress, parse_methods, refuse_twice
 from fringe.experiments._statistics import estimate
 from fringe.metrics import EvaluationContext, Metric, get_metric
 from fringe.paths import Problem, verify
@@ -21,8 +21,15 @@ from fringe.paths import Problem, verify
 
 @dataclass(frozen=True)
 class Comparison:
-    """Methods and controls on B ``images``: a row each. ``target`` (B,) are the explained classes, ``metrics`` the
-    metrics by the names that their scores go by, ``seed`` what keyed all randomness."""
+    """Maps and scores of several methods on the same images.
+
+    Attributes:
+        images: Names of the B images.
+        target: Explained classes (B,).
+        metrics: Configured metrics by label.
+        rows: One result for each method and control.
+        seed: What keyed all randomness.
+    """
 
     images: tuple[str, ...]
     target: Tensor
@@ -43,27 +50,44 @@ def compare(
     batch_size: int | Literal["auto"] | None = None,
     space: InputSpace | None = None,
     ids: Sequence[str] | None = None,
-    progress: Watcher | None = None,
+    progress: Progress | None = None,
     keep_maps: bool = True,
     forward_args: Sequence[Any] | None = None,
     forward_kwargs: Mapping[str, Any] | None = None,
 ) -> Comparison:
-    """Explain ``inputs`` (B, *S) with every method, and score every map under every metric.
+    """Explain inputs with every method, and score every map under every metric.
 
-    ``methods`` are names, configured methods, or pairs of a label and either; the control maps are rows like theirs
-    unless ``controls`` is False. All explain the same classes with the same noise (of ``seed`` and ``ids``), and a
-    metric perturbs an image alike whoever explained it. A method that raises a FringeError becomes a row with its
-    ``error`` while the others go on; a map that is not finite, or whose path diverged, has no scores, and its row says
-    so. :func:`fringe.experiments.tidy` makes plain rows of the scores, :func:`fringe.experiments.summarise` means and
-    intervals of those. A dictionary as ``inputs``, ``forward_args`` and ``forward_kwargs`` are understood as by
-    :func:`fringe.attribute`.
+    All methods explain the same classes with the same noise (of ``seed`` and ``ids``), and a metric perturbs an image
+    alike for all of them. A method that raises a FringeError becomes a row with its ``error`` while the others go on; a
+    map that is not finite, or whose path diverged, has no scores. For many images that are stored, see
+    :func:`run_experiment`.
 
-    Raises FringeError for a model, an image, a target, a name or a label that nobody could be compared on.
+    Args:
+        model: A classifier, as in :func:`fringe.attribute`.
+        inputs: Images (B, *S), or a dictionary of model inputs as in :func:`fringe.attribute`.
+        methods: Names, configured methods, or pairs of a label and either.
+        metrics: Names or configured metrics.
+        target: Class to explain: "predicted", a number, or one number for each image.
+        controls: Whether to add the control maps, which do not depend on the model.
+        seed: Keys all randomness.
+        batch_size: Images of a forward pass, "auto", or None for the classifier's own.
+        space: Bounds, references and baselines of the inputs.
+        ids: Names of the images, which key their noise; their positions if None.
+        progress: Called with what is computed, and how many maps of how many are made.
+        keep_maps: Whether rows hold the maps and attributions.
+        forward_args: Further positional arguments of the model, as in :func:`fringe.attribute`.
+        forward_kwargs: Further keyword arguments of the model.
+
+    Returns:
+        The comparison; :func:`tidy` makes plain rows of its scores, and :func:`summarise` means and intervals of those.
+
+    Raises:
+        FringeError: For a model, image, target, name or label that cannot be used.
     """
-    entrants, judges = enter(methods, controls), _judges(metrics)
+    candidates, by_label = parse_methods(methods, controls), _by_label(metrics)
     classifier = Classifier.of(model, batch_size=batch_size)
     inputs, arguments = explained_inputs(inputs, forward_args, forward_kwargs)
-    x = _admit(inputs, ids)
+    x = _validate_inputs(inputs, ids)
     names = None if ids is None else tuple(map(str, ids))
     with classifier.session(x.device):
         domain = space or InputSpace()
@@ -74,14 +98,14 @@ def compare(
             count = problem.target.shape[1]
             raise TargetError(f"target: got {count} classes per image, expected one: metrics score one map per image")
         _refuse_bad(x, problem.logits)
-        methods_used = [entrant.method for entrant in entrants if entrant.method is not None]
+        methods_used = [candidate.method for candidate in candidates if candidate.method is not None]
         verify(problem, needs_jvp=any(method.needs_jvp(problem.logits.shape[1]) for method in methods_used))
-        contest = Contest(EvaluationContext(problem), entrants, metrics, list(judges), progress)
-        rows = contest.rows(keep_maps)
-    return Comparison(names or tuple(map(str, range(len(x)))), problem.target, judges, rows, seed)
+        evaluator = Evaluator(EvaluationContext(problem), candidates, metrics, list(by_label), progress)
+        rows = evaluator.rows(keep_maps)
+    return Comparison(names or tuple(map(str, range(len(x)))), problem.target, by_label, rows, seed)
 
 
-def _judges(metrics: Sequence[str | Metric] | Mapping[str, Metric]) -> dict[str, Metric]:
+def _by_label(metrics: Sequence[str | Metric] | Mapping[str, Metric]) -> dict[str, Metric]:
     """The configured metrics by the names that their scores go by."""
     if isinstance(metrics, Mapping):
         return dict(metrics)
@@ -94,7 +118,7 @@ def _judges(metrics: Sequence[str | Metric] | Mapping[str, Metric]) -> dict[str,
     return {label: get_metric(metric) for label, metric in zip(labels, metrics, strict=True)}
 
 
-def _admit(inputs: Tensor, ids: Sequence[str] | None) -> Tensor:
+def _validate_inputs(inputs: Tensor, ids: Sequence[str] | None) -> Tensor:
     if not isinstance(inputs, Tensor) or inputs.dim() < 2 or inputs.numel() == 0:  # pyright: ignore[reportUnnecessaryIsInstance]
         came = f"shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else type(inputs).__name__  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InputError(f"inputs: got {came}, expected a tensor (B, *S) with at least one image")
@@ -105,8 +129,8 @@ def _admit(inputs: Tensor, ids: Sequence[str] | None) -> Tensor:
 
 
 def _refuse_bad(x: Tensor, logits: Tensor) -> None:
-    whole = x.isfinite().flatten(1).all(1) & logits.isfinite().all(1)
-    bad = (~whole).nonzero()[:, 0].tolist()
+    finite = x.isfinite().flatten(1).all(1) & logits.isfinite().all(1)
+    bad = (~finite).nonzero()[:, 0].tolist()
     if bad:
         raise InputError(f"inputs: images {bad} hold NaN or infinity, or their logits do; leave them out")
 

@@ -1,4 +1,4 @@
-"""One entrant after the other makes its maps, and the same metrics judge them."""
+"""Evaluate methods on a batch of images: every candidate makes its maps, and the same metrics score them."""
 
 import dataclasses
 import time
@@ -15,8 +15,8 @@ from fringe.errors import FringeError, InputError, is_transient
 from fringe.metrics import EvaluationContext, Explainer, Metric, Scores, evaluate
 from fringe.paths import Problem
 
+#: From the images to a map (B, *S) of each.
 Control = Callable[[Problem], Tensor]
-"""From the images to a map (B, *S) of each."""
 
 
 def _zero(problem: Problem) -> Tensor:
@@ -25,7 +25,7 @@ def _zero(problem: Problem) -> Tensor:
 
 
 def _random(problem: Problem) -> Tensor:
-    """Standard normal numbers that belong to the image's name."""
+    """Standard normal numbers, keyed by the image."""
     images = zip(problem.keys, problem.inputs, strict=True)
     return torch.stack([problem.rng.normal(f"control random {key}", x) for key, x in images])
 
@@ -50,8 +50,8 @@ CONTROLS: Mapping[str, Control] = {"zero": _zero, "random": _random, "uniform": 
 
 
 Named = tuple[str, str | Attributor]
+#: Names, configured methods, or pairs of a label and either.
 Methods = Sequence[str | Attributor | Named] | Mapping[str, str | Attributor]
-"""Names, configured methods, or pairs of a label and either."""
 
 
 @dataclass(frozen=True)
@@ -66,41 +66,41 @@ class Candidate:
         return self.method is None
 
 
-def enter(methods: Methods, controls: bool) -> list[Candidate]:
-    """The methods in their order, then the controls. Raises InputError on unknown methods and on labels used twice."""
+def parse_methods(methods: Methods, controls: bool) -> list[Candidate]:
+    """List the methods in their order, then the controls. Raises InputError for unknown methods and repeated labels."""
     if isinstance(methods, str):
         raise InputError(f"methods: got the text {methods!r}, expected a list such as [{methods!r}]")
     entries: Iterable[str | Attributor | Named] = methods.items() if isinstance(methods, Mapping) else methods
-    entrants = [_entrant(entry) for entry in entries]
-    if not entrants:
+    candidates = [_candidate(entry) for entry in entries]
+    if not candidates:
         raise InputError("methods: none given")
-    entrants += [Candidate(name, None) for name in CONTROLS] if controls else []
-    labels = [entrant.label for entrant in entrants]
+    candidates += [Candidate(name, None) for name in CONTROLS] if controls else []
+    labels = [candidate.label for candidate in candidates]
     refuse_twice("methods", labels, "; tell them apart with pairs (label, method)")
-    return entrants
+    return candidates
 
 
 def refuse_twice(argument: str, labels: Sequence[str], cure: str = "") -> None:
-    """Raise InputError where two of ``labels`` are the same."""
+    """Raise InputError if two labels are the same."""
     twice = sorted({label for label in labels if labels.count(label) > 1})
     if twice:
         raise InputError(f"{argument}: {', '.join(twice)} given twice{cure}")
 
 
-def make_maps(entrant: Candidate, problem: Problem) -> tuple[Tensor, Attribution | None]:
-    """The entrant's maps (B, *S) of ``problem``, with all a method says about them. Needs an open session."""
-    if entrant.method is None:
-        return CONTROLS[entrant.label](problem), None
-    found = entrant.method.attribute(problem)
-    return found.values, found
+def make_maps(candidate: Candidate, problem: Problem) -> tuple[Tensor, Attribution | None]:
+    """Make the maps (B, *S) of a candidate, and for a method its attribution. Needs an open session of the model."""
+    if candidate.method is None:
+        return CONTROLS[candidate.label](problem), None
+    attribution = candidate.method.attribute(problem)
+    return attribution.values, attribution
 
 
-def record(entrant: Candidate) -> dict[str, Any]:
-    """The entrant and its settings as plain data."""
-    return {"control": entrant.label} if entrant.method is None else entrant.method.record()
+def record(candidate: Candidate) -> dict[str, Any]:
+    """The candidate and its settings as plain data."""
+    return {"control": candidate.label} if candidate.method is None else candidate.method.record()
 
 
-def _entrant(entry: str | Attributor | Named) -> Candidate:
+def _candidate(entry: str | Attributor | Named) -> Candidate:
     if isinstance(entry, tuple):
         label, method = entry
         return Candidate(label, get_method(method))
@@ -109,13 +109,20 @@ def _entrant(entry: str | Attributor | Named) -> Candidate:
 
 @dataclass(frozen=True)
 class MethodResult:
-    """One entrant of a comparison of B images.
+    """One method of a comparison of B images.
 
-    ``scores`` holds (B,) values by metric, NaN where there is no sound map, and ``faults`` (B) says why there is none
-    ("" for a sound one): ``diverged``, ``not_finite``, or ``failed`` for all where ``error`` tells what went wrong;
-    ``transient`` if that may pass.
-    ``passes`` and ``seconds`` are what making the maps took, scoring left out. ``maps`` (B, *S) and, for a method,
-    the whole ``attribution`` are there where they were asked for.
+    Attributes:
+        label: Label of the method or control.
+        control: Whether it is a control map.
+        settings: Its settings as plain data.
+        scores: Scores (B,) by metric, NaN where there is no valid map.
+        faults: Why an image has no scores: "diverged", "not_finite", or "failed"; "" where it has.
+        passes: Passes through the model for making the maps, without scoring.
+        seconds: Time of making the maps.
+        error: Why the method failed on all images, if so.
+        transient: Whether that may pass.
+        maps: Maps (B, *S), if required.
+        attribution: The attribution of a method, if required.
     """
 
     label: str
@@ -131,8 +138,8 @@ class MethodResult:
     attribution: Attribution | None = None
 
 
-Watcher = Callable[[str, float, int], None]
-"""Called with what is in work, and how many maps of how many are made; one half made counts as a half."""
+#: Called with what is in work, and how many maps of how many are made; one half made counts as a half.
+Progress = Callable[[str, float, int], None]
 
 
 @dataclass(frozen=True)
@@ -141,112 +148,116 @@ class _Maps:
     diagnostics: Mapping[str, Tensor]
 
 
-class Contest:
-    """What the entrants of one comparison share: the ``subject``, with all that is paid for once, and the metrics.
-    The caller holds the model's session open."""
+class Evaluator:
+    """The candidates of one comparison on a shared ``subject``, which caches what is computed once. The caller holds
+    the session of the model open."""
 
     def __init__(
         self,
         subject: EvaluationContext,
-        entrants: Sequence[Candidate],
+        candidates: Sequence[Candidate],
         metrics: Sequence[str | Metric] | Mapping[str, Metric],
         labels: Sequence[str],
-        watch: Watcher | None,
+        progress: Progress | None,
     ):
-        self.subject, self.entrants, self.metrics, self.labels = subject, entrants, metrics, labels
-        self.batch, self.watch = len(subject.problem.inputs), watch
+        self.subject, self.candidates, self.metrics, self.labels = subject, candidates, metrics, labels
+        self.batch, self.progress = len(subject.problem.inputs), progress
         self._parts: dict[tuple[int, ...], EvaluationContext] = {tuple(range(self.batch)): subject}
 
     def rows(self, keep_maps: bool) -> tuple[MethodResult, ...]:
-        """A row an entrant, in their order."""
+        """One result for each candidate, in their order."""
         rows: list[MethodResult] = []
-        for place, entrant in enumerate(self.entrants):
-            row = self._row(entrant, place * self.batch)
+        for index, candidate in enumerate(self.candidates):
+            row = self._row(candidate, index * self.batch)
             rows.append(row if keep_maps else dataclasses.replace(row, maps=None, attribution=None))
         return tuple(rows)
 
-    def _row(self, entrant: Candidate, before: int) -> MethodResult:
-        """The row of an entrant that comes after ``before`` maps."""
+    def _row(self, candidate: Candidate, before: int) -> MethodResult:
+        """The result of a candidate after ``before`` maps of other candidates."""
         classifier = self.subject.problem.model
         start, passes = time.perf_counter(), dataclasses.replace(classifier.passes)
-        row = MethodResult(entrant.label, entrant.control, record(entrant), self._nothing(), ("failed",) * self.batch)
-        self._tell(entrant.label, before)
+        row = MethodResult(
+            candidate.label, candidate.control, record(candidate), self._nothing(), ("failed",) * self.batch
+        )
+        self._notify(candidate.label, before)
         try:
 
             def progress(done: int, planned: int) -> None:
-                self._tell(entrant.label, before + self.batch * done / max(planned, 1))
+                self._notify(candidate.label, before + self.batch * done / max(planned, 1))
 
             problem = dataclasses.replace(self.subject.problem, progress=progress)
-            values, found = make_maps(entrant, problem)
-            faults = _faults(values, found)  # waits for the device, so that the clock sees all of the work
+            values, attribution = make_maps(candidate, problem)
+            faults = _faults(values, attribution)  # waits for the device, so that the clock sees all of the work
             row = dataclasses.replace(
                 row,
                 passes=classifier.passes.since(passes),
                 seconds=time.perf_counter() - start,
                 maps=values,
-                attribution=found,
+                attribution=attribution,
             )
-            self._tell(f"{entrant.label}: scores", before + self.batch)
-            diagnostics = {} if found is None else _diagnostics(found)
-            return dataclasses.replace(row, scores=self.judge(entrant, values, diagnostics, faults), faults=faults)
+            self._notify(f"{candidate.label}: scores", before + self.batch)
+            diagnostics = {} if attribution is None else _diagnostics(attribution)
+            return dataclasses.replace(
+                row, scores=self.score_maps(candidate, values, diagnostics, faults), faults=faults
+            )
         except FringeError as error:
             return dataclasses.replace(row, error=str(error), transient=is_transient(error))
 
-    def judge(
-        self, entrant: Candidate, values: Tensor, diagnostics: Mapping[str, Tensor], faults: tuple[str, ...]
+    def score_maps(
+        self, candidate: Candidate, values: Tensor, diagnostics: Mapping[str, Tensor], faults: tuple[str, ...]
     ) -> dict[str, Scores]:
-        """Scores (B,) of an entrant's maps (B, *S) that have no fault, NaN for the others."""
-        sound = [i for i, fault in enumerate(faults) if not fault]
-        if not sound:
+        """Score a candidate's maps (B, *S) that have no fault; NaN for the others."""
+        valid = [i for i, fault in enumerate(faults) if not fault]
+        if not valid:
             return self._nothing()
-        subject, at = self._part(sound), torch.tensor(sound, device=values.device)
+        subject, at = self._part(valid), torch.tensor(valid, device=values.device)
         maps = _Maps(values[at], {name: column[at.to(column.device)] for name, column in diagnostics.items()})
-        scores = evaluate(subject, maps, self.metrics, _explainer(entrant, subject))
+        scores = evaluate(subject, maps, self.metrics, _explainer(candidate, subject))
         return {
-            name: scores[name] if len(sound) == self.batch else _spread(scores[name], at, self.batch)
+            name: scores[name] if len(valid) == self.batch else _spread(scores[name], at, self.batch)
             for name in self.labels
         }
 
-    def _part(self, sound: list[int]) -> EvaluationContext:
-        """The subject of these images alone; entrants that fail on the same ones share it and what it remembers."""
-        if tuple(sound) not in self._parts:
-            self._parts[tuple(sound)] = EvaluationContext(self.subject.problem.select(sound))
-        return self._parts[tuple(sound)]
+    def _part(self, valid: list[int]) -> EvaluationContext:
+        """The subject of some images alone; candidates that fail on the same images share it."""
+        if tuple(valid) not in self._parts:
+            self._parts[tuple(valid)] = EvaluationContext(self.subject.problem.select(valid))
+        return self._parts[tuple(valid)]
 
     def _nothing(self) -> dict[str, Scores]:
         return dict.fromkeys(self.labels, Scores(torch.full((self.batch,), torch.nan, dtype=torch.float64)))
 
-    def _tell(self, label: str, done: float) -> None:
-        if self.watch is not None:
-            self.watch(label, done, len(self.entrants) * self.batch)
+    def _notify(self, label: str, done: float) -> None:
+        if self.progress is not None:
+            self.progress(label, done, len(self.candidates) * self.batch)
 
 
-def _explainer(entrant: Candidate, subject: EvaluationContext) -> Explainer:
-    """Maps of other inputs by the same entrant, with the target and the noise of the subject's images at ``rows``."""
+def _explainer(candidate: Candidate, subject: EvaluationContext) -> Explainer:
+    """Maps of other inputs by the same candidate, with the target and noise of the subject's images at ``rows``."""
 
     def explain(x: Tensor, rows: list[int]) -> Tensor:
         part = subject.problem.select(rows)
-        return make_maps(entrant, dataclasses.replace(part, inputs=x, logits=part.forward(x, part.every_row)))[0]
+        return make_maps(candidate, dataclasses.replace(part, inputs=x, logits=part.forward(x, part.every_row)))[0]
 
     return explain
 
 
-def _diagnostics(found: Attribution) -> dict[str, Tensor]:
-    return {**found.diagnostics, "completeness_residual": found.completeness_residual}
+def _diagnostics(attribution: Attribution) -> dict[str, Tensor]:
+    return {**attribution.diagnostics, "completeness_residual": attribution.completeness_residual}
 
 
-def _faults(values: Tensor, found: Attribution | None) -> tuple[str, ...]:
-    """Why each image's map cannot be scored, "" where it can."""
+def _faults(values: Tensor, attribution: Attribution | None) -> tuple[str, ...]:
+    """Why each map cannot be scored, "" where it can."""
     finite = values.isfinite().flatten(1).all(1).tolist()
-    verdicts = ("",) * len(values) if found is None else found.verdict
+    verdicts = ("",) * len(values) if attribution is None else attribution.verdict
     return tuple(
-        "diverged" if verdict == "diverged" else "" if whole else "not_finite"
-        for whole, verdict in zip(finite, verdicts, strict=True)
+        "diverged" if verdict == "diverged" else "" if is_finite else "not_finite"
+        for is_finite, verdict in zip(finite, verdicts, strict=True)
     )
 
 
 def _spread(scores: Scores, rows: Tensor, batch: int) -> Scores:
-    """``scores`` of the images at ``rows`` among all: NaN, and no flag, for those without a map."""
+    """Scores of the images at ``rows`` among all: NaN, and no flag, for the others."""
 
     def wide(column: Tensor) -> Tensor:
         empty = False if column.dtype == torch.bool else torch.nan

@@ -1,4 +1,4 @@
-"""Which images take part: drawn by a seed from what is there, and known by their content."""
+"""Sample images: ordered by a seed, named by their content."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -17,33 +17,45 @@ from fringe.models import Preprocessing
 
 @dataclass(frozen=True)
 class ImageEntry:
-    """An image of a plan: where it is, and the ``digest`` of its content, which names it in every result."""
+    """An image of a plan: its source, and the ``digest`` of its content, which names it in every result."""
 
     ref: ImageRef
     digest: str
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """``pictures`` in the order of the draw, and what is ``missing``: a reason for each image that was drawn and cannot
-    be read."""
+class ImageSample:
+    """Sampled images in order (``pictures``), and a reason for each that could not be read (``missing``)."""
 
     pictures: tuple[ImageEntry, ...]
     missing: tuple[str, ...]
 
 
-def draw(data: Sequence[str], n: int, seed: int, exclude: Iterable[str] = (), *, last: bool = False) -> Drawn:
-    """The first ``n`` images of the order that ``seed`` gives to the images behind ``data``; the ``last`` ones for a
-    part that must not meet them.
+def sample_images(
+    data: Sequence[str], n: int, seed: int, exclude: Iterable[str] = (), *, holdout: bool = False
+) -> ImageSample:
+    """Sample images.
 
-    An image's place depends on the seed and its name alone: a larger ``n`` keeps the smaller one's images, and a new
-    file moves none of the others. Copies of one content are taken once; contents in ``exclude`` not at all. Raises
-    InputError where there are fewer than ``n``.
+    The position of an image depends on the seed and its name alone: a larger ``n`` contains the images of a smaller
+    one, and a new file moves none of the others. Copies of one content are taken once.
+
+    Args:
+        data: Images, folders or embedded images.
+        n: Number of images.
+        seed: Orders the images.
+        exclude: Digests that are not taken.
+        holdout: Whether to take the last images of the order, for a part that must not meet the others.
+
+    Returns:
+        The sample.
+
+    Raises:
+        InputError: If there are fewer than ``n`` different images.
     """
-    refs, unwanted = in_order(data, seed), set(exclude)
+    refs, excluded = in_order(data, seed), set(exclude)
     pictures: dict[str, ImageEntry] = {}
     missing: list[str] = []
-    for ref in reversed(refs) if last else refs:
+    for ref in reversed(refs) if holdout else refs:
         if len(pictures) + len(missing) == n:
             break
         try:
@@ -51,18 +63,18 @@ def draw(data: Sequence[str], n: int, seed: int, exclude: Iterable[str] = (), *,
         except OSError as error:
             missing.append(f"{ref.source}: {error.strerror or error}")
             continue
-        if name not in unwanted:
+        if name not in excluded:
             pictures.setdefault(name, ImageEntry(ref, name))
     if len(pictures) + len(missing) < n:
-        left = f" ({len(unwanted)} are excluded: a setting was tuned on them)" if unwanted else ""
+        left = f" ({len(excluded)} are excluded: a setting was tuned on them)" if excluded else ""
         raise InputError(
             f"n: got {n}, but there are {len(pictures)} different images behind {', '.join(data)}{left}; ask for fewer"
         )
-    return Drawn(tuple(pictures.values()), tuple(missing))
+    return ImageSample(tuple(pictures.values()), tuple(missing))
 
 
 def in_order(data: Sequence[str], seed: int) -> list[ImageRef]:
-    """All images behind ``data`` in the order of the draw."""
+    """All images of ``data`` in the order of the seed."""
     try:
         refs = list(find_inputs(data))
     except ImageError as error:
@@ -71,13 +83,13 @@ def in_order(data: Sequence[str], seed: int) -> list[ImageRef]:
 
 
 def _name(ref: ImageRef) -> str:
-    """What an image is called whatever stands beside it: the stem of its file, or the id of an embedded scan."""
+    """Name of an image that does not depend on other files: the stem of its file, or the id of an embedded image."""
     return ref.origin.stem if isinstance(ref.origin, Path) else ref.id
 
 
 def content_digest(ref: ImageRef) -> str:
-    """32 hexadecimal digits of the SHA-256 of a file, or of an embedded scan. Raises OSError where it is gone, or
-    no regular file."""
+    """32 hexadecimal digits of the SHA-256 of a file or embedded image. Raises OSError if it is absent or no regular
+    file."""
     if isinstance(ref.origin, Path):
         return sha256_of(ref.origin)[:32]
     digits = load_digits()
@@ -86,14 +98,14 @@ def content_digest(ref: ImageRef) -> str:
 
 
 def prepare(ref: ImageRef, recipe: Preprocessing, exif: Literal["transpose", "ignore"]) -> Tensor:
-    """The model's input (C, H, W). Raises FringeError where the image cannot be opened or prepared."""
+    """The model's input (C, H, W). Raises FringeError if the image cannot be opened or prepared."""
     image = ref.open(channels=3 if recipe.channels == 3 else 1, exif=exif).image
     return recipe.normalise(recipe.pixels(image))
 
 
-def open_picture(picture: ImageEntry, recipe: Preprocessing, exif: Literal["transpose", "ignore"]) -> Tensor:
-    """The model's input (C, H, W). Raises TransientError where the image cannot be read now, or is not the one that was
-    drawn, and another FringeError where its content cannot be used."""
+def open_image_entry(picture: ImageEntry, recipe: Preprocessing, exif: Literal["transpose", "ignore"]) -> Tensor:
+    """The model's input (C, H, W). Raises TransientError if the image cannot be read now or has changed, and another
+    FringeError if its content cannot be used."""
     ref, problem, x = picture.ref, None, torch.empty(0)
     try:
         x = prepare(ref, recipe, exif)
@@ -106,29 +118,29 @@ def open_picture(picture: ImageEntry, recipe: Preprocessing, exif: Literal["tran
     except OSError as error:
         raise TransientError(str(problem or f"{ref.source!r}: {error.strerror or error}")) from error
     if not same:
-        raise TransientError(f"{ref.source!r} changed since the run began; run the command again")
+        raise TransientError(f"{ref.source!r} changed since the run began; run it again")
     if problem is not None:
         raise (TransientError(str(problem) or type(problem).__name__) if is_transient(problem) else problem)
     return x
 
 
+#: Reference images that are kept for the methods that average over the data.
 REFERENCES = 64
-"""Reference images that are kept for the methods that average over the data."""
 
 
-def draw_references(data: Sequence[str], text: str | None, seed: int) -> tuple[ImageEntry, ...]:
-    """At most ``REFERENCES`` images behind ``text``, or of the data itself: the same whatever ``n`` is."""
+def sample_references(data: Sequence[str], text: str | None, seed: int) -> tuple[ImageEntry, ...]:
+    """At most ``REFERENCES`` images of ``text``, or of the data itself; independent of ``n``."""
     refs = in_order([text] if text is not None else data, seed + 1)
-    found: dict[str, ImageEntry] = {}
+    entries: dict[str, ImageEntry] = {}
     for ref in refs:
-        if len(found) == REFERENCES:
+        if len(entries) == REFERENCES:
             break
         try:
             picture = ImageEntry(ref, content_digest(ref))
         except OSError:
             continue
-        found.setdefault(picture.digest, picture)
-    return tuple(found.values())
+        entries.setdefault(picture.digest, picture)
+    return tuple(entries.values())
 
 
 def open_references(
@@ -138,12 +150,12 @@ def open_references(
     *,
     required: bool = True,
 ) -> dict[tuple[int, ...], Tensor]:
-    """The references whose content can be used, stacked by shape. Raises TransientError, where they are ``required``,
-    for one that cannot be read now: a mean over the others would go by the same name."""
+    """Reference images whose content can be used, stacked by shape. Raises TransientError, if they are ``required``,
+    for one that cannot be read now: a mean over the others would have the same name."""
     by_shape: dict[tuple[int, ...], list[Tensor]] = {}
     for picture in pictures:
         try:
-            x = open_picture(picture, recipe, exif)
+            x = open_image_entry(picture, recipe, exif)
         except TransientError:
             if required:
                 raise

@@ -1,23 +1,26 @@
 """Whether a file of a run's folder is what was written there: a seal over its bytes, and the shape of its records."""
 
+import contextlib
 import errno
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fringe._files import UnfitFile
+from fringe.errors import FringeError, InputError, TransientError
 
+#: 64 MiB: what a file may grow to, however short it is.
 SMALL = 2**26
-"""64 MiB: what a file may grow to, however short it is."""
+#: Bytes that a byte of a longer file may grow to. Scores grow to about 10.
 RATIO = 100
-"""Bytes that a byte of a longer file may grow to. Scores grow to about 10."""
+#: 2 GiB: what no file may grow to.
 LARGEST = 2**31
-"""2 GiB: what no file may grow to."""
 
+#: Bytes of a value that is no text, its share of the levels included.
 _NUMBER = 8
-"""Bytes of a value that is no text, its share of the levels included."""
 _CODECS = {"ZSTD": "zstd", "UNCOMPRESSED": None}
 _PLAIN, _RLE, _DICTIONARY = 0, 3, (2, 8)
 _BYTE, _INTEGERS, _DOUBLE, _BINARY, _STRUCT = 3, (4, 5, 6), 7, 8, 12
@@ -38,10 +41,10 @@ def _grown(content: bytes, limit: int) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    about = pq.read_metadata(pa.BufferReader(content))
-    total = about.num_rows * _NUMBER * about.num_columns
-    for place in range(about.num_row_groups):
-        group = about.row_group(place)
+    header = pq.read_metadata(pa.BufferReader(content))
+    total = header.num_rows * _NUMBER * header.num_columns
+    for index in range(header.num_row_groups):
+        group = header.row_group(index)
         for number in range(group.num_columns):
             if total > limit:
                 return total
@@ -66,11 +69,11 @@ def _column_size(content: bytes, column: Any, limit: int) -> int:
         if header[1] == 2:  # a dictionary, in front of the values that refer to it
             entry = _longest(content[start : start + compressed], size, codec) if is_text else _NUMBER
         else:
-            about = header[5] if 5 in header else header[8]
-            encoding = about[2] if 5 in header else about[4]
+            header = header[5] if 5 in header else header[8]
+            encoding = header[2] if 5 in header else header[4]
             if encoding not in (_PLAIN, _RLE, *_DICTIONARY):
                 raise ValueError("an encoding that this program does not write")
-            values += about[1]
+            values += header[1]
         at = start + compressed
     count = max(values, column.num_values)
     return max(pages, column.total_uncompressed_size) + count * max(_NUMBER, entry)
@@ -124,41 +127,46 @@ def _integer(content: bytes, at: int) -> tuple[int, int]:
 def _varint(content: bytes, at: int) -> tuple[int, int]:
     """Seven bits a byte, the lowest first; the eighth says that there are more."""
     value = 0
-    for place in range(10):
-        byte = content[at + place]
-        value |= (byte & 127) << (7 * place)
+    for index in range(10):
+        byte = content[at + index]
+        value |= (byte & 127) << (7 * index)
         if byte < 128:
-            return value, at + place + 1
+            return value, at + index + 1
     raise ValueError("a number without end")
 
 
-SEAL = b"fringe-sha256:"
-BLANK = SEAL + b"0" * 64
+#: What only a person can mend. Anything else may pass.
+REFUSED = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.ELOOP)
+#: What a file system says that has no locks.
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+
+CHECKSUM = b"fringe-sha256:"
+BLANK = CHECKSUM + b"0" * 64
 
 _PLAN = {"plan": dict, "images": list, "missing": list, "settings": dict, "metrics": dict, "models": dict}
 _CRASH = {"model": str, "method": str, "reason": str, "setting": dict, "setting_key": str, "metric_keys": list}
+#: What a record of each folder must hold.
 _SHAPES: Mapping[str, Mapping[str, type]] = {
     "plans": {**_PLAN, "versions": dict},
     "crashes": {**_CRASH, "images": list},
 }
-"""What a record of each folder must hold."""
 
 
-def sealed(content: bytes) -> bytes:
+def with_checksum(content: bytes) -> bytes:
     """A file's bytes with the SHA-256 of themselves at the last place that was left blank for it."""
     before, _, after = content.rpartition(BLANK)
-    return before + SEAL + hashlib.sha256(content).hexdigest().encode() + after
+    return before + CHECKSUM + hashlib.sha256(content).hexdigest().encode() + after
 
 
-def is_whole(content: bytes) -> bool:
+def is_intact(content: bytes) -> bool:
     """Whether the bytes are those that were sealed. Parquet alone has no digest over all of a file, and zstd none."""
-    at = content.rfind(SEAL)
-    return at >= 0 and sealed(content[:at] + BLANK + content[at + len(BLANK) :]) == content
+    at = content.rfind(CHECKSUM)
+    return at >= 0 and with_checksum(content[:at] + BLANK + content[at + len(BLANK) :]) == content
 
 
-def is_unit(content: bytes) -> bool:
+def is_task_file(content: bytes) -> bool:
     """Whether the bytes of a Parquet file are those that were sealed, and do not fill the memory when they are read."""
-    return is_whole(content) and is_bounded(content)
+    return is_intact(content) and is_bounded(content)
 
 
 def is_absent(error: OSError) -> bool:
@@ -202,3 +210,32 @@ def problem_of(path: Path) -> str:
     if not path.is_file():
         return "is no file"
     return "is damaged" if path.stat().st_size else "is empty"
+
+
+class StoreFull(TransientError):
+    """There is no room for a result. Nothing that was committed is lost; the run goes on when there is room."""
+
+
+def as_error(error: OSError, root: Path, needed: int = 0, *, what: str = "a result cannot be written") -> FringeError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        room = f"{needed} bytes are needed; " if needed else ""
+        return StoreFull(
+            f"{str(root)!r}: no space left ({room}free some and run it again: nothing that was computed before is lost)"
+        )
+    if error.errno in REFUSED:
+        if what != "a result cannot be written":
+            return InputError(f"run: {str(root)!r}: {what} ({error.strerror})")
+        return InputError(f"{str(root)!r} cannot be written ({error.strerror})", argument="out")
+    return TransientError(
+        f"{str(root)!r}: {what} ({error.strerror or error}); nothing that was computed before is lost"
+    )
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename last through a power cut, where the system can."""
+    with contextlib.suppress(OSError, AttributeError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

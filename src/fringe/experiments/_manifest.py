@@ -1,7 +1,5 @@
-"""A plan after looking: the very weights, images and settings that it stands for, as they are kept beside the results.
-
-A report or a status reads it and needs neither a model nor an image.
-"""
+"""Manifests: the weights, images and settings that a plan stands for, as they are stored beside the results, and the
+keys made of them."""
 
 import hashlib
 import json
@@ -19,22 +17,22 @@ from torch import Tensor, nn
 import fringe
 from fringe.classifier import Classifier
 from fringe.errors import FringeError, TransientError, is_transient
-from fringe.experiments._images import Drawn, ImageEntry, draw, draw_references, open_picture
+from fringe.experiments._images import ImageEntry, ImageSample, open_image_entry, sample_images, sample_references
 from fringe.experiments._plan import Arm, Plan
 from fringe.models import LoadedModel
 
+#: Raised when a change of this library moves numbers that are kept under the same names.
 SCHEMA = 1
-"""Raised when a change of this library moves numbers that are kept under the same names."""
 
 
 def digest(data: Any) -> str:
-    """32 hexadecimal digits of the SHA-256 over plain ``data`` in a canonical form: keys sorted, floats exact."""
+    """32 hexadecimal digits of the SHA-256 of plain ``data`` in a canonical form: keys sorted, floats exact."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
-class Setting:
+class CacheKey:
     """All that shapes a method's map on a model, but the image. Neither the batch size, the device nor the engine is in
     it: they move a number by rounding alone.
 
@@ -53,7 +51,7 @@ class Setting:
     schema: int = SCHEMA
 
     def record(self) -> dict[str, Any]:
-        """As plain data that JSON gives back unchanged."""
+        """As plain data that JSON returns unchanged."""
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return plain
 
@@ -63,14 +61,14 @@ class Setting:
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any], at: str = "") -> list[str]:
-    """What differs between two plain records, a line a leaf: ``"method.tau: 0.003, now 0.005"``."""
+    """Describe the differences between two plain records, one line per leaf: ``"method.tau: 0.003, now 0.005"``."""
     lines: list[str] = []
     for name in dict.fromkeys((*old, *new)):
-        place, before, now = f"{at}{name}", old.get(name, "absent"), new.get(name, "absent")
+        path, before, now = f"{at}{name}", old.get(name, "absent"), new.get(name, "absent")
         if isinstance(before, Mapping) and isinstance(now, Mapping):
-            lines += changes(before, now, f"{place}.")
+            lines += changes(before, now, f"{path}.")
         elif digest(before) != digest(now):  # 3 and 3.0 are equal, and have different names
-            lines.append(f"{place}: {_short(before)}, now {_short(now)}")
+            lines.append(f"{path}: {_short(before)}, now {_short(now)}")
     return lines
 
 
@@ -79,18 +77,18 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:40]}… ({digest(value)[:8]})"
 
 
+#: Images of a model whose logits are kept.
 IMAGES = 4
-"""Images of a model whose logits are kept."""
 
+#: Largest difference that is rounding, as a part of the largest logit, on one kind of device.
 TOLERANCE = 1e-4
-"""Largest difference that is rounding, as a part of the largest logit, on one kind of device."""
+#: The same between two kinds, of which one may multiply in a shorter format.
 OTHER_DEVICE = 5e-2
-"""The same between two kinds, of which one may multiply in a shorter format."""
 
 
 @dataclass(frozen=True)
 class FirstLogits:
-    """Logits (C,) of a model by image digest, and the ``tolerance`` within which they are the same again."""
+    """Logits (C,) of a model by image digest, and the ``tolerance`` within which they are equal."""
 
     values: Mapping[str, Tensor]
     tolerance: float = TOLERANCE
@@ -114,35 +112,34 @@ def first_logits(
     exif: Literal["transpose", "ignore"],
     device: str | torch.device = "cpu",
 ) -> FirstLogits:
-    """The logits of the first images that can be opened; one NaN where the model does not take an image. Raises
-    TransientError where memory or the device fails."""
-    classifier, found = Classifier(model.module), dict[str, Tensor]()
+    """Compute the logits of the first images that can be opened; one NaN where the model does not take an image.
+    Raises TransientError if memory or the device fails."""
+    classifier, logits = Classifier(model.module), dict[str, Tensor]()
     for picture in pictures:
-        if len(found) == IMAGES:
+        if len(logits) == IMAGES:
             break
         try:
-            x = open_picture(picture, model.preprocessing, exif)
+            x = open_image_entry(picture, model.preprocessing, exif)
         except FringeError:  # its row will say why it has no score
             continue
         try:
-            found[picture.digest] = classifier.logits(x[None].to(device))[0].float().cpu()
+            logits[picture.digest] = classifier.logits(x[None].to(device))[0].float().cpu()
         except Exception as error:  # a model may raise nearly anything; the rows will say what
             if is_transient(error):
                 reason = str(error).strip().splitlines() or [type(error).__name__]
                 raise TransientError(f"model {model.spec!r}: {reason[0]}") from error
-            found[picture.digest] = torch.full((1,), math.nan)
-    return FirstLogits(found, _tolerance(model.module))
+            logits[picture.digest] = torch.full((1,), math.nan)
+    return FirstLogits(logits, _tolerance(model.module))
 
 
 def _tolerance(module: nn.Module) -> float:
-    """What rounding may move: more in a model of short numbers."""
+    """Relative error of rounding: larger for a model in half precision."""
     kinds = {parameter.dtype for parameter in module.parameters() if parameter.dtype.is_floating_point}
     return max([TOLERANCE, *(16 * torch.finfo(kind).eps for kind in kinds)])
 
 
 def _apart(before: Tensor, now: Tensor) -> tuple[float, float]:
-    """The largest difference, infinite where one has other classes or numbers that are not finite, and the size of the
-    logits."""
+    """The largest difference, infinite for other classes or non-finite numbers, and the size of the logits."""
     if not torch.equal(before.isfinite(), now.isfinite()):  # nor are they for two shapes
         return math.inf, 0.0
     finite = before.isfinite()
@@ -154,9 +151,17 @@ def _apart(before: Tensor, now: Tensor) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Manifest:
-    """``plan`` is the plan's record. ``images`` (n) hold digest, id, source and label, in the order of the draw;
-    ``missing`` why images that were drawn are not among them. ``settings`` are setting records by model and method,
-    ``metrics`` what is known of each metric by label, ``models`` of each model."""
+    """What a plan stands for, as stored in the run folder; it is read without a model or an image.
+
+    Attributes:
+        plan: Record of the plan.
+        images: Digest, id, source and label of each image, in the order of the sample.
+        missing: Reasons for sampled images that could not be read.
+        settings: What shapes the maps, by model and method.
+        metrics: Metadata of each metric by label.
+        models: Metadata of each model by label.
+        versions: Library versions.
+    """
 
     plan: Mapping[str, Any]
     images: tuple[Mapping[str, Any], ...]
@@ -174,7 +179,7 @@ class Manifest:
         return digest(self.settings[model][method])
 
     def model_key(self, model: str) -> str:
-        """The name of a model as settings know it: weights, structure and preprocessing, and not where it came from."""
+        """Name of a model in the settings: weights, structure and preprocessing, not its source."""
         return digest({name: value for name, value in self.models[model].items() if name != "spec"})
 
     def images_of(self, metric: str) -> tuple[Mapping[str, Any], ...]:
@@ -192,8 +197,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Resolved:
-    """A plan with its manifest, and the pictures behind it. ``logits`` are those of a few images by model, where they
-    were asked for."""
+    """A plan with its manifest and images; ``logits`` are those of a few images by model, if required."""
 
     plan: Plan
     manifest: Manifest
@@ -203,10 +207,10 @@ class Resolved:
 
 
 def resolve(plan: Plan, *, logits: bool = False) -> Resolved:
-    """Look at the models and images of a plan; with ``logits`` compute those of the first few images, on the CPU.
-    Raises FringeError for a model or data that cannot be used."""
-    drawn = draw(plan.data, plan.n, plan.seed, plan.exclude, last=plan.last)
-    references = draw_references(plan.data, plan.references, plan.seed)
+    """Load the models and sample the images of a plan; with ``logits``, compute those of the first few images on the
+    CPU. Raises FringeError for a model or data that cannot be used."""
+    drawn = sample_images(plan.data, plan.n, plan.seed, plan.exclude, holdout=plan.holdout)
+    references = sample_references(plan.data, plan.references, plan.seed)
     loaded = {arm.label: load(arm) for arm in plan.arms}
     manifest = Manifest(
         plan=plan.record(),
@@ -222,8 +226,7 @@ def resolve(plan: Plan, *, logits: bool = False) -> Resolved:
 
 
 def versions() -> dict[str, str]:
-    """The versions of what shapes the numbers: this library, PyTorch, NumPy, Python, and the libraries of models as far
-    as they are loaded in this process."""
+    """Versions of what shapes the numbers: this library, PyTorch, NumPy, Python, and loaded model libraries."""
     known = {"fringe": fringe.__version__, "torch": str(torch.__version__), "numpy": np.__version__}
     loaded = {name: sys.modules[name] for name in ("torchvision", "timm", "transformers") if name in sys.modules}
     more = {name: str(getattr(module, "__version__", "unknown")) for name, module in loaded.items()}
@@ -231,7 +234,7 @@ def versions() -> dict[str, str]:
 
 
 def load(arm: Arm, device: torch.device | str = "cpu") -> LoadedModel:
-    """The model of an arm."""
+    """Load the model of an arm."""
     return arm.model.load(device)
 
 
@@ -248,26 +251,26 @@ def describe(model: LoadedModel, exif: str) -> dict[str, Any]:
 def _settings(
     plan: Plan, arm: Arm, model: LoadedModel, references: tuple[ImageEntry, ...]
 ) -> dict[str, dict[str, Any]]:
-    about = describe(model, plan.exif)
+    description = describe(model, plan.exif)
     digests = tuple(picture.digest for picture in references)
     return {
-        entrant.label: Setting(
-            model=about,
-            method={"control": entrant.label} if entrant.method is None else entrant.method.record(),
+        candidate.label: CacheKey(
+            model=description,
+            method={"control": candidate.label} if candidate.method is None else candidate.method.record(),
             target=plan.target,
             score=plan.score,
             seed=plan.seed,
-            references=digests if entrant.method is not None and entrant.method.uses_references else None,
+            references=digests if candidate.method is not None and candidate.method.uses_references else None,
         ).record()
-        for entrant in plan.entrants(arm)
+        for candidate in plan.candidates(arm)
     }
 
 
 def _metric(plan: Plan, label: str) -> dict[str, Any]:
     metric = plan.metrics[label]
-    about = {name: getattr(metric, name) for name in ("title", "direction", "unit", "space", "source")}
+    description = {name: getattr(metric, name) for name in ("title", "direction", "unit", "space", "source")}
     return {
-        **about,
+        **description,
         "summary": metric.aggregate,
         "settings": metric.record(),
         "key": digest(metric.record()),
@@ -280,5 +283,5 @@ def _image(picture: ImageEntry) -> dict[str, Any]:
     return {"digest": picture.digest, "id": ref.id, "source": ref.source, "label": ref.label}
 
 
-def _by_digest(drawn: Drawn) -> dict[str, ImageEntry]:
+def _by_digest(drawn: ImageSample) -> dict[str, ImageEntry]:
     return {picture.digest: picture for picture in drawn.pictures}

@@ -1,20 +1,16 @@
 """Plans: an experiment with every model, method and metric configured."""
 
 import copy
-import dataclasses
 import difflib
 import importlib.util
-import json
 import re
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar
 
 import torch
-from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import nn
 
 from fringe.attribution import Attributor, FRInGe, get_method, preset_names
@@ -78,8 +74,8 @@ class Plan:
 
     ``data`` names images as a command line does; ``n`` of them are drawn by ``seed``, which keys all noise, too.
     ``limits`` holds metrics that only the first so many images are scored by. ``exclude`` are digests of images that
-    are not drawn; ``last`` draws from the end of the order, for a part that must not meet the others. ``shard`` images
-    make a unit of work. ``target``: ``"predicted"`` (top-1 on the clean image, the paper's protocol), ``"label"``, or
+    are not drawn; ``holdout`` draws from the end of the order, for a part that must not meet the others. ``shard``
+    images make a task. ``target``: ``"predicted"`` (top-1 on the clean image, the paper's protocol), ``"label"``, or
     the number of a class.
     """
 
@@ -96,7 +92,7 @@ class Plan:
     controls: bool = True
     limits: Mapping[str, int] = field(default_factory=dict[str, int])
     exclude: frozenset[str] = frozenset()
-    last: bool = False
+    holdout: bool = False
     shard: int = 16
 
     def __post_init__(self) -> None:
@@ -119,7 +115,7 @@ class Plan:
                 cure = f"{', '.join(taken)} is a control; choose another label, or leave the controls out"
                 raise InputError(f"methods: {cure if taken else 'none given'}")
 
-    def entrants(self, arm: Arm) -> list[Candidate]:
+    def candidates(self, arm: Arm) -> list[Candidate]:
         """Who takes part on a model: its methods, then the controls."""
         controls = [Candidate(name, None) for name in CONTROLS] if self.controls else []
         return [*(Candidate(label, method) for label, method in arm.methods.items()), *controls]
@@ -135,7 +131,7 @@ class Plan:
             "data": list(self.data),
             "models": {arm.label: arm.model.spec for arm in self.arms},
             "preprocessing": {arm.label: arm.model.preprocessing for arm in self.arms},
-            "methods": {arm.label: {e.label: _settings(e) for e in self.entrants(arm)} for arm in self.arms},
+            "methods": {arm.label: {e.label: _settings(e) for e in self.candidates(arm)} for arm in self.arms},
             "metrics": {label: metric.record() for label, metric in self.metrics.items()},
             "limits": dict(self.limits),
             "n": self.n,
@@ -144,12 +140,12 @@ class Plan:
             "score": self.score,
             "exif": self.exif,
             "references": self.references,
-            **({"last": True} if self.last else {}),
+            **({"last": True} if self.holdout else {}),
         }
 
 
-def _settings(entrant: Candidate) -> dict[str, Any]:
-    return {"control": entrant.label} if entrant.method is None else entrant.method.record()
+def _settings(candidate: Candidate) -> dict[str, Any]:
+    return {"control": candidate.label} if candidate.method is None else candidate.method.record()
 
 
 def build_plan(spec: ExperimentSpec) -> Plan:
@@ -229,53 +225,10 @@ def with_settings(base: Configured, texts: Mapping[str, str]) -> Configured:
     Raises:
         InputError: For a key or value that it does not take.
     """
-    return dataclasses.replace(cast(Any, base), **{key: read_setting(base, key, text) for key, text in texts.items()})
-
-
-def read_setting(base: Attributor | Metric, key: str, text: str) -> Any:
-    """Read the value of one setting from text; raises InputError for a key or value that ``base`` does not take."""
-    known = [field.name for field in dataclasses.fields(cast(Any, base))]
-    if key not in known:
-        message = f"{base.name} has no setting {key!r}{_nearest(key, known)} Its settings: {', '.join(known)}"
-        raise InputError(message, argument="set")
-    hint = get_type_hints(type(base))[key]
-    options = get_args(hint) if get_origin(hint) is not Literal else ()
-    if NoneType in options and text.lower() == "none":
-        return None
     try:
-        value = _split(text) if any(get_origin(option) is tuple for option in (hint, *options)) else text
-        return TypeAdapter[Any](hint, config=ConfigDict(allow_inf_nan=False)).validate_python(value)
-    except (ValidationError, json.JSONDecodeError) as error:
-        raise InputError(f"{key}: got {text!r}, expected {expected(type(base), key)}", argument="set") from error
-
-
-def expected(kind: type, key: str) -> str:
-    """Describe in words what a setting of a method or metric takes."""
-    metadata = next(field.metadata for field in dataclasses.fields(kind) if field.name == key)
-    words = _describe(get_type_hints(kind)[key])
-    if metadata.get("low") is not None and metadata.get("high") is not None:
-        unit = f" {metadata['unit']}" if metadata.get("unit") else ""
-        words += f" (usually {metadata['low']:g} to {metadata['high']:g}{unit})"
-    return words
-
-
-_WORDS = {float: "a number", int: "a whole number", bool: "true or false", NoneType: "none", str: "text"}
-
-
-def _describe(hint: Any) -> str:
-    if get_origin(hint) is Literal:
-        return f"one of {', '.join(str(choice) for choice in get_args(hint))}"
-    if get_origin(hint) is tuple:
-        inner = get_args(hint)[0]
-        return "lists of numbers" if get_origin(inner) is tuple else "numbers with commas between them"
-    if hint in _WORDS:
-        return _WORDS[hint]
-    return " or ".join(dict.fromkeys(_describe(part) for part in get_args(hint)))
-
-
-def _split(text: str) -> Any:
-    """``[[0.5, 0.5], [1, 0]]`` as JSON, or numbers with commas between them."""
-    return json.loads(text) if text.startswith("[") else text.split(",")
+        return base.with_text(texts)
+    except InputError as error:
+        raise InputError(str(error), argument="set") from error
 
 
 def _nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+#: What became of an image under a method: a score, or why there is none.
 Status = Literal["ok", "diverged", "not_finite", "failed", "unreadable"]
-"""What became of an image under a method: a score, or why there is none."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class StoredMap:
     ``versions`` are those of the libraries that made it."""
 
     values: Tensor
-    facts: Mapping[str, Any]
+    metadata: Mapping[str, Any]
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -102,10 +102,10 @@ def to_bytes(maps: Mapping[str, StoredMap], seal: str) -> bytes:
     """Maps by image digest as a safetensors file, the facts in its header."""
     from safetensors.torch import save
 
-    facts = {image: kept.facts for image, kept in maps.items()}
-    versions = {image: kept.versions for image, kept in maps.items()}
-    tensors = {image: kept.values.detach().cpu().contiguous() for image, kept in maps.items()}
-    return save(tensors, {"facts": json.dumps(facts), "versions": json.dumps(versions), "seal": seal})
+    metadata = {image: stored.metadata for image, stored in maps.items()}
+    versions = {image: stored.versions for image, stored in maps.items()}
+    tensors = {image: stored.values.detach().cpu().contiguous() for image, stored in maps.items()}
+    return save(tensors, {"facts": json.dumps(metadata), "versions": json.dumps(versions), "seal": seal})
 
 
 def from_bytes(content: bytes) -> dict[str, StoredMap]:
@@ -113,11 +113,11 @@ def from_bytes(content: bytes) -> dict[str, StoredMap]:
     from safetensors.torch import load
 
     length = int.from_bytes(content[:8], "little")  # the format: length of a JSON header, header, numbers
-    about = json.loads(content[8 : 8 + length])["__metadata__"]
-    facts, versions = json.loads(about["facts"]), json.loads(about.get("versions", "{}"))
-    return {image: StoredMap(v, _facts(facts[image]), versions.get(image, {})) for image, v in load(content).items()}
+    header = json.loads(content[8 : 8 + length])["__metadata__"]
+    metadata, versions = json.loads(header["facts"]), json.loads(header.get("versions", "{}"))
+    return {image: StoredMap(v, _facts(metadata[image]), versions.get(image, {})) for image, v in load(content).items()}
 
 
-def _facts(about: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(header: Mapping[str, Any]) -> dict[str, Any]:
     """As a row has them: JSON knows no pairs."""
-    return {name: list(map(tuple, known)) if name == "diagnostics" else known for name, known in about.items()}
+    return {name: list(map(tuple, known)) if name == "diagnostics" else known for name, known in header.items()}

@@ -11,19 +11,28 @@ from numpy.typing import NDArray
 from fringe._checks import require, require_choice
 from fringe.metrics import Aggregate, Direction
 
+#: A score an image, None or NaN where there is none.
 Column = Sequence[float | None] | NDArray[np.float64]
-"""A score an image, None or NaN where there is none."""
 
 LEVEL = 0.95
 RESAMPLES = 1000
+#: Numbers that are resampled in one go; memory grows with them, results do not depend on them.
 _RESAMPLED_AT_ONCE = 10_000_000
-"""Numbers that are resampled in one go; memory grows with them, results do not depend on them."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of ``n`` scores the ``mean``, the ``median``, ``half_iqr`` = (Q3 - Q1) / 2, and the interval ``low`` to ``high``
-    of what ``summary`` names. NaN where there is no score; spread and interval also where there is only one."""
+    """Summary of the scores of one method.
+
+    Attributes:
+        mean: Mean; NaN without scores.
+        median: Median.
+        low: Lower end of the 95 % interval of the mean or median, as ``summary`` says; NaN for fewer than two scores.
+        high: Upper end.
+        n: Number of finite scores.
+        half_iqr: (Q3 - Q1) / 2; NaN for fewer than two scores.
+        summary: "mean" or "median".
+    """
 
     mean: float
     median: float
@@ -40,85 +49,102 @@ class Estimate:
 
 
 def estimate(scores: Column, seed: int = 0, summary: Aggregate = "mean") -> Estimate:
-    """The finite ``scores`` with a 95 % percentile bootstrap interval of their ``summary`` (Efron 1979; 1000
-    resamples). Equal scores have an interval of no width.
+    """Estimate the mean or median with a 95 % percentile bootstrap interval (Efron 1979; 1000 resamples).
 
     The resamples follow from ``seed`` and the number of finite scores alone, so that methods with as many scores are
-    resampled alike, and their intervals move together. Raises InputError for another ``summary``.
+    resampled alike, and their intervals move together. Equal scores have an interval of no width.
+
+    Args:
+        scores: Scores (n,), None or not finite where there is none.
+        seed: Keys the resamples.
+        summary: What the interval is of.
+
+    Returns:
+        The estimate over the finite scores.
+
+    Raises:
+        InputError: For another ``summary`` or shape.
     """
-    kept = column("scores", scores)
-    kept = kept[np.isfinite(kept)]
-    low, high = interval(kept, summary, seed)
+    finite = as_column("scores", scores)
+    finite = finite[np.isfinite(finite)]
+    low, high = interval(finite, summary, seed)
     return Estimate(
-        mean=middle(kept, "mean"),
-        median=middle(kept, "median"),
+        mean=aggregate(finite, "mean"),
+        median=aggregate(finite, "median"),
         low=low,
         high=high,
-        n=int(kept.size),
-        half_iqr=_half_iqr(kept),
+        n=int(finite.size),
+        half_iqr=_half_iqr(finite),
         summary=summary,
     )
 
 
-def column(name: str, scores: Column) -> NDArray[np.float64]:
+def as_column(name: str, scores: Column) -> NDArray[np.float64]:
     """``scores`` (n,) as numbers, NaN for None. Raises InputError, naming the argument, for another shape."""
     values = np.asarray(scores, dtype=np.float64)
     require(values.ndim == 1, name, values.shape, "one number an image")
     return values
 
 
-def middle(kept: NDArray[np.float64], summary: Aggregate) -> float:
+def aggregate(finite: NDArray[np.float64], summary: Aggregate) -> float:
     """The mean or the median of finite numbers, NaN of none; of equal ones the number itself, which their rounded mean
     may miss."""
-    if kept.size == 0:
+    if finite.size == 0:
         return math.nan
-    if kept.min() == kept.max():
-        return float(kept[0])
-    return float(np.mean(kept) if summary == "mean" else np.median(kept))
+    if finite.min() == finite.max():
+        return float(finite[0])
+    return float(np.mean(finite) if summary == "mean" else np.median(finite))
 
 
-def interval(kept: NDArray[np.float64], summary: Aggregate, seed: int) -> tuple[float, float]:
+def interval(finite: NDArray[np.float64], summary: Aggregate, seed: int) -> tuple[float, float]:
     """The percentile bootstrap interval of the ``summary`` of finite numbers, NaN of fewer than two."""
     require_choice("summary", summary, get_args(Aggregate))
-    if kept.size < 2:
+    if finite.size < 2:
         return math.nan, math.nan
-    if kept.min() == kept.max():
-        return float(kept[0]), float(kept[0])
+    if finite.min() == finite.max():
+        return float(finite[0]), float(finite[0])
     from scipy.stats import bootstrap  # takes a second or more to load, and a comparison without it is none
 
-    found = bootstrap(
-        (kept,),
+    item = bootstrap(
+        (finite,),
         np.mean if summary == "mean" else np.median,
         n_resamples=RESAMPLES,
-        batch=max(1, _RESAMPLED_AT_ONCE // kept.size),
+        batch=max(1, _RESAMPLED_AT_ONCE // finite.size),
         confidence_level=LEVEL,
         method="percentile",
         rng=np.random.default_rng(seed),
     )
-    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+    return float(item.confidence_interval.low), float(item.confidence_interval.high)
 
 
-def _half_iqr(kept: NDArray[np.float64]) -> float:
+def _half_iqr(finite: NDArray[np.float64]) -> float:
     """Quartiles lie linearly between the sorted scores (the paper does not say how)."""
-    if kept.size < 2:
+    if finite.size < 2:
         return math.nan
-    first, third = np.quantile(kept, [0.25, 0.75])
+    first, third = np.quantile(finite, [0.25, 0.75])
     return float(third - first) / 2
 
 
+#: Random assignments of signs; where there are no more than that at all, each is taken once. No p is smaller than
+#: 1e-5 with random ones, so that a hundred comparisons adjusted by :func:`holm` can still come below .001.
 FLIPS = 99_999
-"""Random assignments of signs; where there are no more than that at all, each is taken once. No p is smaller than
-1e-5 with random ones, so that a hundred comparisons adjusted by :func:`holm` can still come below .001."""
+#: Of the sum of sizes: two sums of the same differences that lie nearer than that are equal but for rounding.
 _ROUNDING = 1e-12
-"""Of the sum of sizes: two sums of the same differences that lie nearer than that are equal but for rounding."""
+#: Signs in memory at once; results do not depend on them.
 _SIGNS_AT_ONCE = 2_000_000
-"""Signs in memory at once; results do not depend on them."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """``value`` = mine - theirs over the ``n`` images where both have a score, its interval ``low`` to ``high``, and
-    the two-sided ``p`` of no difference. NaN where there is no image; the interval also where there is only one."""
+    """Difference between two methods on the same images.
+
+    Attributes:
+        value: Mean or median of a - b over the images where both have a score; NaN without such images.
+        low: Lower end of its 95 % interval; NaN for fewer than two images.
+        high: Upper end.
+        p: Two-sided p of no difference.
+        n: Number of images.
+    """
 
     value: float
     low: float
@@ -127,23 +153,32 @@ class Difference:
     n: int
 
 
-def paired(mine: Column, theirs: Column, *, seed: int = 0, summary: Aggregate = "mean") -> Difference:
-    """Compare two methods image by image: scores (n,) each, None or not finite where there is none.
+def paired(a: Column, b: Column, *, seed: int = 0, summary: Aggregate = "mean") -> Difference:
+    """Compare two methods image by image.
 
     With ``summary`` "mean" the value is the mean of the differences, which is the difference of the means; with
-    "median" the median of the differences, what happens on the typical image, and not the difference of the medians,
-    which may stand for two different images. The interval is the 95 % percentile bootstrap over images of
-    :func:`fringe.experiments.estimate`. ``p`` is the sign-flip permutation test of the mean difference with either
-    summary (see :func:`sign_flip_p`).
+    "median" it is the median of the differences, what happens on the typical image, and not the difference of the
+    medians, which may belong to two different images. The interval is that of :func:`estimate`; ``p`` is the sign-flip
+    permutation test of the mean difference, with either summary (see :func:`sign_flip_p`).
 
-    Raises InputError for columns of different lengths.
+    Args:
+        a: Scores (n,) of one method, None or not finite where there is none.
+        b: Scores (n,) of the other on the same images.
+        seed: Keys the resamples and random signs.
+        summary: "mean" or "median" of the differences.
+
+    Returns:
+        The difference a - b.
+
+    Raises:
+        InputError: If the columns have different lengths.
     """
-    ours, others = column("mine", mine), column("theirs", theirs)
-    require(len(ours) == len(others), "theirs", f"{len(others)} scores", f"{len(ours)}, one for each of mine")
-    both = np.isfinite(ours) & np.isfinite(others)
-    differences = ours[both] - others[both]
+    first, second = as_column("a", a), as_column("b", b)
+    require(len(first) == len(second), "b", f"{len(second)} scores", f"{len(first)}, one for each of a")
+    both = np.isfinite(first) & np.isfinite(second)
+    differences = first[both] - second[both]
     low, high = interval(differences, summary, seed)
-    return Difference(middle(differences, summary), low, high, sign_flip_p(differences, seed), int(differences.size))
+    return Difference(aggregate(differences, summary), low, high, sign_flip_p(differences, seed), int(differences.size))
 
 
 def sign_flip_p(differences: NDArray[np.float64], seed: int = 0) -> float:
@@ -166,18 +201,26 @@ def sign_flip_p(differences: NDArray[np.float64], seed: int = 0) -> float:
     extreme = 0
     for start in range(0, total, rows):
         count = min(rows, total - start)
-        kept = _all_bits(start, count, n) if exact else _random_bits(rng, count, n)
+        finite = _all_bits(start, count, n) if exact else _random_bits(rng, count, n)
         # The signed sum is that of the kept differences less that of the flipped ones.
-        sums = 2.0 * (kept @ differences) - differences.sum()
+        sums = 2.0 * (finite @ differences) - differences.sum()
         extreme += int(np.count_nonzero(np.abs(sums) >= threshold))
     return extreme / total if exact else (extreme + 1) / (total + 1)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """``p_values`` adjusted for their number: below a level, the chance of one false alarm among all is below it too.
+    """Adjust p values for their number (Holm 1979): below a level, the chance of one false alarm among all is below it.
 
-    Step-down: the k-th smallest of m times m - k + 1, never below a smaller one's, at most 1 (Holm 1979). NaN stays NaN
-    and does not count. Raises InputError for what is no probability.
+    Step-down: the k-th smallest of m times m - k + 1, never below a smaller one's, at most 1.
+
+    Args:
+        p_values: Probabilities; NaN stays NaN and does not count.
+
+    Returns:
+        The adjusted values, in the order given.
+
+    Raises:
+        InputError: For a value that is not a probability.
     """
     adjusted = np.array(p_values, dtype=np.float64)
     known = np.flatnonzero(~np.isnan(adjusted))
@@ -188,7 +231,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
-def mark(adjusted: float) -> str:
+def significance_stars(adjusted: float) -> str:
     """``***`` for an adjusted p below .001, ``**`` below .01, ``*`` below .05, nothing for others and NaN."""
     return "*" * sum(adjusted < level for level in (0.05, 0.01, 0.001))
 
@@ -206,27 +249,36 @@ def _random_bits(rng: np.random.Generator, count: int, n: int) -> NDArray[np.flo
 
 
 def near_ties(estimates: Mapping[str, Estimate], direction: Direction) -> tuple[str | None, set[str]]:
-    """The label of the best estimate, and the others whose interval overlaps its own.
+    """Find the best estimate, and those whose interval overlaps its interval.
 
-    A description, not a test: intervals of two methods may overlap where their paired difference is sure (see
-    :func:`paired`). The interval of a mean is the bootstrap's; of a median it is median +-
-    half-IQR, as in the paper's table of max sensitivity (appendices Additional Quantitative Results and Robustness
-    under small input perturbations). The first of equals is the best. None and nobody where no way is better or nobody
-    has a score; an estimate without an interval ties with nobody. Raises InputError for means among medians.
+    A description, not a test: intervals of two methods may overlap where their paired difference is significant (see
+    :func:`paired`). The interval of a mean is the bootstrap's; of a median it is median +- half-IQR, as in the paper's
+    table of max sensitivity (appendices Additional Quantitative Results and Robustness under small input
+    perturbations). The first of equals is the best; an estimate without an interval ties with none.
+
+    Args:
+        estimates: Estimates by label, all of one summary.
+        direction: Whether higher or lower is better.
+
+    Returns:
+        The best label, None if no direction is better or there is no score; and the labels that tie with it.
+
+    Raises:
+        InputError: For means among medians.
     """
-    kinds = sorted({found.summary for found in estimates.values()})
+    kinds = sorted({item.summary for item in estimates.values()})
     require(len(kinds) < 2, "estimates", " and ".join(kinds), "one summary for all")
-    known = {label: found for label, found in estimates.items() if math.isfinite(found.value)}
+    known = {label: item for label, item in estimates.items() if math.isfinite(item.value)}
     if direction == "none" or not known:
         return None, set()
     choose = max if direction == "higher" else min
     best = choose(known, key=lambda label: known[label].value)
     low, high = _span(known[best])
-    spans = {label: _span(found) for label, found in known.items() if label != best}
+    spans = {label: _span(item) for label, item in known.items() if label != best}
     return best, {label for label, span in spans.items() if span[0] <= high and span[1] >= low}
 
 
-def _span(found: Estimate) -> tuple[float, float]:
-    if found.summary == "median":
-        return found.median - found.half_iqr, found.median + found.half_iqr
-    return found.low, found.high
+def _span(item: Estimate) -> tuple[float, float]:
+    if item.summary == "median":
+        return item.median - item.half_iqr, item.median + item.half_iqr
+    return item.low, item.high

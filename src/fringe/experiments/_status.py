@@ -1,20 +1,22 @@
 """What a run folder holds: scores by model and method, failures with their reasons, and what no plan asks for."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fringe.attribution import Attributor
+from fringe.experiments._jobs import State
 from fringe.experiments._manifest import Manifest
 from fringe.experiments._plan import Plan
-from fringe.experiments._results import all_rows
+from fringe.experiments._results import CellStatus, coverage, results_of
 from fringe.experiments._run import RunResult
 from fringe.experiments._store import Store
-from fringe.experiments._tasks import coverage, crashes, manifests, present, stale, versions_of, wanted
+from fringe.experiments._tasks import committed_keys, crashes, manifests, orphaned, required_keys, versions_of
 from fringe.metrics import Metric
 
+#: States of tasks by their name in a record.
+_STATES: Mapping[str, State] = {"done": "done", "there": "cached", "crashed": "crashed"}
 #: Name of the method that a search scores.
 TRIAL = "trial"
 
@@ -34,7 +36,7 @@ def read_status(run: Path) -> dict[str, Any]:
         InputError: If the folder holds no run.
     """
     store = Store(run, create=False)
-    unused = [asdict(task) for task in stale(store)]
+    unused = [asdict(task) for task in orphaned(store)]
     return {
         "run": str(run),
         "plans": {name: _plan_status(store, manifest) for name, manifest in manifests(store).items()},
@@ -49,10 +51,15 @@ def _plan_status(store: Store, manifest: Manifest) -> dict[str, Any]:
     return {
         "images": len(manifest.images),
         "not_read": list(manifest.missing),
-        "cells": [{**asdict(cell), "missing": cell.missing} for cell in coverage(store, manifest)],
+        "cells": [_cell_status(cell) for cell in coverage(store, manifest)],
         "failures": count_failures(store, manifest),
-        "versions": versions_of(store.about().values(), manifest),
+        "versions": versions_of(store.metadata().values(), manifest),
     }
+
+
+def _cell_status(cell: CellStatus) -> dict[str, Any]:
+    counts = {"wanted": cell.required, "scored": cell.scored, "failed": cell.failed, "missing": cell.missing}
+    return {"model": cell.model, "method": cell.method, "metric": cell.metric, **counts}
 
 
 def count_failures(store: Store, manifest: Manifest) -> list[dict[str, Any]]:
@@ -61,15 +68,7 @@ def count_failures(store: Store, manifest: Manifest) -> list[dict[str, Any]]:
     Returns:
         One entry per model, method and reason, in the order of the plan, with the number of ``scores``.
     """
-    images = {image["digest"] for image in manifest.images}
-    rows = [row for row in all_rows(store).values() if row.image in images and row.status != "ok"]
-    entries: list[dict[str, Any]] = []
-    for model, methods in manifest.settings.items():
-        for method in methods:
-            key = manifest.setting_key(model, method)
-            reasons = Counter(row.error or row.status for row in rows if row.setting == key)
-            entries += [{"model": model, "method": method, "reason": r, "scores": n} for r, n in reasons.most_common()]
-    return entries
+    return results_of(store, manifest).failures().drop("images").to_dicts()
 
 
 def describe_failures(
@@ -108,9 +107,9 @@ def run_record(result: RunResult) -> dict[str, Any]:
         "plan": manifest.name,
         "images": len(manifest.images),
         "missing": list(manifest.missing),
-        "units": {state: result.account.count(state) for state in ("done", "there", "crashed")},
+        "units": {name: result.log.count(state) for name, state in _STATES.items()},
         "left": result.left,
-        "failed": result.account.failed,
+        "failed": result.log.failed,
         "failed_before": result.failed_before,
         "set_aside": len(result.set_aside),
         "stopped": result.stopped,
@@ -122,8 +121,8 @@ def has_scores(result: RunResult, store: Store) -> bool:
     manifest = result.resolved.manifest
     if not result.partial or not manifest.images:
         return bool(manifest.images)
-    scored = present(store, failures=False)
-    return any(key in scored for *_, key in wanted(manifest))
+    scored = committed_keys(store, failures=False)
+    return any(key in scored for *_, key in required_keys(manifest))
 
 
 def planned_work(

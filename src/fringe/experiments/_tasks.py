@@ -1,4 +1,4 @@
-"""Units of work: what of a manifest is not in the store yet."""
+"""Tasks: what of a plan is stored, missing, or no longer required."""
 
 import re
 from collections import Counter
@@ -10,14 +10,22 @@ from fringe.experiments._manifest import Manifest, changes, digest
 from fringe.experiments._spec import PLAN_NAME
 from fringe.experiments._store import CRASHES, PLANS, Store
 
+#: Digests of setting, metric and image: the name of one score.
 Key = tuple[str, str, str]
-"""Digests of setting, metric and image: the name of one score."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One method on one model for some images, scored by some metrics: computed and committed together. ``images`` are
-    digests, ``metrics`` labels; ``again`` tells to compute it though it is committed."""
+    """One method on one model for some images, scored by some metrics: computed and committed together.
+
+    Attributes:
+        model, method: Labels.
+        setting: Digest of what shapes the maps.
+        metrics: Labels of the metrics.
+        metric_keys: Their digests.
+        images: Digests of the images.
+        force: Whether to compute it again if it is committed.
+    """
 
     model: str
     method: str
@@ -25,19 +33,19 @@ class Task:
     metrics: tuple[str, ...]
     metric_keys: tuple[str, ...]
     images: tuple[str, ...]
-    again: bool = False
+    force: bool = False
 
     @property
     def key(self) -> str:
-        """The name of the unit in the store."""
+        """Name of the task in the store."""
         return digest([self.setting, sorted(self.metric_keys), self.images])
 
     def scores(self) -> Iterator[Key]:
-        """The scores that it holds."""
+        """Keys of its scores."""
         return ((self.setting, metric, image) for metric in self.metric_keys for image in self.images)
 
     def record(self, manifest: Manifest) -> dict[str, Any]:
-        """What is kept beside the unit's rows: enough to say later why it fits no more."""
+        """The metadata stored with its records: enough to say later why it is no longer required."""
         return {
             "model": self.model,
             "method": self.method,
@@ -49,129 +57,100 @@ class Task:
         }
 
 
-def wanted(manifest: Manifest) -> Iterator[tuple[str, str, str, str, Key]]:
-    """Model, method, metric, image and name of every score of a plan."""
+def required_keys(manifest: Manifest) -> Iterator[tuple[str, str, str, str, Key]]:
+    """Model, method, metric, image and key of every score that a plan requires."""
     for model, methods in manifest.settings.items():
         for method in methods:
             setting = manifest.setting_key(model, method)
-            for metric, about in manifest.metrics.items():
+            for metric, metadata in manifest.metrics.items():
                 for image in manifest.images_of(metric):
-                    yield model, method, metric, image["digest"], (setting, about["key"], image["digest"])
+                    yield model, method, metric, image["digest"], (setting, metadata["key"], image["digest"])
 
 
-def held(about: Mapping[str, Any]) -> Iterator[Key]:
-    """The names of the scores of a committed unit, by what is kept about it."""
-    return ((about["setting_key"], metric, image) for metric in about["metric_keys"] for image in about["images"])
+def stored_keys(metadata: Mapping[str, Any]) -> Iterator[Key]:
+    """Keys of the scores of a committed task, from its metadata."""
+    return (
+        (metadata["setting_key"], metric, image) for metric in metadata["metric_keys"] for image in metadata["images"]
+    )
 
 
-def missing_units(manifest: Manifest, have: Iterable[Key], shard: int, *, again: bool = False) -> list[Task]:
-    """The units that give a plan the scores that are not in ``have``: model by model, ``shard`` images at a time, all
-    methods on the same images in turn, so that they share what is computed once for an image."""
-    there = set(have)
-    units: list[Task] = []
+def pending_tasks(manifest: Manifest, done: Iterable[Key], shard: int, *, force: bool = False) -> list[Task]:
+    """The tasks that compute the scores of a plan that are not in ``done``: model by model, ``shard`` images at a time,
+    all methods on the same images in turn, so that they share what is computed once for an image."""
+    done = set(done)
+    tasks: list[Task] = []
     for model, methods in manifest.settings.items():
         keys = {method: manifest.setting_key(model, method) for method in methods}
         for start in range(0, len(manifest.images), shard):
             block = range(start, min(start + shard, len(manifest.images)))
             for method, setting in keys.items():
-                units += _of_block(manifest, model, method, setting, block, there, again)
-    return units
+                tasks += _of_block(manifest, model, method, setting, block, done, force)
+    return tasks
 
 
 def _of_block(
-    manifest: Manifest, model: str, method: str, setting: str, block: Iterable[int], there: set[Key], again: bool
+    manifest: Manifest, model: str, method: str, setting: str, block: Iterable[int], done: set[Key], force: bool
 ) -> Iterator[Task]:
-    """Images of the block that lack the same metrics make one unit."""
+    """Images of the block that lack the same metrics make one task."""
     lacking: dict[tuple[str, ...], list[str]] = {}
-    for place in block:
-        image = manifest.images[place]["digest"]
+    for index in block:
+        image = manifest.images[index]["digest"]
         metrics = tuple(
             label
-            for label, about in manifest.metrics.items()
-            if place < about["limit"] and (setting, about["key"], image) not in there
+            for label, metadata in manifest.metrics.items()
+            if index < metadata["limit"] and (setting, metadata["key"], image) not in done
         )
         if metrics:
             lacking.setdefault(metrics, []).append(image)
     for metrics, images in lacking.items():
         keys = tuple(manifest.metrics[label]["key"] for label in metrics)
-        yield Task(model, method, setting, metrics, keys, tuple(images), again)
+        yield Task(model, method, setting, metrics, keys, tuple(images), force)
 
 
 @dataclass(frozen=True)
-class Cell:
-    """Images of one model, method and metric: ``wanted`` by the plan, ``scored``, ``failed`` (no score, and a reason),
-    and ``missing`` (not computed)."""
+class OrphanedTask:
+    """A committed task that no plan of the folder requires, and why."""
 
-    model: str
-    method: str
-    metric: str
-    wanted: int
-    scored: int
-    failed: int
-
-    @property
-    def missing(self) -> int:
-        return self.wanted - self.scored - self.failed
-
-
-@dataclass(frozen=True)
-class Stale:
-    """A committed unit that no plan of the folder asks for, and why."""
-
-    unit: str
+    task: str
     model: str
     method: str
     images: int
     reason: str
 
 
-def present(store: Store, *, failures: bool = True) -> set[Key]:
-    """The names of all committed scores; without those that failed unless ``failures``."""
-    found: set[Key] = set()
-    for about in store.about().values():
-        found.update(_scores(about, failures))
-    return found
+def committed_keys(store: Store, *, failures: bool = True) -> set[Key]:
+    """Keys of all committed scores; without those that failed unless ``failures``."""
+    result: set[Key] = set()
+    for metadata in store.metadata().values():
+        result.update(_scores(metadata, failures))
+    return result
 
 
 def manifests(store: Store) -> dict[str, Manifest]:
     """The plans of a folder by name. A record whose name is none of a plan, such as ``..``, is passed over: reports are
     written to folders of these names."""
-    found = store.records(PLANS).items()
-    return {name: Manifest.from_record(record) for name, record in found if re.fullmatch(PLAN_NAME, name)}
-
-
-def coverage(store: Store, manifest: Manifest) -> list[Cell]:
-    """A cell for every model, method and metric of a plan, in its order."""
-    there, good = present(store), present(store, failures=False)
-    total: Counter[tuple[str, str, str]] = Counter()
-    scored: Counter[tuple[str, str, str]] = Counter()
-    failed: Counter[tuple[str, str, str]] = Counter()
-    for model, method, metric, _, key in wanted(manifest):
-        cell = (model, method, metric)
-        total[cell] += 1
-        scored[cell] += key in good
-        failed[cell] += key in there and key not in good
-    return [Cell(*cell, total[cell], scored[cell], failed[cell]) for cell in total]
+    result = store.records(PLANS).items()
+    return {name: Manifest.from_record(record) for name, record in result if re.fullmatch(PLAN_NAME, name)}
 
 
 def crashes(store: Store) -> list[Mapping[str, Any]]:
-    """What is known of the units that were set aside and whose scores are still missing."""
-    there = present(store)
-    return [record for record in store.records(CRASHES).values() if not there.issuperset(held(record))]
+    """The records of tasks that were set aside and whose scores are still missing."""
+    done = committed_keys(store)
+    return [record for record in store.records(CRASHES).values() if not done.issuperset(stored_keys(record))]
 
 
-def versions_of(abouts: Iterable[Mapping[str, Any]], manifest: Manifest) -> dict[str, dict[str, int]]:
-    """By library, how many units of a plan each of its versions computed, or the kept maps that they score."""
-    asked = {key for *_, key in wanted(manifest)}
-    found: dict[str, Counter[str]] = {}
-    for about in abouts:
-        if asked.isdisjoint(held(about)):
+def versions_of(records: Iterable[Mapping[str, Any]], manifest: Manifest) -> dict[str, dict[str, int]]:
+    """By library, how many tasks of a plan each of its versions computed, or made the stored maps of."""
+    required = {key for *_, key in required_keys(manifest)}
+    result: dict[str, Counter[str]] = {}
+    for metadata in records:
+        if required.isdisjoint(stored_keys(metadata)):
             continue
-        made = [about.get("versions"), *about.get("map_versions", ())]
+        made = [metadata.get("versions"), *metadata.get("map_versions", ())]
         pairs = {pair for one in made for pair in (one or {"fringe": "not recorded"}).items()}
         for name, version in sorted(pairs):
-            found.setdefault(name, Counter())[version] += 1
-    return {name: dict(sorted(counts.items())) for name, counts in found.items()}
+            result.setdefault(name, Counter())[version] += 1
+    return {name: dict(sorted(counts.items())) for name, counts in result.items()}
 
 
 def mixed(versions: Mapping[str, Mapping[str, int]]) -> list[str]:
@@ -183,32 +162,38 @@ def mixed(versions: Mapping[str, Mapping[str, int]]) -> list[str]:
     ]
 
 
-def stale(store: Store) -> list[Stale]:
-    """Committed units that serve no plan, each with the difference to what the plans ask for now."""
+def orphaned(store: Store) -> list[OrphanedTask]:
+    """Committed tasks that no plan requires, each with the difference to what the plans require now."""
     plans = manifests(store).values()
-    asked = {key for manifest in plans for *_, key in wanted(manifest)}
+    required = {key for manifest in plans for *_, key in required_keys(manifest)}
     return [
-        Stale(name, about["model"], about["method"], len(about["images"]), _reason(about, list(plans)))
-        for name, about in store.about().items()
-        if asked.isdisjoint(held(about))
+        OrphanedTask(
+            name, metadata["model"], metadata["method"], len(metadata["images"]), _reason(metadata, list(plans))
+        )
+        for name, metadata in store.metadata().items()
+        if required.isdisjoint(stored_keys(metadata))
     ]
 
 
-def _scores(about: Mapping[str, Any], failures: bool) -> Iterator[Key]:
-    bad = set() if failures else {(metric, image) for metric, image in about.get("failed", ())}
-    return (key for key in held(about) if key[1:] not in bad)
+def _scores(metadata: Mapping[str, Any], failures: bool) -> Iterator[Key]:
+    bad = set() if failures else {(metric, image) for metric, image in metadata.get("failed", ())}
+    return (key for key in stored_keys(metadata) if key[1:] not in bad)
 
 
-def _reason(about: Mapping[str, Any], plans: list[Manifest]) -> str:
-    now = [m.settings[about["model"]] for m in plans if about["model"] in m.settings]
-    if not now:
-        return f"no plan has the model {about['model']!r}"
-    mine = [settings[about["method"]] for settings in now if about["method"] in settings]
-    if not mine:
-        return f"no plan has the method {about['method']!r}"
-    differences = min((changes(about["setting"], setting) for setting in mine), key=len)
+def _reason(metadata: Mapping[str, Any], plans: list[Manifest]) -> str:
+    current = [m.settings[metadata["model"]] for m in plans if metadata["model"] in m.settings]
+    if not current:
+        return f"no plan has the model {metadata['model']!r}"
+    same = [settings[metadata["method"]] for settings in current if metadata["method"] in settings]
+    if not same:
+        return f"no plan has the method {metadata['method']!r}"
+    differences = min((changes(metadata["setting"], setting) for setting in same), key=len)
     if differences:
         return "; ".join(differences)
     images = {image["digest"] for manifest in plans for image in manifest.images}
-    gone = sum(image not in images for image in about["images"])
-    return f"{gone} of its images changed or are not drawn any more" if gone else "its metrics have other settings now"
+    missing = sum(image not in images for image in metadata["images"])
+    return (
+        f"{missing} of its images changed or are not drawn any more"
+        if missing
+        else "its metrics have other settings now"
+    )

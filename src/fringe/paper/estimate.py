@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fringe.experiments import MARK, Key, Plan, Resolved, Store, missing_units, present, resolve, wanted
+from fringe.experiments import MARKER, Key, Plan, Resolved, Store, committed_keys, pending_tasks, required_keys, resolve
 from fringe.paper.probe import Cost, probe
 
 #: Methods of a model above which an estimate shows them together.
@@ -90,11 +90,11 @@ def estimate_plans(
     Yields:
         One estimate per plan and model.
     """
-    have = present(Store(out, create=False)) if os.path.isfile(out / MARK) else set[Key]()
+    have = committed_keys(Store(out, create=False)) if os.path.isfile(out / MARKER) else set[Key]()
     for plan in plans:
         resolved = resolve(plan)
-        units = missing_units(resolved.manifest, have, plan.shard, again=retry)
-        have |= {key for *_, key in wanted(resolved.manifest)}
+        units = pending_tasks(resolved.manifest, have, plan.shard, force=retry)
+        have |= {key for *_, key in required_keys(resolved.manifest)}
         maps = Counter[tuple[str, str]]()
         for unit in units:
             maps[unit.model, unit.method] += len(unit.images)

@@ -97,7 +97,7 @@ def _images(
 
 
 def _kept(results: Results, model: str, method: str, picks: Sequence[str], store: Store) -> dict[str, StoredMap]:
-    return store.find_maps(results.manifest.setting_key(model, method), picks)
+    return store.load_maps(results.manifest.setting_key(model, method), picks)
 
 
 def _maps(

@@ -29,7 +29,7 @@ def _missing(results: Results, store: Store) -> tuple[str, ...]:
         f"set aside: {one.model}, {one.method}, {one.images} images: {one.reason}" for one in set_aside(store, results)
     ]
     unread = [f"drawn and not read: {reason}" for reason in results.manifest.missing]
-    return (*results.holes(), *aside, *unread)
+    return (*results.missing(), *aside, *unread)
 
 
 def _failures(results: Results) -> Section:

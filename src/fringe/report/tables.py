@@ -6,7 +6,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fringe.errors import InputError
-from fringe.experiments import Cell, Difference, Estimate, Results, estimate, holm, mark, near_ties, paired
+from fringe.experiments import (
+    Cell,
+    Difference,
+    Estimate,
+    Results,
+    estimate,
+    holm,
+    near_ties,
+    paired,
+    significance_stars,
+)
 from fringe.metrics import ARROW, Aggregate, Direction
 from fringe.report.groups import Group, groups, in_order
 from fringe.report.numbers import decimals_for
@@ -58,7 +68,7 @@ class TableCell:
 
     @property
     def mark(self) -> str:
-        return mark(self.adjusted)
+        return significance_stars(self.adjusted)
 
 
 @dataclass(frozen=True)

@@ -84,8 +84,8 @@ def write_report(
 
 
 def _refuse_holes(results: Results, *, allow_partial: bool) -> None:
-    holes = results.holes()
-    if all(row is None for cell in results.cells.values() for row in cell.rows):
+    holes = results.missing()
+    if not any(cell.scored or cell.failed for cell in results.coverage()):
         raise InputError(f"run: nothing of the plan {results.manifest.name} is computed yet; run it first")
     if holes and not allow_partial:
         more = f"; and {len(holes) - SHOWN} cells more" if len(holes) > SHOWN else ""
