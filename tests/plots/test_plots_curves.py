@@ -134,7 +134,8 @@ def test_no_panel_legend_or_words_overlap(panels, methods):
 
 def test_the_file_is_written_and_the_process_keeps_its_settings(tmp_path):
     before = dict(mpl.rcParams)
-    figure = plot_curves([panel("a", "b")], tmp_path / "curves.png")
+    figure = plot_curves([panel("a", "b")])
+    figure.savefig(tmp_path / "curves.png")
     height, width = mpl.image.imread(tmp_path / "curves.png").shape[:2]
     assert (width, height) == pytest.approx(tuple(figure.bbox.size), abs=1)
     assert dict(mpl.rcParams) == before

@@ -131,7 +131,8 @@ def test_names_stand_beside_the_leftmost_panels_only():
 
 def test_the_file_is_written_and_the_process_keeps_its_settings(tmp_path):
     before = dict(mpl.rcParams)
-    figure = plot_forest([panel(unit="nats")], tmp_path / "forest.png", reference="ours", title="$x")
+    figure = plot_forest([panel(unit="nats")], reference="ours", title="$x")
+    figure.savefig(tmp_path / "forest.png")
     height, width = mpl.image.imread(tmp_path / "forest.png").shape[:2]
     assert (width, height) == pytest.approx(tuple(figure.bbox.size), abs=1)
     assert dict(mpl.rcParams) == before

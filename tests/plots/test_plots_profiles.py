@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from matplotlib.image import imread
 from plots_toys import assert_apart
 
 from fringe.plots import PathRecord, geometric_profile, plot_profiles
@@ -91,13 +90,6 @@ def test_what_was_not_measured_is_said():
     figure.canvas.draw()
     said = [[text.get_text() for text in axes.texts] for index in (0, 1) for axes in panels(figure, index)]
     assert said == [[], ["not measured"], [], ["no step was taken"], ["no step was taken"], []]
-
-
-def test_the_figure_is_saved(tmp_path):
-    figure = plot_profiles(ALL, tmp_path / "profiles.png")
-    figure.canvas.draw()
-    saved = np.round(255 * imread(tmp_path / "profiles.png"))
-    np.testing.assert_array_equal(saved[..., :3], np.asarray(figure.canvas.buffer_rgba())[..., :3])
 
 
 def test_no_paths_are_refused():

@@ -151,10 +151,10 @@ def report(
 def _require_consent(plans: "Sequence[Manifest]", models: Sequence[str], *, yes: bool) -> None:
     """Ask for consent to a few maps: their settings are those of the folder."""
     from fringe.experiments import planned_work
-    from fringe.report import EACH, recorded_methods
+    from fringe.report import EXAMPLES, recorded_methods
 
     pairs = [(plan, model) for plan in plans for model in models if model in plan.settings]
-    work = [one for plan, model in pairs for one in planned_work(recorded_methods(plan, model), {}, 3 * EACH)]
+    work = [one for plan, model in pairs for one in planned_work(recorded_methods(plan, model), {}, 3 * EXAMPLES)]
     require_consent(work, yes=yes, quiet=False)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fringe._files import sha256_of
-from fringe.attribution import Attributor, FRInGe, get_method, table
+from fringe.attribution import Attributor, FRInGe, get_method
 from fringe.baselines import InputSpace
 from fringe.data import ImageError, ImageRef, find_inputs
 from fringe.errors import InputError
@@ -168,6 +168,4 @@ def _base_method(spec: ExplainSpec, architecture: str | None) -> Attributor:
     variant = cast(Any, spec.variant)
     if preset is None:
         return base.variant(variant)
-    if (preset, variant) in table():
-        return FRInGe.preset(preset, variant)
-    return FRInGe.preset(preset).variant(variant)
+    return FRInGe.preset(preset, variant)

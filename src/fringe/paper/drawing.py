@@ -24,7 +24,7 @@ def draw_trajectories(resolved: Resolved, images: int, out: Path, *, device: str
     paths: list[Path] = []
     for model, place, image, found in _walked(resolved, images, device):
         path = _place(out, f"trajectories-{_safe(model)}-{place}.png")
-        plot_variants(found, path, title=f"{model}: {image}")
+        plot_variants(found, title=f"{model}: {image}").savefig(path)
         paths.append(path)
     return paths
 
@@ -36,7 +36,8 @@ def draw_cap(resolved: Resolved, images: int, out: Path, *, device: str = "cpu")
     for model, place, image, found in _walked(resolved, images, device):
         by_label = {walk.label: walk for walk in found}
         path = _place(out, f"profiles-{_safe(model)}-{place}.png")
-        plot_profiles([by_label[label] for label in ORDER if label in by_label], path, title=f"{model}: {image}")
+        columns = [by_label[label] for label in ORDER if label in by_label]
+        plot_profiles(columns, title=f"{model}: {image}").savefig(path)
         paths.append(path)
     return paths
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from fringe.experiments import Plan, Store, manifests, read_results
 from fringe.paper.reproduction import DEFAULT, SPECS, STUDIES, beside, cells_csv, markdown, parts, readings
 from fringe.paper.runtime import Timing, slowdowns
-from fringe.report import BesidePicture, beside_page
+from fringe.report import comparison_page
 
 PAGE = "reproduction"
 TITLE = "Our numbers beside the paper's (arXiv 2605.06404)"
@@ -28,11 +28,11 @@ def write_page(base: Plan, run: Path, out: Path, timings: Sequence[Timing], figu
     store = Store(run, create=False)
     results = {name: read_results(store, name) for name in _stored_studies(store, base)}
     rows, notes = beside(results, timings), [*_notes(base), *_timing_notes(timings)]
-    pictures = [BesidePicture(path.stem, path.read_bytes()) for path in figures if path.suffix == ".png"]
+    pictures = [(path.stem, path.read_bytes()) for path in figures if path.suffix == ".png"]
     text = [f"# {TITLE}", "", *(f"- {note}" for note in notes), ""]
     text += ["## Readings of the paper", "", *(f"- {reading}" for reading in readings()), "", markdown(rows)]
     contents = {
-        ".html": beside_page(TITLE, notes, parts(rows), pictures, readings()),
+        ".html": comparison_page(TITLE, notes, parts(rows), pictures, readings()),
         ".md": "\n".join(text),
         ".csv": cells_csv(rows),
     }

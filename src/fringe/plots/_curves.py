@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -51,7 +50,7 @@ class CurvePanel:
     axis: str = ""
 
 
-def plot_curves(data: Sequence[CurvePanel], path: Path | None = None, *, title: str = "") -> Figure:
+def plot_curves(data: Sequence[CurvePanel], *, title: str = "") -> Figure:
     """Plot each method's mean over images with a band of 1.96 standard errors, one panel per metric.
 
     A method has one colour and dash in all panels, by the order in which methods first appear; the first is drawn
@@ -59,7 +58,6 @@ def plot_curves(data: Sequence[CurvePanel], path: Path | None = None, *, title: 
 
     Args:
         data: The panels.
-        path: File to write.
         title: Title of the figure.
 
     Returns:
@@ -76,12 +74,10 @@ def plot_curves(data: Sequence[CurvePanel], path: Path | None = None, *, title: 
     styles = {label: _style(index) for index, label in enumerate(labels)}
     handles = [Line2D([], [], label=sanitise(label, 20), **style) for label, style in styles.items()]
     caption = ("mean over images; band: ± 1.96 standard errors",)
-    figure, rows = panels(len(data), (3.7, 3.1), across=3, title=title, caption=caption, handles=handles)
-    for axes, panel in zip((axes for row in rows for axes in row), data, strict=True):
+    figure, grid = panels(len(data), (3.7, 3.1), across=3, title=title, caption=caption, handles=handles)
+    for axes, panel in zip(grid, data, strict=True):
         _draw(axes, panel, styles)
         _label(axes, panel)
-    if path is not None:
-        figure.savefig(path)
     return figure
 
 

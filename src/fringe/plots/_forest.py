@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -22,6 +21,7 @@ from fringe.plots._style import (
     VERMILION,
     Style,
     despine,
+    is_leftmost,
     panels,
     sanitise,
     text_style,
@@ -70,9 +70,7 @@ class ForestPanel:
     unit: str = ""
 
 
-def plot_forest(
-    data: Sequence[ForestPanel], path: Path | None = None, *, reference: str = "FRInGe", title: str = ""
-) -> Figure:
+def plot_forest(data: Sequence[ForestPanel], *, reference: str = "FRInGe", title: str = "") -> Figure:
     """Plot paired differences, one panel per metric and one line per method, in the order in which they first appear.
 
     A marker is filled where the adjusted p is below .05. The side of zero where the reference is better is shaded and
@@ -80,7 +78,6 @@ def plot_forest(
 
     Args:
         data: The panels.
-        path: File to write.
         reference: Name of the reference method.
         title: Title of the figure.
 
@@ -95,7 +92,7 @@ def plot_forest(
         raise ValueError("plot_forest: nothing to compare")
     point: Style = {"color": MUTED, "marker": "o", "markersize": 5.5, "linewidth": 1.6}
     names = 1.15 * LETTER * max(len(sanitise(method, _NAME)) for method in methods)
-    figure, rows = panels(
+    figure, grid = panels(
         len(data),
         (2.7, 0.25 * len(methods) + 0.9),
         across=4,
@@ -108,23 +105,21 @@ def plot_forest(
             Line2D([], [], label="p ≥ .05", markerfacecolor="white", **point),
         ],
     )
-    for axes, panel in zip((axes for row in rows for axes in row), data, strict=True):
-        _label(axes, panel, methods, named=any(axes is row[0] for row in rows))
+    for axes, panel in zip(grid, data, strict=True):
+        _label(axes, panel, methods)
         _draw(axes, panel, methods)
         _name_sides(axes, panel, reference)
-    if path is not None:
-        figure.savefig(path)
     return figure
 
 
-def _label(axes: Axes, panel: ForestPanel, methods: Sequence[str], *, named: bool) -> None:
-    """Draw the empty panel; the methods are ``named`` beside the leftmost one only."""
+def _label(axes: Axes, panel: ForestPanel, methods: Sequence[str]) -> None:
+    """Draw the empty panel; the methods are named beside the leftmost one only."""
     despine(axes)
     axes.grid(visible=False, axis="y")
     axes.grid(axis="x", color=RULE, linewidth=0.5, alpha=0.6)
     axes.spines["left"].set_visible(False)
     axes.set_ylim(len(methods) - 0.3, -0.7)
-    axes.set_yticks(range(len(methods)), [sanitise(name, _NAME) if named else "" for name in methods])
+    axes.set_yticks(range(len(methods)), [sanitise(name, _NAME) if is_leftmost(axes) else "" for name in methods])
     axes.tick_params(axis="y", length=0, labelcolor=INK, labelsize=LABEL)
     for label in axes.get_yticklabels():
         label.set_parse_math(False)

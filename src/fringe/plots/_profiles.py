@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -131,7 +130,7 @@ def geometric_profile(
     return figure
 
 
-def plot_profiles(paths: Sequence[PathRecord], file: Path | None = None, *, title: str = "") -> Figure:
+def plot_profiles(paths: Sequence[PathRecord], *, title: str = "") -> Figure:
     """Plot Fisher-Rao step, Euclidean step and entropy of several paths against the step, one column per path.
 
     Each panel of step lengths has its own linear scale that begins at 0: paths differ in them a hundredfold, and
@@ -140,7 +139,6 @@ def plot_profiles(paths: Sequence[PathRecord], file: Path | None = None, *, titl
 
     Args:
         paths: The paths.
-        file: File to write.
         title: Title of the figure.
 
     Returns:
@@ -162,8 +160,6 @@ def plot_profiles(paths: Sequence[PathRecord], file: Path | None = None, *, titl
         axes[0].set_title(sanitise(path.title, 20), loc="left", pad=7, fontweight="bold", **text_style(LABEL))
         axes[0].set_title(path.remark, loc="right", pad=7, **text_style(TICK, MUTED))
     figure.align_ylabels()
-    if file is not None:
-        figure.savefig(file)
     return figure
 
 

@@ -96,8 +96,8 @@ def set_padding(figure: Figure, **settings: Any) -> None:
 
 def panels(
     count: int, size: tuple[float, float], *, across: int, width: float = 0.0, narrowest: float = 0.0, **notes: Any
-) -> tuple[Figure, list[list[Axes]]]:
-    """Return a figure and its ``count`` axes, row by row, at most ``across`` in a row.
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure and its ``count`` axes, at most ``across`` in a row.
 
     Each takes ``size`` inches with its own words, and ``width`` more are shared; no figure is narrower than
     ``narrowest``. ``notes`` are the title, caption and handles of :func:`titled_figure`.
@@ -106,8 +106,13 @@ def panels(
     columns = math.ceil(count / rows)
     figure = titled_figure(max(columns * size[0] + width, narrowest), rows * size[1], **notes)
     grid = figure.add_gridspec(rows, columns)
-    axes = [figure.add_subplot(grid[divmod(index, columns)]) for index in range(count)]
-    return figure, [axes[start : start + columns] for start in range(0, count, columns)]
+    return figure, [figure.add_subplot(grid[divmod(index, columns)]) for index in range(count)]
+
+
+def is_leftmost(axes: Axes) -> bool:
+    """Return whether axes stand in the first column of their figure."""
+    position = axes.get_subplotspec()
+    return position is not None and position.is_first_col()
 
 
 def series_style(index: int) -> Style:

@@ -18,6 +18,7 @@ from fringe.plots._style import (
     MUTED,
     Style,
     despine,
+    is_leftmost,
     panels,
     sanitise,
     series_style,
@@ -93,17 +94,16 @@ def plot_sensitivity(data: Sequence[SweepPanel], *, title: str = "", measure: st
         raise ValueError(f"plot_sensitivity: got {len(names)} networks, expected at most {MAX_SERIES}")
     styles: dict[str, Style] = {name: series_style(index) for index, name in enumerate(names)}
     handles = [Line2D([], [], label=sanitise(name), **style, **_LINES) for name, style in styles.items() if name]
-    figure, rows = panels(
+    figure, grid = panels(
         len(data), (2.75, 2.35), across=3, narrowest=3.4, title=title, handles=[*handles, *_marks(curves)]
     )
     limits = _limits(curves)
-    for axes, panel in zip((axes for row in rows for axes in row), data, strict=True):
+    for axes, panel in zip(grid, data, strict=True):
         _draw(axes, panel, styles)
         axes.set_ylim(*limits)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
-        leftmost = any(axes is row[0] for row in rows)
-        axes.tick_params(labelleft=leftmost)
-        axes.set_ylabel(sanitise(measure, 40) if leftmost else "", **text_style(LABEL, MUTED))
+        axes.tick_params(labelleft=is_leftmost(axes))
+        axes.set_ylabel(sanitise(measure, 40) if is_leftmost(axes) else "", **text_style(LABEL, MUTED))
     return figure
 
 

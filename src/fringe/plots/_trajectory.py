@@ -1,7 +1,6 @@
 """What paths look like: the paper's trajectory figure, and paths of a method's variants under each other."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,7 +93,7 @@ def trajectory(
     return figure
 
 
-def plot_variants(paths: Sequence[PathRecord], file: Path | None = None, *, title: str = "") -> Figure:
+def plot_variants(paths: Sequence[PathRecord], *, title: str = "") -> Figure:
     """Plot a row per path: its entropy curve with the waypoints marked, the input, the blur-change map of each later
     waypoint, the input at the end, and the signed attribution map.
 
@@ -103,7 +102,6 @@ def plot_variants(paths: Sequence[PathRecord], file: Path | None = None, *, titl
 
     Args:
         paths: The paths, with their images.
-        file: File to write.
         title: Title of the figure.
 
     Returns:
@@ -131,8 +129,6 @@ def plot_variants(paths: Sequence[PathRecord], file: Path | None = None, *, titl
         _draw_variant(axes, path, last)
         if path is paths[-1]:
             axes[0].set_xlabel("step", labelpad=1, **text_style(TICK, MUTED))
-    if file is not None:
-        figure.savefig(file)
     return figure
 
 

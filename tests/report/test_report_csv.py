@@ -5,11 +5,11 @@ import io
 
 import numpy as np
 import pytest
-import report_runs as runs
+import report_toys as runs
 
 from fringe._text import cell as written
 from fringe.report import build_table
-from fringe.report.csvs import scores_csv, summary_csv
+from fringe.report._write import scores_csv, summary_csv
 
 METHODS = ("fringe", "=cmd|' /C calc'!A0", "zero")
 SCORES = {

@@ -5,13 +5,13 @@ import math
 
 import numpy as np
 import pytest
-import report_runs as runs
+import report_toys as runs
 
 from fringe.errors import InputError
 from fringe.experiments import Estimate
 from fringe.report import build_table
-from fringe.report.numbers import decimals_for, plain, spread, with_spread
-from fringe.report.tables import reference_of
+from fringe.report._render import format_number, with_spread
+from fringe.report._table import decimals_for, half_width, reference_of
 
 rng = np.random.default_rng(7)
 N = 7
@@ -45,17 +45,17 @@ def test_means_and_intervals_are_numpys():
             drawn = np.random.default_rng(5).integers(0, N, (1000, N))
             low, high = np.percentile((sign * column)[drawn].mean(1), [2.5, 97.5])
             cell = found[method]
-            assert cell.n == cell.wanted == N
+            assert cell.n == cell.required == N
             assert cell.estimate.value == pytest.approx(sign * column.mean(), rel=1e-12)
             assert (cell.estimate.low, cell.estimate.high) == pytest.approx((low, high), rel=1e-12)
-            assert spread(cell.estimate) == pytest.approx((high - low) / 2, rel=1e-12)
+            assert half_width(cell.estimate) == pytest.approx((high - low) / 2, rel=1e-12)
 
 
 def test_a_median_stands_with_half_the_interquartile_range():
     about = runs.manifest(("fringe", "ig"), ("max_sensitivity",), 5)
     scores = {("net", "fringe", "max_sensitivity"): [1, 2, 4, 8, 100], ("net", "ig", "max_sensitivity"): [9] * 5}
     cell = cells(build_table(runs.results(about, scores), "net"), "max_sensitivity")["fringe"]
-    assert (cell.estimate.value, spread(cell.estimate)) == (4.0, (8 - 2) / 2)
+    assert (cell.estimate.value, half_width(cell.estimate)) == (4.0, (8 - 2) / 2)
 
 
 def test_p_is_that_of_all_sign_flips_adjusted_by_holm_over_the_whole_table():
@@ -123,7 +123,7 @@ def test_missing_failed_and_undefined_images_are_counted_apart():
         ("net", "ig", "insertion"): [0.3, "missing", "missing", "out of memory", None, 0.5],
     }
     cell = cells(build_table(runs.results(about, scores), "net"), "insertion")["ig"]
-    assert (cell.n, cell.wanted, cell.missing, cell.failed, cell.undefined) == (2, 6, 2, 1, 1)
+    assert (cell.n, cell.required, cell.missing, cell.failed, cell.undefined) == (2, 6, 2, 1, 1)
     assert cell.estimate.mean == pytest.approx(0.4)
     assert cell.difference.n == 2
     assert cell.difference.value == pytest.approx(((0.1 - 0.3) + (0.6 - 0.5)) / 2)
@@ -166,7 +166,7 @@ def test_columns_stand_in_the_order_and_groups_of_the_paper():
         "infidelity",
         "steps",
     ]
-    assert [(group.name, group.places) for group in found.groups] == [
+    assert [(group.name, group.columns) for group in found.groups] == [
         ("Attribution calibration", (0, 1)),
         ("Causal faithfulness (normalized, blur)", (2, 3)),
         ("Causal faithfulness (raw, or without blur)", (4,)),
@@ -223,4 +223,4 @@ def test_numbers_are_printed_as_in_the_paper(value, half, decimals, text):
 
 
 def test_999_999_is_not_a_power_of_ten_and_1000_is():
-    assert (plain(999.999, 3), plain(1000.0, 3)) == ("999.999", "1.00×10³")
+    assert (format_number(999.999, 3), format_number(1000.0, 3)) == ("999.999", "1.00×10³")

@@ -7,13 +7,13 @@ from typing import Any
 
 import fringe
 from fringe.experiments import Manifest, Results, mixed
-from fringe.report.content import Part, Plain, Section
+from fringe.report._render import Chapter, Section, SimpleTable
 
 _SCORES = {"logit": "logit", "log_probability": "log probability", "probability": "probability"}
 
 
-def facts(results: Results) -> dict[str, str]:
-    """The first lines of a report."""
+def header(results: Results) -> dict[str, str]:
+    """Return the first lines of a report."""
     plan, models = results.manifest.plan, results.models
     return {
         "Model" if len(models) == 1 else "Models": ", ".join(models),
@@ -26,13 +26,13 @@ def facts(results: Results) -> dict[str, str]:
 
 
 def protocol(results: Results) -> tuple[str, ...]:
-    """How images, targets and scores came about, in sentences."""
+    """Return how images, targets and scores were obtained, in sentences."""
     manifest = results.manifest
     sentences = [_images(manifest), _target(manifest.plan["target"]), _score(manifest.plan)]
     fewer = [
-        f"{about['title']} on the first {about['limit']}"
-        for about in manifest.metrics.values()
-        if about["limit"] < len(manifest.images)
+        f"{metric['title']} on the first {metric['limit']}"
+        for metric in manifest.metrics.values()
+        if metric["limit"] < len(manifest.images)
     ]
     if fewer:
         sentences.append(f"Some metrics are computed on fewer images: {', '.join(fewer)}.")
@@ -54,38 +54,40 @@ def protocol(results: Results) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def settings(results: Results) -> Part:
-    """Every setting of models, methods and metrics."""
+def settings(results: Results) -> Chapter:
+    """Return every setting of models, methods and metrics."""
     manifest = results.manifest
     methods: dict[tuple[str, str], list[str]] = {}
     for model, entries in manifest.settings.items():
         for method, setting in entries.items():
             methods.setdefault((method, _pairs(setting["method"])), []).append(model)
     rows = tuple((method, ", ".join(models), pairs) for (method, pairs), models in methods.items())
-    return Part(
+    return Chapter(
         "Settings",
         (
-            Section("Models", plain=_models(manifest)),
-            Section("Methods", plain=Plain("Settings of the methods", ("method", "models", "settings"), rows)),
-            Section("Metrics", plain=_metrics(manifest)),
+            Section("Models", simple=_models(manifest)),
+            Section("Methods", simple=SimpleTable("Settings of the methods", ("method", "models", "settings"), rows)),
+            Section("Metrics", simple=_metrics(manifest)),
         ),
     )
 
 
-def versions(results: Results) -> Plain:
+def versions(results: Results) -> SimpleTable:
+    """Return the versions of libraries that computed the run."""
     used = {name: ", ".join(counts) for name, counts in results.versions.items()}
-    found = {f"{name} (run)": text for name, text in {**results.manifest.versions, **used}.items()}
-    found["fringe (report)"] = fringe.__version__
-    return Plain("Versions", ("what", "version"), tuple(found.items()))
+    texts = {f"{name} (run)": text for name, text in {**results.manifest.versions, **used}.items()}
+    texts["fringe (report)"] = fringe.__version__
+    return SimpleTable("Versions", ("what", "version"), tuple(texts.items()))
 
 
 def read_commands(results: Results, folder: str) -> tuple[str, ...]:
-    """Commands that read the run in ``folder`` again."""
+    """Return commands that read the run in ``folder`` again."""
     run, plan = shlex.quote(folder), shlex.quote(results.manifest.name)
     return (f"fringe status {run}", f"fringe report {run} --plan {plan}")
 
 
-def again(results: Results) -> str:
+def how_to_rerun(results: Results) -> str:
+    """Return where the plan and the scores are stored."""
     return (
         f"The plan is in plans/{results.manifest.name}.json in the run's folder, with the digests of weights, settings "
         "and images; every score, image by image, is in scores.csv beside this report."
@@ -123,35 +125,35 @@ def _score(plan: Mapping[str, Any]) -> str:
     return f"The explained score is the class's {_SCORES[plan['score']]}. Reference images come from {source}."
 
 
-def _models(manifest: Manifest) -> Plain:
+def _models(manifest: Manifest) -> SimpleTable:
     rows = tuple(
-        (label, about["spec"], about["architecture"], about["weights"], _pairs(about["preprocessing"]))
-        for label, about in manifest.models.items()
+        (label, model["spec"], model["architecture"], model["weights"], _pairs(model["preprocessing"]))
+        for label, model in manifest.models.items()
     )
-    return Plain("Models", ("model", "source", "architecture", "weights (digest)", "preprocessing"), rows)
+    return SimpleTable("Models", ("model", "source", "architecture", "weights (digest)", "preprocessing"), rows)
 
 
-def _metrics(manifest: Manifest) -> Plain:
+def _metrics(manifest: Manifest) -> SimpleTable:
     better = {"higher": "higher", "lower": "lower", "none": "neither"}
     rows = tuple(
         (
-            f"{about['title']} ({label})",
-            better[about["direction"]],
-            about["unit"] or "pure number",
-            about["summary"],
-            str(about["limit"]),
-            about["space"],
-            _pairs(about["settings"]),
-            about["source"],
+            f"{metric['title']} ({label})",
+            better[metric["direction"]],
+            metric["unit"] or "pure number",
+            metric["summary"],
+            str(metric["limit"]),
+            metric["space"],
+            _pairs(metric["settings"]),
+            metric["source"],
         )
-        for label, about in manifest.metrics.items()
+        for label, metric in manifest.metrics.items()
     )
     head = ("metric", "better", "unit", "summary", "images", "looks at", "settings", "source")
-    return Plain("Settings of the metrics", head, rows, frozenset({4}))
+    return SimpleTable("Settings of the metrics", head, rows, frozenset({4}))
 
 
 def _pairs(record: Mapping[str, Any]) -> str:
-    """``steps=50, baseline=zero``; the name of a method or metric stands in front."""
+    """Return ``steps=50, baseline=zero``, after the name of a method or metric."""
     name = record.get("method", record.get("metric", record.get("control")))
     pairs = [f"{key}={_text(value)}" for key, value in record.items() if key not in ("method", "metric", "control")]
     return ", ".join(pairs) if name is None else f"{name}: {', '.join(pairs) or 'no settings'}"
