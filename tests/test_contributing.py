@@ -60,7 +60,9 @@ def test_a_method_is_a_class_and_a_line(monkeypatch, tmp_path):
     monkeypatch.setitem(METHODS, "signs", Signs)
     spec = experiments.ExperimentSpec(**DIGITS, methods="signs,ig", metrics="sparseness", set=["ig.steps=2"])
     results = experiments.run_experiment(spec)
-    assert (results.scores(results.models[0], "signs", "sparseness") > 0).all()
+    (model,) = results.models
+    assert (results.scores(model, "signs", "sparseness") == 0).all()  # all entries weigh the same
+    assert (results.scores(model, "ig", "sparseness") > 0).all()
     listed = command("methods")
     assert listed.exit_code == 0
     assert "signs" in listed.output
