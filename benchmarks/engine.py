@@ -4,7 +4,7 @@
     python benchmarks/engine.py --device cuda   # GPU: ResNet-18 at 224 x 224, batch 64, the paper's preset
 
 Alternatives: fresh ``torch.func.jvp`` and ``vjp`` for a product, and the literal transcription of the printed algorithm
-(tests/engine/transcription.py: one image at a time, fresh products, textbook CG) for a path. Times are medians of
+(tests/attribution/transcription.py: one image at a time, fresh products, textbook CG) for a path. Times are medians of
 alternating repetitions; machines are shared, so only the ratios mean something, and absolute times only on a GPU.
 """
 
@@ -26,7 +26,7 @@ from torch import nn
 import fringe
 from fringe.classifier import Classifier, Linearisation
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests" / "engine")]
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests" / "attribution")]
 
 import transcription  # noqa: E402
 

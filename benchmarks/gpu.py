@@ -215,7 +215,7 @@ def main(arguments: Sequence[str] | None = None, clock: Callable[[], float] = ti
     note = ""
     if networks != ["small"]:
         try:
-            importlib.import_module("fringe.models.vision_import").import_torchvision()
+            importlib.import_module("fringe.models._torchvision").import_torchvision()
         except ModelError as error:
             note, networks = f"{error}; a small built-in network takes the place of {', '.join(networks)}.\n", ["small"]
             print(note, file=sys.stderr)

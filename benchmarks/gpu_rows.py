@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import fringe
-from fringe import _frozen
+from fringe import _isolation
 from fringe._linear_layers import LinearLayers
 from fringe.attribution import GuidedIG
 from fringe.classifier import Linearisation
@@ -196,7 +196,7 @@ def channels_last() -> Context[Any]:
 
 def tf32(products: str = "ieee") -> Context[Any]:
     """In place of the library's own rule: full precision while it holds a model."""
-    return mock.patch.object(_frozen, "_full_precision", partial(rounding, "tf32", products))
+    return mock.patch.object(_isolation, "_full_precision", partial(rounding, "tf32", products))
 
 
 def unverified(*_: object, **__: object) -> None:
@@ -228,7 +228,7 @@ def precision(bench: Bench, network: str, name: str) -> Record:
         if "bfloat16" in name:
             model = BFloat16(model, bench.device).eval()
             stack.enter_context(mock.patch("fringe.classifier.LinearLayers", model.linear_layers))
-        attribute = importlib.import_module("fringe.attribution.attribute")
+        attribute = importlib.import_module("fringe.attribution._attribute")
         stack.enter_context(mock.patch.object(attribute, "verify", unverified))
         classifier, method = fringe.Classifier(model, batch_size=len(x)), METHODS[FEEDBACK][1](network)
         target = "predicted" if reference is None else reference.target

@@ -27,8 +27,8 @@ from captum.attr import NoiseTunnel, Saliency
 from torch import Tensor, nn
 
 import fringe
-from fringe.attribution.base import ProgressCounter
-from fringe.attribution.smoothgrad import smoothed
+from fringe.attribution._base import ProgressCounter
+from fringe.attribution._smoothgrad import smoothed
 from fringe.paths import Problem
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -175,7 +175,7 @@ def smoothgrad_distance(case: Case, samples: int = 6) -> float:
     expected = first.captum_smoothgrad(samples, samples)
     problem = Problem.of(fringe.Classifier(case.model), first.x, target=first.target)
     with problem.model.session(first.x.device):
-        explain = fringe.SmoothGrad().explainer(problem)
+        explain = fringe.SmoothGrad()._explainer(problem)
         draw = lambda rows, copies: noise[copies]  # noqa: E731
         found, _ = smoothed(explain, draw, problem, samples, False, ProgressCounter(None, 0))
     return distance(found, expected)[0]

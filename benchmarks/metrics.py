@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import fringe
 import shared_models
 from fringe._filters import gaussian_blur
-from fringe.metrics import METRICS, Insertion, EvaluationContext, evaluate
+from fringe.metrics import METRICS, EvaluationContext, Insertion, evaluate
 from fringe.paths import Problem
 
 NAMES = ("mas_insertion", "mas_deletion", "insertion", "deletion", "insertion:raw", "deletion:raw")

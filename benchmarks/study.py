@@ -138,7 +138,7 @@ class Study:
         values, diagnostics = self.loaded(subject, label, source)
         found = evaluate(subject, Kept(values, diagnostics), SCORED)
         print(self.name, label, {name: round(float(s.values.nanmean()), 3) for name, s in found.items()}, flush=True)
-        raw = {f"{name}:raw": found[name].extras["raw"] for name in ("insertion", "deletion")}
+        raw = {f"{name}:raw": found[name].details["raw"] for name in ("insertion", "deletion")}
         return {**{name: scores.values for name, scores in found.items()}, **raw}
 
     def stability(self, subject: EvaluationContext, label: str) -> dict[str, Tensor]:

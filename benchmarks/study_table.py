@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import bootstrap
 
-from fringe.metrics import get_metric
-from fringe.metrics.base import ARROW
+from fringe.metrics import ARROW, get_metric
 from study import METRICS, SENSITIVITY, read
 
 RESAMPLES = 2000
@@ -42,7 +41,7 @@ def lines(header: list[str], rows: list[list[str]]) -> str:
 
 
 def heading(metric: str) -> str:
-    return f"{metric} {ARROW[resolve_metric(metric).direction]}".strip()
+    return f"{metric} {ARROW[get_metric(metric).direction]}".strip()
 
 
 def print_tables(study: Any, against: str) -> None:

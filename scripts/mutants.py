@@ -1,7 +1,7 @@
 """Change one source file in small ways and see whether tests notice: a change that no test fails on has survived.
 
-    python scripts/mutants.py src/fringe/paths/trust_region.py --tests tests/engine/test_laws.py
-    python scripts/mutants.py FILE --lines 40-80 --limit 20 --tests tests/engine -- -k schedule  # -- pytest's own
+    python scripts/mutants.py src/fringe/paths/trust_region.py --tests tests/attribution/test_fringe_laws.py
+    python scripts/mutants.py FILE --lines 40-80 --limit 20 --tests tests/attribution -- -k schedule  # -- pytest's own
 
 Each mutant is written into a temporary copy of the source folder, and pytest runs with that copy on PYTHONPATH; before
 it, with the unchanged file, which must pass. Not changed: docstrings, ``__repr__``, texts, annotations, decorators, and

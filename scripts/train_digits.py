@@ -17,9 +17,9 @@ from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import save_file as save_tensors
 from torch import Tensor, nn
 
-import fringe.data.digits as shipped
+import fringe.data._digits as shipped
 from fringe.data import digits_samples
-from fringe.models.digits import PREPROCESSING, WEIGHTS_FILE, DigitNet
+from fringe.models._digits import PREPROCESSING, WEIGHTS_FILE, DigitNet
 
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "fringe"
 SEED = 20

@@ -247,7 +247,7 @@ def test_without_torchvision_a_small_network_takes_its_place(monkeypatch, capsys
     def absent():
         raise gpu.ModelError("torchvision is not installed; install fringe[vision]")
 
-    monkeypatch.setattr("fringe.models.vision_import.import_torchvision", absent)
+    monkeypatch.setattr("fringe.models._torchvision.import_torchvision", absent)
     bench = gpu.main(["--device", "cpu", "--networks", "resnet18", "--budget", "25"], Clock(a_look=1.0))
     assert bench.networks == ("small",)
     assert capsys.readouterr().out.startswith("torchvision is not installed; install fringe[vision]; a small built-in")

@@ -86,7 +86,7 @@ def test_add_a_method(said, folder):
 def test_add_a_metric(said, folder):
     page = said["add-a-metric"]
     assert "side of a patch" in page
-    assert re.search(r"ranking +perfect, random, perverse contributions", page)
+    assert re.search(r"ranking +perfect, random, inverted contributions", page)
     assert (folder / "out/patches").is_dir()
 
 

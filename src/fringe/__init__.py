@@ -35,35 +35,36 @@ __version__ = "0.1.0"
 _HOMES = {
     **dict.fromkeys(("METHODS", "Attribution", "Attributor", "Trajectory", "attribute"), "attribution"),
     **dict.fromkeys(("METRICS", "Metric", "Scores"), "metrics"),
-    "compare": "experiments",
+    **dict.fromkeys(("BinaryClassifier", "Classifier", "PassCounts", "Shared"), "classifier"),
     "InputSpace": "baselines",
-    **dict.fromkeys(("Classifier", "PassCounts", "Shared", "BinaryClassifier"), "classifier"),
+    "compare": "experiments",
 }
-
-
-_CATALOGUES = ("attribution", "metrics")
-"""Rooms whose catalogue's classes are public here, too."""
+_REGISTRIES = {"attribution": "METHODS", "metrics": "METRICS"}  # their classes are public here, too
 
 
 def __getattr__(name: str) -> Any:
     if name == "__all__":
         return _public()
-    homes = [_HOMES[name]] if name in _HOMES else [f"{room}.catalogue" for room in _CATALOGUES if name[:1].isupper()]
-    modules = [importlib.import_module(f"fringe.{home}") for home in homes]
-    found = [getattr(module, name) for module in modules if hasattr(module, name)]
-    if not found:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f"fringe.{_HOMES[name]}"), name)
+    else:
+        kinds = (_classes(package).get(name) for package in _REGISTRIES if name[:1].isupper())
+        value = next((kind for kind in kinds if kind is not None), None)
+    if value is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = found[0]
-    globals()[name] = value
-    return value
+    return globals().setdefault(name, value)
 
 
 def __dir__() -> list[str]:
     return sorted({*_public(), *(name for name in globals() if name.startswith("__") and name.endswith("__"))})
 
 
+def _classes(package: str) -> dict[str, type]:
+    """The registered classes of a package by their names in Python."""
+    registry = getattr(importlib.import_module(f"fringe.{package}"), _REGISTRIES[package])
+    return {kind.__name__: kind for kind in registry.values()}
+
+
 def _public() -> list[str]:
-    """What a user may name: errors, what ``_HOMES`` lists, and the classes of the catalogues."""
     errors = [name for name in globals() if name.endswith("Error")]
-    catalogues = [importlib.import_module(f"fringe.{room}.catalogue") for room in _CATALOGUES]
-    return sorted({*errors, *_HOMES, *(name for module in catalogues for name in vars(module) if name[:1].isupper())})
+    return sorted({*errors, *_HOMES, *(name for package in _REGISTRIES for name in _classes(package))})

@@ -1,5 +1,9 @@
-"""Files that a stranger may have prepared: type and size are checked before the first byte is read."""
+"""Files: read after a check of type and size, written in one step.
 
+A file may have been prepared by a stranger: its type and size are checked before the first byte is read.
+"""
+
+import contextlib
 import errno
 import hashlib
 import os
@@ -7,22 +11,26 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+from fringe._process import process_name
 from fringe.errors import InputError
 
+#: The largest image file: 512 MiB, more than 50 million pixels of 16-bit RGBA without compression.
 IMAGE_BYTES = 2**29
-"""The largest image file: 512 MiB, more than 50 million pixels of 16-bit RGBA without compression."""
+#: The largest JSON record or score file of a run: 256 MiB.
 RECORD_BYTES = 2**28
-"""The largest JSON record or score file of a run: 256 MiB."""
+#: The largest file of stored maps: 4 GiB.
 MAPS_BYTES = 2**32
-"""The largest file of kept maps: 4 GiB."""
+#: The largest plan file: 1 MiB.
 SETTINGS_BYTES = 2**20
-"""The largest plan file: 1 MiB."""
+#: The largest preset file, which lists the images that it was tuned on: 64 MiB.
 PRESET_BYTES = 2**26
-"""The largest preset file, which lists the images that it was tuned on: 64 MiB."""
+
+#: How the name of a file begins that is being written; the name of the process follows.
+PARTIAL = ".partial-"
 
 
 class UnfitFile(OSError):
-    """A file that is not read for what it is: no regular file (EINVAL), or too large (EFBIG). The disk did answer."""
+    """A file that is refused unread: no regular file (EINVAL), or too large (EFBIG)."""
 
 
 def open_regular(path: str | os.PathLike[str], limit: int) -> BinaryIO:
@@ -44,13 +52,13 @@ def open_regular(path: str | os.PathLike[str], limit: int) -> BinaryIO:
 
 
 def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
-    """The bytes of a regular file as it is long now; raises OSError as :func:`open_regular` does."""
+    """Return the bytes of a regular file, up to its present length; raises OSError as :func:`open_regular` does."""
     with open_regular(path, limit) as file:
         return file.read(os.fstat(file.fileno()).st_size)
 
 
 def sha256_of(path: str | os.PathLike[str], limit: int = IMAGE_BYTES) -> str:
-    """SHA-256 in hexadecimal of a regular file as it is long now; raises OSError as :func:`open_regular` does."""
+    """Return the SHA-256, in hexadecimal, of what :func:`read_regular` returns; raises OSError as that does."""
     total = hashlib.sha256()
     with open_regular(path, limit) as file:
         left = os.fstat(file.fileno()).st_size  # some files of the kernel say 0 and never end
@@ -60,27 +68,66 @@ def sha256_of(path: str | os.PathLike[str], limit: int = IMAGE_BYTES) -> str:
     return total.hexdigest()
 
 
+def write_atomic(path: Path, content: bytes, *, durable: bool = False) -> None:
+    """Replace a file in one step: readers see the old content or the new one, never a part.
+
+    The content is written to a neighbour whose name tells the process that writes it, and which is removed if anything
+    goes wrong, an interrupt included.
+
+    Args:
+        path: The file; its folder exists.
+        content: The new content.
+        durable: Whether to wait until the content and the new name would survive a power cut, where the system can.
+
+    Raises:
+        OSError: If the system cannot write the file.
+    """
+    partial = path.with_name(f"{PARTIAL}{process_name()}~{path.name}")
+    try:
+        with open(partial, "wb") as file:
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
+    if durable:
+        _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 def require_inside(folder: Path, root: Path) -> None:
-    """Raise InputError where ``folder``, or a link in it, leads out of ``root``: what is written there would be lost
-    or replace a file of somebody else's."""
+    """Refuse a folder that leads out of ``root``, itself or by a link in it: writing could replace other files."""
     real = Path(os.path.realpath(root))
-    links = [Path(at) / name for at, folders, names in os.walk(folder) for name in (*folders, *names)]
+    links = [Path(parent) / name for parent, folders, names in os.walk(folder) for name in (*folders, *names)]
     for path in (folder, *(link for link in links if link.is_symlink())):
         target = Path(os.path.realpath(path))
         if not target.is_relative_to(real):
             raise InputError(
-                f"out: {str(path)!r} is a link that leads out of {str(root)!r}, to {str(target)!r}; remove the link or "
-                "name another folder (--out)"
+                f"{str(path)!r} is a link that leads out of {str(root)!r}, to {str(target)!r}",
+                argument="out",
+                hint="remove the link or name another folder",
             )
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Opening a pipe would else wait for somebody to write to it."""
+    """Open without waiting: opening a pipe would otherwise block until somebody writes to it."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def _check(found: os.stat_result, path: str | os.PathLike[str], limit: int) -> None:
-    if not stat.S_ISREG(found.st_mode):
+def _check(status: os.stat_result, path: str | os.PathLike[str], limit: int) -> None:
+    if not stat.S_ISREG(status.st_mode):
         raise UnfitFile(errno.EINVAL, "is not a regular file", str(path))
-    if found.st_size > limit:
-        raise UnfitFile(errno.EFBIG, f"has {found.st_size} bytes; at most {limit} are read", str(path))
+    if status.st_size > limit:
+        raise UnfitFile(errno.EFBIG, f"has {status.st_size} bytes; at most {limit} are read", str(path))

@@ -1,5 +1,8 @@
 """Errors: each names the argument, what came, and what to do."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class FringeError(ValueError):
     """Base class of the errors of this library.
@@ -24,11 +27,19 @@ class ModelOutputError(FringeError):
 
 
 class TargetError(FringeError):
-    """The target does not name one class an image."""
+    """The target does not name one class per image."""
 
 
 class InputError(FringeError):
     """The inputs cannot be explained as they are."""
+
+
+class ModelError(FringeError):
+    """A model cannot be loaded as asked."""
+
+
+class ImageError(FringeError):
+    """An image, or the argument that should lead to one, cannot be used."""
 
 
 class NotDifferentiableError(FringeError):
@@ -36,15 +47,72 @@ class NotDifferentiableError(FringeError):
 
 
 class TransientError(FringeError):
-    """Trouble that may pass, such as a full disk or a share that is away. Nothing is lost: the same call goes on where
-    it stopped."""
+    """A failure that may pass, such as a full disk or a share that is not mounted.
+
+    Nothing is lost: the same call resumes at the point where it stopped.
+    """
+
+
+def did_you_mean(name: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.5) -> str | None:
+    """Suggest the name that a mistyped one was probably meant to be.
+
+    Args:
+        name: The name that came.
+        known: The names that exist.
+        n: Largest number of names that are suggested.
+        cutoff: Least similarity, from 0 to 1, of a name that is suggested.
+
+    Returns:
+        ``"did you mean 'a' or 'b'?"``, or None if no name is similar.
+    """
+    near = difflib.get_close_matches(name, list(known), n=n, cutoff=cutoff)
+    return f"did you mean {' or '.join(map(repr, near))}?" if near else None
+
+
+def known_hint(name: str, known: Iterable[str], text: str, *, cutoff: float = 0.5) -> str:
+    """Put the suggestion of :func:`did_you_mean`, if there is one, before what else there is to say.
+
+    Args:
+        name: The name that came.
+        known: The names that exist.
+        text: A clause, such as ``"known: tau, eta"``.
+        cutoff: Least similarity, from 0 to 1, of a name that is suggested.
+
+    Returns:
+        ``"did you mean 'tau'? Known: tau, eta"``, or the clause alone.
+    """
+    near = did_you_mean(name, known, cutoff=cutoff)
+    return f"{near} {text[0].upper()}{text[1:]}" if near else text
+
+
+def check_known(argument: str, name: str, known: Iterable[str]) -> None:
+    """Check that a name is one of those that exist.
+
+    Args:
+        argument: What is named, as in error messages.
+        name: The name that came.
+        known: The names that exist.
+
+    Raises:
+        InputError: With the nearest name as its hint, if ``name`` is unknown.
+    """
+    names = list(known)
+    if name not in names:
+        hint = known_hint(name, names, f"known: {', '.join(names) or 'none'}")
+        raise InputError(f"got {name!r}", argument=argument, hint=hint)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the system, its memory or the device failed, and not the data, the model or the method.
+    """Tell whether the system, its memory or the device failed, and not the data, the model or the method.
 
-    What was raised ``from`` such an error counts as well, but for an OSError without an error number: decoders raise it
-    on bad data.
+    What was raised ``from`` such an error counts as well, except for an OSError without an error number: decoders raise
+    it on bad data.
+
+    Args:
+        error: The error.
+
+    Returns:
+        True if the same call may succeed later.
     """
     if isinstance(error, (OSError, TransientError)) or is_out_of_memory(error) or is_device_error(error):
         return True
@@ -55,7 +123,14 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory, of the machine or of a device, ran out."""
+    """Tell whether memory, of the machine or of a device, ran out.
+
+    Args:
+        error: The error.
+
+    Returns:
+        True if it did.
+    """
     import torch
 
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
@@ -64,7 +139,14 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_device_error(error: BaseException) -> bool:
-    """Whether an accelerator failed. What the process asks of it afterwards fails, too, whatever is asked."""
+    """Tell whether an accelerator failed; every later call of the process to it fails, too.
+
+    Args:
+        error: The error.
+
+    Returns:
+        True if it did.
+    """
     import torch
 
     if is_out_of_memory(error):

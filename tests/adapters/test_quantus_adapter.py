@@ -6,12 +6,13 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from adapter_networks import inputs, smooth
+from adapters_toys import inputs, smooth
 
 import fringe
 from fringe import InputError, IntegratedGradients
 from fringe._rng import KeyedGenerator
 from fringe.metrics import EvaluationContext, evaluate
+from fringe.metrics._sparseness import gini
 from fringe.paths import Problem
 from fringe.quantus import explain_func
 
@@ -99,7 +100,7 @@ def test_channels_are_added_up_on_request():
 
 
 def test_what_cannot_be_meant_is_refused():
-    with pytest.raises(InputError, match="step: the method 'ig' has no such setting; did you mean 'steps'"):
+    with pytest.raises(InputError, match="ig setting: got 'step'; did you mean 'steps'"):
         explain_func(smooth(), inputs(1).numpy(), 1, method="ig", step=3)
     with pytest.raises(InputError, match=r"targets: got \[0.5\], expected whole numbers"):
         explain_func(smooth(), inputs(1).numpy(), np.array([0.5]), method="ig")
@@ -119,7 +120,7 @@ def test_quantus_takes_it():
     maps = explain_func(model, x, targets, **settings)
     given = metric(model=model, x_batch=x, y_batch=targets, a_batch=maps, device="cpu")
     np.testing.assert_allclose(asked, given, rtol=1e-6)
-    np.testing.assert_allclose(asked, fringe.metrics.sparseness.gini(torch.from_numpy(maps)).numpy(), rtol=1e-4)
+    np.testing.assert_allclose(asked, gini(torch.from_numpy(maps)).numpy(), rtol=1e-4)
 
 
 def test_max_sensitivity_is_quantus_at_its_defaults():

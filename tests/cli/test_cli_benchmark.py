@@ -19,7 +19,7 @@ from fringe.experiments import CONTROLS, Store, compare, read_results
 from fringe.experiments._images import prepare, sample_images
 from fringe.experiments._runner import TaskRunner
 from fringe.models import load_model
-from fringe.tuning.preset import FORMAT
+from fringe.tuning import FORMAT
 
 DIGITS = ("--model", "embedded:digits")
 IG = ("--methods", "ig", "--set", "ig.steps=2", "--no-controls")

@@ -206,7 +206,7 @@ def test_images_of_several_sizes_keep_their_order(tmp_path):
         (("--pool", "wide"), "--pool"),
         (("--references", "/nowhere"), "--references: '/nowhere'"),
         (("--target", "10"), "class 10 does not exist"),
-        (("--model", "embedded:digit"), "did you mean digits"),
+        (("--model", "embedded:digit"), "did you mean 'digits'"),
     ],
 )
 def test_wrong_usage_is_exit_code_2_and_one_line(tmp_path, arguments, message):

@@ -221,7 +221,7 @@ def test_a_model_that_ends_in_a_softmax_names_the_option_that_reads_it(tmp_path)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--model", "embedded:digit"), "did you mean digits"),
+        (("--model", "embedded:digit"), "did you mean 'digits'"),
         (("--model", "network.py:make"), "'network.py' does not exist"),
         (("--method", "fringes"), "did you mean 'fringe'"),
         (("--preset", "resnet19"), "did you mean 'resnet18'"),

@@ -89,7 +89,7 @@ def test_metrics_say_which_way_is_better():
     for name, kind in METRICS.items():
         assert listed[name]["direction"] == kind.direction
         assert (listed[name]["unit"], listed[name]["space"]) == (kind.unit, kind.space)
-        assert listed[name]["needs_method"] == kind.needs_explain
+        assert listed[name]["needs_method"] == kind.requires_explainer
     assert "lower is better" in invoke("metrics", "deletion").stdout
 
 

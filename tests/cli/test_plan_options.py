@@ -17,7 +17,7 @@ from fringe.cli.plan_models import read_specs
 from fringe.cli.plan_options import PlanOptions
 from fringe.cli.planning import Defaults, overlooked, read_plan
 from fringe.cli.takes import takes
-from fringe.tuning.preset import FORMAT
+from fringe.tuning import FORMAT
 
 NOTHING = Defaults("plan", methods=("ig",), metrics=("sparseness",))
 
@@ -236,7 +236,7 @@ def test_models_need_labels_where_their_architecture_is_one():
         (("--exif", "turn"), "--exif: got 'turn', expected one of transpose, ignore"),
         (("--references", "/nowhere"), "--references: '/nowhere' is neither a file, a folder"),
         (("--model", "torchvision:resnet18"), "--data: none given; name a folder of images"),
-        (("--model", "embedded:digit", "--data", "x"), "did you mean digits"),
+        (("--model", "embedded:digit", "--data", "x"), "did you mean 'digits'"),
         (("--preset", "/nowhere.json"), "preset: /nowhere.json cannot be read"),
         (("--methods", "mine=ig", "--set", "ig.steps=2"), "'ig' is not compared here; did you mean 'mine'|mine"),
     ],

@@ -5,7 +5,7 @@ import torch
 
 from fringe import METRICS, InputError
 from fringe.testing import METRIC_CHECKS, check_metric
-from fringe.testing.metric_trial import MetricTrial
+from fringe.testing._metrics import MetricUnderTest
 
 SIGN_BLIND = {"infidelity:scale_free": "the best scale of a map may be negative, which makes the inverted map as good"}
 PRESETS = [f"{name}:{preset}" for name, kind in METRICS.items() for preset in kind.presets if preset != "paper"]
@@ -21,25 +21,25 @@ def test_it_keeps_the_contract(name):
 @pytest.mark.parametrize("name", PRESETS)
 def test_its_presets_rank_maps_in_the_declared_direction(name):
     expected = {"ranking": SIGN_BLIND[name]} if name in SIGN_BLIND else {}
-    asked = {"kind", "ranking", "settings_recorded"}
-    assert len(check_metric(name, skip=set(METRIC_CHECKS) - asked, expected_failures=expected)) == 3
+    checks = {"shape_and_dtype", "ranking", "settings_recorded"}
+    assert len(check_metric(name, skip=set(METRIC_CHECKS) - checks, expected_failures=expected)) == 3
 
 
 @pytest.mark.parametrize("name", METRICS)
 def test_every_metric_that_praises_is_ranked(name):
     (result,) = check_metric(name, skip=set(METRIC_CHECKS) - {"ranking"})
-    assert result.detail.startswith("perfect, random, perverse") == (METRICS[name].direction != "none")
+    assert result.detail.startswith("perfect, random, inverted") == (METRICS[name].direction != "none")
 
 
 @pytest.mark.parametrize("name", METRICS)
 def test_a_broken_map_has_no_score(name):
-    case = MetricTrial(METRICS[name]()).case()
+    case = MetricUnderTest(metric=METRICS[name]())
     broken = case.maps.values.clone()
     broken[1, 0, 0, 0] = torch.nan
     with pytest.raises(InputError, match=r"maps: those of images \[1\] hold NaN or infinity"):
-        case.score(case.subject(), values=broken)
+        case.score(case.context(), values=broken)
     with pytest.raises(InputError, match=r"maps: got shape \(3, 1, 8, 8\), expected \(3, 2, 8, 8\)"):
-        case.score(case.subject(), values=case.maps.values[:, :1])
+        case.score(case.context(), values=case.maps.values[:, :1])
 
 
 @pytest.mark.cuda

@@ -23,7 +23,7 @@ from fringe.models import load_model
 from fringe.quantus import explain_func
 from fringe.testing import check_attributor, check_metric
 
-TOUCHING = {"completeness", "bad_images", "tables"}
+TOUCHING = {"completeness", "bad_images", "tabular_inputs"}
 """Checks that go where the maps of sound images do not."""
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fringe.data import ImageError, InputRef, digits_samples, find_inputs
+from fringe.data import ImageError, ImageRef, digits_samples, find_inputs
 
 
 def picture(path, value=0):
@@ -117,7 +117,7 @@ def test_digits_by_index_and_range():
     assert len(list(find_inputs(["embedded:digits"]))) == 360
     assert [r.label for r in find_inputs(["embedded:digits:0:10"])] == list(range(10))
     (ref,) = find_inputs(["embedded:digits:7"])
-    assert ref == InputRef("digits-0007", "embedded:digits:7", 7, 7)
+    assert ref == ImageRef("digits-0007", "embedded:digits:7", 7, 7)
     grey, direct = ref.open(channels=1), digits_samples()[7]
     assert (grey.image.size, grey.image.mode) == ((8, 8), "L")
     assert np.array_equal(np.asarray(grey.image), np.asarray(direct.image))

@@ -8,7 +8,7 @@ from torch import nn
 
 from fringe import InputError
 from fringe.attribution import Attributor
-from fringe.attribution.diagnostics import gradient_attribution
+from fringe.attribution._diagnostics import gradient_attribution
 
 
 class Soft(nn.Module):

@@ -117,7 +117,7 @@ def test_broken_maps_are_counted_and_the_images_beside_them_keep_their_scores():
         assert row.scores[metric].values[[1, 3]].isnan().all()
         torch.testing.assert_close(row.scores[metric].values[[0, 2]], scores.values, rtol=1e-12, atol=0)
         assert row.scores[metric].flags.keys() == scores.flags.keys()
-        assert all(len(column) == 4 for column in row.scores[metric].extras.values())
+        assert all(len(column) == 4 for column in row.scores[metric].details.values())
     rows = tidy(found)
     assert [(r["image"], r["score"] is None, r["flags"]) for r in rows[4:]] == [
         ("a", False, []),

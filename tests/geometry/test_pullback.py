@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from distributions import EPS
+from geometry_toys import EPS
 from torch import Tensor, nn
 
 from fringe.geometry import PullbackFisher

@@ -1,31 +1,26 @@
-"""Composition of operators: each product against the dense sum, and no alias handed out."""
+"""Operators against explicit matrices: compositions, finite differences, padded convolution, dense inverses."""
 
+import numpy as np
+import pytest
 import torch
-from dense_systems import Dense, normal, symmetric
+from linalg_toys import EPS, Dense, Identity, normal, symmetric
 
-from fringe.linalg import DampedOperator, IdentityOperator, ScaledOperator, SumOperator, inner_product
+from fringe.linalg import LaplacianBasis, SumOperator, inner_product
 
 
-def test_compositions_are_the_dense_ones():
+def test_the_sum_is_the_dense_one():
     a, b, v = symmetric(torch.linspace(1, 2, 6), 1), symmetric(torch.linspace(0, 3, 6), 2), normal((1, 6), 3)
-    product = SumOperator((DampedOperator(Dense(a), 0.25), ScaledOperator(Dense(b), -2.0), IdentityOperator())).matvec(
-        v
-    )
-    expected = (a + 0.25 * torch.eye(6) - 2 * b + torch.eye(6)) @ v[..., None]
+    product = SumOperator((Dense(a), Dense(b), Identity())).matvec(v)
+    expected = (a + b + torch.eye(6)) @ v[..., None]
     assert torch.allclose(product, expected[..., 0], rtol=1e-14, atol=1e-14)
 
 
 def test_no_product_is_or_alters_its_argument():
     v = normal((2, 6), 1)
     before = v.clone()
-    eye = IdentityOperator()
-    for operator in (
-        eye,
-        ScaledOperator(eye, 1.0),
-        DampedOperator(eye, 0.0),
-        SumOperator((eye,)),
-        SumOperator((eye, eye)),
-    ):
+    grid = LaplacianBasis((6,))
+    spectral = grid.operator(torch.ones(6), v)
+    for operator in (spectral, SumOperator((spectral,)), SumOperator((Identity(), Identity()))):
         operator.matvec(v).add_(1.0)
         assert torch.equal(v, before)
 
@@ -40,3 +35,188 @@ def test_inner_products_neither_overflow_nor_vanish_in_float32():
     for size in (1e-30, 1e30):
         a = torch.full((1, 4), size, dtype=torch.float32)
         assert abs(inner_product(a, a).item() / (4 * float(a[0, 0]) ** 2) - 1) <= 1e-15
+
+
+BOUNDARIES = ["neumann", "dirichlet", "periodic"]
+SIZES = [(1,), (2,), (3,), (8,), (9,), (1, 1), (1, 4), (2, 2), (2, 5), (6, 4), (7, 7)]
+PAD = {"neumann": "symmetric", "periodic": "wrap"}
+
+
+def second_difference(n, boundary):
+    """The matrix of v -> 2 v_i - v_(i-1) - v_(i+1), the neighbours beyond the edge as the boundary rule says."""
+    matrix = torch.zeros(n, n, dtype=torch.float64)
+    for i in range(n):
+        matrix[i, i] += 2
+        for j in (i - 1, i + 1):
+            if boundary == "periodic":
+                matrix[i, j % n] -= 1
+            elif 0 <= j < n:
+                matrix[i, j] -= 1
+            elif boundary == "neumann":
+                matrix[i, i] -= 1
+    return matrix
+
+
+def laplacian(sizes, boundary):
+    total = torch.zeros(1, 1, dtype=torch.float64)
+    for n in sizes:
+        d = second_difference(n, boundary)
+        total = torch.kron(total, torch.eye(n).double()) + torch.kron(torch.eye(total.shape[0]).double(), d)
+    return total
+
+
+def dense(grid, symbol, dtype=torch.float64):
+    """The operator's matrix, one unit vector at a time."""
+    count = int(np.prod(grid.sizes))
+    units = torch.eye(count, dtype=dtype).view(count, *grid.sizes)
+    return grid.operator(symbol, units).matvec(units).reshape(count, count).mT
+
+
+def taps(sigma, size):
+    weights = torch.exp(-0.5 * (torch.arange(-(size // 2), size // 2 + 1, dtype=torch.float64) / sigma) ** 2)
+    return weights / weights.sum()
+
+
+def convolved(v, kernel, boundary):
+    """``v`` convolved along each axis with its extension beyond the edges written out."""
+    width = len(kernel) // 2
+    for axis in range(v.ndim):
+        padding = [(0, 0)] * v.ndim
+        padding[axis] = (width, width)
+        extended = np.pad(v, padding, mode=PAD[boundary])
+        n = v.shape[axis]
+        v = sum(w * np.take(extended, range(k, k + n), axis) for k, w in enumerate(kernel.tolist()))
+    return v
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 7, 32, 33, 224])
+def test_bases_are_orthonormal(boundary, n):
+    (basis,) = LaplacianBasis((n,), boundary).operator(torch.ones(n), torch.zeros(1, dtype=torch.float64)).bases
+    identity = torch.eye(n, dtype=torch.float64)
+    assert (basis @ basis.mT - identity).abs().max() <= 10 * n * EPS
+    assert (basis.mT @ basis - identity).abs().max() <= 10 * n * EPS
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+@pytest.mark.parametrize("sizes", SIZES)
+class TestLaplacian:
+    def test_is_the_matrix_of_second_differences(self, sizes, boundary):
+        grid = LaplacianBasis(sizes, boundary)
+        error = dense(grid, grid.laplacian()) - laplacian(sizes, boundary)
+        assert error.abs().max() <= 8 * 10 * sum(sizes) * EPS  # |L| <= 8
+
+    def test_biharmonic_is_its_square(self, sizes, boundary):
+        grid, matrix = LaplacianBasis(sizes, boundary), laplacian(sizes, boundary)
+        error = dense(grid, grid.biharmonic()) - matrix.mT @ matrix
+        assert error.abs().max() <= 64 * 10 * sum(sizes) * EPS
+
+    def test_regularised_inverse(self, sizes, boundary):
+        grid, matrix = LaplacianBasis(sizes, boundary), laplacian(sizes, boundary)
+        damping, gamma = 0.3, 2.0  # condition (0.3 + 2 * 64) / 0.3 = 430
+        a = damping * torch.eye(len(matrix)).double() + gamma * matrix.mT @ matrix
+        inverse = dense(grid, 1 / (damping + gamma * grid.biharmonic()))
+        assert (inverse - torch.linalg.inv(a)).norm() / inverse.norm() <= 1e-12
+
+
+def test_neumann_keeps_constants_and_dirichlet_does_not():
+    ones = torch.ones(2, 5, 6, dtype=torch.float64)
+    for boundary, preserved in (("neumann", True), ("periodic", True), ("dirichlet", False)):
+        grid = LaplacianBasis((5, 6), boundary)
+        flat = grid.operator(grid.laplacian(), ones).matvec(ones)
+        assert bool(flat.abs().max() <= 100 * EPS) == preserved
+
+
+@pytest.mark.parametrize("boundary", ["neumann", "periodic"])
+@pytest.mark.parametrize("sizes", [(1,), (2,), (3,), (9,), (2, 5), (1, 8), (8, 7)])
+@pytest.mark.parametrize(("sigma", "size"), [(1.0, 7), (0.5, 3), (0.8, 1), (1.5, 15)])
+def test_blur_is_the_truncated_gaussian_on_the_extended_signal(boundary, sizes, sigma, size):
+    grid, v = LaplacianBasis(sizes, boundary), normal(sizes, 3)
+    blurred = grid.operator(grid.gaussian_blur(sigma, size), v).matvec(v)
+    expected = torch.from_numpy(convolved(v.numpy(), taps(sigma, size), boundary))
+    assert (blurred - expected).abs().max() <= 10 * sum(sizes) * EPS * v.abs().max()
+
+
+def test_blur_of_odd_extension_for_dirichlet():
+    v = normal((9,), 3)
+    zero = torch.zeros(1, dtype=torch.float64)
+    period = torch.cat([zero, v, zero, -v.flip(0)])  # odd about the zeros beyond each edge
+    grid = LaplacianBasis((9,), "dirichlet")
+    blurred = grid.operator(grid.gaussian_blur(1.0, 7), v).matvec(v)
+    expected = convolved(period.numpy(), taps(1.0, 7), "periodic")[1:10]
+    assert (blurred - torch.from_numpy(expected)).abs().max() <= 100 * EPS
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_operators_are_symmetric_and_the_blur_positive_definite(boundary):
+    grid = LaplacianBasis((12, 9), boundary)
+    u, v = normal((50, 12, 9), 1), normal((50, 12, 9), 2)
+    for symbol in (grid.laplacian(), grid.biharmonic(), grid.gaussian_blur(1.0, 7)):
+        operator = grid.operator(symbol, v)
+        left, right = (u * operator.matvec(v)).sum((1, 2)), (operator.matvec(u) * v).sum((1, 2))
+        size = u.flatten(1).norm(dim=1) * operator.matvec(v).flatten(1).norm(dim=1)
+        assert ((left - right).abs() <= 200 * EPS * size).all()
+        assert ((v * operator.matvec(v)).sum((1, 2)) >= 0).all()
+    blur = dense(grid, grid.gaussian_blur(1.0, 7))
+    assert torch.linalg.eigvalsh(0.5 * (blur + blur.mT)).min() > 0
+
+
+@pytest.mark.parametrize("boundary", ["neumann", "periodic"])
+def test_blur_keeps_the_mean(boundary):
+    v, grid = normal((4, 10, 11), 1), LaplacianBasis((10, 11), boundary)
+    blurred = grid.operator(grid.gaussian_blur(1.0, 7), v).matvec(v)
+    assert torch.allclose(blurred.mean((1, 2)), v.mean((1, 2)), rtol=0, atol=100 * EPS)
+
+
+class TestKernelsThatAreRefused:
+    def test_an_indefinite_truncation(self):
+        # 1 + 2 w1 cos w + 2 w2 cos 2w with sigma 1.5 is negative near w = 2.4
+        with pytest.raises(ValueError, match=r"5 taps truncates sigma=1.5 so that it is not positive definite"):
+            LaplacianBasis((16, 16)).gaussian_blur(1.5, 5)
+
+    @pytest.mark.parametrize("sigma", [1.0, 1.2, 1.5, 2.0, 2.7])
+    def test_the_advice_is_sound(self, sigma):
+        with pytest.raises(ValueError, match="use more taps") as refusal:
+            LaplacianBasis((64,)).gaussian_blur(sigma, 3)
+        advised = int(str(refusal.value).split(" = ")[1].split(")")[0])
+        for boundary in BOUNDARIES:
+            assert (LaplacianBasis((64,), boundary).gaussian_blur(sigma, advised) > 0).all()
+
+    @pytest.mark.parametrize("size", [7, 21, 201])
+    def test_a_blur_that_rounding_makes_singular(self, size):
+        with pytest.raises(ValueError, match=r"use a sigma of at most 2\.7"):
+            LaplacianBasis((64,)).gaussian_blur(4.0, size)
+
+    @pytest.mark.parametrize(
+        ("sigma", "size"),
+        [(1.0, 4), (1.0, 0), (1.0, -1), (0.0, 7), (-1.0, 7), (torch.nan, 7), (torch.inf, 3), (torch.inf, 1)],
+    )
+    def test_a_kernel_without_meaning(self, sigma, size):
+        with pytest.raises(ValueError, match=rf"size must be odd and sigma positive .* got size={size}, sigma={sigma}"):
+            LaplacianBasis((16,)).gaussian_blur(sigma, size)
+
+
+class TestNoStructure:
+    def test_the_laplacian_is_zero_and_the_blur_the_identity(self):
+        grid, v = LaplacianBasis(()), normal((3, 7), 1)
+        assert torch.equal(grid.operator(grid.laplacian(), v).matvec(v), torch.zeros_like(v))
+        assert torch.equal(grid.operator(grid.biharmonic(), v).matvec(v), torch.zeros_like(v))
+        assert torch.equal(grid.operator(grid.gaussian_blur(1.0, 7), v).matvec(v), v)
+
+    def test_three_axes_and_unknown_boundaries_are_refused(self):
+        with pytest.raises(ValueError, match=r"at most 2 axes, got 3: \(2, 3, 4\)"):
+            LaplacianBasis((2, 3, 4))
+        with pytest.raises(ValueError, match="got 'reflect', expected one of neumann, dirichlet, periodic"):
+            LaplacianBasis((4,), "reflect")
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_float32_is_float64_to_its_rounding(boundary):
+    grid, v = LaplacianBasis((224, 224), boundary), normal((2, 3, 224, 224), 1)
+    eps = torch.finfo(torch.float32).eps
+    for symbol in (grid.laplacian(), grid.gaussian_blur(1.0, 7), 1 / (0.1 + grid.biharmonic())):
+        exact = grid.operator(symbol, v).matvec(v)
+        single = grid.operator(symbol, v.float()).matvec(v.float())
+        assert single.dtype == torch.float32
+        # four products of length 224 with orthonormal rows: rounding grows like sqrt(224) in each
+        assert (single - exact).norm() <= 4 * 224**0.5 * eps * symbol.max() * v.norm()

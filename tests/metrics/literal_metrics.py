@@ -31,13 +31,13 @@ def curve(model, x: Tensor, reference: Tensor, target: int, a: Tensor, mode: str
     """``c_s`` for s = 0 ... N."""
     pixels, ranked = a.shape[1] * a.shape[2], order(spatial(a, how))
     begin, end = (reference, x) if mode == "insertion" else (x, reference)
-    found = []
+    result = []
     for s in range(steps + 1):
         image = begin.clone()
         for k in ranked[: round(s * pixels / steps)]:
             image[:, k // a.shape[2], k % a.shape[2]] = end[:, k // a.shape[2], k % a.shape[2]]
-        found.append(probability(model, image, target))
-    return found
+        result.append(probability(model, image, target))
+    return result
 
 
 def normalised(c: list[float], p_input: float, p_reference: float) -> list[float]:
@@ -54,11 +54,11 @@ def trapezoid(c: list[float]) -> float:
 def density(a: Tensor, mode: str, steps: int, how: str = "max") -> list[float]:
     importance = spatial(a, how)
     ranked, total = order(importance), math.fsum(importance)
-    found = []
+    result = []
     for s in range(steps + 1):
         share = math.fsum(importance[k] for k in ranked[: round(s * len(ranked) / steps)]) / total
-        found.append(share if mode == "insertion" else 1 - share)
-    return found
+        result.append(share if mode == "insertion" else 1 - share)
+    return result
 
 
 def mas_official(c: list[float], dr: list[float], p_input: float, p_reference: float, mode: str) -> float:

@@ -7,7 +7,7 @@ import torch
 
 from fringe.data import digits_samples
 from fringe.models import load_model
-from fringe.models.digits import DigitNet
+from fringe.models._digits import DigitNet
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_digest_is_sha256_over_names_types_shapes_and_bytes(model):
 
 
 def test_digest_sees_one_changed_bit():
-    from fringe.models.digest import state_digest
+    from fringe.models._base import state_digest
 
     net = DigitNet()
     before = state_digest(net)
@@ -70,7 +70,7 @@ def test_digest_sees_one_changed_bit():
 
 
 def test_digest_reads_bfloat16_and_empty_and_scalar_entries():
-    from fringe.models.digest import state_digest
+    from fringe.models._base import state_digest
 
     module = torch.nn.Module()
     module.register_buffer("brain", torch.ones(3, dtype=torch.bfloat16))

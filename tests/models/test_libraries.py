@@ -11,8 +11,8 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
-from fringe.models import ModelError, Preprocessing, from_hub, from_timm, load_model
-from fringe.models.vision_import import import_torchvision
+from fringe.models import ModelError, Preprocessing, _timm, _transformers, load_model
+from fringe.models._torchvision import import_torchvision
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -39,7 +39,7 @@ def picture(height=300, width=260):
 
 def test_import_declares_operators_only_where_they_are_missing():
     code = (
-        "import torch, fringe.models.vision_import as v\n"
+        "import torch, fringe.models._torchvision as v\n"
         "tv = v.import_torchvision(); again = v.import_torchvision()\n"
         "assert tv is again and torch.ops.torchvision.nms and torch.ops.torchvision.qnms\n"
         "declared = v._declare_operators.cache_info().currsize\n"
@@ -119,13 +119,13 @@ def test_a_failed_download_names_the_way_without_a_network(torchvision, monkeypa
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        ("torchvision:resnet81", "torchvision has no classifier 'resnet81'; did you mean resnet18"),
+        ("torchvision:resnet81", "torchvision has no classifier 'resnet81'; did you mean 'resnet18'"),
         ("torchvision:fasterrcnn_resnet50_fpn", "torchvision has no classifier 'fasterrcnn_resnet50_fpn'"),
-        ("torchvision:resnet18@IMAGENET1K_V2", "no weights 'IMAGENET1K_V2' for resnet18; did you mean IMAGENET1K_V1?"),
+        ("torchvision:resnet18@IMAGENET1K_V2", "no weights 'IMAGENET1K_V2' for resnet18; did you mean 'IMAGENET1K_V1'"),
         ("torchvision:resnet18@random:x", "the seed must be a whole number from 0 to 2**63 - 1"),
         ("torchvision:resnet18@", "names no weights after '@'"),
         ("torchvision:resnet18@w.pth", "'w.pth': .pth files are not read"),
-        ("timm:resnet81", "timm has no model 'resnet81'; did you mean resnet18"),
+        ("timm:resnet81", "timm has no model 'resnet81'; did you mean 'resnet18'"),
     ],
 )
 def test_wrong_names(spec, expected):
@@ -165,11 +165,11 @@ class TestTimm:
             "crop_pct": 0.9,
             "crop_mode": "squash",
         }
-        recipe = from_timm.preprocessing_of(config)
+        recipe = _timm.preprocessing_of(config)
         own = timm.data.create_transform(**config)
         torch.testing.assert_close(recipe.normalise(recipe.pixels(picture())), own(picture()), rtol=0, atol=3e-6)
         with pytest.raises(ModelError, match="crop mode 'border' for 96x128 is not supported"):
-            from_timm.preprocessing_of({**config, "crop_mode": "border"})
+            _timm.preprocessing_of({**config, "crop_mode": "border"})
 
     def test_weights_from_a_file_carry_class_names(self, tmp_path):
         source = load_model("timm:mobilenetv3_small_050@random:3")
@@ -247,7 +247,7 @@ PROCESSOR = {
     ],
 )
 def test_an_image_processor_is_read(changes, expected):
-    assert from_hub.preprocessing_of({**PROCESSOR, **changes}) == Preprocessing(*expected)
+    assert _transformers.preprocessing_of({**PROCESSOR, **changes}) == Preprocessing(*expected)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_an_image_processor_is_read(changes, expected):
 )
 def test_an_image_processor_with_other_steps_is_refused(changes, expected):
     with pytest.raises(ModelError) as caught:
-        from_hub.preprocessing_of({**PROCESSOR, **changes})
+        _transformers.preprocessing_of({**PROCESSOR, **changes})
     assert expected in str(caught.value)
 
 
@@ -270,4 +270,4 @@ def test_logits_of_takes_them_from_a_record():
         def forward(self, x):
             return type("Record", (), {"logits": 2 * x})
 
-    assert torch.equal(from_hub.LogitsOf(Answers())(torch.ones(2)), torch.full((2,), 2.0))
+    assert torch.equal(_transformers.LogitsOf(Answers())(torch.ones(2)), torch.full((2,), 2.0))

@@ -18,7 +18,7 @@ def noise_image(height, width, mode="RGB", seed=0):
 
 @pytest.fixture(scope="module")
 def transforms():
-    from fringe.models.vision_import import import_torchvision
+    from fringe.models._torchvision import import_torchvision
 
     try:
         return import_torchvision().transforms
@@ -107,8 +107,8 @@ def test_parse_shortcuts_and_replacements():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("imagenett", "'imagenett' is neither a shortcut (unit, imagenet) nor KEY=VALUE; did you mean imagenet?"),
-        ("reszie=256", "'reszie=256' is not one of KEY=VALUE with a known key; did you mean resize?"),
+        ("imagenett", "'imagenett' is neither a shortcut (unit, imagenet) nor KEY=VALUE; did you mean 'imagenet'?"),
+        ("reszie=256", "'reszie=256' is not one of KEY=VALUE with a known key; did you mean 'resize'?"),
         ("unit,zoom=3", "known key; known: resize, crop, mean, std, channels, interpolation"),
         ("crop=224,crop=192", "key 'crop' is given twice"),
         ("resize=big", "resize='big': expected a whole number"),
@@ -120,7 +120,7 @@ def test_parse_shortcuts_and_replacements():
         ("resize=0", "must be at least 1 pixel"),
         ("resize=1x2x3", "resize=(1, 2, 3) must be (short_side,) or (height, width)"),
         ("crop=1x2x3", "crop=(1, 2, 3) must be (height, width)"),
-        ("interpolation=bilinaer", "'bilinaer' is none of nearest, bilinear, bicubic, lanczos; did you mean bilinear?"),
+        ("interpolation=bilinaer", "'bilinaer' is none of nearest, bilinear, bicubic, lanczos; did you mean 'bil"),
         ("", "preprocessing '' is neither a shortcut"),
     ],
 )

@@ -6,10 +6,21 @@ import subprocess
 
 import numpy as np
 import pytest
-import report_runs as runs
+import report_toys as runs
 
-from fringe.report import build_table, latex, markdown
-from fringe.report.notes import flag_lines, reading
+from fringe.report import build_table
+from fringe.report._render import (
+    Chapter,
+    Report,
+    Section,
+    SimpleTable,
+    escape_latex,
+    escape_markdown,
+    flag_lines,
+    latex_document,
+    legend,
+    markdown_report,
+)
 
 EVIL = r'50%_of & all $x^2$ #1 {a}\b~<script>|`*[c](d) "ü»'
 METHODS = ("fringe", "near", "far", EVIL, "random")
@@ -60,7 +71,7 @@ def body(text):
 
 
 def test_latex_holds_every_number_mark_and_n(table):
-    found = body(latex.latex_table(table))
+    found = body(latex_document([table]))
     assert list(found) == [
         r"MAS insertion $\uparrow$",
         r"Insertion AUC $\uparrow$",
@@ -85,17 +96,17 @@ def test_latex_holds_every_number_mark_and_n(table):
             assert (marks or "").replace(r"\dagger", "") == cell.mark
             assert (r"\dagger" in (marks or "")) == (cell.missing > 0)
             assert int(n) == cell.n
-            assert int(wanted or n) == cell.wanted
+            assert int(wanted or n) == cell.required
 
 
 def test_the_paper_s_cell_is_printed_as_the_paper_prints_it(table):
     """Infidelity of 4060 beside 0.6: the appendix writes such a number as a power of ten."""
-    far = body(latex.latex_table(table))[r"Infidelity (score\textasciicircum{}2) $\downarrow$"][2]
+    far = body(latex_document([table]))[r"Infidelity (score\textasciicircum{}2) $\downarrow$"][2]
     assert re.match(r"\\sci\{4\.06\}\{3\}\$\\pm\$\\sci\{\d\.\d\d\}\{0\}\$", far)
 
 
 def test_latex_has_the_groups_of_the_paper_in_both_blocks_and_one_rule_at_the_end_of_each(table):
-    text = latex.latex_table(table)
+    text = latex_document([table])
     for group in (
         "Attribution calibration",
         "Causal faithfulness (normalized, blur)",
@@ -113,7 +124,7 @@ def test_latex_has_the_groups_of_the_paper_in_both_blocks_and_one_rule_at_the_en
 
 
 def test_braces_and_dollars_are_balanced_whatever_the_names(table):
-    text = latex.latex_document([table])
+    text = latex_document([table])
     bare = re.sub(r"\\[\\{}$%#&_]", "", text)
     assert bare.count("{") == bare.count("}")
     assert bare.count("$") % 2 == 0
@@ -121,7 +132,7 @@ def test_braces_and_dollars_are_balanced_whatever_the_names(table):
     for letter in bare:
         depth += (letter == "{") - (letter == "}")
         assert depth >= 0
-    assert latex.escape(EVIL) in text
+    assert escape_latex(EVIL) in text
     assert "<script>" not in text
 
 
@@ -138,12 +149,12 @@ def test_braces_and_dollars_are_balanced_whatever_the_names(table):
     ],
 )
 def test_latex_prints_names_and_does_nothing_else(text, escaped):
-    assert latex.escape(text) == escaped
+    assert escape_latex(text) == escaped
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex")
 def test_latex_compiles_with_three_packages(table, tmp_path):
-    tables = latex.latex_document([table])
+    tables = latex_document([table])
     frame = (
         "\\documentclass{article}\n\\usepackage{booktabs,makecell,graphicx}\n\\begin{document}\n%s\n\\end{document}\n"
     )
@@ -154,13 +165,19 @@ def test_latex_compiles_with_three_packages(table, tmp_path):
     assert "Overfull" not in done.stdout
 
 
+def markdown_table(table):
+    chapter = Chapter("net", (Section("Scores", table=table),))
+    report = Report("title", {}, (), (chapter,), SimpleTable("Versions", ("what", "version"), ()), "", ())
+    return markdown_report(report).partition("## Versions")[0]
+
+
 def markdown_cells(text):
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
 
 def test_markdown_holds_every_number_mark_and_n(table):
-    head, rule, *lines = markdown_cells(markdown.markdown_table(table))
+    head, rule, *lines = markdown_cells(markdown_table(table))
     assert head[1:] == [
         "MAS insertion ↑",
         "Insertion AUC ↑",
@@ -179,7 +196,7 @@ def test_markdown_holds_every_number_mark_and_n(table):
             assert bool(under) == cell.best
             assert bool(bold) == (cell.best or cell.near_tie)
             assert (marks or "").replace("\\", "") == cell.mark + ("†" if cell.missing else "")
-            assert (int(n), int(wanted or n)) == (cell.n, cell.wanted)
+            assert (int(n), int(wanted or n)) == (cell.n, cell.required)
             if cell.estimate.value < 1000:
                 shown = float(value.split(" ± ")[0].replace("−", "-"))
                 assert shown == pytest.approx(cell.estimate.value, abs=0.5000001 * 10.0**-column.decimals)
@@ -201,11 +218,11 @@ def test_markdown_holds_every_number_mark_and_n(table):
     ],
 )
 def test_markdown_shows_names_and_does_nothing_else(text, escaped):
-    assert markdown.escape(text) == escaped
+    assert escape_markdown(text) == escaped
 
 
 def test_notes_say_what_is_there_and_nothing_else(table):
-    text = " ".join(reading(table))
+    text = " ".join(legend(table))
     assert "for Max sensitivity: median ± half-IQR" in text
     assert "95% bootstrap interval over images (1000 resamples, seed 0)" in text
     assert f"Holm for the {3 * 4} comparisons" in text
@@ -216,7 +233,7 @@ def test_notes_say_what_is_there_and_nothing_else(table):
     ]
     alone = runs.manifest(("fringe",), ("insertion",), 2)
     lonely = build_table(runs.results(alone, {("net", "fringe", "insertion"): [0.1, 0.2]}), "net")
-    text = " ".join(reading(lonely))
+    text = " ".join(legend(lonely))
     assert "median" not in text
     assert "Holm" not in text
     assert "†" not in text

@@ -7,15 +7,13 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-import report_runs as runs
+import report_toys as runs
 from matplotlib.image import imread
 
 from fringe.experiments import Store
 from fringe.report import build_table
-from fringe.report.compose import Scene, compose
-from fringe.report.markdown import markdown_report
-from fringe.report.numbers import with_spread
-from fringe.report.page import html_page
+from fringe.report._build import ReportInputs, build_report
+from fringe.report._render import html_page, markdown_report, with_spread
 
 EVIL = '<script>alert("1")</script>'
 METHODS = ("fringe", f"ig{EVIL}", "far", "zero")
@@ -76,8 +74,8 @@ def run(tmp_path_factory):
     store = runs.store_of(tmp_path_factory.mktemp("page") / "run", about, scores, verdict=verdict, flags=flags)
     found = runs.results(about, scores, curves=curves, verdict=verdict, flags=flags)
     tables = tuple(build_table(found, model) for model in found.models)
-    content = compose(Scene(Store(store.root), found, tables, None), (f"fringe benchmark {EVIL}",))
-    return tables, content, html_page(content)
+    report = build_report(ReportInputs(Store(store.root), found, tables, None), (f"fringe benchmark {EVIL}",))
+    return tables, report, html_page(report)
 
 
 def test_nothing_is_loaded_from_elsewhere(run):
@@ -110,7 +108,7 @@ def test_every_cell_of_every_table_is_there_with_its_n(run):
         assert list(lines) == list(METHODS)
         for row in table.rows:
             for text, cell, column in zip(lines[row.method], row.cells, table.columns, strict=True):
-                n = f"n={cell.n}" if cell.n == cell.wanted else f"n={cell.n} of {cell.wanted}"
+                n = f"n={cell.n}" if cell.n == cell.required else f"n={cell.n} of {cell.required}"
                 dagger = "†" if cell.missing else ""
                 assert text == f"{with_spread(cell.estimate, column.decimals)}{cell.mark}{dagger}{n}"
     assert "n=2 of 5" in html
@@ -141,7 +139,7 @@ def test_pictures_are_whole_and_say_what_they_are(run):
         drawn = imread(io.BytesIO(data))
         assert drawn.std() > 0.01
         assert len(picture["alt"]) > 40
-    assert [picture.name for picture in run[1].pictures[:3]] == ["1-differences", "1-curves", "1-mas-curves"]
+    assert [picture.name for picture in run[1].images[:3]] == ["1-differences", "1-curves", "1-mas-curves"]
 
 
 def test_what_went_wrong_is_stated(run):
@@ -168,13 +166,13 @@ def test_settings_versions_and_commands_are_there(run):
 
 
 def test_markdown_says_the_same(run):
-    tables, content, _ = run
-    text = markdown_report(content)
+    tables, report, _ = run
+    text = markdown_report(report)
     prose, code = text.split("\n    ", 1)  # the commands, which stand as they are
     assert "<script" not in prose
     assert all(line.startswith("fringe ") for line in code.strip().split("\n    "))
     assert text.count("<sub>n=") == sum(len(row.cells) for table in tables for row in table.rows)
-    for picture in content.pictures:
+    for picture in report.images:
         assert f"](figures/{picture.name}.png)" in text
     headlines = [line.lstrip("# ") for line in text.splitlines() if re.match(r"#{1,3} ", line)]
     assert headlines[:4] == ["Attribution methods on net, b" + EVIL.replace("<", "&lt;"), "Protocol", "net", "Scores"]

@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-import report_runs as runs
+import report_toys as runs
 
 from fringe.report import build_table
-from fringe.report.account import costs, failures, set_aside, verdicts
-from fringe.report.figures import curves, forest, stacked
-from fringe.report.grid import Shown
-from fringe.report.picks import Choice, choose
-from fringe.report.strips import draw_choice
+from fringe.report._build import curves, forest, stacked
+from fringe.report._examples import ExampleSet, choose_examples, plot_examples
+from fringe.report._failures import costs, failures, quarantined, verdicts
+from fringe.report._maps import GridData
 
 MAS = ("mas_insertion", "mas_deletion", "insertion", "deletion")
 METHODS = ("fringe", "ig", "sg")
@@ -30,8 +29,8 @@ def ranked(lead, metrics=MAS, methods=METHODS, **more):
 
 def test_strong_typical_and_failing_images_are_chosen_by_the_lead():
     lead = [0.0, 0.3, -0.2, 0.1, 0.2, -0.3, 0.01, -0.1, 0.02, 0.4]
-    chosen = choose(*ranked(lead), each=2)
-    places = {choice.name: [int(image, 16) for image in choice.images] for choice in chosen.choices}
+    chosen = choose_examples(*ranked(lead), each=2)
+    places = {choice.name: [int(image, 16) for image in choice.images] for choice in chosen.sets}
     assert places == {"strong": [9, 1], "typical": [6, 8], "failures": [5, 2]}
     assert "Of 10 images" in chosen.reason
     assert "MAS insertion (weight 2)" in chosen.reason
@@ -39,22 +38,22 @@ def test_strong_typical_and_failing_images_are_chosen_by_the_lead():
 
 def test_only_images_that_every_ranking_metric_has_are_chosen():
     lead = [0.1, 0.2, -0.1, 0.9, 0.9]
-    chosen = choose(*ranked(lead, limits={"deletion": 3}), each=1)
-    assert [int(choice.images[0], 16) for choice in chosen.choices] == [1, 0, 2]
+    chosen = choose_examples(*ranked(lead, limits={"deletion": 3}), each=1)
+    assert [int(choice.images[0], 16) for choice in chosen.sets] == [1, 0, 2]
 
 
 @pytest.mark.parametrize(
     ("metrics", "methods"), [(("insertion", "deletion"), METHODS), (MAS, ("fringe",)), (("steps",), METHODS)]
 )
 def test_without_rivals_or_mas_the_first_images_are_shown_and_the_reason_given(metrics, methods):
-    chosen = choose(*ranked([0.1, 0.2, 0.3, 0.4], metrics, methods))
-    assert [(c.name, len(c.images)) for c in chosen.choices] == [("first", 3)]
+    chosen = choose_examples(*ranked([0.1, 0.2, 0.3, 0.4], metrics, methods))
+    assert [(c.name, len(c.images)) for c in chosen.sets] == [("first", 3)]
     assert "not chosen by how the methods do" in chosen.reason
 
 
 def test_no_image_is_shown_as_a_strength_where_there_is_none():
-    chosen = choose(*ranked([-0.1, -0.2, -0.3, -0.4]), each=1)
-    assert [choice.name for choice in chosen.choices] == ["typical", "failures"]
+    chosen = choose_examples(*ranked([-0.1, -0.2, -0.3, -0.4]), each=1)
+    assert [choice.name for choice in chosen.sets] == ["typical", "failures"]
 
 
 def test_the_forest_shows_the_table_s_differences():
@@ -164,7 +163,7 @@ def test_only_units_of_this_plan_count_as_set_aside(tmp_path):
     }
     store.write_record("crashes", "one", {**unit, "setting": about.settings["net"]["fringe"]})
     store.write_record("crashes", "two", {**unit, "setting": {"another": "setting"}})
-    found = set_aside(store, runs.results(about, {}))
+    found = quarantined(store, runs.results(about, {}))
     assert [(f.method, f.images, f.reason) for f in found] == [("fringe", 2, unit["reason"])]
 
 
@@ -177,17 +176,19 @@ def test_a_grid_shows_each_image_with_its_own_scores_and_says_why_a_map_is_not_t
     found = runs.results(about, scores)
     picked = tuple(image["digest"] for image in about.images[1:])
     spots = {image: np.eye(8)[None] * (place + 1.0) for place, image in enumerate(picked)}
-    shown = Shown(
+    shown = GridData(
         dict.fromkeys(picked, np.ones((8, 8, 1))), {"fringe": spots, "ig": {picked[0]: spots[picked[0]]}}, None
     )
-    figure = draw_choice(found, build_table(found, "net"), Choice("strong", "Strong", picked), shown)
-    words = [text.get_text() for text in figure.texts]
-    assert words[words.index("input") :] == [
-        *("input", "fringe", "ig"),
-        *("class 3 · 75.0%", "image-1, is class 1", "MI .72", "MD .20", "MI .40", "MD .40"),
-        *("class 3 · 75.0%", "image-2, is class 2", "MI .83", "MD .30", "MI –", "MD –"),
+    figure = plot_examples(found, build_table(found, "net"), ExampleSet("strong", "Strong", picked), shown)
+    *maps, _ = figure.axes
+    assert [axes.get_title() for axes in maps[:3]] == ["input", "fringe", "ig"]
+    assert [[text.get_text() for text in axes.texts] for axes in maps] == [
+        ["class 3 · 75.0%", "image-1, is class 1"],
+        ["MI .72", "MD .20"],
+        ["MI .40", "MD .40"],
+        ["class 3 · 75.0%", "image-2, is class 2"],
+        ["MI .83", "MD .30"],
+        ["failed", "MI –", "MD –"],
     ]
-    best = {text.get_text() for text in figure.texts if text.get_text()[:2] in "MI MD" and text.get_weight() == "bold"}
-    assert best == {"MI .72", "MD .20", "MI .83", "MD .30"}
-    remarks = [text.get_text() for axes in figure.axes for text in axes.texts]
-    assert remarks == ["failed"]
+    bold = {text.get_text() for axes in maps for text in axes.texts if text.get_weight() == "bold"}
+    assert bold == {"MI .72", "MD .20", "MI .83", "MD .30"}

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-import report_runs as runs
+import report_toys as runs
 import torch
 
 from fringe import IntegratedGradients
@@ -12,11 +12,9 @@ from fringe.attribution import SmoothGrad
 from fringe.errors import InputError
 from fringe.experiments import Arm, ModelSource, Plan, RunOptions, Store, gather, read_results, run_plan
 from fringe.metrics import METRICS
+from fringe.report import _write as write_module
 from fringe.report import build_table, write_report
-from fringe.report import grid as grid_module
-from fringe.report import write as write_module
-from fringe.report.grid import Bench, maps_for
-from fringe.report.replan import reopen
+from fringe.report._maps import MapSource, TaskRunner, load_experiment, load_maps
 
 FILES = ["report.html", "report.md", "tables.tex", "scores.csv", "summary.csv", "figures/differences.png"]
 
@@ -52,7 +50,7 @@ def test_holes_are_refused_with_their_places_and_the_cure(tmp_path):
         write_report(store, tmp_path / "out")
     assert "net, ig, insertion: 2 of 3 images are not computed" in str(caught.value)
     assert "run the same command again" in str(caught.value)
-    assert "--allow-partial" in str(caught.value)
+    assert "allow_partial=True" in str(caught.value)
     assert not (tmp_path / "out").exists()
     page = write_report(store, tmp_path / "out", allow_partial=True).page.read_text(encoding="utf-8")
     assert "n=1 of 3" in page
@@ -95,11 +93,10 @@ def test_what_is_not_there_is_refused_by_name(tmp_path):
 def test_a_file_that_cannot_be_written_leaves_nothing_half_written(tmp_path, monkeypatch):
     store = known(tmp_path / "run")
 
-    def full(self, content):
-        self.open("wb").write(content[:10])
+    def full(source, target):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    monkeypatch.setattr("os.replace", full)
     with pytest.raises(InputError, match="No space left on device"):
         write_report(store, tmp_path / "out")
     assert names(tmp_path / "out") == []
@@ -174,7 +171,7 @@ def test_maps_are_made_again_as_the_run_made_them_and_kept(digits, tmp_path, mon
     def never(self, unit):
         raise AssertionError("maps that are kept are not made again")
 
-    monkeypatch.setattr(grid_module.TaskRunner, "perform", never)
+    monkeypatch.setattr(TaskRunner, "perform", never)
     first = {name: (tmp_path / "out" / "figures" / name).read_bytes() for name in grids(tmp_path / "out")}
     write_report(bare, tmp_path / "again", models=DIGITS)
     assert {name: (tmp_path / "again" / "figures" / name).read_bytes() for name in first} == first
@@ -185,7 +182,7 @@ def test_images_are_those_that_the_model_saw(digits):
     store = Store(folder / "kept", create=False)
     results = read_results(store)
     digests = [image["digest"] for image in results.manifest.images][:2]
-    shown = maps_for(results, "digits", digests, Bench(store, lambda model: resolved))
+    shown = load_maps(results, "digits", digests, MapSource(store, lambda model: resolved))
     assert shown.class_names == tuple("0123456789")
     for digest in digests:
         ref = resolved.pictures[digest].ref
@@ -201,14 +198,14 @@ def test_another_setting_than_the_run_s_makes_no_maps(digits):
     found["settings"]["digits"]["ig"]["method"]["steps"] = 5
     other = type(read_results(store).manifest).from_record(found)
     with pytest.raises(InputError, match=r"ig on digits is not what the run used \(method.steps: 5, now 4\)"):
-        reopen(other, "digits", DIGITS["digits"])
+        load_experiment(other, "digits", DIGITS["digits"])
 
 
 def test_kept_maps_are_drawn_without_the_model(digits, tmp_path, monkeypatch):
     def never(*_, **__):
         raise AssertionError("a model was loaded")
 
-    for place in ("fringe.report.grid.load", "fringe.experiments._plan.load_model"):
+    for place in ("fringe.report._maps.load", "fringe.experiments._plan.load_model"):
         monkeypatch.setattr(place, never)
     store = Store(digits[0] / "kept", create=False)
     page = write_report(store, tmp_path / "out").page.read_text(encoding="utf-8")
@@ -219,8 +216,8 @@ def test_kept_maps_are_drawn_without_the_model(digits, tmp_path, monkeypatch):
 def test_without_kept_maps_and_without_a_model_there_is_no_grid_but_a_reason(digits, tmp_path):
     run_plan(plan(), tmp_path / "bare", RunOptions())
     page = write_report(Store(tmp_path / "bare"), tmp_path / "out").page.read_text(encoding="utf-8")
-    assert "Maps are left out: the run kept none (--save-maps)" in page
-    assert "name the model yourself to have them made again: --model digits=SPEC" in page
+    assert "Maps are left out: the run kept none" in page
+    assert "name the model digits yourself to have them computed" in page
 
 
 def test_a_kept_map_of_another_size_is_not_drawn(digits, monkeypatch):
@@ -230,7 +227,7 @@ def test_a_kept_map_of_another_size_is_not_drawn(digits, monkeypatch):
     found = store.load_maps(results.manifest.setting_key("digits", "ig"), [image])[image]
     wrong = {image: dataclasses.replace(found, values=found.values[:, :5])}
     monkeypatch.setattr(store, "load_maps", lambda setting, images: wrong)
-    shown = maps_for(results, "digits", [image], Bench(store, lambda model: None))
+    shown = load_maps(results, "digits", [image], MapSource(store, lambda model: None))
     assert shown.maps == {"ig": {}, "sg": {}}
 
 
@@ -246,7 +243,7 @@ def test_a_lost_image_is_named(digits):
     results = read_results(store)
     lost = type(resolved)(resolved.plan, resolved.manifest, {}, resolved.references)
     with pytest.raises(InputError, match=r"image 'digits-\d+' is not where it was"):
-        maps_for(results, "digits", [results.manifest.images[0]["digest"]], Bench(store, lambda model: lost))
+        load_maps(results, "digits", [results.manifest.images[0]["digest"]], MapSource(store, lambda model: lost))
 
 
 def test_an_image_that_is_another_one_now_is_named(digits):
@@ -257,7 +254,7 @@ def test_an_image_that_is_another_one_now_is_named(digits):
     pictures = {**resolved.pictures, first: resolved.pictures[second]}
     moved = type(resolved)(resolved.plan, resolved.manifest, pictures, resolved.references)
     with pytest.raises(InputError, match=r"image 'embedded:digits:\d+' is another one now"):
-        maps_for(results, "digits", [first], Bench(store, lambda model: moved))
+        load_maps(results, "digits", [first], MapSource(store, lambda model: moved))
 
 
 def test_a_plan_that_was_handed_in_must_be_the_run_s(digits):
@@ -268,7 +265,7 @@ def test_a_plan_that_was_handed_in_must_be_the_run_s(digits):
     record["settings"] = {"digits": {"ig": {**record["settings"]["digits"]["ig"], "seed": 9}}}
     other = type(resolved)(resolved.plan, type(resolved.manifest).from_record(record), resolved.pictures, ())
     with pytest.raises(InputError, match=r"ig on digits is not what the run used \(seed: 0, now 9\)"):
-        maps_for(results, "digits", [], Bench(store, lambda model: other))
+        load_maps(results, "digits", [], MapSource(store, lambda model: other))
 
 
 def test_a_plan_that_was_handed_in_is_asked_for_once(digits):
@@ -288,20 +285,20 @@ def test_maps_of_images_that_failed_are_not_asked_for(digits, monkeypatch):
     failed = [row for row in records.values() if (row.method, row.image) == ("sg", digests[0])]
     results = gather(results.manifest, {**records, **{r.key: dataclasses.replace(r, status="failed") for r in failed}})
     monkeypatch.setattr(store, "load_maps", lambda setting, images: {})
-    shown = maps_for(results, "digits", digests, Bench(store, lambda model: resolved))
+    shown = load_maps(results, "digits", digests, MapSource(store, lambda model: resolved))
     assert [list(shown.maps[method]) for method in ("ig", "sg")] == [digests, digests[1:]]
 
 
 def test_the_run_s_own_record_gives_its_plan_again(digits):
     resolved = digits[1]
-    again = reopen(resolved.manifest, "digits", DIGITS["digits"])
+    again = load_experiment(resolved.manifest, "digits", DIGITS["digits"])
     assert again.plan.arms == plan().arms
     assert again.pictures.keys() == resolved.pictures.keys()
     assert again.references == resolved.references
     record = resolved.manifest.record()
     record["plan"]["methods"]["digits"] = {"mine": {"method": "mine"}}
     with pytest.raises(InputError, match="method 'mine' is not one of this library's"):
-        reopen(type(resolved.manifest).from_record(record), "digits", DIGITS["digits"])
+        load_experiment(type(resolved.manifest).from_record(record), "digits", DIGITS["digits"])
 
 
 def test_a_run_that_cannot_be_written_to_is_shown_all_the_same(digits, monkeypatch):
@@ -315,7 +312,7 @@ def test_a_run_that_cannot_be_written_to_is_shown_all_the_same(digits, monkeypat
 
     monkeypatch.setattr(store, "commit_maps", refuse)
     digest = results.manifest.images[0]["digest"]
-    shown = maps_for(results, "digits", [digest], Bench(store, lambda model: resolved))
+    shown = load_maps(results, "digits", [digest], MapSource(store, lambda model: resolved))
     assert shown.maps["sg"][digest].any()
 
 

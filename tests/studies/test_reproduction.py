@@ -29,7 +29,7 @@ from fringe.paper.reproduction import (
     runtime_base,
 )
 from fringe.paper.runtime import Timing
-from fringe.report import beside_page
+from fringe.report import comparison_page
 
 
 def base(n=1000, **metrics):
@@ -265,7 +265,7 @@ def test_the_default_has_a_column_beside_the_papers_setting():
 
     text = markdown(found)
     assert f"| resnet18 | insertion | fringe | 0.492 ± 0.016 | 0.250 ± 0.000 | {default} | 3 | no |" in text
-    page = beside_page("title", [], parts(found))
+    page = comparison_page("title", [], parts(found))
     assert '<th scope="col">ours</th><th scope="col">FRInGe()</th>' in page
     assert f"<td>0.250 ± 0.000</td><td>{default}</td><td>3</td>" in page
     lines = list(csv.DictReader(io.StringIO(cells_csv(found))))
@@ -284,11 +284,11 @@ def test_each_reading_names_settings_that_exist():
     for name in ("waypoint", "reorthogonalise", "boundary", "blur_sigma", "blur_size", "cg_rtol", "tau"):
         assert f"fringe.{name}" in named
     assert {"mas_insertion.rescale", "mas_deletion.rescale"} <= named
-    page = beside_page("title", [], [], readings=readings())
+    page = comparison_page("title", [], [], readings=readings())
     for reading, text in zip(READINGS, readings(), strict=True):
         assert all(setting in text for setting in reading.settings)
     assert page.count("To change it: ") == len(READINGS)
-    assert "Readings of the paper" not in beside_page("title", [], [])
+    assert "Readings of the paper" not in comparison_page("title", [], [])
 
 
 def test_the_readings_state_the_settings_that_the_papers_presets_have():

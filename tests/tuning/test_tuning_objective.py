@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fringe import InputError
-from fringe.tuning import PAPER, Weights, objective
+from fringe.tuning import PAPER_WEIGHTS, Weights, objective
 
 shares = st.floats(0.0, 1.0)
 images = st.lists(st.tuples(shares, shares, st.floats(0.0, 20.0)), min_size=1, max_size=8)
@@ -77,7 +77,7 @@ def test_what_is_not_finite_makes_it_nan(bad, which):
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        (([], [], []), "one number an image of the same images, got insertion \\(0,\\)"),
+        (([], [], []), "one number per image of the same images, got insertion \\(0,\\)"),
         (([0.5], [0.5, 0.5], [0.1]), "deletion \\(2,\\)"),
         (([[0.5]], [[0.5]], [[0.1]]), "insertion \\(1, 1\\)"),
         (([0.5], [0.5], [-0.1]), "infidelity: got a mean of -0.1"),
@@ -96,4 +96,4 @@ def test_weights_and_constants_are_checked():
     for name in ("k", "epsilon"):
         with pytest.raises(InputError, match=f"{name}: got 0"):
             objective([0.5], [0.5], [0.1], **{name: 0})
-    assert (PAPER.insertion, PAPER.deletion, PAPER.fidelity) == (1.0, 1.0, 0.5)
+    assert (PAPER_WEIGHTS.insertion, PAPER_WEIGHTS.deletion, PAPER_WEIGHTS.fidelity) == (1.0, 1.0, 0.5)

@@ -4,12 +4,12 @@ import json
 import math
 
 import pytest
-from tuning_scores import BASE, score, search
+from tuning_toys import BASE, score, search
 
 import fringe
 from fringe import METHODS, FRInGe, InputError
 from fringe.attribution import preset_names
-from fringe.tuning import Trial, Tuned, about, read_preset, write_preset
+from fringe.tuning import Trial, Tuned, preset_metadata, read_preset, write_preset
 
 ABOUT = {
     "architecture": 'res"net\n18 ü',
@@ -61,14 +61,14 @@ def test_every_setting_comes_back(tmp_path, method):
     again, facts = read_preset(tmp_path / "p")
     assert again == method
     assert type(again) is type(method)
-    assert repr(again) == repr(method).replace("delta_euc=1,", "delta_euc=1.0,")
+    assert repr(again) == repr(method)
     assert facts == ABOUT
     assert [p.name for p in tmp_path.iterdir()] == ["p"]
 
 
 def test_what_a_search_says_of_itself(tmp_path):
     tuned = search(tmp_path / "j", 4)
-    facts = about(tuned, architecture="resnet18", weights="sha256:ab", images=("one", "two"))
+    facts = preset_metadata(tuned, architecture="resnet18", weights="sha256:ab", images=("one", "two"))
     assert facts == {
         "architecture": "resnet18",
         "weights": "sha256:ab",
@@ -81,7 +81,7 @@ def test_what_a_search_says_of_itself(tmp_path):
     write_preset(tmp_path / "p", tuned, facts)
     assert read_preset(tmp_path / "p", "resnet18") == (tuned.best, facts)
     with pytest.raises(InputError, match="images: got 1, expected 2, one for each score"):
-        about(tuned, architecture="resnet18", weights="sha256:ab", images=("one",))
+        preset_metadata(tuned, architecture="resnet18", weights="sha256:ab", images=("one",))
 
 
 def test_images_are_counted_where_a_trial_succeeded(tmp_path):
@@ -91,7 +91,7 @@ def test_images_are_counted_where_a_trial_succeeded(tmp_path):
         return score(method)
 
     tuned = search(tmp_path / "j", 3, fails_first)
-    assert about(tuned, architecture="a", weights="w", images=("one", "two"))["images"] == ["one", "two"]
+    assert preset_metadata(tuned, architecture="a", weights="w", images=("one", "two"))["images"] == ["one", "two"]
 
 
 def test_a_preset_of_another_architecture_is_refused(path):
@@ -120,19 +120,19 @@ def test_a_setting_that_is_not_named_has_its_default(path):
         ({"method": ["fringe"]}, r"method: got \['fringe'\], expected str"),
         ({"settings": []}, r"settings: got \[\], expected dict"),
         ({"format": "fringe preset 2"}, "is no preset: it does not say 'fringe preset 1'"),
-        ({"settings__tau": "1e-3"}, "tau: got '1e-3', expected a finite number"),
-        ({"settings__tau": True}, "tau: got True, expected a finite number"),
+        ({"settings__tau": "1e-3"}, "tau: got '1e-3', expected a positive number"),
+        ({"settings__tau": True}, "tau: got True, expected a positive number"),
         ({"settings__tau": None}, "tau: got None"),
-        ({"settings__tau": math.nan}, "tau: got nan, expected a finite number"),
-        ({"settings__tau": 10**400}, "expected a finite number"),
-        ({"settings__tau": -1}, "tau: got -1.0, expected a positive number"),
-        ({"settings__cg_iterations": 20.0}, "cg_iterations: got 20.0, expected a whole number"),
-        ({"settings__cg_iterations": True}, "cg_iterations: got True, expected a whole number"),
+        ({"settings__tau": math.nan}, "tau: got nan, expected a positive number"),
+        ({"settings__tau": 10**400}, "expected a positive number"),
+        ({"settings__tau": -1}, "tau: got -1, expected a positive number"),
+        ({"settings__cg_iterations": 20.0}, "cg_iterations: got 20.0, expected a positive whole number"),
+        ({"settings__cg_iterations": True}, "cg_iterations: got True, expected a positive whole number"),
         ({"settings__kl_bound": 1}, "kl_bound: got 1, expected true or false"),
         ({"settings__solve": "newton"}, "solve: got 'newton', expected one of geodesic, natural, diffusion, gradient"),
-        ({"settings__delta_euc": "far"}, "delta_euc: got 'far', expected a finite number or one of auto or null"),
-        ({"settings__delta_euc": []}, r"delta_euc: got \[\]"),
-        ({"settings__reference": [0.5, "x"]}, "expected a list, each item a finite number or a list, each item a list"),
+        ({"settings__delta_euc": "far"}, "delta_euc: got 'far', expected a positive number, auto or none"),
+        ({"settings__delta_euc": []}, r"delta_euc: got \(\)"),
+        ({"settings__reference": [0.5, "x"]}, r"reference: got \(0.5, 'x'\), expected numbers"),
         ({"settings__reference": [0.5, 0.6]}, "must sum to 1"),
         ({"about__images": "one"}, "about: images: got 'one', expected a list, each item text"),
         ({"about__images": [1]}, r"about: images: got \[1\]"),

@@ -7,7 +7,7 @@ import pytest
 
 from fringe import METHODS, FRInGe, InputError
 from fringe.tuning import paper_space, space_of
-from fringe.tuning.space import Choices, Range
+from fringe.tuning._space import CategoricalDistribution, NumericDistribution
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -21,8 +21,8 @@ def drawn(space, count=25, seed=0):
 def test_the_paper_searched_four_or_six_settings():
     assert list(paper_space().dimensions) == ["tau", "eta_max", "delta_euc", "damping", "gamma_step", "gamma_prior"]
     assert list(paper_space(smoothing=False).dimensions) == ["tau", "eta_max", "delta_euc", "damping"]
-    assert paper_space().dimensions["damping"] == Range(1e-12, 1e-1, log=True)
-    assert paper_space().dimensions["delta_euc"] == Range(0.3, 40.0, log=True)
+    assert paper_space().dimensions["damping"] == NumericDistribution(1e-12, 1e-1, log=True)
+    assert paper_space().dimensions["delta_euc"] == NumericDistribution(0.3, 40.0, log=True)
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
@@ -45,9 +45,9 @@ def test_every_method_has_a_space_whose_settings_it_takes(name):
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_the_nearest_place_to_a_default_is_in_the_space(name):
     space, default = space_of(METHODS[name]), METHODS[name]()
-    for field, value in space.nearest(default).items():
+    for field, value in space.clip(default).items():
         dimension, own = space.dimensions[field], getattr(default, field)
-        if isinstance(dimension, Choices):
+        if isinstance(dimension, CategoricalDistribution):
             assert value == own
         else:
             assert dimension.low <= value <= dimension.high
@@ -55,20 +55,20 @@ def test_the_nearest_place_to_a_default_is_in_the_space(name):
 
 
 def test_nearest():
-    assert Range(1, 100).nearest(1000) == 100
-    assert Range(1, 100).nearest(-3) == 1
-    assert Range(1, 100).nearest("auto") == 50.5
-    assert Range(1, 100, log=True).nearest(None) == pytest.approx(10)
-    assert Range(1, 100, log=True).nearest(math.inf) == pytest.approx(10)
-    found = Range(1, 10, whole=True).nearest(None)
+    assert NumericDistribution(1, 100).clip(1000) == 100
+    assert NumericDistribution(1, 100).clip(-3) == 1
+    assert NumericDistribution(1, 100).clip("auto") == 50.5
+    assert NumericDistribution(1, 100, log=True).clip(None) == pytest.approx(10)
+    assert NumericDistribution(1, 100, log=True).clip(math.inf) == pytest.approx(10)
+    found = NumericDistribution(1, 10, integer=True).clip(None)
     assert (found, type(found)) == (6, int)
 
 
 def test_ranges_can_be_replaced_or_given():
     space = space_of(FRInGe, ("tau", "cg_iterations", "arrival_kl"), {"tau": (1e-4, 1), "arrival_kl": (0.01, 0.1)})
-    assert space.dimensions["tau"] == Range(1e-4, 1.0, log=True)
-    assert space.dimensions["cg_iterations"] == Range(3, 40, whole=True)
-    assert space.dimensions["arrival_kl"] == Range(0.01, 0.1)
+    assert space.dimensions["tau"] == NumericDistribution(1e-4, 1.0, log=True)
+    assert space.dimensions["cg_iterations"] == NumericDistribution(3, 40, integer=True)
+    assert space.dimensions["arrival_kl"] == NumericDistribution(0.01, 0.1)
     assert all(0.01 <= values["arrival_kl"] <= 0.1 for values in drawn(space))
 
 

@@ -67,7 +67,7 @@ def test_labels_are_as_one_types_them():
     ("base", "factors", "message"),
     [
         (BASE, {"dampin": [1]}, r"fringe factor: got 'dampin'; did you mean 'damping'\? Known: tau, .*, gamma$"),
-        (METHODS["ig"](), {"gamma": [1]}, "ig factor: got 'gamma'. Known: steps, baseline, rule$"),
+        (METHODS["ig"](), {"gamma": [1]}, "ig factor: got 'gamma'; known: steps, baseline, rule$"),
         (BASE, {"tau": [0.0]}, "tau: got 0.0, expected a positive number"),
         (BASE, {"gamma": [-1]}, "gamma_step: got -1"),
     ],

@@ -1,14 +1,53 @@
-"""Attribution methods: what explains, one file a method, listed in ``catalogue``."""
+"""Attribution methods, and the parts that a method is made of."""
 
-from fringe.attribution.attribute import attribute as attribute
-from fringe.attribution.base import Attribution as Attribution
-from fringe.attribution.base import Attributor as Attributor
-from fringe.attribution.base import Progress as Progress
-from fringe.attribution.base import Trajectory as Trajectory
-from fringe.attribution.catalogue import *  # noqa: F403 - each line of the catalogue is public
-from fringe.attribution.fringe import Variant as Variant
-from fringe.attribution.presets import paper_settings as paper_settings
-from fringe.attribution.presets import preset_names as preset_names
-from fringe.attribution.presets import table as table
-from fringe.attribution.registry import METHODS as METHODS
-from fringe.attribution.registry import get_method as get_method
+from fringe.attribution._attribute import METHODS, attribute, get_method
+from fringe.attribution._base import Attribution, Attributor, Baseline, Trajectory
+from fringe.attribution._base import Progress as Progress
+from fringe.attribution._base import ProgressCounter as ProgressCounter
+from fringe.attribution._base import reference_images as reference_images
+from fringe.attribution._diagnostics import PathAttributor, gradient_attribution, path_attribution
+from fringe.attribution._expected_gradients import ExpectedGradients
+from fringe.attribution._fringe import FRInGe
+from fringe.attribution._fringe import Variant as Variant
+from fringe.attribution._fringe import paper_settings as paper_settings
+from fringe.attribution._fringe import preset_names as preset_names
+from fringe.attribution._fringe import table as table
+from fringe.attribution._geodesic_ig import GeoIGKNN, GeoIGSVI
+from fringe.attribution._ggig import GGIG
+from fringe.attribution._idg import IntegratedDecisionGradients
+from fringe.attribution._ig import BlurIG, GuidedIG, IntegratedGradients
+from fringe.attribution._integrate import integrate
+from fringe.attribution._multi_path import AGI, IG2
+from fringe.attribution._pieces import NodePieces, SegmentPieces
+from fringe.attribution._quadrature import Quadrature, quadrature_nodes
+from fringe.attribution._smoothgrad import SmoothGrad
+
+__all__ = [
+    "AGI",
+    "GGIG",
+    "IG2",
+    "METHODS",
+    "Attribution",
+    "Attributor",
+    "Baseline",
+    "BlurIG",
+    "ExpectedGradients",
+    "FRInGe",
+    "GeoIGKNN",
+    "GeoIGSVI",
+    "GuidedIG",
+    "IntegratedDecisionGradients",
+    "IntegratedGradients",
+    "NodePieces",
+    "PathAttributor",
+    "Quadrature",
+    "SegmentPieces",
+    "SmoothGrad",
+    "Trajectory",
+    "attribute",
+    "get_method",
+    "gradient_attribution",
+    "integrate",
+    "path_attribution",
+    "quadrature_nodes",
+]

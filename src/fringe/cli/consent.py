@@ -49,7 +49,7 @@ def work_of(
         samples = getattr(metric, "samples", 0)  # forward passes of a score, or whole maps
         count = min((limits or {}).get(label, images), images)
         work.append((f"the score {label}", samples, count * len(methods)))
-        if metric.needs_explain:
+        if metric.requires_explainer:
             work += [(f"a map by {name}", _passes(method), samples * count) for name, method in methods.items()]
     return work + [(f"a map by {name}", _passes(method), images) for name, method in methods.items()]
 

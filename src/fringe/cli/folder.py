@@ -10,7 +10,7 @@ from typing import Any
 
 from fringe._checks import require_local
 from fringe._files import RECORD_BYTES, read_regular
-from fringe._printable import printable_json
+from fringe._text import printable_json
 from fringe.errors import InputError
 
 SUMMARY, CONTACT, EXPLANATION = "summary.json", "contact.png", "explanation.json"

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fringe.cli.options import Exif
 from fringe.cli.record import Failed
-from fringe.data import ImageError, InputRef, find_inputs
+from fringe.data import ImageError, ImageRef, find_inputs
 from fringe.models import ModelError, Preprocessing
 
 CHUNK_IMAGES = 64
@@ -19,11 +19,11 @@ CHUNK_NUMBERS = 10_000_000
 class Prepared:
     """An input ready for the model: ``x`` (C, H, W), normalised."""
 
-    ref: InputRef
+    ref: ImageRef
     x: Tensor
 
 
-def find(arguments: Sequence[str]) -> tuple[list[InputRef], list[Failed]]:
+def find(arguments: Sequence[str]) -> tuple[list[ImageRef], list[Failed]]:
     """The images behind the arguments, and what of the arguments leads to none."""
     failures: list[Failed] = []
 
@@ -33,7 +33,7 @@ def find(arguments: Sequence[str]) -> tuple[list[InputRef], list[Failed]]:
     return list(find_inputs(arguments, on_error=note)), failures
 
 
-def chunks(refs: Sequence[InputRef], recipe: Preprocessing, exif: Exif) -> Iterator[list[Prepared | Failed]]:
+def chunks(refs: Sequence[ImageRef], recipe: Preprocessing, exif: Exif) -> Iterator[list[Prepared | Failed]]:
     """Opened and prepared inputs in their order, a bounded amount at a time."""
     chunk: list[Prepared | Failed] = []
     held = 0
@@ -57,12 +57,12 @@ def by_shape(items: Sequence[Prepared | Failed]) -> Iterator[list[Prepared]]:
     yield from groups.values()
 
 
-def failed(ref: InputRef, reason: str) -> Failed:
+def failed(ref: ImageRef, reason: str) -> Failed:
     """``ref`` did not work out, and why."""
     return Failed(ref.id, ref.source, ref.label, reason)
 
 
-def prepare(ref: InputRef, recipe: Preprocessing, exif: Exif) -> Prepared | Failed:
+def prepare(ref: ImageRef, recipe: Preprocessing, exif: Exif) -> Prepared | Failed:
     """Open one input, or say why not."""
     try:
         image = ref.open(channels=3 if recipe.channels == 3 else 1, exif=exif.value).image

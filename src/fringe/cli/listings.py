@@ -62,7 +62,7 @@ def metrics(name: Name = None, as_json: Json = False) -> None:
                 "direction": kind.direction,
                 "unit": kind.unit,
                 "space": kind.space,
-                "needs_method": kind.needs_explain,
+                "needs_method": kind.requires_explainer,
                 "summary": _summary(kind),
                 "presets": _presets(kind),
                 "settings": kind.describe(),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fringe.attribution import Trajectory
 from fringe.cli.record import Explained, Run, top_classes
-from fringe.plots import Cell, contact_sheet, geometric_profile, overlay, signed_map, trajectory
+from fringe.plots import SheetItem, contact_sheet, geometric_profile, overlay, signed_map, trajectory
 
 SHEET = 24
 """Inputs on the overview."""
@@ -58,14 +58,14 @@ def displayed(x: Tensor, run: Run) -> NDArray[Any]:
     return run.loaded.preprocessing.denormalise(x).clamp(0, 1).permute(1, 2, 0).cpu().numpy()
 
 
-def cell(item: Explained, run: Run) -> Cell:
+def cell(item: Explained, run: Run) -> SheetItem:
     """An input of the overview; very large ones thinned, so that they need little memory."""
     best = top_classes(item.logits, run, 1)[0]
     label = run.class_label(best["class"])
     explained = "" if best["class"] == item.target else f", explained: {run.class_label(item.target)}"
     image, values = displayed(item.x, run), item.found.values[item.row].cpu().numpy()
     every = max(1, max(image.shape[:2]) // _THUMBNAIL)
-    return Cell(
+    return SheetItem(
         image=image[::every, ::every],
         values=values[:, ::every, ::every],
         name=item.ref.id,
@@ -74,7 +74,7 @@ def cell(item: Explained, run: Run) -> Cell:
     )
 
 
-def draw_sheet(cells: list[Cell], run: Run, total: int, path: Path) -> None:
+def draw_sheet(cells: list[SheetItem], run: Run, total: int, path: Path) -> None:
     """The overview of the first inputs."""
     more = f", first {len(cells)} of {total}" if total > len(cells) else ""
     contact_sheet(cells, title=f"{run.loaded.architecture} · {run.what}{more}").savefig(path)

@@ -9,8 +9,8 @@ from typing import Any
 
 import typer
 
-from fringe._interrupt import Interrupted, interruptible
-from fringe._printable import printable
+from fringe._process import Interrupted, interruptible
+from fringe._text import printable
 from fringe.errors import FringeError, InputError, TransientError, is_transient
 
 
@@ -26,6 +26,7 @@ class Exit(IntEnum):
 
 
 _FLAGS = {
+    "allow_partial=True": "--allow-partial",
     "trust_code=True": "--trust-code",
     "amend=True": "--amend",
     "renew=True": "--renew",

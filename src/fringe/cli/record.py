@@ -15,7 +15,7 @@ from fringe._files import sha256_of
 from fringe.attribution import Attribution
 from fringe.cli.options import ModelOutput, RunOptions
 from fringe.cli.problems import remark
-from fringe.data import InputRef
+from fringe.data import ImageRef
 from fringe.models import LoadedModel
 
 TOP = 5
@@ -35,7 +35,7 @@ class Explained:
     """Image ``row`` of the group that was explained as ``found``; ``x`` (C, H, W) is the model's input and ``logits``
     (C,) its answer, on the CPU."""
 
-    ref: InputRef
+    ref: ImageRef
     x: Tensor
     logits: Tensor
     found: Attribution

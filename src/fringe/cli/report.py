@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fringe._printable import printable
+from fringe._text import printable
 from fringe.cli.record import Explained, Failed, Run, steps_of, top_classes
 
 SHOWN = 40

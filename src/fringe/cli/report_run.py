@@ -12,7 +12,7 @@ from fringe.cli.plan_run import device_of
 from fringe.cli.problems import Exit, say
 from fringe.errors import InputError
 from fringe.experiments import Manifest, ModelSource, Resolved, Store, manifests
-from fringe.report import EACH, recorded_methods, write_report
+from fringe.report import EXAMPLES, recorded_methods, write_report
 
 
 def run_report(
@@ -63,7 +63,7 @@ def run_report(
 
 def _require_consent(plans: Sequence[Manifest], models: Iterable[str], *, yes: bool) -> None:
     """The methods' settings are those of the folder: what a few maps take is asked for as in any other run."""
-    few = 3 * EACH
+    few = 3 * EXAMPLES
     work = [
         one
         for manifest in plans

@@ -38,7 +38,7 @@ from fringe.paper import (
     runtime_base,
     slowdowns,
 )
-from fringe.report import BesidePicture, beside_page
+from fringe.report import comparison_page
 
 PAGE = "reproduction"
 TITLE = "Our numbers beside the paper's (arXiv 2605.06404)"
@@ -147,9 +147,9 @@ def _page(whole: _Whole, how: HowOptions, timings: Sequence[Timing], drawn: Sequ
     store, root = Store(how.out, create=False), report_folder(how.out, "benchmark")
     results = {name: read_results(store, name) for name in _there(store, whole)}
     rows, notes = beside(results, timings), [*_about(whole), *_times(timings)]
-    pictures = [BesidePicture(path.stem, path.read_bytes()) for path in drawn if path.suffix == ".png"]
+    pictures = [(path.stem, path.read_bytes()) for path in drawn if path.suffix == ".png"]
     contents = {
-        ".html": beside_page(TITLE, notes, parts(rows), pictures, readings()),
+        ".html": comparison_page(TITLE, notes, parts(rows), pictures, readings()),
         ".md": "\n".join(
             [
                 *(f"# {TITLE}", "", *(f"- {note}" for note in notes), ""),

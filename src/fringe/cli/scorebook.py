@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from fringe._csv import to_csv
+from fringe._text import to_csv
 from fringe.cli.comparing import Compared
 from fringe.cli.contest import Contest
 from fringe.cli.costs import Costs

@@ -11,7 +11,7 @@ from fringe.cli.gather import Prepared, find, prepare
 from fringe.cli.options import Exif
 from fringe.cli.problems import remark
 from fringe.cli.record import Failed
-from fringe.data import InputRef
+from fringe.data import ImageRef
 from fringe.errors import InputError
 from fringe.models import LoadedModel, Preprocessing
 
@@ -42,7 +42,7 @@ class Spaces:
 
 
 def open_spaces(
-    text: str | None, inputs: Sequence[InputRef], loaded: LoadedModel, device: torch.device, exif: Exif
+    text: str | None, inputs: Sequence[ImageRef], loaded: LoadedModel, device: torch.device, exif: Exif
 ) -> Spaces:
     """Spaces with the references behind ``--references``, or else with ``inputs``: at most ``MOST``, spread evenly.
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fringe._printable import printable
+from fringe._text import printable
 from fringe.metrics import ARROW, Direction, Metric, best_of
 
 WIDEST = 400

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fringe._printable import printable
+from fringe._text import printable
 from fringe.cli.failures import failures, told
 from fringe.cli.folder import to_json
 from fringe.cli.problems import Exit

@@ -1,11 +1,10 @@
-"""Images: files, folders and the shipped digits become samples of mode RGB or L, or a reason why not."""
+"""Images: files, folders and the shipped digits become samples of mode RGB or L, or an error that says why not."""
 
-from fringe.data.decode import open_image
-from fringe.data.digits import digits_samples
-from fringe.data.errors import ImageError
-from fringe.data.inputs import InputRef, find_inputs
-from fringe.data.sample import Sample
+from fringe.data._digits import SOURCE as SOURCE
+from fringe.data._digits import digits_samples
+from fringe.data._digits import load_digits as load_digits
+from fringe.data._images import Sample, open_image
+from fringe.data._inputs import ImageRef, find_inputs
+from fringe.errors import ImageError
 
-__all__ = ["ImageError", "InputRef", "Sample", "digits_samples", "find_inputs", "open_image"]
-from fringe.data.digits import SOURCE as SOURCE
-from fringe.data.digits import load_digits as load_digits
+__all__ = ["ImageError", "ImageRef", "Sample", "digits_samples", "find_inputs", "open_image"]

@@ -156,7 +156,7 @@ def summarise(rows: Sequence[dict[str, Any]], metrics: Mapping[str, Metric], see
             "method": method,
             "control": group[0]["control"],
             "metric": metric,
-            **asdict(estimate([row["score"] for row in group], seed, metrics[metric].summary)),
+            **asdict(estimate([row["score"] for row in group], seed, metrics[metric].aggregate)),
             "images": len(group),
             "flagged": sum(bool(row["flags"]) for row in group),
             "flags": dict(Counter(flag for row in group for flag in row["flags"])),

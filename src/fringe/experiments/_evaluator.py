@@ -267,4 +267,4 @@ def _spread(scores: Scores, rows: Tensor, batch: int) -> Scores:
     def all_wide(columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: wide(column) for name, column in columns.items()}
 
-    return Scores(wide(scores.values), all_wide(scores.flags), all_wide(scores.extras), all_wide(scores.curves))
+    return Scores(wide(scores.values), all_wide(scores.flags), all_wide(scores.details), all_wide(scores.curves))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fringe._files import sha256_of
-from fringe.data import ImageError, InputRef, find_inputs, load_digits
+from fringe.data import ImageError, ImageRef, find_inputs, load_digits
 from fringe.errors import FringeError, InputError, TransientError, is_transient
 from fringe.models import Preprocessing
 
@@ -19,7 +19,7 @@ from fringe.models import Preprocessing
 class ImageEntry:
     """An image of a plan: its source, and the ``digest`` of its content, which names it in every result."""
 
-    ref: InputRef
+    ref: ImageRef
     digest: str
 
 
@@ -73,7 +73,7 @@ def sample_images(
     return ImageSample(tuple(pictures.values()), tuple(missing))
 
 
-def in_order(data: Sequence[str], seed: int) -> list[InputRef]:
+def in_order(data: Sequence[str], seed: int) -> list[ImageRef]:
     """All images of ``data`` in the order of the seed."""
     try:
         refs = list(find_inputs(data))
@@ -82,12 +82,12 @@ def in_order(data: Sequence[str], seed: int) -> list[InputRef]:
     return sorted(refs, key=lambda ref: (hashlib.sha256(f"{seed} {_name(ref)}".encode()).digest(), ref.source))
 
 
-def _name(ref: InputRef) -> str:
+def _name(ref: ImageRef) -> str:
     """Name of an image that does not depend on other files: the stem of its file, or the id of an embedded image."""
     return ref.origin.stem if isinstance(ref.origin, Path) else ref.id
 
 
-def content_digest(ref: InputRef) -> str:
+def content_digest(ref: ImageRef) -> str:
     """32 hexadecimal digits of the SHA-256 of a file or embedded image. Raises OSError if it is absent or no regular
     file."""
     if isinstance(ref.origin, Path):
@@ -97,7 +97,7 @@ def content_digest(ref: InputRef) -> str:
     return hashlib.sha256(b"embedded:digits " + scan.tobytes()).hexdigest()[:32]
 
 
-def prepare(ref: InputRef, recipe: Preprocessing, exif: Literal["transpose", "ignore"]) -> Tensor:
+def prepare(ref: ImageRef, recipe: Preprocessing, exif: Literal["transpose", "ignore"]) -> Tensor:
     """The model's input (C, H, W). Raises FringeError if the image cannot be opened or prepared."""
     image = ref.open(channels=3 if recipe.channels == 3 else 1, exif=exif).image
     return recipe.normalise(recipe.pixels(image))

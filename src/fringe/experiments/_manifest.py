@@ -268,9 +268,10 @@ def _settings(
 
 def _metric(plan: Plan, label: str) -> dict[str, Any]:
     metric = plan.metrics[label]
-    names = ("title", "direction", "unit", "space", "source", "summary")
-    description = {name: getattr(metric, name) for name in names}
-    return {**description, "settings": metric.record(), "key": digest(metric.record()), "limit": plan.limit(label)}
+    description = {name: getattr(metric, name) for name in ("title", "direction", "unit", "space", "source")}
+    settings = metric.record()
+    description |= {"summary": metric.aggregate, "settings": settings, "key": digest(settings)}
+    return {**description, "limit": plan.limit(label)}
 
 
 def _image(picture: ImageEntry) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fringe._checks import require_choice
-from fringe._interrupt import Interrupted as Interrupted
-from fringe._interrupt import interruptible as interruptible
+from fringe._process import Interrupted as Interrupted
+from fringe._process import interruptible as interruptible
 from fringe.errors import InputError, TransientError
 from fringe.experiments._executors import Executor, ProcessExecutor, SerialExecutor, run_tasks
 from fringe.experiments._jobs import Job, RunLog, TaskReport

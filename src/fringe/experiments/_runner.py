@@ -357,7 +357,7 @@ def _score(scores: Scores, index: int, fault: str) -> dict[str, Any]:
     return {
         "score": value if math.isfinite(value) else None,
         "flags": [name for name, flag in scores.flags.items() if bool(flag[index])],
-        "extras": [(name, float(column[index])) for name, column in scores.extras.items()],
+        "extras": [(name, float(column[index])) for name, column in scores.details.items()],
         "curves": [(name, column[index].float().tolist()) for name, column in scores.curves.items()],
     }
 

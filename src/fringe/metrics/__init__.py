@@ -1,16 +1,35 @@
-"""Metrics of attribution maps: one file a metric, listed in ``catalogue``."""
+"""Metrics of attribution maps: how well a map predicts what the model does."""
 
-from fringe.metrics.base import ARROW as ARROW
-from fringe.metrics.base import Aggregate as Aggregate
-from fringe.metrics.base import Direction as Direction
-from fringe.metrics.base import EvaluatedMaps as EvaluatedMaps
-from fringe.metrics.base import EvaluationContext as EvaluationContext
-from fringe.metrics.base import Explainer as Explainer
-from fringe.metrics.base import Metric as Metric
-from fringe.metrics.base import Scores as Scores
-from fringe.metrics.base import best_of as best_of
-from fringe.metrics.catalogue import *  # noqa: F403 - each line of the catalogue is public
-from fringe.metrics.evaluate import check_maps as check_maps
-from fringe.metrics.evaluate import evaluate as evaluate
-from fringe.metrics.registry import METRICS as METRICS
-from fringe.metrics.registry import get_metric as get_metric
+from fringe.metrics._base import ARROW as ARROW
+from fringe.metrics._base import Aggregate as Aggregate
+from fringe.metrics._base import Direction, EvaluatedMaps, EvaluationContext, Explainer, Metric, Scores
+from fringe.metrics._base import best_of as best_of
+from fringe.metrics._evaluate import METRICS, evaluate, get_metric
+from fringe.metrics._insertion_deletion import Deletion, Insertion
+from fringe.metrics._mas import MASDeletion, MASInsertion
+from fringe.metrics._path_diagnostics import CompletenessResidual, EndpointKL, TrackingErrorMax, TrackingErrorMean
+from fringe.metrics._sensitivity import Infidelity, MaxSensitivity
+from fringe.metrics._sparseness import Sparseness
+
+__all__ = [
+    "METRICS",
+    "CompletenessResidual",
+    "Deletion",
+    "Direction",
+    "EndpointKL",
+    "EvaluatedMaps",
+    "EvaluationContext",
+    "Explainer",
+    "Infidelity",
+    "Insertion",
+    "MASDeletion",
+    "MASInsertion",
+    "MaxSensitivity",
+    "Metric",
+    "Scores",
+    "Sparseness",
+    "TrackingErrorMax",
+    "TrackingErrorMean",
+    "evaluate",
+    "get_metric",
+]

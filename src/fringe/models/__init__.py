@@ -5,9 +5,10 @@
 ('digits', (32, 32))
 """
 
-from fringe.models.digest import state_digest as state_digest
-from fringe.models.errors import ModelError
-from fringe.models.load import LOADERS, LoadedModel, devices, load_model, usable_device
-from fringe.models.preprocessing import Preprocessing
+from fringe.errors import ModelError
+from fringe.models._base import state_digest as state_digest
+from fringe.models._load import LOADERS as LOADERS
+from fringe.models._load import LoadedModel, devices, load_model, usable_device
+from fringe.models._preprocessing import Preprocessing
 
-__all__ = ["LOADERS", "LoadedModel", "ModelError", "Preprocessing", "devices", "load_model", "usable_device"]
+__all__ = ["LoadedModel", "ModelError", "Preprocessing", "devices", "load_model", "usable_device"]

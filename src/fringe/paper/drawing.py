@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from fringe._checks import require_local
-from fringe._csv import to_csv
+from fringe._text import to_csv
 from fringe.experiments import Plan, Resolved, Results
 from fringe.paper.plans import CAP, NO_CAP, OBJECTIVE, first
-from fringe.paper.walks import Walk, walks
-from fringe.plots import Band, Column, SweepCurve, SweepPanel, draw_profiles, draw_variants, sensitivity
+from fringe.paper.walks import walks
+from fringe.plots import PathRecord, SweepCurve, SweepPanel, plot_profiles, plot_sensitivity, plot_variants
 from fringe.tuning import SweepLine, one_at_a_time, sweep_lines
 
 ORDER = ("ig", NO_CAP, CAP)
@@ -24,7 +24,7 @@ def draw_trajectories(resolved: Resolved, images: int, out: Path, *, device: str
     paths: list[Path] = []
     for model, place, image, found in _walked(resolved, images, device):
         path = _place(out, f"trajectories-{_safe(model)}-{place}.png")
-        draw_variants([_band(walk) for walk in found], path, title=f"{model}: {image}")
+        plot_variants(found, title=f"{model}: {image}").savefig(path)
         paths.append(path)
     return paths
 
@@ -36,9 +36,8 @@ def draw_cap(resolved: Resolved, images: int, out: Path, *, device: str = "cpu")
     for model, place, image, found in _walked(resolved, images, device):
         by_label = {walk.label: walk for walk in found}
         path = _place(out, f"profiles-{_safe(model)}-{place}.png")
-        draw_profiles(
-            [_column(by_label[label]) for label in ORDER if label in by_label], path, title=f"{model}: {image}"
-        )
+        columns = [by_label[label] for label in ORDER if label in by_label]
+        plot_profiles(columns, title=f"{model}: {image}").savefig(path)
         paths.append(path)
     return paths
 
@@ -53,7 +52,7 @@ def draw_sweep(base: Plan, results: Results, factors: Mapping[str, Sequence[Any]
     ]
     figure, table = _place(out, "sensitivity.png"), _place(out, "sensitivity.csv")
     images = max((cell.scored for cell in results.coverage()), default=0)
-    sensitivity(panels, title=f"One setting varied at a time, {images} images").savefig(figure)
+    plot_sensitivity(panels, title=f"One setting varied at a time, {images} images").savefig(figure)
     columns = ("factor", "value", "objective", "low", "high")
     rows = [
         {"model": model, **dict(zip(columns, (line.factor, *row), strict=True))}
@@ -83,7 +82,7 @@ def _lines(
     return sweep_lines(base, scores, factors)
 
 
-def _walked(resolved: Resolved, images: int, device: str) -> list[tuple[str, int, str, tuple[Walk, ...]]]:
+def _walked(resolved: Resolved, images: int, device: str) -> list[tuple[str, int, str, tuple[PathRecord, ...]]]:
     if images == 0:
         return []
     names = {image["digest"]: image["id"] for image in resolved.manifest.images}
@@ -93,16 +92,6 @@ def _walked(resolved: Resolved, images: int, device: str) -> list[tuple[str, int
         for arm in resolved.plan.arms
         for place, (image, found) in enumerate(walks(resolved, arm.label, count, device=device).items(), start=1)
     ]
-
-
-def _band(walk: Walk) -> Band:
-    about = (walk.entropy, walk.snapshot_steps, walk.images, walk.changes, walk.attribution)
-    return Band(walk.label, *about, walk.verdict)
-
-
-def _column(walk: Walk) -> Column:
-    about = (walk.fisher_rao_step, walk.euclidean_step, walk.entropy, walk.active_bound)
-    return Column(walk.label, *about, walk.verdict)
 
 
 def _curve(model: str, line: SweepLine) -> SweepCurve:

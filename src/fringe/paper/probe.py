@@ -41,7 +41,7 @@ def probe(
     classifier = subject.problem.model
     with classifier.session(subject.problem.inputs.device):
         values = CONTROLS["edge"](subject.problem)
-        plain = {label: metric for label, metric in plan.metrics.items() if not metric.needs_explain}
+        plain = {label: metric for label, metric in plan.metrics.items() if not metric.requires_explainer}
         began = time.perf_counter()
         evaluate(subject, values, plain)
         wait_for(subject.problem.inputs.device)
@@ -49,7 +49,7 @@ def probe(
         again = sum(
             getattr(metric, "samples", 10) * plan.limit(label) / plan.n
             for label, metric in plan.metrics.items()
-            if metric.needs_explain
+            if metric.requires_explainer
         )
         found: dict[str, Cost] = {}
         for entrant in plan.candidates(arm):

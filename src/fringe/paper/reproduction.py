@@ -4,14 +4,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
-from fringe._csv import to_csv
+from fringe._text import to_csv
 from fringe.attribution import FRInGe
 from fringe.experiments import Arm, Plan, Results, estimate
 from fringe.metrics import Metric, get_metric
 from fringe.paper.plans import ablation, cap_study, centre, sweep_plan
 from fringe.paper.published import METRICS, MODELS, READINGS, SECONDS, Published, published
 from fringe.paper.runtime import Timing, slowdowns
-from fringe.report import BesidePart, BesideRow
+from fringe.report import ComparisonRow, ComparisonTable
 
 STUDIES = ("comparison", "ablation", "cap", "max_sensitivity", "sweep", "runtime")
 SMALL = 64
@@ -106,7 +106,7 @@ def beside(results: Mapping[str, Results], timings: Iterable[Timing] = ()) -> li
     return found
 
 
-def parts(rows: Sequence[Against]) -> list[BesidePart]:
+def parts(rows: Sequence[Against]) -> list[ComparisonTable]:
     """A table a study, each with how many cells agree."""
     return [_part(study, [row for row in rows if row.paper.study == study]) for study in _studies(rows)]
 
@@ -168,22 +168,22 @@ def _studies(rows: Sequence[Against]) -> list[str]:
     return list(dict.fromkeys(row.paper.study for row in rows))
 
 
-def _part(study: str, rows: Sequence[Against]) -> BesidePart:
+def _part(study: str, rows: Sequence[Against]) -> ComparisonTable:
     both = [row for row in rows if row.overlap is not None]
     agree = sum(bool(row.overlap) for row in both)
     note = f"{agree} of {len(both)} cells have intervals that overlap the paper's."
     if study == "runtime":
         note = "No interval compares: seconds are those of another machine, and a slowdown has none."
     more = ("FRInGe()",) if study in WITH_DEFAULT else ()
-    return BesidePart(study.replace("_", " "), note, ("network", "metric", "method"), tuple(map(_row, rows)), more)
+    return ComparisonTable(study.replace("_", " "), note, ("network", "metric", "method"), tuple(map(_row, rows)), more)
 
 
-def _row(row: Against) -> BesideRow:
+def _row(row: Against) -> ComparisonRow:
     paper = row.paper
     numbers = _number(paper.value, paper.half), _number(row.ours, row.half)
     beyond = row.default or Measured(math.nan, math.nan, 0)
     more = (_number(beyond.value, beyond.half),) if paper.study in WITH_DEFAULT else ()
-    return BesideRow((paper.model, paper.metric, paper.method), *numbers, row.n, row.overlap, more)
+    return ComparisonRow((paper.model, paper.metric, paper.method), *numbers, row.n, row.overlap, more)
 
 
 def _number(value: float, half: float) -> str:

@@ -21,7 +21,16 @@ from fringe.experiments import (
 )
 from fringe.metrics import get_metric
 from fringe.paper.plans import OBJECTIVE, first
-from fringe.tuning import PAPER, Progress, SearchSpace, Tuned, Weights, about, tune, write_preset
+from fringe.tuning import (
+    PAPER_WEIGHTS,
+    Progress,
+    SearchSpace,
+    Tuned,
+    Weights,
+    preset_metadata,
+    tune,
+    write_preset,
+)
 
 JOURNAL = "tune.journal"
 TRIAL = "trial"
@@ -33,7 +42,7 @@ class Search:
 
     space: SearchSpace
     trials: int
-    weights: Weights = PAPER
+    weights: Weights = PAPER_WEIGHTS
 
 
 @dataclass(frozen=True)
@@ -83,7 +92,9 @@ def search(plan: Plan, root: Path, how: RunOptions, wanted: Search, progress: Pr
     digests = [image["digest"] for image in resolved.manifest.images]
     path = root / f"{known['architecture']}.preset.json"
     write_preset(
-        path, tuned, about(tuned, architecture=known["architecture"], weights=known["weights"], images=digests)
+        path,
+        tuned,
+        preset_metadata(tuned, architecture=known["architecture"], weights=known["weights"], images=digests),
     )
     score(tuned.best)  # the folder's plan is then the best setting's, not the last one's
     return Preset(model, tuned, path)

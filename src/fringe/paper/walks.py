@@ -1,54 +1,29 @@
 """What the methods of a model did to a few images on their way: the paper's figures of trajectories (appendix "Ablation
 Study Configurations") and of geometric profiles (appendix "Geometric Effect of the Euclidean Trust-Region Cap")."""
 
-import difflib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fringe._checks import require_positive
 from fringe._filters import gaussian_blur
 from fringe._rng import KeyedGenerator
 from fringe.attribution import Attributor
-from fringe.errors import InputError
+from fringe.errors import InputError, check_known, known_hint
 from fringe.experiments import Resolved, TaskRunner
 from fringe.metrics import EvaluationContext
 from fringe.paths import Problem
-from fringe.tuning import require_known
+from fringe.plots import PathRecord
 
 SHOWN = 6
 """Points of a walk that are shown, both ends among them."""
 
 SIGMA = 1.0
 """Pixels: the standard deviation of the method's own blur, its preconditioner's. The paper gives none for its maps."""
-
-
-@dataclass(frozen=True)
-class Walk:
-    """One method's path on one image, T steps from the input on, and what came of it.
-
-    ``label`` is the method's in the plan; ``entropy`` (T + 1,) is in units of log C; ``fisher_rao_step`` (T,) is in
-    radians, ``euclidean_step`` (T,) in units of the input, ``active_bound`` (T,) holds numbers of
-    :class:`fringe.paths.Bound`. What a method does not measure is empty, as the bound of a path without a trust region.
-    The points after ``snapshot_steps`` (M,) steps are displayed as ``images`` (M, H, W, C) in [0, 1], and as
-    ``changes`` (M, H, W), see :func:`blur_change`. ``attribution`` (C, H, W) and ``verdict`` are the final ones.
-    """
-
-    label: str
-    entropy: NDArray[Any]
-    snapshot_steps: NDArray[Any]
-    images: NDArray[Any]
-    changes: NDArray[Any]
-    attribution: NDArray[Any]
-    fisher_rao_step: NDArray[Any]
-    euclidean_step: NDArray[Any]
-    active_bound: NDArray[Any]
-    verdict: str
 
 
 def blur_change(points: Tensor, start: Tensor, sigma: float = SIGMA) -> Tensor:
@@ -75,7 +50,7 @@ def walks(
     device: str = "cpu",
     batch_size: int | Literal["auto"] = "auto",
     seed: int | None = None,
-) -> dict[str, tuple[Walk, ...]]:
+) -> dict[str, tuple[PathRecord, ...]]:
     """By image digest, the walk of each method that ``model`` has in the plan, in their order; a method that keeps no
     trajectory has none. ``images`` are digests of the plan, or how many of its first ones.
 
@@ -84,10 +59,10 @@ def walks(
     model cannot take.
     """
     arms = {arm.label: arm for arm in resolved.plan.arms}
-    require_known("model", model, arms)
+    check_known("model", model, arms)
     chosen = _choose(images, [image["digest"] for image in resolved.manifest.images])
     worker = TaskRunner(resolved, device=device, batch_size=batch_size)
-    found: dict[str, tuple[Walk, ...]] = {}
+    found: dict[str, tuple[PathRecord, ...]] = {}
     for digest in chosen:
         subject = worker.subject(model, (digest,))
         noise = subject.problem.rng if seed is None else KeyedGenerator(seed)
@@ -106,13 +81,12 @@ def _choose(images: Sequence[str] | int, known: Sequence[str]) -> list[str]:
         return list(known[:images])
     for digest in images:
         if digest not in known:
-            near = difflib.get_close_matches(digest, known, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
-            raise InputError(f"images: got {digest!r}{hint} It is none of the plan's {len(known)} digests")
+            hint = known_hint(digest, known, f"it is none of the plan's {len(known)} digests")
+            raise InputError(f"got {digest!r}", argument="images", hint=hint)
     return list(images)
 
 
-def _walk(label: str, method: Attributor, subject: EvaluationContext, noise: KeyedGenerator) -> Walk | None:
+def _walk(label: str, method: Attributor, subject: EvaluationContext, noise: KeyedGenerator) -> PathRecord | None:
     """The walk of the subject's only image."""
     found = method.attribute(replace(subject.problem, rng=noise, record_path=True))
     trajectory = None if found.trajectory is None else found.trajectory[0]
@@ -123,7 +97,7 @@ def _walk(label: str, method: Attributor, subject: EvaluationContext, noise: Key
     steps = {name: column.numpy() for name, column in trajectory.steps.items()}
     names = ("fisher_rao_step", "euclidean_step", "active_bound")
     radians, length, bound = (steps.get(name, np.empty(0)) for name in names)
-    return Walk(
+    return PathRecord(
         label=label,
         entropy=trajectory.points["entropy"].numpy() / math.log(subject.problem.logits.shape[1]),
         snapshot_steps=trajectory.snapshot_steps[shown].numpy(),

@@ -1,12 +1,13 @@
 """Reports of benchmark runs: tables with every n, LaTeX, CSV, Markdown, and one page that needs nothing beside it."""
 
-from fringe.report.beside import BesidePart as BesidePart
-from fringe.report.beside import BesidePicture as BesidePicture
-from fringe.report.beside import BesideRow as BesideRow
-from fringe.report.beside import beside_page as beside_page
-from fringe.report.picks import EACH as EACH
-from fringe.report.replan import recorded_methods as recorded_methods
-from fringe.report.tables import Table as Table
-from fringe.report.tables import build_table as build_table
-from fringe.report.write import Written as Written
-from fringe.report.write import write_report as write_report
+from fringe.report._examples import EXAMPLES as EXAMPLES
+from fringe.report._maps import recorded_methods as recorded_methods
+from fringe.report._render import ComparisonRow as ComparisonRow
+from fringe.report._render import ComparisonTable as ComparisonTable
+from fringe.report._render import comparison_page as comparison_page
+from fringe.report._table import Table as Table
+from fringe.report._table import build_table as build_table
+from fringe.report._write import ReportFiles as ReportFiles
+from fringe.report._write import write_report as write_report
+
+__all__ = ["write_report"]

@@ -1,8 +1,7 @@
-"""Contracts that anybody's method or metric can be tried against."""
+"""Checks of the contract that every attribution method and every metric keeps, for third-party ones, too."""
 
-from fringe.testing.method import ATTRIBUTOR_CHECKS as ATTRIBUTOR_CHECKS
-from fringe.testing.method import check_attributor as check_attributor
-from fringe.testing.metric import METRIC_CHECKS as METRIC_CHECKS
-from fringe.testing.metric import check_metric as check_metric
-from fringe.testing.result import CheckResult as CheckResult
-from fringe.testing.result import ContractError as ContractError
+from fringe.testing._attributors import ATTRIBUTOR_CHECKS, check_attributor
+from fringe.testing._checks import CheckError, CheckResult
+from fringe.testing._metrics import METRIC_CHECKS, check_metric
+
+__all__ = ["ATTRIBUTOR_CHECKS", "METRIC_CHECKS", "CheckError", "CheckResult", "check_attributor", "check_metric"]

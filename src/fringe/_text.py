@@ -1,0 +1,49 @@
+"""Text as a terminal, a JSON file and a spreadsheet may show it."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def printable(text: str) -> str:
+    r"""Replace each character that is not printable, except line feeds, by its escape: ``\x1b`` for ESC.
+
+    Terminals obey control characters: a file name could move the cursor, change the window's title or hide what is
+    printed. Characters without a width, such as those that turn the direction of text, hide what is written.
+    """
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable_json(text: str) -> str:
+    r"""Return a JSON document with the same content, in which such characters are written ``\u009b``."""
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+
+
+#: A spreadsheet would compute a text that begins with one of these; it gets an apostrophe in front.
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def to_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
+    """Return ``columns`` of the rows as CSV under their names; by default those of the first row."""
+    names = columns or (list(rows[0]) if rows else [])
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    if names:
+        writer.writerow(names)
+    writer.writerows([cell(row[name]) for name in names] for row in rows)
+    return out.getvalue()
+
+
+def cell(value: Any) -> str:
+    """Return a value as a cell: numbers exactly, nothing for None and non-finite numbers, and no text as a formula."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return repr(value)
+    text = str(value)
+    return f"'{text}" if text.startswith(FORMULA) else text

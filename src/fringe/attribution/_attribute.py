@@ -1,0 +1,255 @@
+"""The one call: model and images in, attribution out."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from fringe._arguments import explained_inputs
+from fringe._rng import KeyedGenerator
+from fringe.attribution._base import SEVERITY, Attribution, Attributor, Progress, Trajectory, Verdict
+from fringe.attribution._expected_gradients import ExpectedGradients
+from fringe.attribution._fringe import FRInGe
+from fringe.attribution._geodesic_ig import GeoIGKNN, GeoIGSVI
+from fringe.attribution._ggig import GGIG
+from fringe.attribution._idg import IntegratedDecisionGradients
+from fringe.attribution._ig import BlurIG, GuidedIG, IntegratedGradients
+from fringe.attribution._multi_path import AGI, IG2
+from fringe.attribution._smoothgrad import SmoothGrad
+from fringe.baselines import InputSpace
+from fringe.classifier import Classifier, Score, Target
+from fringe.errors import InputError
+from fringe.paths import Problem, verify
+from fringe.settings import look_up
+
+METHODS: dict[str, type[Attributor]] = {
+    kind.name: kind
+    for kind in (
+        *(AGI, BlurIG, ExpectedGradients, FRInGe, GeoIGKNN, GeoIGSVI, GGIG, GuidedIG, IntegratedDecisionGradients),
+        *(IG2, IntegratedGradients, SmoothGrad),
+    )
+}
+
+
+def get_method(method: str | Attributor) -> Attributor:
+    """Return a configured method.
+
+    Args:
+        method: A configured method, which is returned as it is, or the name of a registered one.
+
+    Returns:
+        The method, by name with its default settings.
+
+    Raises:
+        InputError: If there is no such method.
+    """
+    if isinstance(method, Attributor):
+        return method
+    if not isinstance(method, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError(f"got {method!r}, expected a name or a configured method such as FRInGe()", argument="method")
+    return look_up(method, METHODS)()
+
+
+OnBad = Literal["raise", "mark"]
+
+_ADVICE: dict[Verdict, str] = {
+    "nan_input": "the image holds NaN or infinity",
+    "nan_logits": "the model's logits for this image are NaN or infinite",
+}
+
+
+def attribute(
+    model: Callable[[Tensor], Any] | Classifier,
+    inputs: Tensor | Mapping[str, Any],
+    *,
+    method: str | Attributor = "fringe",
+    target: Target = "predicted",
+    contrast: int | Sequence[int] | Tensor | None = None,
+    score: Score | None = None,
+    batch_size: int | Literal["auto"] | None = None,
+    seed: int = 0,
+    telemetry: bool = False,
+    bad_images: OnBad = "raise",
+    progress: Progress | None = None,
+    baseline: float | Tensor | None = None,
+    space: InputSpace | None = None,
+    ids: Sequence[str] | None = None,
+    forward_args: Sequence[Any] | None = None,
+    forward_kwargs: Mapping[str, Any] | None = None,
+) -> Attribution:
+    """Explain why a model predicts a class: one map for each image.
+
+    Args:
+        model: A classifier of such inputs, any module or callable; it is evaluated frozen and given back as it was.
+        inputs: Images (B, *S). A dictionary is passed to the model by name, and its one floating-point tensor is
+            explained.
+        method: A registered name, or a configured method such as ``FRInGe(tau=1e-3)``.
+        target: ``"predicted"``, an integer, or one integer per image. ``"top5"`` (any number) or integers (B, K)
+            explain K classes: the maps are then (B, K, *S). FRInGe's path does not depend on the class and is run
+            once, at K - 1 further vector-Jacobian products a step; other methods take K times as long.
+        contrast: A class, or one per image: explain why the target and not this class, by the difference of their
+            scores.
+        score: The explained scalar, that of :class:`Classifier` (default the logit). A Classifier has its own.
+        batch_size: Images in one pass, that of :class:`Classifier` (default automatic). A Classifier has its own.
+        seed: Keys all randomness, together with the images' ``ids``.
+        telemetry: Whether each image's path is recorded.
+        bad_images: With ``"mark"``, an image with NaN in it or in its logits gets a NaN map and the verdict
+            ``nan_input`` or ``nan_logits`` while the others are explained; ``"raise"`` names it in an InputError.
+        progress: Called with the steps done and planned.
+        baseline: A number, or a tensor that broadcasts to the inputs; it replaces the one that the method names.
+        space: The valid range of inputs, and reference images for the methods that ask for them.
+        ids: Names (B) of the images. Without them an image is known by its content, so that a map never depends on the
+            images around it.
+        forward_args: What the model takes after the inputs, ``model(inputs, *forward_args, **forward_kwargs)``. Every
+            tensor whose first axis is as long as the batch belongs to the images, row by row. Everything else is passed
+            to every call as it is, and so is ``fringe.Shared(value)``.
+        forward_kwargs: The same by name.
+
+    Returns:
+        The maps (B, *S) or (B, K, *S), and what is known of each.
+
+    Raises:
+        InputError: If an argument makes no sense.
+        TargetError: If a target or contrast is no class of the model.
+        ModelOutputError: If the model's output cannot be read as logits (B, C).
+        NotDifferentiableError: If its derivatives cannot be believed.
+    """
+    chosen = get_method(method)
+    if bad_images not in get_args(OnBad):
+        raise InputError(f"bad_images: got {bad_images!r}, expected 'raise' or 'mark'")
+    classifier = Classifier.of(model, score, batch_size)
+    inputs, arguments = explained_inputs(inputs, forward_args, forward_kwargs)
+    _check_inputs(inputs)
+    if ids is not None and len(ids) != len(inputs):
+        raise InputError(f"ids: got {len(ids)} for {len(inputs)} images")
+    with classifier.session(inputs.device):
+        before = dataclasses.replace(classifier.passes)
+        x = (inputs.clone() if inputs.is_inference() else inputs).detach()
+        x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        problem = Problem.of(
+            classifier,
+            x,
+            target=target,
+            contrast=contrast,
+            forward_args=arguments,
+            ids=None if ids is None else tuple(map(str, ids)),
+            rng=KeyedGenerator(seed),
+            domain=space or InputSpace(),
+            baseline=_baseline(chosen, baseline, x),
+            record_path=telemetry,
+            progress=progress,
+            total=len(x),
+        )
+        fault = _faults(x, problem.logits)
+        finite = [i for i, f in enumerate(fault) if f is None]
+        if bad_images == "raise" and len(finite) < len(fault):
+            raise InputError(_describe_faults(fault))
+        if finite:
+            part = problem.select(finite) if len(finite) < len(fault) else problem
+            verify(part, needs_jvp=chosen.needs_jvp(problem.logits.shape[1]))
+            result = _explain(chosen, part)
+        else:
+            result = _nothing(chosen, problem)
+        result = dataclasses.replace(result, passes=classifier.passes.since(before))
+        return result if len(finite) == len(fault) else _spread(result, finite, problem.target, fault)
+
+
+def _explain(method: Attributor, problem: Problem) -> Attribution:
+    """Explain by a method; one that needs a path for each class explains each image once per class."""
+    if problem.target.dim() == 1 or method.many_targets:
+        return method.attribute(problem)
+    batch, classes = problem.target.shape
+    each = problem.select(problem.every_row.repeat_interleave(classes))
+    contrast = None if problem.contrast is None else problem.contrast.flatten()
+    result = method.attribute(dataclasses.replace(each, target=problem.target.flatten(), contrast=contrast))
+
+    worst = [
+        max(range(i, i + classes), key=lambda k: SEVERITY.index(result.verdict[k]))
+        for i in range(0, batch * classes, classes)
+    ]
+    return dataclasses.replace(
+        result.map_tensors(lambda column: column.view(batch, classes, *column.shape[1:])),
+        verdict=tuple(result.verdict[k] for k in worst),
+        advice=tuple(result.advice[k] for k in worst),
+        trajectory=None if result.trajectory is None else result.trajectory[::classes],
+    )
+
+
+def _check_inputs(inputs: Tensor) -> None:
+    if not isinstance(inputs, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError(f"inputs: expected a torch.Tensor (B, *S), got {type(inputs).__name__}")
+    if inputs.dim() < 2 or inputs.numel() == 0:
+        raise InputError(
+            f"inputs: got shape {tuple(inputs.shape)}, expected a batch (B, *S) with at least one image; "
+            "add a batch axis with inputs[None] for a single one"
+        )
+    if not inputs.is_floating_point():
+        raise InputError(
+            f"inputs: got dtype {inputs.dtype}, expected floating point (scale and normalise images first)"
+        )
+
+
+def _baseline(method: Attributor, baseline: float | Tensor | None, x: Tensor) -> Tensor | None:
+    if baseline is None:
+        return None
+    if not method.accepts_baseline:
+        raise InputError(f"baseline: the method {method.name!r} does not begin at one; leave it out")
+    value = torch.as_tensor(baseline, dtype=x.dtype, device=x.device).detach()
+    try:
+        value = value.expand_as(x)
+    except RuntimeError as error:
+        raise InputError(
+            f"baseline: got shape {tuple(value.shape)}, expected one that broadcasts to the inputs {tuple(x.shape)}"
+        ) from error
+    if not bool(torch.isfinite(value).all()):
+        raise InputError("baseline: it holds NaN or infinity")
+    return value
+
+
+def _faults(x: Tensor, logits: Tensor) -> list[Verdict | None]:
+    bad_input = (~torch.isfinite(x)).flatten(1).any(1).tolist()
+    bad_logits = (~torch.isfinite(logits)).any(1).tolist()
+    return ["nan_input" if i else "nan_logits" if j else None for i, j in zip(bad_input, bad_logits, strict=True)]
+
+
+def _describe_faults(fault: list[Verdict | None]) -> str:
+    images = [i for i, f in enumerate(fault) if f == "nan_input"]
+    if images:
+        return f"inputs: images {images} hold NaN or infinity; leave them out, or pass bad_images='mark'"
+    images = [i for i, f in enumerate(fault) if f == "nan_logits"]
+    return f"model: its logits for images {images} are NaN or infinite; check the model, or pass bad_images='mark'"
+
+
+def _nothing(method: Attributor, problem: Problem) -> Attribution:
+    """The attribution of no images."""
+    target, trajectory = problem.target[:0], () if problem.record_path else None
+    score = problem.inputs.new_empty(target.shape)
+    values = problem.inputs.new_empty((*target.shape, *problem.inputs.shape[1:]))
+    gap = score.double()
+    return Attribution(
+        values, target, score, score, gap, gap, (), (), {}, settings=method.record(), trajectory=trajectory
+    )
+
+
+def _spread(result: Attribution, rows: list[int], targets: Tensor, fault: list[Verdict | None]) -> Attribution:
+    """The result for the images at ``rows``, NaN and the fault for the others."""
+    index = torch.tensor(rows, dtype=torch.long, device=result.values.device)
+    position = {row: i for i, row in enumerate(rows)}
+
+    def scatter(values: Tensor) -> Tensor:
+        wide = values if values.is_floating_point() else values.double()
+        out = torch.full((len(fault), *values.shape[1:]), torch.nan, dtype=wide.dtype, device=wide.device)
+        return out.index_copy(0, index, wide)
+
+    trajectory: tuple[Trajectory | None, ...] | None = None
+    if result.trajectory is not None:
+        trajectory = tuple(result.trajectory[position[i]] if i in position else None for i in range(len(fault)))
+    return dataclasses.replace(
+        result.map_tensors(scatter),
+        target=targets,
+        verdict=tuple(f or result.verdict[position[i]] for i, f in enumerate(fault)),
+        advice=tuple(_ADVICE[f] if f else result.advice[position[i]] for i, f in enumerate(fault)),
+        trajectory=trajectory,
+    )

@@ -1,0 +1,248 @@
+"""What every attribution method takes and gives."""
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fringe.baselines import parse_baseline
+from fringe.classifier import PassCounts
+from fringe.errors import InputError
+from fringe.paths import Problem
+from fringe.paths import Progress as Progress
+from fringe.settings import Doc, Settings, checked_by
+
+Verdict = Literal[
+    "ok", "short", "coarse", "stalled", "diverged", "at_reference", "unchecked", "nan_input", "nan_logits"
+]
+
+#: From the best to the worst: of the maps of several classes, the worst verdict is the image's.
+SEVERITY: tuple[Verdict, ...] = (
+    *("ok", "unchecked", "short", "coarse", "stalled", "at_reference", "diverged", "nan_logits", "nan_input"),
+)
+
+#: A setting that is a baseline by name, with its number if it has one: ``zero``, ``blur:0.1``.
+Baseline = Annotated[
+    str, checked_by(parse_baseline), Doc("where the path begins: zero, black, white, mean, blur, noise or uniform")
+]
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """The path of one image, on the CPU: T steps, T + 1 points from the input on.
+
+    Attributes:
+        points: Values (T + 1,) at the points: ``entropy``, ``reference_kl``, ``waypoint_kl`` (nats),
+            ``reference_distance``, ``tracking_error`` (radians), and ``score``, of K classes (T + 1, K).
+        steps: Values (T,) along the steps: ``fisher_rao_step`` (radians), ``euclidean_step``, ``step_size``,
+            ``active_bound`` (a :class:`fringe.paths.Bound`), ``cg_iterations``, ``cg_residual``, ``cg_status``.
+        snapshot_steps: Numbers (M,) of steps after which a point is stored.
+        snapshots: These points (M, *S).
+        cumulative: The attribution between the input and these points: (M, *S), of K classes (M, K, *S).
+    """
+
+    points: Mapping[str, Tensor]
+    steps: Mapping[str, Tensor]
+    snapshot_steps: Tensor
+    snapshots: Tensor
+    cumulative: Tensor
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """The maps of B images, and what is known of each. Row i of every field with a leading B belongs to image i.
+
+    Of K classes per image, ``target``, scores and completeness are (B, K), ``values`` (B, K, *S), the verdict is the
+    worst of them, and diagnostics of methods with a path for each class are (B, K), too.
+
+    Attributes:
+        values: Maps (B, *S) in the dtype and on the device of the inputs (float32 for half precision). A positive
+            value is evidence for the target.
+        target: Explained classes (B,).
+        score: Explained score (B,) at the input.
+        endpoint_score: Score (B,) at the end of the path.
+        completeness_gap: Sum of the values minus ``score - endpoint_score`` (B,), in units of the score. NaN for a
+            method without a completeness identity.
+        completeness_residual: ``|gap| / |score - endpoint_score|`` (B,), the paper's epsilon_comp.
+        verdict: How far each map can be relied on.
+        advice: Why, and what to do.
+        diagnostics: Measurements (B,) by name.
+        passes: Passes that the call took.
+        settings: Record of the method.
+        trajectory: The path of each image, if it was asked for.
+    """
+
+    values: Tensor
+    target: Tensor
+    score: Tensor
+    endpoint_score: Tensor
+    completeness_gap: Tensor
+    completeness_residual: Tensor
+    verdict: tuple[Verdict, ...]
+    advice: tuple[str, ...]
+    diagnostics: Mapping[str, Tensor]
+    passes: PassCounts = field(default_factory=PassCounts)
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    trajectory: tuple[Trajectory | None, ...] | None = None
+
+    def map_tensors(self, function: Callable[[Tensor], Tensor]) -> "Attribution":
+        """Apply a function to every tensor.
+
+        Args:
+            function: Maps a tensor with a leading B.
+
+        Returns:
+            The attribution of what it returned.
+        """
+        tensors = {name: function(getattr(self, name)) for name in _TENSORS}
+        diagnostics = {name: function(column) for name, column in self.diagnostics.items()}
+        return dataclasses.replace(self, **tensors, diagnostics=diagnostics)
+
+    def select(self, images: Sequence[int]) -> "Attribution":
+        """Select images.
+
+        Args:
+            images: Their numbers.
+
+        Returns:
+            The attribution of these images, in this order.
+        """
+        index = torch.tensor(list(images))
+        return dataclasses.replace(
+            self.map_tensors(lambda column: column[index.to(column.device)]),
+            verdict=tuple(self.verdict[i] for i in images),
+            advice=tuple(self.advice[i] for i in images),
+            trajectory=None if self.trajectory is None else tuple(self.trajectory[i] for i in images),
+        )
+
+    @staticmethod
+    def concat(parts: "Sequence[Attribution]") -> "Attribution":
+        """Join attributions of different images.
+
+        Args:
+            parts: Attributions by the same method.
+
+        Returns:
+            Their images, one part after the other; settings and passes are those of the first.
+        """
+        first = parts[0]
+        has_trajectory = first.trajectory is not None
+        return dataclasses.replace(
+            first,
+            **{name: torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS},
+            verdict=tuple(verdict for part in parts for verdict in part.verdict),
+            advice=tuple(advice for part in parts for advice in part.advice),
+            diagnostics={name: torch.cat([part.diagnostics[name] for part in parts]) for name in first.diagnostics},
+            trajectory=tuple(t for part in parts for t in part.trajectory or ()) if has_trajectory else None,
+        )
+
+
+_TENSORS = ("values", "target", "score", "endpoint_score", "completeness_gap", "completeness_residual")
+
+
+class ProgressCounter:
+    """Counts steps and reports them.
+
+    Args:
+        progress: Called with the steps done and the total.
+        total: Number of steps.
+    """
+
+    def __init__(self, progress: Progress | None, total: int):
+        self.progress, self.done, self.total = progress, 0, total
+
+    def tick(self, count: int) -> None:
+        """Count ``count`` further steps."""
+        self.reach(self.done + count)
+
+    def reach(self, done: int) -> None:
+        """Count ``done`` steps in all: never fewer than before, nor more than the total."""
+        before, self.done = self.done, max(self.done, min(done, self.total))
+        if self.progress is not None and self.done > before:
+            self.progress(self.done, self.total)
+
+
+class Attributor(Settings):
+    """An attribution method: a frozen dataclass of settings.
+
+    Attributes:
+        name: Name in the registry; final classes set it.
+        title: Name in listings.
+        source: Publication.
+        presets: Settings by name: ``paper`` what the FRInGe paper compared with, as far as its tables show,
+            ``official`` what the authors' code computes, ``quick`` ours at some hundreds of gradients per image.
+        uses_references: Whether maps depend on the reference images of the input space.
+        many_targets: Whether one path serves K classes of an image: ``problem.target`` is then (B, K).
+    """
+
+    record_key: ClassVar[str] = "method"
+    title: ClassVar[str] = ""
+    source: ClassVar[str] = ""
+    uses_references: ClassVar[bool] = False
+    many_targets: ClassVar[bool] = False
+
+    @abstractmethod
+    def attribute(self, problem: Problem) -> Attribution:
+        """Explain images.
+
+        Args:
+            problem: The images and the model. The caller holds ``problem.model.session`` open and counts the passes.
+
+        Returns:
+            The maps of all images.
+        """
+
+    def needs_jvp(self, classes: int) -> bool:
+        """Whether the method takes Jacobian-vector products, and not only gradients.
+
+        Args:
+            classes: Number of classes of the model.
+
+        Returns:
+            True if the model must have second derivatives, or forward-mode ones.
+        """
+        return False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether maps of these settings add up to a change of the score, so that their gap is a number."""
+        return True
+
+    @property
+    def accepts_baseline(self) -> bool:
+        """Whether the method has a setting ``baseline``, which a caller's own baseline replaces."""
+        return "baseline" in self.record()
+
+    @property
+    def planned_passes(self) -> float | None:
+        """Forward and backward passes of one image, to the order of magnitude; None if the settings do not tell."""
+        return None
+
+
+def reference_images(problem: Problem, purpose: str) -> Tensor:
+    """Return the reference images of a call.
+
+    Args:
+        problem: What is explained.
+        purpose: Completes the error of a call without references: "ig2 walks towards images of other classes".
+
+    Returns:
+        The images (P, *S), in the dtype of the inputs and on their device.
+
+    Raises:
+        InputError: If there are none, or they have another shape or are not finite.
+    """
+    given, shape = problem.domain.references, tuple(problem.inputs.shape[1:])
+    if given is None:
+        raise InputError(f"space: {purpose}; pass some with attribute(..., space=InputSpace(references=...))")
+    if tuple(given.shape[1:]) != shape or not len(given):
+        expected = ", ".join(["P", *map(str, shape)])
+        raise InputError(f"space.references: got shape {tuple(given.shape)}, expected ({expected}) with P at least 1")
+    references = given.detach().to(problem.inputs)
+    if not bool(torch.isfinite(references).all()):
+        raise InputError("space.references: they hold NaN or infinity")
+    return references

@@ -1,0 +1,376 @@
+"""FRInGe: Fisher-Rao Integrated Gradients (arXiv 2605.06404)."""
+
+import csv
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import torch
+from torch import Tensor
+
+from fringe.attribution._base import Attribution, Attributor
+from fringe.attribution._diagnostics import COARSE_ABOVE, Status, build_attribution, path_diagnostics
+from fringe.attribution._integrate import PathIntegral, integrate
+from fringe.attribution._pieces import SegmentPieces
+from fringe.attribution._quadrature import Quadrature, Rule
+from fringe.errors import InputError
+from fringe.geometry import kl, log_probabilities
+from fringe.linalg import Boundary, CGStatus
+from fringe.paths import (
+    FisherRaoTracking,
+    JacobianForm,
+    NaturalStep,
+    PathStatus,
+    PreconditionerName,
+    Problem,
+    Smoothing,
+    Solve,
+    Structure,
+    TrustRegion,
+    Until,
+    Waypoint,
+)
+from fringe.settings import Doc, NotNegative, Positive, PositiveFraction, PositiveInt, PositiveOddInt, Search
+
+_FIELDS = ("tau", "eta_max", "delta_euc", "damping", "gamma_step", "gamma_prior", "cg_iterations")
+
+
+@cache
+def table() -> dict[tuple[str, str], dict[str, str]]:
+    """The table's rows by (model, variant); a dash of the paper is an empty string."""
+    text = resources.files("fringe.attribution").joinpath("presets.csv").read_text(encoding="utf-8")
+    return {(row["model"], row["variant"]): row for row in csv.DictReader(text.splitlines())}
+
+
+def preset_names() -> tuple[str, ...]:
+    """The networks that the paper tuned."""
+    return tuple(dict.fromkeys(model for model, _ in table()))
+
+
+def paper_settings(model: str, variant: str) -> dict[str, Any]:
+    """Fields of ``FRInGe`` for a row of the table.
+
+    Where the table has a dash: no smoothing is gamma = 0, no Euclidean cap is None. The Euclidean variant names only
+    eta_max; its number of steps is then that of the same network's full setting, and no other bound applies.
+    """
+    row = table()[model, variant]
+    settings: dict[str, Any] = {"solve": "natural", "delta_euc": None, "preconditioner": "blur"}
+    settings |= {name: float(row[name]) for name in _FIELDS if row[name]}
+    if "cg_iterations" in settings:
+        settings["cg_iterations"] = int(settings["cg_iterations"])
+    if variant != "fringe":
+        settings |= {"gamma_step": 0.0, "gamma_prior": 0.0}
+    if variant == "euclidean":
+        settings |= {"tau": float(table()[model, "fringe"]["tau"]), "solve": "gradient", "kl_bound": False}
+    return settings
+
+
+Variant = Literal[
+    "fringe",
+    "fisher_rao_unregularized",
+    "euclidean",
+    "gamma_step_only",
+    "gamma_prior_only",
+    "non_geometric",
+    "diffusion",
+]
+_UNSMOOTHED = {"gamma_step": 0.0, "gamma_prior": 0.0}
+_VARIANTS: Mapping[Variant, Mapping[str, Any]] = {
+    "fringe": {},
+    "fisher_rao_unregularized": _UNSMOOTHED,
+    "euclidean": {"solve": "gradient", "kl_bound": False, "delta_euc": None, **_UNSMOOTHED},
+    "gamma_step_only": {"gamma_prior": 0.0},
+    "gamma_prior_only": {"gamma_step": 0.0},
+    "non_geometric": {"solve": "gradient", "gamma_step": 0.0},
+    "diffusion": {"solve": "diffusion", "gamma_prior": 1e3},
+}
+
+#: ``delta_euc="auto"`` is this times sqrt(n): the most by which a step changes an entry, in root mean square, whatever
+#: the size of the input. For images of 224 x 224 x 3 it is 3.9, between the paper's 3.3 and 5.0 for ResNet-50, -101 and
+#: -152. Features and samples are standardised and far fewer; a step of 0.1 standard deviations is short for them.
+AUTO_CAP: dict[Structure, float] = {"image": 0.01, "sequence": 0.1, "none": 0.1}
+
+#: Nats by which a step may move two logits apart where the inputs are no images. The KL bound rests on a quadratic
+#: form, which understates a step's KL by at most 1.44 within one nat (:class:`TrustRegion`).
+AUTO_LOGIT = 1.0
+
+#: ``fisher_rank="auto"``. Of a few classes it is the full metric. At rank one a path of small networks comes to rest
+#: where two classes share the prediction and the others have none: leaving takes a step that keeps the two equal.
+AUTO_RANK: dict[Structure, int] = {"image": 1, "sequence": 16, "none": 16}
+
+#: Share of the Fisher-Rao distance to the reference covered, under which a path is called stalled.
+STALLED_BELOW = 0.05
+
+#: Share of the KL divergence to the reference removed, under which a path is called short: the prediction has more than
+#: half of its certainty left. (In shares of the Fisher-Rao distance nearly all maps would be: docs/results.md.)
+SHORT_BELOW = 0.5
+
+#: Nats to the reference at the end point above which the advice says how to continue.
+FAR_ABOVE = 0.5
+
+
+@dataclass(frozen=True)
+class FRInGe(Attributor):
+    """Integrate gradients from the input to where the model's prediction has become the reference distribution. By
+    default the metric is seen along the geodesic, in closed form; the preset "paper" is the paper's algorithm (the full
+    metric by conjugate gradients) for any network, "resnet18" and its like the numbers that the paper tuned for one.
+
+    The fields are the paper's hyper-parameters (its symbol in each help text), then ours; docs/results.md explains the
+    defaults.
+    """
+
+    name = "fringe"
+    title = "FRInGe: Fisher-Rao Integrated Gradients"
+    source = "arXiv 2605.06404"
+    many_targets = True
+    presets: ClassVar = {
+        # the cap of the table is in input units of 224 x 224 x 3; "auto" is near it there and scales with the input
+        "paper": {**paper_settings("resnet50", "fringe"), "delta_euc": "auto"},
+        "full_metric": {"solve": "natural", "gamma_prior": 1e-3},
+        "preview": {"tau": 1e-2, "feedback": 0.5},
+        **{name: paper_settings(name, "fringe") for name in preset_names()},
+    }
+
+    tau: Annotated[Positive, Search(3e-4, 1e-2, log=True), Doc("KL budget of a step (tau)", unit="nats")] = 3e-3
+    eta_max: Annotated[Positive, Search(1.0, 30.0, log=True), Doc("largest step factor (eta_max); 4 is Newton's")] = 4.0
+    delta_euc: Annotated[
+        Positive | Literal["auto"] | None,
+        Search(0.3, 40.0, log=True),
+        Doc(
+            "longest step (delta_euc); auto: 0.01 sqrt(n), and 0.1 sqrt(n) of what is no image; none: no cap",
+            unit="input units",
+        ),
+    ] = "auto"
+    damping: Annotated[Positive, Search(1e-12, 1e-1, log=True), Doc("Tikhonov damping (lambda)")] = 1e-2
+    gamma_step: Annotated[NotNegative, Search(1e-4, 1e-2, log=True), Doc("smooths the direction (gamma_step)")] = 1e-2
+    gamma_prior: Annotated[NotNegative, Search(1e-5, 1e-2, log=True), Doc("smooths the image (gamma_prior)")] = 3e-3
+    cg_iterations: Annotated[PositiveInt, Search(3, 40), Doc("most CG iterations a step (K)")] = 20
+    cg_rtol: Annotated[Positive, Doc("relative residual at which CG stops")] = 1e-3
+    solve: Annotated[
+        Solve, Doc("metric of the direction: geodesic (closed form), natural (CG), diffusion or gradient (none)")
+    ] = "geodesic"
+    fisher_rank: Annotated[
+        PositiveInt | Literal["auto"],
+        Doc("rank of the metric that solve='geodesic' uses; auto: 1 for images, else at most 16"),
+    ] = "auto"
+    feedback: Annotated[
+        PositiveFraction | None,
+        Doc("solve='geodesic': learn the step's Fisher norm with this exponent, at no JVP; none: one JVP a step"),
+    ] = 1.0
+    kl_bound: Annotated[bool, Doc("whether tau bounds the steps (it always sets their number)")] = True
+    preconditioner: Annotated[PreconditionerName, Doc("of CG: blur (the paper's), 1/lambda, or exact")] = "spectral"
+    warm_start: Annotated[bool, Doc("start CG from the direction of the step before")] = True
+    reorthogonalise: Annotated[bool, Doc("keep CG residuals orthogonal; False is textbook CG")] = True
+    jacobian: Annotated[JacobianForm, Doc("C VJPs per step, or two products per iteration; auto: the cheaper")] = "auto"
+    waypoint: Annotated[Waypoint, Doc("aim at s_{k+1} (prose) or s_k (printed algorithm)")] = "next"
+    structure: Annotated[Structure, Doc("which trailing axes are space")] = "image"
+    boundary: Annotated[Boundary, Doc("of the Laplacian and the blur")] = "neumann"
+    blur_sigma: Annotated[Positive, Doc("standard deviation of the blur preconditioner", unit="pixels")] = 1.0
+    blur_size: Annotated[PositiveOddInt, Doc("taps of the blur preconditioner (odd)", unit="pixels")] = 7
+    quadrature: Annotated[
+        Literal["auto", Rule],
+        Doc(
+            "the paper's trapezoid, bisection to a tolerance, or the trapezoid with its known errors given back; "
+            "auto: trapezoid for images, else adaptive"
+        ),
+    ] = "auto"
+    quadrature_rtol: Annotated[Positive, Doc("completeness residual that the adaptive rule aims at")] = 1e-2
+    steps: Annotated[PositiveInt | None, Doc("fixed number of steps T instead of the distance's")] = None
+    until: Annotated[
+        Literal["auto", Until],
+        Doc("stop after T steps, or on arrival; auto: budget for images or where steps are given, else arrival"),
+    ] = "auto"
+    arrival_kl: Annotated[Positive, Doc("KL to the reference that counts as arrived", unit="nats")] = 0.05
+    max_steps: Annotated[PositiveInt, Doc("most steps of an image when until='arrival'")] = 1000
+    reference: Annotated[
+        tuple[float, ...] | tuple[tuple[float, ...], ...] | None,
+        Doc("reference distribution (C,) or (B, C); none: uniform"),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.reference is not None:
+            object.__setattr__(self, "reference", _distribution(self.reference))
+        super().__post_init__()
+
+    @classmethod
+    def preset(cls, name: str, /, variant: Variant = "fringe") -> Self:
+        """Return settings by name.
+
+        Args:
+            name: ``paper`` (the paper's algorithm for any network: its numbers for ResNet-50, with a cap that scales
+                with the input), ``full_metric`` (the full metric with our damping), ``preview`` (longer steps), or one
+                of the paper's six networks.
+            variant: Parts of the method that are taken out, see :meth:`variant`. For a network of the paper, those of
+                its hyper-parameter table have their own numbers.
+
+        Returns:
+            The configured method.
+
+        Raises:
+            InputError: If there is no such preset or variant.
+        """
+        if variant != "fringe" and (name, variant) in table():
+            return cls(**paper_settings(name, variant))
+        return super().preset(name).variant(variant)
+
+    def variant(self, variant: Variant) -> Self:
+        """Take parts of the method out, as in the paper's ablations.
+
+        Args:
+            variant: ``fringe`` nothing; ``fisher_rao_unregularized`` no smoothing; ``euclidean`` v = g with constant
+                step eta_max; ``gamma_step_only``; ``gamma_prior_only``; ``non_geometric`` v = g + gamma_prior L'L x;
+                ``diffusion`` the image is smoothed.
+
+        Returns:
+            These settings without the parts.
+
+        Raises:
+            InputError: If there is no such variant.
+        """
+        if variant not in _VARIANTS:
+            raise InputError(f"got {variant!r}, expected one of {', '.join(_VARIANTS)}", argument="variant")
+        return dataclasses.replace(self, **_VARIANTS[variant])
+
+    def path(self, entries: int) -> FisherRaoTracking:
+        """Return the path that these settings describe.
+
+        Args:
+            entries: Numbers n of an input, which an ``"auto"`` cap depends on.
+
+        Returns:
+            The path.
+        """
+        image = self.structure == "image"
+        cap = AUTO_CAP[self.structure] * math.sqrt(entries) if self.delta_euc == "auto" else self.delta_euc
+        trust = TrustRegion(self.eta_max, self.tau if self.kl_bound else None, cap, None if image else AUTO_LOGIT)
+        until: Until = "budget" if image or self.steps is not None else "arrival"
+        return FisherRaoTracking(
+            step=NaturalStep(
+                solve=self.solve,
+                damping=self.damping,
+                gamma_step=self.gamma_step,
+                gamma_prior=self.gamma_prior,
+                cg_iterations=self.cg_iterations,
+                cg_rtol=self.cg_rtol,
+                preconditioner=self.preconditioner,
+                warm_start=self.warm_start,
+                reorthogonalise=self.reorthogonalise,
+                fisher_rank=AUTO_RANK[self.structure] if self.fisher_rank == "auto" else self.fisher_rank,
+                relative=not image,
+                jacobian=self.jacobian,
+                smoothing=Smoothing(self.structure, self.boundary, self.blur_sigma, self.blur_size),
+            ),
+            trust=trust,
+            tau=self.tau,
+            waypoint=self.waypoint,
+            steps=self.steps,
+            until=until if self.until == "auto" else self.until,
+            arrival_kl=self.arrival_kl,
+            max_steps=self.max_steps,
+            reference=self.reference,
+            feedback=self.feedback,
+        )
+
+    @property
+    def planned_passes(self) -> float:
+        farthest = math.pi / math.sqrt(2 * self.tau)  # no two distributions are farther apart than pi
+        path = self.path(1)
+        steps = self.max_steps if path.until == "arrival" else self.steps or farthest
+        products = {"natural": 1 + 2 * self.cg_iterations, "geodesic": path.step.fisher_rank}.get(self.solve, 1)
+        return steps * (3 + products)  # and a forward pass, the score's gradient, the length of the step
+
+    def needs_jvp(self, classes: int) -> bool:
+        """Not where the Jacobian is computed as a whole, and not for plain gradient steps without a bound in nats."""
+        explicit = self.path(1).step.explicit(classes)
+        return not explicit and (self.solve == "natural" or self.kl_bound)
+
+    def attribute(self, problem: Problem) -> Attribution:
+        path = self.path(problem.inputs[0].numel())
+        rule: Rule = "trapezoid" if self.structure == "image" else "adaptive"
+        rule = rule if self.quadrature == "auto" else self.quadrature
+        result = integrate(SegmentPieces(path, Quadrature(rule, self.quadrature_rtol), problem))
+        log_q = path.log_reference(problem)
+        diagnostics = _diagnostics(result, problem, log_q)
+        if result.uncorrected_gap is not None:
+            diagnostics["uncorrected_residual"] = result.rule_residual
+        start_kl = kl(log_probabilities(problem.logits), log_q).tolist()
+        statuses = [_status(self, result, diagnostics, start_kl[i], i) for i in range(len(result.steps))]
+        return build_attribution(self, result, problem, diagnostics, statuses)
+
+
+def _diagnostics(result: PathIntegral, problem: Problem, log_q: Tensor) -> dict[str, Tensor]:
+    """The paper's path diagnostics and the solver's account, (B,) each."""
+    stats = result.stats
+    return {
+        **path_diagnostics(result, problem, log_q),
+        "cg_iterations_mean": stats.mean("cg_iterations"),
+        "cg_residual_mean": stats.mean("cg_residual"),
+        "cg_residual_max": stats.largest["cg_residual"],
+        "cg_breakdown": (stats.largest["cg_status"] > int(CGStatus.ITERATION_LIMIT)).to(torch.float64),
+    }
+
+
+def _status(
+    method: FRInGe, result: PathIntegral, diagnostics: dict[str, Tensor], start_kl: float, image: int
+) -> Status:
+    """The verdict on the map of an image, which began ``start_kl`` nats from the reference, and what to do about it."""
+    steps = result.steps[image]
+    if result.outcomes[image] is PathStatus.AT_REFERENCE:
+        return (
+            "at_reference",
+            "the prediction already is the reference distribution: there is nothing to explain",
+        )
+    if result.outcomes[image] is PathStatus.DIVERGED:
+        return (
+            "diverged",
+            f"the logits or their gradient were not finite after step {steps}: lower delta_euc or check the model",
+        )
+    end = float(diagnostics["endpoint_kl"][image])
+    arrived = end <= method.arrival_kl
+    if arrived and steps == 0:
+        return "at_reference", f"the prediction is {end:.2g} nats from the reference: lower arrival_kl to explain it"
+    share = 1.0 - float(diagnostics["endpoint_distance"][image] / diagnostics["distance"][image])
+    removed = 1.0 - end / start_kl
+    if share < STALLED_BELOW and not arrived:
+        return "stalled", (
+            f"the prediction moved {share:.1%} of the way to the reference: raise delta_euc or eta_max, lower damping, "
+            "or, for a saturated prediction, explain with fewer, longer steps (larger tau)"
+        )
+    residual = float(result.rule_residual[image])
+    if not residual <= COARSE_ABOVE:
+        return "coarse", (
+            f"the map's sum misses the change of the score by {residual:.1%}: use quadrature='adaptive', "
+            "or smaller steps (lower tau or delta_euc)"
+        )
+    # after coarse, which is the graver: a short map is right about the part of the way that was covered
+    if removed < SHORT_BELOW and not arrived:
+        onward = "raise max_steps, " if method.path(1).until == "arrival" else "use until='arrival', "
+        return "short", (
+            f"complete within {residual:.1%}, but the prediction lost only {removed:.0%} of its divergence from the "
+            f"reference and ended {end:.2f} nats off: {onward}raise delta_euc or eta_max, or lower gamma_prior; or "
+            "read the map as an explanation of that part of the way"
+        )
+    onward = "; until='arrival' goes on" if end > FAR_ABOVE else ""
+    return (
+        "ok",
+        f"complete within {residual:.1%}; ended {share:.0%} of the way, {end:.2f} nats off the reference{onward}",
+    )
+
+
+def _distribution(value: object) -> tuple[float, ...] | tuple[tuple[float, ...], ...]:
+    """Plain tuples of non-negative numbers that sum to one, from anything that reads as an array (C,) or (B, C)."""
+    try:
+        q = torch.as_tensor(value, dtype=torch.float64).cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"got {value!r}, expected numbers (C,) or (B, C)", argument="reference") from error
+    sums = q.sum(-1)
+    if q.dim() not in (1, 2) or bool((q < 0).any()) or not bool(torch.isfinite(q).all()):
+        raise InputError(f"reference: expected non-negative numbers (C,) or (B, C), got shape {tuple(q.shape)}")
+    if not bool(torch.isclose(sums, torch.ones_like(sums), rtol=0, atol=1e-6).all()):
+        raise InputError(f"reference: each distribution must sum to 1, got {sums.flatten()[0].item():.6g}")
+    q = q / sums[..., None]
+    return tuple(q.tolist()) if q.dim() == 1 else tuple(tuple(row) for row in q.tolist())

@@ -1,0 +1,271 @@
+"""The one accumulator of path integrals, and what it records along the paths."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fringe.attribution._base import Trajectory
+from fringe.attribution._pieces import Piece, PieceStream, add_weighted, finite_maps
+from fringe.attribution._quadrature import completeness_gap
+from fringe.geometry import geometry_dtype
+from fringe.linalg import batch_view
+from fringe.paths import Orientation, PathStatus, Problem
+
+#: Points of a trajectory that are stored as images, both ends included.
+SNAPSHOTS = 6
+
+#: Names of what is measured at points; everything else is measured along steps.
+AT_POINTS = ("entropy", "reference_kl", "reference_distance", "waypoint_kl", "tracking_error", "score")
+
+
+class _Columns(dict[str, Tensor]):
+    """Tensors (B,) in float64 by name, zero until something is added."""
+
+    def __init__(self, like: Tensor):
+        self._like = like
+
+    def __missing__(self, name: str) -> Tensor:
+        self[name] = torch.zeros_like(self._like)
+        return self[name]
+
+
+class RunningStats:
+    """Statistics of each measured name per image, whatever the number of steps.
+
+    Args:
+        batch: Number of images B.
+        device: Where the statistics are stored.
+        begins: The end at which the paths begin.
+
+    Attributes:
+        count: Number (B,) of measurements.
+        total: Sums (B,) by name.
+        largest: Maxima (B,) by name.
+        last: What was measured farthest from the input (B,) by name: the first of a path that begins at the baseline.
+    """
+
+    def __init__(self, batch: int, device: torch.device, begins: Orientation = "input"):
+        self._begins = begins
+        self.count = torch.zeros(batch, dtype=torch.float64, device=device)
+        self.total, self.largest, self.last = _Columns(self.count), _Columns(self.count), _Columns(self.count)
+
+    def add(self, rows: Tensor, stats: Mapping[str, Tensor]) -> None:
+        """Add measurements (L,) of images ``rows`` (L,), in which an image may occur more than once."""
+        far = slice(None) if self._begins == "input" else self.count[rows] == 0
+        self.count.index_add_(0, rows, torch.ones_like(rows, dtype=torch.float64))
+        for name, values in stats.items():
+            values = values.to(torch.float64)
+            self.total[name].index_add_(0, rows, values)
+            self.largest[name].scatter_reduce_(0, rows, values, "amax")
+            self.last[name][rows[far]] = values[far]
+
+    def pooled(self, images: Tensor, batch: int) -> "RunningStats":
+        """The statistics of ``batch`` images from those of their paths; path i belongs to image ``images[i]`` (R,).
+
+        Counts and totals are averaged over the paths, the last values over those that moved; the largest is of all.
+        """
+        pool = RunningStats(batch, images.device)
+
+        def mean(values: Tensor, weight: Tensor) -> Tensor:
+            total = torch.zeros_like(pool.count).index_add_(0, images, values * weight)
+            return total / torch.zeros_like(pool.count).index_add_(0, images, weight).clamp_min(1.0)
+
+        pool.count = mean(self.count, torch.ones_like(self.count))
+        for name, total in self.total.items():
+            pool.total[name] = mean(total, torch.ones_like(total))
+            pool.last[name] = mean(self.last[name], (self.count > 0).to(total))
+            pool.largest[name].scatter_reduce_(0, images, self.largest[name], "amax")
+        return pool
+
+    def mean(self, name: str) -> Tensor:
+        """Mean (B,) over an image's steps; 0 for an image without steps."""
+        return self.total[name] / self.count.clamp_min(1)
+
+
+@dataclass(frozen=True)
+class PathIntegral:
+    """The path integrals of B images. Of K classes, values are (B, K, *S), scores and gaps (B, K).
+
+    Attributes:
+        values: Maps (B, *S).
+        score: Explained score (B,) at the input.
+        endpoint_score: Score (B,) at the other end.
+        gap: Completeness gap (B,).
+        steps: Steps taken, per image.
+        outcomes: How the paths ended, per image.
+        stats: What was measured along the paths.
+        trajectories: Records of the paths, if they were asked for.
+        uncorrected_gap: The gap (B,) of the rule itself, if it corrects the maps.
+    """
+
+    values: Tensor
+    score: Tensor
+    endpoint_score: Tensor
+    gap: Tensor
+    steps: list[int]
+    outcomes: list[PathStatus]
+    stats: RunningStats
+    trajectories: tuple[Trajectory, ...] | None = None
+    uncorrected_gap: Tensor | None = None
+
+    @property
+    def residual(self) -> Tensor:
+        """The paper's epsilon_comp (B,): |gap| over the score difference; 0 where both are zero."""
+        return self._relative(self.gap)
+
+    @property
+    def rule_residual(self) -> Tensor:
+        """The residual (B,) of the rule itself, of the worst of K classes: the verdict depends on it."""
+        residual = self._relative(self.gap if self.uncorrected_gap is None else self.uncorrected_gap)
+        return residual.view(len(residual), -1).amax(1)
+
+    def _relative(self, gap: Tensor) -> Tensor:
+        return torch.where(gap == 0, 0.0, gap.abs() / (self.score - self.endpoint_score).double().abs())
+
+
+def integrate(stream: PieceStream) -> PathIntegral:
+    """Add up a stream of pieces. Memory does not grow with the number of steps.
+
+    Args:
+        stream: Terms of path integrals, such as :class:`NodePieces` or :class:`SegmentPieces`.
+
+    Returns:
+        The integral of each image. Of several paths of an image, the change of the score and the map are the weighted
+        sums, ``steps`` those of the longest, the outcome the worst, the statistics pooled, and the trajectory that of
+        the first.
+    """
+    problem, images = stream.problem, stream.images
+    device = problem.inputs.device
+    shape = (*problem.target.shape, *problem.inputs.shape[1:])
+    values = torch.zeros(shape, dtype=geometry_dtype(device), device=device)
+    stats = RunningStats(len(stream.planned), device, stream.begins)
+    owners = range(len(values)) if images is None else images.tolist()
+    recorder = Recorder(problem, stream, owners) if problem.record_path else None
+    for piece in stream:
+        rows, value = piece.rows if images is None else images[piece.rows], piece.value
+        if piece.weight is not None:
+            add_weighted(values, rows, piece.weight, value)
+        elif stream.weight is None:
+            values.index_add_(0, rows, value.to(values.dtype))
+        else:
+            values.index_add_(0, rows, value.to(values.dtype) * batch_view(stream.weight[piece.rows], value))
+        stats.add(piece.rows, piece.stats)
+        if recorder is not None:
+            recorder.add(piece)
+        stream.counter.tick(len(rows))
+    values = values if stream.scale is None else values * stream.scale
+    maps = values.to(problem.inputs.dtype)
+    score, change = stream.score, stream.score.double() - stream.endpoint_score.double()
+    endpoint = stream.endpoint_score
+    if images is not None:
+        score, per_path = problem.score(problem.logits), change
+        change = torch.zeros_like(score, dtype=torch.float64)
+        change.index_add_(0, images, per_path if stream.weight is None else per_path * stream.weight)
+        endpoint, stats = (score.double() - change).to(score.dtype), stats.pooled(images, len(score))
+    steps = [0] * len(values)
+    outcomes = [PathStatus.COMPLETE if ok else PathStatus.DIVERGED for ok in finite_maps(maps)]
+    for path, image in enumerate(owners):
+        steps[image] = max(steps[image], stream.taken[path])
+        outcomes[image] = max(outcomes[image], stream.outcomes[path])
+    gap = completeness_gap(values, change)
+    trajectories = None if recorder is None else recorder.trajectories()
+    return PathIntegral(maps, score, endpoint, gap, steps, outcomes, stats, trajectories, stream.error)
+
+
+class _Log:
+    """The record of one path: what was measured, and some of its points by their number of steps from the input."""
+
+    def __init__(self, image: int, planned: int):
+        self.image = image
+        self.planned = planned
+        self.snapshot_steps = {round(planned * m / (SNAPSHOTS - 1)) for m in range(SNAPSHOTS)}
+        self.points: dict[str, list[Any]] = {}
+        self.steps: dict[str, list[Any]] = {}
+        self.snapshots: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def store(self, step: int, x: Tensor, cumulative: Tensor) -> None:
+        dtype = self.snapshots[0][0].dtype if self.snapshots else x.dtype  # a path may use a higher precision
+        self.snapshots[step] = (_on_cpu(x, dtype), _on_cpu(cumulative, dtype))
+
+    def reverse(self, total: Tensor) -> None:
+        """From the order of a path that begins at the baseline to the order from the input on."""
+        for column in self.points.values():
+            column[1:] = column[:0:-1]
+        for column in self.steps.values():
+            column.reverse()
+        for step, (x, cumulative) in self.snapshots.items():
+            if step > 0:
+                self.snapshots[step] = (x, total.to(cumulative) - cumulative)
+
+    def trajectory(self) -> Trajectory:
+        steps = sorted(self.snapshots)
+        return Trajectory(
+            points={name: torch.tensor(column, dtype=torch.float64) for name, column in self.points.items()},
+            steps={name: torch.tensor(column, dtype=torch.float64) for name, column in self.steps.items()},
+            snapshot_steps=torch.tensor(steps),
+            snapshots=torch.stack([self.snapshots[k][0] for k in steps]),
+            cumulative=torch.stack([self.snapshots[k][1] for k in steps]),
+        )
+
+
+class Recorder:
+    """Stores every measured number of every step, and a few points of the path, on the CPU.
+
+    Args:
+        problem: What is explained.
+        stream: The paths.
+        images: The image of each path; of several paths of an image, the first is recorded.
+    """
+
+    def __init__(self, problem: Problem, stream: PieceStream, images: Sequence[int]):
+        self._begins, self._scale = stream.begins, stream.scale
+        gauge, zeros = stream.gauge, torch.zeros(len(problem.inputs), device=problem.inputs.device)
+        start = {**gauge.point(problem.every_row, gauge.log_p0, zeros), "score": problem.score(problem.logits)}
+        table = {name: column.tolist() for name, column in start.items()}
+        shape = (*problem.target.shape[1:], *problem.inputs.shape[1:])
+        zero = torch.zeros(shape, dtype=gauge.log_p0.dtype, device=zeros.device)
+        self._totals: dict[int, Tensor] = {}
+        self._latest: dict[int, tuple[int, Tensor, Tensor]] = {}
+        self._logs: dict[int, _Log] = {}
+        for image in range(len(zeros)):
+            path = images.index(image)
+            self._logs[path] = log = _Log(image, stream.planned[path])
+            log.points = {name: [column[image]] for name, column in table.items()}
+            log.store(0, problem.inputs[image], zero)
+            self._totals[path] = zero
+
+    def add(self, piece: Piece) -> None:
+        """Record the points of a piece, with the attribution between each and the input (or the baseline)."""
+        table = {name: column.tolist() for name, column in {**piece.stats, **piece.trace}.items()}
+        for i, (path, step) in enumerate(zip(piece.rows.tolist(), piece.step.tolist(), strict=True)):
+            if (log := self._logs.get(path)) is None:
+                continue
+            for name, column in table.items():
+                (log.points if name in AT_POINTS else log.steps).setdefault(name, []).append(column[i])
+            before = self._totals[path]
+            after = before + (piece.value[i] if piece.weight is None else piece.weight[i] * piece.value[i])
+            self._totals[path] = after
+            if self._begins == "baseline":
+                step, after = log.planned - step + 1, before
+            self._latest[path] = (step, piece.x[i], self._scaled(after, log))  # any step may prove to be the last
+            if step in log.snapshot_steps:
+                log.store(*self._latest[path])
+
+    def trajectories(self) -> tuple[Trajectory, ...]:
+        """The trajectory of each image, from the input on."""
+        for path, log in self._logs.items():
+            if self._begins == "baseline":
+                log.reverse(self._scaled(self._totals[path], log))
+            elif path in self._latest:
+                log.store(*self._latest[path])
+        return tuple(log.trajectory() for log in self._logs.values())
+
+    def _scaled(self, cumulative: Tensor, log: _Log) -> Tensor:
+        return cumulative if self._scale is None else cumulative * self._scale[log.image]
+
+
+def _on_cpu(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.detach().to("cpu", dtype, copy=True)

@@ -1,0 +1,193 @@
+"""Integrals along several paths per image: AGI and IG2."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+
+from fringe.attribution._base import Attribution, Attributor, reference_images
+from fringe.attribution._diagnostics import gradient_attribution, path_attribution, path_diagnostics
+from fringe.attribution._integrate import integrate
+from fringe.attribution._pieces import PooledPieces, Reduce
+from fringe.attribution._quadrature import Quadrature
+from fringe.classifier import Score
+from fringe.errors import InputError
+from fringe.paths import AdversarialPath, CounterfactualPath, Problem, last_linear_layer
+from fringe.settings import Doc, Positive, PositiveInt, Search
+
+AGIMode = Literal["path", "official"]
+AGIRule = Literal["right", "trapezoid", "adaptive"]
+
+
+@dataclass(frozen=True)
+class AGI(Attributor):
+    r"""Integrate the score's gradient along adversarial paths from the input to other classes (Pan et al. 2021).
+
+    Towards each class l of a fixed set, without the target t: step by ``epsilon`` times the sign of :math:`\nabla p_l`
+    until l is predicted, at most m times, and add up :math:`-\nabla p_t \odot \Delta z`; then ``reduce`` over l. There
+    is no baseline. The classes are 0, s, 2s, ... with s = floor(C / k), all C of them where k >= C (the authors
+    never take the last class), and the class after t where t alone would be left.
+
+    Steps are a share of the valid range of inputs, ``attribute(..., space=InputSpace(low=..., high=...))``, and are
+    clipped to it; without one they are a share of the image's own range and not clipped. ``mode="path"`` is a path and
+    complete up to quadrature. ``"official"`` is the authors' code: every step restarts from the input, so the same
+    change is counted up to m times, the result has no completeness identity, and is ``unchecked``. ``score`` is what is
+    explained here, whatever the classifier explains: ``score`` and ``endpoint_score`` of the result are of this kind,
+    the latter being the former less its change on all paths together (``"mean"``: on the average path). At most k m
+    forward passes and 2 k m VJPs per image, and k forward passes at the ends.
+    """
+
+    name = "agi"
+    title = "Adversarial Gradient Integration"
+    source = "Pan, Li and Zhu 2021"
+    presets: ClassVar = {"paper": {"mode": "official", "classes": 1}, "official": {"mode": "official"}}
+
+    classes: Annotated[PositiveInt, Search(1, 50, log=True), Doc("classes to step towards (k)")] = 20
+    steps: Annotated[PositiveInt, Search(5, 100, log=True), Doc("most steps of a path (m)")] = 20
+    epsilon: Annotated[Positive, Search(0.002, 0.1, log=True), Doc("step of an entry", unit="of the range")] = 0.05
+    mode: Annotated[AGIMode, Doc("a path, or restart from the input at every step")] = "path"
+    score: Annotated[Score, Doc("explained score, of the target and of the others")] = "probability"
+    reduce: Annotated[Reduce, Doc("over the classes")] = "sum"
+    rule: Annotated[AGIRule, Doc("quadrature: the authors', or a more exact one")] = "right"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mode == "official" and self.rule != "right":
+            raise InputError(
+                f"got {self.rule!r}, expected 'right' in mode 'official', which is no path", argument="rule"
+            )
+
+    def _towards(self, target: int, count: int) -> list[int]:
+        """The classes that an image of class ``target`` walks towards, of ``count`` classes."""
+        ids = range(0, count, max(count // self.classes, 1))
+        return [c for c in ids if c != target] or [(target + 1) % count]
+
+    @property
+    def is_complete(self) -> bool:
+        return self.mode == "path"
+
+    @property
+    def planned_passes(self) -> float:
+        return 3 * self.classes * self.steps
+
+    def attribute(self, problem: Problem) -> Attribution:
+        problem = dataclasses.replace(problem, score_kind=self.score)
+        result = integrate(self._pieces(problem))
+        if self.mode == "path":
+            return path_attribution(
+                self, result, problem, "lower epsilon, or use rule='trapezoid' or 'adaptive'", _AGI_STALLED
+            )
+        plain = gradient_attribution(self, result.values, problem, path_diagnostics(result, problem), _NOT_A_PATH)
+        return dataclasses.replace(plain, trajectory=result.trajectories)
+
+    def _pieces(self, problem: Problem) -> PooledPieces:
+        count = problem.logits.shape[1]
+        pairs = [(i, c) for i, t in enumerate(problem.target.tolist()) for c in self._towards(t, count)]
+
+        def path(batch: list[int]) -> AdversarialPath:
+            toward = tuple(pairs[r][1] for r in batch)
+            return AdversarialPath(toward, self.steps, self.epsilon, self.mode == "official", self.rule != "right")
+
+        images = [image for image, _ in pairs]
+        return PooledPieces(path, images, self.steps, self.reduce, Quadrature(self.rule), problem)
+
+
+_AGI_STALLED = (
+    "no walk took a step: the classes to walk towards are predicted already, though another one is the target"
+)
+_NOT_A_PATH = "mode='official' restarts every step from the input, so its steps do not add up to a path"
+
+
+Representation = Literal["auto", "penultimate", "logits"]
+IG2Rule = Literal["right", "trapezoid", "adaptive"]
+
+
+@dataclass(frozen=True)
+class IG2(Attributor):
+    r"""Integrate the score's gradient along paths towards images of other classes (Zhuo and Ge 2024).
+
+    From the input, S steps of length ``eta`` descend :math:`\|r(z) - r(x^r)\|^2`; :math:`(z - z^+) \odot \nabla F^t(z)`
+    is added up (``"right"``, the authors' rule: the gradient at the point before the step) and averaged over
+    R references. They are drawn for each image from ``attribute(..., space=InputSpace(references=...))``, without those
+    that the model predicts as the target; fewer than R are all taken. The sum of the map is the mean change of the
+    score on the paths, not the difference to the references.
+
+    r is the input of the last linear layer that runs (``"penultimate"``); ``"auto"`` takes the logits for a model that
+    has none. ``eta`` is in input units; ``"auto"`` is the authors' 256 grey values at 299 x 299 x 3, kept as a change
+    in root mean square, 0.75 times the range at 224 x 224 x 3. Steps are of equal length: a path that comes near its
+    reference oscillates around it. Points are clipped to the valid range where the space knows it. An image costs
+    R (S + 2) forward passes and 2 R S VJPs; the call one forward pass per reference, and one to find the layer.
+    """
+
+    name = "ig2"
+    title = "Integrated Gradient on Iterative Gradient path"
+    source = "Zhuo and Ge 2024"
+    uses_references = True
+    presets: ClassVar = {"paper": {"eta": 0.015}, "quick": {"references": 2, "steps": 51, "eta": 0.06}}
+
+    references: Annotated[PositiveInt, Search(1, 16, log=True), Doc("paths per image, one per reference (R)")] = 8
+    steps: Annotated[PositiveInt, Search(20, 500, log=True), Doc("steps of a path (S)")] = 201
+    eta: Annotated[
+        Positive | Literal["auto"],
+        Search(0.005, 5.0, log=True),
+        Doc("length of a step; auto: the authors'", unit="input units"),
+    ] = "auto"
+    representation: Annotated[Representation, Doc("compared features: the last linear layer's input")] = "auto"
+    rule: Annotated[IG2Rule, Doc("quadrature: the authors', or a more exact one")] = "right"
+
+    @property
+    def planned_passes(self) -> float:
+        return 3 * self.references * self.steps
+
+    def attribute(self, problem: Problem) -> Attribution:
+        result = integrate(self._pieces(problem))
+        return path_attribution(self, result, problem, "lower eta, or use rule='trapezoid' or 'adaptive'", _IG2_STALLED)
+
+    def _pieces(self, problem: Problem) -> PooledPieces:
+        drawn = self._draw(problem)
+        pairs = [(image, reference) for image, references in enumerate(drawn) for reference in references]
+        layer = self._layer(problem)
+
+        def path(batch: list[int]) -> CounterfactualPath:
+            references = tuple(pairs[r][1] for r in batch)
+            return CounterfactualPath(references, layer, self.steps, self.eta, closed=self.rule != "right")
+
+        images = [image for image, _ in pairs]
+        return PooledPieces(path, images, self.steps, "mean", Quadrature(self.rule), problem)
+
+    def _draw(self, problem: Problem) -> list[list[int]]:
+        """The numbers of each image's references."""
+        references = reference_images(problem, "ig2 walks towards images of other classes")
+        classes: dict[int, list[int]] = {}
+        for group in problem.groups(by_score=False):
+            rows = torch.tensor(group[:1], device=references.device).expand(len(references))
+            classes |= dict.fromkeys(group, problem.forward(references, rows).argmax(1).tolist())
+        drawn: list[list[int]] = []
+        for image, (key, target) in enumerate(zip(problem.keys, problem.target.tolist(), strict=True)):
+            predicted = classes[image]
+            order = problem.rng.permutation(f"{self.name} references {key}", len(predicted))
+            others = [reference for reference in order if predicted[reference] != target]
+            if not others:
+                position = image if problem.rows is None else problem.rows[image]
+                raise InputError(
+                    f"space.references: the model predicts the target of image {position}, class {target}, for all "
+                    f"{len(predicted)} of them; pass images of other classes with "
+                    "attribute(..., space=InputSpace(references=...))"
+                )
+            drawn.append(others[: self.references])
+        return drawn
+
+    def _layer(self, problem: Problem) -> str | None:
+        if self.representation == "logits":
+            return None
+        layer = last_linear_layer(problem)
+        if layer is None and self.representation == "penultimate":
+            raise InputError(
+                "representation: got 'penultimate', but the model is no module with an nn.Linear that takes one row an "
+                "image; use 'logits'"
+            )
+        return layer
+
+
+_IG2_STALLED = "no walk took a step: the references have the image's own representation, or its gradient is zero"

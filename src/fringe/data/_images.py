@@ -1,0 +1,170 @@
+"""Image files from unknown sources, opened safely and turned into mode RGB or L."""
+
+import errno
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from fringe._files import IMAGE_BYTES, UnfitFile, open_regular
+from fringe.errors import ImageError
+
+#: Decoders that are tried; the content decides, not the file's suffix.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
+
+MAX_PIXELS = 50_000_000
+
+Exif = Literal["transpose", "ignore"]
+
+#: Modes whose values are 16-bit grey, also where Pillow holds them in 32 bits.
+_GREY_16 = ("I", "I;16", "I;16B", "I;16L", "I;16N")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A decoded image with its name.
+
+    Attributes:
+        id: Unique within a run, and safe as a file name.
+        image: The image, of mode RGB or L.
+        label: Class index, or None if the source states none.
+        source: The argument that gives this image again.
+    """
+
+    id: str
+    image: Image.Image
+    label: int | None
+    source: str
+
+
+def open_image(
+    path: str | os.PathLike[str],
+    *,
+    max_pixels: int = MAX_PIXELS,
+    exif: Exif = "transpose",
+    background: tuple[int, int, int] = (255, 255, 255),
+    channels: Literal[1, 3] = 3,
+) -> Image.Image:
+    """Decode the first frame of an image file.
+
+    16-bit grey values are divided by 257, float values in [0, 1] multiplied by 255. Colour profiles are not applied.
+
+    Args:
+        path: The file; its content decides the format, not its suffix.
+        max_pixels: Largest number of pixels. It is compared with the header before anything is decoded; Pillow's own
+            limit stays in force above it.
+        exif: ``"transpose"`` turns the picture as its camera was held; ``"ignore"`` leaves the stored pixels, as
+            torchvision's datasets do.
+        background: Colour (R, G, B) behind transparent parts.
+        channels: 3 for mode RGB, 1 for mode L.
+
+    Returns:
+        The image.
+
+    Raises:
+        ImageError: With the file and the reason. A pipe, a device and a file of more than 512 MiB are refused before
+            the first byte is read; nothing is decoded in part.
+    """
+    if channels not in (1, 3):
+        raise ImageError(f"channels={channels} must be 1 or 3")
+    if exif not in ("transpose", "ignore"):
+        raise ImageError(f"exif={exif!r} must be 'transpose' or 'ignore'")
+    name = repr(os.fspath(path))
+    try:
+        with _open(Path(path)) as file:
+            return _decode(file, max_pixels, exif, background, channels)
+    except ImageError as error:
+        raise ImageError(f"{name}: {error}") from error
+    except UnidentifiedImageError as error:
+        raise ImageError(f"{name}: not an image of the formats {', '.join(FORMATS)}") from error
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ImageError(f"{name}: too many pixels ({error})") from error
+    except Exception as error:  # decoders raise nearly anything on damaged bytes; none of it is an image
+        raise ImageError(f"{name}: cannot be decoded ({type(error).__name__}: {error})") from error
+
+
+def _open(path: Path) -> BinaryIO:
+    """Open a regular file that is neither empty nor too large; each refusal says why."""
+    try:
+        file = open_regular(path, IMAGE_BYTES)
+    except UnfitFile as error:  # without a cause, like a file that is missing: trying again would change nothing
+        raise ImageError("is a folder, not an image" if os.path.isdir(path) else str(error.strerror)) from None
+    except PermissionError as error:
+        raise ImageError("no permission to read it") from error
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            link = "is a symbolic link that leads to nothing or to itself"
+            raise ImageError(link if os.path.islink(path) else "does not exist") from None
+        raise ImageError(f"cannot be reached ({error.strerror})") from error
+    except ValueError as error:
+        raise ImageError(f"is no file name ({error})") from error
+    if not os.fstat(file.fileno()).st_size:
+        file.close()
+        raise ImageError("is empty")
+    return file
+
+
+def _decode(
+    file: BinaryIO, max_pixels: int, exif: Exif, background: tuple[int, int, int], channels: Literal[1, 3]
+) -> Image.Image:
+    with warnings.catch_warnings():
+        # Pillow only warns between one and two times its own limit.
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(file, formats=FORMATS) as image:
+            _check_size(image.size, max_pixels)
+            _check_tiles(image, max_pixels)
+            image.load()
+            _check_size(image.size, max_pixels)  # some formats learn their size while decoding
+            upright = ImageOps.exif_transpose(image) if exif == "transpose" else image
+            return to_channels(upright, channels, background)
+
+
+def _check_tiles(image: Image.Image, max_pixels: int) -> None:
+    """A TIFF image of a few pixels may be stored in a tile of a billion, which is decoded as one."""
+    tags = getattr(image, "tag_v2", {})
+    width, height = (int(tags.get(number, 1)) for number in (322, 323))
+    if width * height > max_pixels:
+        raise ImageError(f"tiles of {width}x{height} are more than {max_pixels} pixels", hint="save it without tiles")
+
+
+def _check_size(size: tuple[int, int], max_pixels: int) -> None:
+    width, height = size
+    if width < 1 or height < 1:
+        raise ImageError(f"has no pixels ({width}x{height})")
+    if width * height > max_pixels:
+        raise ImageError(f"{width}x{height} is more than {max_pixels} pixels", hint="shrink it or raise max_pixels")
+
+
+def to_channels(image: Image.Image, channels: Literal[1, 3], background: tuple[int, int, int]) -> Image.Image:
+    """Convert an image of any mode to RGB or L; transparent parts are laid over ``background``.
+
+    Pillow's own conversion clips 16-bit and float values at 255 and shows the colour hidden below full transparency, so
+    this function does both. Values without a known scale are refused.
+    """
+    if image.mode in _GREY_16:
+        image = _from_values(np.array(image).astype(np.float64), 65535, image.mode)
+    elif image.mode == "F":
+        image = _from_values(np.array(image).astype(np.float64), 1.0, image.mode)
+    elif image.has_transparency_data or image.mode in ("La", "RGBa"):
+        image = _over(image, background)
+    # Pillow knows no direct way from every mode to L
+    in_colour = image if image.mode in ("L", "1", "RGB") else image.convert("RGB")
+    return in_colour.convert("RGB" if channels == 3 else "L")
+
+
+def _from_values(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], white: float, mode: str) -> Image.Image:
+    low, high = float(values.min()), float(values.max())
+    if not (low >= 0 and high <= white):  # false for NaN as well
+        raise ImageError(f"mode {mode} has values from {low:g} to {high:g}; expected 0 to {white:g}")
+    return Image.fromarray(np.rint(values * (255 / white)).astype(np.uint8))
+
+
+def _over(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
+    if image.mode in ("La", "RGBa"):  # colours already multiplied by alpha
+        image = image.convert("LA" if image.mode == "La" else "RGBA")
+    ground = Image.new("RGBA", image.size, (*background, 255))
+    return Image.alpha_composite(ground, image.convert("RGBA")).convert("RGB")

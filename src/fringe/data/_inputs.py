@@ -1,0 +1,199 @@
+"""Files, folders and scans named by text, as a list of images that are opened one at a time."""
+
+import contextlib
+import hashlib
+import os
+import re
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from fringe._files import sha256_of
+from fringe.data._digits import SOURCE, digit_image, load_digits
+from fringe.data._images import Exif, Sample, open_image, to_channels
+from fringe.errors import ImageError
+
+#: Files of other suffixes in a folder are skipped; a file that is named itself is always tried.
+SUFFIXES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+
+_LABEL = re.compile(r"([0-9]{1,5})_")
+_UNSAFE = re.compile(r"[^\w.-]")
+_ID_BYTES = 120  # leaves room for a suffix in the 255 bytes of a file name
+_BLACK = (0, 0, 0)
+
+#: Receives the file, folder or argument that cannot be used, and why.
+OnError = Callable[[str, ImageError], None]
+
+
+@dataclass(frozen=True)
+class ImageRef:
+    """An image that is not yet opened.
+
+    Attributes:
+        id: The file's stem, made safe as a file name and, if several files share it, unique by a part of their content
+            hash.
+        source: The argument that gives this image again.
+        label: Class index, or None if the file name states none.
+        origin: The file, or the position in the test split of the digits.
+    """
+
+    id: str
+    source: str
+    label: int | None
+    origin: Path | int
+
+    def open(self, channels: Literal[1, 3] = 3, exif: Exif = "transpose") -> Sample:
+        """Decode the image.
+
+        Args:
+            channels: 3 for mode RGB, 1 for mode L.
+            exif: As in :func:`open_image`.
+
+        Returns:
+            The image with its id, label and source.
+
+        Raises:
+            ImageError: As :func:`open_image` does.
+        """
+        if isinstance(self.origin, Path):
+            return Sample(self.id, open_image(self.origin, channels=channels, exif=exif), self.label, self.source)
+        digits = load_digits()
+        scan = digit_image(digits.images[digits.test[self.origin]])
+        return Sample(self.id, to_channels(scan, channels, _BLACK), self.label, self.source)
+
+
+def find_inputs(arguments: Sequence[str], *, on_error: OnError | None = None) -> Iterator[ImageRef]:
+    """List the images that texts name; none is decoded.
+
+    The label of a file is a number of up to five digits at the start of its name, before an underscore: 284 for
+    ``0284_Siamese_cat.jpg``.
+
+    Args:
+        arguments: Files, folders and ``embedded:digits[:INDEX|:START:STOP]``. Folders are searched with everything
+            below them, in order of name, through symbolic links, without hidden files.
+        on_error: Receives each argument that leads to nothing and each folder that cannot be listed; the images that
+            can be reached are returned.
+
+    Returns:
+        The images in the order of the arguments; one that is named twice comes once.
+
+    Raises:
+        ImageError: At the call, for what ``on_error`` would receive if it is None, and for no arguments at all.
+    """
+    report = on_error or _raise
+    if not arguments:
+        raise ImageError("no images were named", hint="give files, folders or embedded:digits")
+    refs: dict[str | int, ImageRef] = {}
+    for argument in arguments:
+        try:
+            for ref in _expand(argument, report):
+                refs.setdefault(_identity(ref), ref)
+        except ImageError as error:
+            report(argument, error)
+    return iter(_with_unique_ids(list(refs.values())))
+
+
+def _raise(source: str, error: ImageError) -> None:
+    raise error
+
+
+def _expand(argument: str, report: OnError) -> Iterator[ImageRef]:
+    if argument == SOURCE or argument.startswith(SOURCE + ":"):
+        yield from _digit_refs(argument)
+        return
+    path = Path(argument)
+    try:
+        folder = stat.S_ISDIR(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+        if os.path.islink(path):
+            raise ImageError(f"{argument!r} is a symbolic link that leads to nothing") from error
+        raise ImageError(f"{argument!r} is neither a file, a folder nor {SOURCE}") from error
+    except OSError as error:  # a loop of links, a folder on the way that may not be entered, a disk that fails
+        raise ImageError(f"{argument!r} cannot be reached ({error.strerror})") from error
+    yield from map(_file_ref, _images_below(path, report) if folder else [path])
+
+
+def _digit_refs(argument: str) -> Iterator[ImageRef]:
+    digits = load_digits()
+    size = len(digits.test)
+    numbers = argument.removeprefix(SOURCE).split(":")[1:]
+    if len(numbers) > 2 or not all(n.isascii() and n.isdigit() for n in numbers):
+        raise ImageError(f"{argument!r} is not of the form {SOURCE}, {SOURCE}:INDEX or {SOURCE}:START:STOP")
+    bounds = [int(n) for n in numbers]
+    start, stop = (0, size) if not bounds else (bounds[0], bounds[-1] + (len(bounds) == 1))
+    if not start < stop <= size:
+        raise ImageError(f"{argument!r} selects nothing of the {size} test images 0 to {size - 1}")
+    for i in range(start, stop):
+        yield ImageRef(f"digits-{i:04d}", f"{SOURCE}:{i}", int(digits.labels[digits.test[i]]), i)
+
+
+def _images_below(folder: Path, report: OnError) -> list[Path]:
+    unlisted: list[str] = []
+
+    def unreadable(error: OSError) -> None:
+        name = str(error.filename or folder)
+        unlisted.append(name)
+        report(name, ImageError(f"folder {name!r} cannot be listed ({error.strerror})"))
+
+    images = sorted(
+        (parent / name for parent, names in _walk(folder, unreadable) for name in names),
+        key=lambda path: path.relative_to(folder).as_posix(),
+    )
+    if not images and not unlisted:
+        raise ImageError(f"folder {str(folder)!r} holds no images ({', '.join(SUFFIXES)})")
+    return images
+
+
+def _walk(folder: Path, unreadable: Callable[[OSError], None]) -> Iterator[tuple[Path, list[str]]]:
+    """Folders with the image names in each; a folder reached again through a link is not entered again."""
+    entered: set[str] = set()
+    for parent, folders, names in os.walk(folder, followlinks=True, onerror=unreadable):
+        real = os.path.realpath(parent)
+        if real in entered:
+            folders.clear()
+            continue
+        entered.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield Path(parent), [n for n in names if Path(n).suffix.lower() in SUFFIXES and not n.startswith(".")]
+
+
+def _file_ref(path: Path) -> ImageRef:
+    label = _LABEL.match(path.name)
+    return ImageRef(_safe(path.stem), str(path), int(label[1]) if label else None, path)
+
+
+def _safe(stem: str) -> str:
+    plain = _UNSAFE.sub("_", stem).strip(".") or "image"
+    return plain.encode()[:_ID_BYTES].decode(errors="ignore")
+
+
+def _identity(ref: ImageRef) -> str | int:
+    # Path.resolve would raise on a link that leads to itself, which must not stop the others
+    return os.path.realpath(ref.origin) if isinstance(ref.origin, Path) else ref.origin
+
+
+def _with_unique_ids(refs: list[ImageRef]) -> list[ImageRef]:
+    # Compared without case, because an id may become a file name on a system that ignores it. Every member of
+    # a group gets its hash, so that its id does not depend on what else was named before it.
+    shared = Counter(ref.id.casefold() for ref in refs)
+    named = [replace(r, id=f"{r.id}-{_content(r)}") if shared[r.id.casefold()] > 1 else r for r in refs]
+    seen: Counter[str] = Counter()
+    unique: list[ImageRef] = []
+    for ref in named:
+        key = ref.id.casefold()
+        seen[key] += 1
+        # copies of one picture under one name: nothing but their order tells them apart
+        unique.append(ref if seen[key] == 1 else replace(ref, id=f"{ref.id}-{seen[key]}"))
+    return unique
+
+
+def _content(ref: ImageRef) -> str:
+    """Eight hexadecimal digits of the SHA-256 of the file; of its name where it is a scan or cannot be read, which
+    opening it will say."""
+    if isinstance(ref.origin, Path):
+        with contextlib.suppress(OSError):
+            return sha256_of(ref.origin)[:8]
+    return hashlib.sha256(os.fsencode(ref.source)).hexdigest()[:8]

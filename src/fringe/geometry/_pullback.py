@@ -1,0 +1,61 @@
+"""The pullback Fisher metric of a classifier, as an operator on inputs."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fringe.geometry._simplex import fisher_product
+
+
+class Jacobian(Protocol):
+    """Products with the Jacobians J (C x n) of B items."""
+
+    def jvp(self, tangent: Tensor) -> Tensor:
+        """``J v``: (B, *S) -> (B, C)."""
+        ...
+
+    def vjp(self, cotangent: Tensor) -> Tensor:
+        """``J^T u``: (B, C) -> (B, *S)."""
+        ...
+
+
+@dataclass(frozen=True)
+class ExplicitJacobian:
+    """Jacobians as ``matrix`` (B, C, n), for inputs of ``shape`` (*S): products need no pass through the network."""
+
+    matrix: Tensor
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, jacobian: Jacobian, like: Tensor, classes: int) -> "ExplicitJacobian":
+        """Compute it by C VJPs, of the unit cotangents, at points ``like`` (B, *S)."""
+        unit = torch.eye(classes, dtype=like.dtype, device=like.device)
+        rows = [jacobian.vjp(e.expand(len(like), -1)).flatten(1) for e in unit]
+        return cls(torch.stack(rows, 1), tuple(like.shape[1:]))
+
+    def jvp(self, tangent: Tensor) -> Tensor:
+        return torch.bmm(self.matrix, tangent.flatten(1)[:, :, None])[:, :, 0]
+
+    def vjp(self, cotangent: Tensor) -> Tensor:
+        return torch.bmm(cotangent[:, None, :], self.matrix)[:, 0].unflatten(1, self.shape)
+
+
+@dataclass(frozen=True)
+class PullbackFisher:
+    """``G v = J^T S(p) J v`` (FRInGe, eq. pullback metric): symmetric, PSD, of rank at most C - 1.
+
+    A product costs one JVP and one VJP.
+
+    Attributes:
+        jacobian: J at B points.
+        probabilities: Predictions p (B, C) at these points.
+    """
+
+    jacobian: Jacobian
+    probabilities: Tensor
+
+    def matvec(self, v: Tensor) -> Tensor:
+        u = self.jacobian.jvp(v)
+        return self.jacobian.vjp(fisher_product(self.probabilities, u.to(self.probabilities.dtype)).to(u.dtype))

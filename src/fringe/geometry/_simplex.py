@@ -1,0 +1,104 @@
+r"""Fisher-Rao geometry of categorical distributions, in the square-root chart.
+
+A distribution p over C classes is the unit vector ``s = sqrt(p)`` of the positive orthant; Fisher-Rao geodesics are
+great circles, and the Fisher-Rao distance is twice the angle (FRInGe, eqs. for ``p(alpha)`` and ``d_FR``; S. Amari
+and H. Nagaoka, "Methods of Information Geometry", 2000). Tensors are ``(..., C)``; distances are in radians of the
+radius-2 sphere, entropies and divergences in nats.
+
+Two rules keep the numbers accurate. Distributions enter as *log*-probabilities, so that ``sqrt(p) = exp(log p / 2)``
+has a finite value and gradient where p underflows; and angles come from chords by ``atan2``, because ``arccos`` loses
+half of the digits near equal points and returns NaN when a cosine rounds above one.
+"""
+
+import torch
+from torch import Tensor
+
+#: Angle (radians) below which sin is replaced by its argument: the relative error is angle^2 / 6 < 2e-13.
+LINEAR_BELOW = 1e-6
+
+
+def geometry_dtype(device: torch.device) -> torch.dtype:
+    """Return float64 if the device has it: C numbers per image cost nothing beside the network, and ``1 - p`` near a
+    vertex needs the digits."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def log_probabilities(logits: Tensor) -> Tensor:
+    """Return ``log softmax(logits)`` in the geometry's dtype: (..., C) -> (..., C), nats."""
+    return logits.to(geometry_dtype(logits.device)).log_softmax(-1)
+
+
+def sqrt_chart(log_p: Tensor) -> Tensor:
+    """Return ``s = sqrt(p)``, a unit vector, from log-probabilities (..., C)."""
+    return torch.exp(0.5 * log_p)
+
+
+def angle(s0: Tensor, s1: Tensor) -> Tensor:
+    """Return the angle between unit vectors (..., C) in radians: ``2 atan2(|s0 - s1|, |s0 + s1|)``."""
+    return 2.0 * torch.atan2((s0 - s1).norm(dim=-1), (s0 + s1).norm(dim=-1))
+
+
+def dist(s0: Tensor, s1: Tensor) -> Tensor:
+    """Return the Fisher-Rao distance ``2 arccos <s0, s1>`` between chart points (..., C) -> (...)."""
+    return 2.0 * angle(s0, s1)
+
+
+def geodesic(s0: Tensor, s1: Tensor, alpha: Tensor | float) -> Tensor:
+    """Return the chart point at fraction ``alpha`` (broadcast against ``(...,)``) of the great circle from s0 to s1."""
+    theta = angle(s0, s1)
+    alpha = torch.as_tensor(alpha, dtype=s0.dtype, device=s0.device)
+    near = theta < LINEAR_BELOW
+    safe = torch.where(near, 1.0, theta)
+    w0 = torch.where(near, 1.0 - alpha, torch.sin((1.0 - alpha) * safe) / torch.sin(safe))
+    w1 = torch.where(near, alpha, torch.sin(alpha * safe) / torch.sin(safe))
+    return w0[..., None] * s0 + w1[..., None] * s1
+
+
+def to_tangent(vector: Tensor, base_point: Tensor) -> Tensor:
+    """Project ``vector`` (..., C) orthogonally on the tangent space of the sphere at ``base_point``."""
+    return vector - base_point * (vector * base_point).sum(-1, keepdim=True)
+
+
+def log(point: Tensor, base_point: Tensor) -> Tensor:
+    """Return the tangent vector (..., C) at ``base_point`` whose ``exp`` is ``point``; its norm is their angle."""
+    chord = to_tangent(point - base_point, base_point)
+    length = chord.norm(dim=-1, keepdim=True)
+    safe = torch.where(length > 0, length, 1.0)
+    return chord * (angle(base_point, point)[..., None] / safe)
+
+
+def exp(tangent_vec: Tensor, base_point: Tensor) -> Tensor:
+    """Return the end of the great circle from ``base_point`` along ``tangent_vec`` (..., C), as long as the latter."""
+    length = tangent_vec.norm(dim=-1, keepdim=True)
+    return torch.cos(length) * base_point + torch.sinc(length / torch.pi) * tangent_vec
+
+
+def entropy(log_p: Tensor) -> Tensor:
+    """Return the Shannon entropy in nats: (..., C) -> (...). ``log_p`` may hold -inf."""
+    return torch.special.entr(torch.exp(log_p)).sum(-1)
+
+
+def kl(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """Return ``KL(p || q)`` in nats, never negative: (..., C) -> (...); inf where q is zero and p is not."""
+    p = torch.exp(log_p)
+    return torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1).clamp_min(0.0)
+
+
+def fisher_product(p: Tensor, u: Tensor) -> Tensor:
+    """Return ``S(p) u = (diag p - p p^T) u`` as ``p * (u - <p, u>)``: (..., C), O(C), no C x C matrix."""
+    return p * (u - (p * u).sum(-1, keepdim=True))
+
+
+def spherical_loss(log_p: Tensor, waypoint: Tensor) -> Tensor:
+    """Return ``1 - <sqrt p, s>`` as half the squared chord, accurate near equal points: (..., C) -> (...)."""
+    return 0.5 * (sqrt_chart(log_p) - waypoint).square().sum(-1)
+
+
+def spherical_loss_gradient(log_p: Tensor, waypoint: Tensor) -> Tensor:
+    """Return the gradient of :func:`spherical_loss` in the logits, without a division by sqrt p: (..., C) -> (..., C).
+
+    ``-1/2 (sqrt p * s - p <sqrt p, s>)``, written as ``-1/2 sqrt p * to_tangent(s - sqrt p, sqrt p)``: the chord makes
+    it exactly zero at the waypoint, where ``s`` itself would leave rounding.
+    """
+    s = sqrt_chart(log_p)
+    return -0.5 * s * to_tangent(waypoint - s, s)

@@ -1,0 +1,202 @@
+r"""Symmetric positive semidefinite operators, known only by their products.
+
+``v`` and the product are ``(B, *S)``; an operator acts on each of the B items separately.
+
+Operators on a regular grid are diagonal in the eigenbasis of the discrete Laplacian. Its second-difference matrix has a
+known orthonormal eigenbasis ``V`` for each boundary rule:
+
+=============  ==============================  ====================================
+``boundary``   beyond the edge the signal is   eigenvectors
+=============  ==============================  ====================================
+``neumann``    mirrored, edge sample repeated  cosines at half samples (DCT-II)
+``dirichlet``  zero                            sines (DST-I)
+``periodic``   wrapped around                  the real Fourier basis
+=============  ==============================  ====================================
+
+All that FRInGe smooths with - the Laplacian, the biharmonic :math:`L^\top L`, the Gaussian blur and the inverse of
+:math:`\lambda I + \gamma L^\top L` - is then one number per mode, the *symbol*: all of them are symmetric and commute,
+and are positive definite if and only if their symbol is positive. Source of the eigenbases: G. Strang, "The Discrete
+Cosine Transform", SIAM Review 41 (1999).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from fringe.errors import InputError
+
+Boundary = Literal["neumann", "dirichlet", "periodic"]
+
+
+def batch_view(values: Tensor, like: Tensor) -> Tensor:
+    """Reshape ``values`` (B,) to (B, 1, ...), so that they broadcast against ``like`` (B, *S)."""
+    return values.view(-1, *[1] * (like.dim() - 1))
+
+
+class LinearOperator(Protocol):
+    """A symmetric positive semidefinite map of ``(B, *S)`` to ``(B, *S)``, item by item."""
+
+    def matvec(self, v: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class SumOperator:
+    """``v -> A_1 v + … + A_m v``."""
+
+    operators: tuple[LinearOperator, ...]
+
+    def matvec(self, v: Tensor) -> Tensor:
+        first, *rest = self.operators
+        total = first.matvec(v)
+        for operator in rest:
+            total = total + operator.matvec(v)
+        return total
+
+
+@dataclass(frozen=True)
+class SpectralOperator:
+    """``v -> V diag(symbol) V^T v`` over the trailing axes of ``v`` (..., *sizes).
+
+    ``bases[i]`` is orthonormal ``(N_i, N_i)`` with one mode per row; ``symbol`` has shape ``(N_1, …, N_d)``, d <= 2.
+    """
+
+    bases: tuple[Tensor, ...]
+    symbol: Tensor
+
+    def matvec(self, v: Tensor) -> Tensor:
+        return self.from_modes(self.symbol * self.to_modes(v))
+
+    def to_modes(self, v: Tensor) -> Tensor:
+        """Return ``V^T v``, the coefficients (..., *sizes) of ``v`` in the eigenbasis; inner products are preserved."""
+        match self.bases:
+            case (rows, columns):
+                return rows @ v @ columns.mT
+            case (basis,):
+                return v @ basis.mT
+            case _:
+                return v
+
+    def from_modes(self, coefficients: Tensor) -> Tensor:
+        """Return ``V c``, the inverse of :meth:`to_modes`."""
+        match self.bases:
+            case (rows, columns):
+                return rows.mT @ coefficients @ columns
+            case (basis,):
+                return coefficients @ basis
+            case _:
+                return coefficients
+
+
+@dataclass(frozen=True)
+class LaplacianBasis:
+    """The eigenbasis of the Laplacian on one grid, and the symbols of operators on that grid.
+
+    Symbols are float64 on the CPU; ``operator`` casts them, with the bases, to the working dtype and device.
+
+    Attributes:
+        sizes: Number of samples along each axis, at most 2 axes. Without any (no spatial structure) the Laplacian is
+            zero and every blur the identity.
+        boundary: The signal beyond the edges.
+
+    Raises:
+        InputError: If there are more than 2 axes, or the boundary is unknown.
+    """
+
+    sizes: tuple[int, ...]
+    boundary: Boundary = "neumann"
+
+    def __post_init__(self) -> None:
+        if len(self.sizes) > 2:
+            raise InputError(f"a grid has at most 2 axes, got {len(self.sizes)}: {self.sizes}", argument="sizes")
+        if self.boundary not in _MODES:
+            raise InputError(f"got {self.boundary!r}, expected one of {', '.join(_MODES)}", argument="boundary")
+
+    def frequencies(self) -> tuple[Tensor, ...]:
+        """Angular frequency of each mode (radians per sample), one tensor (N_i,) per axis."""
+        return tuple(_MODES[self.boundary](n)[1] for n in self.sizes)
+
+    def laplacian(self) -> Tensor:
+        """Symbol of L, the negative 3-point (5-point in 2-D) Laplacian at unit spacing: sum of 2 - 2 cos w."""
+        return _outer_sum([2.0 - 2.0 * torch.cos(w) for w in self.frequencies()])
+
+    def biharmonic(self) -> Tensor:
+        """Symbol of ``L^T L`` (L is symmetric under all three boundary rules)."""
+        return self.laplacian().square()
+
+    def gaussian_blur(self, sigma: float, size: int) -> Tensor:
+        """Return the symbol of a normalised Gaussian.
+
+        A truncated Gaussian is not always positive definite (5 taps with sigma 1.5 are not), but a preconditioner of
+        CG must be.
+
+        Args:
+            sigma: Standard deviation in samples.
+            size: Number of taps, odd.
+
+        Raises:
+            InputError: If the arguments are out of range, or the truncated kernel is not positive definite.
+        """
+        if size < 1 or size % 2 == 0 or not 0 < sigma < math.inf:
+            raise InputError(f"size must be odd and sigma positive and finite, got size={size}, sigma={sigma}")
+        taps = torch.arange(1, size // 2 + 1, dtype=torch.float64)
+        weights = torch.exp(-0.5 * (taps / sigma) ** 2)
+        total = 1.0 + 2.0 * weights.sum()
+        symbol = torch.ones((), dtype=torch.float64)
+        for w in self.frequencies():
+            one_axis = (1.0 + 2.0 * (torch.cos(w[:, None] * taps) * weights).sum(1)) / total
+            symbol = symbol[..., None] * one_axis
+        if not bool((symbol > 0).all()):
+            raise InputError(
+                f"a kernel of {size} taps truncates sigma={sigma} so that it is not positive definite",
+                hint=_blur_hint(sigma),
+            )
+        return symbol
+
+    def operator(self, symbol: Tensor, like: Tensor) -> SpectralOperator:
+        """Return the operator with this symbol, in the dtype and on the device of ``like``."""
+        bases = tuple(_MODES[self.boundary](n)[0].to(like.device, like.dtype) for n in self.sizes)
+        return SpectralOperator(bases, symbol.to(like.device, like.dtype))
+
+
+def _blur_hint(sigma: float) -> str:
+    """The cut-off tail, exp(-(m+1)^2 / (2 sigma^2)), must stay under the smallest mode, exp(-(pi sigma)^2 / 2)."""
+    if sigma > 2.7:  # that mode is then under the rounding of float64
+        return "use a sigma of at most 2.7: the blur of a larger one is singular to rounding, whatever its taps"
+    return f"use more taps (2*ceil(pi*sigma^2)+1 = {2 * math.ceil(math.pi * sigma**2) + 1}) or a smaller sigma"
+
+
+def _outer_sum(terms: Sequence[Tensor]) -> Tensor:
+    total = torch.zeros((), dtype=torch.float64)
+    for term in terms:
+        total = total[..., None] + term
+    return total
+
+
+def _cosine_modes(n: int) -> tuple[Tensor, Tensor]:
+    w = math.pi * torch.arange(n, dtype=torch.float64) / n
+    basis = torch.cos(w[:, None] * (torch.arange(n, dtype=torch.float64) + 0.5)) * math.sqrt(2.0 / n)
+    basis[0] /= math.sqrt(2.0)
+    return basis, w
+
+
+def _sine_modes(n: int) -> tuple[Tensor, Tensor]:
+    k = torch.arange(1, n + 1, dtype=torch.float64)
+    w = math.pi * k / (n + 1)
+    return torch.sin(w[:, None] * k) * math.sqrt(2.0 / (n + 1)), w
+
+
+def _fourier_modes(n: int) -> tuple[Tensor, Tensor]:
+    sample = torch.arange(n, dtype=torch.float64)
+    k = torch.div(torch.arange(1, n + 1), 2, rounding_mode="floor").to(torch.float64)  # 0, 1, 1, 2, 2, …
+    w = 2.0 * math.pi * k / n
+    phase = w[:, None] * sample
+    is_sine = (torch.arange(n) % 2 == 0) & (torch.arange(n) > 0)
+    basis = torch.where(is_sine[:, None], torch.sin(phase), torch.cos(phase))
+    return basis / basis.norm(dim=1, keepdim=True), w
+
+
+_MODES = {"neumann": _cosine_modes, "dirichlet": _sine_modes, "periodic": _fourier_modes}

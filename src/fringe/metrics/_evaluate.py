@@ -1,0 +1,114 @@
+"""The metrics by name, and scores of maps under them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+
+from fringe.errors import InputError
+from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Explainer, Metric, Scores
+from fringe.metrics._insertion_deletion import Deletion, Insertion
+from fringe.metrics._mas import MASDeletion, MASInsertion
+from fringe.metrics._path_diagnostics import CompletenessResidual, EndpointKL, TrackingErrorMax, TrackingErrorMean
+from fringe.metrics._sensitivity import Infidelity, MaxSensitivity
+from fringe.metrics._sparseness import Sparseness
+from fringe.settings import look_up
+
+#: The metrics by name.
+METRICS: dict[str, type[Metric]] = {
+    kind.name: kind
+    for kind in (
+        *(Insertion, Deletion, MASInsertion, MASDeletion, Infidelity, MaxSensitivity, Sparseness),
+        *(CompletenessResidual, EndpointKL, TrackingErrorMean, TrackingErrorMax),
+    )
+}
+
+
+def get_metric(metric: str | Metric) -> Metric:
+    """Return a configured metric.
+
+    Args:
+        metric: The name of a registered metric, ``"insertion"`` or with a preset ``"insertion:rise"``; or a configured
+            metric, which is returned as it is.
+
+    Returns:
+        The configured metric.
+
+    Raises:
+        InputError: If no metric or no preset has this name.
+    """
+    if isinstance(metric, Metric):
+        return metric
+    if not isinstance(metric, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        message = f"got {metric!r}, expected a name or a configured metric such as Insertion()"
+        raise InputError(message, argument="metric")
+    name, colon, preset = metric.partition(":")
+    kind = look_up(name, METRICS)
+    return kind.preset(preset) if colon else kind()
+
+
+class Maps(Protocol):
+    """What is scored: an :class:`fringe.Attribution`, or anything with ``values`` and ``diagnostics``."""
+
+    @property
+    def values(self) -> Tensor: ...
+    @property
+    def diagnostics(self) -> Mapping[str, Tensor]: ...
+
+
+def evaluate(
+    context: EvaluationContext,
+    maps: Maps | Tensor,
+    metrics: Sequence[str | Metric] | Mapping[str, Metric],
+    explain: Explainer | None = None,
+) -> dict[str, Scores]:
+    """Score maps under each of several metrics.
+
+    Args:
+        context: The images that the maps explain.
+        maps: Maps (B, *S), or an object with ``values`` (B, *S) and ``diagnostics`` (B,) such as
+            :class:`fringe.Attribution`.
+        metrics: Names such as ``"insertion:raw"``, configured metrics, or configured metrics by label.
+        explain: Makes maps of other inputs, for metrics that require it.
+
+    Returns:
+        The scores by label, by name with preset, or by the name of a configured metric.
+
+    Raises:
+        InputError: If maps have another shape than the inputs, or hold NaN or infinity; if a metric is unknown, is
+            given twice, or requires ``explain``.
+    """
+    values = maps if isinstance(maps, Tensor) else maps.values
+    if isinstance(metrics, Mapping):
+        chosen = list(metrics.items())
+    else:
+        chosen = [(m if isinstance(m, str) else m.name, get_metric(m)) for m in metrics]
+    names = [name for name, _ in chosen]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        hint = "scores are told apart by name, so ask separately"
+        raise InputError(f"{', '.join(repeated)} given twice", argument="metrics", hint=hint)
+    _check_maps(values, context)
+    for name, metric in chosen:
+        if metric.requires_explainer and explain is None:
+            raise InputError(f"metric {name}: it needs the method that made the maps (explain=), not maps alone")
+    diagnostics = {} if isinstance(maps, Tensor) else dict(maps.diagnostics)
+    residual = getattr(maps, "completeness_residual", None)  # that of an Attribution
+    if residual is not None:
+        diagnostics.setdefault("completeness_residual", cast(Tensor, residual))
+    evaluated = EvaluatedMaps(context, values.detach().to(context.problem.inputs.device), diagnostics, explain)
+    with context.problem.model.session(evaluated.values.device):
+        return {name: metric.score(evaluated) for name, metric in chosen}
+
+
+def _check_maps(values: Tensor, context: EvaluationContext) -> None:
+    """Raise InputError for maps that cannot be scored."""
+    inputs = context.problem.inputs
+    if values.shape != inputs.shape:
+        message = f"got shape {tuple(values.shape)}, expected {tuple(inputs.shape)}, as the inputs"
+        raise InputError(message, argument="maps")
+    bad = (~torch.isfinite(values)).flatten(1).any(1).nonzero()[:, 0].tolist()
+    if bad:
+        hint = "leave them out (a broken map has no score)"
+        raise InputError(f"those of images {bad} hold NaN or infinity", argument="maps", hint=hint)

@@ -1,0 +1,267 @@
+"""Perturbation curves: the target's probability while pixels are exchanged between an image and its infill."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from fringe._filters import Padding, blur, box_kernel, gaussian_kernel, round_up_to_odd
+from fringe.baselines import make_baseline
+from fringe.errors import InputError
+from fringe.geometry import geometry_dtype
+from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric
+from fringe.settings import Doc, Positive, PositiveInt, PositiveOddInt
+
+# Infill: what replaces a removed pixel
+
+#: An average over a square, a Gaussian cut to its window, a Gaussian whose tails are folded back into its window
+#: (RISE), zeros in the model's coordinates, or each channel's mean.
+InfillKind = Literal["box", "gaussian", "folded", "zeros", "mean"]
+
+
+@dataclass(frozen=True)
+class Infill:
+    """How the image that replaces removed pixels is made."""
+
+    kind: InfillKind
+    size: int | None  # odd width of the kernel; None: a tenth of the shorter side, or 4 sigma each way for a Gaussian
+    sigma: float  # pixels
+    padding: Padding
+
+    def resolve(self, inputs: Tensor) -> "Infill":
+        """Return the equal infill of ``inputs`` (B, *S) in canonical form: fields without effect are constants."""
+        if self.kind in ("zeros", "mean"):
+            return Infill(self.kind, None, 1.0, "zeros")
+        if inputs.dim() != 4:
+            shape = tuple(inputs.shape)
+            raise InputError(
+                f"{self.kind!r} blurs images (B, C, H, W), but the inputs have shape {shape}",
+                argument="reference",
+                hint="use reference='zeros' or 'mean'",
+            )
+        size = box_size(*inputs.shape[-2:]) if self.size is None and self.kind != "gaussian" else self.size
+        return replace(self, size=size, sigma=1.0 if self.kind == "box" else self.sigma)
+
+    def make(self, context: EvaluationContext) -> Tensor:
+        """Return the infill (B, *S) of each image, computed once for all methods."""
+        return context.cached(("infill", self), lambda: self._make(context))
+
+    def _make(self, context: EvaluationContext) -> Tensor:
+        problem, plain = context.problem, {"zeros": "zero", "mean": "mean"}
+        if self.kind in plain:
+            return make_baseline(plain[self.kind], problem.inputs, problem.domain, problem.rng, problem.keys)
+        if self.kind == "gaussian":
+            kernel = gaussian_kernel(self.sigma, self.size)
+        else:
+            assert self.size is not None
+            kernel = box_kernel(self.size) if self.kind == "box" else folded_gaussian_kernel(self.sigma, self.size)
+        return blur(problem.inputs, kernel, self.padding)
+
+
+def box_size(height: int, width: int) -> int:
+    """``max(3, odd(floor(min(H, W) / 10)))``, rounded up to odd: 23 at 224 pixels, 29 at 299 (the FRInGe paper)."""
+    return round_up_to_odd(max(3, min(height, width) // 10))
+
+
+def folded_gaussian_kernel(sigma: float, size: int) -> Tensor:
+    """Weights (size,) of a Gaussian of ``sigma`` pixels whose tails are mirrored back at the window's edges, float64.
+
+    The kernel of RISE's and MAS's code, made there by filtering a unit impulse inside the window: at 11 pixels it is
+    within 7 % (sigma 5) or 0.01 % (sigma 11) of a box.
+    """
+    unfolded = gaussian_kernel(sigma)
+    radius = unfolded.numel() // 2
+    index = torch.arange(-radius, radius + 1).add(size // 2).remainder(2 * size)
+    folded = torch.minimum(index, 2 * size - 1 - index)
+    return torch.zeros(size, dtype=unfolded.dtype).index_add_(0, folded, unfolded)
+
+
+# Ranking: the order of the pixels
+
+#: From channels to pixels: max |A_c| (the FRInGe paper), |sum A_c| (RISE, MAS), sum |A_c|, or the Euclidean norm.
+Reduction = Literal["max", "abs_sum", "sum_abs", "l2"]
+
+_REDUCE: dict[Reduction, Callable[[Tensor], Tensor]] = {
+    "max": lambda a: a.abs().amax(1),
+    "abs_sum": lambda a: a.sum(1).abs(),
+    "sum_abs": lambda a: a.abs().sum(1),
+    "l2": lambda a: a.square().sum(1).sqrt(),
+}
+
+
+def spatial_map(values: Tensor, reduction: Reduction) -> Tensor:
+    """Importance of each pixel, not negative: (B, C, H, W) -> (B, H, W), (B, C, L) -> (B, L).
+
+    Tabular maps (B, F) have no channels: each feature is a pixel, and its importance is |A|.
+    """
+    a = values.to(geometry_dtype(values.device))
+    return a.abs() if a.dim() == 2 else _REDUCE[reduction](a)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The P pixels of B maps in descending order of importance; ties in row-major order."""
+
+    rank: Tensor  # (B, *space), 0 ... P - 1
+    mass: Tensor  # (B, P), the importances in descending order
+
+    @property
+    def pixels(self) -> int:
+        return self.mass.shape[1]
+
+    def density(self, changed: Tensor) -> Tensor:
+        """Share (B, N + 1) of the mass on the first ``changed`` (N + 1,) pixels; NaN for a zero map."""
+        cumulative = pad(self.mass.cumsum(1), (1, 0))
+        return cumulative[:, changed] / cumulative[:, -1:]
+
+    def flags(self) -> dict[str, Tensor]:
+        """``zero_map``, and ``constant_map``, whose order is only the rule for ties: (B,) each."""
+        return {"zero_map": self.mass[:, 0] == 0, "constant_map": self.mass[:, 0] == self.mass[:, -1]}
+
+    def ties(self) -> Tensor:
+        """Share (B,) of pixels that are as important as another one."""
+        equal = self.mass[:, 1:] == self.mass[:, :-1]
+        return (pad(equal, (1, 0)) | pad(equal, (0, 1))).to(self.mass.dtype).mean(1)
+
+
+def rank_pixels(importance: Tensor) -> Ranking:
+    """Rank the pixels of (B, *space) by a stable descending sort."""
+    mass, order = importance.flatten(1).sort(dim=1, descending=True, stable=True)
+    ranks = torch.arange(order.shape[1], dtype=torch.int32, device=order.device).expand(order.shape)
+    rank = torch.empty_like(order, dtype=torch.int32).scatter_(1, order, ranks)
+    return Ranking(rank.view(importance.shape), mass)
+
+
+# Curves
+
+#: Pixels of the input are inserted into the infill, or pixels of the infill into the input.
+Mode = Literal["insertion", "deletion"]
+
+#: How a probability becomes a response on [0, 1]: see :func:`to_response`.
+Scale = Literal["ends", "guarded", "extremes"]
+
+#: Smallest difference of the probabilities at the input and at the infill that ``guarded`` divides by.
+EPSILON = 1e-8
+
+
+@dataclass(frozen=True)
+class PerturbationCurve:
+    """The target's probability along N steps from one image to another."""
+
+    values: Tensor  # (B, N + 1)
+    p_input: Tensor  # (B,), at the input: one end
+    p_reference: Tensor  # (B,), at the infill: the other end
+    changed: Tensor  # (N + 1,), the number of pixels exchanged after each step
+    ranking: Ranking
+
+    def flags(self) -> dict[str, Tensor]:
+        """Flags (B,) of degenerate images."""
+        return {"blur_more_confident": self.p_input <= self.p_reference, **self.ranking.flags()}
+
+    def details(self) -> dict[str, Tensor]:
+        """Numbers (B,) that are shown with the score."""
+        return {"p_input": self.p_input, "p_reference": self.p_reference, "ties": self.ranking.ties()}
+
+
+def auc(curve: Tensor) -> Tensor:
+    """Area under curves by the trapezoid rule over [0, 1]: (B, N + 1) -> (B,)."""
+    return (0.5 * (curve[:, :-1] + curve[:, 1:])).mean(1)
+
+
+def running_extremum(curve: Tensor, mode: Mode) -> Tensor:
+    """Make curves (B, N + 1) monotone: the running maximum (insertion) or minimum (deletion)."""
+    return (curve.cummax(1) if mode == "insertion" else curve.cummin(1)).values
+
+
+def to_response(curve: Tensor, p_input: Tensor, p_reference: Tensor, scale: Scale) -> Tensor:
+    """Rescale probabilities ``c`` (B, N + 1) to responses on [0, 1], by those at the input and the infill (B,).
+
+    ``ends``: ``clip((c - p_ref) / (p_in - p_ref))``, 0 at the infill and 1 at the input, whichever is larger;
+    ``guarded``: the divisor is at least ``EPSILON``, so if the infill is more confident than the input, the response
+    is 1 above p_ref and 0 below; ``extremes``: :func:`min_max_normalise`. A quotient of zeros is NaN.
+    """
+    if scale == "extremes":
+        return min_max_normalise(curve)
+    gap = p_input - p_reference
+    gap = gap.clamp_min(EPSILON) if scale == "guarded" else gap
+    return ((curve - p_reference[:, None]) / gap[:, None]).clamp(0.0, 1.0)
+
+
+def min_max_normalise(curve: Tensor) -> Tensor:
+    """``(c - min c) / (max c - min c)`` for each curve; NaN if it is flat."""
+    low, high = curve.amin(1, keepdim=True), curve.amax(1, keepdim=True)
+    return (curve - low) / (high - low)
+
+
+# Settings of the metrics that exchange pixels
+Reference = Annotated[InfillKind, Doc("what replaces a removed pixel")]
+Sigma = Annotated[Positive, Doc("standard deviation of a Gaussian blur", unit="pixels")]
+Edge = Annotated[Padding, Doc("what the blur reads beyond the edge")]
+Steps = Annotated[
+    PositiveInt | None, Doc("number of steps N; none: the height of the image, one row of pixels per step")
+]
+Importance = Annotated[Reduction, Doc("importance of a pixel from its channels")]
+
+
+#: Presets that all of them have.
+SHARED_PRESETS: Mapping[str, Mapping[str, Any]] = {"fast": {"steps": 64}, "zero": {"reference": "zeros"}}
+
+
+class PerturbationMetric(Metric):
+    """Base class of metrics of a perturbation curve.
+
+    After step s of N, ``round(s P / N)`` of P pixels are exchanged, each with all its channels. Without ``steps``, N is
+    the length of the first axis of space: a row's width of pixels per step in an image. N is at most P.
+    """
+
+    mode: ClassVar[Mode]
+    reference: Reference
+    size: Annotated[PositiveOddInt | None, Doc("width of the blur (odd)", unit="pixels")]
+    sigma: Sigma
+    padding: Edge
+    steps: Steps
+    reduction: Importance
+
+    def curve(self, maps: EvaluatedMaps) -> PerturbationCurve:
+        """Compute the curve once for all metrics of these maps that need the same one.
+
+        Costs N - 1 forward passes per image, and one for the infill of the context's images.
+        """
+        context, reduction = maps.context, self.reduction
+        ranking = maps.cached(("ranking", reduction), lambda: rank_pixels(spatial_map(maps.values, reduction)))
+        infill = Infill(self.reference, self.size, self.sigma, self.padding).resolve(context.problem.inputs)
+        count = min(self.steps or ranking.rank.shape[1], ranking.pixels)
+        changed = torch.tensor([round(s * ranking.pixels / count) for s in range(count + 1)])
+        changed = changed.to(ranking.rank.device)
+        key = ("perturbation curve", self.mode, infill, reduction, count)
+        return maps.cached(key, lambda: _curve(context, ranking, infill, changed, self.mode))
+
+
+def _curve(
+    context: EvaluationContext, ranking: Ranking, infill: Infill, changed: Tensor, mode: Mode
+) -> PerturbationCurve:
+    problem, replaced = context.problem, infill.make(context)
+    p_input = problem.probability(problem.logits)
+    every = problem.every_row
+    p_reference = context.cached(
+        ("p_reference", infill), lambda: problem.probability(problem.forward(replaced, every), every)
+    )
+    before, after = (replaced, problem.inputs) if mode == "insertion" else (problem.inputs, replaced)
+    rank = ranking.rank.unsqueeze(1) if ranking.rank.dim() < before.dim() else ranking.rank
+
+    def probe(rows: Tensor, counts: Tensor) -> Tensor:
+        exchanged = rank[rows] < counts.view(-1, *[1] * (before.dim() - 1))
+        mixed = torch.where(exchanged, after[rows], before[rows])
+        return problem.probability(problem.forward(mixed, rows), rows)
+
+    batch, inner = len(problem.inputs), changed[1:-1]
+    ends = (p_reference, p_input) if mode == "insertion" else (p_input, p_reference)
+    values = torch.stack(ends, 1)
+    if len(inner):
+        rows = torch.arange(batch, device=inner.device).repeat_interleave(len(inner))
+        between = problem.model.batch_size.map(probe, rows, inner.repeat(batch)).view(batch, -1)
+        values = torch.cat([values[:, :1], between, values[:, 1:]], 1)
+    return PerturbationCurve(values, p_input, p_reference, changed, ranking)

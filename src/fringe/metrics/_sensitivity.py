@@ -1,0 +1,189 @@
+"""Infidelity and max sensitivity (Yeh et al. 2019): maps under small random perturbations of the input."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fringe.errors import InputError
+from fringe.geometry import geometry_dtype
+from fringe.metrics._base import Aggregate, Direction, EvaluatedMaps, EvaluationContext, Explainer, Metric, Scores
+from fringe.settings import Doc, Positive, PositiveInt
+
+#: ``draw(key, x)``: the perturbation of one image ``x`` (*S) that belongs to ``key``, the same in every batch.
+Draw = Callable[[str, Tensor], Tensor]
+
+#: ``measure(rows, perturbations)``: numbers (L, ...) of the images ``rows`` (L,) under ``perturbations`` (L, *S).
+Measure = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Infidelity(Metric):
+    """Mean squared error of the map as a linear prediction of the score's change.
+
+    .. math:: E_\\delta\\bigl[(\\delta^T \\Phi - (F^t(x) - F^t(x - \\delta)))^2\\bigr],
+        \\qquad \\delta_i \\sim N(0, \\sigma^2)
+
+    F is the classifier's score, delta lives in the model's own coordinates. The draws belong to the image: all methods
+    are given the same ones, and share their forward passes, ``samples`` per image.
+
+    A map that predicts nothing scores about what the zero map does plus ``sigma^2 |Phi|^2``: its norm dominates. So the
+    score of the zero map is the detail ``zero_map``, and ``ratio`` is the score over it. ``normalise`` scales each map
+    by the factor that fits best (captum), ``beta = E[<delta, Phi> dF] / E[<delta, Phi>^2]``, the detail ``scale``; then
+    the map's own scale does not matter, and no map scores above the zero map. Flag: ``zero_map``.
+    """
+
+    name: ClassVar[str] = "infidelity"
+    title: ClassVar[str] = "Infidelity"
+    direction: ClassVar[Direction] = "lower"
+    unit: ClassVar[str] = "score^2"
+    space: ClassVar[str] = "the score's change over noise on the model's input"
+    source: ClassVar[str] = "Yeh et al. 2019, definition 2.1; FRInGe, appendix Metric definitions"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {},
+        "captum": {"samples": 10},
+        "scale_free": {"normalise": True},
+    }
+
+    samples: Annotated[PositiveInt, Doc("draws of noise per image")] = 50
+    sigma: Annotated[Positive, Doc("standard deviation of the noise", unit="input units")] = 0.02
+    normalise: Annotated[bool, Doc("scale each map by the factor that fits best")] = False
+
+    def score(self, maps: EvaluatedMaps) -> Scores:
+        """Score each map; see :meth:`Metric.score`."""
+        context, values = maps.context, maps.values
+        change = context.cached(("score change", self.samples, self.sigma), lambda: self._changes(context))
+        a = values.to(change.dtype)
+        predicted = self._monte_carlo(context, lambda rows, noise: (a[rows] * noise.to(a)).flatten(1).sum(1))
+        scale = _best_scale(predicted, change) if self.normalise else change.new_ones(len(change))
+        error = (scale[:, None] * predicted - change).square().mean(1)
+        zero = change.square().mean(1)
+        return Scores(
+            error,
+            flags={"zero_map": (values == 0).flatten(1).all(1)},
+            details={"zero_map": zero, "ratio": error / zero, "scale": scale},
+        )
+
+    def _changes(self, context: EvaluationContext) -> Tensor:
+        """``F(x) - F(x - delta)``: (B, samples)."""
+        problem = context.problem
+        dtype = geometry_dtype(problem.inputs.device)
+        score = problem.score(problem.logits.to(dtype))
+
+        def change(rows: Tensor, noise: Tensor) -> Tensor:
+            logits = problem.forward(problem.inputs[rows] - noise, rows)
+            return score[rows] - problem.score(logits.to(dtype), rows)
+
+        return self._monte_carlo(context, change)
+
+    def _monte_carlo(self, context: EvaluationContext, measure: Measure) -> Tensor:
+        def draw(key: str, x: Tensor) -> Tensor:
+            return self.sigma * context.problem.rng.normal(key, x)
+
+        return monte_carlo(context, self.name, self.samples, draw, measure)
+
+
+@dataclass(frozen=True)
+class MaxSensitivity(Metric):
+    """The largest change of the map over M perturbations of the input.
+
+    .. math:: \\max_m \\frac{|\\hat\\Phi(x) - \\hat\\Phi(x + \\delta_m)|_2}{|\\delta_m|_2}, \\qquad
+        \\hat\\Phi = \\Phi / |\\Phi|_2, \\quad \\delta_{m,i} \\sim U(-r, r)
+
+    The target is that of x, and x + delta is not clipped. With ``normalise=False`` maps are not scaled to unit norm but
+    their distance is divided by ``|Phi(x)|``; with ``per_distance=False`` it is not divided by ``|delta|`` (captum does
+    neither; Quantus draws larger and more perturbations). A zero map has no direction: it is compared as it is, and two
+    of them have distance 0; flag ``zero_map``. A map that is not finite makes the score NaN: flag ``undefined``. The
+    detail ``bound`` is the largest value that unit maps can score, 2 over the smallest divisor; orthogonal maps score
+    ``bound / sqrt 2``.
+
+    Costs ``samples`` maps per image. A random method must be given the same noise at x and x + delta, or its own noise
+    is what is measured: that is up to ``explain``.
+    """
+
+    name: ClassVar[str] = "max_sensitivity"
+    title: ClassVar[str] = "Max sensitivity"
+    direction: ClassVar[Direction] = "lower"
+    unit: ClassVar[str] = "1 / input unit"
+    space: ClassVar[str] = "maps of unit norm over noise on the model's input"
+    source: ClassVar[str] = "Yeh et al. 2019, definition 2.3; FRInGe, appendix Metric definitions"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {},
+        "captum": {"normalise": False, "per_distance": False},
+        "quantus": {"normalise": False, "per_distance": False, "samples": 200, "radius": 0.2},
+    }
+    requires_explainer: ClassVar[bool] = True
+    aggregate: ClassVar[Aggregate] = "median"  # of maxima: appendix Robustness under small input perturbations
+
+    samples: Annotated[PositiveInt, Doc("perturbations of an input (M)")] = 10
+    radius: Annotated[Positive, Doc("largest perturbation of an entry (r)", unit="input units")] = 0.02
+    normalise: Annotated[bool, Doc("compare maps of unit norm")] = True
+    per_distance: Annotated[bool, Doc("divide by the norm of the perturbation")] = True
+
+    def score(self, maps: EvaluatedMaps) -> Scores:
+        """Score each map; see :meth:`Metric.score`."""
+        if maps.explain is None:
+            raise InputError("max_sensitivity: it needs the method that made the maps (explain=), not maps alone")
+        changes = self._changes(maps, maps.explain)
+        divisor = changes[..., 1] if self.per_distance else torch.ones_like(changes[..., 1])
+        values = (changes[..., 0] / divisor).amax(1)
+        zero = (maps.values == 0).flatten(1).all(1) | changes[..., 2].bool().any(1)
+        bound = {"bound": 2.0 / divisor.amin(1)} if self.normalise else {}
+        return Scores(values, flags={"zero_map": zero, "undefined": torch.isnan(values)}, details=bound)
+
+    def _changes(self, maps: EvaluatedMaps, explain: Explainer) -> Tensor:
+        """Change of the map, norm of the perturbation, and whether the new map is zero, for each draw (B, M, 3)."""
+        context, inputs = maps.context, maps.context.problem.inputs
+        before = maps.values.to(geometry_dtype(inputs.device))
+        size = _norm(before)
+        size = size.where(size > 0, 1.0)
+
+        def measure(rows: Tensor, noise: Tensor) -> Tensor:
+            after = explain(inputs[rows] + noise, rows.tolist())
+            if after.shape != noise.shape:
+                raise InputError(f"explain: got maps of shape {tuple(after.shape)}, expected {tuple(noise.shape)}")
+            after = after.detach().to(before)
+            length = _norm(after)
+            unit = length.where(length > 0, 1.0) if self.normalise else size[rows]
+            distance = _norm(_divide(before[rows], size[rows]) - _divide(after, unit))
+            return torch.stack([distance, _norm(noise.to(before)), (length == 0).to(before)], 1)
+
+        def draw(key: str, x: Tensor) -> Tensor:
+            return self.radius * (2.0 * context.problem.rng.uniform(key, x) - 1.0)
+
+        return monte_carlo(context, self.name, self.samples, draw, measure)
+
+
+def monte_carlo(context: EvaluationContext, name: str, samples: int, draw: Draw, measure: Measure) -> Tensor:
+    """Return ``measure`` of each image under each of its draws, (B, samples, ...).
+
+    Draws are keyed by image and number, and made again instead of stored: ``measure`` is given at most the classifier's
+    batch size of them at once, so memory does not grow with their number.
+    """
+    problem, device = context.problem, context.problem.inputs.device
+    images = torch.arange(len(problem.inputs), device=device).repeat_interleave(samples)
+    numbers = torch.arange(samples, device=device).repeat(len(problem.inputs))
+
+    def chunk(rows: Tensor, draws: Tensor) -> Tensor:
+        pairs = zip(rows.tolist(), draws.tolist(), strict=True)
+        noise = torch.stack([draw(f"{name} {problem.keys[i]} {m}", problem.inputs[i]) for i, m in pairs])
+        return measure(rows, noise)
+
+    result = problem.model.batch_size.map(chunk, images, numbers)
+    return result.view(len(problem.inputs), samples, *result.shape[1:])
+
+
+def _best_scale(predicted: Tensor, change: Tensor) -> Tensor:
+    """The factor (B,) of ``predicted`` (B, M) nearest to ``change`` in least squares; 1 if all are zero."""
+    power = predicted.square().sum(1)
+    return ((predicted * change).sum(1) / power).where(power > 0, 1.0)
+
+
+def _norm(maps: Tensor) -> Tensor:
+    return maps.flatten(1).norm(dim=1)
+
+
+def _divide(maps: Tensor, divisor: Tensor) -> Tensor:
+    return maps / divisor.view(-1, *[1] * (maps.dim() - 1))

@@ -1,0 +1,45 @@
+"""Sparseness: the Gini index of a map (Chalasani et al. 2020; Hurley and Rickard 2009)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fringe.geometry import geometry_dtype
+from fringe.metrics._base import Direction, EvaluatedMaps, Metric, Scores
+from fringe.metrics._perturbation import spatial_map
+
+
+@dataclass(frozen=True)
+class Sparseness(Metric):
+    """The concentration of a map's mass: the Gini index of |A| over all its n entries, 0 if even, (n - 1)/n if in one.
+
+    .. math:: G = \\frac{\\sum_i (2 i - n - 1)\\, a_{(i)}}{n \\sum_i a_{(i)}}, \\qquad a_{(1)} \\le \\dots \\le a_{(n)}
+
+    It does not depend on the map's scale, sign or order. The zero map scores 0 and is flagged ``zero_map``. The detail
+    ``spatial`` is the index over pixels, each by its largest channel: with one step per pixel, the area under the
+    density response of :class:`MagnitudeAlignedScore` is (1 + ``spatial``) / 2.
+    """
+
+    name: ClassVar[str] = "sparseness"
+    title: ClassVar[str] = "Sparseness"
+    direction: ClassVar[Direction] = "higher"
+    space: ClassVar[str] = "the signed map, all entries"
+    source: ClassVar[str] = "Chalasani et al. 2020; FRInGe, section Metrics"
+
+    def score(self, maps: EvaluatedMaps) -> Scores:
+        """Score each map; see :meth:`Metric.score`."""
+        return Scores(
+            gini(maps.values),
+            flags={"zero_map": (maps.values == 0).flatten(1).all(1)},
+            details={"spatial": gini(spatial_map(maps.values, "max"))},
+        )
+
+
+def gini(values: Tensor) -> Tensor:
+    """Gini index (B,) of the absolute values of ``values`` (B, *S), in float64; 0 for a row of zeros."""
+    a = values.detach().abs().flatten(1).to(geometry_dtype(values.device)).sort(dim=1).values
+    n, total = a.shape[1], a.sum(1)
+    rank = 2.0 * torch.arange(1, n + 1, dtype=a.dtype, device=a.device) - n - 1
+    return torch.where(total > 0, (a @ rank) / (n * total.clamp_min(torch.finfo(a.dtype).tiny)), 0.0).clamp(0.0, 1.0)

@@ -1,0 +1,75 @@
+"""``FILE.pt2``: programs saved by ``torch.export.save``."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from fringe.errors import ModelError
+from fringe.models._base import LoadedParts, LoadOptions
+
+#: Operators that behave differently in training, with the position of the argument that says so.
+_TRAINING_ARGUMENT = {
+    torch.ops.aten.dropout.default: 2,
+    torch.ops.aten.feature_dropout.default: 2,
+    torch.ops.aten.batch_norm.default: 5,
+}
+
+
+class ExportedNet(nn.Module):
+    """An exported program that tolerates ``train`` and ``eval``: its mode was fixed when it was exported."""
+
+    def __init__(self, program: nn.Module) -> None:
+        super().__init__()
+        self.program = program
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.program(x)
+
+    def train(self, mode: bool = True) -> "ExportedNet":
+        self.training = mode  # not passed on: the program would refuse
+        return self
+
+
+def load_exported(options: LoadOptions) -> LoadedParts:
+    """Read an exported program with one input and a free batch size; needs ``trust_code``.
+
+    ``torch.export.load`` unpickles the sample inputs and, if the archive says so, weights and constants with
+    no restriction, so a prepared file runs code.
+    """
+    path = Path(options.target)
+    if not path.is_file():
+        raise ModelError(f"exported program {options.target!r} does not exist")
+    options.require_trust("is read by torch.export.load, which unpickles parts of it and so can run code")
+    recipe = options.require_preprocessing()
+    try:
+        program = torch.export.load(path)
+    except Exception as error:  # its readers raise what they like on a damaged archive
+        raise ModelError(f"{options.target!r} cannot be loaded ({type(error).__name__}: {error})") from error
+    _check_program(options.target, program)
+    return LoadedParts(ExportedNet(program.module()), path.stem, recipe, None)
+
+
+def _check_program(name: str, program: ExportedProgram) -> None:
+    inputs = tuple(program.graph_signature.user_inputs)
+    if len(inputs) != 1:
+        raise ModelError(f"{name!r} takes {len(inputs)} inputs; expected one batch of images")
+    image = next(node for node in program.graph.nodes if node.name == inputs[0])
+    batch: object = image.meta["val"].shape[0]
+    if isinstance(batch, int):
+        raise ModelError(
+            f"{name!r} was exported for batches of exactly {batch}",
+            hint="export it again with a dynamic first dimension: dynamic_shapes=({0: torch.export.Dim('batch')},)",
+        )
+    for node in _training_nodes(program):
+        raise ModelError(f"{name!r} was exported in training mode ({node.name})", hint="export model.eval()")
+
+
+def _training_nodes(program: ExportedProgram) -> Iterator[Node]:
+    for node in program.graph.nodes:
+        position = _TRAINING_ARGUMENT.get(node.target)
+        if position is not None and node.args[position] is True:
+            yield node

@@ -1,0 +1,192 @@
+"""From a spec to a model that is ready to be explained."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from types import MappingProxyType
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from fringe.errors import ModelError, did_you_mean
+from fringe.models import _digits
+from fringe.models._base import (
+    TENSOR_SUFFIX,
+    LoadedParts,
+    Loader,
+    LoadOptions,
+    is_installed,
+    refuse_unsafe,
+    state_digest,
+)
+from fringe.models._exported import load_exported
+from fringe.models._preprocessing import Preprocessing
+from fringe.models._python import FILE_SPEC, MODULE_SPEC, load_attribute, load_file_function
+from fringe.models._timm import load_timm
+from fringe.models._torchvision import load_torchvision
+from fringe.models._transformers import load_transformers
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A module in evaluation mode without parameter gradients, with what is known of it.
+
+    Attributes:
+        spec: The text that named the model.
+        module: The network; it maps prepared images (B, C, H, W) to logits (B, K).
+        preprocessing: How its images are prepared.
+        class_names: K names, or None if the source has none.
+        digest: SHA-256 over the state dict, in hexadecimal: a name for the weights.
+        architecture: Bare name, such as ``resnet18``.
+    """
+
+    spec: str
+    module: nn.Module
+    preprocessing: Preprocessing
+    class_names: tuple[str, ...] | None
+    digest: str
+    architecture: str
+
+    def prepare(self, images: Sequence[Image.Image]) -> Tensor:
+        """Prepare images for the network.
+
+        Args:
+            images: B images of mode RGB or L that come out at one size.
+
+        Returns:
+            Inputs (B, C, H, W), float32 and normalised, on the CPU.
+        """
+        recipe = self.preprocessing
+        return torch.stack([recipe.normalise(recipe.pixels(image)) for image in images])
+
+
+def _load_embedded(options: LoadOptions) -> LoadedParts:
+    if options.target != "digits":
+        raise ModelError(
+            f"no embedded model {options.target!r}",
+            hint=did_you_mean(options.target, ["digits"]) or "use embedded:digits",
+        )
+    recipe = options.preprocessing or _digits.PREPROCESSING
+    return LoadedParts(_digits.digit_net(), "digits", recipe, _digits.CLASS_NAMES)
+
+
+#: Every family of specs. The first four are named by their prefix, the others are recognised by their form.
+LOADERS: Mapping[str, Loader] = MappingProxyType(
+    {
+        "embedded": Loader("embedded:digits", "the classifier that travels with this package", _load_embedded),
+        "torchvision": Loader(
+            "torchvision:NAME[@WEIGHTS]", "weights by name, random[:SEED] or .safetensors", load_torchvision
+        ),
+        "timm": Loader("timm:NAME[@WEIGHTS]", "a tag, random[:SEED] or .safetensors", load_timm),
+        "hf": Loader("hf:NAME[@REVISION]", "a hub repository or a local folder", load_transformers),
+        "file": Loader("FILE.py:FUNCTION[@FILE.safetensors]", "runs the file; trust_code", load_file_function),
+        "module": Loader("PACKAGE.MODULE:NAME[@FILE.safetensors]", "imports the module; trust_code", load_attribute),
+        "export": Loader("FILE.pt2", "an exported program; trust_code", load_exported),
+    }
+)
+
+_PREFIXES = ("embedded", "torchvision", "timm", "hf")
+
+
+def load_model(
+    spec: str,
+    *,
+    trust_code: bool = False,
+    preprocessing: Preprocessing | None = None,
+    class_names: Sequence[str] | None = None,
+    device: str | torch.device = "cpu",
+) -> LoadedModel:
+    """Load the model that a spec names, in evaluation mode and without parameter gradients.
+
+    Named files are never unpickled without ``trust_code``; downloads of torchvision and timm are read as weights only.
+
+    Args:
+        spec: A model in one of the forms of :data:`LOADERS`, such as ``torchvision:resnet18``.
+        trust_code: Whether a Python file, a Python module or an exported program, which are code, may run.
+        preprocessing: Replaces what the source says.
+        class_names: Replaces what the source says.
+        device: The device to load it to.
+
+    Returns:
+        The model with its preprocessing, class names and digest.
+
+    Raises:
+        ModelError: For everything that prevents the model from being loaded.
+    """
+    family, target = _family(spec)
+    checked_device = usable_device(device)
+    parts = LOADERS[family].build(LoadOptions(spec, target, trust_code, preprocessing))
+    names = parts.class_names if class_names is None else tuple(class_names)
+    digest = state_digest(parts.module)
+    module = parts.module.eval().requires_grad_(False).to(checked_device)
+    return LoadedModel(spec, module, parts.preprocessing, names, digest, parts.architecture)
+
+
+def _family(spec: str) -> tuple[str, str]:
+    """The family of a spec, and the spec without its prefix."""
+    prefix, colon, rest = spec.partition(":")
+    if colon and prefix in _PREFIXES:
+        return prefix, rest
+    if FILE_SPEC.fullmatch(spec):
+        return "file", spec
+    suffix = PurePath(spec).suffix.lower()
+    if suffix == ".pt2":
+        return "export", spec
+    if suffix == TENSOR_SUFFIX and "@" not in spec:
+        raise ModelError(
+            f"{spec!r} holds weights and no architecture", hint=f"name both, as in torchvision:resnet18@{spec}"
+        )
+    refuse_unsafe(spec)
+    if MODULE_SPEC.fullmatch(spec) and is_installed(prefix.partition(".")[0]):
+        return "module", spec
+    raise _unknown(spec)
+
+
+def _unknown(spec: str) -> ModelError:
+    prefix, colon, _ = spec.partition(":")
+    if prefix.endswith(".py"):
+        return ModelError(
+            f"model {spec!r} names no function", hint=f"name the file and a function in it, as in {prefix}:make_model"
+        )
+    forms = f"he forms are {', '.join(loader.form for loader in LOADERS.values())}"
+    if colon:
+        message = f"model {spec!r}: {prefix!r} is neither a family nor an installed module"
+        near = did_you_mean(prefix, _PREFIXES)
+    else:
+        message, near = f"model {spec!r} has no family", f"did you mean torchvision:{spec or 'NAME'}?"
+    return ModelError(message, hint=f"{near} T{forms}" if near else f"t{forms}")
+
+
+def usable_device(device: str | torch.device) -> torch.device:
+    """Return a device after using it once: a wrong one should not cost a download first.
+
+    Args:
+        device: A device or its name, such as ``cuda:1``.
+
+    Returns:
+        The device.
+
+    Raises:
+        ModelError: If it cannot be used, with the devices that can.
+    """
+    try:
+        checked = torch.device(device)
+        torch.zeros((), device=checked).item()
+    except (RuntimeError, AssertionError, ImportError) as error:  # torch asserts, and imports what some devices need
+        known = str(device).partition(":")[0] in [name.partition(":")[0] for name in devices()]
+        reason = f" ({str(error).splitlines()[0]})" if known else ""
+        raise ModelError(
+            f"device {str(device)!r} cannot be used here{reason}: there is {', '.join(devices())}"
+        ) from error
+    return checked
+
+
+def devices() -> list[str]:
+    """List the devices that this machine and this PyTorch have.
+
+    Returns:
+        Names such as ``cpu``, ``cuda:0`` and ``mps``.
+    """
+    cuda = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    return ["cpu", *cuda, *(["mps"] if torch.backends.mps.is_available() else [])]

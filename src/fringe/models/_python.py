@@ -1,0 +1,103 @@
+"""``FILE.py:FUNCTION[@WEIGHTS]`` and ``PACKAGE.MODULE:ATTRIBUTE[@WEIGHTS]``: models that are Python code."""
+
+import copy
+import hashlib
+import importlib
+import importlib.util
+import re
+import sys
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+from torch import nn
+
+from fringe.errors import ModelError, did_you_mean
+from fringe.models._base import LoadedParts, LoadOptions, load_into, split_weights
+
+FILE_SPEC = re.compile(r"(?P<source>.+?\.py):(?P<attribute>[A-Za-z_]\w*)(?P<weights>@.+)?")
+MODULE_SPEC = re.compile(r"(?P<source>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<attribute>[A-Za-z_]\w*)(?P<weights>@.+)?")
+
+
+def load_file_function(options: LoadOptions) -> LoadedParts:
+    """Run a file and call its function without arguments; needs ``trust_code``.
+
+    The file may import installed packages, not its neighbours: its folder is not put on the import path.
+    """
+    source, attribute, weights = _parts(FILE_SPEC, options)
+    path = Path(source)
+    if not path.is_file():
+        raise ModelError(f"Python file {source!r} {'is no file' if path.exists() else 'does not exist'}")
+    options.require_trust(f"runs the Python code in {source}")
+    recipe = options.require_preprocessing()
+    module = _module_from(_run_file(path), source, attribute, options.spec)
+    return LoadedParts(_with_weights(module, weights), attribute, recipe, None)
+
+
+def load_attribute(options: LoadOptions) -> LoadedParts:
+    """Import a module and take a Module from it, or call a function without arguments; needs ``trust_code``.
+
+    Importing runs code, and so does the call. Installed packages are no exception: many of their functions act on the
+    current folder, and none was written to be called by the author of a spec.
+    """
+    source, attribute, weights = _parts(MODULE_SPEC, options)
+    options.require_trust(f"imports {source} and calls {attribute} in it")
+    recipe = options.require_preprocessing()
+    try:
+        module = _module_from(importlib.import_module(source), source, attribute, options.spec)
+    except ImportError as error:
+        raise ModelError(f"{options.spec!r}: cannot import {source} ({error})") from error
+    return LoadedParts(_with_weights(module, weights), attribute, recipe, None)
+
+
+def _parts(pattern: re.Pattern[str], options: LoadOptions) -> tuple[str, str, str]:
+    match = pattern.fullmatch(options.target)
+    if match is None:
+        raise ModelError(f"{options.spec!r} is not of the form SOURCE:NAME[@WEIGHTS.safetensors]")
+    return match["source"], match["attribute"], match["weights"] or ""
+
+
+def _run_file(path: Path) -> ModuleType:
+    """Execute a file as a module of its own; without bytecode files, so nothing is written beside it."""
+    name = f"fringe_model_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    loader = SourceFileLoader(name, str(path.resolve()))
+    spec = importlib.util.spec_from_loader(name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and copying look their module up
+    try:
+        exec(loader.source_to_code(loader.get_data(str(path.resolve())), str(path)), module.__dict__)
+    except Exception as error:
+        del sys.modules[name]
+        raise ModelError(f"{str(path)!r} failed while it was run ({type(error).__name__}: {error})") from error
+    return module
+
+
+def _module_from(module: ModuleType, source: str, attribute: str, spec: str) -> nn.Module:
+    names = vars(module)
+    if attribute not in names:
+        public = [name for name in names if not name.startswith("_")]
+        raise ModelError(f"{spec!r}: {source} has no {attribute!r}", hint=did_you_mean(attribute, public))
+    value = names[attribute]
+    if isinstance(value, nn.Module):
+        return copy.deepcopy(value)  # the owner's instance keeps its mode, device and gradients
+    if not callable(value):
+        raise ModelError(
+            f"{spec!r}: {attribute} is of type {type(value).__name__}, not a torch.nn.Module or a function"
+        )
+    try:
+        made = value()
+    except Exception as error:
+        raise ModelError(f"{spec!r}: calling {attribute}() failed ({type(error).__name__}: {error})") from error
+    if not isinstance(made, nn.Module):
+        raise ModelError(f"{spec!r}: {attribute}() returned {type(made).__name__}, not a torch.nn.Module")
+    return made
+
+
+def _with_weights(module: nn.Module, weights: str) -> nn.Module:
+    if weights:
+        path = split_weights(weights)[1].path
+        if path is None:
+            raise ModelError(f"weights {weights[1:]!r} must be a path ending in .safetensors")
+        load_into(module, path)
+    return module

@@ -1,0 +1,111 @@
+"""``torchvision:NAME[@WEIGHTS]``: its classification networks with the transforms their weights came with."""
+
+import functools
+from typing import Any
+
+import torch
+from torch import nn
+
+from fringe.errors import ModelError, did_you_mean, known_hint
+from fringe.models._base import LoadedParts, LoadOptions, WeightSource, import_extra, load_into, seeded, split_weights
+from fringe.models._preprocessing import Preprocessing
+
+#: The first published ImageNet weights are those the literature reports on, also where better ones exist.
+PREFERRED = "IMAGENET1K_V1"
+
+#: Their ImageNet weights expect the input rescaled inside the network; the constructors do so only when they
+#: load those weights themselves. Without ``init_weights`` the slow initialisation is not announced.
+_STRUCTURE: dict[str, dict[str, bool]] = {
+    "googlenet": {"transform_input": True, "init_weights": True},
+    "inception_v3": {"transform_input": True, "init_weights": True},
+}
+
+#: What torchvision's own extension declares; classification never calls either.
+_SCHEMAS = {
+    "nms": "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms": "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+}
+
+
+def load_torchvision(options: LoadOptions) -> LoadedParts:
+    """Build a network; class names are those of its ImageNet weights, and None with random weights."""
+    name, source = split_weights(options.target)
+    models = import_torchvision().models
+    known: list[str] = models.list_models(module=models)
+    if name not in known:
+        raise ModelError(f"torchvision has no classifier {name!r}", hint=did_you_mean(name, known, n=3))
+    members: dict[str, Any] = dict(models.get_model_weights(name).__members__)
+    member = _member(name, members, source.name)
+    return LoadedParts(
+        _with_weights(models, name, member, source),
+        architecture=name,
+        preprocessing=options.preprocessing or _preprocessing(member),
+        class_names=None if source.seed is not None else tuple(member.meta["categories"]),
+    )
+
+
+def _member(name: str, members: dict[str, Any], requested: str | None) -> Any:
+    requested = requested or (PREFERRED if PREFERRED in members else "DEFAULT")
+    if requested not in members:
+        known = f"known: {', '.join(members)}, random[:SEED], or a path ending in .safetensors"
+        hint = known_hint(requested, members, known)
+        raise ModelError(f"torchvision has no weights {requested!r} for {name}", hint=hint)
+    return members[requested]
+
+
+def _with_weights(models: Any, name: str, member: Any, source: WeightSource) -> nn.Module:
+    with seeded(source.seed or 0):
+        module: nn.Module = models.get_model(name, weights=None, **_STRUCTURE.get(name, {}))
+    if source.path is not None:
+        load_into(module, source.path)
+    elif source.is_pretrained:
+        module.load_state_dict(_download(name, member))
+    return module
+
+
+def _download(name: str, member: Any) -> Any:
+    try:
+        # weights_only: what arrives is a pickle, and a hash in its file name is no reason to run it
+        return member.get_state_dict(progress=False, check_hash=True, weights_only=True)
+    except (OSError, RuntimeError) as error:  # no network, no disk, or a hash that differs
+        raise ModelError(
+            f"could not fetch {member} ({type(error).__name__}: {error})",
+            hint="without a network, save the state_dict as safetensors on another machine and use "
+            f"torchvision:{name}@FILE.safetensors, or torchvision:{name}@random to try things out",
+        ) from error
+
+
+def _preprocessing(member: Any) -> Preprocessing:
+    preset = member.transforms()
+    resize, crop = tuple(preset.resize_size), tuple(preset.crop_size)
+    return Preprocessing(
+        resize=resize,
+        crop=crop * 2 if len(crop) == 1 else (crop[0], crop[1]),
+        mean=tuple(preset.mean),
+        std=tuple(preset.std),
+        interpolation=preset.interpolation.value,
+    )
+
+
+def import_torchvision(extra: str = "vision") -> Any:
+    """Import torchvision, also where its compiled operators do not fit the installed PyTorch.
+
+    Beside a PyTorch built for another accelerator the extension does not load, and the package then fails to
+    import because it describes two operators nobody declared. Declaring them is enough for every classifier.
+    """
+    try:
+        return import_extra("torchvision", extra)
+    except RuntimeError as error:
+        if "operator torchvision::" not in str(error):
+            raise
+    _declare_operators()
+    return import_extra("torchvision", extra)
+
+
+@functools.cache  # the declarations last as long as the Library object, which this keeps for the process
+def _declare_operators() -> torch.library.Library:
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for name, schema in _SCHEMAS.items():
+        if getattr(torch.ops.torchvision, name, None) is None:
+            library.define(schema)  # pyright: ignore[reportUnknownMemberType] - untyped in torch
+    return library

@@ -1,0 +1,92 @@
+"""``hf:NAME[@REVISION]``: image classifiers of the transformers library, from its hub or a local folder."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from fringe.errors import ModelError
+from fringe.models._base import LoadedParts, LoadOptions, import_extra, is_installed
+from fringe.models._preprocessing import RESAMPLING, Preprocessing
+from fringe.models._torchvision import import_torchvision
+
+
+class LogitsOf(nn.Module):
+    """Return the logits ``(N, K)`` of a model that returns a record."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        return self.model(pixel_values).logits
+
+
+def load_transformers(options: LoadOptions) -> LoadedParts:
+    """Fetch or read a model; its repository's own code is never run, and only safetensors are read."""
+    name, _, revision = options.target.partition("@")
+    transformers = _import_transformers()
+    source = {"revision": revision or "main", "trust_remote_code": False}
+    try:
+        model = transformers.AutoModelForImageClassification.from_pretrained(name, use_safetensors=True, **source)
+        recipe = options.preprocessing or preprocessing_of(
+            transformers.AutoImageProcessor.from_pretrained(name, **source).to_dict()
+        )
+    except ModelError:
+        raise
+    except (OSError, ValueError, ImportError) as error:
+        raise ModelError(
+            f"could not load {options.spec!r} ({type(error).__name__}: {str(error)[:300]})",
+            hint="the name must lead to an image classifier with safetensors weights and no code of its own",
+        ) from error
+    return LoadedParts(LogitsOf(model), model.config.model_type, recipe, _class_names(model.config.id2label))
+
+
+def _import_transformers() -> Any:
+    if is_installed("transformers") and is_installed("torchvision"):
+        import_torchvision("hf")  # transformers imports it where it is installed
+    return import_extra("transformers", "hf")
+
+
+def _class_names(names: dict[int, str]) -> tuple[str, ...]:
+    return tuple(names[k] for k in sorted(names))
+
+
+def preprocessing_of(config: dict[str, Any]) -> Preprocessing:
+    """Return the preprocessing of an image processor's configuration; steps that are not supported are refused."""
+    _refuse_other_steps(config)
+    resize, crop = _geometry(config)
+    mean, std = tuple(config["image_mean"]), tuple(config["image_std"])
+    if not config.get("do_normalize", True):
+        mean, std = (0.0,) * len(mean), (1.0,) * len(std)
+    names = {code.value: name for name, code in RESAMPLING.items()}
+    interpolation = names.get(int(config.get("resample", 2)), str(config.get("resample")))
+    return Preprocessing(resize, crop, mean, std, channels=len(mean), interpolation=interpolation)
+
+
+def _refuse_other_steps(config: dict[str, Any]) -> None:
+    factor = config.get("rescale_factor", 1 / 255)
+    if not config.get("do_rescale", True) or abs(factor * 255 - 1) > 1e-6 or config.get("rescale_offset"):
+        raise ModelError(f"an image processor that rescales by {factor} is not supported", hint="pass preprocessing=")
+    if config.get("do_pad"):
+        raise ModelError("an image processor that pads is not supported", hint="pass preprocessing=")
+
+
+def _geometry(config: dict[str, Any]) -> tuple[tuple[int, ...] | None, tuple[int, int] | None]:
+    resize = _size(config["size"]) if config.get("do_resize", True) else None
+    if config.get("crop_pct") and resize is not None and len(resize) == 1:
+        # ConvNeXt: small inputs are cut out of a larger image, inputs from 384 on are squeezed to a square
+        side = resize[0]
+        return ((int(side / config["crop_pct"]),), (side, side)) if side < 384 else ((side, side), None)
+    if not config.get("do_center_crop"):
+        return resize, None
+    crop = _size(config["crop_size"])
+    return resize, (crop[0], crop[-1])
+
+
+def _size(size: dict[str, int | None]) -> tuple[int, ...]:
+    given = {name: int(value) for name, value in size.items() if value is not None}
+    if given.keys() == {"height", "width"}:
+        return given["height"], given["width"]
+    if given.keys() == {"shortest_edge"}:
+        return (given["shortest_edge"],)
+    raise ModelError(f"image processor size {given} is not supported", hint="pass preprocessing=")

@@ -1,0 +1,317 @@
+r"""Paths that avoid points where the model's gradient is large: energies of discrete paths, and their minimisation.
+
+A path is G rows of N points :math:`\gamma_k` (G, N, *S) near initial lines :math:`\gamma^0_k`; :math:`\delta_k =
+\gamma_k - \gamma^0_k`, and :math:`s` is the :class:`GradientNorm` of the model.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fringe._linear_layers import LinearLayers
+from fringe.classifier import Score
+from fringe.errors import NotDifferentiableError
+from fringe.paths._problem import Problem
+
+#: f: the explained score of the target, its log-probability, or the sum of all logits.
+Scalar = Literal["score", "log_probability", "outputs"]
+#: Standard normal numbers from the image's index in the group, the iteration, and a tensor of their shape.
+NoiseFn = Callable[[int, int, Tensor], Tensor]
+#: Standard deviation that a fitted Gaussian starts from, in input units.
+INITIAL_SCALE = 0.1
+#: The published code's weight on deviations of the points at either end, and their share of the path.
+END_PENALTY, END_SHARE = 100.0, 0.1
+
+
+@dataclass(frozen=True)
+class GradientNorm:
+    r"""The norm of the model's gradient at a point, and the gradient of this norm.
+
+    .. math:: s(z) = \|\nabla f(z)\|_2, \qquad \nabla s = \nabla^2 f \; \frac{\nabla f}{\|\nabla f\|_2}
+
+    Where the gradient is zero, so is that of its norm. A network of ReLUs has piecewise constant gradients of its
+    logits: ``nabla s`` is then zero for ``"outputs"`` and the logit, but not for ``log p``.
+
+    Attributes:
+        problem: The problem, whose model is evaluated.
+        of: The scalar f.
+        last_axis: Whether to sum the norms of the rows of the last axis instead of taking one norm over the input.
+    """
+
+    problem: Problem
+    of: Scalar
+    last_axis: bool = False
+
+    def __call__(self, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute s (L,) and its gradient (L, *S) in chunks.
+
+        A point costs a forward pass, a VJP, and the equivalent of a JVP and a VJP for the second derivative.
+
+        Args:
+            x: Points (L, *S).
+            rows: Images (L,) that they belong to.
+
+        Raises:
+            NotDifferentiableError: If the model has no second derivatives.
+        """
+        model = self.problem.model
+        if model.jvp_mode == "forward":  # detected by verify; autograd may also omit the terms silently
+            raise _not_differentiable("its backward pass cannot be differentiated")
+        with model.session(x.device):
+            return model.batch_size.map(self._evaluate, x.detach(), rows)
+
+    def _evaluate(self, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        model, passes = self.problem.model, self.problem.model.passes
+        x = x.clone().requires_grad_(True)
+        with LinearLayers():
+            value = self._scalar(model.evaluate(x, self.problem.forward_args.select(rows)), rows)
+        passes.vjp += len(x)
+        (gradient,) = torch.autograd.grad(value.sum(), x, create_graph=True, materialize_grads=True)
+        norms = torch.linalg.vector_norm(gradient if self.last_axis else gradient.flatten(1), dim=-1)
+        norm = norms.reshape(len(x), -1).sum(1)
+        if not norm.requires_grad:  # an affine model: its gradient does not depend on x
+            return norm.detach(), torch.zeros_like(gradient)
+        passes.jvp += len(x)
+        passes.vjp += len(x)
+        try:
+            (gradient_of_norm,) = torch.autograd.grad(norm.sum(), x, materialize_grads=True)
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            raise _not_differentiable(str(error).splitlines()[0]) from error
+        return norm.detach(), gradient_of_norm
+
+    def _scalar(self, logits: Tensor, rows: Tensor) -> Tensor:
+        if self.of == "outputs":
+            return logits.sum(1)
+        kind: Score | None = "log_probability" if self.of == "log_probability" else None
+        return self.problem.score(logits, rows, kind)
+
+
+def _not_differentiable(reason: str) -> NotDifferentiableError:
+    return NotDifferentiableError(
+        f"it has no second derivatives ({reason}), and a path that depends on the norm of its gradient needs them",
+        argument="model",
+        hint="use method 'geoig_knn', which does not",
+    )
+
+
+# -- energies ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EnergyAndGradient:
+    """The ``energy`` (G,) of paths in float64, its ``gradient`` (G, N, *S), and ``model_gradient_norm`` (G,): the mean
+    over points of the norm of the model's part of the gradient."""
+
+    energy: Tensor
+    gradient: Tensor
+    model_gradient_norm: Tensor
+
+
+@dataclass(frozen=True)
+class PathEnergy(ABC):
+    """An energy with weight ``beta`` on the model's part; at 0 the model is not evaluated."""
+
+    gradient_norm: GradientNorm
+    beta: float
+
+    @abstractmethod
+    def at(self, points: Tensor, initial: Tensor, rows: Tensor) -> EnergyAndGradient:
+        """Evaluate at ``points`` near ``initial`` (G, N, *S), for images ``rows`` (G,)."""
+
+    def weighted(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """``beta s`` (G, N) in float64 and ``beta grad s`` (G, N, *S)."""
+        if self.beta == 0:
+            return torch.zeros(points.shape[:2], dtype=torch.float64, device=points.device), torch.zeros_like(points)
+        values, gradients = self.gradient_norm(points.flatten(0, 1), rows.repeat_interleave(points.shape[1]))
+        return self.beta * values.view(points.shape[:2]).double(), self.beta * gradients.view(points.shape)
+
+
+class PointEnergy(PathEnergy):
+    r"""``sum_k |delta_k| + beta sum_k s(gamma_k)``: a sum over points, without a term between neighbours."""
+
+    def at(self, points: Tensor, initial: Tensor, rows: Tensor) -> EnergyAndGradient:
+        values, model_gradient = self.weighted(points, rows)
+        deviation = points - initial
+        distance = deviation.flatten(2).norm(dim=2)
+        energy = distance.double().sum(1) + values.sum(1)
+        gradient = model_gradient + _unit(deviation, _point_view(distance, deviation))
+        return EnergyAndGradient(energy, gradient, _mean_norm(model_gradient))
+
+
+class LengthEnergy(PathEnergy):
+    r"""``sum_k (1 + beta (s_k + s_{k+1}) / 2) |gamma_{k+1} - gamma_k|``: the length of the path in the metric that
+    stretches space by ``1 + beta s``. Large beta is the metric of the neighbour graph."""
+
+    def at(self, points: Tensor, initial: Tensor, rows: Tensor) -> EnergyAndGradient:
+        values, model_gradient = self.weighted(points, rows)
+        step = points[:, 1:] - points[:, :-1]
+        length = step.flatten(2).norm(dim=2)
+        stretch = 1.0 + 0.5 * (values[:, 1:] + values[:, :-1])
+        adjacent = torch.zeros_like(values)
+        adjacent[:, 1:] += 0.5 * length
+        adjacent[:, :-1] += 0.5 * length
+        model_gradient = model_gradient * _point_view(adjacent, points)
+        length_gradient = _point_view(stretch, points) * _unit(step, _point_view(length, points))
+        gradient = model_gradient.clone()
+        gradient[:, 1:] += length_gradient
+        gradient[:, :-1] -= length_gradient
+        return EnergyAndGradient((stretch * length.double()).sum(1), gradient, _mean_norm(model_gradient))
+
+
+class AuthorsEnergy(PathEnergy):
+    r"""The published code's: ``sum_k |delta_k| - beta sum_k s(gamma_k) + 100 (|delta_k| over both ends' tenths)``.
+
+    Its norms are sums over the last axis, in the distance as in ``gradient_norm``; and its sign makes large gradients
+    attractive, against what its documentation means.
+    """
+
+    def at(self, points: Tensor, initial: Tensor, rows: Tensor) -> EnergyAndGradient:
+        values, model_gradient = self.weighted(points, rows)
+        deviation = points - initial
+        distance = deviation.norm(dim=-1, keepdim=True)
+        count = points.shape[1]
+        ends = max(1, int(END_SHARE * count))
+        weight = torch.ones(count, dtype=points.dtype, device=points.device)
+        weight[:ends] += END_PENALTY
+        weight[count - ends :] += END_PENALTY  # a path so short that its ends overlap pays twice
+        energy = (weight.double() * distance.flatten(2).double().sum(2)).sum(1) - values.sum(1)
+        gradient = _point_view(weight[None], points) * _unit(deviation, distance) - model_gradient
+        return EnergyAndGradient(energy, gradient, _mean_norm(model_gradient))
+
+
+def _unit(vector: Tensor, norm: Tensor) -> Tensor:
+    """``vector / norm``, the gradient of the norm; zero where the norm is."""
+    return torch.where(norm > 0, vector / torch.where(norm > 0, norm, 1.0), 0.0)
+
+
+def _point_view(values: Tensor, points: Tensor) -> Tensor:
+    """``values`` (G, N) for broadcasting against ``points`` (G, N, *S), in its dtype."""
+    return values.to(points.dtype).view(*values.shape, *[1] * (points.dim() - 2))
+
+
+def _mean_norm(gradient: Tensor) -> Tensor:
+    return gradient.flatten(2).double().norm(dim=2).mean(1)
+
+
+# -- minimisation -----------------------------------------------------------------------------------------------------
+
+
+class Adam:
+    """Steps of Adam (Kingma and Ba 2015) for one tensor, with its usual constants."""
+
+    def __init__(self, like: Tensor):
+        self.first, self.second, self.count = torch.zeros_like(like), torch.zeros_like(like), 0
+
+    def step(self, gradient: Tensor, learning_rate: float) -> Tensor:
+        """Update the moments by ``gradient``, and return what to subtract."""
+        self.count += 1
+        self.first.lerp_(gradient, 0.1)
+        self.second.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+        root = (self.second / (1 - 0.999**self.count)).sqrt_().add_(1e-8)
+        return self.first / root * (learning_rate / (1 - 0.9**self.count))
+
+
+@dataclass(frozen=True)
+class OptimizedPath:
+    """Optimised paths of G images.
+
+    Attributes:
+        points: The paths (G, N, *S).
+        initial_loss: What was minimised, before the first step (G,).
+        final_loss: The same at the end (G,).
+        gradient_norm: Mean over iterations and points of the norm of the model's part of the gradient (G,).
+        iterations: Iterations done (G,).
+    """
+
+    points: Tensor
+    initial_loss: Tensor
+    final_loss: Tensor
+    gradient_norm: Tensor
+    iterations: Tensor
+
+
+@dataclass(frozen=True)
+class PathOptimizer:
+    r"""Minimise ``E(gamma^0 + delta) + |delta|^2 / 2`` over the points between the ends, which are fixed.
+
+    That is the most probable path under the prior ``delta ~ N(0, I)``. With ``stochastic`` it is instead the mean of
+    the Gaussian ``N(mu, s^2)`` that is nearest to the posterior: minimise :math:`\mathbb E\,E(\gamma^0 + \mu + s
+    \varepsilon) + \sum [\tfrac12 (s^2 + \mu^2 - 1) - \ln s]` with one draw per iteration. The learning rate falls
+    linearly to zero, and without noise the best path so far is returned: a norm has a kink at zero, where Adam
+    oscillates.
+    """
+
+    energy: PathEnergy
+    iterations: int
+    learning_rate: float
+    stochastic: bool
+
+    def run(self, initial: Tensor, rows: Tensor, noise: NoiseFn, progress: Callable[[int], None]) -> OptimizedPath:
+        """Optimise the paths ``initial`` (G, N, *S) of images ``rows`` (G,).
+
+        ``progress`` is called with the number of images after each iteration.
+        """
+        if self.energy.beta == 0 or initial.shape[1] < 3:  # the initial path is the minimum
+            progress(len(initial) * self.iterations)
+            zero = torch.zeros(len(initial), dtype=torch.float64, device=initial.device)
+            return OptimizedPath(initial, zero, zero, zero, zero)
+        if self.stochastic:
+            return self._fit(initial, rows, noise, progress)
+        return self._minimise(initial, rows, progress)
+
+    def _minimise(self, initial: Tensor, rows: Tensor, progress: Callable[[int], None]) -> OptimizedPath:
+        deviation = torch.zeros_like(initial[:, 1:-1])
+        adam, best = Adam(deviation), deviation.clone()
+        least = torch.full(initial.shape[:1], torch.inf, dtype=torch.float64, device=initial.device)
+        first, norm = least, torch.zeros_like(least)
+        for iteration in range(self.iterations):
+            current = self._at(initial, deviation, rows)
+            loss = current.energy + 0.5 * _squares(deviation)
+            first = loss if iteration == 0 else first
+            better = loss < least
+            least, norm = torch.where(better, loss, least), norm + current.model_gradient_norm / self.iterations
+            best[better] = deviation[better]
+            deviation = deviation - adam.step(current.gradient[:, 1:-1] + deviation, self._rate(iteration))
+            progress(len(initial))
+        return OptimizedPath(_deviate(initial, best), first, least, norm, torch.full_like(norm, self.iterations))
+
+    def _fit(self, initial: Tensor, rows: Tensor, noise: NoiseFn, progress: Callable[[int], None]) -> OptimizedPath:
+        mean = torch.zeros_like(initial[:, 1:-1])
+        log_scale = torch.full_like(mean, math.log(INITIAL_SCALE))
+        adam_mean, adam_scale = Adam(mean), Adam(mean)
+        first = loss = norm = torch.zeros(len(initial), dtype=torch.float64, device=initial.device)
+        for iteration in range(self.iterations):
+            epsilon = torch.stack([noise(i, iteration, like) for i, like in enumerate(mean)])
+            scale = log_scale.exp()
+            current = self._at(initial, mean + scale * epsilon, rows)
+            divergence = 0.5 * (_squares(mean) + _squares(scale)) - (log_scale + 0.5).flatten(1).double().sum(1)
+            loss, norm = current.energy + divergence, norm + current.model_gradient_norm / self.iterations
+            first = loss if iteration == 0 else first
+            gradient, rate = current.gradient[:, 1:-1], self._rate(iteration)
+            mean = mean - adam_mean.step(gradient + mean, rate)
+            log_scale = log_scale - adam_scale.step(gradient * epsilon * scale + scale.square() - 1.0, rate)
+            progress(len(initial))
+        return OptimizedPath(_deviate(initial, mean), first, loss, norm, torch.full_like(norm, self.iterations))
+
+    def _at(self, initial: Tensor, deviation: Tensor, rows: Tensor) -> EnergyAndGradient:
+        return self.energy.at(_deviate(initial, deviation), initial, rows)
+
+    def _rate(self, iteration: int) -> float:
+        return self.learning_rate * (1 - iteration / self.iterations)
+
+
+def _deviate(initial: Tensor, deviation: Tensor) -> Tensor:
+    """The path whose points between the ends are moved by ``deviation`` (G, N - 2, *S)."""
+    return torch.cat((initial[:, :1], initial[:, 1:-1] + deviation, initial[:, -1:]), 1)
+
+
+def _squares(values: Tensor) -> Tensor:
+    """Sum of squares of each row (G,), in float64."""
+    return values.flatten(1).double().square().sum(1)

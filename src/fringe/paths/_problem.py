@@ -1,0 +1,295 @@
+"""The problem that a method solves: images, the classes to explain, and the model."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fringe._arguments import NO_ARGUMENTS, ForwardArguments
+from fringe._rng import KeyedGenerator, content_hash
+from fringe.baselines import InputSpace, make_baseline
+from fringe.classifier import Classifier, Linearisation, Score, Target
+from fringe.errors import InputError, TargetError
+from fringe.geometry import Jacobian, log_probabilities
+
+#: Called with (steps done, steps planned), summed over the images of the call.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """B images to explain, and the only access of a method to the model.
+
+    Points at which the model is evaluated come with the ``rows`` (L,) of the images that they belong to. So the
+    explained classes and the further arguments of the model follow the points, in any order and number.
+
+    Attributes:
+        model: The classifier.
+        inputs: Images (B, *S).
+        logits: Their logits (B, C).
+        target: The explained class (B,) of each image.
+        contrast: Classes (B,) that the targets are compared with: the difference of the scores is explained.
+        ids: Names (B) of the images, which key their random numbers; None: hashes of their contents.
+        rng: Source of random numbers.
+        domain: Valid range, baselines and reference images of the input space.
+        baseline: Baseline (B, *S) given by the caller.
+        record_path: Whether to record the path of each image.
+        progress: Called with the steps done and planned.
+        forward_args: Further arguments of the model.
+        score_kind: The explained scalar, if it is not the classifier's own.
+        rows: Which images of the call these B are, if some were left out.
+        total: Number of images of the call.
+    """
+
+    model: Classifier
+    inputs: Tensor
+    logits: Tensor
+    target: Tensor
+    contrast: Tensor | None = None
+    ids: tuple[str, ...] | None = None
+    rng: KeyedGenerator = field(default_factory=KeyedGenerator)
+    domain: InputSpace = field(default_factory=InputSpace)
+    baseline: Tensor | None = None
+    record_path: bool = False
+    progress: Progress | None = None
+    forward_args: ForwardArguments = NO_ARGUMENTS
+    score_kind: Score | None = None
+    rows: tuple[int, ...] | None = None
+    total: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: Classifier,
+        inputs: Tensor,
+        *,
+        target: Target = "predicted",
+        contrast: int | Sequence[int] | Tensor | None = None,
+        forward_args: ForwardArguments = NO_ARGUMENTS,
+        **fields: Any,
+    ) -> "Problem":
+        """Evaluate the model at ``inputs`` (B forward passes) and resolve the classes.
+
+        Args:
+            model: The classifier.
+            inputs: Images (B, *S).
+            target: ``"predicted"``, an integer, or one integer per image.
+            contrast: An integer, or one per image.
+            forward_args: Further arguments of the model.
+            **fields: Other fields of the problem.
+
+        Returns:
+            The problem of these images.
+
+        Raises:
+            TargetError: If a target or contrast is no class of the model, or both are the same.
+            InputError: If ``inputs`` have no batch axis.
+        """
+        logits = _first_logits(lambda x: model.logits(x, forward_args), inputs)
+        classes = model.resolve_target(target, torch.nan_to_num(logits))
+        other = None if contrast is None else model.resolve_target(contrast, logits, "contrast")
+        if other is not None:
+            if other.dim() < classes.dim():
+                other = other[:, None].expand_as(classes)
+            if other.shape != classes.shape:
+                shapes = f"got shape {tuple(other.shape)} for targets of shape {tuple(classes.shape)}"
+                raise TargetError(shapes, argument="contrast")
+            if bool((other == classes).any()):
+                same = (other == classes).nonzero()[0].tolist()
+                message = f"class {int(other[tuple(same)])} is the target of image {same[0]} itself"
+                raise TargetError(message, argument="contrast")
+        return cls(model, inputs, logits, classes, other, forward_args=forward_args, **fields)
+
+    # -- evaluations of the model: points ``x`` (L, *S) belong to the images ``rows`` (L,) ----------------------------
+
+    def forward(self, x: Tensor, rows: Tensor) -> Tensor:
+        """Evaluate the logits without a graph, in chunks of the batch size: L forward passes.
+
+        Args:
+            x: Points (L, *S).
+            rows: Images (L,) that they belong to.
+
+        Returns:
+            Logits (L, C).
+        """
+        return self.model.logits(x, self.forward_args.select(rows))
+
+    def logits_gradient(self, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Evaluate the logits and the gradient of the explained score, in chunks: L forward passes and L VJPs.
+
+        Args:
+            x: Points (L, *S).
+            rows: Images (L,) that they belong to.
+
+        Returns:
+            Logits (L, C) and gradients (L, *S), or (L, K, *S) of K classes.
+        """
+
+        def evaluate(part: Tensor, of: Tensor) -> tuple[Tensor, Tensor]:
+            point = self.linearise(part, of, tangents=False)
+            return point.value, self.score_gradient(point, point.value, of)
+
+        with self.model.session(x.device):
+            return self.model.batch_size.map(evaluate, x, rows)
+
+    def linearise(self, x: Tensor, rows: Tensor, *, tangents: bool = True) -> Linearisation:
+        """Expand the logits to first order, not in chunks.
+
+        Args:
+            x: Points (L, *S).
+            rows: Images (L,) that they belong to.
+            tangents: Whether JVPs will be needed.
+
+        Returns:
+            The expansion: see :meth:`fringe.Classifier.linearise`.
+        """
+        return self.model.linearise(x, tangents=tangents, arguments=self.forward_args.select(rows))
+
+    def score(self, logits: Tensor, rows: Tensor | None = None, kind: Score | None = None) -> Tensor:
+        """Compute the explained scalar.
+
+        Args:
+            logits: Logits (L, C).
+            rows: Images (L,) that they belong to; None: all images.
+            kind: Another scalar than the explained one.
+
+        Returns:
+            Scores (L,), or (L, K) of K classes.
+        """
+        return self.model.score(logits, *self._classes(rows), kind or self.score_kind)
+
+    def score_cotangent(self, logits: Tensor, rows: Tensor | None = None, kind: Score | None = None) -> Tensor:
+        """Compute the gradient of :meth:`score` in the logits.
+
+        Args:
+            logits: Logits (L, C).
+            rows: Images (L,) that they belong to; None: all images.
+            kind: Another scalar than the explained one.
+
+        Returns:
+            Gradients (L, C), or (L, K, C) of K classes.
+        """
+        return self.model.score_cotangent(logits, *self._classes(rows), kind or self.score_kind)
+
+    def score_gradient(self, jacobian: Jacobian, logits: Tensor, rows: Tensor) -> Tensor:
+        """Compute the gradient of the explained score in the input, by one VJP per class.
+
+        Args:
+            jacobian: Jacobian of the logits at the points.
+            logits: Logits (L, C) at the points.
+            rows: Images (L,) that they belong to.
+
+        Returns:
+            Gradients (L, *S), or (L, K, *S) of K classes.
+        """
+        cotangent = self.score_cotangent(logits, rows)
+        if cotangent.dim() == 2:
+            return jacobian.vjp(cotangent)
+        return torch.stack([jacobian.vjp(of_class) for of_class in cotangent.unbind(1)], 1)
+
+    def probability(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Compute the probability of the target class.
+
+        Args:
+            logits: Logits (L, C).
+            rows: Images (L,) that they belong to; None: all images.
+
+        Returns:
+            Probabilities (L,), in the dtype of the geometry.
+        """
+        return self.model.score(log_probabilities(logits), self._classes(rows)[0], None, "logit").exp()
+
+    def _classes(self, rows: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Target and contrast of the images ``rows``."""
+        if rows is None:
+            return self.target, self.contrast
+        return self.target[rows], None if self.contrast is None else self.contrast[rows]
+
+    # -- the images --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """Names (B) of the images, for keyed random numbers."""
+        return self.ids if self.ids is not None else tuple(content_hash(x) for x in self.inputs)
+
+    @property
+    def every_row(self) -> Tensor:
+        """Rows 0 ... B - 1, on the device of the inputs."""
+        return torch.arange(len(self.inputs), device=self.inputs.device)
+
+    def resolve_baseline(self, text: str) -> Tensor:
+        """Return the caller's baseline, or else the named one.
+
+        Args:
+            text: Name of a baseline, such as ``"zero"`` or ``"blur"``.
+
+        Returns:
+            The baseline (B, *S) of each image.
+        """
+        if self.baseline is not None:
+            return self.baseline
+        return make_baseline(text, self.inputs, self.domain, self.rng, self.keys)
+
+    def groups(self, *, by_score: bool) -> list[list[int]]:
+        """Group images that share evaluations at a common point: those with equal forward arguments.
+
+        Args:
+            by_score: Whether target and contrast must be equal, too.
+
+        Returns:
+            The images of each group.
+        """
+        columns = [[content_hash(row) for row in value] for value in self.forward_args.tensors()]
+        if by_score:
+            columns += [column.tolist() for column in self._classes(None) if column is not None]
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for image in range(len(self.inputs)):
+            groups.setdefault(tuple(column[image] for column in columns), []).append(image)
+        return list(groups.values())
+
+    def select(self, rows: Sequence[int] | Tensor) -> "Problem":
+        """Restrict the problem to some images.
+
+        Args:
+            rows: The images (L,), in this order; an image may occur more than once.
+
+        Returns:
+            The problem of these L images.
+        """
+        index = torch.as_tensor(rows, device=self.inputs.device)
+        chosen: list[int] = index.tolist()
+        target, contrast = self._classes(index)
+        return replace(
+            self,
+            inputs=self.inputs[index],
+            logits=self.logits[index],
+            target=target,
+            contrast=contrast,
+            ids=tuple(self.keys[i] for i in chosen),
+            baseline=None if self.baseline is None else self.baseline[index],
+            forward_args=self.forward_args.select(index),
+            rows=tuple(chosen if self.rows is None else (self.rows[i] for i in chosen)),
+            total=len(self.inputs) if self.total is None else self.total,
+        )
+
+
+def _first_logits(logits_of: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+    """Evaluate ``logits_of(inputs)`` (B, C); if only ``inputs[None]`` works, name the missing batch axis as the cause
+    instead of the model's own error, which speaks of its inner layers."""
+    try:
+        return logits_of(inputs)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        try:
+            logits_of(inputs[None])
+        except Exception:
+            raise error from None
+        raise InputError(
+            f"got shape {tuple(inputs.shape)}, which the model takes as one input and not as a batch",
+            argument="inputs",
+            hint="add the batch axis with inputs[None]",
+        ) from error

@@ -1,0 +1,277 @@
+"""Refuse a model whose logits depend on the batch, or whose derivatives are wrong."""
+
+import contextlib
+import copy
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from fringe._rng import KeyedGenerator
+from fringe.classifier import Linearisation
+from fringe.errors import FringeError, ModelOutputError, NotDifferentiableError
+from fringe.paths._problem import Problem
+
+#: Maximum number of images probed for a non-zero finite gradient.
+MAX_PROBES = 4
+#: Change of an image's logits, relative to the largest, that counts as rounding of another batch size.
+LOGITS_RTOL = 1e-3
+#: Relative difference of forward and backward derivatives that counts as rounding.
+ADJOINT_RTOL = 5e-3
+#: Relative difference of derivative and finite difference that counts as rounding.
+DIFFERENCE_RTOL = 1e-2
+#: Parameters up to which a module is copied in double precision, where single precision cannot decide.
+MAX_COPY = 100_000_000
+
+
+def verify(problem: Problem, *, needs_jvp: bool = True) -> None:
+    """Check that the model can be explained; the caller need not hold a session.
+
+    The logits of an image must not depend on its position in the batch: the first, middle and last image are evaluated
+    alone and in another order. A model with two results for the same call is random, which is a warning.
+
+    On the first image with a finite gradient that is not zero (of at most ``MAX_PROBES``), with a random cotangent u
+    and v along J^T u: the output depends on the input through autograd, ``<J^T u, v>`` is the central difference of
+    ``<u, F>`` along v, and with ``needs_jvp`` also ``<u, J v>``. If every gradient is zero, the output must not change
+    with the input either: then the model is constant near the images, and their maps are zero.
+
+    Args:
+        problem: The images, and the model.
+        needs_jvp: Whether Jacobian-vector products will be needed.
+
+    Raises:
+        ModelOutputError: If the logits of an image depend on its position in the batch.
+        NotDifferentiableError: If the derivatives are missing or wrong.
+    """
+    with problem.model.session(problem.inputs.device):
+        random = _check_rows(problem)
+        flat: tuple[Tensor, Tensor] | None = None
+        for row in problem.every_row[:MAX_PROBES].split(1):
+            point = problem.linearise(problem.inputs[row], row, tangents=needs_jvp)
+            u = problem.rng.normal("probe cotangent", point.value)
+            gradient = point.vjp(u)
+            if not bool(torch.isfinite(gradient).all()):
+                continue
+            if bool((gradient != 0).any()):
+                if not random:
+                    _check_gradient(problem, row, u, gradient)
+                if needs_jvp:
+                    _check_adjoint(problem, point, u, gradient)
+                return
+            flat = flat or (row, point.value)
+        if flat:
+            _refuse_flat(problem, *flat)
+
+
+# -- the position in the batch -------------------------------------------------------------------------------------
+
+
+def _check_rows(problem: Problem) -> bool:
+    """Refuse a model whose logits depend on the position in the batch; returns whether it is random."""
+    batch = len(problem.inputs)
+    chosen = sorted({0, batch // 2, batch - 1})
+    together = chosen[::-1][: problem.model.batch_size.on(problem.inputs.device)]
+    calls = [[row] for row in chosen] + ([together] if len(together) > 1 else [])
+    scale = LOGITS_RTOL * problem.logits.abs().max() + 1e-6
+    for call in calls:
+        rows = torch.tensor(call, device=problem.inputs.device)
+        logits = _evaluate(problem, rows)
+        change = (logits - problem.logits[rows]).abs().max()
+        if not bool(change > scale):
+            continue
+        if batch == 1 or bool((logits - _evaluate(problem, rows)).abs().max() > scale):
+            warnings.warn(
+                f"the same image gave logits that differ by {change.item():.3g}: the model is random, and maps will "
+                "not be reproducible",
+                stacklevel=4,
+            )
+            return True
+        raise ModelOutputError(
+            f"images {call} of {batch} have other logits when they are evaluated without the rest (by "
+            f"{change.item():.3g}), so a map would depend on the images around it. {_BATCH_HINT}",
+            argument="model",
+        )
+    return False
+
+
+_BATCH_HINT = (
+    "A function that closes over tensors of the batch, such as attention masks, takes them as forward_args or "
+    "forward_kwargs, which travel with their images; a model that mixes images (batch statistics, mode='keep') cannot "
+    "be explained"
+)
+
+
+def _evaluate(problem: Problem, rows: Tensor) -> Tensor:
+    try:
+        return problem.forward(problem.inputs[rows], rows)
+    except (RuntimeError, ModelOutputError, IndexError) as error:
+        if isinstance(error, torch.OutOfMemoryError) or len(problem.inputs) == 1:
+            raise
+        try:
+            problem.forward(problem.inputs, problem.every_row)
+        except Exception:
+            raise error from None  # it does not take all of them, either
+        raise ModelOutputError(
+            f"it takes {len(problem.inputs)} images, but not images {rows.tolist()} without the rest "
+            f"({str(error).splitlines()[0]}). {_BATCH_HINT}",
+            argument="model",
+        ) from error
+
+
+# -- derivatives ---------------------------------------------------------------------------------------------------
+
+
+def _check_gradient(problem: Problem, row: Tensor, u: Tensor, gradient: Tensor) -> None:
+    """Compare the gradient with finite differences: at the image, and if that is a kink, at points near it."""
+    x = problem.inputs[row]
+    spread = 1e-3 * (x.max() - x.min()).clamp_min(torch.finfo(x.dtype).eps)
+    for attempt in range(3):
+        if attempt:
+            x = problem.inputs[row] + spread * problem.rng.normal(f"probe beside {attempt}", x)
+            gradient = problem.linearise(x, row, tangents=False).vjp(u)
+            if not bool(torch.isfinite(gradient).all() and (gradient != 0).any()):
+                continue
+        mismatch = _difference(problem, row, x, u, gradient)
+        if mismatch is None:
+            return
+    if _is_random(problem, row):
+        return
+    difference, norm = mismatch  # pyright: ignore[reportPossiblyUnboundVariable] (the first attempt sets it)
+    reason = "a backward hook or a custom autograd function changes the gradient"
+    if _uses_autocast(problem, row):
+        reason = "it computes in half precision, by torch.autocast in its forward; switch that off"
+    raise NotDifferentiableError(
+        f"its gradient is not the derivative of its output: <J'u, v> = {norm:.6g}, and the output changes "
+        f"by {difference:.6g} per unit along v. Perhaps {reason}",
+        argument="model",
+    )
+
+
+def _difference(problem: Problem, row: Tensor, x: Tensor, u: Tensor, gradient: Tensor) -> tuple[float, float] | None:
+    """The finite difference along the gradient and the norm of the gradient, or None if they agree.
+
+    First in the model's own precision. If that does not agree at once, a copy of the module in double precision
+    decides, with steps so short that they meet no kink; without one, the error of the difference itself is estimated
+    and counts in the model's favour.
+    """
+    norm = float(gradient.double().norm())
+    v = gradient.double() / norm
+
+    def central(run: Callable[[Tensor], Tensor], size: float) -> tuple[float, float]:
+        """The central difference, and the error that rounding makes in it."""
+        dtype = torch.float64 if run is not forward else x.dtype
+        values = [(run((x.double() + sign * size * v).to(dtype)).double() * u.double()).sum() for sign in (1, -1)]
+        rounding = 8 * torch.finfo(dtype).eps * float(u.double().norm()) * scale
+        return float(values[0] - values[1]) / (2 * size), rounding / size
+
+    def forward(point: Tensor) -> Tensor:
+        return problem.forward(point, row)
+
+    scale = float(problem.logits[row].double().norm()) or 1.0
+    longest = 1e-2 * (float(x.double().norm()) or 1.0)
+    double = x.dtype == torch.float64
+    change = scale * float(u.double().norm()) / norm  # along v, the output changes by as much as it is large
+    size = min((1e-6 if double else 1e-4) * change, longest)
+    estimate, rounding = central(forward, size)
+    if abs(estimate - norm) <= DIFFERENCE_RTOL / 2 * norm:
+        return None
+    exact = None if double else _double_copy(problem, row)
+    if exact is not None:
+        estimate, rounding = central(exact, min(1e-6 * change, longest))
+        error = rounding
+    else:
+        size = size if double else min(10 * size, longest)  # long enough that rounding hides no error of a percent
+        (estimate, rounding), (shorter, more) = central(forward, size), central(forward, size / 2)
+        error = 2 * abs(estimate - shorter) + rounding + more
+    if abs(estimate - norm) <= DIFFERENCE_RTOL * norm + error:
+        return None
+    return estimate, norm
+
+
+def _double_copy(problem: Problem, row: Tensor) -> Callable[[Tensor], Tensor] | None:
+    """The module in double precision, or None if that is impossible."""
+    model = problem.model
+    if model.module is None or problem.inputs.device.type == "mps":
+        return None
+    if sum(parameter.numel() for parameter in model.module.parameters()) > MAX_COPY:
+        return None
+    with contextlib.suppress(Exception):  # single precision then decides
+        twin = copy.copy(model)
+        twin.model = twin.module = copy.deepcopy(model.module).double()
+        arguments = problem.forward_args.select(row).double()
+
+        def run(x: Tensor) -> Tensor:
+            return twin.logits(x, arguments)
+
+        if bool(torch.isfinite(run(problem.inputs[row].double())).all()):
+            return run
+    return None
+
+
+def _is_random(problem: Problem, row: Tensor) -> bool:
+    """Whether the same call gives other logits the second time, beyond rounding."""
+    first, second = (problem.forward(problem.inputs[row], row) for _ in range(2))
+    return bool((first - second).abs().max() > 1e-5 * first.abs().max())
+
+
+class _Autocast(TorchFunctionMode):
+    """Detects whether any operation runs under autocast."""
+
+    def __init__(self, device: str):
+        super().__init__()
+        self.device, self.seen = device, False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.seen = self.seen or torch.is_autocast_enabled(self.device)
+        return func(*args, **(kwargs or {}))
+
+
+def _uses_autocast(problem: Problem, row: Tensor) -> bool:
+    with contextlib.suppress(FringeError, RuntimeError), _Autocast(problem.inputs.device.type) as mode:
+        problem.forward(problem.inputs[row], row)
+        return mode.seen
+    return False
+
+
+def _check_adjoint(problem: Problem, point: Linearisation, u: Tensor, gradient: Tensor) -> None:
+    """Compare ``<u, J v>`` with ``<J^T u, v>`` for v along J^T u, where that product is no small sum of large terms."""
+    v = gradient / gradient.double().norm().to(gradient.dtype)
+    column = point.jvp(v)
+    if problem.model.jvp_mode == "double_backward" and not _adjoint_holds(u, column, gradient, v):
+        point.use_forward_mode("its backward pass is not linear in what comes back, or drops part of it")
+        column = point.jvp(v)
+    if not _adjoint_holds(u, column, gradient, v):
+        left, right = (u * column).sum(), (gradient * v).sum()
+        raise NotDifferentiableError(
+            f"its forward and backward derivatives disagree (<u, Jv> = {left.item():.6g}, <J'u, v> = "
+            f"{right.item():.6g}). A custom autograd function or a detached operation gives one of them wrong",
+            argument="model",
+        )
+
+
+def _adjoint_holds(u: Tensor, jv: Tensor, ju: Tensor, v: Tensor) -> bool:
+    """Whether ``<u, J v> = <J^T u, v>``, up to rounding of the sums."""
+    left, right = (u.double() * jv.double()).sum(), (ju.double() * v.double()).sum()
+    rounding = 100 * torch.finfo(jv.dtype).eps * u.double().norm() * jv.double().norm()
+    return bool((left - right).abs() <= ADJOINT_RTOL * right.abs() + rounding)
+
+
+def _refuse_flat(problem: Problem, row: Tensor, value: Tensor) -> None:
+    """A zero gradient is right for a constant model, wrong if the output changes: rounding, argmax, lookups."""
+    x = problem.inputs[row]
+    span = (x.max() - x.min()).clamp_min(1.0)
+    probe = KeyedGenerator(0).normal("flatness probe", x)
+    steps = [x + size * span * probe for size in (-5.0, -0.5, -0.05, 0.05, 0.5, 5.0)]
+    changed = [z for z in steps if bool((problem.forward(z, row) != value).any())]
+    # a black image lies on a kink of every ReLU without bias, with non-zero gradients all around it
+    if changed and all(bool((problem.logits_gradient(z, row)[1] == 0).all()) for z in changed):
+        raise NotDifferentiableError(
+            "its output changes with the input but its gradient is exactly zero (rounding, quantisation, "
+            "argmax, or a detached branch). FRInGe needs a differentiable model",
+            argument="model",
+        )

@@ -1,0 +1,166 @@
+"""The style and the layout that all figures share.
+
+The style is set on each artist, not through ``rcParams``: those belong to the process, so figures drawn in two threads
+of a server would take each other's style, and a user's own settings would change.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from textwrap import wrap
+from typing import Any, Literal
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, get_font
+from matplotlib.text import Text
+
+INK, MUTED, RULE = "#1f2328", "#5f6773", "#c9ced6"
+# Okabe and Ito's palette, told apart with any colour vision.
+BLUE, VERMILION, GREEN, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9"
+PURPLE, BROWN = "#cc79a7", "#8c613c"
+SERIES = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BROWN, INK)
+DASHES: tuple[Any, ...] = ("-", (0, (4, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.4, 1.2, 1.4)))
+#: Number of series with different styles.
+MAX_SERIES = len(SERIES) * len(DASHES)
+
+FONT = "DejaVu Sans"  # distributed with matplotlib
+DPI = 150
+#: Keywords of an artist.
+Style = dict[str, Any]
+#: Font sizes in points.
+TITLE, LABEL, TICK = 10.5, 9.0, 8.0
+#: Inches that a letter of size ``TICK`` and a line of it take, and the margin around a figure.
+LETTER, LINE, MARGIN = 0.066, 0.17, 0.1
+
+
+def new_figure(width: float, height: float, *, dpi: float = DPI, layout: Any = None) -> Figure:
+    """Return a white figure of this size in inches with its own canvas, without pyplot or a window system."""
+    figure = Figure(figsize=(width, height), dpi=dpi, facecolor="white", layout=layout)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def titled_figure(
+    width: float,
+    height: float,
+    *,
+    title: str = "",
+    caption: Sequence[str] = (),
+    handles: Sequence[Artist] = (),
+    layout: Literal["constrained", "compressed"] = "constrained",
+) -> Figure:
+    """Return a figure with ``width`` x ``height`` inches for its axes, plus room for the title above them and for
+    captions and the legend of ``handles`` below; matplotlib's layout engine places everything."""
+    lines = [line for text in caption for line in wrap(text, int((width - 2 * MARGIN) / (0.92 * LETTER)))]
+    longest = max((len(str(handle.get_label())) for handle in handles), default=0)
+    columns = max(1, min(len(handles), int((width - 2 * MARGIN) / (LETTER * longest + 0.55))))
+    below = LINE * (len(lines) + math.ceil(len(handles) / columns))
+    figure = new_figure(width, height + (0.3 if title else 0.0) + (below + 2 * MARGIN if below else 0.0), layout=layout)
+    between, edge = (MARGIN, 0.0) if layout == "constrained" else (0.03, MARGIN / figure.get_figwidth())
+    set_padding(figure, w_pad=between, h_pad=0.06, rect=(edge, 0, 1 - 2 * edge, 1))
+    if title:
+        style = text_style(TITLE, ha="left", fontweight="bold")
+        figure.suptitle(sanitise(title, int(width * 10)), x=MARGIN / width, **style)
+    if below:
+        legend = figure.legend(
+            handles=list(handles),
+            loc="outside lower left",
+            title="\n".join(lines) or None,
+            alignment="left",
+            ncols=columns,
+            frameon=False,
+            prop={"family": FONT, "size": TICK},
+            title_fontproperties={"family": FONT, "size": TICK},
+            labelcolor=INK,
+            handlelength=2.2,
+            columnspacing=1.6,
+            labelspacing=0.4,
+            borderpad=0,
+            borderaxespad=1,
+        )
+        legend.get_title().set(color=MUTED, parse_math=False)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+    return figure
+
+
+def set_padding(figure: Figure, **settings: Any) -> None:
+    """Set the inches between axes, and other settings of the figure's layout engine."""
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    engine.set(**settings)
+
+
+def panels(
+    count: int, size: tuple[float, float], *, across: int, width: float = 0.0, narrowest: float = 0.0, **notes: Any
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure and its ``count`` axes, at most ``across`` in a row.
+
+    Each takes ``size`` inches with its own words, and ``width`` more are shared; no figure is narrower than
+    ``narrowest``. ``notes`` are the title, caption and handles of :func:`titled_figure`.
+    """
+    rows = math.ceil(count / across)
+    columns = math.ceil(count / rows)
+    figure = titled_figure(max(columns * size[0] + width, narrowest), rows * size[1], **notes)
+    grid = figure.add_gridspec(rows, columns)
+    return figure, [figure.add_subplot(grid[divmod(index, columns)]) for index in range(count)]
+
+
+def is_leftmost(axes: Axes) -> bool:
+    """Return whether axes stand in the first column of their figure."""
+    position = axes.get_subplotspec()
+    return position is not None and position.is_first_col()
+
+
+def series_style(index: int) -> Style:
+    """Return colour and dashes of this series among ``MAX_SERIES``; neighbours differ in both, also in grey."""
+    turn = index // len(SERIES)
+    return {"color": SERIES[index % len(SERIES)], "linestyle": DASHES[(index + turn) % len(DASHES)]}
+
+
+def text_style(size: float = LABEL, colour: str = INK, **more: Any) -> Style:
+    """Return keywords of a text; a dollar sign in it is a dollar sign."""
+    return {"fontsize": size, "color": colour, "fontfamily": FONT, "parse_math": False, **more}
+
+
+def despine(axes: Axes) -> None:
+    """Leave thin axes on the left and below, small muted numbers, and a faint horizontal grid behind the data."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set(color=RULE, linewidth=0.8)
+    style_ticks(axes)
+    axes.grid(axis="y", color=RULE, linewidth=0.5, alpha=0.6)
+    axes.set_axisbelow(True)
+
+
+def style_ticks(axes: Axes) -> None:
+    """Draw small muted tick labels."""
+    axes.tick_params(color=RULE, labelcolor=MUTED, labelsize=TICK, width=0.8, length=3, labelfontfamily=FONT)
+    axes.yaxis.get_offset_text().set_fontsize(TICK)
+
+
+def image_frame(axes: Axes) -> None:
+    """Draw a hairline around an image, without ticks."""
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set(color=RULE, linewidth=0.6)
+
+
+def annotate(axes: Axes, text: str) -> Text:
+    """Write a sentence in the middle of axes that have nothing to show."""
+    box: Style = {"boxstyle": "round,pad=0.4", "facecolor": "white", "edgecolor": RULE, "linewidth": 0.6, "alpha": 0.92}
+    style = text_style(TICK, MUTED, ha="center", va="center", bbox=box, wrap=True, in_layout=False)
+    return axes.text(0.5, 0.5, text, transform=axes.transAxes, **style)
+
+
+def sanitise(text: str, length: int = 60) -> str:
+    """Return ``text`` on one line, with a box for what the font cannot draw, cut with an ellipsis at ``length``."""
+    known = _charmap()
+    drawn = "".join(c if ord(c) in known else "\u25a1" for c in " ".join(text.split()))
+    return drawn if len(drawn) <= length else drawn[: length - 1].rstrip() + "…"
+
+
+@cache
+def _charmap() -> frozenset[int]:
+    return frozenset(get_font(findfont(FONT)).get_charmap())

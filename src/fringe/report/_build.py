@@ -1,0 +1,189 @@
+"""From results to all that a report says: a chapter per model, one for what failed and one for the settings."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fringe.errors import FringeError
+from fringe.experiments import Cell, Results, Store
+from fringe.plots import MAX_SERIES, Contrast, CurvePanel, ForestPanel, plot_curves, plot_forest
+from fringe.report._examples import choose_examples, plot_examples
+from fringe.report._failures import costs, failure_chapter
+from fringe.report._maps import MapSource, load_maps
+from fringe.report._protocol import header, how_to_rerun, protocol, read_commands, settings, versions
+from fringe.report._render import Chapter, Figure, Image, Report, Section, SimpleTable, as_image
+from fringe.report._table import Column, Table
+
+Curves = NDArray[np.float64]
+
+_COST_TEXT = (
+    "Of one image's map, without its scoring: a batch's passes and time are shared equally among its images. Seconds "
+    "depend on the machine, on the batch and on what else it was doing; passes do not."
+)
+_CURVES_TEXT = (
+    "Means over images with bands of 1.96 standard errors; pixels are changed in the order of the map, and the score "
+    "is the area under an image's curve."
+)
+
+
+@dataclass(frozen=True)
+class ReportInputs:
+    """What a report is made of.
+
+    Attributes:
+        store: The run.
+        results: Its results.
+        tables: A table per model.
+        maps: Where maps come from; None for no maps.
+    """
+
+    store: Store
+    results: Results
+    tables: tuple[Table, ...]
+    maps: MapSource | None
+
+
+def build_report(inputs: ReportInputs, commands: Sequence[str] = ()) -> Report:
+    """Build the report of a run; ``commands`` tell how the run was made."""
+    results = inputs.results
+    prefixes = [f"{index}-" if len(inputs.tables) > 1 else "" for index in range(1, len(inputs.tables) + 1)]
+    return Report(
+        title=f"Attribution methods on {', '.join(results.models)}",
+        header=header(results),
+        protocol=protocol(results),
+        chapters=(
+            *(_model_chapter(inputs, table, prefix) for table, prefix in zip(inputs.tables, prefixes, strict=True)),
+            failure_chapter(results, inputs.tables, inputs.store),
+            settings(results),
+        ),
+        versions=versions(results),
+        how_to_rerun=how_to_rerun(results),
+        commands=(*commands, *read_commands(results, inputs.store.root.name)),
+    )
+
+
+def _model_chapter(inputs: ReportInputs, table: Table, prefix: str) -> Chapter:
+    sections = (
+        Section("Scores", table=table),
+        _difference_section(table, prefix),
+        _curve_section(inputs.results, table, prefix),
+        _map_section(inputs.results, table, inputs.maps, prefix),
+        _cost_section(inputs.results, table),
+    )
+    return Chapter(table.model, sections)
+
+
+def _difference_section(table: Table, prefix: str) -> Section:
+    title = f"Paired differences to {table.reference}"
+    figure = forest(table)
+    if figure is None:
+        return Section(title, ("There is nobody to compare with.",))
+    caption = (
+        f"{table.reference} less each rival on the same images, with the 95 % bootstrap interval. A filled point "
+        f"differs from zero with p < .05 (sign-flip test, adjusted after Holm for {table.comparisons} comparisons)."
+    )
+    return Section(title, images=(as_image(figure, f"{prefix}differences", caption),))
+
+
+def _curve_section(results: Results, table: Table, prefix: str) -> Section:
+    title, drawn = "Insertion, deletion and MAS curves", curves(results, table)
+    if not drawn:
+        return Section(title, ("The run has no metric with curves.",))
+    more = len(table.competing) - MAX_SERIES
+    text = (f"{more} methods more are not drawn.",) if more > 0 else ()
+    images = tuple(as_image(figure, f"{prefix}{name}", _CURVES_TEXT) for name, figure in drawn.items())
+    return Section(title, text, images=images)
+
+
+def _map_section(results: Results, table: Table, source: MapSource | None, prefix: str) -> Section:
+    title = "Maps"
+    if source is None:
+        return Section(title, ("Maps were not asked for.",))
+    examples = choose_examples(results, table)
+    digests = list(dict.fromkeys(image for one in examples.sets for image in one.images))
+    try:
+        data = load_maps(results, table.model, digests, source)
+    except (FringeError, OSError) as error:
+        return Section(title, (f"Maps are left out: {str(error).rstrip('.')}.",))
+    names = {image["digest"]: image["id"] for image in results.manifest.images}
+    images: list[Image] = []
+    for one in examples.sets:
+        caption = f"{one.title}. Images: {', '.join(names[image] for image in one.images)}."
+        images.append(as_image(plot_examples(results, table, one, data), f"{prefix}maps-{one.name}", caption))
+    return Section(title, (examples.reason,), images=tuple(images))
+
+
+def _cost_section(results: Results, table: Table) -> Section:
+    head = ("method", "images", "forward", "forward mode (JVP)", "backward (VJP)", "passes", "seconds")
+    rows = tuple(
+        (
+            cost.method,
+            str(cost.n),
+            *(_amount(value) for value in (cost.forward, cost.jvp, cost.vjp, cost.passes)),
+            f"{cost.seconds:.3g}" if math.isfinite(cost.seconds) else "—",
+        )
+        for cost in costs(results, table.model)
+    )
+    simple = SimpleTable("Cost of a map, means over images", head, rows, frozenset(range(1, len(head))))
+    return Section("Cost", simple=simple, text=(_COST_TEXT,))
+
+
+def _amount(value: float) -> str:
+    return "—" if not math.isfinite(value) else f"{value:.0f}" if value == round(value) else f"{value:.1f}"
+
+
+def forest(table: Table) -> Figure | None:
+    """Plot the reference method against the others under every metric with a direction; None without a comparison."""
+    panels = [panel for index, column in enumerate(table.columns) if (panel := _forest_panel(table, index, column))]
+    if not panels:
+        return None
+    return plot_forest(panels, reference=table.reference, title=f"{table.model}: {table.reference} against its rivals")
+
+
+def curves(results: Results, table: Table) -> dict[str, Figure]:
+    """Plot the curves of insertion and deletion, and of both MAS metrics, if there are any, by a name for a file."""
+    families = {
+        "curves": ("insertion and deletion", ("insertion", "deletion")),
+        "mas-curves": ("magnitude aligned scoring", ("mas_insertion", "mas_deletion")),
+    }
+    drawn: dict[str, Figure] = {}
+    for name, (title, metrics) in families.items():
+        columns = [column for column in table.columns if column.settings["metric"] in metrics]
+        panels = [panel for column in columns if (panel := _curve_panel(results, table, column)).curves]
+        if panels:
+            drawn[name] = plot_curves(panels, title=f"{table.model}: {title}")
+    return drawn
+
+
+def _forest_panel(table: Table, index: int, column: Column) -> ForestPanel | None:
+    contrasts = tuple(
+        Contrast(row.method, difference.value, difference.low, difference.high, cell.adjusted)
+        for row in table.competing
+        if (cell := row.cells[index]).difference is not None and (difference := cell.difference).n > 0
+    )
+    return ForestPanel(column.title, contrasts, column.direction, column.unit) if contrasts else None
+
+
+def _curve_panel(results: Results, table: Table, column: Column) -> CurvePanel:
+    if column.settings["metric"].startswith("mas_"):
+        name, axis = "aligned", "response, aligned"
+    elif column.settings["normalise"]:
+        name, axis = "normalised", "probability, normalised"
+    else:
+        name, axis = "raw", "probability"
+    by_method = {m: stacked(results.cell(table.model, m, column.label), name) for m in table.methods[:MAX_SERIES]}
+    return CurvePanel(column.title, {m: c for m, c in by_method.items() if c.size}, column.direction, axis)
+
+
+def stacked(cell: Cell, name: str) -> Curves:
+    """Return the curves ``name`` of a cell's images, (n, N + 1). Images of another size have curves of other lengths:
+    all are interpolated to the longest."""
+    rows = [dict(row.curves) for row in cell.rows if row is not None]
+    lines = [np.asarray(row[name], dtype=np.float64) for row in rows if name in row]
+    if not lines:
+        return np.empty((0, 0))
+    share = np.linspace(0.0, 1.0, max(len(line) for line in lines))
+    return np.array([np.interp(share, np.linspace(0.0, 1.0, len(line)), line) for line in lines])

@@ -1,0 +1,133 @@
+"""Which images the grids of maps show, and why these; and the grids."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fringe.errors import InputError
+from fringe.experiments import WEIGHTS, Results, ScoreRecord, dominance, pick
+from fringe.metrics import Direction
+from fringe.plots import GridCell, GridRow, MetricLabel, captions, comparison_grid, labels
+from fringe.report._failures import by_image
+from fringe.report._maps import GridData
+from fringe.report._render import Figure
+from fringe.report._table import Column, Table
+
+#: Images of a kind.
+EXAMPLES = 3
+
+
+@dataclass(frozen=True)
+class ExampleSet:
+    """Images (digests) under a ``title``; ``name`` is for a file."""
+
+    name: str
+    title: str
+    images: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What the grids show, and a sentence on how it was chosen."""
+
+    sets: tuple[ExampleSet, ...]
+    reason: str
+
+
+def choose_examples(results: Results, table: Table, each: int = EXAMPLES) -> Examples:
+    """Choose strong, typical and failing images of the reference method by dominance, or the first images if the run
+    lacks the metrics or the methods to compare with."""
+    columns = ranking_columns(table)
+    digests = [image["digest"] for image in results.manifest.images]
+    size = min((results.manifest.metrics[column.label]["limit"] for column in columns.values()), default=0)
+    scores = {
+        name: {row.method: results.scores(table.model, row.method, column.label)[:size] for row in table.competing}
+        for name, column in columns.items()
+    }
+    weights = {name: WEIGHTS[name] for name in columns}
+    directions: dict[str, Direction] = {name: column.direction for name, column in columns.items()}
+    try:
+        ranked = dominance(scores, table.reference, directions, weights)
+    except InputError as error:
+        first = ExampleSet("first", "First images of the draw", tuple(digests[:each]))
+        return Examples((first,), f"Images were not chosen by how the methods do on them ({error}).")
+    picks = pick(ranked, each, each, each)
+    kinds = {
+        "strong": (f"Strong: {table.reference} furthest ahead", picks.strong),
+        "typical": (f"Typical: {table.reference} near its median", picks.typical),
+        "failures": (f"Failures: {table.reference} furthest behind", picks.failures),
+    }
+    sets = tuple(
+        ExampleSet(name, title, tuple(digests[index] for index in indices))
+        for name, (title, indices) in kinds.items()
+        if indices
+    )
+    terms = ", ".join(f"{column.title} (weight {weights[name]:g})" for name, column in columns.items())
+    return Examples(
+        sets,
+        f"Images are ranked by how far {table.reference} is ahead of its rivals on them, by the mean over {terms}. Of "
+        f"{size} images, strong ones are the highest among those where it beats more than half of its rivals on both "
+        "MAS metrics, failures the lowest of all, typical ones the nearest to the median of the rest.",
+    )
+
+
+def ranking_columns(table: Table) -> dict[str, Column]:
+    """Return the columns that images are ranked by, by the metric's name; of two settings of a metric the first."""
+    columns: dict[str, Column] = {}
+    for column in table.columns:
+        if column.settings["metric"] in WEIGHTS:
+            columns.setdefault(column.settings["metric"], column)
+    return columns
+
+
+def plot_examples(results: Results, table: Table, examples: ExampleSet, data: GridData) -> Figure:
+    """Draw one grid: a row per image, the input and a column per method, the reference first."""
+    metrics = labels([MetricLabel(c.label, c.settings["metric"], c.title, c.direction) for c in table.columns])
+    records = {method: by_image(results, table.model, method) for method in table.methods}
+    return comparison_grid(
+        [_grid_row(results, table, metrics, records, image, data) for image in examples.images],
+        table.methods,
+        title=f"{table.model} · {examples.title}",
+        caption=captions(metrics),
+    )
+
+
+def _grid_row(
+    results: Results,
+    table: Table,
+    metrics: list[MetricLabel],
+    records: Mapping[str, Mapping[str, ScoreRecord]],
+    image: str,
+    data: GridData,
+) -> GridRow:
+    entry = next(one for one in results.manifest.images if one["digest"] == image)
+    scores = [
+        metric.annotations([_score(results, table, m, metric.label, image) for m in records]) for metric in metrics
+    ]
+    annotations = list(zip(*scores, strict=True)) or [()] * len(records)
+    cells = tuple(
+        GridCell(data.maps[method].get(image), words, _remark(records[method].get(image), image in data.maps[method]))
+        for method, words in zip(records, annotations, strict=True)
+    )
+    name = entry["id"] if entry["label"] is None else f"{entry['id']}, is {_class(data, entry['label'])}"
+    known = [rows[image] for rows in records.values() if image in rows]
+    row = next((row for row in known if row.target is not None and row.confidence is not None), None)
+    prediction = "" if row is None else f"{_class(data, row.target or 0)} · {row.confidence:.1%}"
+    return GridRow(data.images[image], name, prediction, cells)
+
+
+def _score(results: Results, table: Table, method: str, metric: str, image: str) -> float:
+    cell = results.cell(table.model, method, metric)
+    indices = [index for index, row in enumerate(cell.rows) if row is not None and row.image == image]
+    return float(cell.scores[indices[0]]) if indices else math.nan
+
+
+def _remark(row: ScoreRecord | None, stored: bool) -> str:
+    if row is not None and row.status != "ok":
+        return row.status.replace("_", " ")
+    return "" if stored else "not kept"
+
+
+def _class(data: GridData, number: int) -> str:
+    names = data.class_names
+    return names[number] if names is not None and number < len(names) else f"class {number}"

@@ -1,0 +1,294 @@
+"""Methods by metrics, as numbers: what every form of the table is printed from."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fringe.errors import InputError
+from fringe.experiments import (
+    Cell,
+    Difference,
+    Estimate,
+    Results,
+    estimate,
+    holm,
+    near_ties,
+    paired,
+    significance_stars,
+)
+from fringe.metrics import ARROW, Aggregate, Direction
+
+#: The method that others are compared with, where a run has it.
+DEFAULT_REFERENCE = "fringe"
+#: Fewest and most decimals; the paper prints three.
+MIN_DECIMALS, MAX_DECIMALS = 3, 6
+#: From here on a number is printed as a power of ten, as in the paper's tables.
+LARGE = 1000.0
+
+# The groups of rows in the paper's tables, by the question that a metric answers.
+CALIBRATION = "Attribution calibration"
+FAITHFULNESS = "Causal faithfulness (normalized, blur)"
+OTHER_FAITHFULNESS = "Causal faithfulness (raw, or without blur)"
+FOCUS = "Map focus and local robustness"
+OTHERS = "Other metrics"
+_GROUPS = (CALIBRATION, FAITHFULNESS, OTHER_FAITHFULNESS, FOCUS, OTHERS)
+_PAPER = ("mas_insertion", "mas_deletion", "insertion", "deletion", "sparseness", "infidelity", "max_sensitivity")
+_BLURS = ("box", "gaussian", "folded")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A metric: its ``label`` in the plan, its ``title`` here, and the ``decimals`` that its cells are printed with."""
+
+    label: str
+    title: str
+    direction: Direction
+    unit: str
+    summary: Aggregate
+    settings: Mapping[str, Any]
+    decimals: int = MIN_DECIMALS
+
+    @property
+    def arrow(self) -> str:
+        return ARROW[self.direction]
+
+    @property
+    def heading(self) -> str:
+        """The title with the unit."""
+        return f"{self.title} ({self.unit})" if self.unit else self.title
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """One method under one metric. Of the ``required`` images, ``n`` have a score, ``missing`` were not computed,
+    ``failed`` have no valid map, and for the rest the metric is not defined. ``difference`` is the reference method
+    less this one, image by image; ``adjusted`` its p after Holm, ``mark`` the asterisks of that. ``flags`` counts."""
+
+    estimate: Estimate
+    required: int
+    missing: int
+    failed: int
+    flags: Mapping[str, int]
+    best: bool = False
+    near_tie: bool = False
+    difference: Difference | None = None
+    adjusted: float = float("nan")
+
+    @property
+    def n(self) -> int:
+        return self.estimate.n
+
+    @property
+    def undefined(self) -> int:
+        return self.required - self.n - self.missing - self.failed
+
+    @property
+    def mark(self) -> str:
+        return significance_stars(self.adjusted)
+
+    @property
+    def count(self) -> str:
+        """``n=64``, or ``n=60 of 64`` if images have no score."""
+        return f"n={self.n}" if self.n == self.required else f"n={self.n} of {self.required}"
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """A method or a control, and a cell per column."""
+
+    method: str
+    control: bool
+    cells: tuple[TableCell, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Metrics that answer one question, by their indices among a table's columns: neighbours, as
+    :func:`sort_metrics` puts them."""
+
+    name: str
+    columns: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """All methods of a model.
+
+    Attributes:
+        title: Title of the table.
+        model: The model's label.
+        reference: The method that others are compared with.
+        columns: The metrics.
+        rows: The methods, the controls last.
+        comparisons: How many comparisons the adjustment of p counts.
+        seed: Seed of the intervals.
+    """
+
+    title: str
+    model: str
+    reference: str
+    columns: tuple[Column, ...]
+    rows: tuple[TableRow, ...]
+    comparisons: int
+    seed: int
+
+    @property
+    def competing(self) -> tuple[TableRow, ...]:
+        """The methods, without the controls."""
+        return tuple(row for row in self.rows if not row.control)
+
+    @property
+    def controls(self) -> tuple[TableRow, ...]:
+        """The controls."""
+        return tuple(row for row in self.rows if row.control)
+
+    @property
+    def methods(self) -> list[str]:
+        """Names of the methods, the reference first."""
+        return sorted((row.method for row in self.competing), key=lambda method: method != self.reference)
+
+    @property
+    def groups(self) -> list[Group]:
+        """The columns by the question that they answer."""
+        indices: dict[str, list[int]] = {}
+        for index, column in enumerate(self.columns):
+            indices.setdefault(metric_group(column.settings), []).append(index)
+        return [Group(name, tuple(columns)) for name, columns in indices.items()]
+
+    def flags(self, *, controls: bool) -> Counter[tuple[str, str]]:
+        """Count how often each flag is up under each metric.
+
+        Args:
+            controls: Whether to count the controls' scores, not the methods'.
+
+        Returns:
+            Counts by (flag, title of the metric).
+        """
+        counts: Counter[tuple[str, str]] = Counter()
+        for row in self.controls if controls else self.competing:
+            for column, cell in zip(self.columns, row.cells, strict=True):
+                for name, count in cell.flags.items():
+                    counts[name, column.title] += count
+        return counts
+
+
+def build_table(results: Results, model: str, reference: str | None = None) -> Table:
+    """Build the table of a model.
+
+    Per metric it marks the best method and its near ties (:func:`near_ties`; a method with exactly the best score is
+    best, too), and against the reference each other method's paired difference under every metric with a direction,
+    all of them together adjusted after Holm. Controls do not compete.
+
+    Args:
+        results: Results of a run.
+        model: The model's label.
+        reference: The method that others are compared with (default: ``fringe``, else the first).
+
+    Returns:
+        The table.
+
+    Raises:
+        InputError: For a reference that is no method of the model.
+    """
+    reference = reference_of(results, model, reference)
+    seed = int(results.manifest.plan["seed"])
+    labels = results.methods(model)
+    settings = {label: metric["settings"] for label, metric in results.manifest.metrics.items()}
+    drafts = [_column(results, metric) for metric in sort_metrics(settings)]
+    grid = {
+        (label, column.label): _cell(results.cell(model, label, column.label), column.summary, seed)
+        for label in labels
+        for column in drafts
+    }
+    others = [label for label in results.methods(model, controls=False) if label != reference]
+    compared = [(label, column) for label in others for column in drafts if column.direction != "none"]
+    differences = [
+        paired(
+            results.scores(model, reference, column.label),
+            results.scores(model, label, column.label),
+            seed=seed,
+            summary=column.summary,
+        )
+        for label, column in compared
+    ]
+    adjusted = holm([difference.p for difference in differences])
+    for (label, column), difference, p in zip(compared, differences, adjusted, strict=True):
+        grid[label, column.label] = replace(grid[label, column.label], difference=difference, adjusted=p)
+    columns = tuple(_mark_best(results, model, column, grid) for column in drafts)
+    rows = tuple(
+        TableRow(label, results.is_control(label), tuple(grid[label, column.label] for column in columns))
+        for label in labels
+    )
+    comparisons = sum(difference.n > 0 for difference in differences)
+    return Table(f"Methods on {model}", model, reference, columns, rows, comparisons, seed)
+
+
+def reference_of(results: Results, model: str, reference: str | None = None) -> str:
+    """Return the method that the others of a model are compared with."""
+    known = results.methods(model, controls=False)
+    if reference is None:
+        return DEFAULT_REFERENCE if DEFAULT_REFERENCE in known else known[0]
+    if reference not in known:
+        raise InputError(f"got {reference!r}; the methods of {model}: {', '.join(known)}", argument="reference")
+    return reference
+
+
+def metric_group(settings: Mapping[str, Any]) -> str:
+    """Return the group of a metric with these settings."""
+    name = settings["metric"]
+    if name in ("mas_insertion", "mas_deletion"):
+        return CALIBRATION
+    if name in ("insertion", "deletion"):
+        blurred = settings["reference"] in _BLURS
+        return FAITHFULNESS if blurred and settings["normalise"] else OTHER_FAITHFULNESS
+    return FOCUS if name in _PAPER else OTHERS
+
+
+def sort_metrics(metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return labels of metrics (settings by label) as the paper's tables order them, others after those."""
+
+    def rank(label: str) -> tuple[int, int]:
+        name = metrics[label]["metric"]
+        return _GROUPS.index(metric_group(metrics[label])), _PAPER.index(name) if name in _PAPER else len(_PAPER)
+
+    return sorted(metrics, key=rank)
+
+
+def half_width(value: Estimate) -> float:
+    """Return what stands behind the ±: half the width of a mean's interval, or the half-IQR of a median; NaN for
+    neither."""
+    return value.half_iqr if value.summary == "median" else (value.high - value.low) / 2
+
+
+def decimals_for(estimates: Sequence[Estimate]) -> int:
+    """Return the fewest decimals, of three to six, with which no spread is printed as zero, except those that are zero
+    or belong to a number printed as a power of ten."""
+    widths = [half_width(e) for e in estimates if math.isfinite(e.value) and abs(e.value) < LARGE]
+    smallest = min((w for w in widths if math.isfinite(w) and w > 0), default=1.0)
+    return next((d for d in range(MIN_DECIMALS, MAX_DECIMALS) if round(smallest, d) > 0), MAX_DECIMALS)
+
+
+def _column(results: Results, label: str) -> Column:
+    metrics = results.manifest.metrics
+    metric = metrics[label]
+    alike = [other for other in metrics.values() if other["title"] == metric["title"]]
+    title = metric["title"] if len(alike) == 1 else f"{metric['title']} ({label})"
+    return Column(label, title, metric["direction"], metric["unit"], metric["summary"], metric["settings"])
+
+
+def _cell(cell: Cell, summary: Aggregate, seed: int) -> TableCell:
+    return TableCell(estimate(cell.scores, seed, summary), len(cell.rows), cell.missing, cell.failed, cell.flags())
+
+
+def _mark_best(results: Results, model: str, column: Column, grid: dict[tuple[str, str], TableCell]) -> Column:
+    """Mark the best of a column and its near ties in ``grid``; return the column with the decimals that it needs."""
+    competing = results.methods(model, controls=False)
+    estimates = {label: grid[label, column.label].estimate for label in competing}
+    best, near = near_ties(estimates, column.direction)
+    for label, value in estimates.items():
+        is_best = best is not None and value.value == estimates[best].value
+        key = (label, column.label)
+        grid[key] = replace(grid[key], best=is_best, near_tie=label in near and not is_best)
+    return replace(column, decimals=decimals_for(list(estimates.values())))

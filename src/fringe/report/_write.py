@@ -1,0 +1,202 @@
+"""A report of a run, from its folder to files."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from fringe._checks import require_local
+from fringe._files import require_inside, write_atomic
+from fringe._text import to_csv
+from fringe.errors import InputError
+from fringe.experiments import ModelSource, Resolved, Results, ScoreRecord, Store, read_results
+from fringe.report._build import ReportInputs, build_report
+from fringe.report._maps import MapSource, load_experiment
+from fringe.report._render import html_page, latex_document, markdown_report
+from fringe.report._table import Column, Table, TableCell, TableRow, build_table, half_width
+
+#: Missing cells that a refusal lists.
+LISTED = 5
+
+
+@dataclass(frozen=True)
+class ReportFiles:
+    """The files of a report, its ``page`` first."""
+
+    paths: tuple[Path, ...]
+
+    @property
+    def page(self) -> Path:
+        """The HTML page."""
+        return self.paths[0]
+
+
+def write_report(
+    run: Store | str | Path,
+    out: Path | None = None,
+    *,
+    plan: str | None = None,
+    reference: str | None = None,
+    allow_partial: bool = False,
+    grid: bool = True,
+    batch_size: int | Literal["auto"] = "auto",
+    device: str = "cpu",
+    resolve: Callable[[], Resolved] | None = None,
+    models: Mapping[str, ModelSource] | None = None,
+    commands: Sequence[str] = (),
+) -> ReportFiles:
+    """Write ``report.html``, ``report.md``, ``tables.tex``, ``scores.csv``, ``summary.csv`` and ``figures/*.png`` of a
+    run. Each file is complete or not there at all.
+
+    What the run's folder says of a model is shown and never loaded: the folder may be a stranger's. Maps that the run
+    did not store are computed only for a model that ``resolve`` or ``models`` gives.
+
+    Args:
+        run: Folder of the run.
+        out: Folder of the report (default: ``report`` in the run's folder).
+        plan: Name of the plan, if the run has several.
+        reference: The method that the others are compared with (default: ``fringe``, else the first).
+        allow_partial: Whether images may be missing; those that failed are stated and do not count as missing.
+        grid: Whether maps are drawn.
+        batch_size: Images whose maps are computed at once.
+        device: Where maps are computed.
+        resolve: Returns the resolved plan that computes maps.
+        models: By label, models that compute maps.
+        commands: Commands by which the run was made, printed in the report.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        InputError: For a plan, a model or a reference that the run does not have, for a folder that cannot be written
+            or in which a link leads out, and for missing images.
+    """
+    require_local("out", out or "")
+    store = run if isinstance(run, Store) else Store(Path(run), create=False)
+    results = read_results(store, plan)
+    _check_complete(results, allow_partial=allow_partial)
+    tables = tuple(build_table(results, model, reference) for model in results.models)
+    maps = MapSource(store, _opener(results, resolve, models or {}), device, batch_size) if grid else None
+    folder = out or store.root / "report"
+    within = Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(store.root))
+    require_inside(folder, store.root if within else folder)
+    report = build_report(ReportInputs(store, results, tables, maps), commands)
+    files = {
+        "report.html": html_page(report),
+        "report.md": markdown_report(report),
+        "tables.tex": latex_document(tables),
+        "scores.csv": scores_csv(results),
+        "summary.csv": summary_csv(tables),
+    }
+    images = {f"figures/{image.name}.png": image.png for image in report.images}
+    return _write(folder, {**{name: text.encode() for name, text in files.items()}, **images})
+
+
+def scores_csv(results: Results) -> str:
+    """Return every score that the plan requires, in its order. ``status`` is ``missing`` if an image was not computed;
+    an empty ``score`` beside ``ok`` means that the metric is not defined there."""
+    return to_csv(list(_score_rows(results)))
+
+
+def summary_csv(tables: Sequence[Table]) -> str:
+    """Return every cell of the tables, with its difference to the reference method."""
+    return to_csv(
+        [
+            {"model": table.model, **_summary(table, row, column, cell)}
+            for table in tables
+            for row in table.rows
+            for column, cell in zip(table.columns, row.cells, strict=True)
+        ]
+    )
+
+
+def _check_complete(results: Results, *, allow_partial: bool) -> None:
+    name, holes = results.manifest.name, results.missing()
+    if not any(cell.scored or cell.failed for cell in results.coverage()):
+        raise InputError(f"nothing of the plan {name} is computed yet", argument="run", hint="run it first")
+    if holes and not allow_partial:
+        more = f"; and {len(holes) - LISTED} cells more" if len(holes) > LISTED else ""
+        raise InputError(
+            f"the plan {name} is incomplete ({'; '.join(holes[:LISTED])}{more})",
+            argument="run",
+            hint="run the same command again to compute the rest, or pass allow_partial=True for a report that states "
+            "what is missing",
+        )
+
+
+def _opener(
+    results: Results, resolve: Callable[[], Resolved] | None, models: Mapping[str, ModelSource]
+) -> Callable[[str], Resolved | None]:
+    """Return a function from a model to a plan that can compute its maps; None if the caller gave neither."""
+    for label in models:
+        if label not in results.models:
+            known = ", ".join(results.models)
+            raise InputError(f"got {label!r}; the models of the run: {known}", argument="model")
+    if resolve is None:  # opened now, so that an error in a named model is raised
+        return {label: load_experiment(results.manifest, label, source) for label, source in models.items()}.get
+    once = cache(resolve)
+    return lambda model: once()
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> ReportFiles:
+    paths = tuple(folder / name for name in files)
+    try:
+        for path, content in zip(paths, files.values(), strict=True):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, content)
+    except OSError as error:
+        raise InputError(f"cannot write in {str(folder)!r} ({error.strerror})", argument="out") from error
+    return ReportFiles(paths)
+
+
+def _score_rows(results: Results) -> Iterator[dict[str, Any]]:
+    for (model, method, metric), cell in results.cells.items():
+        images = results.manifest.images_of(metric)
+        for image, row in zip(images, cell.rows, strict=True):
+            yield {
+                "plan": results.manifest.name,
+                "model": model,
+                "method": method,
+                "control": results.is_control(method),
+                "metric": metric,
+                "image": image["digest"],
+                "image_id": image["id"],
+                "label": image["label"],
+                **_known(row),
+            }
+
+
+def _known(row: ScoreRecord | None) -> dict[str, Any]:
+    names = ("target", "confidence", "score", "status", "error", "verdict")
+    costs = ("forward", "jvp", "vjp", "seconds")
+    if row is None:
+        return {**dict.fromkeys(names), "status": "missing", "flags": None, **dict.fromkeys(costs)}
+    fields = {name: getattr(row, name) for name in names}
+    return {**fields, "flags": " ".join(row.flags), **{name: getattr(row, name) for name in costs}}
+
+
+def _summary(table: Table, row: TableRow, column: Column, cell: TableCell) -> dict[str, Any]:
+    estimate, difference = cell.estimate, cell.difference
+    return {
+        "method": row.method,
+        "control": row.control,
+        "metric": column.label,
+        "direction": column.direction,
+        "unit": column.unit,
+        "summary": column.summary,
+        "value": estimate.value,
+        "spread": half_width(estimate),
+        **{name: getattr(estimate, name) for name in ("mean", "low", "high", "median", "half_iqr")},
+        "n": cell.n,
+        "wanted": cell.required,
+        **{name: getattr(cell, name) for name in ("missing", "failed", "undefined", "best", "near_tie")},
+        "reference": table.reference,
+        **{
+            f"difference_{name}": None if difference is None else getattr(difference, name)
+            for name in ("value", "low", "high", "n", "p")
+        },
+        "p_holm": cell.adjusted,
+        "flags": " ".join(f"{name}:{number}" for name, number in cell.flags.items()),
+    }

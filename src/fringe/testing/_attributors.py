@@ -1,0 +1,286 @@
+"""The contract of attribution methods."""
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fringe.attribution import Attribution, Attributor, IntegratedGradients, attribute, get_method
+from fringe.baselines import InputSpace
+from fringe.classifier import SCORES, Classifier
+from fringe.errors import InputError
+from fringe.testing import _toys as toys
+from fringe.testing._checks import (
+    ROUNDING,
+    SHARED_CHECKS,
+    CheckResult,
+    Output,
+    UnderTest,
+    agree,
+    distance,
+    fail_if,
+    run_checks,
+    tensors_unchanged,
+)
+
+#: Relative error that float64 leaves after a few hundred additions.
+EXACT = 1e-9
+
+
+@dataclass(frozen=True)
+class MethodUnderTest(UnderTest):
+    """A configured method on three toy images."""
+
+    noun: ClassVar[str] = "maps"
+    method: Attributor = dataclasses.field(default_factory=IntegratedGradients)
+
+    @property
+    def settings(self) -> Attributor:
+        return self.method
+
+    def explain(
+        self, model: nn.Module, x: Tensor, *, batch_size: int = 16, space: InputSpace | None = None, **options: Any
+    ) -> Attribution:
+        """Explain ``x`` with bounds and references; ``options`` are those of :func:`fringe.attribute`."""
+        space = space or toys.ToyProblems(x.dtype, x.device).space(tuple(x.shape[1:]))
+        return attribute(Classifier(model, batch_size=batch_size), x, method=self.method, space=space, **options)
+
+    def run(self, rows: list[int], model: nn.Module | None = None, *, batch_size: int = 16, seed: int = 0) -> Output:
+        result = self.explain(model or self.model, self.x[rows], batch_size=batch_size, seed=seed)
+        return Output(result.values, result.passes.forward, result.diagnostics)
+
+
+def shape_and_dtype(test: MethodUnderTest) -> str:
+    """A map has the shape, dtype and device of its input, in both precisions; all else has a row per image."""
+    for dtype in (torch.float32, torch.float64):
+        case = dataclasses.replace(test, dtype=dtype)
+        result, x = case.explain(case.model, case.x, target=[2, 0, 1]), case.x
+        kinds = [(v.shape, v.dtype, v.device) for v in (result.values, x)]
+        fail_if(kinds[0] != kinds[1], f"values are {kinds[0]}, the inputs {kinds[1]}")
+        fail_if(result.values.requires_grad, "values carry a graph: detach them")
+        fail_if(result.target.tolist() != [2, 0, 1], f"target: expected [2, 0, 1], got {result.target.tolist()}")
+        rows = {f"diagnostics[{name!r}]": tuple(value.shape) for name, value in result.diagnostics.items()}
+        rows |= {name: tuple(getattr(result, name).shape) for name in ("score", "endpoint_score", "completeness_gap")}
+        rows |= {"verdict": (len(result.verdict),), "advice": (len(result.advice),)}
+        wrong = {name: shape for name, shape in rows.items() if shape != (3,)}
+        fail_if(bool(wrong), f"for 3 images expected (3,), got {wrong}")
+    return "as the inputs, in float32 and float64"
+
+
+def finite(test: MethodUnderTest) -> str:
+    """Maps are finite on smooth, piecewise affine and saturated networks, also in single precision."""
+    networks = (toys.smooth_cnn, torch.float32), (toys.relu_cnn, torch.float32), (toys.saturated, torch.float32)
+    for network, dtype in (*networks, (toys.saturated, torch.float64)):
+        case = dataclasses.replace(test, dtype=dtype)
+        values = case.explain(case.toys.build(network), case.x[:2]).values
+        bad = int((~torch.isfinite(values)).sum())
+        fail_if(bad > 0, f"{bad} of {values.numel()} entries are NaN or infinite ({network.__name__}, {dtype})")
+    return "on smooth, piecewise affine and saturated networks"
+
+
+def constant_model(test: MethodUnderTest) -> str:
+    """If the output does not depend on the input, the map is zero."""
+    model, x = test.toys.build(toys.constant), test.toys.images(2)
+    other = (int(model(x)[0].argmax()) + 1) % toys.CLASSES  # not the class predicted for the references, either
+    values = test.explain(model, x, target=other).values.detach()
+    fail_if(bool((values != 0).any()), f"the largest entry is {float(values.abs().max()):.3g}, expected 0")
+    return "zero"
+
+
+def unread_inputs(test: MethodUnderTest) -> str:
+    """Inputs that the model does not read get no attribution (the dummy axiom)."""
+    values = test.explain(test.toys.build(toys.first_channel_cnn), test.toys.images(2)).values.detach()
+    unread, read = float(values[:, 1].abs().max()), float(values[:, 0].abs().max())
+    fail_if(not unread <= EXACT * read, f"an input that is not read got {unread:.3g}, the others up to {read:.3g}")
+    fail_if(read == 0, "the inputs that are read got nothing, either")
+    return f"at most {unread:.0e} against {read:.2g}"
+
+
+def affine_score(test: MethodUnderTest) -> str:
+    """For a score ``w x + b`` a complete map is exact; from a given baseline x', it is ``w (x - x')``."""
+    model, x = test.toys.build(toys.affine), test.x
+    baseline = test.toys.images(3, key="baseline") if test.method.accepts_baseline else None
+    target = [0, 1, 2]
+    result = test.explain(model, x, target=target, baseline=baseline)
+    if not _is_complete(result):
+        return "does not apply: the method reports no completeness gap"
+    if _explained_score(result, model, x) != "logit":
+        return "does not apply: the method explains a score of its own"
+    gap = _relative_gap(result)
+    fail_if(not gap <= EXACT, f"the sum misses the change of an affine score by {gap:.1e} of the map's own size")
+    if baseline is None:
+        return f"complete within {gap:.0e}"
+    classifier, classes = Classifier(model), torch.tensor(target, device=x.device)
+    if distance(result.endpoint_score, classifier.score(classifier.logits(baseline), classes)) > EXACT:
+        return f"complete within {gap:.0e}"
+    _, w = classifier.score_gradient(x, classes)
+    return agree("map and w (x - x')", result.values, w * (x - baseline), EXACT)
+
+
+def completeness(test: MethodUnderTest) -> str:
+    """The reported gap is the map's sum minus the change of the score; a method that claims none reports NaN."""
+    result = test.explain(test.model, test.x)
+    kind = _explained_score(result, test.model, test.x)
+    is_complete = torch.isfinite(result.completeness_gap)
+    same = torch.isfinite(result.completeness_residual) == is_complete
+    fail_if(not bool(same.all()), "gap and residual must both be numbers, or both NaN")
+    claim, gaps = test.method.is_complete, result.completeness_gap.tolist()
+    is_finite = bool(result.values.isfinite().all())  # a map that is not finite has no gap: the check "finite" fails
+    fail_if(is_finite and claim != bool(is_complete.any()), f"the method says complete={claim}, its gaps are {gaps}")
+    unchecked = torch.tensor([verdict == "unchecked" for verdict in result.verdict], device=test.device)
+    fail_if(bool((unchecked == is_complete).any()), f"verdicts {result.verdict} with gaps {gaps}")
+    if not _is_complete(result):
+        return f"the method reports none (of the {kind})"
+    change = result.score.double() - result.endpoint_score.double()
+    gap = result.values.detach().double().flatten(1).sum(1) - change
+    size = float(result.values.detach().abs().flatten(1).sum(1).max())
+    error = float((gap - result.completeness_gap).abs().max())
+    fail_if(not error <= EXACT * size, f"the reported gap is off by {error:.2g}, for maps of size {size:.2g}")
+    agree("residual and |gap| / |change of the score|", result.completeness_residual, gap.abs() / change.abs(), 1e-6)
+    return f"gap {_relative_gap(result):.1e} of the map's size (of the {kind})"
+
+
+def refinement(test: MethodUnderTest) -> str:
+    """Four times the ``steps`` between the same ends reduce the completeness gap."""
+    steps = getattr(test.method, "steps", None)
+    if not isinstance(steps, int):
+        return "does not apply: no setting 'steps' that is a number"
+    model, x = test.model, test.x[:2]
+    coarse = test.explain(model, x)
+    if not _is_complete(coarse):
+        return "does not apply: the method reports no completeness gap"
+    finer = dataclasses.replace(test.method, steps=4 * steps)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    fine = dataclasses.replace(test, method=finer).explain(model, x)
+    if distance(fine.endpoint_score, coarse.endpoint_score) > EXACT:
+        return "does not apply: with other steps the path ends elsewhere"
+    before, after = _relative_gap(coarse), _relative_gap(fine)
+    fail_if(after > max(0.6 * before, 1e-7), f"the gap went from {before:.1e} ({steps} steps) to {after:.1e}")
+    return f"from {before:.1e} to {after:.1e}"
+
+
+def zero_displacement(test: MethodUnderTest) -> str:
+    """From a baseline that is the input itself, whatever the path between, an affine score has a zero map."""
+    if not test.method.accepts_baseline:
+        return "does not apply: no setting 'baseline'"
+    model, x = test.toys.build(toys.affine), test.toys.images(2)
+    result = test.explain(model, x, baseline=x)
+    if not _is_complete(result):
+        return "does not apply: the method reports no completeness gap"
+    _, w = Classifier(model).score_gradient(x, result.target)
+    largest, size = float(result.values.detach().abs().max()), float((w * x).abs().max())
+    fail_if(not largest <= EXACT * size, f"the largest entry is {largest:.3g}, expected 0; w x is up to {size:.3g}")
+    return "zero"
+
+
+def tabular_inputs(test: MethodUnderTest) -> str:
+    """Inputs (B, F) are explained, or refused by an InputError that says why."""
+    x = test.toys.images(3, (6,), "rows")
+    try:
+        result = test.explain(test.toys.build(toys.mlp, (6,)), x)
+    except InputError as error:
+        fail_if(not str(error), "the InputError has no message")
+        return f"refused: {error}"
+    fail_if(result.values.shape != x.shape, f"values: shape {tuple(result.values.shape)}, expected {tuple(x.shape)}")
+    fail_if(not bool(torch.isfinite(result.values).all()), "the map holds NaN or infinity")
+    return "explained"
+
+
+def caller_tensors(test: MethodUnderTest) -> str:
+    """Inputs, baseline and references keep their numbers and flags."""
+    space, x = test.toys.space(), test.toys.images(2).requires_grad_(True)
+    baseline = test.toys.images(2, key="baseline") if test.method.accepts_baseline else None
+    tensors = {"inputs": x, "baseline": baseline, "references": space.references}
+    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    return tensors_unchanged(given, lambda: test.explain(test.model, x, baseline=baseline, space=space))
+
+
+def bad_images(test: MethodUnderTest) -> str:
+    """An image that contains NaN is marked, and the maps of the others do not change."""
+    x = test.x.clone()
+    x[1, 0, 0, 0] = torch.nan
+    result = test.explain(test.model, x, bad_images="mark")
+    fail_if(result.verdict[1] != "nan_input", f"the image with NaN has the verdict {result.verdict[1]!r}")
+    fail_if(not bool(result.values[1].isnan().all()), "the map of the image with NaN holds numbers")
+    return agree("the other maps", result.values[[0, 2]], test.explain(test.model, x[[0, 2]]).values, ROUNDING)
+
+
+def telemetry(test: MethodUnderTest) -> str:
+    """Recording the path does not change the map; progress is reported in order and within the plan."""
+    calls: list[tuple[int, int]] = []
+
+    def progress(done: int, total: int) -> None:
+        calls.append((done, total))
+
+    x = test.x[:2]
+    result = test.explain(test.model, x, telemetry=True, progress=progress)
+    agree("maps with and without telemetry", result.values, test.explain(test.model, x).values, ROUNDING)
+    rows = None if result.trajectory is None else len(result.trajectory)
+    fail_if(rows not in (None, 2), f"{rows} trajectories for 2 images")
+    done = [step for step, _ in calls]
+    fail_if(done != sorted(done) or any(step > total for step, total in calls), f"progress was reported as {calls}")
+    return f"same maps; progress reported {len(calls)} times"
+
+
+#: The checks by name; the docstring of each says what it requires.
+ATTRIBUTOR_CHECKS: Mapping[str, Callable[[MethodUnderTest], str]] = {
+    check.__name__: check
+    for check in (
+        *SHARED_CHECKS,
+        *(shape_and_dtype, finite, constant_model, unread_inputs, affine_score, completeness, refinement),
+        *(zero_displacement, tabular_inputs, caller_tensors, bad_images, telemetry),
+    )
+}
+
+
+def check_attributor(
+    method: str | Attributor,
+    *,
+    skip: Collection[str] = (),
+    expected_failures: Mapping[str, str] = {},
+    device: str | torch.device = "cpu",
+) -> list[CheckResult]:
+    """Run every check of the contract on an attribution method.
+
+    The method explains images (2, 8, 8) and rows (6,) of small built-in networks, about fifty times: with cheap
+    settings that takes seconds.
+
+    Args:
+        method: A configured method, or the name of a registered one.
+        skip: Names of checks to leave out, of ``ATTRIBUTOR_CHECKS``.
+        expected_failures: The reason by name of each check that is known to fail.
+        device: Device on which the networks and images are.
+
+    Returns:
+        The result of each check, in the order of ``ATTRIBUTOR_CHECKS``.
+
+    Raises:
+        CheckError: If a check fails that is not expected to, or one passes that is expected to fail.
+        InputError: If no method or no check has a given name.
+    """
+    chosen = get_method(method)
+    make = partial(MethodUnderTest, torch.device(device), method=chosen)
+    return run_checks(f"method {chosen.name!r}", make, ATTRIBUTOR_CHECKS, skip, expected_failures)
+
+
+def _explained_score(result: Attribution, model: nn.Module, x: Tensor) -> str:
+    """Name the score that was explained; fail if the reported value is none of the scores at the input."""
+    logits = Classifier(model).logits(x)
+    scores = {kind: Classifier(model, score=kind).score(logits, result.target) for kind in SCORES}
+    same = [kind for kind, value in scores.items() if distance(result.score, value) <= EXACT]
+    expected = {kind: value.tolist() for kind, value in scores.items()}
+    fail_if(not same, f"reported score {result.score.tolist()} is none of the target's {expected}")
+    return same[0]
+
+
+def _is_complete(result: Attribution) -> bool:
+    return bool(torch.isfinite(result.completeness_gap).any())
+
+
+def _relative_gap(result: Attribution) -> float:
+    """Largest |gap| over the sum of the map's absolute values."""
+    size = result.values.detach().double().abs().flatten(1).sum(1)
+    return float((result.completeness_gap.abs() / size.clamp_min(torch.finfo(torch.float64).tiny)).max())

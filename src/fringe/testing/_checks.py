@@ -1,0 +1,346 @@
+"""What the checks of methods and of metrics share: how they run and report, and the checks that both have to pass."""
+
+import contextlib
+import dataclasses
+import json
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Generator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fringe.errors import FringeError, InputError
+from fringe.settings import Settings, settings_of
+from fringe.testing._toys import CPU, CountingModel, ToyProblems, smooth_cnn
+
+T = TypeVar("T")
+
+#: Relative difference that float64 leaves between batches: matrix products of other sizes round differently, and
+#: a path that is computed step by step carries that along.
+ROUNDING = 1e-8
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The result of one check.
+
+    Attributes:
+        name: Name of the check.
+        passed: Whether the check passed.
+        detail: The numbers that decided, or the reason of the failure.
+    """
+
+    name: str
+    passed: bool
+    detail: str
+
+
+class CheckError(FringeError, AssertionError):
+    """A method or metric breaks its contract. The message lists every failure with its numbers.
+
+    Attributes:
+        results: The results of all checks, passed ones included.
+    """
+
+    def __init__(self, message: str, results: list[CheckResult]):
+        super().__init__(message)
+        self.results = results
+
+
+class CheckFailed(Exception):
+    """Raised by a check: the contract is broken, for the reason given."""
+
+
+def run_checks(
+    what: str,
+    make: Callable[[], T],
+    checks: Mapping[str, Callable[[T], str]],
+    skip: Collection[str],
+    expected_failures: Mapping[str, str],
+) -> list[CheckResult]:
+    """Run each check on a new ``make()``; raise CheckError on an unexpected failure or an unexpected pass."""
+    for argument, names in (("skip", skip), ("expected_failures", expected_failures)):
+        unknown = sorted(set(names) - set(checks))
+        if unknown:
+            hint = f"known: {', '.join(checks)}"
+            raise InputError(f"no check is called {', '.join(unknown)}", argument=argument, hint=hint)
+    results = [_run(name, check, make) for name, check in checks.items() if name not in skip]
+    unexpected = [r for r in results if r.passed == (r.name in expected_failures)]
+    if unexpected:
+        head = f"{what} breaks its contract in {len(unexpected)} of {len(results)} checks:"
+        lines = [f"  {r.name}: {_describe(r, expected_failures)}" for r in unexpected]
+        raise CheckError("\n".join((head, *lines)), results)
+    return results
+
+
+def _run(name: str, check: Callable[[T], str], make: Callable[[], T]) -> CheckResult:
+    try:
+        return CheckResult(name, True, check(make()))
+    except CheckFailed as failure:
+        return CheckResult(name, False, str(failure))
+    except Exception as error:  # an error in one check must not hide the results of the others
+        return CheckResult(name, False, f"{type(error).__name__}: {error}")
+
+
+def _describe(result: CheckResult, expected: Mapping[str, str]) -> str:
+    if result.passed:
+        return f"passed, though it was expected to fail ({expected[result.name]}); remove it from expected_failures"
+    return result.detail
+
+
+def fail_if(condition: bool, detail: str) -> None:
+    """Fail the running check if ``condition`` holds."""
+    if condition:
+        raise CheckFailed(detail)
+
+
+def agree(what: str, result: Tensor, expected: Tensor, tolerance: float, least: float = 0.0) -> str:
+    """Fail if the :func:`distance` of two tensors is above ``tolerance``."""
+    fail_if(result.shape != expected.shape, f"{what}: shape {tuple(result.shape)}, expected {tuple(expected.shape)}")
+    error = distance(result, expected, least)
+    fail_if(
+        not error <= tolerance, f"{what} differ by {error:.1e} of the largest number, where {tolerance:.0e} is allowed"
+    )
+    return f"{what} agree within {error:.1e}"
+
+
+def distance(result: Tensor, expected: Tensor, least: float = 0.0) -> float:
+    """Largest difference over the largest number, which is at least ``least``; infinite where only one is finite."""
+    a, b = result.detach().double(), expected.detach().double()
+    if bool((torch.isfinite(a) != torch.isfinite(b)).any()):
+        return float("inf")
+    a, b = a.nan_to_num(), b.nan_to_num()
+    difference = float((a - b).abs().max()) if a.numel() else 0.0
+    return difference / max(float(torch.maximum(a.abs(), b.abs()).max()), least) if difference else 0.0
+
+
+# Side effects
+
+
+@contextlib.contextmanager
+def global_seed(seed: int) -> Generator[None]:
+    """Seed the global generators of torch, NumPy and Python, and restore their states at the end."""
+    before = np.random.get_state(), random.getstate()  # noqa: NPY002 - the global generator
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(before[0])  # noqa: NPY002
+            random.setstate(before[1])
+
+
+def tensors_unchanged(tensors: Mapping[str, Tensor], action: Callable[[], object]) -> str:
+    """Fail if an ``action`` changes the numbers, flags or gradients of ``tensors``."""
+    copies = {name: (t.detach().clone(), t.requires_grad, t.grad) for name, t in tensors.items()}
+    action()
+    for name, tensor in tensors.items():
+        (copy, flag, gradient), now = copies[name], tensor.detach()
+        fail_if(not _equal(now, copy), f"{name} changed by up to {float((now - copy).abs().max()):.3g}")
+        fail_if(tensor.requires_grad != flag, f"requires_grad of {name} became {tensor.requires_grad}")
+        fail_if(tensor.grad is not gradient, f"{name} was given a gradient")
+    return f"{', '.join(tensors)} unchanged"
+
+
+def _equal(now: Tensor, before: Tensor) -> bool:
+    return torch.equal(now.isnan(), before.isnan()) and torch.equal(now.nan_to_num(), before.nan_to_num())
+
+
+class ModelSnapshot:
+    """The state of a module, to be compared later."""
+
+    def __init__(self, model: nn.Module):
+        self.model = model
+        self.state = {name: value.clone() for name, value in model.state_dict().items()}
+        self.flags, self.gradients, self.hooks = self._flags(), self._gradients(), self._hooks()
+
+    def changes(self) -> list[str]:
+        """Describe each difference from the snapshot."""
+        state = self.model.state_dict()
+        changes = [f"{name} changed" for name, value in state.items() if not _equal(value, self.state[name])]
+        if self._flags() != self.flags:
+            changes.append("flags of training or requires_grad changed")
+        if self._gradients() != self.gradients:
+            changes.append("gradients of weights changed")
+        if self._hooks() != self.hooks:
+            changes.append("hooks were not removed")
+        return changes
+
+    def _flags(self) -> list[bool]:
+        return [m.training for m in self.model.modules()] + [p.requires_grad for p in self.model.parameters()]
+
+    def _gradients(self) -> list[list[float] | None]:
+        return [None if p.grad is None else p.grad.flatten().tolist() for p in self.model.parameters()]
+
+    def _hooks(self) -> list[int]:
+        kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+        return [len(getattr(module, kind)) for module in self.model.modules() for kind in kinds]
+
+
+# Checks that methods and metrics share
+
+
+@dataclass(frozen=True)
+class Output:
+    """The ``values`` (B, ...) of a run, with ``diagnostics`` (B,) and the number of ``forward`` passes reported."""
+
+    values: Tensor
+    forward: int
+    diagnostics: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+
+
+@dataclass(frozen=True)
+class UnderTest(ABC):
+    """A method or metric on three toy images; ``noun`` names its numbers."""
+
+    noun: ClassVar[str]
+    device: torch.device = CPU
+    dtype: torch.dtype = torch.float64
+
+    @property
+    @abstractmethod
+    def settings(self) -> Settings:
+        """The method or metric."""
+
+    @property
+    def toys(self) -> ToyProblems:
+        return ToyProblems(self.dtype, self.device)
+
+    @cached_property
+    def model(self) -> nn.Module:
+        return self.toys.build(smooth_cnn)
+
+    @cached_property
+    def x(self) -> Tensor:
+        return self.toys.images(3)
+
+    @abstractmethod
+    def run(self, rows: list[int], model: nn.Module | None = None, *, batch_size: int = 16, seed: int = 0) -> Output:
+        """Compute the numbers of the images at ``rows``, by ``model`` or by that of this object."""
+
+
+def settings_frozen(test: UnderTest) -> str:
+    """Settings are fields of a frozen dataclass; a variant is made with ``dataclasses.replace``."""
+    settings, kind = test.settings, type(test.settings)
+    fail_if(not dataclasses.is_dataclass(settings), f"{kind.__name__} is not a dataclass")
+    for name in settings_of(kind):
+        try:
+            setattr(settings, name, getattr(settings, name))
+        except dataclasses.FrozenInstanceError:
+            continue
+        raise CheckFailed(f"{name} can be set: make it @dataclass(frozen=True)")
+    return f"{len(settings_of(kind))} settings"
+
+
+def settings_documented(test: UnderTest) -> str:
+    """Each setting has a default and a line of help: listings and command-line settings are made of them."""
+    kind = type(test.settings)
+    fail_if(not (kind.__doc__ or "").strip(), "the class has no docstring: its first line is its summary")
+    silent = [name for name, setting in settings_of(kind).items() if not setting.doc.text]
+    fail_if(bool(silent), f"no help for {', '.join(silent)}: annotate the type, Annotated[int, Doc('...')]")
+    kind()
+    return "each has a default and a line of help"
+
+
+def settings_recorded(test: UnderTest) -> str:
+    """``record()`` is JSON, names the method or metric, and an equal one can be made of it."""
+    settings, key = test.settings, test.settings.record_key
+    record = json.loads(json.dumps(settings.record(), allow_nan=False))
+    fail_if(record.get(key) != settings.name, f"record()[{key!r}] is {record.get(key)!r}, expected {settings.name!r}")
+    copy = type(settings).from_record(record)
+    fail_if(copy != settings, f"made of its record it is {copy}, not {settings}")
+    return json.dumps(record)
+
+
+def presets(test: UnderTest) -> str:
+    """Each preset names settings that exist, with values that they accept."""
+    for name in test.settings.presets:
+        test.settings.preset(name)
+    return ", ".join(test.settings.presets) or "none"
+
+
+def batch_of_one(test: UnderTest) -> str:
+    """An image has the same numbers alone and among others."""
+    together, alone = test.run([0, 1, 2]), [test.run([i]) for i in range(3)]
+    for name, value in together.diagnostics.items():
+        parts = torch.cat([output.diagnostics[name].double() for output in alone])
+        # A diagnostic that should be zero, such as a residual, is all rounding: compare in its own unit.
+        agree(f"diagnostics[{name!r}]", value.double(), parts, ROUNDING, least=1.0)
+    values = torch.cat([output.values for output in alone])
+    return agree(f"{test.noun} in a batch and alone", together.values, values, ROUNDING)
+
+
+def order(test: UnderTest) -> str:
+    """Images in another order have their numbers in that order."""
+    permutation = [2, 0, 1]
+    first, second = test.run([0, 1, 2]).values, test.run(permutation).values
+    return agree(f"{test.noun} in either order", second, first[permutation], ROUNDING)
+
+
+def batch_size(test: UnderTest) -> str:
+    """The batch size changes no number, and no forward pass exceeds it."""
+    results: list[Tensor] = []
+    for size in (1, 2, 16):
+        model = CountingModel(test.model)
+        results.append(test.run([0, 1, 2], model, batch_size=size).values)
+        fail_if(model.largest > size, f"{model.largest} images in one forward pass, with batch_size={size}")
+    agree(f"{test.noun} with batch_size 2 and 16", results[1], results[2], ROUNDING)
+    return agree(f"{test.noun} with batch_size 1 and 16", results[0], results[2], ROUNDING)
+
+
+def repeatable(test: UnderTest) -> str:
+    """The same seed gives the same numbers, bit for bit, whatever the state of the global random generators."""
+    results: list[Tensor] = []
+    for state in (1, 2):
+        with global_seed(state):
+            results.append(test.run([0, 1]).values)
+    error = distance(results[0], results[1])
+    fail_if(error > 0, f"two calls with one seed gave {test.noun} that differ by {error:.1e} of the largest number")
+    other = distance(results[0], test.run([0, 1], seed=1).values)
+    return f"bit for bit; another seed changes the {test.noun} by {other:.1e}"
+
+
+def caller_model(test: UnderTest) -> str:
+    """Weights, buffers, gradients, hooks, and the flags of training and of gradients stay as they are."""
+    first, second = list(test.model.parameters())[:2]
+    first.requires_grad_(False)
+    second.grad = torch.ones_like(second)
+    snapshot = ModelSnapshot(test.model)
+    test.run([0, 1])
+    changes = snapshot.changes()
+    fail_if(bool(changes), "; ".join(changes))
+    return "unchanged"
+
+
+def random_generators(test: UnderTest) -> str:
+    """The global generators of torch, NumPy and Python are not advanced."""
+
+    def states() -> tuple[object, object, object]:
+        return torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()  # noqa: NPY002
+
+    before = states()
+    test.run([0, 1])
+    moved = [name for name, a, b in zip(("torch", "NumPy", "Python"), before, states(), strict=True) if a != b]
+    fail_if(bool(moved), f"the global generator of {' and '.join(moved)} was advanced")
+    return "unchanged"
+
+
+def passes(test: UnderTest) -> str:
+    """The number of forward passes reported is the number that the network computed."""
+    model = CountingModel(test.model)
+    reported = test.run([0, 1, 2], model).forward
+    fail_if(reported != model.images, f"reported {reported} forward passes, the network saw {model.images}")
+    return f"{reported} forward passes for 3 images"
+
+
+SHARED_CHECKS: tuple[Callable[[UnderTest], str], ...] = (
+    *(settings_frozen, settings_documented, settings_recorded, presets, batch_of_one, order, batch_size),
+    *(repeatable, caller_model, random_generators, passes),
+)

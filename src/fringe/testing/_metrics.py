@@ -1,0 +1,284 @@
+"""The contract of metrics, on images whose answer is known, with maps from perfect to inverted."""
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import ClassVar, get_args
+
+import torch
+from torch import Tensor, nn
+
+from fringe._rng import KeyedGenerator, content_hash
+from fringe.attribution import IntegratedGradients, attribute
+from fringe.classifier import Classifier
+from fringe.metrics import Direction, EvaluationContext, Explainer, Metric, Scores, Sparseness, evaluate, get_metric
+from fringe.paths import Problem
+from fringe.testing._checks import (
+    ROUNDING,
+    SHARED_CHECKS,
+    CheckFailed,
+    CheckResult,
+    Output,
+    UnderTest,
+    agree,
+    fail_if,
+    run_checks,
+    tensors_unchanged,
+)
+from fringe.testing._toys import ToyProblems
+
+IMAGES, SIDE = 6, 16
+#: Logit of an image's own class: its probability is then near 1, and near 1/6 for an image without evidence.
+EVIDENCE = 8.0
+
+
+@dataclass(frozen=True)
+class ToyMaps:
+    """Maps (B, *S) as a method returns them, with ``diagnostics`` (B,) of their paths."""
+
+    values: Tensor
+    diagnostics: Mapping[str, Tensor]
+    completeness_residual: Tensor
+
+    def select(self, rows: list[int]) -> "ToyMaps":
+        diagnostics = {name: value[rows] for name, value in self.diagnostics.items()}
+        return ToyMaps(self.values[rows], diagnostics, self.completeness_residual[rows])
+
+
+@dataclass(frozen=True)
+class MetricUnderTest(UnderTest):
+    """A configured metric on three toy images, explained by Integrated Gradients."""
+
+    noun: ClassVar[str] = "scores"
+    metric: Metric = dataclasses.field(default_factory=Sparseness)
+
+    @property
+    def settings(self) -> Metric:
+        return self.metric
+
+    @cached_property
+    def maps(self) -> ToyMaps:
+        result = attribute(self.model, self.x, method=IntegratedGradients(steps=4), space=self.toys.space())
+        return ToyMaps(result.values, result.diagnostics, result.completeness_residual)
+
+    def context(
+        self, rows: list[int] | None = None, model: nn.Module | None = None, *, batch_size: int = 16, seed: int = 0
+    ) -> EvaluationContext:
+        """A new context of the images at ``rows``, by default of all."""
+        return _context(model or self.model, self.x if rows is None else self.x[rows], batch_size, seed)
+
+    def score(self, context: EvaluationContext, maps: ToyMaps | None = None, values: Tensor | None = None) -> Scores:
+        """Score ``maps`` of the context's images; ``values`` replace theirs."""
+        maps = maps or self.maps
+        maps = maps if values is None else dataclasses.replace(maps, values=values)
+
+        def gradients(x: Tensor, rows: list[int]) -> Tensor:
+            return context.problem.logits_gradient(x, torch.tensor(rows, device=x.device))[1]
+
+        return evaluate(context, maps, [self.metric], gradients)[self.metric.name]
+
+    def run(self, rows: list[int], model: nn.Module | None = None, *, batch_size: int = 16, seed: int = 0) -> Output:
+        maps = self.maps.select(rows)
+        context = self.context(rows, model, batch_size=batch_size, seed=seed)
+        values = self.score(context, maps).values
+        return Output(values, context.problem.model.passes.forward)
+
+
+def declared(test: MetricUnderTest) -> str:
+    """The class declares name, title, direction, the space it works in, and the source of its formula."""
+    metric = test.metric
+    for name in ("name", "title", "space", "source"):
+        fail_if(not getattr(metric, name), f"{name} is empty")
+    expected = get_args(Direction)
+    fail_if(metric.direction not in expected, f"direction: got {metric.direction!r}, expected one of {expected}")
+    fail_if("paper" not in metric.presets, f"presets: no 'paper' among {', '.join(metric.presets)}")
+    return f"{metric.title}: {metric.direction} is better; {metric.space}; {metric.source}"
+
+
+def shape_and_dtype(test: MetricUnderTest) -> str:
+    """One float64 number per image, on the images' device; everything that goes with it has a row per image."""
+    for dtype in (torch.float32, torch.float64):
+        case = dataclasses.replace(test, dtype=dtype)
+        scores, images = case.score(case.context()), len(case.x)
+        shape = tuple(scores.values.shape)
+        fail_if(scores.values.dtype != torch.float64, f"values are {scores.values.dtype}, expected torch.float64")
+        fail_if(shape != (images,), f"values: shape {shape} for {images} images")
+        fail_if(scores.values.device != case.x.device, f"values are on {scores.values.device}")
+        fail_if(bool(scores.values.isinf().any()), f"values hold infinity: {scores.values.tolist()}")
+        companions = {**scores.flags, **scores.details, **scores.curves}
+        wrong = {name: tuple(v.shape) for name, v in companions.items() if v.shape[:1] != (images,)}
+        fail_if(bool(wrong), f"for {images} images, got rows {wrong}")
+        fail_if(any(flag.dtype != torch.bool for flag in scores.flags.values()), "flags must be booleans")
+    return f"one number per image, with {', '.join(companions) or 'nothing'} beside it"
+
+
+def ranking(test: MetricUnderTest) -> str:
+    """Perfect maps score better than random ones, and these better than inverted ones, in the declared direction.
+
+    Scores are means over six images. A metric passes by contributions or by gradients, whichever it takes maps to be.
+    """
+    if test.metric.direction == "none":
+        return "does not apply: the metric has no better or worse"
+    model, x, contribution = known_contributions(test.toys)
+    sign = 1.0 if test.metric.direction == "higher" else -1.0
+    details: list[str] = []
+    for meaning, levels in quality_levels(x, contribution, test.maps.diagnostics).items():
+        means = _means(test, model, x, levels)
+        details.append(f"{meaning} {', '.join(f'{m:.4g}' for m in means)}")
+        if sign * means[0] > sign * means[1] > sign * means[2]:
+            return f"perfect, random, inverted {details[-1]} ({test.metric.direction} is better)"
+    raise CheckFailed(f"perfect, random, inverted: {'; '.join(details)}, though {test.metric.direction} is better")
+
+
+def degenerate_maps(test: MetricUnderTest) -> str:
+    """The zero map and the constant map have a score, or NaN if the metric is not defined; never infinity."""
+    details: list[str] = []
+    for name, value in (("zero", 0.0), ("constant", 1.0)):
+        scores = test.score(test.context(), values=torch.full_like(test.x, value)).values
+        fail_if(bool(scores.isinf().any()), f"the {name} map scores {scores.tolist()}")
+        details.append(f"{name} {scores.mean():.4g}")
+    return ", ".join(details)
+
+
+def shared_context(test: MetricUnderTest) -> str:
+    """A map's score does not depend on what else was scored for these images, or in which order."""
+    other = test.maps.values.flip(-1) + 0.1
+    fresh = test.score(test.context()).values, test.score(test.context(), values=other).values
+    context = test.context()
+    shared = test.score(context).values, test.score(context, values=other).values
+    agree("scores, the first in a shared context and alone", shared[0], fresh[0], ROUNDING)
+    return agree("scores, the second in a shared context and alone", shared[1], fresh[1], ROUNDING)
+
+
+def caller_tensors(test: MetricUnderTest) -> str:
+    """Maps, inputs, logits and diagnostics keep their numbers and flags."""
+    context = test.context()
+    tensors = {"maps": test.maps.values, "inputs": context.problem.inputs, "logits": context.problem.logits}
+    return tensors_unchanged({**tensors, **test.maps.diagnostics}, lambda: test.score(context))
+
+
+#: The checks by name; the docstring of each says what it requires.
+METRIC_CHECKS: Mapping[str, Callable[[MetricUnderTest], str]] = {
+    check.__name__: check
+    for check in (
+        *SHARED_CHECKS,
+        *(declared, shape_and_dtype, ranking, degenerate_maps, shared_context, caller_tensors),
+    )
+}
+
+
+def check_metric(
+    metric: str | Metric,
+    *,
+    skip: Collection[str] = (),
+    expected_failures: Mapping[str, str] = {},
+    device: str | torch.device = "cpu",
+) -> list[CheckResult]:
+    """Run every check of the contract on a metric.
+
+    The metric scores maps of three images (2, 8, 8) and of six images (1, 16, 16) with small built-in networks; one
+    that requires maps of other inputs is given gradients.
+
+    Args:
+        metric: A configured metric, or the name of a registered one, such as ``"insertion:raw"``.
+        skip: Names of checks to leave out, of ``METRIC_CHECKS``.
+        expected_failures: The reason by name of each check that is known to fail.
+        device: Device on which the networks and images are.
+
+    Returns:
+        The result of each check, in the order of ``METRIC_CHECKS``.
+
+    Raises:
+        CheckError: If a check fails that is not expected to, or one passes that is expected to fail.
+        InputError: If no metric or no check has a given name.
+    """
+    chosen = get_metric(metric)
+    make = partial(MetricUnderTest, torch.device(device), metric=chosen)
+    return run_checks(f"metric {chosen.name!r}", make, METRIC_CHECKS, skip, expected_failures)
+
+
+def _means(test: MetricUnderTest, model: nn.Module, x: Tensor, levels: "tuple[QualityLevel, ...]") -> list[float]:
+    every = [evaluate(_context(model, x), level.maps, {"": test.metric}, level.explain)[""] for level in levels]
+    scores = torch.stack([one.values for one in every])
+    known = torch.isfinite(scores).all(0)
+    fail_if(not bool(known.any()), f"no image has a score: {scores.tolist()}")
+    return scores[:, known].mean(1).tolist()
+
+
+def _context(model: nn.Module, x: Tensor, batch_size: int = 16, seed: int = 0) -> EvaluationContext:
+    """The images ``x`` under evaluation, each for the class that the model predicts."""
+    space = ToyProblems(x.dtype, x.device).space(tuple(x.shape[1:]))
+    classifier = Classifier(model, batch_size=batch_size)
+    return EvaluationContext(Problem.of(classifier, x.detach(), rng=KeyedGenerator(seed), domain=space))
+
+
+@dataclass(frozen=True)
+class QualityLevel:
+    """Maps of one quality, and an explainer that is as stable as that quality requires."""
+
+    maps: ToyMaps
+    explain: Explainer
+
+
+def known_contributions(toys: ToyProblems) -> tuple[nn.Module, Tensor, Tensor]:
+    """Make a linear network, images (B, 1, H, W), and the exact contributions (B, 1, H, W) of their entries.
+
+    Image i has entries -1 and 1 at random. Class i reads a round patch of image i with the weights m x, so the entries
+    of the patch contribute m to the class, and no others do; a blurred image contains little evidence.
+    """
+    x = toys.images(IMAGES, (1, SIDE, SIDE), "signs").sign()
+    axis = torch.arange(SIDE, dtype=x.dtype, device=x.device)
+    centres = 5.0 + toys.images(IMAGES, (2,), "centres")[..., None] + 2.5
+    squares = (axis - centres[:, :1]).square()[:, :, :, None] + (axis - centres[:, 1:]).square()[:, :, None, :]
+    patch = torch.exp(-squares / 12.5)
+    contribution = EVIDENCE * patch / patch.flatten(1).sum(1).view(-1, 1, 1, 1)
+    model = nn.Sequential(nn.Flatten(), nn.utils.skip_init(nn.Linear, SIDE * SIDE, IMAGES, bias=False)).to(x)
+    with torch.no_grad():
+        next(model.parameters()).copy_((contribution * x).flatten(1))
+    return model.eval(), x, contribution
+
+
+def quality_levels(
+    x: Tensor, contribution: Tensor, diagnostics: Collection[str]
+) -> dict[str, tuple[QualityLevel, ...]]:
+    """Make perfect, random and inverted maps, in each of the two things that a map can mean.
+
+    ``contributions`` sum to the score, and their inverse ranks the strongest entries last; ``gradients`` predict
+    a change of the input, and their inverse has the wrong sign. Random maps are Gaussian and have the norm of the
+    perfect ones. The ``diagnostics`` and residuals of the three levels are 0.1, 0.5 and 1.
+    """
+    gradient = contribution * x
+    largest = contribution.flatten(1).amax(1).view(-1, 1, 1, 1)
+    noise = torch.stack([KeyedGenerator(0).normal(f"random map {i}", image) for i, image in enumerate(x)])
+    noise = _with_norm_of(gradient, noise)
+
+    def level(values: Tensor, error: float, stability: int) -> QualityLevel:
+        rows = torch.full((len(values),), error, dtype=torch.float64, device=values.device)
+        return QualityLevel(ToyMaps(values, dict.fromkeys(diagnostics, rows), rows), _explainer(values, stability))
+
+    return {
+        meaning: (level(perfect, 0.1, 1), level(noise, 0.5, 0), level(inverted, 1.0, -1))
+        for meaning, perfect, inverted in (
+            ("contributions", contribution, largest - contribution),
+            ("gradients", gradient, -gradient),
+        )
+    }
+
+
+def _explainer(values: Tensor, stability: int) -> Explainer:
+    """Maps of other inputs: the same as at the input (1), its negative (-1), or independent noise (0)."""
+
+    def explain(x: Tensor, rows: list[int]) -> Tensor:
+        if stability:
+            return stability * values[rows]
+        noise = torch.stack([KeyedGenerator(0).normal(content_hash(image), image) for image in x])
+        return _with_norm_of(values[rows], noise)
+
+    return explain
+
+
+def _with_norm_of(like: Tensor, maps: Tensor) -> Tensor:
+    """``maps`` (L, *S) scaled to the Euclidean norms of ``like``."""
+    scale = like.flatten(1).norm(dim=1) / maps.flatten(1).norm(dim=1)
+    return maps * scale.view(-1, *[1] * (maps.dim() - 1))

@@ -1,0 +1,151 @@
+"""A tuned setting as a file, with what it was tuned for."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict, cast
+
+import fringe
+from fringe._checks import is_whole, require, require_local
+from fringe._files import PRESET_BYTES, read_regular, write_atomic
+from fringe.attribution import METHODS, Attributor
+from fringe.errors import InputError, TransientError, check_known
+from fringe.settings import settings_of
+from fringe.tuning._search import Tuned
+
+#: First entry of every preset file: the name and the version of its format.
+FORMAT = "fringe preset 1"
+
+
+class PresetMetadata(TypedDict):
+    """What a setting was tuned for (a network and the digests of its weights and of the images), and how."""
+
+    architecture: str
+    weights: str
+    objective: float
+    images: list[str]
+    trials: int
+    seed: int
+    version: str
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, cast(list[Any], value)))
+
+
+#: What each entry of the metadata is, and how to say so.
+_METADATA: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "architecture": (_is_text, "text"),
+    "weights": (_is_text, "text"),
+    "objective": (_is_number, "a finite number"),
+    "images": (_are_texts, "a list, each item text"),
+    "trials": (is_whole, "a whole number"),
+    "seed": (lambda value: is_whole(value, least=0), "a whole number"),
+    "version": (_is_text, "text"),
+}
+
+
+def preset_metadata(tuned: Tuned, *, architecture: str, weights: str, images: Sequence[str]) -> PresetMetadata:
+    """Describe a search; ``images`` are the digests of those that its scores belong to, in their order."""
+    scored = next(len(trial.scores["insertion"]) for trial in tuned.trials if not trial.problem)
+    require(len(images) == scored, "images", len(images), f"{scored}, one for each score of a trial")
+    return {
+        "architecture": architecture,
+        "weights": weights,
+        "objective": tuned.value,
+        "images": list(images),
+        "trials": len(tuned.trials),
+        "seed": tuned.seed,
+        "version": fringe.__version__,
+    }
+
+
+def write_preset(path: Path, tuned: Tuned, metadata: PresetMetadata) -> None:
+    """Write the best setting of a search, all its fields, as JSON; a file that exists is replaced in one step.
+
+    An InputError is raised for a method that is not registered and a path that is no writable file of this machine, a
+    TransientError if the file cannot be written for another reason, such as a full disk.
+    """
+    require_local("path", path)
+    method = tuned.best
+    if METHODS.get(method.name) is not type(method):
+        raise InputError(f"tuned: {method.name!r} is no registered method, so that a preset of it could not be read")
+    settings = {name: value for name, value in method.record().items() if name != method.record_key}
+    document = {"format": FORMAT, "method": method.name, "settings": settings, "about": metadata}
+    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    if path.is_dir():
+        raise InputError(f"{str(path)!r} is a folder, expected a file", argument="path")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, text.encode())
+    except PermissionError as error:
+        raise InputError(f"{str(path)!r} cannot be written ({error.strerror})", argument="path") from error
+    except OSError as error:
+        raise TransientError(f"{str(path)!r} cannot be written ({error.strerror or error})") from error
+
+
+def read_preset(
+    path: Path, architecture: str | None = None, *, allow_other: bool = False
+) -> tuple[Attributor, PresetMetadata]:
+    """Read a setting, and what it was tuned for; settings that the file does not name have their defaults.
+
+    An InputError is raised for a file that is no preset of this format, an unknown method or key, a value that its
+    field does not take, and, unless ``allow_other``, a preset for another architecture than the one named.
+    """
+    document = _document(path)
+    metadata = cast(PresetMetadata, document["about"])
+    if architecture is not None and architecture != metadata["architecture"] and not allow_other:
+        raise InputError(
+            f"{path} was tuned for {metadata['architecture']!r}, not for {architecture!r}",
+            argument="preset",
+            hint="settings do not carry over between architectures unless you allow it",
+        )
+    try:
+        return METHODS[document["method"]].from_record(document["settings"]), metadata
+    except InputError as error:
+        raise InputError(f"{path}: {error}", argument="preset") from error
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """The file's content, complete and with known keys; the values of the settings are not yet checked."""
+    try:
+        document = json.loads(read_regular(path, PRESET_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read: {error}", argument="preset") from error
+    if not isinstance(document, dict) or cast(dict[str, Any], document).get("format") != FORMAT:
+        raise InputError(f"{path} is no preset: it does not say {FORMAT!r}", argument="preset")
+    document = cast(dict[str, Any], document)
+    parts = {"format": str, "method": str, "settings": dict, "about": dict}
+    _check_keys(path, "part", document, parts, complete=True)
+    for name, kind in parts.items():
+        if not isinstance(document[name], kind):
+            raise _refusal(path, name, document[name], kind.__name__)
+    check_known(f"preset: {path}: method", document["method"], METHODS)
+    method = METHODS[document["method"]]
+    _check_keys(path, f"setting of {method.name}", document["settings"], settings_of(method))
+    _check_keys(path, "about", document["about"], _METADATA, complete=True)
+    for key, (is_valid, expected) in _METADATA.items():
+        if not is_valid(document["about"][key]):
+            raise _refusal(path, f"about: {key}", document["about"][key], expected)
+    return document
+
+
+def _check_keys(path: Path, what: str, keys: Iterable[str], known: Iterable[str], *, complete: bool = False) -> None:
+    for key in keys:
+        check_known(f"preset: {path}: {what}", key, known)
+    missing = [key for key in known if key not in keys] if complete else []
+    if missing:
+        raise InputError(f"{path}: {what} {missing[0]!r} is missing", argument="preset")
+
+
+def _refusal(path: Path, key: str, value: object, expected: str) -> InputError:
+    return InputError(f"{path}: {key}: got {value!r}, expected {expected}", argument="preset")

@@ -1,0 +1,192 @@
+"""Search for the setting of a method with the best objective, resumable and shared between processes."""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from fringe._checks import require
+from fringe.attribution import Attributor
+from fringe.errors import FringeError, InputError, is_transient
+from fringe.tuning._objective import PAPER_WEIGHTS, SCORES, Weights, objective
+from fringe.tuning._space import SearchSpace
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+    from fringe.tuning._study import SharedStudy
+
+#: Scores a setting: ``insertion``, ``deletion`` and ``infidelity`` by name, (N,) each of the same N images, and others
+#: that are to be stored.
+Score = Callable[[Attributor], Mapping[str, Sequence[float]]]
+
+_KILLED = "its process ended twice before it was scored"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A setting that was scored; number 0 is the one that the search started from.
+
+    ``settings`` are the searched ones; ``value`` is the objective, NaN for a failed trial, whose ``problem`` says why.
+    ``scores`` are those of the images by metric, (N,) each, empty if there are none.
+    """
+
+    number: int
+    settings: Mapping[str, Any]
+    value: float
+    scores: Mapping[str, tuple[float, ...]]
+    problem: str = ""
+
+
+#: Called after each trial of this process with it, the trials finished by all processes, and those requested.
+Progress = Callable[[Trial, int, int], None]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The result of a search: the ``best`` setting (the earliest of equals) with its objective ``value``, the finished
+    ``trials``, and how many are ``running`` in other processes."""
+
+    best: Attributor
+    value: float
+    trials: tuple[Trial, ...]
+    running: int
+    seed: int
+
+
+def tune(
+    base: Attributor,
+    space: SearchSpace,
+    score: Score,
+    *,
+    journal: Path,
+    name: str,
+    trials: int,
+    seed: int,
+    identity: Mapping[str, Any] | None = None,
+    weights: Weights = PAPER_WEIGHTS,
+    progress: Progress | None = None,
+    stale_after: float = 3600.0,
+) -> Tuned:
+    """Score ``base`` and then settings that a tree-structured Parzen estimator (Optuna's TPESampler) proposes.
+
+    Equal seeds propose equal settings, interrupted or not, as long as one process works; several never run more than
+    ``trials`` together. A trial fails, and the search goes on, when ``score`` raises a FringeError or returns a number
+    that is not finite. Any other error ends the call, and the trial is left to the next one; so does a TransientError,
+    as a full disk says nothing about a setting.
+
+    Args:
+        base: The setting to start from. A searched setting outside the space, such as ``delta_euc="auto"``, is scored
+            as it is and shown to the estimator as the nearest point of the space.
+        space: The searched settings.
+        score: Scores a setting.
+        journal: File of the study. All scores are stored there, per image.
+        name: Name of the study in the file.
+        trials: Number of trials, those of earlier calls and of other processes included.
+        seed: Seed of the proposals.
+        identity: Plain data that the scores depend on, such as the weights' digest and the images. A study that was
+            made with another one, or another base, space, seed or objective, is refused.
+        weights: Weights of the objective.
+        progress: Called after each trial of this process.
+        stale_after: Seconds after which an unfinished trial of another host is started again; a trial should not take
+            longer. Those of killed processes of this host are started again at once.
+
+    Returns:
+        The best setting and all finished trials.
+
+    Raises:
+        InputError: For an invalid argument, and for a file that is no journal or has another study.
+        FringeError: If no trial succeeded.
+    """
+    require(type(base).name == space.method, "space", space.method, f"a space of {base.name!r}, the base's method")
+    try:
+        from fringe.tuning._study import SLOT, SharedStudy
+    except ModuleNotFoundError as error:
+        raise InputError("tune needs Optuna: pip install 'fringe[tune]'") from error
+    facts = {
+        "base": base.record(),
+        "space": space.record(),
+        "weights": dataclasses.asdict(weights),
+        "seed": seed,
+        "identity": dict(identity or {}),
+    }
+    study = SharedStudy(
+        Path(journal),
+        name,
+        facts,
+        space=space,
+        start=space.clip(base),
+        trials=trials,
+        seed=seed,
+        stale_after=stale_after,
+    )
+    while (trial := study.ask()) is not None:
+        slot = trial.user_attrs[SLOT]
+        try:
+            value, attributes = _attempt(base, slot, trial.params, score, weights)
+        except BaseException:
+            with contextlib.suppress(OSError):  # the journal may be on the disk that failed: the first error says more
+                study.release(trial)
+            raise
+        study.tell(trial, value, attributes)
+        if progress is not None:
+            finished = _finished(study, base, space)
+            for done in (t for t in finished if t.number == slot):
+                progress(done, len(finished), trials)
+    return _result(study, base, space, seed)
+
+
+def _setting(base: Attributor, slot: int, settings: Mapping[str, Any]) -> Attributor:
+    return base if slot == 0 else dataclasses.replace(cast(Any, base), **settings)
+
+
+def _attempt(
+    base: Attributor, slot: int, settings: Mapping[str, Any], score: Score, weights: Weights
+) -> tuple[float | None, dict[str, Any]]:
+    """The objective of a setting, None if it failed, and what is stored with it."""
+    try:
+        scores = {name: [float(v) for v in values] for name, values in score(_setting(base, slot, settings)).items()}
+    except FringeError as error:
+        if is_transient(error):
+            raise
+        return None, {"problem": str(error)}
+    for name in SCORES:
+        require(name in scores, "score", ", ".join(scores) or "nothing", f"{name!r} among the scores")
+    value = objective(*(scores[name] for name in SCORES), weights=weights)
+    # JSON has no word for what is not finite.
+    stored = {name: [v if math.isfinite(v) else None for v in values] for name, values in scores.items()}
+    if math.isfinite(value):
+        return value, {"scores": stored}
+    faults = ", ".join(f"{name} of {stored[name].count(None)}" for name in SCORES if None in stored[name])
+    return None, {"scores": stored, "problem": f"scores are not finite: {faults} of {len(stored[SCORES[0]])} images"}
+
+
+def _finished(study: "SharedStudy", base: Attributor, space: SearchSpace) -> list[Trial]:
+    return [_trial(slot, trial, base, space) for slot, trial in study.trials().items() if trial.state.is_finished()]
+
+
+def _trial(slot: int, trial: "FrozenTrial", base: Attributor, space: SearchSpace) -> Trial:
+    stored = trial.user_attrs
+    scores: dict[str, list[float | None]] = stored.get("scores", {})
+    failed = trial.value is None
+    return Trial(
+        number=slot,
+        settings={name: getattr(base, name) for name in space.dimensions} if slot == 0 else trial.params,
+        value=math.nan if trial.value is None else trial.value,
+        scores={name: tuple(math.nan if v is None else v for v in values) for name, values in scores.items()},
+        problem=stored.get("problem", _KILLED) if failed else "",
+    )
+
+
+def _result(study: "SharedStudy", base: Attributor, space: SearchSpace, seed: int) -> Tuned:
+    finished = _finished(study, base, space)
+    running = sum(trial.state.name == "RUNNING" for trial in study.trials().values())
+    good = [trial for trial in finished if not trial.problem]
+    if not good:
+        first = f"; the first: {finished[0].problem}" if finished else ""
+        raise FringeError(f"tune: none of {len(finished)} trials succeeded ({running} still running){first}")
+    best = max(good, key=lambda trial: (trial.value, -trial.number))
+    return Tuned(_setting(base, best.number, best.settings), best.value, tuple(finished), running, seed)

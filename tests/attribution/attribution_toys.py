@@ -1,0 +1,248 @@
+"""Networks whose scores are known well enough to test methods by, in float64, and paths seen segment by segment."""
+
+import weakref
+
+import torch
+from torch import Tensor, nn
+
+import fringe
+from fringe.paths import Problem
+
+
+class Smooth(nn.Module):
+    """A small convolutional softplus classifier of (N, 2, 8, 8) images (n = 128): twice differentiable everywhere."""
+
+    def __init__(self, classes: int = 5, seed: int = 0, sharpness: float = 1.0):
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.conv = nn.Conv2d(2, 6, 3, padding=1).double()
+        self.norm = nn.BatchNorm2d(6).double()
+        self.head = nn.Linear(6 * 16, classes).double()
+        for parameter in self.parameters():
+            parameter.data = 0.4 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        self.norm.running_mean.normal_(generator=generator)
+        self.norm.running_var.uniform_(0.5, 2.0, generator=generator)
+        self.sharpness = sharpness
+        self.eval().requires_grad_(False)
+
+    def forward(self, x):
+        hidden = nn.functional.softplus(self.norm(self.conv(x)))
+        return self.sharpness * self.head(nn.functional.avg_pool2d(hidden, 2).flatten(1))
+
+
+def inputs(count: int, seed: int = 1, shape: tuple[int, ...] = (2, 8, 8)) -> torch.Tensor:
+    return torch.randn(count, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+class Linear(nn.Module):
+    """``logits = x W^T``; its gradient is the same everywhere."""
+
+    def __init__(self, classes: int = 4, seed: int = 0):
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.weight = nn.Parameter(0.1 * torch.randn(classes, 128, generator=generator, dtype=torch.float64))
+        self.eval().requires_grad_(False)
+
+    def forward(self, x):
+        return x.flatten(1) @ self.weight.T
+
+
+SHAPE = (2, 6, 6)
+ENTRIES = 72
+CLASSES = 4
+CHECKED = 9
+"""Forward passes of the check of the model on three images: each alone, all in another order, a linearisation, and a
+central difference."""
+
+
+def images(count: int, seed: int = 1, shape: tuple[int, ...] = SHAPE) -> Tensor:
+    """Standard normal images (count, *shape)."""
+    return _normal(seed, count, *shape)
+
+
+class Affine(nn.Module):
+    """``F_c(x) = <w_c, x> + b_c``: its gradient is the same everywhere, and every rule of quadrature exact."""
+
+    def __init__(self, seed: int = 0):
+        super().__init__()
+        self.weight, self.bias = _frozen(_normal(seed, CLASSES, *SHAPE) / 4), _frozen(_normal(seed + 1, CLASSES))
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.einsum("nchw,kchw->nk", x, self.weight) + self.bias
+
+    def gradient(self, x: Tensor, target: Tensor) -> Tensor:
+        """Gradient (N, *S) of the score of ``target`` (N,)."""
+        return self.weight[target]
+
+
+class Quadratic(nn.Module):
+    """``F_c(x) = <x, Q_c x> / 2 + <w_c, x>`` with symmetric, indefinite ``matrix`` Q (C, n, n) and ``weight`` w."""
+
+    def __init__(self, seed: int = 0):
+        super().__init__()
+        square = _normal(seed, CLASSES, ENTRIES, ENTRIES) / ENTRIES**0.5
+        self.matrix = _frozen((square + square.mT) / 2)
+        self.weight = _frozen(_normal(seed + 1, CLASSES, ENTRIES) / 4)
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(1)
+        return torch.einsum("ni,kij,nj->nk", flat, self.matrix, flat) / 2 + flat @ self.weight.T
+
+    def gradient(self, x: Tensor, target: Tensor) -> Tensor:
+        """Gradient (N, *S) of the score of ``target`` (N,): ``Q x + w``."""
+        flat = x.flatten(1)
+        return (torch.einsum("nij,nj->ni", self.matrix[target], flat) + self.weight[target]).view_as(x)
+
+
+class SoftplusMLP(nn.Module):
+    """Two layers with a softplus between them: infinitely differentiable, and not a polynomial."""
+
+    def __init__(self, seed: int = 0, hidden: int = 24):
+        super().__init__()
+        self.first, self.bias = _frozen(_normal(seed, hidden, ENTRIES) / 4), _frozen(_normal(seed + 1, hidden))
+        self.second = _frozen(_normal(seed + 2, CLASSES, hidden))
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.softplus(x.flatten(1) @ self.first.T + self.bias) @ self.second.T
+
+
+class ReluCNN(nn.Module):
+    """Two convolutions with ReLU and a linear head: piecewise affine, kinks as real networks have them."""
+
+    def __init__(self, seed: int = 0, channels: int = 6):
+        super().__init__()
+        self.first = _frozen(_normal(seed, channels, SHAPE[0], 3, 3) / 3)
+        self.second = _frozen(_normal(seed + 1, channels, channels, 3, 3) / 5)
+        self.bias = _frozen(_normal(seed + 2, 2, channels) / 2)
+        self.head = _frozen(_normal(seed + 3, CLASSES, channels * 9))
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = nn.functional.conv2d(x, self.first, self.bias[0], padding=1).relu()
+        hidden = nn.functional.conv2d(hidden, self.second, self.bias[1], stride=2, padding=1).relu()
+        return hidden.flatten(1) @ self.head.T
+
+
+NETWORKS = {"affine": Affine, "quadratic": Quadratic, "softplus": SoftplusMLP, "relu": ReluCNN}
+
+
+def _normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def _frozen(values: Tensor) -> nn.Parameter:
+    return nn.Parameter(values, requires_grad=False)
+
+
+class Headed(nn.Module):
+    """Flatten, linear, tanh, linear: its last linear layer takes ``hidden`` features. Registered head first."""
+
+    def __init__(self, seed: int = 0, hidden: int = 10, classes: int = CLASSES):
+        super().__init__()
+        self.head = linear(hidden, classes, seed)
+        self.unused = linear(3, 3, seed)
+        self.body = linear(ENTRIES, hidden, seed + 1)
+        self.eval()
+
+    def features(self, x):
+        return self.body(x.flatten(1)).tanh()
+
+    def forward(self, x):
+        return self.head(self.features(x))
+
+
+class Bare(nn.Module):
+    """Its only linear layer takes the flattened image itself; what follows is no layer."""
+
+    def __init__(self, seed: int = 0, hidden: int = 16):
+        super().__init__()
+        self.first, self.second = linear(ENTRIES, hidden, seed), linear(hidden, CLASSES, seed + 1).weight
+        self.eval()
+
+    def forward(self, x):
+        return nn.functional.softplus(self.first(x.flatten(1))) @ self.second.T
+
+
+class Failing(nn.Module):
+    """Raises at its ``last``-th call."""
+
+    def __init__(self, model: nn.Module, last: int):
+        super().__init__()
+        self.model, self.last, self.calls = model, last, 0
+        self.eval()
+
+    def forward(self, x):
+        self.calls += 1
+        logits = self.model(x)
+        if self.calls == self.last:
+            raise RuntimeError("simulated")
+        return logits
+
+
+class Watched(nn.Module):
+    """Notes how many images each call brings."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model, self.sizes = model, []
+        self.eval()
+
+    def forward(self, x):
+        self.sizes.append(len(x))
+        return self.model(x)
+
+
+def linear(entries: int, outputs: int, seed: int) -> nn.Linear:
+    layer = nn.Linear(entries, outputs).double().requires_grad_(False)
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in layer.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) / entries**0.5
+    return layer
+
+
+def problem_of(model, x, target="predicted", score="logit", **fields) -> Problem:
+    return Problem.of(fringe.Classifier(model, score=score), x, target=target, **fields)
+
+
+def segments(path, problem):
+    """Every segment of one run, and the walk."""
+    with problem.model.session(problem.inputs.device):
+        walk = path.run(problem)
+        return list(walk.segments()), walk
+
+
+def most_alive(path, problem) -> int:
+    """How many of the points that a run visits are in memory at the same time, at most."""
+    seen, most = [], 0
+    with problem.model.session(problem.inputs.device):
+        for segment in path.run(problem).segments():
+            seen += [weakref.ref(segment.start.x), weakref.ref(segment.stop.x)]
+            del segment
+            most = max(most, sum(point() is not None for point in seen))
+    return most
+
+
+def score_and_gradient(model, z, target, kind="logit"):
+    """Score (a number) and gradient (*S) of one point ``z`` (*S), by autograd alone."""
+    z = z.clone().requires_grad_(True)
+    logits = model(z[None])[0]
+    values = {"logit": logits, "probability": logits.softmax(0), "log_probability": logits.log_softmax(0)}[kind]
+    (gradient,) = torch.autograd.grad(values[target], z)
+    return values[target].item(), gradient
+
+
+def bend(model, points, target):
+    """Half the sum over pieces of ``D^T Q D``, D from point to point, of a quadratic model's score: (a number)."""
+    steps = torch.stack(points).flatten(1).diff(dim=0)
+    return 0.5 * torch.einsum("ki,ij,kj->", steps, model.matrix[target], steps).item()
+
+
+def off_course(p, p0, alpha):
+    """Fisher-Rao distance (radians) of ``p`` (C,) from the point at ``alpha`` of the way from ``p0`` to uniform."""
+    start, stop = p0.sqrt(), torch.full_like(p0, 1 / len(p0)).sqrt()
+    angle = torch.arccos(start @ stop)
+    due = (torch.sin((1 - alpha) * angle) * start + torch.sin(alpha * angle) * stop) / torch.sin(angle)
+    return 2 * torch.arccos(p.sqrt() @ due).item()

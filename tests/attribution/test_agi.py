@@ -1,0 +1,334 @@
+"""AGI: both modes against a loop written image by image and class by class, completeness, edges, and cost."""
+
+import dataclasses
+
+import pytest
+import torch
+from attribution_toys import (
+    CHECKED,
+    CLASSES,
+    Affine,
+    Quadratic,
+    ReluCNN,
+    SoftplusMLP,
+    Watched,
+    bend,
+    images,
+    most_alive,
+    problem_of,
+    score_and_gradient,
+    segments,
+)
+
+import fringe
+from fringe import InputSpace
+from fringe.attribution import AGI
+from fringe.paths import AdversarialPath
+
+BOUNDS = InputSpace(low=-1.5, high=1.8)
+
+
+def literal(model, x, target, method, low=None, high=None):
+    """The published loop of one image ``x`` (*S): map, the change of the score, and the steps of each class."""
+    clipped = low is not None
+    low, high = (low, high) if clipped else (x.min(), x.max())
+    values, change, steps = torch.zeros_like(x), 0.0, []
+    ids = method._towards(target, CLASSES)
+    for label in ids:
+        z, taken = x, 0
+        for _ in range(method.steps):
+            if model(z[None]).argmax() == label:
+                break
+            _, ascent = score_and_gradient(model, z, label, method.score)
+            _, gradient = score_and_gradient(model, z, target, method.score)
+            origin = z if method.mode == "path" else x
+            moved = origin + method.epsilon * (high - low) * ascent.sign()
+            moved = moved.clamp(low, high) if clipped else moved
+            values -= gradient * (moved - origin)
+            z, taken = moved, taken + 1
+        steps.append(taken)
+        change += score_and_gradient(model, x, target, method.score)[0]
+        change -= score_and_gradient(model, z, target, method.score)[0]
+    share = len(ids) if method.reduce == "mean" else 1
+    return values / share, change / share, steps
+
+
+METHODS = [
+    AGI(),
+    AGI(mode="official"),
+    AGI(epsilon=0.01, reduce="mean", steps=30),
+    AGI(epsilon=0.02, score="logit"),
+    AGI(epsilon=0.02, score="log_probability", classes=2),
+    AGI.preset("paper"),
+]
+
+
+@pytest.mark.parametrize("network", [SoftplusMLP, ReluCNN])
+@pytest.mark.parametrize("method", METHODS, ids=str)
+@pytest.mark.parametrize("bounded", [True, False])
+def test_equals_the_literal_loop(network, method, bounded):
+    """Maps, changes of the score and steps, with clipping to a valid range and without."""
+    model, x = network(), images(4, seed=3)
+    found = fringe.attribute(model, x, method=method, space=BOUNDS if bounded else None, batch_size=5)
+    limits = (BOUNDS.low, BOUNDS.high) if bounded else (None, None)
+    walked = []
+    for i in range(len(x)):
+        target = found.target[i].item()
+        values, change, steps = literal(model, x[i], target, method, *limits)
+        torch.testing.assert_close(found.values[i], values, rtol=1e-10, atol=1e-12)
+        assert found.diagnostics["steps"][i] == max(steps)
+        walked += steps
+        if method.mode == "official":
+            assert found.verdict[i] == "unchecked"
+            assert found.completeness_gap[i].isnan()
+        else:
+            assert (found.score - found.endpoint_score)[i].item() == pytest.approx(change, rel=1e-9, abs=1e-12)
+            assert found.completeness_gap[i].item() == pytest.approx(values.sum().item() - change, rel=1e-8, abs=1e-12)
+        expected, _ = score_and_gradient(model, x[i], target, method.score)
+        assert found.score[i].item() == pytest.approx(expected, rel=1e-12)
+    assert method.classes == 1 or len(set(walked)) > 1  # walks of different lengths, or nothing is shown
+
+
+def test_one_step_of_the_official_code_is_a_path():
+    model, x = SoftplusMLP(), images(3)
+    path, official = (fringe.attribute(model, x, method=AGI(steps=1, mode=m)) for m in ("path", "official"))
+    assert path.values.abs().max() > 1e-3
+    assert torch.equal(path.values, official.values)
+    five = [fringe.attribute(model, x, method=AGI(steps=5, epsilon=0.01, mode=m)).values for m in ("path", "official")]
+    assert (five[0] - five[1]).abs().max() > 1e-3
+
+
+def test_complete_in_the_limit_of_small_steps():
+    """Over the same way, the gap of the authors' rule falls as epsilon, that of the trapezoid faster."""
+    model, x = SoftplusMLP(), images(2)
+    gaps = {}
+    for rule in ("right", "trapezoid"):
+        for steps, epsilon in ((4, 4e-3), (16, 1e-3), (64, 2.5e-4)):
+            method = AGI(steps=steps, epsilon=epsilon, rule=rule)
+            gaps[rule, steps] = fringe.attribute(model, x, method=method).completeness_gap.abs().max().item()
+    for a, b in ((4, 16), (16, 64)):
+        assert gaps["right", b] == pytest.approx(gaps["right", a] / 4, rel=0.2)
+        assert gaps["trapezoid", b] < gaps["trapezoid", a] / 8
+
+
+def test_gap_of_the_authors_rule_is_the_bend_of_the_score():
+    """For a quadratic score, summed over the classes; the trapezoid and the adaptive rule miss nothing."""
+    model, x = Quadratic(), images(1)
+    target = model(x).argmax().item()
+    method = AGI(score="logit", epsilon=0.02)
+    found = fringe.attribute(model, x, method=method)
+    expected = 0.0
+    for label in method._towards(target, CLASSES):
+        walked, _ = segments(AdversarialPath((label,), 20, 0.02), problem_of(model, x))
+        expected += bend(model, [x[0]] + [segment.start.x[0] for segment in walked], target)
+    assert abs(expected) > 1e-2
+    assert found.completeness_gap.item() == pytest.approx(expected, rel=1e-9)
+    for rule in ("trapezoid", "adaptive"):
+        exact = fringe.attribute(model, x, method=dataclasses.replace(method, rule=rule))
+        assert exact.completeness_gap.abs().max() < 1e-12
+        torch.testing.assert_close(exact.endpoint_score, found.endpoint_score)
+
+
+def test_classes_follow_the_authors_rule():
+    """Every s-th of C, s = floor(C / k), without the target; never none."""
+    assert AGI(classes=20)._towards(3, 1000) == list(range(0, 1000, 50))
+    assert len(AGI(classes=15)._towards(3, 1000)) == 16
+    assert AGI(classes=20)._towards(50, 1000) == [c for c in range(0, 1000, 50) if c != 50]
+    assert AGI(classes=20)._towards(4, 10) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    assert AGI(classes=3)._towards(4, 10) == [0, 3, 6, 9]
+    assert AGI(classes=1)._towards(7, 1000) == [0]
+    assert AGI(classes=1)._towards(0, 1000) == [1]
+    assert AGI(classes=20)._towards(1, 2) == [0]
+
+
+def test_a_class_that_is_predicted_already_contributes_nothing():
+    """Asked about another class than the predicted one, the walk towards the latter ends before it begins."""
+    model, x = SoftplusMLP(), images(3)
+    predicted = model(x).argmax(1)
+    target = (predicted + 1) % CLASSES
+    found = fringe.attribute(model, x, method=AGI(), target=target)
+    for i in range(3):
+        values, _, steps = literal(model, x[i], target[i].item(), AGI())
+        assert 0 in steps
+        torch.testing.assert_close(found.values[i], values, rtol=1e-10, atol=1e-12)
+    pair = lambda z: model(z)[:, :2]  # noqa: E731 - two classes: nowhere else to walk to
+    still = fringe.attribute(pair, x, method=AGI(), target=1 - pair(x).argmax(1))
+    assert still.verdict == ("stalled",) * 3
+    assert (still.values == 0).all()
+    assert torch.equal(still.score, still.endpoint_score)
+
+
+def test_a_zero_gradient_moves_nothing():
+    """A model that sees half of an image: the other half stays, and gets nothing."""
+    model, x = Affine(), images(2)
+    model.weight[:, 1] = 0.0
+    found = fringe.attribute(model, x, method=AGI(), telemetry=True)
+    assert (found.values[:, 1] == 0).all()
+    assert found.values[:, 0].abs().min() > 0
+    for i in range(2):
+        assert torch.equal(found.trajectory[i].snapshots[-1][1], x[i, 1])
+
+
+def test_the_direction_survives_a_probability_that_underflows():
+    """At logits hundreds of nats apart, p_l is zero in float32, and log p_l still says where to go."""
+    model, x = Affine().float(), images(2).float()
+    sharp = lambda z: 300.0 * model(z)  # noqa: E731
+    logits = sharp(x)
+    assert (logits.softmax(1) == 0).any()
+    found = fringe.attribute(sharp, x, method=AGI(epsilon=0.02, steps=60), telemetry=True)
+    assert torch.isfinite(found.values).all()
+    assert all(t.steps["euclidean_step"].min() > 0 for t in found.trajectory)
+    target = logits.argmax(1)
+    for i, t in enumerate(found.trajectory):
+        label = AGI()._towards(target[i].item(), CLASSES)[0]
+        assert sharp(t.snapshots[-1:]).argmax().item() == label  # it arrived
+
+
+def test_steps_stay_in_the_valid_range_and_in_the_box():
+    """Restarting steps end within epsilon of the input; a path goes on, to the edge of the range and no further."""
+    model, x = ReluCNN(), images(2).clamp(-1.5, 1.8)
+    problem = problem_of(model, x, domain=BOUNDS)
+    toward = tuple((problem.target + 1).remainder(CLASSES).tolist())
+    step = 0.05 * 3.3
+    for restart in (True, False):
+        walked, _ = segments(AdversarialPath(toward, 12, 0.05, restart), problem)
+        ends = torch.cat([segment.start.x for segment in walked])
+        rows = torch.tensor([i for segment in walked for i in segment.rows.tolist()])
+        assert ends.min() >= -1.5
+        assert ends.max() <= 1.8
+        farthest = (ends - x[rows]).abs().max()
+        assert farthest <= step + 1e-12 if restart else farthest > 2 * step
+
+
+def test_units_do_not_matter():
+    """A model of normalised images, with the bounds in its coordinates, has the map of the model of pixels."""
+    model, pixels = SoftplusMLP(), images(3).sigmoid()
+    mean = torch.tensor([0.4, 0.5], dtype=torch.float64).view(2, 1, 1)
+    std = torch.tensor([0.2, 0.3], dtype=torch.float64).view(2, 1, 1)
+    for mode in ("path", "official"):
+        of_pixels = fringe.attribute(
+            lambda z: model(4 * z), pixels, method=AGI(mode=mode), space=InputSpace(low=0.0, high=1.0)
+        )
+        of_normalised = fringe.attribute(
+            lambda z: model(4 * (z * std + mean)),
+            (pixels - mean) / std,
+            method=AGI(mode=mode),
+            space=InputSpace(low=(0 - mean) / std, high=(1 - mean) / std),
+        )
+        torch.testing.assert_close(of_normalised.values, of_pixels.values, rtol=1e-9, atol=1e-11)
+        assert of_pixels.values.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("mode", ["path", "official"])
+def test_passes(mode):
+    """A walk of s steps costs s forward passes and 2 s VJPs, one forward pass more where it ended after m, and one of
+    each kind more where it arrived: at most k m of the first and 2 k m of the second, and k for the ends."""
+    model, x, method = SoftplusMLP(), images(3), AGI(steps=9, epsilon=0.01, mode=mode)
+    door = 3 + CHECKED  # predictions, and the check of the model
+    found = fringe.attribute(model, x, method=method).passes
+    forward = vjp = 0
+    arrived = 0
+    for i in range(3):
+        _, _, steps = literal(model, x[i], model(x)[i].argmax().item(), method)
+        for taken in steps:
+            early = taken < method.steps
+            forward += taken + 1
+            vjp += 2 * (taken + 1) if early else 2 * taken
+            arrived += early
+    assert 0 < arrived < 3 * 3
+    assert found.forward == forward + door
+    assert vjp <= 2 * 3 * 3 * method.steps
+    assert forward <= 3 * 3 * method.steps + 3 * 3
+    one_step = fringe.attribute(model, x, method=AGI(steps=1, mode="official")).passes
+    assert found.vjp - one_step.vjp == vjp - 2 * 9  # one step: nine walks, two VJPs each
+
+
+def test_finished_walks_are_not_evaluated_again():
+    """Every call brings the walks that are still on their way, and no others."""
+    model, x, method = SoftplusMLP(), images(3), AGI(epsilon=0.03, steps=9)
+    watched = Watched(model)
+    fringe.attribute(watched, x, method=method, batch_size=16)
+    steps = [s for i in range(3) for s in literal(model, x[i], model(x)[i].argmax().item(), method)[2]]
+    expected = [sum(s >= k for s in steps) for k in range(max(steps) + 1)]
+    assert watched.sizes[-len(expected) :] == expected
+    assert len(set(expected)) > 3
+
+
+def test_batch_order_and_batch_size_change_nothing():
+    model, x = SoftplusMLP(), images(5)
+    turned = torch.tensor([3, 0, 4, 2, 1])
+    for method in (AGI(), AGI(mode="official")):
+        together = fringe.attribute(model, x, method=method)
+        for size in (1, 2, 7):
+            found = fringe.attribute(model, x[turned], method=method, batch_size=size)
+            torch.testing.assert_close(found.values, together.values[turned], rtol=1e-9, atol=1e-12)
+            for name, values in found.diagnostics.items():
+                torch.testing.assert_close(values, together.diagnostics[name][turned], rtol=1e-8, atol=1e-10, msg=name)
+
+
+def test_diagnostics_are_means_over_the_classes():
+    model, x, method = SoftplusMLP(), images(1), AGI(epsilon=0.02)
+    found = fringe.attribute(model, x, method=method, telemetry=True)
+    lengths, entropies, worst = [], [], []
+    target = found.target.item()
+    for label in method._towards(target, CLASSES):
+        walked, _ = segments(AdversarialPath((label,), 20, 0.02), problem_of(model, x, score="probability"))
+        points = torch.stack([x[0]] + [s.start.x[0] for s in walked])
+        lengths.append(points.flatten(1).diff(dim=0).norm(dim=1).sum())
+        p = model(points[-1:]).softmax(1)[0]
+        entropies.append(-(p * p.log()).sum())
+        worst.append(max(s.stats["tracking_error"].item() for s in walked))
+    torch.testing.assert_close(found.diagnostics["path_length"][0], torch.stack(lengths).mean())
+    torch.testing.assert_close(found.diagnostics["endpoint_entropy"][0], torch.stack(entropies).mean())
+    assert found.diagnostics["tracking_error_max"][0].item() == pytest.approx(max(worst))
+    first = found.trajectory[0]
+    assert first.steps["euclidean_step"].sum().item() == pytest.approx(lengths[0].item())
+    assert first.points["entropy"][-1].item() == pytest.approx(entropies[0].item())
+    assert first.points["score"][0].item() == pytest.approx(found.score.item())
+
+
+def test_memory_does_not_grow_with_the_number_of_steps():
+    model, x = SoftplusMLP(), images(2)
+    problem = problem_of(model, x)
+    toward = tuple((problem.target + 1).remainder(CLASSES).tolist())
+    assert most_alive(AdversarialPath(toward, 60, 1e-4), problem) <= 3
+
+
+def test_the_score_is_the_methods_own():
+    """A probability, whatever else the classifier explains; the record says so, and the classifier is as it was."""
+    model, x = SoftplusMLP(), images(2)
+    classifier = fringe.Classifier(model, score="logit")
+    found = fringe.attribute(classifier, x, method=AGI(epsilon=0.01))
+    assert found.settings["score"] == "probability"
+    assert classifier.score_kind == "logit"
+    torch.testing.assert_close(found.score, model(x).softmax(1).amax(1))
+    assert fringe.attribute(classifier, x, method=AGI(score="logit")).score.tolist() == model(x).amax(1).tolist()
+
+
+def test_progress_is_told_to_the_end():
+    told = []
+    fringe.attribute(
+        SoftplusMLP(),
+        images(3),
+        method=AGI(steps=7),
+        batch_size=4,
+        progress=lambda done, total: told.append((done, total)),
+    )
+    assert [total for _, total in told] == [3 * 3 * 7] * len(told)
+    assert told == sorted(told)
+    assert told[-1] == (63, 63)
+
+
+def test_settings():
+    assert AGI.preset("paper") == AGI(mode="official", classes=1, epsilon=0.05, steps=20, score="probability")
+    for change, message in [
+        ({"classes": 0}, "classes: got 0, expected a positive whole number"),
+        ({"steps": 2.5}, r"steps: got 2\.5, expected a positive whole number"),
+        ({"epsilon": 0.0}, r"epsilon: got 0\.0, expected a positive number"),
+        ({"mode": "authors"}, "mode: got 'authors', expected one of path, official"),
+        ({"score": "margin"}, "score: got 'margin', expected one of logit"),
+        ({"reduce": "max"}, "reduce: got 'max', expected one of sum, mean"),
+        ({"mode": "official", "rule": "trapezoid"}, "rule: got 'trapezoid', expected 'right' in mode 'official'"),
+    ]:
+        with pytest.raises(fringe.InputError, match=message):
+            dataclasses.replace(AGI(), **change)

@@ -1,0 +1,147 @@
+"""What the call refuses and how it says so, and that a map of zeros is never called an answer."""
+
+import pytest
+import torch
+
+import fringe
+from fringe.attribution import METHODS
+
+METHODS_AND_VARIANTS = {
+    **{name: kind() for name, kind in METHODS.items() if name not in ("ggig", "geoig_svi")},
+    "geoig_svi": fringe.attribution.GeoIGSVI(iterations=3, steps=10),
+    "agi:official": fringe.attribution.AGI.preset("official"),
+    "ggig": fringe.attribution.GGIG(intervals=5, iterations=4),
+    "fringe:natural": fringe.FRInGe(solve="natural"),
+    "fringe:diffusion": fringe.FRInGe().variant("diffusion"),
+    "fringe:none": fringe.FRInGe(structure="none", max_steps=30),
+}
+
+
+def network(gap: float):
+    """Logits (B, 4) of images (B, 1, 6, 6) in float32, ``gap`` nats apart on average, and three images."""
+    g = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(3, 1, 6, 6, generator=g), torch.randn(4, 36, generator=g)
+    plain = lambda z: z.flatten(1).sinh().tanh() @ weight.T  # noqa: E731
+    top = plain(x).topk(2, 1).values
+    scale = gap / (top[:, 0] - top[:, 1]).mean()
+    return (lambda z: scale * plain(z)), x
+
+
+@pytest.mark.parametrize("gap", [20.0, 200.0, 1000.0])
+@pytest.mark.parametrize("name", METHODS_AND_VARIANTS)
+def test_no_zero_map_is_an_answer(name, gap):
+    model, x = network(gap)
+    space = fringe.InputSpace(references=torch.randn(5, 1, 6, 6, generator=torch.Generator().manual_seed(2)))
+    for score in ("logit", "log_probability", "probability"):
+        found = fringe.attribute(model, x, method=METHODS_AND_VARIANTS[name], score=score, space=space)
+        for values, verdict, advice in zip(found.values, found.verdict, found.advice, strict=True):
+            if not torch.isfinite(values).all():
+                assert verdict == "diverged"
+            elif values.abs().max() < torch.finfo(torch.float32).tiny:
+                assert verdict in ("stalled", "at_reference", "diverged")
+                assert "logit" in advice or "reference" in advice or verdict == "diverged"
+
+
+def test_a_map_beyond_the_range_of_its_precision_diverged():
+    """Gradients of 3e38 and a constant score: sums of terms of 1.5e38 are finite in float64, and no map in float32."""
+    model = lambda z: torch.stack([3e38 * (z[:, 0] - z[:, 1]), torch.zeros_like(z[:, 0])], 1)  # noqa: E731
+    x = torch.full((1, 2), 2.0)
+    method = fringe.attribution.GuidedIG(steps=4, fraction=1.0, max_dist=0.0)
+    problem = fringe.paths.Problem.of(fringe.Classifier(model), x, target=0, baseline=torch.zeros_like(x))
+    with problem.model.session(x.device):
+        found = method.attribute(problem)
+    assert not torch.isfinite(found.values).all()
+    assert found.verdict == ("diverged",)
+
+
+def test_inputs_at_the_door():
+    model = torch.nn.Flatten()
+    for bad, message in (
+        (torch.randn(4), "add a batch axis"),
+        (torch.zeros(0, 3, 4, 4), "at least one image"),
+        (torch.zeros(1, 3, 4, 4, dtype=torch.uint8), "expected floating point"),
+        ([1.0], "expected a torch.Tensor"),
+    ):
+        with pytest.raises(fringe.InputError, match=message):
+            fringe.attribute(model, bad)
+    with pytest.raises(fringe.InputError, match=r"got torch.float64 on cpu, but the model's weights are torch.float32"):
+        fringe.attribute(torch.nn.Linear(4, 3), torch.randn(1, 4, dtype=torch.float64))
+    with pytest.raises(fringe.InputError, match="expected a name or a configured method"):
+        fringe.attribute(model, torch.randn(1, 1, 2, 2), method=fringe.FRInGe)
+    with pytest.raises(fringe.InputError, match="bad_images: got 'skip'"):
+        fringe.attribute(model, torch.randn(1, 1, 2, 2), bad_images="skip")
+    with pytest.raises(fringe.InputError, match="did you mean 'fringe'"):
+        fringe.attribute(model, torch.randn(1, 1, 2, 2), method="frnge")
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("integrated_gradients", "ig"),
+        ("Integrated Gradients", "ig"),
+        ("IntegratedGradients", "ig"),
+        ("IG", "ig"),
+        ("FRInGe", "fringe"),
+        ("Fisher-Rao Integrated Gradients", "fringe"),
+        ("smooth grad", "smoothgrad"),
+        ("guided-ig", "guided_ig"),
+        ("Guided Integrated Gradients", "guided_ig"),
+        ("ExpectedGradients", "expected_gradients"),
+        ("IG²", "ig2"),
+    ],
+)
+def test_a_method_by_its_title_or_class_is_answered_with_its_name(asked, meant):
+    from typer.testing import CliRunner
+
+    from fringe.cli.app import app
+
+    with pytest.raises(fringe.InputError, match=f"got {asked!r}; did you mean {meant!r}"):
+        fringe.attribute(torch.nn.Flatten(), torch.randn(1, 1, 2, 2), method=asked)
+    result = CliRunner().invoke(app, ["explain", "embedded:digits:0", "--out", "never", "--method", asked])
+    assert result.exit_code == 2
+    assert f"did you mean {meant!r}" in result.stderr
+
+
+def conv_net(*last):
+    return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), *last).requires_grad_(False)
+
+
+class Mean(torch.nn.Module):
+    def forward(self, x):
+        return x.mean((-2, -1))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        conv_net(torch.nn.BatchNorm2d(4), Mean()),
+        conv_net(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(4, 5)),
+        conv_net(Mean(), torch.nn.Linear(4, 5)),
+    ],
+    ids=["batch norm", "flatten", "one row"],
+)
+@pytest.mark.parametrize("ask", ["attribute", "compare"])
+def test_an_image_without_a_batch_axis_is_told_where_to_add_it(model, ask):
+    image, more = torch.randn(3, 8, 8), {"compare": (["ig"], ["sparseness"]), "attribute": ()}[ask]
+    with pytest.raises(fringe.InputError, match=r"inputs: got shape \(3, 8, 8\), .* inputs\[None\]"):
+        getattr(fringe, ask)(model, image, *more)
+
+
+def test_a_model_that_fails_either_way_speaks_for_itself():
+    def broken(x):
+        raise RuntimeError("a layer of the model's own")
+
+    for shape in ((3, 8, 8), (2, 3, 8, 8)):
+        with pytest.raises(RuntimeError, match="a layer of the model's own"):
+            fringe.attribute(broken, torch.randn(shape))
+
+
+def test_sequences_have_three_axes():
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 5)).requires_grad_(False)
+    assert fringe.attribute(model, torch.randn(2, 3, 4), method="ig").values.shape == (2, 3, 4)
+
+
+def test_a_baseline_for_a_method_without_one_is_refused():
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).requires_grad_(False)
+    with pytest.raises(fringe.InputError, match="baseline: the method 'fringe' does not begin at one"):
+        fringe.attribute(model, torch.ones(1, 1, 2, 2), baseline=0.0)

@@ -1,0 +1,184 @@
+"""An image's map is its own: whatever the batch, its order, its chunks, or the memory."""
+
+import dataclasses
+
+import pytest
+import torch
+from attribution_toys import Smooth, inputs
+
+import fringe
+import fringe.paths
+from fringe.paths import Problem
+from fringe.paths._fisher_rao import _Slots
+
+METHOD = fringe.FRInGe(tau=5e-3, delta_euc=1.0, damping=1e-2, cg_iterations=10)
+
+
+class Limited(torch.nn.Module):
+    """Runs out of memory above ``limit`` images, once it has been called ``after`` times."""
+
+    def __init__(self, limit: int, after: int):
+        super().__init__()
+        self.model, self.limit, self.after, self.calls = Smooth(), limit, after, 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls > self.after and x.shape[0] > self.limit:
+            raise torch.OutOfMemoryError("simulated")
+        return self.model(x)
+
+
+def mixed(count: int = 7) -> torch.Tensor:
+    """Images of very different confidence, so of different T."""
+    return inputs(count) * torch.linspace(0.1, 3.0, count, dtype=torch.float64).view(-1, 1, 1, 1)
+
+
+def test_batch_of_n_is_n_batches_of_one():
+    model, x = Smooth(), mixed()
+    together = fringe.attribute(model, x, method=METHOD)
+    assert len(set(together.diagnostics["steps"].tolist())) > 3
+    for i in range(len(x)):
+        alone = fringe.attribute(model, x[i : i + 1], method=METHOD)
+        torch.testing.assert_close(together.values[i], alone.values[0], rtol=1e-7, atol=1e-10)
+        assert together.verdict[i] == alone.verdict[0]
+        for name, values in together.diagnostics.items():
+            torch.testing.assert_close(values[i], alone.diagnostics[name][0], rtol=1e-6, atol=1e-8, msg=name)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_chunk_size_changes_nothing(size):
+    model, x = Smooth(), mixed()
+    expected = fringe.attribute(model, x, method=METHOD, batch_size=7)
+    found = fringe.attribute(model, x, method=METHOD, batch_size=size)
+    torch.testing.assert_close(found.values, expected.values, rtol=1e-7, atol=1e-10)
+    assert dataclasses.replace(found.passes, forward=0).vjp >= 0
+    assert found.diagnostics["steps"].tolist() == expected.diagnostics["steps"].tolist()
+
+
+def test_order_changes_nothing():
+    model, x = Smooth(), mixed()
+    order = torch.tensor([3, 0, 6, 1, 5, 2, 4])
+    straight = fringe.attribute(model, x, method=METHOD, batch_size=3)
+    shuffled = fringe.attribute(model, x[order], method=METHOD, batch_size=3)
+    torch.testing.assert_close(shuffled.values, straight.values[order], rtol=1e-7, atol=1e-10)
+
+
+@pytest.mark.parametrize("after", [0, 5, 20])
+def test_out_of_memory_at_any_step_costs_only_slots(after):
+    x = mixed()
+    model = Limited(limit=2, after=after)
+    classifier = fringe.Classifier(model, batch_size=7)
+    found = fringe.attribute(classifier, x, method=METHOD)
+    expected = fringe.attribute(Smooth(), x, method=METHOD)
+    torch.testing.assert_close(found.values, expected.values, rtol=1e-7, atol=1e-10)
+    assert classifier.batch_size.on(x.device) == 1  # 7, 3, then 1: three do not fit
+
+
+def test_out_of_memory_with_one_image_is_an_error():
+    with pytest.raises(torch.OutOfMemoryError):
+        fringe.attribute(Limited(limit=0, after=0), mixed(2), method=METHOD)
+
+
+def test_finished_images_give_their_slot_to_waiting_ones(monkeypatch):
+    """With slots refilled, seven images of 127 steps in all need about 127/3 full batches, not one batch a step."""
+    sizes, linearise = [], Problem.linearise
+
+    def spy(self, x, rows, **options):
+        sizes.append(len(x))
+        return linearise(self, x, rows, **options)
+
+    monkeypatch.setattr(Problem, "linearise", spy)
+    found = fringe.attribute(Smooth(), mixed(), method=METHOD, batch_size=3)
+    steps, walking = found.diagnostics["steps"].tolist(), sizes[1:]  # one image is looked at first
+    assert sum(walking) == sum(steps) + 7
+    unfilled = sum(max(steps[i : i + 3]) for i in (0, 3, 6)) + 3  # what fixed batches of three would take
+    assert len(walking) < unfilled
+    assert len(walking) <= sum(steps) / 3 + max(steps) / 2 + 3
+
+
+def test_a_bad_image_leaves_the_others_alone():
+    model, x = Smooth(), mixed(4)
+    bad = x.clone()
+    bad[1, 0, 0, 0] = torch.nan
+    with pytest.raises(fringe.InputError, match=r"images \[1\] hold NaN"):
+        fringe.attribute(model, bad, method=METHOD)
+    found = fringe.attribute(model, bad, method=METHOD, bad_images="mark", telemetry=True)
+    expected = fringe.attribute(model, x[[0, 2, 3]], method=METHOD)
+    assert found.verdict[1] == "nan_input"
+    assert found.values[1].isnan().all()
+    assert found.trajectory[1] is None
+    torch.testing.assert_close(found.values[[0, 2, 3]], expected.values, rtol=1e-7, atol=1e-10)
+    everything = fringe.attribute(model, torch.full_like(x, torch.nan), method=METHOD, bad_images="mark")
+    assert everything.verdict == ("nan_input",) * 4
+
+
+def test_a_dead_or_nan_gradient_in_the_first_image_is_its_own_affair():
+    """The model is judged by an image that says something about it; a bad first row does not stop the others."""
+    model, x = Smooth(), mixed(3)
+    dead = lambda z: model(z) * (z.flatten(1).abs().sum(1) > 0)[:, None] + 0.0 * model(z)  # noqa: E731
+    x[0] = 0.0
+    found = fringe.attribute(dead, x, method=METHOD)
+    expected = fringe.attribute(model, x[1:], method=METHOD)
+    torch.testing.assert_close(found.values[1:], expected.values, rtol=1e-7, atol=1e-10)
+    assert found.verdict[0] == "at_reference"
+    steep = lambda z: model(z) + 0.01 * (z - x[0]).flatten(1).norm(dim=1).sqrt()[:, None] * torch.eye(5)[0]  # noqa: E731
+    found = fringe.attribute(steep, x, method=METHOD)
+    assert found.verdict[0] == "diverged"
+    assert "gradient were not finite after step 0" in found.advice[0]
+    assert found.diagnostics["steps"][0] == 0
+    assert found.verdict[1] == "ok"
+
+
+def test_a_reference_for_each_image_follows_the_images_that_are_left():
+    model, x = Smooth(), mixed(3)
+    q = torch.full((3, 5), 0.1, dtype=torch.float64) + 0.5 * torch.eye(3, 5)
+    whole = fringe.attribute(model, x, method=dataclasses.replace(METHOD, reference=q))
+    bad = x.clone()
+    bad[1] = torch.nan
+    found = fringe.attribute(model, bad, method=dataclasses.replace(METHOD, reference=q), bad_images="mark")
+    torch.testing.assert_close(found.values[[0, 2]], whole.values[[0, 2]], rtol=1e-7, atol=1e-10)
+
+
+def test_a_waiting_slot_keeps_only_itself():
+    """A finished image that waits for its last gradient must not keep its former batch in memory."""
+    model, x = Smooth(), mixed(6)
+    problem = fringe.paths.Problem.of(fringe.Classifier(model, batch_size=6), x)
+    walk = METHOD.path(128).run(problem)
+    sizes = [len(segment.rows) for segment in walk.segments()]
+    state = {"x": torch.zeros(6, 128), "gradient": torch.zeros(6, 128)}
+    slots = _Slots(list(range(6)), [1] * 6, state).select([0])
+    assert slots.state["x"].untyped_storage().nbytes() == 128 * 4
+    assert slots.state["gradient"].untyped_storage().nbytes() == 128 * 4
+    assert sum(sizes) == sum(walk.planned)
+
+
+def test_nan_logits_are_named():
+    model = Smooth()
+    broken = lambda x: model(x).where(x.flatten(1)[:, :1] < 5.0, torch.nan)  # noqa: E731
+    x = mixed(3)
+    x[2, 0, 0, 0] = 6.0
+    with pytest.raises(fringe.InputError, match=r"logits for images \[2\]"):
+        fringe.attribute(broken, x, method=METHOD)
+    found = fringe.attribute(broken, x, method=METHOD, bad_images="mark")
+    assert found.verdict[2] == "nan_logits"
+
+
+def test_a_path_that_leaves_the_model_s_domain_ends_at_its_last_sound_point():
+    """A model that is NaN off a ball: the path is cut, complete up to there, and says so; its neighbour is as ever."""
+    model, x = Smooth(), mixed(2)
+
+    def fragile(z):
+        moved = (z - x[1]).flatten(1).norm(dim=1)
+        outside = (moved > 1.2) & ((z - x[0]).flatten(1).norm(dim=1) > moved)
+        return model(z).masked_fill(outside[:, None], torch.nan)
+
+    found = fringe.attribute(fragile, x, method=METHOD, telemetry=True)
+    whole = fringe.attribute(model, x, method=METHOD)
+    assert found.verdict[1] == "diverged"
+    assert "after step 1" in found.advice[1]
+    assert found.diagnostics["steps"][1] == 1
+    assert torch.isfinite(found.values).all()
+    gap = found.values[1].sum() - (found.score[1] - found.endpoint_score[1])
+    torch.testing.assert_close(gap, found.completeness_gap[1])
+    torch.testing.assert_close(found.values[0], whole.values[0], rtol=1e-7, atol=1e-10)
+    assert found.trajectory[1].snapshot_steps.tolist()[-1] == 1

@@ -1,0 +1,195 @@
+"""What travels with the images: further arguments of the model, and the classes that a map speaks about."""
+
+import pytest
+import torch
+from attribution_toys import SoftplusMLP, images
+from torch import nn
+
+import fringe
+from fringe import METHODS
+from fringe.metrics import METRICS
+
+TEXTS, TOKENS, WIDTH, CLASSES = 24, 7, 4, 3
+
+
+class Reader(nn.Module):
+    """Attention over the tokens that a mask (B, T) leaves, and a pooled linear layer."""
+
+    def __init__(self):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.query, self.value = nn.Linear(WIDTH, WIDTH).double(), nn.Linear(WIDTH, WIDTH).double()
+        self.head = nn.Linear(WIDTH, CLASSES, bias=False).double()
+        for parameter in self.parameters():
+            parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        self.eval().requires_grad_(False)
+
+    def forward(self, inputs_embeds, attention_mask, scale=1.0):
+        x = inputs_embeds
+        weights = (self.query(x) @ x.transpose(1, 2) / WIDTH).masked_fill(attention_mask[:, None] == 0, -torch.inf)
+        y = (weights.softmax(2) @ self.value(x)).tanh() * attention_mask[:, :, None]
+        return scale * self.head(y.sum(1) / attention_mask.sum(1, keepdim=True))
+
+
+READER = Reader()
+EMBEDDED = torch.randn(TEXTS, TOKENS, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+MASK = (torch.arange(TOKENS) < torch.arange(TEXTS)[:, None] % (TOKENS - 1) + 2).long()
+SEQUENCES = {
+    "agi": fringe.AGI(steps=3, classes=2),
+    "expected_gradients": fringe.ExpectedGradients(samples=4),
+    "fringe": fringe.FRInGe(tau=2e-2, cg_iterations=5, structure="none", jacobian="products"),
+    "geoig_knn": fringe.GeoIGKNN(neighbours=2, order=2),
+    "geoig_svi": fringe.GeoIGSVI(steps=4, iterations=2),
+    "ggig": fringe.GGIG(intervals=3, iterations=2),
+    "guided_ig": fringe.GuidedIG(steps=4),
+    "idg": fringe.IntegratedDecisionGradients(steps=4),
+    "ig": fringe.IntegratedGradients(steps=4),
+    "ig2": fringe.IG2(steps=3, references=2),
+    "smoothgrad": fringe.SmoothGrad(samples=3),
+}
+REFERENCES = torch.randn(30, TOKENS, WIDTH, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+SPACE = fringe.InputSpace(-4.0, 4.0, references=3 * REFERENCES)
+
+
+def explained(method, rows=slice(None), **given):
+    return fringe.attribute(
+        READER,
+        {"inputs_embeds": EMBEDDED[rows], "attention_mask": MASK[rows]},
+        method=method,
+        space=SPACE,
+        target=[i % CLASSES for i in range(TEXTS)[rows]],
+        **given,
+    )
+
+
+def close(found, expected):
+    torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9)
+
+
+class TestArguments:
+    def test_every_method_is_tried(self):
+        assert sorted(SEQUENCES) == sorted(METHODS.keys() - {"blur_ig"})
+
+    @pytest.mark.parametrize("name", sorted(SEQUENCES))
+    def test_travel_with_their_rows_whatever_the_batch_size(self, name):
+        method = SEQUENCES[name]
+        expected = torch.cat([explained(method, slice(i, i + 1)).values for i in range(TEXTS)])
+        assert (expected.flatten(1).norm(dim=1) > 0).sum() > 0.8 * TEXTS or name == "agi"  # some predict near nothing
+        for batch_size in (4, 16, "auto"):
+            close(explained(method, batch_size=batch_size).values, expected)
+
+    @pytest.mark.parametrize("batch_size", [4, 16, 64])
+    @pytest.mark.parametrize("cut", [True, False], ids=["cut", "whole"])
+    def test_in_a_closure_are_refused(self, batch_size, cut):
+        def closure(x):
+            return READER(x, MASK[: len(x)] if cut else MASK)
+
+        with pytest.raises((fringe.ModelOutputError, RuntimeError)) as caught:
+            fringe.attribute(closure, EMBEDDED, method="ig", batch_size=batch_size)
+        said = str(caught.value) + "".join(getattr(caught.value, "__notes__", ()))
+        assert "forward_args" in said
+
+    def test_by_position_and_by_name_are_the_same(self):
+        expected = explained("ig").values
+        target = [i % CLASSES for i in range(TEXTS)]
+        found = fringe.attribute(READER, EMBEDDED, method="ig", target=target, forward_args=(MASK,))
+        close(found.values, expected)
+        found = fringe.attribute(
+            READER, EMBEDDED, method="ig", target=target, forward_kwargs={"attention_mask": MASK, "scale": 2.0}
+        )
+        close(found.values, 2 * expected)
+
+    def test_of_bad_images_leave_with_them(self):
+        broken = EMBEDDED.clone()
+        broken[3] = torch.nan
+        found = fringe.attribute(READER, broken, method="ig", bad_images="mark", forward_args=(MASK,), target=0)
+        rows = [i for i in range(TEXTS) if i != 3]
+        expected = fringe.attribute(READER, EMBEDDED[rows], method="ig", forward_args=(MASK[rows],), target=0)
+        close(found.values[rows], expected.values)
+
+    def test_as_long_as_the_batch_by_accident_are_shared_on_request(self):
+        x, weight = images(5), torch.randn(5, 72, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+
+        def model(x, weight):
+            return x.flatten(1).tanh() @ weight.T
+
+        method, target = fringe.IntegratedGradients(steps=4), 1
+        found = fringe.attribute(model, x, method=method, target=target, forward_args=(fringe.Shared(weight),))
+        expected = fringe.attribute(lambda x: model(x, weight), x, method=method, target=target)
+        close(found.values, expected.values)
+        with pytest.raises((fringe.ModelOutputError, RuntimeError)):
+            fringe.attribute(model, x, method=method, target=target, forward_args=(weight,), batch_size=2)
+
+    @pytest.mark.parametrize(
+        ("inputs", "given", "message"),
+        [
+            ({"a": EMBEDDED, "b": EMBEDDED}, {}, r"one floating-point tensor.*holds a, b"),
+            ({"a": MASK}, {}, r"one floating-point tensor.*holds none"),
+            ({"a": EMBEDDED, "b": MASK}, {"forward_kwargs": {"b": MASK}}, r"forward_kwargs: b given in the inputs"),
+            (EMBEDDED, {"forward_args": MASK}, r"forward_args: got Tensor, expected a tuple"),
+            (EMBEDDED, {"forward_kwargs": [MASK]}, r"forward_kwargs: got list, expected a dictionary"),
+        ],
+    )
+    def test_that_make_no_sense_are_named(self, inputs, given, message):
+        with pytest.raises(fringe.InputError, match=message):
+            fringe.attribute(READER, inputs, method="ig", **given)
+
+    def test_reach_the_metrics(self):
+        metrics = sorted(METRICS.keys() - {"insertion", "deletion", "mas_insertion", "mas_deletion"})
+        metrics += ["insertion:zeros"] if "zeros" in METRICS["insertion"].presets else []
+
+        def scores(rows, batch_size):
+            given = {"attention_mask": MASK[rows]}
+            ids = [str(i) for i in range(TEXTS)[rows]]
+            inputs = {"inputs_embeds": EMBEDDED[rows], **given}
+            ig = fringe.IntegratedGradients(steps=4)
+            found = fringe.compare(READER, inputs, [ig], metrics, ids=ids, batch_size=batch_size, controls=False)
+            return {name: score.values for name, score in found.rows[0].scores.items()}
+
+        together, rows = scores(slice(None), 5), range(0, TEXTS, 7)
+        for i in rows:
+            for name, values in scores(slice(i, i + 1), 16).items():
+                torch.testing.assert_close(values[0], together[name][i], rtol=1e-6, atol=1e-9, equal_nan=True)
+
+    def test_do_not_join_images_that_have_other_ones(self):
+        problem = fringe.paths.Problem.of(
+            fringe.Classifier(READER),
+            EMBEDDED,
+            target=0,
+            forward_args=fringe.classifier.ForwardArguments.of(TEXTS, (MASK,)),
+        )
+        assert sorted(map(len, problem.groups(by_score=True))) == [4] * 6
+        assert problem.select([5, 11, 0]).groups(by_score=False) == [[0, 1], [2]]
+
+
+class TestContrast:
+    @pytest.mark.parametrize("score", ["logit", "probability", "log_probability"])
+    def test_of_integrated_gradients_is_the_difference_of_two_maps(self, score):
+        x, ig = images(3), fringe.IntegratedGradients(steps=6)
+        given = {"method": ig, "score": score, "baseline": 0.2}
+        a, b = (fringe.attribute(SoftplusMLP(), x, target=t, **given) for t in ([0, 1, 2], [2, 2, 3]))
+        found = fringe.attribute(SoftplusMLP(), x, target=[0, 1, 2], contrast=[2, 2, 3], **given)
+        torch.testing.assert_close(found.values, a.values - b.values, rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(found.score, a.score - b.score, rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(found.endpoint_score, a.endpoint_score - b.endpoint_score, rtol=1e-12, atol=1e-14)
+
+    def test_of_fringe_is_the_difference_along_the_one_path(self):
+        """The path follows the prediction, whatever is explained."""
+        x, method = images(2), fringe.FRInGe(tau=2e-2, structure="none")
+        a, b = (fringe.attribute(SoftplusMLP(), x, target=t, method=method).values for t in (0, 3))
+        found = fringe.attribute(SoftplusMLP(), x, target=0, contrast=torch.tensor([3, 3]), method=method)
+        torch.testing.assert_close(found.values, a - b, rtol=1e-9, atol=1e-11)
+
+    @pytest.mark.parametrize("name", ["agi", "guided_ig", "ig2", "geoig_svi", "geoig_knn", "expected_gradients"])
+    def test_explains_the_difference_of_scores(self, name):
+        x, space = images(3), fringe.InputSpace(-4.0, 4.0, references=images(7, seed=4))
+        method = SEQUENCES[name] if name != "agi" else fringe.AGI(steps=3, classes=4, score="logit")
+        found = fringe.attribute(SoftplusMLP(), x, target=0, contrast=1, method=method, space=space)
+        logits = SoftplusMLP()(x)
+        torch.testing.assert_close(found.score, logits[:, 0] - logits[:, 1])
+
+    def test_with_the_target_itself_is_refused(self):
+        with pytest.raises(fringe.TargetError, match=r"contrast: class 1 is the target of image 1"):
+            fringe.attribute(SoftplusMLP(), images(2), target=[0, 1], contrast=1, method="ig")
+        with pytest.raises(fringe.TargetError, match=r"contrast: class 9 does not exist"):
+            fringe.attribute(SoftplusMLP(), images(2), target=[0, 1], contrast=9, method="ig")

@@ -1,0 +1,142 @@
+"""One step and whole paths against explicit matrices, in float64."""
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+from attribution_oracles import DenseFRInGe
+from attribution_toys import Smooth, inputs
+
+import fringe
+from fringe.geometry import geodesic, log_probabilities, spherical_loss, sqrt_chart
+from fringe.paths._natural_gradient import StepSolver
+
+EXACT = fringe.FRInGe(solve="natural", tau=2e-3, delta_euc=0.7, damping=1e-3, cg_iterations=200, cg_rtol=1e-13)
+GEODESIC = dataclasses.replace(EXACT, solve="geodesic")
+VARIANTS = (
+    "fringe",
+    "fisher_rao_unregularized",
+    "euclidean",
+    "gamma_step_only",
+    "gamma_prior_only",
+    "non_geometric",
+    "diffusion",
+)
+
+
+def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return ((found - expected).norm() / expected.norm()).item()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("waypoint", ["next", "current"])
+def test_whole_path_equals_dense_algebra(variant, waypoint):
+    model, x = Smooth(), inputs(3)
+    method = dataclasses.replace(EXACT.variant(variant), waypoint=waypoint)
+    if variant == "euclidean":
+        method = dataclasses.replace(method, eta_max=0.3)
+    found = fringe.attribute(model, x, method=method, telemetry=True)
+    for i in range(3):
+        values, end = DenseFRInGe(model, method).explain(x[i], int(found.target[i]))
+        assert relative(found.values[i], values) < 1e-8
+        assert relative(found.trajectory[i].snapshots[-1], end) < 1e-8
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("gamma_prior", [0.0, 3e-3])
+@pytest.mark.parametrize("feedback", [None, 1.0, 0.5])
+def test_whole_path_of_low_rank_equals_dense_algebra(rank, gamma_prior, feedback):
+    model, x = Smooth(), inputs(3)
+    method = dataclasses.replace(GEODESIC, fisher_rank=rank, gamma_prior=gamma_prior, feedback=feedback)
+    found = fringe.attribute(model, x, method=method, telemetry=True)
+    for i in range(3):
+        values, end = DenseFRInGe(model, method).explain(x[i], int(found.target[i]))
+        assert relative(found.values[i], values) < 1e-8
+        assert relative(found.trajectory[i].snapshots[-1], end) < 1e-8
+
+
+@pytest.mark.parametrize("damping", [1e-6, 1e-2])
+@pytest.mark.parametrize("sharpness", [1.0, 6.0])
+def test_full_rank_is_the_exact_solve(damping, sharpness):
+    """With C - 1 columns, W W^T is the Fisher metric itself, for sure predictions (p = 1 - 1e-6) too."""
+    model, x = Smooth(sharpness=sharpness), inputs(2)
+    whole = dataclasses.replace(GEODESIC, fisher_rank=4, damping=damping)
+    found, waypoint = direction(model, whole, x)
+    more, _ = direction(model, dataclasses.replace(whole, fisher_rank=9), x)
+    for i in range(2):
+        exact = DenseFRInGe(model, dataclasses.replace(EXACT, damping=damping)).step(x[i].flatten(), waypoint[i])
+        assert relative(found.v[i].flatten(), exact.v) < 1e-8
+        assert relative(more.v[i].flatten(), exact.v) < 1e-8
+        assert found.fisher_norm_squared[i].item() == pytest.approx(exact.fisher_norm_squared, rel=1e-6)
+
+
+def test_more_columns_shorten_the_direction_along_the_gradient():
+    """W W^T grows with its columns, so b^T (W W^T + R)^-1 b falls, strictly, down to the exact solve's."""
+    model, x = Smooth(), inputs(3).requires_grad_(True)
+    method = dataclasses.replace(GEODESIC, gamma_prior=0.0)
+    steps = [direction(model, dataclasses.replace(method, fisher_rank=r), x.detach()) for r in (1, 2, 3, 4)]
+    loss = spherical_loss(log_probabilities(model(x)), steps[0][1]).sum()
+    (b,) = torch.autograd.grad(loss, x)
+    products = [(b * step.v).flatten(1).sum(1) for step, _ in steps]
+    assert all((after < before).all() for before, after in itertools.pairwise(products))
+
+
+def test_the_metric_along_the_geodesic_is_part_of_the_metric():
+    """m m^T <= G: the Fisher norm of the direction is at least its part along the geodesic."""
+    model, x = Smooth(), inputs(4)
+    found, _ = direction(model, GEODESIC, x)
+    assert (found.geodesic_norm_squared > 0).all()
+    assert (found.geodesic_norm_squared <= found.fisher_norm_squared).all()
+
+
+def test_at_its_own_waypoint_only_the_prior_moves_an_image():
+    model, x = Smooth(), inputs(2)
+    classifier = fringe.Classifier(model)
+    with classifier.session(x.device):
+        point = classifier.linearise(x)
+        log_p = log_probabilities(point.value)
+        for gamma_prior in (0.0, 1e-3):
+            method = dataclasses.replace(GEODESIC, gamma_prior=gamma_prior)
+            solver = method.path(128).step.on(x[0])
+            v = solver.direction(point, log_p, sqrt_chart(log_p), x, None).v
+            expected = torch.linalg.solve(
+                method.damping * torch.eye(128).double() + method.gamma_step * DenseFRInGe(model, method).ltl,
+                gamma_prior * DenseFRInGe(model, method).ltl @ x.flatten(1).T,
+            ).T
+            torch.testing.assert_close(v.flatten(1), expected, rtol=1e-9, atol=1e-12)
+
+
+def direction(model, method, x):
+    """The direction of ``method`` at ``x`` towards a tenth of the geodesic to the uniform distribution, and that
+    waypoint."""
+    classifier = fringe.Classifier(model)
+    solver: StepSolver = method.path(128).step.on(x[0])
+    with classifier.session(x.device):
+        point = classifier.linearise(x)
+        log_p = log_probabilities(point.value)
+        waypoint = geodesic(sqrt_chart(log_p), torch.full_like(log_p, 5**-0.5), 0.1)
+        return solver.direction(point, log_p, waypoint, x, None), waypoint
+
+
+@pytest.mark.parametrize("preconditioner", ["blur", "scale", "spectral"])
+@pytest.mark.parametrize("damping", [1e-8, 1e-4, 1e-1])
+def test_one_step_equals_dense_solve(preconditioner, damping):
+    model, x = Smooth(), inputs(2)
+    method = dataclasses.replace(EXACT, damping=damping, preconditioner=preconditioner)
+    found, waypoint = direction(model, method, x)
+    for i in range(2):
+        expected = DenseFRInGe(model, method).step(x[i].flatten(), waypoint[i])
+        # 1e-13 is the residual; the system's condition, up to 64 gamma / damping = 6e7, stands between it and v
+        assert relative(found.v[i].flatten(), expected.v) < 1e-6 if damping < 1e-6 else 1e-9
+        assert found.fisher_norm_squared[i].item() == pytest.approx(expected.fisher_norm_squared, rel=1e-6)
+
+
+def test_printed_waypoint_starts_with_the_prior_alone():
+    """At k = 0 the printed algorithm aims at s_0 = sqrt(p_0): g_0 vanishes and only the prior moves the image."""
+    model, x = Smooth(), inputs(2)
+    bare = dataclasses.replace(EXACT, waypoint="current", gamma_prior=0.0)
+    found = fringe.attribute(model, x, method=bare, telemetry=True)
+    assert all(t.steps["euclidean_step"][0].item() < 1e-12 for t in found.trajectory)
+    prior = fringe.attribute(model, x, method=dataclasses.replace(bare, gamma_prior=1e-3), telemetry=True)
+    assert all(t.steps["euclidean_step"][0].item() > 1e-3 for t in prior.trajectory)

@@ -1,0 +1,223 @@
+"""Laws of the method whose answers are known."""
+
+import dataclasses
+import gc
+import itertools
+import math
+import weakref
+
+import pytest
+import torch
+from attribution_toys import Linear, Smooth, inputs
+
+import fringe
+from fringe.geometry import dist, entropy, log_probabilities, sqrt_chart
+
+FAST = fringe.FRInGe(solve="natural", gamma_prior=1e-3, tau=5e-3, delta_euc=1.0, damping=1e-3, cg_iterations=10)
+
+
+def test_linear_model_is_explained_exactly():
+    """For logits W x every path from x to x_T gives w_t * (x - x_T), to rounding."""
+    model, x = Linear(), inputs(3)
+    found = fringe.attribute(model, x, method=FAST, telemetry=True)
+    ends = torch.stack([t.snapshots[-1] for t in found.trajectory])
+    expected = model.weight[found.target].view(3, 2, 8, 8) * (x - ends)
+    torch.testing.assert_close(found.values, expected, rtol=0, atol=1e-12)
+    assert found.completeness_residual.max() < 1e-12
+
+
+def test_constant_model_has_a_zero_map():
+    found = fringe.attribute(
+        lambda x: 0.0 * x.flatten(1)[:, :4] + torch.tensor([2.0, 1.0, 0.0, 0.0]).double(), inputs(2)
+    )
+    assert torch.equal(found.values, torch.zeros_like(found.values))
+    assert found.verdict == ("stalled", "stalled")
+
+
+def test_prediction_at_the_reference_has_nothing_to_explain():
+    found = fringe.attribute(lambda x: 0.0 * x.flatten(1)[:, :4], inputs(2))
+    assert found.verdict == ("at_reference", "at_reference")
+    assert torch.equal(found.values, torch.zeros_like(found.values))
+    assert found.diagnostics["steps"].tolist() == [0, 0]
+    assert found.completeness_residual.tolist() == [0.0, 0.0]
+
+
+def test_own_prediction_as_reference_is_at_reference():
+    model, x = Smooth(), inputs(2)
+    reference = model(x).softmax(-1)
+    found = fringe.attribute(model, x, method=fringe.FRInGe(reference=reference))
+    assert found.verdict == ("at_reference", "at_reference")
+
+
+def test_any_reference_distribution_is_approached():
+    model, x = Linear(), inputs(2)
+    q = torch.tensor([0.5, 0.2, 0.2, 0.1], dtype=torch.float64)
+    method = dataclasses.replace(FAST, reference=q, gamma_prior=0.0, delta_euc=None)
+    found = fringe.attribute(model, x, method=method, telemetry=True)
+    ends = torch.stack([t.snapshots[-1] for t in found.trajectory])
+    realised = model(ends).softmax(-1)
+    assert (realised - q).abs().max() < 0.01
+    kl = (realised * (realised / q).log()).sum(1)
+    torch.testing.assert_close(found.diagnostics["endpoint_kl"], kl, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("gap", [105.0, 120.0, 200.0])
+def test_one_hot_prediction_in_float32_is_left(gap):
+    """The probabilities of the other classes underflow in float32; the path finds its way to the reference all the
+    same, in steps of a nat at most."""
+    model = torch.nn.Linear(16, 3).requires_grad_(False)
+    model.weight.data[0], model.weight.data[1:] = gap / 16.0, 0.0
+    model.bias.data.zero_()
+    found = fringe.attribute(model, torch.ones(1, 16), method=fringe.FRInGe(structure="none"))
+    assert found.diagnostics["distance"].item() == pytest.approx(2 * math.acos(3**-0.5), rel=1e-6)
+    assert found.verdict == ("ok",)
+    assert found.diagnostics["endpoint_kl"].item() <= 0.05
+    assert found.values.sum().item() == pytest.approx(gap - found.endpoint_score.item(), rel=1e-5)
+
+
+def test_number_of_steps_is_the_paper_s():
+    model, x = Smooth(), inputs(4)
+    found = fringe.attribute(model, x, method=FAST)
+    log_p = log_probabilities(model(x))
+    total = dist(sqrt_chart(log_p), torch.full_like(log_p, 5**-0.5))
+    assert found.diagnostics["steps"].tolist() == torch.ceil(total / math.sqrt(2 * FAST.tau)).tolist()
+
+
+def test_completeness_is_second_order_in_the_steps():
+    """A quarter of tau is half the step: the trapezoid's gap falls fourfold, the tracking error at least twofold."""
+    model, x = Smooth(), inputs(4)[[0, 2, 3]]
+    exact = fringe.FRInGe(
+        solve="natural", gamma_step=0.0, gamma_prior=0.0, damping=1e-6, delta_euc=None, cg_iterations=60, cg_rtol=1e-12
+    )
+    found = [
+        fringe.attribute(model, x, method=dataclasses.replace(exact, tau=tau), target=0)
+        for tau in (2e-3, 5e-4, 1.25e-4)
+    ]
+    for coarse, fine in itertools.pairwise(found):
+        order = torch.log2(coarse.completeness_gap.abs() / fine.completeness_gap.abs())
+        assert ((order > 1.8) & (order < 2.4)).all(), order
+        assert (fine.diagnostics["tracking_error_max"] < 0.5 * coarse.diagnostics["tracking_error_max"]).all()
+        assert (fine.diagnostics["endpoint_kl"] < 1e-3).all()
+
+
+def test_adaptive_quadrature_meets_its_tolerance_at_less_cost_than_small_steps():
+    model, x = Smooth(), inputs(4)
+    coarse = dataclasses.replace(FAST, tau=0.15, delta_euc=None)
+    plain = fringe.attribute(model, x, method=coarse)
+    fine = fringe.attribute(model, x, method=dataclasses.replace(coarse, quadrature="adaptive", quadrature_rtol=1e-3))
+    assert plain.completeness_residual.max() > 0.01
+    assert fine.completeness_residual.max() < 2e-3
+    assert torch.equal(plain.endpoint_score, fine.endpoint_score)
+
+
+def test_arrival_goes_on_until_the_reference():
+    model, x = Linear(), inputs(4)[2:]
+    short = dataclasses.replace(FAST, delta_euc=0.25, gamma_prior=0.0)
+    budget = fringe.attribute(model, x, method=short)
+    arrival = fringe.attribute(model, x, method=dataclasses.replace(short, until="arrival", arrival_kl=0.02))
+    assert (budget.diagnostics["endpoint_kl"] > 0.02).all()
+    assert (arrival.diagnostics["endpoint_kl"] <= 0.02).all()
+    assert (arrival.diagnostics["steps"] > budget.diagnostics["steps"]).all()
+
+
+def test_arrival_is_bounded():
+    model, x = Smooth(), inputs(1)
+    method = dataclasses.replace(FAST, delta_euc=1e-3, until="arrival", max_steps=7)
+    assert fringe.attribute(model, x, method=method).diagnostics["steps"].tolist() == [7]
+
+
+def test_exact_pass_counts():
+    """One forward for the prediction, T for the steps, one for the end; two VJPs a step and one at the end; a CG
+    iteration costs a JVP and a VJP and no forward; a warm start one product; the Fisher norm one JVP."""
+    model, x = Smooth(), inputs(1)
+    k = 4
+    method = dataclasses.replace(FAST, cg_iterations=k, cg_rtol=1e-14, steps=5, jacobian="products")
+    found = fringe.attribute(model, x, method=method)
+    door = {"forward": 4, "vjp": 1, "jvp": 1}  # the check of the model on the first image
+    assert found.passes.forward == 1 + 5 + 1 + door["forward"]
+    assert found.passes.jvp == 5 * (k + 1) + 4 + door["jvp"]
+    assert found.passes.vjp == 5 * (k + 2) + 4 + 1 + door["vjp"]
+
+
+def test_an_explicit_jacobian_costs_a_vjp_a_class_and_changes_nothing():
+    model, x = Smooth(), inputs(3)
+    products = fringe.attribute(model, x, method=dataclasses.replace(FAST, steps=5, jacobian="products"))
+    explicit = fringe.attribute(model, x, method=dataclasses.replace(FAST, steps=5, jacobian="explicit"))
+    classes = model(x).shape[1]
+    assert explicit.passes.vjp == 3 * (5 * classes + 1) + 1  # the last one checks the derivatives of the first image
+    assert explicit.passes.jvp == 0
+    torch.testing.assert_close(explicit.values, products.values, rtol=1e-9, atol=1e-12)
+
+
+def test_the_jacobian_is_explicit_where_that_costs_less():
+    step = FAST.path(16).step
+    assert dataclasses.replace(step, cg_iterations=10).explicit(10)
+    assert not dataclasses.replace(step, cg_iterations=10).explicit(11)
+    assert not dataclasses.replace(step, solve="gradient").explicit(2)
+
+
+def test_telemetry_agrees_with_the_points_it_kept():
+    model, x = Smooth(), inputs(2)
+    found = fringe.attribute(model, x, method=dataclasses.replace(FAST, steps=5), telemetry=True)
+    for i, t in enumerate(found.trajectory):
+        assert t.snapshot_steps.tolist() == [0, 1, 2, 3, 4, 5]
+        logits = model(t.snapshots)
+        torch.testing.assert_close(t.points["entropy"], entropy(log_probabilities(logits)))
+        torch.testing.assert_close(t.points["score"], logits[:, found.target[i]])
+        torch.testing.assert_close(t.steps["euclidean_step"], t.snapshots.diff(dim=0).flatten(1).norm(dim=1))
+        s = sqrt_chart(log_probabilities(logits))
+        torch.testing.assert_close(t.steps["fisher_rao_step"], dist(s[1:], s[:-1]))
+        assert torch.equal(t.cumulative[-1], found.values[i])
+        assert t.points["tracking_error"][1:].max() == found.diagnostics["tracking_error_max"][i]
+        assert t.points["reference_kl"][-1] == pytest.approx(math.log(5) - t.points["entropy"][-1].item(), rel=1e-9)
+    assert torch.equal(found.trajectory[0].snapshots[0], x[0])
+
+
+def test_active_bound_is_the_smallest():
+    model, x = Smooth(), inputs(1)
+    for changes, bound in (({"eta_max": 1e-3}, 0), ({"delta_euc": None, "eta_max": 1e6}, 1), ({"delta_euc": 1e-3}, 2)):
+        found = fringe.attribute(model, x, method=dataclasses.replace(FAST, **changes), telemetry=True)
+        assert set(found.trajectory[0].steps["active_bound"].tolist()) == {float(bound)}
+
+
+def test_progress_counts_every_step_of_every_image():
+    model, x = Smooth(), inputs(3)
+    seen = []
+    found = fringe.attribute(model, x, method=FAST, progress=lambda done, total: seen.append((done, total)))
+    planned = int(found.diagnostics["steps"].sum())
+    assert {total for _, total in seen} == {planned}
+    assert seen[-1][0] == planned
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_sequences_and_tables():
+    weight = 0.5 * torch.randn(3, 24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    model = lambda x: torch.tanh(x.flatten(1)) @ weight.T  # noqa: E731
+    sequence = fringe.attribute(model, inputs(2, shape=(2, 12)), method=fringe.FRInGe(structure="sequence", tau=5e-3))
+    table = fringe.attribute(model, inputs(2, shape=(24,)), method=fringe.FRInGe(structure="none", tau=5e-3))
+    for found in (sequence, table):
+        assert found.completeness_residual.max() < 0.025
+    with pytest.raises(ValueError, match="structure: 'image' needs inputs with at least 2 axes"):
+        fringe.attribute(model, inputs(2, shape=(24,)))
+
+
+def test_scores_other_than_the_logit():
+    model, x = Smooth(), inputs(2)
+    for score, value in (("probability", lambda z: z.softmax(-1)), ("log_probability", lambda z: z.log_softmax(-1))):
+        found = fringe.attribute(model, x, method=dataclasses.replace(FAST, tau=5e-4), target=1, score=score)
+        torch.testing.assert_close(found.score, value(model(x))[:, 1])
+        assert found.completeness_residual.max() < 0.05
+
+
+def test_no_graph_outlives_the_call():
+    def with_graph() -> int:
+        gc.collect()
+        return sum(isinstance(o, torch.Tensor) and o.grad_fn is not None for o in gc.get_objects())
+
+    model, x = Smooth(), inputs(2)
+    before = with_graph()
+    found = fringe.attribute(model, x, method=dataclasses.replace(FAST, steps=2), telemetry=True)
+    assert with_graph() == before
+    reference = weakref.ref(found)
+    del found
+    assert reference() is None

@@ -1,0 +1,97 @@
+"""FRInGe's configuration: presets, variants, and what it refuses."""
+
+import csv
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+import fringe
+from conftest import SHARED
+from fringe.attribution._fringe import table
+
+TABLE = SHARED / "paper" / "hyperparameters.csv"
+
+
+def test_presets_hold_the_paper_s_numbers():
+    m = fringe.FRInGe.preset("resnet18")
+    assert (m.tau, m.eta_max, m.delta_euc) == (3.0339e-4, 13.56315, 0.61337)
+    assert (m.damping, m.gamma_step, m.gamma_prior, m.cg_iterations) == (4.7707e-11, 9.9739e-3, 9.7495e-4, 20)
+    assert m.preconditioner == "blur"
+    u = fringe.FRInGe.preset("inception_v3", "fisher_rao_unregularized")
+    assert (u.tau, u.delta_euc, u.damping, u.gamma_step, u.gamma_prior) == (1.9717e-3, 3.27511, 9.7873e-3, 0.0, 0.0)
+    e = fringe.FRInGe.preset("vgg19", "euclidean")
+    assert (e.eta_max, e.solve, e.kl_bound, e.delta_euc, e.tau) == (0.01817, "gradient", False, None, 3.0449e-4)
+
+
+@pytest.mark.shared
+def test_the_shipped_table_is_the_paper_s():
+    with Path(TABLE).open() as file:
+        assert list(table().values()) == list(csv.DictReader(file))
+    assert len(table()) == 18
+
+
+def test_every_row_of_the_table_makes_a_method():
+    for model, variant in table():
+        assert fringe.FRInGe.preset(model, variant).steps is None
+
+
+def test_unknown_preset_names_the_near_match():
+    with pytest.raises(fringe.InputError, match="did you mean 'resnet18'"):
+        fringe.FRInGe.preset("resnet-18")
+
+
+def test_variants_take_parts_out():
+    m = fringe.FRInGe.preset("resnet50")
+    changed = {
+        "fringe": {},
+        "fisher_rao_unregularized": {"gamma_step": 0.0, "gamma_prior": 0.0},
+        "euclidean": {"solve": "gradient", "gamma_step": 0.0, "gamma_prior": 0.0, "kl_bound": False, "delta_euc": None},
+        "gamma_step_only": {"gamma_prior": 0.0},
+        "gamma_prior_only": {"gamma_step": 0.0},
+        "non_geometric": {"solve": "gradient", "gamma_step": 0.0},
+    }
+    for name, changes in changed.items():
+        assert m.variant(name) == dataclasses.replace(m, **changes)
+    with pytest.raises(fringe.InputError, match="variant: got 'nothing'"):
+        m.variant("nothing")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tau": 0.0}, "tau: got 0.0, expected a positive number"),
+        ({"damping": -1.0}, "damping: got -1.0"),
+        ({"gamma_prior": -1e-3}, "gamma_prior: got -0.001, expected a number of at least 0"),
+        ({"cg_iterations": 0}, "cg_iterations: got 0, expected a positive whole number"),
+        ({"delta_euc": 0.0}, "delta_euc: got 0.0"),
+        ({"tau": math.nan}, "tau: got nan"),
+        ({"tau": math.inf}, "tau: got inf"),
+        ({"tau": "small"}, "tau: got 'small'"),
+        ({"delta_euc": "wide"}, "delta_euc: got 'wide'"),
+        ({"cg_iterations": 2.5}, "cg_iterations: got 2.5, expected a positive whole number"),
+        ({"steps": 2.5}, "steps: got 2.5"),
+        ({"blur_size": 4}, "blur_size: got 4, expected a positive odd whole number"),
+        ({"waypoint": "previous"}, "waypoint: got 'previous', expected one of"),
+        ({"preconditioner": "ilu"}, "preconditioner: got 'ilu'"),
+        ({"reference": (0.5, 0.6)}, "reference: each distribution must sum to 1"),
+        ({"reference": (1.5, -0.5)}, "reference: expected non-negative"),
+    ],
+)
+def test_bad_settings_are_named(changes, message):
+    with pytest.raises(fringe.InputError, match=message):
+        fringe.FRInGe(**changes)
+
+
+def test_a_reference_of_another_size_is_named():
+    with pytest.raises(fringe.InputError, match=r"reference: got shape \(3,\), expected \(10,\) or \(1, 10\)"):
+        fringe.attribute(torch.nn.Flatten(), torch.randn(1, 1, 2, 5), method=fringe.FRInGe(reference=(0.2, 0.3, 0.5)))
+
+
+def test_settings_are_plain_data():
+    record = fringe.FRInGe(reference=torch.tensor([0.25, 0.75])).record()
+    assert record["method"] == "fringe"
+    assert record["reference"] == (0.25, 0.75)
+    assert hash(fringe.FRInGe()) == hash(fringe.FRInGe())

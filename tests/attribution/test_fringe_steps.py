@@ -1,0 +1,219 @@
+"""How many steps, where to, how far, and what a step learns from the one before."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+import transcription
+from attribution_oracles import DenseFRInGe
+from attribution_toys import Linear, Smooth, inputs
+
+import fringe
+from fringe.paths import TrustRegion
+from fringe.paths._natural_gradient import Bound
+
+LONG = fringe.FRInGe(tau=5e-2, delta_euc=None, eta_max=1e6, damping=1e-3, gamma_prior=1e-3)
+"""Steps that only the KL bound limits."""
+
+NATURAL = fringe.FRInGe(
+    solve="natural", tau=2e-2, delta_euc=1.5, damping=1e-3, preconditioner="blur", cg_iterations=3, jacobian="products"
+)
+"""The paper's algorithm, with so few iterations that the start of conjugate gradients shows in the result."""
+
+
+def mixed(count: int) -> torch.Tensor:
+    """Images of very different confidence, so of different T."""
+    return inputs(count) * torch.linspace(0.2, 2.0, count, dtype=torch.float64).view(-1, 1, 1, 1)
+
+
+def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return ((found - expected).norm() / expected.norm()).item()
+
+
+# How far: the trust region
+
+
+def test_a_step_is_the_smallest_of_its_bounds():
+    """eta_max = 2; sqrt(2 tau / v'Gv) = 4, 0.4, 4; delta_euc / |v| = 6, 6, 0.1."""
+    region = TrustRegion(eta_max=2.0, tau=0.08, delta_euc=3.0)
+    fisher, norm = torch.tensor([[0.01, 1.0, 0.01], [0.5, 0.5, 30.0]], dtype=torch.float64)
+    eta, active = region.step(fisher, norm)
+    assert eta.tolist() == pytest.approx([2.0, 0.4, 0.1], rel=1e-9)
+    assert active.tolist() == [Bound.ETA_MAX, Bound.KL, Bound.EUCLIDEAN] == [0, 1, 2]
+    assert TrustRegion(2.0, None, 3.0).step(fisher, norm)[0].tolist() == pytest.approx([2.0, 2.0, 0.1])
+    assert TrustRegion(2.0, 0.08, None).step(fisher, norm)[0].tolist() == pytest.approx([2.0, 0.4, 2.0])
+    assert TrustRegion(2.0, None, None).step(fisher, norm)[0].tolist() == [2.0, 2.0, 2.0]
+    eta, active = TrustRegion(2.0, 0.08, None, 0.6).step(fisher, norm, torch.tensor([0.1, 1.0, 6.0]).double())
+    assert eta.tolist() == pytest.approx([2.0, 0.4, 0.1], rel=1e-6)
+    assert active.tolist() == [Bound.ETA_MAX, Bound.KL, Bound.LOGIT] == [0, 1, 3]
+
+
+def test_the_bounds_of_no_direction_are_those_of_the_paper_s_epsilon():
+    zero = torch.zeros(1, dtype=torch.float64)
+    assert TrustRegion(math.inf, 0.08, None).step(zero, zero)[0].item() == pytest.approx(math.sqrt(0.16 / 1e-12))
+    assert TrustRegion(math.inf, None, 3.0).step(zero, zero)[0].item() == pytest.approx(3.0 / 1e-12)
+
+
+@pytest.mark.parametrize(("shape", "cap"), [((2, 8, 8), 0.01 * math.sqrt(128)), ((1, 5, 5), 0.05)])
+def test_the_automatic_cap_is_a_hundredth_in_root_mean_square(shape, cap):
+    weight = inputs(3, seed=2, shape=(math.prod(shape),))
+    model, x = (lambda z: torch.tanh(z.flatten(1)) @ weight.T), inputs(2, shape=shape)
+    for delta_euc, expected in (("auto", cap), (0.3, 0.3)):
+        method = fringe.FRInGe(eta_max=1e6, kl_bound=False, steps=3, delta_euc=delta_euc)
+        for trajectory in fringe.attribute(model, x, method=method, telemetry=True).trajectory:
+            assert trajectory.steps["euclidean_step"].tolist() == pytest.approx([expected] * 3, rel=1e-9)
+            assert set(trajectory.steps["active_bound"].tolist()) == {Bound.EUCLIDEAN}
+    uncapped = fringe.FRInGe(eta_max=0.5, kl_bound=False, steps=3, delta_euc=None)
+    for trajectory in fringe.attribute(model, x, method=uncapped, telemetry=True).trajectory:
+        assert trajectory.steps["step_size"].tolist() == [0.5] * 3
+        assert set(trajectory.steps["active_bound"].tolist()) == {Bound.ETA_MAX}
+
+
+# How many
+
+
+def test_steps_are_the_distance_over_the_length_of_one_rounded_up():
+    path = fringe.FRInGe(tau=0.125).path(128)  # sqrt(2 tau) = 1/2 exactly
+    distance = torch.tensor(
+        [0.0, 1e-6, 1.5e-6, 0.49, 0.5, 0.51, 1.0, math.nextafter(1.0, 2.0), 1.49], dtype=torch.float64
+    )
+    assert path.schedule(distance) == [0, 0, 1, 1, 1, 2, 2, 3, 3]
+    assert dataclasses.replace(path, steps=7).schedule(distance) == [0, 0, 7, 7, 7, 7, 7, 7, 7]
+
+
+def test_a_number_of_steps_overrides_the_distance_s():
+    x = torch.cat([inputs(1), torch.zeros(1, 2, 8, 8, dtype=torch.float64)])
+    found = fringe.attribute(Linear(), x, method=fringe.FRInGe(steps=7))
+    assert found.diagnostics["steps"].tolist() == [7, 0]
+    assert found.verdict[1] == "at_reference"
+
+
+# Where to
+
+
+@pytest.mark.parametrize("waypoint", ["next", "current"])
+def test_after_its_last_waypoint_a_path_aims_at_the_reference(waypoint):
+    """T + 4 steps that never arrive, against dense algebra that aims at s_T from step T on."""
+    model, x = Smooth(), inputs(2)
+    method = fringe.FRInGe(solve="gradient", tau=2e-2, eta_max=2.0, delta_euc=0.3, waypoint=waypoint)
+    planned = fringe.attribute(model, x, method=method).diagnostics["steps"].tolist()
+    assert planned == [9, 10]
+    method = dataclasses.replace(method, until="arrival", arrival_kl=1e-9, max_steps=13)
+    found = fringe.attribute(model, x, method=method, telemetry=True)
+    assert found.diagnostics["steps"].tolist() == [13, 13]
+    for i, trajectory in enumerate(found.trajectory):
+        values, end = DenseFRInGe(model, method).explain(x[i], int(found.target[i]))
+        assert relative(found.values[i], values) < 1e-8
+        assert relative(trajectory.snapshots[-1], end) < 1e-8
+        error, distance = trajectory.points["tracking_error"], trajectory.points["reference_distance"]
+        torch.testing.assert_close(error[planned[i] :], distance[planned[i] :], rtol=1e-9, atol=1e-12)
+        assert (error[1 : planned[i]] < distance[1 : planned[i]]).all()
+
+
+def test_points_are_measured_against_the_waypoint_that_was_due():
+    """k steps of T: the prediction is compared with the point at k / T of its geodesic."""
+    model, x = Smooth(), inputs(1)
+    found = fringe.attribute(model, x, method=dataclasses.replace(NATURAL, steps=4), telemetry=True)
+    trajectory = found.trajectory[0]
+    root = model(trajectory.snapshots).softmax(-1).sqrt()
+    reference = torch.full_like(root[0], 5**-0.5)
+    theta = torch.arccos(root[0] @ reference)
+    for k in range(5):
+        due = (torch.sin((1 - k / 4) * theta) * root[0] + torch.sin(k / 4 * theta) * reference) / torch.sin(theta)
+        error = 2 * torch.arcsin(((root[k] - due).norm() / 2).clamp(max=1)) * 2
+        assert trajectory.points["tracking_error"][k].item() == pytest.approx(error.item(), rel=1e-9, abs=1e-12)
+
+
+# From what start: conjugate gradients
+
+
+@pytest.mark.parametrize("warm_start", [True, False])
+@pytest.mark.parametrize("size", [2, 4])
+def test_few_iterations_start_from_the_image_s_own_last_direction(warm_start, size):
+    """Four images in two slots: some wait, finish and are replaced on the way. Each is the printed algorithm's."""
+    model, x = Smooth(), mixed(4)
+    method = dataclasses.replace(NATURAL, warm_start=warm_start)
+    found = fringe.attribute(model, x, method=method, batch_size=size)
+    assert len(set(found.diagnostics["steps"].tolist())) > 2
+    names = [f.name for f in dataclasses.fields(transcription.Settings) if f.name != "solver"]
+    settings = transcription.Settings(**{name: getattr(method, name) for name in names})
+    for i in range(4):
+        expected, _ = transcription.explain(model, x[i : i + 1], int(found.target[i]), settings)
+        assert relative(found.values[i], expected[0]) < 1e-8
+
+
+def test_a_warm_start_saves_iterations_from_the_second_step_on():
+    model, x = Smooth(), inputs(3)
+    exact = dataclasses.replace(NATURAL, tau=2e-3, cg_iterations=200, cg_rtol=1e-4, preconditioner="scale")
+    warm, cold = (
+        fringe.attribute(model, x, method=dataclasses.replace(exact, warm_start=on), telemetry=True)
+        for on in (True, False)
+    )
+    for one, other in zip(warm.trajectory, cold.trajectory, strict=True):
+        assert one.steps["cg_iterations"][0] == other.steps["cg_iterations"][0]
+        assert one.steps["cg_iterations"][1:].mean() < 0.8 * other.steps["cg_iterations"][1:].mean()
+    assert relative(warm.values, cold.values) < 1e-2
+
+
+# What a step learns from the one before: feedback
+
+
+@pytest.mark.parametrize("feedback", [1.0, 0.5])
+def test_feedback_is_bounded_by_a_factor_of_four_a_step(feedback):
+    """Steps so long that the square of a distance is more than 4 and less than 1/4 of what was expected."""
+    model, x = Smooth(), torch.cat([inputs(2), inputs(2, seed=2)])
+    method = dataclasses.replace(LONG, tau=3e-2, gamma_prior=0.0, feedback=feedback)
+    found = fringe.attribute(model, x, method=method, telemetry=True)
+    budget = torch.cat([t.steps["fisher_rao_step"][:-1].square() for t in found.trajectory]) / (2 * method.tau)
+    assert budget.max() > 4
+    assert budget.min() < 0.25
+    for i in range(4):
+        values, end = DenseFRInGe(model, method).explain(x[i], int(found.target[i]))
+        assert relative(found.values[i], values) < 1e-8
+        assert relative(found.trajectory[i].snapshots[-1], end) < 1e-8
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_feedback_is_learnt_from_the_image_s_own_steps(size):
+    model, x = Smooth(), mixed(4)
+    found = fringe.attribute(model, x, method=LONG, batch_size=size)
+    assert len(set(found.diagnostics["steps"].tolist())) > 2
+    for i in range(4):
+        values, _ = DenseFRInGe(model, LONG).explain(x[i], int(found.target[i]))
+        assert relative(found.values[i], values) < 1e-8
+
+
+def test_printed_waypoints_leave_nothing_to_learn_from():
+    """The first one is the prediction itself, so no part of the first step lies along the geodesic."""
+    model, x = Smooth(), inputs(2)
+    method = dataclasses.replace(LONG, tau=5e-3, waypoint="current")
+    found = fringe.attribute(model, x, method=method, telemetry=True)
+    for trajectory in found.trajectory:
+        assert trajectory.steps["fisher_rao_step"].max() < 1.5 * math.sqrt(2 * method.tau)
+    assert (found.diagnostics["endpoint_kl"] < 0.2).all()
+
+
+def test_a_gradient_that_is_dead_at_first_does_not_switch_the_kl_bound_off_for_good():
+    """A checkerboard of +-1 in front of relu(0.95 - |x|): only smoothing moves it, into where the model is steep. The
+    part along the geodesic then stands for the whole norm until feedback, 4 times a step, has learnt the rest."""
+    weight = 3.0 * inputs(5, seed=3, shape=(128,))
+    bias = 2.0 * torch.eye(5, dtype=torch.float64)[0]
+    model = lambda z: torch.relu(0.95 - z.flatten(1).abs()) @ weight.T + bias  # noqa: E731
+    i, j = torch.meshgrid(torch.arange(8), torch.arange(8), indexing="ij")
+    x = torch.cat([0.3 * inputs(1), ((-1.0) ** (i + j)).double().expand(1, 2, 8, 8)])
+    method = fringe.FRInGe(tau=5e-3, eta_max=1e6, delta_euc=1.0, steps=10)
+    found = fringe.attribute(model, x, method=method, telemetry=True)
+    steps = found.trajectory[1].steps
+    assert (steps["active_bound"][0], steps["euclidean_step"][0].item()) == (Bound.EUCLIDEAN, pytest.approx(1.0))
+    assert set(steps["active_bound"][2:].tolist()) == {Bound.KL}
+    assert steps["fisher_rao_step"][-4:].max() < 2 * math.sqrt(2 * method.tau)
+
+
+def test_a_constant_model_learns_nothing():
+    method = dataclasses.replace(LONG, steps=4)
+    found = fringe.attribute(
+        lambda z: 0.0 * z.flatten(1)[:, :3] + torch.tensor([2.0, 1.0, 0.0]).double(), inputs(1), method=method
+    )
+    assert found.verdict == ("stalled",)
+    assert torch.equal(found.values, torch.zeros_like(found.values))

@@ -1,0 +1,151 @@
+"""GGIG against a loop over images, points and iterations, and against Integrated Gradients at one iteration."""
+
+import dataclasses
+import weakref
+
+import pytest
+import torch
+from attribution_toys import NETWORKS, Affine, SoftplusMLP, images
+
+import fringe
+from fringe.classifier import PassCounts
+from fringe.paths import Problem
+
+SMALL = {"intervals": 6, "iterations": 5, "learning_rate": 0.3}
+
+
+def naive(model, x, target, baseline, *, intervals, iterations, learning_rate, aggregate, input_factor):
+    """One image (*S): the whole history kept, the aggregate taken at the end."""
+    largest = []
+    for i in range(intervals + 1):
+        z = baseline + i / intervals * (x - baseline)
+        met = []
+        for _ in range(iterations):
+            z = z.detach().requires_grad_(True)
+            (g,) = torch.autograd.grad(model(z[None])[0, target], z)
+            met.append(g)
+            z = z + learning_rate * g
+        largest.append(torch.stack(met).amax(0))
+    stack = torch.stack(largest)
+    values = {
+        "max": stack.amax(0),
+        "mean": stack.mean(0),
+        "trapezoid": (0.5 * (stack[1:] + stack[:-1])).mean(0),
+    }[aggregate]
+    return values * {"none": 1.0, "input": x, "difference": x - baseline}[input_factor]
+
+
+@pytest.mark.parametrize("input_factor", ["none", "input", "difference"])
+@pytest.mark.parametrize("aggregate", ["max", "mean", "trapezoid"])
+def test_the_loop_written_out(aggregate, input_factor):
+    model, x, target = SoftplusMLP(), images(2), [1, 3]
+    settings = {**SMALL, "aggregate": aggregate, "input_factor": input_factor}
+    baseline = images(2, seed=5) / 3
+    found = fringe.attribute(model, x, method=fringe.GGIG(**settings), target=target, baseline=baseline, batch_size=5)
+    for i in range(2):
+        expected = naive(model, x[i], target[i], baseline[i], **settings)
+        torch.testing.assert_close(found.values[i], expected, rtol=0, atol=1e-13)
+    assert found.verdict == ("unchecked",) * 2
+    assert found.completeness_residual.isnan().all()
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_one_iteration_is_integrated_gradients(network):
+    model, x = NETWORKS[network](), images(3)
+    once = fringe.GGIG(intervals=9, iterations=1, aggregate="trapezoid", input_factor="difference", baseline="black")
+    line = fringe.IntegratedGradients(steps=10, rule="trapezoid", baseline="black")
+    found, expected = (fringe.attribute(model, x, method=m).values for m in (once, line))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("aggregate", ["max", "mean"])
+def test_more_iterations_never_lower_the_map(aggregate):
+    model, x = SoftplusMLP(), images(2)
+    before = torch.full_like(x, -torch.inf)
+    for iterations in (1, 2, 4, 8):
+        method = fringe.GGIG(intervals=4, iterations=iterations, learning_rate=1.0, aggregate=aggregate)
+        values = fringe.attribute(model, x, method=method).values
+        assert (values >= before).all()
+        assert (values > before).double().mean() > 0.05
+        before = values
+
+
+@pytest.mark.parametrize("iterations", [1, 3])
+@pytest.mark.parametrize("aggregate", ["max", "mean", "trapezoid"])
+def test_an_affine_score_has_one_gradient(aggregate, iterations):
+    model, x = Affine(), images(3)
+    found = fringe.attribute(model, x, method=fringe.GGIG(intervals=4, iterations=iterations, aggregate=aggregate))
+    torch.testing.assert_close(found.values, model.weight[found.target], rtol=0, atol=1e-14)
+    climbed = 1e-2 * (iterations - 1) * model.weight[found.target].flatten(1).norm(dim=1)
+    torch.testing.assert_close(found.diagnostics["climb_mean"], climbed, rtol=1e-12, atol=1e-14)
+
+
+def attribute_directly(method, x, batch_size):
+    classifier = fringe.Classifier(SoftplusMLP(), batch_size=batch_size)
+    problem = Problem.of(classifier, x)
+    before = dataclasses.replace(classifier.passes)
+    with classifier.session(x.device):
+        found = method.attribute(problem)
+    return dataclasses.replace(found, passes=classifier.passes.since(before))
+
+
+def test_a_gradient_a_point_and_iteration_and_nothing_else():
+    found = attribute_directly(fringe.GGIG(**SMALL), images(3), 4)
+    assert found.passes == PassCounts(forward=3 * 7 * 5, vjp=3 * 7 * 5)
+
+
+def test_no_history_is_kept(monkeypatch):
+    """However many iterations: a batch of points, two gradients alive (the new one, and the one before it)."""
+    alive, largest, sizes = [], 0, set()
+    plain = Problem.logits_gradient
+
+    def spy(self, x, rows):
+        nonlocal largest
+        logits, gradient = plain(self, x, rows)
+        alive.append(weakref.ref(gradient))
+        largest = max(largest, sum(ref() is not None for ref in alive))
+        sizes.add(len(x))
+        return logits, gradient
+
+    monkeypatch.setattr(Problem, "logits_gradient", spy)
+    attribute_directly(fringe.GGIG(intervals=9, iterations=12), images(3), 8)
+    assert largest <= 2
+    assert sizes == {8, 6}
+    assert len(alive) == 4 * 12
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 16])
+def test_an_image_s_map_is_its_own(batch_size):
+    model, x, method = SoftplusMLP(), images(4), fringe.GGIG(**SMALL, baseline="uniform")
+    together = fringe.attribute(model, x, method=method, batch_size=64)
+    order = torch.tensor([2, 0, 3, 1])
+    shuffled = fringe.attribute(model, x[order], method=method, batch_size=batch_size)
+    torch.testing.assert_close(shuffled.values, together.values[order], rtol=0, atol=1e-13)
+
+
+def test_progress_ends_when_everything_is_done():
+    heard = []
+    fringe.attribute(SoftplusMLP(), images(2), method=fringe.GGIG(**SMALL), progress=lambda *p: heard.append(p))
+    assert heard[-1] == (2 * 7 * 5, 2 * 7 * 5)
+    assert heard == sorted(heard)
+
+
+def test_a_climb_that_runs_away_is_called_diverged():
+    steep = lambda x: (x.flatten(1)[:, :2] ** 3).sum(1, keepdim=True) * torch.tensor([[1.0, -1.0]]).double()  # noqa: E731
+    method = fringe.GGIG(intervals=2, iterations=60, learning_rate=1e3)
+    found = fringe.attribute(steep, images(2).abs(), method=method, target=0)
+    assert found.verdict == ("diverged", "diverged")
+
+
+def test_settings_are_checked():
+    for wrong, message in (
+        ({"intervals": 0}, "intervals: got 0, expected a positive whole number"),
+        ({"iterations": 2.5}, "iterations: got 2.5"),
+        ({"learning_rate": 0}, "learning_rate: got 0, expected a positive number"),
+        ({"aggregate": "min"}, "aggregate: got 'min', expected one of max, trapezoid, mean"),
+        ({"input_factor": True}, "input_factor: got True, expected one of none, input, difference"),
+    ):
+        with pytest.raises(fringe.InputError, match=message):
+            fringe.GGIG(**wrong)
+    paper = fringe.GGIG.preset("paper")
+    assert (paper.intervals, paper.iterations, paper.learning_rate, paper.aggregate) == (50, 100, 1e-2, "max")

@@ -1,0 +1,345 @@
+"""Guided IG: saliency's path and map, the laws of the path, and what it costs."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from attribution_toys import (
+    Affine,
+    Quadratic,
+    ReluCNN,
+    SoftplusMLP,
+    Watched,
+    bend,
+    images,
+    most_alive,
+    off_course,
+    problem_of,
+    segments,
+)
+from saliency.core import GuidedIG as PeerGuidedIG
+from saliency.core.base import INPUT_OUTPUT_GRADIENTS
+
+import fringe
+from fringe.attribution import GuidedIG, IntegratedGradients
+from fringe.attribution._integrate import integrate
+from fringe.attribution._pieces import SegmentPieces
+from fringe.attribution._quadrature import Quadrature
+from fringe.paths import GeodesicDiagnostics, GuidedPath, Path, PathRun, PathStatus, Point, Segment
+from fringe.paths._guided import advance_to_goal
+
+SETTINGS = [(1, 0.25, 0.02), (7, 0.25, 0.02), (12, 0.5, 1.0), (20, 0.1, 0.1), (9, 1.0, 0.3), (15, 0.03, 0.5)]
+
+
+@pytest.fixture
+def old_quantile(monkeypatch):
+    """The keyword that saliency 0.2.1 asks NumPy for, and that NumPy 2.4 has no more."""
+    quantile = np.quantile
+    monkeypatch.setattr(np, "quantile", lambda a, q, interpolation: quantile(a, q, method=interpolation))
+
+
+def peer(model, x, baseline, target, steps, fraction, max_dist):
+    """Saliency's map of one image (*S)."""
+
+    def gradient(z, call_model_args, expected_keys):
+        z = torch.from_numpy(np.asarray(z)).requires_grad_(True)
+        (found,) = torch.autograd.grad(model(z)[:, target].sum(), z)
+        return {INPUT_OUTPUT_GRADIENTS: found.numpy()}
+
+    found = PeerGuidedIG().GetMask(x.numpy(), gradient, None, baseline.numpy(), steps, fraction, max_dist)
+    return torch.from_numpy(found)
+
+
+def with_frozen_entries(count=3):
+    """Images and baselines that agree in some entries, differently in each image."""
+    x, baseline = images(count), 0.3 * images(count, seed=7)
+    frozen = images(count, seed=9) > 0.8
+    assert frozen.flatten(1).sum(1).min() > 3
+    return x, torch.where(frozen, x, baseline)
+
+
+@pytest.mark.usefixtures("old_quantile")
+@pytest.mark.parametrize("network", [SoftplusMLP, ReluCNN, Quadratic])
+@pytest.mark.parametrize(("steps", "fraction", "max_dist"), SETTINGS)
+def test_equals_saliency(network, steps, fraction, max_dist):
+    model, (x, baseline) = network(), with_frozen_entries()
+    method = GuidedIG(steps=steps, fraction=fraction, max_dist=max_dist)
+    found = fringe.attribute(model, x, method=method, baseline=baseline)
+    for i in range(len(x)):
+        expected = peer(model, x[i], baseline[i], found.target[i].item(), steps, fraction, max_dist)
+        torch.testing.assert_close(found.values[i], expected, rtol=1e-9, atol=1e-9)
+        assert (found.values[i][x[i] == baseline[i]] == 0).all()
+
+
+@pytest.mark.usefixtures("old_quantile")
+def test_equals_saliency_where_many_gradients_are_equal():
+    """Entries that the model does not read have gradient zero and move together; so do those of equal weight."""
+    x, baseline = with_frozen_entries()
+    weight = Affine().weight[0].mul(2).round()
+    weight[:, :, 3:] = 0.0
+    model = lambda z: torch.stack([(z * weight).flatten(1).sum(1), (z * z).flatten(1).sum(1) / 4], 1)  # noqa: E731
+    for target in (0, 1):
+        found = fringe.attribute(model, x, method=GuidedIG(steps=11, max_dist=0.2), baseline=baseline, target=target)
+        for i in range(len(x)):
+            expected = peer(model, x[i], baseline[i], target, 11, 0.25, 0.2)
+            torch.testing.assert_close(found.values[i], expected, rtol=1e-9, atol=1e-9)
+
+
+def literal_approach(z, bound, slope, stop, goal, fraction):
+    """One step of one row, block by block as it is written: quantile, move, measure again."""
+    z, slope = z.clone(), slope.clone()
+    while True:
+        distance = (z - stop).abs().sum().item()
+        if abs(distance - goal) <= 1e-9 * max(1.0, distance, goal):
+            return z
+        slope[z == bound] = torch.inf
+        if not torch.isfinite(slope).any():
+            return z
+        threshold = slope.sort().values[int(fraction * (len(z) - 1))]
+        block = (slope <= threshold) & torch.isfinite(slope)
+        ratio = (distance - goal) / (bound - z).abs()[block].sum().item()
+        z[block] = bound[block] if ratio > 1 else z[block] + ratio * (bound - z)[block]
+        if ratio <= 1:
+            return z
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.1, 0.25, 0.6, 1.0])
+@pytest.mark.parametrize("levels", [1, 2, 5, 1000])
+def test_one_sort_a_step_equals_a_quantile_a_block(fraction, levels):
+    """Rows of one batch that need different numbers of blocks, with ties, entries at their bound, and goals from
+    nothing to all of the way."""
+    generator = torch.Generator().manual_seed(levels)
+    start, stop = torch.randn(2, 40, 31, generator=generator, dtype=torch.float64)
+    bound = start + 0.6 * (stop - start)
+    at_bound = torch.rand(start.shape, generator=generator) < 0.2
+    start = torch.where(at_bound, bound, start)
+    slope = torch.randint(levels, start.shape, generator=generator).double()
+    near, far = (bound - stop).abs().sum(1), (start - stop).abs().sum(1)
+    goal = near + (far - near) * torch.linspace(0, 1, len(start), dtype=torch.float64)
+    found = advance_to_goal(start, bound, slope, far, goal, fraction)
+    for i in range(len(start)):
+        expected = literal_approach(start[i], bound[i], slope[i], stop[i], goal[i].item(), fraction)
+        torch.testing.assert_close(found[i], expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close((found - stop).abs().sum(1), goal, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("network", [SoftplusMLP, ReluCNN])
+def test_without_room_to_deviate_it_is_integrated_gradients_by_the_left_rule(network):
+    x, baseline = with_frozen_entries()
+    found = fringe.attribute(network(), x, method=GuidedIG(steps=13, max_dist=0.0), baseline=baseline)
+    line = fringe.attribute(network(), x, method=IntegratedGradients(steps=13, rule="left"), baseline=baseline)
+    torch.testing.assert_close(found.values, line.values, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(("fraction", "max_dist"), [(0.25, 0.02), (0.1, 0.3), (0.5, 1.0)])
+def test_the_path_keeps_its_laws(fraction, max_dist):
+    """From x' to x without gaps; monotone in the box; 1/N of the L1 way a step; progress within k/N +- max_dist."""
+    model, (x, baseline), steps = SoftplusMLP(), with_frozen_entries(), 16
+    problem = problem_of(model, x, baseline=baseline)
+    found, walk = segments(GuidedPath(steps, fraction, max_dist), problem)
+    assert walk.steps_taken == [steps] * 3
+    way = x - baseline
+    before = baseline
+    for k, segment in enumerate(found, start=1):
+        assert segment.step.tolist() == [k] * 3
+        assert torch.equal(segment.start.x, before)
+        z = segment.stop.x
+        assert ((z - before) * way.sign() >= -1e-15).all()
+        left = (z - x).flatten(1).abs().sum(1)
+        torch.testing.assert_close(left, way.flatten(1).abs().sum(1) * (1 - k / steps), rtol=1e-8, atol=1e-8)
+        progress = ((z - baseline) / way)[way != 0]
+        assert progress.min() >= k / steps - max_dist - 1e-12
+        assert progress.max() <= min(k / steps + max_dist, 1.0) + 1e-12
+        assert torch.equal(z[way == 0], x[way == 0])
+        before = z
+    torch.testing.assert_close(before, x, rtol=0, atol=1e-9)
+
+
+def test_entries_of_small_gradient_move_first():
+    """For an affine score the order never changes: a step's entries have smaller gradients than those left behind."""
+    model, x = Affine(), images(2)
+    problem = problem_of(model, x, baseline=torch.zeros_like(x))
+    found, _ = segments(GuidedPath(6, 0.1, 1.0), problem)
+    for i in range(2):
+        slope = model.weight[problem.target[i]].abs().flatten()
+        z = found[2].stop.x[i].flatten()
+        moved, waiting = z == x[i].flatten(), z == 0
+        assert moved.sum() > 10
+        assert waiting.sum() > 10
+        assert slope[moved].max() < slope[waiting].min()
+
+
+def test_gap_of_the_left_rule_is_the_bend_of_the_score():
+    """For a quadratic score the sum misses the change by exactly the half sum of D'QD; the trapezoid misses nothing."""
+    model, x = Quadratic(), images(2)
+    found = fringe.attribute(model, x, method=GuidedIG(steps=10, max_dist=0.2), baseline=0.0)
+    walked, _ = segments(GuidedPath(10, 0.25, 0.2), problem_of(model, x, baseline=torch.zeros_like(x)))
+    for i in range(2):
+        points = [torch.zeros_like(x[i])] + [segment.stop.x[i] for segment in walked]
+        expected = -bend(model, points, found.target[i])
+        assert abs(expected) > 1e-2
+        assert found.completeness_gap[i].item() == pytest.approx(expected, rel=1e-9)
+    exact = fringe.attribute(model, x, method=GuidedIG(steps=10, max_dist=0.2, rule="trapezoid"), baseline=0.0)
+    assert exact.completeness_gap.abs().max() < 1e-12
+    scores = fringe.Classifier(model)
+    torch.testing.assert_close(exact.score, scores.score(model(x), exact.target))
+    torch.testing.assert_close(exact.endpoint_score, scores.score(model(0 * x), exact.target))
+
+
+def test_the_gap_falls_with_the_number_of_steps():
+    model, x = SoftplusMLP(), images(3)
+    gaps = [fringe.attribute(model, x, method=GuidedIG(steps=n)).completeness_gap.abs().max() for n in (10, 40, 160)]
+    assert gaps[1] < 0.4 * gaps[0]
+    assert gaps[2] < 0.4 * gaps[1]
+
+
+@pytest.mark.parametrize("rule", ["left", "trapezoid"])
+def test_passes(rule):
+    """N forward passes and VJPs an image and a forward pass at the end; the trapezoid's last gradient is one VJP."""
+    model, x = SoftplusMLP(), images(3)
+    door = fringe.attribute(model, x, method=IntegratedGradients(steps=1), baseline=0.0).passes
+    found = fringe.attribute(model, x, method=GuidedIG(steps=9, rule=rule), baseline=0.0).passes
+    assert found.forward == door.forward - 3 * 2 + 3 * 10
+    assert found.vjp == door.vjp - 3 * 1 + 3 * (9 if rule == "left" else 10)
+    assert found.jvp == door.jvp
+
+
+def test_an_image_that_is_its_own_baseline():
+    model, x = SoftplusMLP(), images(3)
+    baseline = 0.1 * x
+    baseline[1] = x[1]
+    found = fringe.attribute(model, x, method=GuidedIG(steps=8), baseline=baseline, telemetry=True)
+    assert found.verdict[1] == "at_reference"
+    assert (found.values[1] == 0).all()
+    assert found.completeness_residual[1] == 0
+    assert len(found.trajectory[1].points["score"]) == 1
+    others = fringe.attribute(model, x[[0, 2]], method=GuidedIG(steps=8), baseline=baseline[[0, 2]])
+    torch.testing.assert_close(found.values[[0, 2]], others.values, rtol=1e-9, atol=1e-12)
+
+
+def test_batch_order_and_batch_size_change_nothing():
+    model, x, method = SoftplusMLP(), images(5), GuidedIG(steps=12, max_dist=0.2)
+    together = fringe.attribute(model, x, method=method)
+    turned = torch.tensor([3, 0, 4, 2, 1])
+    for size in (1, 2, 16):
+        found = fringe.attribute(model, x[turned], method=method, batch_size=size)
+        torch.testing.assert_close(found.values, together.values[turned], rtol=1e-9, atol=1e-12)
+
+
+def test_images_walk_a_batch_at_a_time():
+    model = Watched(SoftplusMLP())
+    fringe.attribute(model, images(5), method=GuidedIG(steps=4), batch_size=2)
+    assert max(model.sizes) == 2
+    assert model.sizes[-15:] == [2] * 5 + [2] * 5 + [1] * 5
+
+
+def test_memory_does_not_grow_with_the_number_of_steps():
+    model, x = SoftplusMLP(), images(2)
+    problem = problem_of(model, x, baseline=torch.zeros_like(x))
+    assert most_alive(GuidedPath(40, 0.25, 0.02), problem) <= 3
+
+
+def test_the_trajectory_runs_from_the_input_to_the_baseline():
+    """What is measured step by step is told from the input on, though the walk begins at the baseline."""
+    model, x, steps = SoftplusMLP(), images(2), 10
+    baseline = 0.2 * images(2, seed=5)
+    found = fringe.attribute(model, x, method=GuidedIG(steps=steps, max_dist=0.2), baseline=baseline, telemetry=True)
+    problem = problem_of(model, x, found.target.tolist(), baseline=baseline)
+    walked, _ = segments(GuidedPath(steps, 0.25, 0.2), problem)
+    for i in range(2):
+        t = found.trajectory[i]
+        points = [x[i]] + [segment.start.x[i] for segment in walked[::-1]]
+        scores = model(torch.stack(points))[:, found.target[i]]
+        torch.testing.assert_close(t.points["score"], scores, rtol=1e-12, atol=1e-12)
+        p = model(torch.stack(points)).softmax(1)
+        torch.testing.assert_close(t.points["entropy"], -(p * p.log()).sum(1), rtol=1e-10, atol=1e-12)
+        lengths = torch.stack(points[1:]).sub(torch.stack([walked[-1].stop.x[i], *points[1:-1]])).flatten(1).norm(dim=1)
+        torch.testing.assert_close(t.steps["euclidean_step"], lengths, rtol=1e-12, atol=1e-12)
+        assert t.snapshot_steps.tolist() == [0, 2, 4, 6, 8, 10]
+        torch.testing.assert_close(t.snapshots, torch.stack(points[::2]), rtol=0, atol=1e-12)
+        gathered = [s.start.gradient[i] * (s.stop.x - s.start.x)[i] for s in walked[::-1]]
+        expected = torch.stack([sum(gathered[:k], torch.zeros_like(x[i])) for k in range(0, 11, 2)])
+        torch.testing.assert_close(t.cumulative, expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(found.diagnostics["endpoint_entropy"][i], t.points["entropy"][-1])
+        torch.testing.assert_close(found.diagnostics["path_length"][i], lengths.sum())
+        errors = [off_course(p[k], p[0], k / steps) for k in range(1, steps + 1)]
+        assert t.points["tracking_error"][1:].tolist() == pytest.approx(errors, rel=1e-6)
+        assert found.diagnostics["tracking_error_max"][i].item() == pytest.approx(max(errors), rel=1e-6)
+
+
+class Drawn(Path, PathRun):
+    """A path of two segments that is given away: 0, 1, 3 on a line, with scores 5, 7, 10 and gradients 2, 1, 0."""
+
+    begins = "baseline"
+
+    def run(self, problem):
+        self.diagnostics = GeodesicDiagnostics(problem.logits.log_softmax(1), problem.logits.log_softmax(1))
+        self.planned, self.steps_taken, self.outcomes = [2], [2], [PathStatus.COMPLETE]
+        return self
+
+    def segments(self):
+        x = torch.ones(1, *images(1).shape[1:], dtype=torch.float64)
+        points = [Point(c * x, torch.tensor([s]).double(), g * x) for c, s, g in ((0, 5, 2), (1, 7, 1), (3, 10, 0))]
+        stats = {"euclidean_step": torch.ones(1)}
+        yield Segment(torch.tensor([0]), torch.tensor([1]), points[0], points[1], stats)
+        yield Segment(torch.tensor([0]), torch.tensor([2]), points[1], points[2], stats)
+
+
+def test_both_ends_are_the_walks_own():
+    """A walk from the baseline on: the end point is where its first segment starts, the input where its last stops."""
+    model, x = SoftplusMLP(), images(1)
+    problem = problem_of(model, x)
+    for rule, expected in (("left", 2 * 1 + 1 * 2), ("right", 1 * 1 + 0 * 2), ("trapezoid", 1.5 * 1 + 0.5 * 2)):
+        found = integrate(SegmentPieces(Drawn(), Quadrature(rule), problem))
+        assert (found.values == expected).all()
+        assert (found.score.item(), found.endpoint_score.item()) == (10, 5)
+        assert found.gap.item() == expected * x.numel() - 5
+
+
+def test_a_walk_that_meets_nan_ends_there_and_says_so():
+    """The model is NaN around the middle of image 1's path: its walk ends before, and image 0 is as ever."""
+    model, x = SoftplusMLP(), images(2)
+
+    def fragile(z):
+        share = z.flatten(1).norm(dim=1) / x[1].flatten().norm()
+        near = (z.flatten(1) @ x[1].flatten()) > 0.5 * z.flatten(1).norm(dim=1) * x[1].flatten().norm()
+        return model(z).masked_fill(((share > 0.4) & (share < 0.7) & near)[:, None], torch.nan)
+
+    found = fringe.attribute(fragile, x, method=GuidedIG(steps=10), telemetry=True)
+    whole = fringe.attribute(model, x, method=GuidedIG(steps=10))
+    assert found.verdict[1] == "diverged"
+    assert 2 <= found.diagnostics["steps"][1] <= 5
+    assert torch.isfinite(found.values).all()
+    torch.testing.assert_close(found.score, whole.score)
+    torch.testing.assert_close(found.endpoint_score, whole.endpoint_score)
+    torch.testing.assert_close(found.values[0], whole.values[0], rtol=1e-9, atol=1e-12)
+    assert len(found.trajectory[1].points["score"]) == found.diagnostics["steps"][1] + 1
+
+
+def test_single_precision_keeps_its_schedule():
+    """The state is in float64 whatever the model's precision; maps have the inputs' dtype."""
+    model, x = SoftplusMLP().float(), images(2).float()
+    problem = problem_of(model, x, baseline=torch.zeros_like(x))
+    walked, _ = segments(GuidedPath(40, 0.25, 0.02), problem)
+    for k, segment in enumerate(walked, start=1):
+        left = (segment.stop.x - x).flatten(1).abs().sum(1)
+        torch.testing.assert_close(left, x.double().flatten(1).abs().sum(1) * (1 - k / 40), rtol=1e-8, atol=1e-8)
+    found = fringe.attribute(model, x, method=GuidedIG(steps=40))
+    exact = fringe.attribute(SoftplusMLP(), images(2), method=GuidedIG(steps=40))
+    assert found.values.dtype == torch.float32
+    torch.testing.assert_close(found.values.double(), exact.values, rtol=1e-3, atol=1e-5)
+
+
+def test_settings():
+    assert GuidedIG.preset("paper") == GuidedIG(steps=200, fraction=0.25, max_dist=0.02, baseline="zero", rule="left")
+    assert GuidedIG.preset("notebook") == GuidedIG(steps=25, fraction=0.5, max_dist=1.0)
+    for change, message in [
+        ({"steps": 0}, "steps: got 0, expected a positive whole number"),
+        ({"fraction": 0.0}, r"fraction: got 0\.0, expected a positive number of at most 1"),
+        ({"max_dist": 1.1}, r"max_dist: got 1\.1, expected a number of at least 0 and of at most 1"),
+        ({"rule": "right"}, "rule: got 'right', expected one of left, trapezoid"),
+        ({"baseline": "grey"}, "known baselines"),
+    ]:
+        with pytest.raises(fringe.InputError, match=message):
+            dataclasses.replace(GuidedIG(), **change)

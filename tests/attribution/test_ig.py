@@ -1,0 +1,325 @@
+"""Integrated Gradients: peer libraries, closed forms, the orders of its rules, and what it writes down on the way."""
+
+import gc
+import math
+from typing import get_args
+
+import numpy as np
+import pytest
+import saliency.core
+import torch
+from attribution_toys import CHECKED, CLASSES, NETWORKS, Affine, Quadratic, ReluCNN, SoftplusMLP, images
+from captum.attr import IntegratedGradients as CaptumIntegratedGradients
+
+import fringe
+from fringe import IntegratedGradients
+from fringe.attribution._quadrature import NodeRule, quadrature_nodes
+from fringe.geometry import dist, entropy, geodesic, kl, log_probabilities, sqrt_chart
+
+RULES = get_args(NodeRule)
+CAPTUM = {
+    "gausslegendre": "gausslegendre",
+    "midpoint": "riemann_middle",
+    "left": "riemann_left",
+    "right": "riemann_right",
+}
+
+
+def explain(model, x, target, **settings):
+    baseline = settings.pop("baseline", 0.0)
+    return fringe.attribute(model, x, method=IntegratedGradients(**settings), target=target, baseline=baseline)
+
+
+# -- peers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", [2, 7, 50])
+@pytest.mark.parametrize("rule", CAPTUM)
+@pytest.mark.parametrize("name", ["softplus", "relu", "quadratic"])
+def test_it_equals_captum(name, rule, steps):
+    model, x, baseline, target = NETWORKS[name](), images(3), images(3, seed=9), [2, 0, 1]
+    found = explain(model, x, target, steps=steps, rule=rule, baseline=baseline)
+    peer = CaptumIntegratedGradients(model).attribute(
+        x, baselines=baseline, target=torch.tensor(target), n_steps=steps, method=CAPTUM[rule]
+    )
+    # captum rounds its weights, and the nodes of riemann rules, to float32
+    torch.testing.assert_close(found.values, peer, rtol=0, atol=2e-7 * float(peer.abs().max()))
+
+
+@pytest.mark.parametrize("name", ["softplus", "relu"])
+def test_the_closed_mean_equals_saliency(name):
+    model, x, baseline = NETWORKS[name](), images(1), images(1, seed=9)
+
+    def call(batch, call_model_args=None, expected_keys=None):
+        z = torch.from_numpy(np.asarray(batch)).requires_grad_(True)
+        (gradient,) = torch.autograd.grad(model(z)[:, 1].sum(), z)
+        return {saliency.core.INPUT_OUTPUT_GRADIENTS: gradient.numpy()}
+
+    peer = saliency.core.IntegratedGradients().GetMask(
+        x[0].numpy(), call, x_baseline=baseline[0].numpy(), x_steps=13, batch_size=5
+    )
+    found = explain(model, x, 1, steps=13, rule="closed_mean", baseline=baseline)
+    # saliency adds up in float32
+    np.testing.assert_allclose(found.values[0].numpy(), peer, rtol=0, atol=1e-6 * np.abs(peer).max())
+
+
+# -- closed forms -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_is_exact_on_an_affine_score(rule):
+    model, x, baseline, target = Affine(), images(4), images(4, seed=9), torch.tensor([3, 0, 2, 2])
+    found = explain(model, x, target, steps=6, rule=rule, baseline=baseline)
+    torch.testing.assert_close(found.values, model.weight[target] * (x - baseline), rtol=1e-12, atol=1e-13)
+    assert found.completeness_gap.abs().max() <= 1e-12
+    assert found.verdict == ("ok",) * 4
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("steps", [2, 5])
+def test_a_quadratic_score_shows_each_rule_s_mean_fraction(rule, steps):
+    """The gradient is affine along the line, so a rule is its mean fraction: 1/2 is exact, and the left rule's
+    (N - 1) / 2N misses ``dx' Q dx / 2N`` of the sum."""
+    model, x, baseline, target = Quadratic(), images(3), images(3, seed=9), torch.tensor([0, 3, 1])
+    found = explain(model, x, target, steps=steps, rule=rule, baseline=baseline)
+    shift = {"left": -0.5 / steps, "right": 0.5 / steps}.get(rule, 0.0)
+    way = x - baseline
+    expected = way * model.gradient(baseline + (0.5 + shift) * way, target)
+    torch.testing.assert_close(found.values, expected, rtol=1e-11, atol=1e-12)
+    curvature = torch.einsum("ni,nij,nj->n", way.flatten(1), model.matrix[target], way.flatten(1))
+    torch.testing.assert_close(found.completeness_gap, shift * curvature, rtol=1e-9, atol=1e-11)
+
+
+def test_gauss_legendre_is_exact_to_its_degree():
+    """q nodes integrate polynomials of degree 2q - 1; the next power is missed."""
+    for count in (1, 2, 5, 20):
+        nodes, weights = quadrature_nodes("gausslegendre", count)
+        for degree in range(2 * count):
+            assert float(weights @ nodes**degree) == pytest.approx(1 / (degree + 1), rel=1e-13)
+        if count <= 5:
+            assert abs(float(weights @ nodes ** (2 * count)) - 1 / (2 * count + 1)) > 1e-7
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_nodes_run_from_the_input_and_weights_sum_to_one(rule):
+    nodes, weights = quadrature_nodes(rule, 9)
+    assert float(weights.sum()) == pytest.approx(1.0, rel=1e-14)
+    assert (nodes.diff() < 0).all()
+    assert float(weights @ nodes) == pytest.approx({"left": 4 / 9, "right": 5 / 9}.get(rule, 0.5), rel=1e-14)
+
+
+# -- orders -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rule", "order"), [("left", 1), ("right", 1), ("midpoint", 2), ("trapezoid", 2)])
+def test_the_gap_shrinks_at_the_rule_s_order_on_a_smooth_score(rule, order):
+    model, x = SoftplusMLP(), images(6)
+    gaps = []
+    for intervals in (32, 128):
+        steps = intervals + (rule == "trapezoid")
+        gaps.append(explain(model, x, 2, steps=steps, rule=rule).completeness_gap.abs().mean())
+    assert math.log(gaps[0] / gaps[1], 4) == pytest.approx(order, abs=0.05)
+
+
+def test_gauss_legendre_converges_faster_than_any_power():
+    model, x = SoftplusMLP(), images(6)
+    gaps = [explain(model, x, 2, steps=n, rule="gausslegendre").completeness_gap.abs().max() for n in (4, 12, 36)]
+    assert gaps[1] < 1e-3 * gaps[0]
+    assert gaps[2] < 1e-9
+
+
+@pytest.mark.parametrize("steps", [8, 32, 128])
+def test_kinks_cost_half_a_step_times_the_variation_of_the_slope(steps):
+    """For a slope of bounded variation V the midpoint rule misses at most V h / 2."""
+    model, x = ReluCNN(), images(4)
+    found = explain(model, x, 1, steps=steps)
+    fine = torch.linspace(0, 1, 2049, dtype=torch.float64)
+    slopes = torch.stack([model(a * x)[:, 1] for a in fine]).diff(dim=0) * 2048
+    variation = slopes.diff(dim=0).abs().sum(0)
+    assert (found.completeness_gap.abs() <= 0.5 * variation / steps).all()
+
+
+def test_residual_and_verdict_follow_the_gap():
+    model, x = SoftplusMLP(), images(6)
+    found = explain(model, x, 2, steps=2, rule="left")
+    change = model(x)[:, 2] - model(torch.zeros_like(x))[:, 2]
+    gap = found.values.flatten(1).sum(1) - change
+    torch.testing.assert_close(found.completeness_gap, gap)
+    torch.testing.assert_close(found.completeness_residual, gap.abs() / change.abs())
+    assert found.verdict == tuple("ok" if r <= 0.05 else "coarse" for r in found.completeness_residual)
+    assert set(found.verdict) == {"ok", "coarse"}
+    assert "use more steps" in found.advice[found.verdict.index("coarse")]
+
+
+# -- baselines ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["zero", "black", "white", "mean", "blur:0.2", "noise", "uniform"])
+def test_a_named_baseline_is_the_one_it_names(text):
+    from fringe._rng import KeyedGenerator, content_hash
+    from fringe.baselines import make_baseline
+
+    model, x = SoftplusMLP(), images(3)
+    space = fringe.InputSpace(-2.0, 2.5)
+    found = fringe.attribute(
+        model, x, method=IntegratedGradients(steps=5, baseline=text), target=1, space=space, seed=4
+    )
+    named = make_baseline(text, x, space, KeyedGenerator(4), [content_hash(image) for image in x])
+    given = explain(model, x, 1, steps=5, baseline=named)
+    assert torch.equal(found.values, given.values)
+    torch.testing.assert_close(found.endpoint_score, model(named)[:, 1])
+    torch.testing.assert_close(found.diagnostics["path_length"], (x - named).flatten(1).norm(dim=1))
+
+
+def test_from_the_input_to_itself_there_is_nothing_to_explain():
+    x = images(2)
+    found = explain(SoftplusMLP(), x, 1, steps=5, baseline=x)
+    assert (found.values == 0).all()
+    assert found.verdict == ("at_reference",) * 2
+    assert found.completeness_residual.tolist() == [0.0, 0.0]
+    assert found.diagnostics["path_length"].tolist() == [0.0, 0.0]
+
+
+# -- what it writes down ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["midpoint", "left", "trapezoid"])
+@pytest.mark.parametrize("batch_size", [2, 16])
+def test_the_trajectory_is_what_a_naive_walk_measures(rule, batch_size):
+    """N + 2 points: the input, every node, the baseline."""
+    model, x, baseline, steps = SoftplusMLP(), images(2), images(2, seed=9), 4
+    classifier = fringe.Classifier(model, batch_size=batch_size)
+    method = IntegratedGradients(steps=steps, rule=rule)
+    found = fringe.attribute(classifier, x, method=method, target=2, baseline=baseline, telemetry=True)
+    fractions, weights = quadrature_nodes(rule, steps)
+    stops = torch.cat([torch.ones(1), fractions, torch.zeros(1)])
+    for i, trajectory in enumerate(found.trajectory):
+        way = x[i] - baseline[i]
+        points = torch.stack([baseline[i] + a * way for a in stops])
+        log_p = log_probabilities(model(points))
+        uniform = torch.full_like(log_p[0], -math.log(CLASSES))
+        s = sqrt_chart(log_p)
+        waypoints = torch.stack([geodesic(s[:1], sqrt_chart(uniform)[None], (1 - a)[None])[0] for a in stops])
+        close = lambda name, value: torch.testing.assert_close(trajectory.points[name], value, rtol=1e-9, atol=1e-12)  # noqa: E731, B023
+        close("entropy", entropy(log_p))
+        close("score", model(points)[:, 2])
+        close("reference_kl", kl(log_p, uniform))
+        close("reference_distance", dist(s, sqrt_chart(uniform)))
+        close("tracking_error", dist(s, waypoints))
+        moved = points.diff(dim=0).flatten(1).norm(dim=1)
+        torch.testing.assert_close(trajectory.steps["euclidean_step"], moved, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(trajectory.steps["fisher_rao_step"], dist(s[1:], s[:-1]), rtol=1e-9, atol=1e-9)
+
+        assert trajectory.snapshot_steps.tolist() == list(range(steps + 2))
+        torch.testing.assert_close(trajectory.snapshots, points)
+        shares = [torch.zeros_like(way)]
+        shares += [w * way * _gradient(model, point, 2) for w, point in zip(weights, points[1:-1], strict=True)]
+        cumulative = torch.stack([*shares, torch.zeros_like(way)]).cumsum(0)
+        torch.testing.assert_close(trajectory.cumulative, cumulative, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(trajectory.cumulative[-1], found.values[i], rtol=1e-12, atol=1e-13)
+
+        measured = trajectory.points["tracking_error"][1:]
+        assert float(found.diagnostics["tracking_error_mean"][i]) == pytest.approx(float(measured.mean()), rel=1e-9)
+        assert float(found.diagnostics["tracking_error_max"][i]) == float(measured.max())
+        assert float(found.diagnostics["endpoint_entropy"][i]) == float(trajectory.points["entropy"][-1])
+        assert float(found.diagnostics["endpoint_kl"][i]) == float(trajectory.points["reference_kl"][-1])
+        assert float(found.diagnostics["endpoint_distance"][i]) == float(trajectory.points["reference_distance"][-1])
+
+
+def _gradient(model, point, target):
+    z = point[None].clone().requires_grad_(True)
+    return torch.autograd.grad(model(z)[0, target], z)[0][0]
+
+
+def test_passes_are_counted_exactly():
+    """B for the predictions, the check of the model, N B at the nodes, B at the baselines."""
+    found = explain(SoftplusMLP(), images(3), "predicted", steps=7)
+    assert (found.passes.forward, found.passes.vjp, found.passes.jvp) == (3 + CHECKED + 21 + 3, 1 + 21, 0)
+
+
+def test_progress_counts_every_node():
+    seen = []
+    fringe.attribute(
+        SoftplusMLP(), images(3), method=IntegratedGradients(steps=7), batch_size=4, progress=lambda *s: seen.append(s)
+    )
+    assert seen == [(done, 21) for done in (4, 8, 12, 16, 20, 21)]
+
+
+def test_memory_does_not_grow_with_the_steps():
+    """Bytes held by tensors whenever the network is called, at most."""
+
+    class Spy(SoftplusMLP):
+        largest = 0
+
+        def forward(self, x):
+            held = {t.data_ptr(): t.untyped_storage().nbytes() for t in gc.get_objects() if type(t) is torch.Tensor}
+            self.largest = max(self.largest, sum(held.values()))
+            return super().forward(x)
+
+    def peak(steps: int) -> int:
+        model = Spy()
+        gc.freeze()  # what there was before is not looked through
+        try:
+            fringe.attribute(model, images(4), method=IntegratedGradients(steps=steps), batch_size=8)
+        finally:
+            gc.unfreeze()
+        return model.largest
+
+    assert peak(80) <= peak(8) + 2 * 8 * 80  # nodes and weights are numbers
+
+
+# -- its own affair -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
+def test_a_map_does_not_depend_on_its_batch(batch_size):
+    model, x = ReluCNN(), images(5)
+    whole = explain(model, x, "predicted", steps=9)
+    order = [3, 1, 4, 0, 2]
+    found = fringe.attribute(model, x[order], method=IntegratedGradients(steps=9), batch_size=batch_size)
+    torch.testing.assert_close(found.values, whole.values[order], rtol=1e-10, atol=1e-13)
+    alone = fringe.attribute(model, x[2:3], method=IntegratedGradients(steps=9), batch_size=batch_size)
+    torch.testing.assert_close(alone.values[0], whole.values[2], rtol=1e-10, atol=1e-13)
+
+
+def test_a_gradient_that_is_not_finite_stays_with_its_image():
+    """Two images share a batch, and the line of the second crosses a pole of the score's derivative."""
+    smooth, x = SoftplusMLP(), images(2)
+    pole = 0.5 * x[1]
+    model = lambda z: smooth(z) + (z - pole).flatten(1).square().sum(1, keepdim=True).sqrt()  # noqa: E731
+    method = IntegratedGradients(steps=3)  # its middle node is the pole
+    found = fringe.attribute(model, x, method=method, target=1, batch_size=64)
+    alone = fringe.attribute(model, x[:1], method=method, target=1)
+    assert found.verdict[1] == "diverged"
+    assert not torch.isfinite(found.values[1]).all()
+    torch.testing.assert_close(found.values[0], alone.values[0], rtol=1e-12, atol=1e-13)
+
+
+def test_single_precision_loses_single_precision_only():
+    double, x = SoftplusMLP(), images(3)
+    single = SoftplusMLP().float()
+    expected = explain(double, x, 1, steps=50)
+    found = explain(single, x.float(), 1, steps=50)
+    assert found.values.dtype == torch.float32
+    torch.testing.assert_close(
+        found.values.double(), expected.values, rtol=0, atol=2e-6 * float(expected.values.abs().max())
+    )
+
+
+def test_maps_are_linear_in_the_score():
+    f, g, x = SoftplusMLP(seed=0), SoftplusMLP(seed=5), images(2)
+    mix = lambda z: 2.0 * f(z) - 3.0 * g(z)  # noqa: E731
+    maps = [explain(model, x, 1, steps=6).values for model in (mix, f, g)]
+    torch.testing.assert_close(maps[0], 2.0 * maps[1] - 3.0 * maps[2], rtol=1e-10, atol=1e-12)
+
+
+def test_the_paper_s_setting_and_wrong_ones():
+    assert IntegratedGradients.preset("paper") == IntegratedGradients(steps=200, rule="midpoint", baseline="zero")
+    with pytest.raises(fringe.InputError, match=r"preset: ig has no 'best'\. Known: paper"):
+        IntegratedGradients.preset("best")
+    with pytest.raises(fringe.InputError, match="steps: got 1, expected a whole number of at least 2"):
+        IntegratedGradients(steps=1, rule="trapezoid")
+    with pytest.raises(fringe.InputError, match="rule: got 'simpson'"):
+        IntegratedGradients(rule="simpson")
+    with pytest.raises(fringe.InputError, match="baseline: got 'blak'; did you mean 'black'"):
+        IntegratedGradients(baseline="blak")

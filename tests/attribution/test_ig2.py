@@ -1,0 +1,329 @@
+"""IG2: closed form where features are the image, the literal loop, references, representations, hooks, and cost."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from attribution_toys import (
+    CLASSES,
+    ENTRIES,
+    Bare,
+    Failing,
+    Headed,
+    Quadratic,
+    ReluCNN,
+    SoftplusMLP,
+    Watched,
+    bend,
+    images,
+    linear,
+    most_alive,
+    off_course,
+    problem_of,
+    score_and_gradient,
+    segments,
+)
+from torch import nn
+
+import fringe
+from fringe import InputSpace
+from fringe._rng import KeyedGenerator
+from fringe.attribution import IG2, IntegratedGradients
+from fringe.paths import CounterfactualPath, last_linear_layer
+
+POOL = images(12, seed=11)
+SPACE = InputSpace(references=POOL)
+
+
+def only(x, **about) -> InputSpace:
+    """A space with these references and no others."""
+    return InputSpace(references=x, **about)
+
+
+def literal(model, features, x, target, reference, steps, eta, low=None, high=None):
+    """The published loop of one image and one reference (*S): map, and the points from the input on."""
+    goal = features(reference[None])[0]
+    z, values, points = x, torch.zeros_like(x), [x]
+    for _ in range(steps):
+        _, gradient = score_and_gradient(model, z, target)
+        leaf = z.clone().requires_grad_(True)
+        (u,) = torch.autograd.grad(((features(leaf[None])[0] - goal) ** 2).mean(), leaf)
+        moved = z - eta * u / u.norm()
+        moved = moved.clamp(low, high) if low is not None else moved
+        values += (z - moved) * gradient
+        z = moved
+        points.append(z)
+    return values, points
+
+
+def draws(model, x, count, seed=0):
+    """The numbers in POOL of the references that the method draws for each image."""
+    return IG2(references=count)._draw(problem_of(model, x, domain=SPACE, rng=KeyedGenerator(seed)))
+
+
+def test_where_features_are_the_image_it_is_integrated_gradients():
+    """With r the identity the walk is the straight segment towards the reference, and its sum IG's by the rule that
+    looks at the input's end, from where the walk ended."""
+    model, x = Bare(), images(3)
+    target = model(x).argmax(1)
+    for steps, eta in ((10, 0.3), (25, 0.05)):
+        found = fringe.attribute(model, x, method=IG2(steps=steps, eta=eta, references=3), space=SPACE, telemetry=True)
+        expected = torch.zeros_like(x)
+        chosen = draws(model, x, 3)
+        for i in range(3):
+            for reference in chosen[i]:
+                way = POOL[reference] - x[i]
+                assert steps * eta < way.norm()
+                end = x[i] + steps * eta * way / way.norm()
+                line = IntegratedGradients(steps=steps, rule="right")
+                expected[i] += (
+                    fringe.attribute(model, x[i : i + 1], method=line, baseline=end, target=target[i : i + 1]).values[0]
+                    / 3
+                )
+            first = POOL[chosen[i][0]] - x[i]
+            end = x[i] + steps * eta * first / first.norm()
+            torch.testing.assert_close(found.trajectory[i].snapshots[-1], end, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(found.values, expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("network", "features"),
+    [(Headed, lambda model: model.features), (Headed, lambda model: model), (ReluCNN, lambda model: model)],
+    ids=["penultimate", "logits", "no layer"],
+)
+@pytest.mark.parametrize("bounds", [None, (-1.2, 1.4)])
+def test_equals_the_literal_loop(network, features, bounds):
+    model, x, steps, eta = network(), images(3, seed=5), 12, 0.25
+    kind = "logits" if features(model) is model and network is Headed else "auto"
+    low, high = bounds or (None, None)
+    space = only(POOL, low=low, high=high)
+    method = IG2(references=2, steps=steps, eta=eta, representation=kind)
+    found = fringe.attribute(model, x, method=method, space=space, batch_size=4)
+    for i, references in enumerate(draws(model, x, 2)):
+        target, values, ends = found.target[i].item(), 0.0, []
+        for reference in references:
+            one, points = literal(model, features(model), x[i], target, POOL[reference], steps, eta, low, high)
+            values, ends = values + one / 2, [*ends, score_and_gradient(model, points[-1], target)[0]]
+        torch.testing.assert_close(found.values[i], values, rtol=1e-8, atol=1e-10)
+        score = score_and_gradient(model, x[i], target)[0]
+        assert found.score[i].item() == pytest.approx(score, rel=1e-12)
+        assert found.endpoint_score[i].item() == pytest.approx(sum(ends) / 2, rel=1e-8)
+        gap = values.sum().item() - (score - sum(ends) / 2)
+        assert found.completeness_gap[i].item() == pytest.approx(gap, rel=1e-6, abs=1e-10)
+
+
+def test_gap_of_the_authors_rule_is_the_bend_of_the_score():
+    """For a quadratic score and one reference; the trapezoid misses nothing, whatever the walk."""
+    model, x = Quadratic(), images(1)
+    method = IG2(references=1, steps=15, eta=0.2)
+    found = fringe.attribute(model, x, method=method, space=SPACE)
+    (reference,) = draws(model, x, 1)[0]
+    problem = problem_of(model, x, domain=SPACE)
+    walked, _ = segments(CounterfactualPath((reference,), None, 15, 0.2), problem)
+    expected = bend(model, [x[0]] + [segment.start.x[0] for segment in walked], found.target[0])
+    assert abs(expected) > 1e-3
+    assert found.completeness_gap.item() == pytest.approx(expected, rel=1e-9)
+    exact = fringe.attribute(model, x, method=IG2(steps=15, eta=0.2, rule="trapezoid"), space=SPACE)
+    assert exact.completeness_gap.abs().max() < 1e-12
+    assert exact.verdict == ("ok",)
+
+
+def test_the_walk_comes_nearer_to_the_reference_by_equal_steps():
+    model, x = Headed(), images(3)
+    target = model(x).argmax(1)
+    problem = problem_of(model, x, domain=SPACE)
+    far = tuple(int((model(POOL).argmax(1) != t).nonzero()[0]) for t in target)
+    walked, _ = segments(CounterfactualPath(far, "head", 20, 0.1), problem)
+    goal = model.features(POOL[list(far)])
+    before, p0 = (model.features(x) - goal).norm(dim=1), model(x).softmax(1)
+    for k, segment in enumerate(walked, start=1):
+        p = model(segment.start.x).softmax(1)
+        errors = [off_course(p[i], p0[i], k / 20) for i in range(3)]
+        assert segment.stats["tracking_error"].tolist() == pytest.approx(errors, rel=1e-5, abs=1e-7)
+        assert (segment.stats["euclidean_step"] - 0.1).abs().max() < 1e-12
+        after = (model.features(segment.start.x) - goal).norm(dim=1)
+        assert (after < before).all()
+        before = after
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-2.0, 2.5)])
+def test_automatic_steps_change_an_entry_as_the_authors_do(low, high):
+    """256 grey values in all at 299 x 299 x 3: the same root mean square per entry, in units of the range."""
+    model, x = Headed(), images(2).sigmoid() * 0.6 + 0.2
+    problem = problem_of(model, x, domain=only(POOL, low=low, high=high))
+    walked, _ = segments(CounterfactualPath((0, 1), "head", 1, "auto"), problem)
+    authors = 256 / 255 * (high - low) / math.sqrt(299 * 299 * 3)
+    torch.testing.assert_close(
+        walked[0].stats["euclidean_step"] / math.sqrt(ENTRIES), torch.full((2,), authors, dtype=torch.float64)
+    )
+    unbounded = problem_of(model, x, domain=SPACE)
+    walked, _ = segments(CounterfactualPath((0, 1), "head", 1, "auto"), unbounded)
+    spread = x.flatten(1).amax(1) - x.flatten(1).amin(1)
+    expected = authors / (high - low) * spread * math.sqrt(ENTRIES)
+    torch.testing.assert_close(walked[0].stats["euclidean_step"], expected)
+
+
+def test_a_reference_with_the_images_own_representation_contributes_nothing():
+    """Its gradient is zero: no NaN, and no map. Beside another reference it counts as a walk without steps."""
+    model, x = Headed(), images(2)
+    target = (model(x).argmax(1) + 1) % CLASSES  # else the image itself would not be drawn
+    found = fringe.attribute(model, x[:1], method=IG2(steps=5, eta=0.1), target=target[:1], space=only(x[:1]))
+    assert (found.values == 0).all()
+    assert found.verdict == ("stalled",)
+    assert "representation" in found.advice[0]
+    assert found.completeness_residual.tolist() == [0.0]
+    other = POOL[model(POOL).argmax(1) != target[0]][:1]
+    both = fringe.attribute(
+        model, x[:1], method=IG2(steps=5, eta=0.1), target=target[:1], space=only(torch.cat((x[:1], other)))
+    )
+    alone = fringe.attribute(model, x[:1], method=IG2(steps=5, eta=0.1), target=target[:1], space=only(other))
+    assert both.verdict == alone.verdict
+    torch.testing.assert_close(both.values, alone.values / 2, rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(both.diagnostics["endpoint_entropy"], alone.diagnostics["endpoint_entropy"])
+
+
+def test_references_of_the_same_class_are_not_drawn():
+    model, x = Headed(), images(4)
+    predicted, target = model(POOL).argmax(1), model(x).argmax(1)
+    assert len(set(predicted.tolist())) > 1
+    for i, references in enumerate(draws(model, x, 12)):
+        others = (predicted != target[i]).nonzero()[:, 0].tolist()
+        assert sorted(references) == others  # fewer than asked for: all there are, each once
+    for i, references in enumerate(draws(model, x, 2)):
+        assert len(set(references)) == 2
+        assert (predicted[references] != target[i]).all()
+
+
+def test_draws_belong_to_the_image_and_the_seed():
+    model, x = Headed(), images(6)
+    first = draws(model, x, 2)
+    turned = [4, 1, 5, 0, 3, 2]
+    assert draws(model, x[turned], 2) == [first[i] for i in turned]
+    assert draws(model, x, 2, seed=1) != first
+    whole, target = draws(model, x, 12), model(x).argmax(1).tolist()
+    alike = [(i, j) for i in range(6) for j in range(i) if target[i] == target[j]]
+    assert len(alike) > 1
+    assert all(sorted(whole[i]) == sorted(whole[j]) and whole[i] != whole[j] for i, j in alike)
+
+
+def test_references_that_do_not_fit_are_named():
+    model, x = Headed(), images(3)
+    with pytest.raises(fringe.InputError, match=r"attribute\(\.\.\., space=InputSpace\(references=\.\.\.\)\)"):
+        fringe.attribute(model, x, method="ig2")
+    with pytest.raises(fringe.InputError, match=r"references: got shape \(2, 2, 6, 5\), expected \(P, 2, 6, 6\)"):
+        fringe.attribute(model, x, method="ig2", space=only(images(2)[..., :5]))
+    with pytest.raises(fringe.InputError, match="hold NaN"):
+        fringe.attribute(model, x, method="ig2", space=only(torch.full_like(x, torch.nan)))
+    target = model(x).argmax(1)
+    same = POOL[model(POOL).argmax(1) == target[1]]
+    bad = torch.cat((torch.full_like(x[:1], torch.nan), x[1:2]))  # places are those of the call, not of what is left
+    with pytest.raises(fringe.InputError, match=rf"target of image 1, class {target[1]}, for all {len(same)}"):
+        fringe.attribute(model, bad, method="ig2", space=only(same), bad_images="mark")
+
+
+class Tokens(nn.Module):
+    """Linear layers on tokens, on the image, and on tokens again; the one in the middle is the last of the image."""
+
+    def __init__(self):
+        super().__init__()
+        self.late, self.pooled, self.early = linear(4, CLASSES, 0), linear(5, 4, 1), linear(12, 5, 2)
+        self.eval()
+
+    def forward(self, x):
+        tokens = self.early(x.reshape(-1, 12)).tanh().view(-1, 6, 5)
+        pooled = self.pooled(tokens.mean(1)).tanh()
+        return self.late(pooled[:, None].expand(-1, 2, -1).reshape(-1, 4)).view(-1, 2, CLASSES).sum(1)
+
+
+def test_the_layer_is_the_last_that_runs():
+    """Not the last that is registered, none that does not run, and none that sees an image as many rows."""
+    for model, expected in ((Headed(), "head"), (Tokens(), "pooled"), (SoftplusMLP(), None), (Headed().forward, None)):
+        assert last_linear_layer(problem_of(model, images(1))) == expected
+    assert last_linear_layer(problem_of(nn.Sequential(Headed()).eval(), images(1))) == "0.head"
+    with pytest.raises(fringe.InputError, match="representation: got 'penultimate', but the model is no module"):
+        fringe.attribute(SoftplusMLP(), images(1), method=IG2(representation="penultimate"), space=SPACE)
+
+
+def test_both_gradients_come_from_one_forward_pass():
+    """P predictions, a probe, and R (S + 2) forward passes and 2 R S VJPs an image; the trapezoid one VJP more."""
+    for rule, extra in (("right", 0), ("trapezoid", 1)):
+        model, x = Watched(Headed()), images(3)
+        method = IG2(references=2, steps=7, eta=0.1, rule=rule)
+        found = fringe.attribute(model, x, method=method, space=SPACE, batch_size=4).passes
+        door = fringe.attribute(Headed(), x, method=IntegratedGradients(steps=1), baseline=0.0).passes
+        assert found.forward == door.forward - 6 + 12 + 1 + 3 * 2 * (7 + 2)
+        assert found.vjp == door.vjp - 3 + 3 * 2 * (2 * 7 + extra)
+        assert found.forward == sum(model.sizes)
+        assert max(model.sizes) <= 4
+
+
+def test_no_hook_stays_behind():
+    """Whatever call fails: the predictions, the probe, the references' features, a step, or the last point."""
+    x, method = images(2), IG2(references=1, steps=3, eta=0.1)
+    model = Failing(Headed(), 0)
+    fringe.attribute(model, x, method=method, space=SPACE)
+    for last in range(1, model.calls + 1):
+        failing = Failing(Headed(), last)
+        with pytest.raises((RuntimeError, fringe.ModelOutputError), match="simulated"):
+            fringe.attribute(failing, x, method=method, space=SPACE)
+        assert not any(module._forward_pre_hooks for module in failing.modules())
+    problem = problem_of(Headed(), x, domain=SPACE)
+    classifier = problem.model
+    with classifier.session(x.device):
+        stream = CounterfactualPath((0, 1), "head", 3, 0.1).run(problem).segments()
+        next(stream)  # and never another
+        assert not any(module._forward_pre_hooks for module in classifier.module.modules())
+
+
+def test_batch_order_and_batch_size_change_nothing():
+    model, x, method = Headed(), images(5), IG2(references=3, steps=10, eta=0.2)
+    together = fringe.attribute(model, x, method=method, space=SPACE)
+    turned = torch.tensor([3, 0, 4, 2, 1])
+    for size in (1, 2, 7):
+        found = fringe.attribute(model, x[turned], method=method, space=SPACE, batch_size=size)
+        torch.testing.assert_close(found.values, together.values[turned], rtol=1e-8, atol=1e-11)
+        for name, values in found.diagnostics.items():
+            torch.testing.assert_close(values, together.diagnostics[name][turned], rtol=1e-7, atol=1e-9, msg=name)
+
+
+def test_out_of_memory_costs_only_chunks():
+    class Limited(Headed):
+        def forward(self, z):
+            if len(z) > 2:
+                raise torch.OutOfMemoryError("simulated")
+            return super().forward(z)
+
+    x, method = images(3), IG2(references=3, steps=5, eta=0.2)
+    found = fringe.attribute(Limited(), x, method=method, space=SPACE, batch_size=8)
+    expected = fringe.attribute(Headed(), x, method=method, space=SPACE)
+    torch.testing.assert_close(found.values, expected.values, rtol=1e-9, atol=1e-12)
+
+
+def test_memory_does_not_grow_with_the_number_of_steps():
+    model, x = Headed(), images(2)
+    problem = problem_of(model, x, domain=SPACE)
+    assert most_alive(CounterfactualPath((0, 1), "head", 40, 0.1), problem) <= 3
+
+
+def test_single_precision():
+    """The references are brought to the inputs' precision; with names for the images the draws are the same."""
+    method, found = IG2(references=2, steps=20, eta=0.1), []
+    for dtype in (torch.float32, torch.float64):
+        model, x = Headed().to(dtype), images(2).to(dtype)
+        found.append(fringe.attribute(model, x, method=method, space=SPACE, ids=("a", "b")).values)
+        assert found[-1].dtype == dtype
+    torch.testing.assert_close(found[0].double(), found[1], rtol=1e-3, atol=1e-5)
+
+
+def test_settings():
+    assert IG2.preset("paper") == IG2(references=8, steps=201, eta=0.015)
+    for change, message in [
+        ({"references": 0}, "references: got 0, expected a positive whole number"),
+        ({"steps": 0}, "steps: got 0, expected a positive whole number"),
+        ({"eta": -1.0}, r"eta: got -1\.0, expected a positive number or auto"),
+        ({"representation": "pixels"}, "representation: got 'pixels', expected one of auto, penultimate, logits"),
+        ({"rule": "left"}, "rule: got 'left', expected one of right, trapezoid, adaptive"),
+    ]:
+        with pytest.raises(fringe.InputError, match=message):
+            dataclasses.replace(IG2(), **change)

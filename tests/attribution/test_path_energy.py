@@ -1,0 +1,193 @@
+"""Steepness, energies of paths and spacing of points: against calculus, and against sums written out."""
+
+import dataclasses
+
+import pytest
+import torch
+from attribution_oracles import (
+    length_energy,
+    line,
+    log_probability,
+    logit,
+    point_energy,
+    published_energy,
+    published_respacing,
+)
+from attribution_toys import Quadratic, ReluCNN, SoftplusMLP, images
+
+import fringe
+from fringe.classifier import PassCounts
+from fringe.paths import (
+    AuthorsEnergy,
+    GradientNorm,
+    LengthEnergy,
+    PointEnergy,
+    Polyline,
+    Problem,
+    authors_spacing,
+    resample_by_arc_length,
+)
+
+ENERGIES = {"points": PointEnergy, "length": LengthEnergy, "published": AuthorsEnergy}
+
+
+def test_steepness_of_a_quadratic_in_closed_form():
+    """``g = Q x + w``, and the gradient of its norm is ``Q g / |g|``."""
+    model, x, target = Quadratic(), images(4), torch.arange(4)
+    norm, push = GradientNorm(problem(model, [0, 1, 2, 3], batch_size=3), "score")(x, target)
+    g = model.gradient(x, target).flatten(1)
+    torch.testing.assert_close(norm, g.norm(dim=1), rtol=1e-13, atol=0)
+    expected = torch.einsum("nij,nj->ni", model.matrix[target], g / g.norm(dim=1, keepdim=True))
+    torch.testing.assert_close(push.flatten(1), expected, rtol=0, atol=1e-13)
+
+
+def problem(model, target, **options):
+    """Images to be explained for these classes."""
+    return Problem.of(fringe.Classifier(model, **options), images(len(target)), target=target)
+
+
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize("of", ["score", "log_probability", "outputs"])
+def test_steepness_against_finite_differences(of, rows):
+    model, x, every = SoftplusMLP(), images(3), torch.arange(3)
+    steepness = GradientNorm(problem(model, [0, 1, 3]), of, rows)
+    scalar = {"score": logit(1), "log_probability": log_probability(1), "outputs": lambda z: z.sum(1)}[of]
+    z = x[1:2].clone().requires_grad_(True)
+    (g,) = torch.autograd.grad(scalar(model(z)).sum(), z)
+    norm, push = steepness(x, every)
+    torch.testing.assert_close(norm[1], g.norm(dim=-1).sum() if rows else g.norm(), rtol=1e-13, atol=0)
+    toward, h = images(3, seed=4), 1e-5
+    slope = (steepness(x + h * toward, every)[0] - steepness(x - h * toward, every)[0]) / (2 * h)
+    torch.testing.assert_close((push * toward).flatten(1).sum(1), slope, rtol=1e-7, atol=1e-8)
+
+
+def test_passes_of_the_second_order():
+    asked = problem(SoftplusMLP(), [0] * 5, batch_size=2)
+    before = dataclasses.replace(asked.model.passes)
+    GradientNorm(asked, "log_probability")(images(5), torch.arange(5))
+    assert asked.model.passes.since(before) == PassCounts(forward=5, jvp=5, vjp=10)
+
+
+def test_logits_of_relus_exert_no_force_and_log_probabilities_do():
+    asked, x, every = problem(ReluCNN(), [0, 1, 2, 3, 0, 1]), images(6), torch.arange(6)
+    for of in ("score", "outputs"):
+        assert torch.equal(GradientNorm(asked, of)(x, every)[1], torch.zeros_like(x))
+    assert (GradientNorm(asked, "log_probability")(x, every)[1].flatten(1).norm(dim=1) > 1e-3).all()
+
+
+class Once(torch.autograd.Function):
+    """``sin x``, whose backward pass cannot be differentiated."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x.sin()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        return grad * ctx.saved_tensors[0].cos()
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        return tangent * ctx.saved_tensors[0].cos()
+
+
+def test_a_model_that_is_differentiable_once_is_refused():
+    """Not a path that quietly ignores the term."""
+    model = SoftplusMLP()
+    with (
+        pytest.raises(fringe.NotDifferentiableError, match=r"no second derivatives .* use method 'geoig_knn'"),
+        pytest.warns(UserWarning, match="no second derivatives"),
+    ):
+        fringe.attribute(lambda x: model(Once.apply(x)), images(1), method=fringe.GeoIGSVI(steps=3, iterations=1))
+
+
+def test_a_second_derivative_that_nobody_wrote_is_named():
+    centres = images(4, seed=5).flatten(1)
+    model = lambda x: torch.cdist(x.flatten(1), centres, p=3.0)  # noqa: E731
+    steepness = GradientNorm(problem(model, [0]), "score")
+    with pytest.raises(
+        fringe.NotDifferentiableError, match=r"no second derivatives \(the derivative for '_cdist_backward'"
+    ):
+        steepness(images(1), torch.tensor([0]))
+
+
+@pytest.mark.parametrize("kind", ENERGIES)
+def test_slopes_of_energies_against_finite_differences(kind):
+    asked, every = problem(SoftplusMLP(), [1, 2]), torch.arange(2)
+    steepness = GradientNorm(asked, "outputs" if kind == "published" else "log_probability", kind == "published")
+    energy, straight = ENERGIES[kind](steepness, 0.7), torch.stack([line(x, 21) for x in images(2)])
+    points = straight + torch.stack((images(21, seed=5), images(21, seed=6))) / 10
+    toward, h = torch.stack((images(21, seed=7), images(21, seed=8))), 1e-6
+    at = energy.at(points, straight, every)
+    ahead, behind = (energy.at(points + sign * h * toward, straight, every).energy for sign in (1, -1))
+    change = (at.gradient * toward).flatten(1).sum(1)
+    torch.testing.assert_close(change, (ahead - behind) / (2 * h), rtol=1e-7, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [5, 12, 30])
+def test_energies_written_out(count):
+    model, x, first = SoftplusMLP(), images(1), torch.tensor([0])
+    straight = line(x[0], count)
+    points = straight + images(count, seed=5) / 10
+    asked = problem(model, [2])
+    plain, rows = GradientNorm(asked, "log_probability"), GradientNorm(asked, "outputs", last_axis=True)
+    for energy, expected in (
+        (PointEnergy(plain, 0.7), point_energy(model, log_probability(2), 0.7)),
+        (LengthEnergy(plain, 0.7), length_energy(model, log_probability(2), 0.7)),
+        (AuthorsEnergy(rows, 0.7), published_energy(model, 0.7)),
+    ):
+        found = energy.at(points[None], straight[None], first).energy
+        torch.testing.assert_close(found, expected(points, straight).detach()[None], rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize("objective", ["points", "length"])
+def test_the_straight_path_is_least_without_the_model(objective):
+    """Why the fit is left out at beta = 0: every path about the straight one has more energy."""
+    straight = torch.stack([line(x, 12) for x in images(2)])
+    energy = ENERGIES[objective](GradientNorm(problem(SoftplusMLP(), [0, 0]), "score"), 0.0)
+    least = energy.at(straight, straight, torch.arange(2)).energy
+    for seed in range(5):
+        moved = straight.clone()
+        moved[:, 1:-1] += torch.stack((images(10, seed=seed), images(10, seed=seed + 9))) / 100
+        assert (energy.at(moved, straight, torch.arange(2)).energy > least).all()
+
+
+def test_steep_places_attract_the_published_path_and_repel_the_repaired_one():
+    model, x = SoftplusMLP(), images(1)
+    asked = problem(model, [0])
+    deviation = 1e-3 * images(12, seed=5)[None]
+    straight = line(x[0], 12)[None]
+    push = GradientNorm(asked, "outputs", last_axis=True)(straight[0], torch.zeros(12).long())[1]
+    for kind, sign in ((AuthorsEnergy, -1.0), (PointEnergy, 1.0)):
+        with_model, without = (
+            kind(GradientNorm(asked, "outputs", last_axis=True), beta).at(
+                straight + deviation, straight, torch.tensor([0])
+            )
+            for beta in (1.0, 0.0)
+        )
+        pushed = with_model.gradient - without.gradient
+        assert torch.nn.functional.cosine_similarity(pushed.flatten(), push.flatten(), dim=0) * sign > 0.99
+
+
+def test_points_are_spread_evenly():
+    corner = torch.tensor([[0.0, 0.0], [3.0, 0.0], [3.0, 0.0], [3.0, 1.0]]).double()
+    still = torch.full((4, 2), 2.0).double()
+    even = resample_by_arc_length(torch.stack((corner, still)))
+    expected = torch.tensor([[0.0, 0.0], [4.0, 0.0], [8.0, 0.0], [9.0, 3.0]]).double() / 3
+    torch.testing.assert_close(even[0], expected, rtol=0, atol=1e-14)
+    assert torch.equal(even[1], still)
+    path = images(9, seed=2).cumsum(0)
+    spaced = resample_by_arc_length(path[None])[0]
+    assert torch.equal(spaced[[0, -1]], path[[0, -1]])
+    torch.testing.assert_close(authors_spacing(path[None])[0], published_respacing(path), rtol=0, atol=1e-13)
+    fine = resample_by_arc_length(torch.stack([corner]).repeat_interleave(50, 1))  # the same curve through 200 points
+    lengths = Polyline.from_vertices(fine).lengths()
+    assert lengths.max() - lengths.min() < 0.01

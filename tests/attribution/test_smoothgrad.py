@@ -1,0 +1,192 @@
+"""SmoothGrad: peer libraries on their own noise, the law of its variance, and noise that belongs to the image."""
+
+import math
+
+import numpy as np
+import pytest
+import saliency.core
+import torch
+from attribution_toys import CHECKED, Affine, Quadratic, ReluCNN, SoftplusMLP, images
+from captum.attr import IntegratedGradients as CaptumIntegratedGradients
+from captum.attr import NoiseTunnel, Saliency
+
+import fringe
+from fringe import SmoothGrad
+from fringe._rng import KeyedGenerator, content_hash
+from fringe.attribution._base import ProgressCounter
+from fringe.attribution._smoothgrad import smoothed
+from fringe.paths import Problem
+
+
+def explain(model, x, target=1, **settings):
+    return fringe.attribute(model, x, method=SmoothGrad(**settings), target=target)
+
+
+def on_given_noise(model, x, target, noise, **settings):
+    """SmoothGrad's mean of one image's maps over ``noise`` (m, *S)."""
+    classifier = fringe.Classifier(model, batch_size=4)
+    method = SmoothGrad(samples=len(noise), **settings)
+    with classifier.session(x.device):
+        problem = Problem.of(classifier, x, target=target)
+        maps = method._explainer(problem)
+        draw = lambda rows, copies: noise[copies]  # noqa: E731
+        return smoothed(maps, draw, problem, len(noise), method.square, ProgressCounter(None, 0))[0]
+
+
+# -- peers, on the noise that they drew ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("square", [False, True])
+@pytest.mark.parametrize("inner", ["gradient", "ig"])
+def test_it_equals_captum_s_noise_tunnel(inner, square):
+    model, x, count, sigma = SoftplusMLP(), images(1), 6, 0.4
+    torch.manual_seed(3)
+    noise = torch.normal(0, torch.full((count, *x.shape[1:]), sigma)).to(x)  # captum draws in float32
+    kind = "smoothgrad_sq" if square else "smoothgrad"
+    torch.manual_seed(3)
+    if inner == "gradient":
+        tunnel, extra = NoiseTunnel(Saliency(model)), {"abs": False}
+    else:
+        tunnel, extra = NoiseTunnel(CaptumIntegratedGradients(model)), {"n_steps": 5, "method": "riemann_middle"}
+    peer = tunnel.attribute(x, nt_type=kind, nt_samples=count, stdevs=sigma, target=2, **extra)
+    found = on_given_noise(model, x, 2, noise, inner=inner, inner_steps=5, square=square)
+    precision = 1e-12 if inner == "gradient" else 2e-7  # captum's weights of IG are float32
+    torch.testing.assert_close(found, peer, rtol=0, atol=precision * float(peer.abs().max()))
+
+
+@pytest.mark.parametrize("square", [False, True])
+def test_it_equals_saliency_with_its_idea_of_the_range(square):
+    model, x, count = SoftplusMLP(), images(1, seed=4), 7
+    settings = SmoothGrad(samples=count, square=square)
+    sigma = float(fringe.attribute(model, x, method=settings, target=0).diagnostics["sigma"][0])
+
+    def call(batch, call_model_args=None, expected_keys=None):
+        z = torch.from_numpy(np.asarray(batch)).requires_grad_(True)
+        return {saliency.core.INPUT_OUTPUT_GRADIENTS: torch.autograd.grad(model(z)[:, 0].sum(), z)[0].numpy()}
+
+    np.random.seed(5)  # noqa: NPY002 - what saliency draws from
+    noise = torch.from_numpy(np.stack([np.random.normal(0, sigma, x.shape[1:]) for _ in range(count)]))  # noqa: NPY002
+    np.random.seed(5)  # noqa: NPY002
+    peer = saliency.core.GradientSaliency().GetSmoothedMask(
+        x[0].numpy(), call, stdev_spread=0.15, nsamples=count, magnitude=square
+    )
+    found = on_given_noise(model, x, 0, noise, square=square)[0]
+    np.testing.assert_allclose(found.numpy(), peer, rtol=0, atol=1e-6 * np.abs(peer).max())  # its sums are float32
+
+
+# -- laws ---------------------------------------------------------------------------------------------------------
+
+
+def test_noise_is_keyed_by_the_image_and_the_number_of_the_copy():
+    model, x, count = ReluCNN(), images(2), 5
+    for ids in (None, ["cat", "dog"]):
+        found = fringe.attribute(model, x, method=SmoothGrad(samples=count), target=[1, 2], seed=7, ids=ids)
+        for i, target in enumerate((1, 2)):
+            key = content_hash(x[i]) if ids is None else ids[i]
+            sigma = 0.15 * (x[i].max() - x[i].min())
+            total = torch.zeros_like(x[i])
+            for j in range(count):
+                z = (x[i] + sigma * KeyedGenerator(7).normal(f"smoothgrad {key} {j}", x[i]))[None].requires_grad_(True)
+                total += torch.autograd.grad(model(z)[0, target], z)[0][0]
+            torch.testing.assert_close(found.values[i], total / count, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
+def test_a_map_does_not_depend_on_its_batch(batch_size):
+    model, x, order = ReluCNN(), images(4), [2, 0, 3, 1]
+    whole = explain(model, x, samples=6)
+    found = fringe.attribute(model, x[order], method=SmoothGrad(samples=6), target=1, batch_size=batch_size)
+    torch.testing.assert_close(found.values, whole.values[order], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found.diagnostics["relative_error"], whole.diagnostics["relative_error"][order])
+
+
+def test_the_gradient_of_an_affine_score_has_no_noise():
+    model, target = Affine(), torch.tensor([3, 0])
+    found = explain(model, images(2), target=target, samples=3)
+    torch.testing.assert_close(found.values, model.weight[target], rtol=1e-12, atol=1e-14)
+    assert found.diagnostics["relative_error"].max() < 1e-6  # a difference of squares keeps half the digits
+
+
+def test_mean_and_variance_on_a_quadratic_score_are_known():
+    """The gradient at x + e is g + Q e: the mean of m has mean g and covariance sigma^2 Q^2 / m."""
+    model, x, m, repeats, sigma = Quadratic(), images(1), 10, 400, 0.3
+    method = SmoothGrad(samples=m, sigma=sigma)
+    names = [str(i) for i in range(repeats)]
+    found = fringe.attribute(model, x.expand(repeats, -1, -1, -1), method=method, target=1, ids=names)
+    error = (found.values - model.gradient(x, torch.tensor([1]))).flatten(1)
+    variance = sigma**2 * (model.matrix[1] @ model.matrix[1]).diagonal() / m
+    # Gaussian: a mean of R draws has standard error sqrt(v / R), a mean of squares v sqrt(2 / R)
+    assert ((error.mean(0) / variance.sqrt()).abs() <= 5 / math.sqrt(repeats)).all()
+    assert ((error.square().mean(0) / variance - 1).abs() <= 5 * math.sqrt(2 / repeats)).all()
+    reported = found.diagnostics["relative_error"].square() * found.values.flatten(1).square().sum(1)
+    assert float(reported.mean()) == pytest.approx(float(variance.sum()), rel=0.03)
+
+
+def test_the_error_falls_as_one_over_the_root_of_the_samples():
+    model, x, repeats = SoftplusMLP(), images(1), 40
+    names = [str(i) for i in range(repeats)]
+    spread = []
+    for m in (4, 64):
+        found = fringe.attribute(
+            model, x.expand(repeats, -1, -1, -1), method=SmoothGrad(samples=m), target=1, ids=names
+        )
+        spread.append(found.values.var(0).sum().sqrt())
+        reported = found.diagnostics["relative_error"] * found.values.flatten(1).norm(dim=1)
+        assert float(reported.square().mean().sqrt()) == pytest.approx(float(spread[-1]), rel=0.15)
+    assert float(spread[0] / spread[1]) == pytest.approx(4.0, rel=0.15)
+
+
+def test_without_noise_it_is_the_gradient():
+    model, x = SoftplusMLP(), images(2)
+    z = x.clone().requires_grad_(True)
+    (gradient,) = torch.autograd.grad(model(z)[:, 1].sum(), z)
+    tiny = explain(model, x, samples=2, sigma=1e-9)
+    torch.testing.assert_close(tiny.values, gradient, rtol=1e-6, atol=1e-8)
+    flat = explain(model, torch.full_like(x, 0.7), samples=2)  # an image without range has no noise
+    assert flat.diagnostics["sigma"].tolist() == [0.0, 0.0]
+    torch.testing.assert_close(
+        explain(model, x, samples=2, sigma=1e-9, multiply_by_input=True).values, tiny.values * x, rtol=1e-12, atol=0
+    )
+    torch.testing.assert_close(explain(model, x, samples=2, sigma=1e-9, square=True).values, tiny.values**2)
+
+
+def test_the_noise_is_a_share_of_each_image_s_own_range():
+    x = images(2) * torch.tensor([1.0, 10.0], dtype=torch.float64).view(2, 1, 1, 1)
+    found = explain(SoftplusMLP(), x, samples=2, spread=0.2)
+    span = x.flatten(1).amax(1) - x.flatten(1).amin(1)
+    torch.testing.assert_close(found.diagnostics["sigma"], 0.2 * span)
+    assert explain(SoftplusMLP(), x, samples=2, sigma=0.5).diagnostics["sigma"].tolist() == [0.5, 0.5]
+
+
+# -- account ------------------------------------------------------------------------------------------------------
+
+
+def test_passes_progress_and_the_lack_of_completeness():
+    seen = []
+    x = images(3)
+    found = fringe.attribute(
+        SoftplusMLP(), x, method=SmoothGrad(samples=5), batch_size=4, progress=lambda *s: seen.append(s)
+    )
+    assert (found.passes.forward, found.passes.vjp) == (3 + CHECKED + 15, 1 + 15)
+    assert seen == [(4, 15), (8, 15), (12, 15), (15, 15)]
+    assert found.verdict == ("unchecked",) * 3
+    assert found.completeness_gap.isnan().all()
+    assert found.endpoint_score.isnan().all()
+    inner = explain(SoftplusMLP(), x, samples=5, inner="ig", inner_steps=3)
+    assert (inner.passes.forward, inner.passes.vjp) == (3 + CHECKED + 45, 1 + 45)
+    assert "their own scores" in inner.advice[0]
+
+
+def test_one_sample_has_no_known_error():
+    assert explain(SoftplusMLP(), images(1), samples=1).diagnostics["relative_error"].isnan().all()
+
+
+def test_presets_and_wrong_settings():
+    assert SmoothGrad.preset("paper") == SmoothGrad(samples=50, spread=0.15, square=False)
+    assert SmoothGrad.preset("official") == SmoothGrad(samples=25, square=True)
+    with pytest.raises(fringe.InputError, match="sigma: got -1, expected a positive number or none"):
+        SmoothGrad(sigma=-1)
+    with pytest.raises(fringe.InputError, match="inner: got 'lrp'"):
+        SmoothGrad(inner="lrp")
+    with pytest.raises(fringe.InputError, match="multiply_by_input: got True, expected False with inner='ig'"):
+        SmoothGrad(inner="ig", multiply_by_input=True)

@@ -1,0 +1,93 @@
+"""Targets in every form that a caller may write, and the messages for those that name no class."""
+
+import pytest
+import torch
+from classifier_toys import normal
+from torch import nn
+
+from fringe import BinaryClassifier, Classifier, TargetError
+
+LOGITS = normal(3, 5)
+
+GOOD = {
+    "predicted": ("predicted", LOGITS.argmax(1).tolist()),
+    "integer": (2, [2, 2, 2]),
+    "list": ([4, 0, 1], [4, 0, 1]),
+    "tuple": ((4, 0, 1), [4, 0, 1]),
+    "tensor": (torch.tensor([4, 0, 1]), [4, 0, 1]),
+    "int32": (torch.tensor([4, 0, 1], dtype=torch.int32), [4, 0, 1]),
+    "uint8": (torch.tensor([4, 0, 1], dtype=torch.uint8), [4, 0, 1]),
+    "0-d tensor": (torch.tensor(3), [3, 3, 3]),
+    "several": ([[1, 0], [2, 4], [3, 3]], [[1, 0], [2, 4], [3, 3]]),
+    "top": ("top2", LOGITS.topk(2, 1).indices.tolist()),
+    "item": (LOGITS.argmax(1)[0], [LOGITS[0].argmax().item()] * 3),
+}
+
+BAD = {
+    "too few": (
+        [1, 2],
+        r"got shape \(2,\) for 3 images of 5 classes; expected 'predicted', 'top5', one integer, 3 integers",
+    ),
+    "too many": ([1, 2, 3, 4], r"got shape \(4,\) for 3 images"),
+    "one in a list": ([1], r"got shape \(1,\) for 3 images"),
+    "matrix of another batch": ([[1], [2]], r"got shape \(2, 1\) for 3 images of 5 classes"),
+    "no class": ([[], [], []], r"got (dtype|shape)"),
+    "one past the end": (5, r"class 5 does not exist; the model has classes 0 to 4"),
+    "negative": (-1, r"class -1 does not exist; the model has classes 0 to 4"),
+    "one of three": ([0, 7, 1], r"class 7 does not exist"),
+    "float": (1.0, r"got dtype torch.float32, expected integers"),
+    "floats": (torch.tensor([1.0, 2.0, 3.0]), r"got dtype torch.float32, expected integers"),
+    "bool": (True, r"got dtype torch.bool, expected integers"),
+    "bools": ([True, False, True], r"got dtype torch.bool, expected integers"),
+    "complex": (torch.tensor(1j), r"got dtype torch.complex64, expected integers"),
+    "word": ("cat", r"got 'cat', expected 'predicted', 'top5', a class"),
+    "more than there are": ("top9", r"got 'top9', expected .*the model has 5 classes"),
+    "none of the top": ("top0", r"got 'top0', expected"),
+}
+
+NOT_NUMBERS = {"words": ["cat", "dog", "cat"], "none": None, "mapping": {0: 1}, "beyond int64": 2**70}
+
+
+def resolve(target):
+    return Classifier(nn.Identity()).resolve_target(target, LOGITS)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_one_class_an_image(name):
+    target, expected = GOOD[name]
+    found = resolve(target)
+    assert found.dtype == torch.int64
+    assert found.tolist() == expected
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_errors_name_what_came(name):
+    target, message = BAD[name]
+    with pytest.raises(TargetError, match=r"^target: " + message):
+        resolve(target)
+
+
+@pytest.mark.parametrize("name", NOT_NUMBERS)
+def test_what_is_no_number_is_a_target_error_too(name):
+    with pytest.raises(TargetError, match=r"^target: "):
+        resolve(NOT_NUMBERS[name])
+
+
+def test_the_caller_keeps_his_tensor():
+    target = torch.tensor([4, 0, 1])
+    resolve(target).fill_(0)
+    assert target.tolist() == [4, 0, 1]
+
+
+@pytest.mark.parametrize("output", ["logit", "probability"])
+def test_two_class_reads_logits_and_probabilities(output):
+    """Either way softmax gives (1 - sigmoid z, sigmoid z)."""
+    z = torch.linspace(-4, 4, 9, dtype=torch.float64)[:, None]
+    head = (lambda x: x) if output == "logit" else torch.sigmoid
+    p = BinaryClassifier(head, output)(z).softmax(1)
+    torch.testing.assert_close(p, torch.cat([1 - z.sigmoid(), z.sigmoid()], 1), rtol=1e-12, atol=0)
+
+
+def test_two_class_refuses_another_reading():
+    with pytest.raises(ValueError, match="output: got 'odds', expected 'logit' or 'probability'"):
+        BinaryClassifier(nn.Identity(), "odds")

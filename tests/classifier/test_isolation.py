@@ -1,0 +1,239 @@
+"""A network that was lent comes back as it was, and so does the world around it: after success and after an error."""
+
+import hashlib
+import warnings
+
+import pytest
+import torch
+from classifier_toys import CLASSES, network, normal
+from torch import nn
+
+from fringe import Classifier
+
+TARGET = torch.tensor([0, 3])
+
+
+def digest(model):
+    """Everything of a module that a caller could notice: a table of strings and numbers."""
+    table = {}
+    for name, module in model.named_modules():
+        hooks = [len(v) for k, v in sorted(vars(module).items()) if k.endswith("_hooks")]
+        table[f"module {name}"] = (type(module), module.training, hooks, sorted(vars(module)))
+    for name, p in model.named_parameters():
+        grad = None if p.grad is None else (id(p.grad), hashlib.sha256(p.grad.numpy().tobytes()).hexdigest())
+        content = hashlib.sha256(p.detach().numpy().tobytes()).hexdigest()
+        table[f"parameter {name}"] = (id(p), p.requires_grad, p.dtype, p._version, grad, content)
+    for name, b in model.named_buffers():
+        table[f"buffer {name}"] = (id(b), b.dtype, hashlib.sha256(b.numpy().tobytes()).hexdigest())
+    return table
+
+
+def world():
+    cuda, backends = torch.backends.cuda, torch.backends
+    return {
+        "rng": torch.get_rng_state().tolist(),
+        "grad": torch.is_grad_enabled(),
+        "inference": torch.is_inference_mode_enabled(),
+        "autocast": (
+            torch.is_autocast_enabled("cpu"),
+            torch.get_autocast_dtype("cpu"),
+            torch.is_autocast_cache_enabled(),
+        ),
+        "mha": backends.mha.get_fastpath_enabled(),
+        "sdp": (
+            cuda.flash_sdp_enabled(),
+            cuda.mem_efficient_sdp_enabled(),
+            cuda.math_sdp_enabled(),
+            cuda.cudnn_sdp_enabled(),
+        ),
+        "precision": (backends.fp32_precision, cuda.matmul.fp32_precision, backends.cudnn.conv.fp32_precision),
+        "onednn": [getattr(backends.mkldnn, layer).fp32_precision for layer in ("matmul", "conv", "rnn")],
+        "legacy precision": torch.get_float32_matmul_precision(),
+        "threads": torch.get_num_threads(),
+        "dtype": torch.get_default_dtype(),
+    }
+
+
+@pytest.fixture(autouse=True)
+def known_world():
+    """The settings that torch starts with, whatever ran before."""
+    torch.backends.mha.set_fastpath_enabled(True)
+    torch.backends.cuda.enable_flash_sdp(True)
+    torch.backends.cuda.enable_mem_efficient_sdp(True)
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision("highest")
+
+
+class Breaks(nn.Module):
+    """Works for ``calls`` forward passes, then raises; draws random numbers each time."""
+
+    def __init__(self, calls):
+        super().__init__()
+        self.inner = network("convolutions with batch normalisation")
+        self.dropout = nn.Dropout(0.5)
+        self.frozen = nn.Linear(CLASSES, CLASSES).double().requires_grad_(False)
+        self.left = [calls]
+
+    def forward(self, x):
+        torch.rand(3)
+        if self.left[0] == 0:
+            raise KeyError("the model broke")
+        self.left[0] -= 1
+        return self.frozen(self.dropout(self.inner(x)))
+
+
+def lent(calls=100):
+    """A model in the middle of training: flags of every kind, gradients held, hooks registered."""
+    model = Breaks(calls)
+    model.train()
+    model.inner[1].eval()
+    model.inner[4].eval()
+    for p in model.inner[0].parameters():
+        p.grad = torch.ones_like(p)
+    model.inner[0].bias.requires_grad_(False)
+    model.inner[3].register_forward_hook(lambda *_: None)
+    model.frozen.register_full_backward_pre_hook(lambda *_: None)
+    return model
+
+
+def use_everything(classifier, x):
+    classifier.logits(x)
+    classifier.score_gradient(x, TARGET)
+    point = classifier.linearise(x)
+    point.jvp(torch.ones_like(x))
+    point.vjp(torch.ones_like(point.value))
+
+
+@pytest.mark.filterwarnings("ignore:the model is in training mode")
+class TestGivenBack:
+    @pytest.mark.parametrize("jvp_mode", ["retained", "forward"])
+    @pytest.mark.parametrize("mode", ["eval", "keep"])
+    def test_after_success(self, mode, jvp_mode):
+        model, x = lent(), normal(2, 3, 8, 8)
+        inside, outside, pixels = digest(model), world(), x.clone()
+        classifier = Classifier(model, mode=mode)
+        classifier.jvp_mode = jvp_mode
+        use_everything(classifier, x)
+        assert digest(model) == inside
+        assert world() == outside
+        assert torch.equal(x, pixels)
+        assert not x.requires_grad
+        assert x.grad is None
+
+    @pytest.mark.parametrize("calls", [0, 1, 2, 3])
+    def test_after_an_error(self, calls):
+        model, x = lent(calls), normal(2, 3, 8, 8)
+        inside, outside = digest(model), world()
+        classifier = Classifier(model)
+        classifier.jvp_mode = "forward"
+        with pytest.raises(KeyError, match="the model broke"):
+            use_everything(classifier, x)
+        assert digest(model) == inside
+        assert world() == outside
+
+    def test_after_an_error_inside_an_open_session(self):
+        model, x = lent(1), normal(2, 3, 8, 8)
+        inside, outside = digest(model), world()
+        classifier = Classifier(model)
+        with pytest.raises(KeyError), classifier.session(x.device):
+            use_everything(classifier, x)
+        assert digest(model) == inside
+        assert world() == outside
+        model.left[0] = 5
+        classifier.logits(x)  # and it opens again
+        assert digest(model) == inside
+
+    def test_settings_that_the_caller_changed(self):
+        model, x = lent(), normal(2, 3, 8, 8)
+        standard = torch.get_float32_matmul_precision()
+        try:
+            torch.set_float32_matmul_precision("medium")
+            torch.backends.mha.set_fastpath_enabled(False)
+            torch.backends.cuda.enable_flash_sdp(False)
+            outside = world()
+            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+                within = world()
+                use_everything(Classifier(model), x)
+                assert world() == within
+            assert world() == outside
+        finally:
+            torch.set_float32_matmul_precision(standard)
+            torch.backends.mha.set_fastpath_enabled(True)
+            torch.backends.cuda.enable_flash_sdp(True)
+
+    def test_a_leaf_of_the_callers_graph_gets_no_gradient(self):
+        x = normal(2, 3, 8, 8).requires_grad_(True)
+        use_everything(Classifier(lent()), x)
+        assert x.grad is None
+        assert x.requires_grad
+        assert x.is_leaf
+
+
+def test_a_session_holds_the_settings_that_products_need():
+    seen = []
+
+    class Looks(nn.Module):
+        def forward(self, x):
+            seen.append((world(), self.training))
+            return x.flatten(1)[:, :CLASSES] * 1.0
+
+    with torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
+        Classifier(Looks().eval()).score_gradient(normal(2, 3, 8, 8), TARGET)
+    inside, training = seen[0]
+    assert inside["grad"]
+    assert not inside["inference"]
+    assert not inside["autocast"][0]
+    assert not inside["mha"]
+    assert inside["sdp"] == (False, False, True, False)
+    assert inside["precision"][1:] == ("ieee", "ieee")
+    assert not training
+
+
+def test_a_session_computes_in_full_precision_on_the_cpu_too():
+    seen = []
+
+    def looks(x):
+        seen.append(world()["onednn"])
+        return x.flatten(1)[:, :CLASSES] * 1.0
+
+    torch.set_float32_matmul_precision("medium")  # restored by the fixture above
+    Classifier(looks).logits(normal(2, 3, 8, 8))
+    assert seen == [["ieee"] * 3]
+
+
+class TestTrainingMode:
+    def test_is_explained_as_evaluation_with_one_warning_a_session(self):
+        model, x = network("convolutions with batch normalisation"), normal(2, 3, 8, 8)
+        expected = Classifier(model).score_gradient(x, TARGET)
+        model.train()
+        classifier = Classifier(model)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with classifier.session(x.device):
+                found = classifier.score_gradient(x, TARGET)
+                use_everything(classifier, x)
+        for ours, theirs in zip(found, expected, strict=True):
+            assert torch.equal(ours, theirs)
+        assert [str(w.message)[:31] for w in caught] == ["the model is in training mode; "]
+
+    def test_names_the_way_to_keep_it(self):
+        model = network("convolutions with batch normalisation").train()
+        with pytest.warns(UserWarning, match=r"in training mode; it is explained in evaluation mode .* mode='keep'"):
+            Classifier(model).logits(normal(2, 3, 8, 8))
+
+    def test_may_be_kept(self):
+        model, x = (
+            nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(192, CLASSES)).double().train(),
+            normal(2, 3, 8, 8),
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found = Classifier(model, mode="keep").logits(x)
+        assert not torch.allclose(found, Classifier(model.eval()).logits(x))
+
+    def test_kept_moves_no_running_statistics(self):
+        model = network("convolutions with batch normalisation").train()
+        before = digest(model)
+        Classifier(model, mode="keep").logits(normal(2, 3, 8, 8))
+        assert digest(model) == before

@@ -1,0 +1,320 @@
+"""A network gives the same numbers whatever surrounds the call and however the batch is split."""
+
+import contextlib
+import copy
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+from classifier_toys import CLASSES, network, normal
+from torch import nn
+
+import fringe
+from fringe import Classifier, InputError
+from fringe._network import BatchSize
+from fringe.captum import CaptumAttributor
+from fringe.quantus import explain_func
+
+NAME = "convolutions with batch normalisation"
+TARGET = torch.tensor([0, 3])
+
+
+def answers(model, dtype=torch.float64, x=None):
+    """Logits, score gradient, both products: each called on its own, as a user would."""
+    x = normal(2, 3, 8, 8, dtype=dtype) if x is None else x
+    classifier = Classifier(model)
+    u, v = normal(2, CLASSES, seed=1, dtype=dtype), normal(2, 3, 8, 8, seed=2, dtype=dtype)
+    point = classifier.linearise(x)
+    return classifier.logits(x), classifier.score_gradient(x, TARGET)[1], point.value, point.vjp(u), point.jvp(v)
+
+
+def largest_difference(found, expected):
+    return max((a - b).abs().max().item() for a, b in zip(found, expected, strict=True))
+
+
+CONTEXTS = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "detect_anomaly": lambda: torch.autograd.set_detect_anomaly(True),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+class TestModes:
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "no_grad",
+            "detect_anomaly",
+            "inference_mode",
+            "autocast",
+        ],
+    )
+    @pytest.mark.parametrize("kind", [NAME, "transformer"])
+    def test_do_not_reach_single_calls(self, name, kind):
+        model = network(kind, torch.float32)
+        x = normal(2, *((3, 8, 8) if kind == NAME else (4, 8)), dtype=torch.float32)
+        u, v = normal(2, CLASSES, seed=1, dtype=torch.float32), normal(*x.shape, seed=2, dtype=torch.float32)
+
+        def calls():
+            classifier = Classifier(model)
+            point = classifier.linearise(x)
+            return classifier.logits(x), classifier.score_gradient(x, TARGET)[1], point.vjp(u), point.jvp(v)
+
+        expected = calls()
+        with CONTEXTS[name]():
+            found = calls()
+        assert largest_difference(found, expected) == 0
+
+    @pytest.mark.parametrize("name", CONTEXTS)
+    def test_do_not_reach_a_session(self, name):
+        model, x = network(NAME, torch.float32), normal(2, 3, 8, 8, dtype=torch.float32)
+        expected = answers(model, torch.float32)
+        with CONTEXTS[name](), Classifier(model).session(x.device):
+            found = answers(model, torch.float32)
+        assert largest_difference(found, expected) == 0
+
+    def test_inputs_made_in_inference_mode(self):
+        model = network(NAME)
+        expected = answers(model)
+        with torch.inference_mode():
+            x = normal(2, 3, 8, 8) + 0
+        assert x.is_inference()
+        assert largest_difference(answers(model, x=x), expected) == 0
+        assert x.is_inference()
+
+    def test_cotangents_made_in_inference_mode(self):
+        point = Classifier(network(NAME)).linearise(normal(2, 3, 8, 8))
+        with torch.inference_mode():
+            u = normal(2, CLASSES) + 0
+        assert torch.allclose(point.vjp(u), point.vjp(normal(2, CLASSES)), rtol=1e-12, atol=1e-15)
+
+    def test_a_model_built_in_inference_mode_is_told_why_not(self):
+        with torch.inference_mode():
+            model = nn.Linear(4, 3)
+        with pytest.raises(InputError, match=r"built under torch\.inference_mode.*build it outside"):
+            Classifier(model)
+
+
+COMPILED = """
+import pytest, torch
+from fringe import Classifier
+
+model = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.Tanh(), torch.nn.Linear(6, 5)).requires_grad_(False)
+x, v = torch.randn(2, 8), torch.randn(2, 8)
+classifier = Classifier(torch.compile(lambda z: model(z), backend="aot_eager"))
+with pytest.warns(UserWarning, match="no second derivatives .*aot_autograd.*forward-mode"):
+    found = classifier.linearise(x).jvp(v)
+assert classifier.jvp_mode == "forward"
+assert torch.allclose(found, torch.func.jvp(model, (x,), (v,))[1], rtol=1e-4, atol=1e-6)
+"""
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+class TestWrappers:
+    def test_data_parallel_and_compiled_models_are_unwrapped(self):
+        model = network(NAME)
+        expected = answers(model)
+        compiled = torch.compile(model, backend="eager")
+        for wrapped in (nn.DataParallel(model), compiled, nn.DataParallel(compiled)):
+            assert Classifier(wrapped).model is model
+            assert largest_difference(answers(wrapped), expected) == 0
+
+    def test_in_any_order(self):
+        model = network(NAME)
+        assert Classifier(torch.compile(nn.DataParallel(model), backend="eager")).model is model
+
+    def test_a_compiled_function_without_second_derivatives_falls_back(self):
+        # in a process of its own, because the compiler keeps graphs that other tests look for
+        done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    def test_traced_and_scripted_models(self):
+        model = network(NAME)
+        expected = answers(model)
+        for exported in (torch.jit.trace(model, normal(2, 3, 8, 8)), torch.jit.script(model)):
+            assert largest_difference(answers(exported), expected) <= 1e-12
+
+    def test_plain_functions_and_bound_methods(self):
+        model = network(NAME)
+        expected = answers(model)
+        for function in (lambda x: model(x), model.forward):
+            assert largest_difference(answers(function), expected) <= 1e-12
+        assert all(p.grad is None and p.requires_grad for p in model.parameters())
+
+
+class TestParameters:
+    def test_frozen_or_with_gradients_give_the_same_map(self):
+        model = network(NAME)
+        expected = answers(model)
+        for p in model.parameters():
+            p.grad = torch.full_like(p, 7.0)
+        assert largest_difference(answers(model), expected) == 0
+        assert all(bool((p.grad == 7).all()) for p in model.parameters())
+        assert largest_difference(answers(model.requires_grad_(False)), expected) == 0
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_in_half_precision_are_explained_through_a_float32_copy(self, dtype):
+        model = network(NAME, torch.float32).to(dtype)
+        before = {name: (id(t), t.clone()) for name, t in model.state_dict(keep_vars=True).items()}
+        expected = answers(copy.deepcopy(model).float(), torch.float32)
+        found = answers(model, torch.float32)
+        assert largest_difference(found, expected) == 0
+        assert all(part.dtype == torch.float32 for part in found)
+        for name, t in model.state_dict(keep_vars=True).items():
+            assert (id(t), t.dtype) == (before[name][0], before[name][1].dtype)
+            assert torch.equal(t, before[name][1])
+
+    def test_an_update_between_calls_is_seen(self):
+        model, x = network(NAME), normal(2, 3, 8, 8)
+        classifier = Classifier(model)
+        before = classifier.logits(x)
+        with torch.no_grad():
+            model[-1].bias += 1
+        assert torch.allclose(classifier.logits(x), before + 1, rtol=1e-12)
+
+
+class TestInputs:
+    def test_are_not_written_to_by_a_model_that_works_in_place(self):
+        model, x = (
+            nn.Sequential(nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(192, CLASSES)).double().eval(),
+            normal(2, 3, 8, 8),
+        )
+        pixels = x.clone()
+        with contextlib.suppress(RuntimeError):
+            Classifier(model).logits(x)
+        assert torch.equal(x, pixels)
+
+    def test_of_a_model_that_works_in_place_have_a_gradient(self):
+        layers = nn.Flatten(), nn.Linear(192, CLASSES)
+        in_place = nn.Sequential(nn.SiLU(inplace=True), *layers).double().eval()
+        assert largest_difference(answers(in_place), answers(nn.Sequential(nn.SiLU(), *layers).eval())) == 0
+
+    def test_may_themselves_be_the_logits(self):
+        x, u = normal(2, CLASSES), normal(2, CLASSES, seed=1)
+        point = Classifier(nn.Identity()).linearise(x)
+        assert torch.equal(point.vjp(u), u)
+        assert torch.equal(point.jvp(u), u)
+
+    def test_that_the_model_refuses_are_described(self):
+        with pytest.raises(RuntimeError) as refusal:
+            Classifier(network(NAME)).logits(normal(2, 4, 8, 8))
+        notes = refusal.value.__notes__
+        (note,) = notes
+        assert note.startswith("while running the model on inputs of shape (2, 4, 8, 8), torch.float64, on cpu")
+
+
+def test_nothing_warns_in_ordinary_use():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        answers(network(NAME))
+
+
+def test_a_classifier_that_is_given_has_its_own_score_and_batch_size():
+    """Neither is set aside in silence where a call asks for another."""
+    linear = nn.Linear(3, 4)
+    own = Classifier(linear, score="probability", batch_size=3)
+    assert Classifier.of(own) is own
+    assert Classifier.of(own, "probability", 3) is own
+    made = Classifier.of(linear)
+    assert (made.score_kind, made.batch_size.on(torch.device("cpu"))) == ("logit", 16)
+    made = Classifier.of(linear, "log_probability", 5)
+    assert (made.score_kind, made.batch_size.on(torch.device("cpu"))) == ("log_probability", 5)
+    x, targets = torch.zeros(1, 3), [0]
+    with pytest.raises(InputError, match="score: got 'logit' with a Classifier made with 'probability'"):
+        fringe.attribute(own, x, method="ig", score="logit")
+    with pytest.raises(InputError, match="score: got 'logit' with a Classifier"):
+        CaptumAttributor(own, "ig", score="logit")
+    with pytest.raises(InputError, match="score: got 'logit' with a Classifier"):
+        explain_func(own, x, targets, method="ig", score="logit")
+    with pytest.raises(InputError, match="batch_size: got 'auto' with a Classifier made with 3"):
+        fringe.compare(own, x, ["ig"], ["sparseness"], batch_size="auto")
+    with pytest.raises(InputError, match="batch_size: got 0, expected"):
+        fringe.attribute(linear, x, method="ig", batch_size=0)
+
+
+CPU = torch.device("cpu")
+
+
+class Limited(nn.Module):
+    """A network on a device that holds ``rows`` images."""
+
+    def __init__(self, model, rows):
+        super().__init__()
+        self.model, self.rows, self.seen = model, rows, []
+
+    def forward(self, x):
+        self.seen.append(x.shape[0])
+        if x.shape[0] > self.rows:
+            raise torch.OutOfMemoryError(f"{x.shape[0]} images do not fit")
+        return self.model(x)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 100, "auto"])
+def test_the_size_of_the_chunks_does_not_matter(size):
+    model, x, target = network("convolutions with batch normalisation"), normal(8, 3, 8, 8), torch.arange(8) % CLASSES
+    whole, chunked = Classifier(model, batch_size=8), Classifier(model, batch_size=size)
+    assert torch.allclose(chunked.logits(x), whole.logits(x), rtol=1e-12, atol=1e-14)
+    for ours, theirs in zip(chunked.score_gradient(x, target), whole.score_gradient(x, target), strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 5])
+def test_results_survive_the_end_of_memory(rows):
+    model, x, target = network("reused module"), normal(11, 3, 6, 6), torch.arange(11) % CLASSES
+    plain, limited = Classifier(model), Classifier(Limited(model, rows).eval(), batch_size=8)
+    assert torch.allclose(limited.logits(x), plain.logits(x), rtol=1e-12)
+    assert limited.batch_size.on(CPU) == {1: 1, 3: 2, 5: 4}[rows]
+    for ours, theirs in zip(limited.score_gradient(x, target), plain.score_gradient(x, target), strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+def test_what_was_learnt_is_remembered_and_finished_rows_are_kept():
+    limited = Limited(network("reused module"), 3).eval()
+    classifier = Classifier(limited, batch_size=8)
+    classifier.logits(normal(10, 3, 6, 6))
+    assert limited.seen == [8, 4, 2, 2, 2, 2, 2]
+    limited.seen.clear()
+    classifier.logits(normal(5, 3, 6, 6))
+    assert limited.seen == [2, 2, 1]
+
+
+def test_one_image_that_does_not_fit_is_an_error():
+    limited = Limited(network("reused module"), 0).eval()
+    with pytest.raises(torch.OutOfMemoryError, match="1 images do not fit"):
+        Classifier(limited, batch_size=4).logits(normal(4, 3, 6, 6))
+    assert limited.seen == [4, 2, 1]
+
+
+def test_other_errors_pass_through_at_once():
+    size, calls = BatchSize(4), []
+
+    def broken(rows):
+        calls.append(len(rows))
+        raise RuntimeError("shape mismatch")
+
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        size.map(broken, torch.zeros(8, 2))
+    assert calls == [4]
+    assert size.on(CPU) == 4
+
+
+def test_map_splits_every_argument_alike_and_joins_every_result():
+    a, b = torch.arange(7.0), torch.arange(7.0) * 10
+    assert torch.equal(BatchSize(3).map(lambda x, y: x + y, a, b), a + b)
+    total, product = BatchSize(2).map(lambda x, y: (x + y, x * y), a, b)
+    assert torch.equal(total, a + b)
+    assert torch.equal(product, a * b)
+
+
+def test_no_images_give_no_rows():
+    assert BatchSize(3).map(lambda x: x.sum(1, keepdim=True), torch.zeros(0, 4)).shape == (0, 1)
+
+
+@pytest.mark.parametrize("size", [0, -1, True, 2.5, "large", None])
+def test_a_size_without_meaning_is_named(size):
+    with pytest.raises(ValueError, match=f"batch_size: got {size!r}, expected 'auto' or a positive integer"):
+        BatchSize(size)

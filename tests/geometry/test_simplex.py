@@ -1,0 +1,400 @@
+"""The geometry of the simplex: laws, limits (near-equal points, vertices, one-hot float32), closed forms, autograd."""
+
+import math
+from itertools import pairwise
+
+import mpmath
+import pytest
+import torch
+from geometry_toys import EPS, UNIT, charts, exact_angle, exact_softmax, logits, unit
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fringe.geometry import (
+    angle,
+    dist,
+    entropy,
+    exp,
+    fisher_product,
+    geodesic,
+    kl,
+    log,
+    log_probabilities,
+    spherical_loss,
+    spherical_loss_gradient,
+    sqrt_chart,
+    to_tangent,
+)
+from fringe.geometry._simplex import LINEAR_BELOW
+
+few = settings(max_examples=60)
+
+
+@few
+@given(charts(2))
+def test_exp_undoes_log(points):
+    base, point = points
+    assert (exp(log(point, base), base) - point).norm() <= 3 * UNIT
+
+
+@few
+@given(charts(2), st.floats(0.0, math.pi / 2))
+def test_log_undoes_exp(points, length):
+    base, toward = points
+    direction = to_tangent(toward, base)
+    if direction.norm() < 1e-3:  # too short to name a direction
+        return
+    tangent = length * direction / direction.norm()
+    assert (log(exp(tangent, base), base) - tangent).norm() <= 1e3 * UNIT  # the direction lost up to 1e3 above
+
+
+@few
+@given(charts(2))
+def test_log_is_tangent_and_as_long_as_the_angle(points):
+    base, point = points
+    vector, theta = log(point, base), angle(base, point)
+    assert abs(vector @ base) <= UNIT * theta
+    assert abs(vector.norm() - theta) <= 20 * EPS * theta
+
+
+@few
+@given(charts(1), st.integers(0, 2**32 - 1))
+def test_to_tangent_is_an_orthogonal_projection(points, seed):
+    (base,) = points
+    v = torch.randn(base.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    projected = to_tangent(v, base)
+    assert abs(projected @ base) <= UNIT * v.norm()
+    assert (to_tangent(projected, base) - projected).norm() <= UNIT * v.norm()
+    assert abs(projected @ (v - projected)) <= UNIT * v.norm() ** 2
+
+
+@few
+@given(charts(3))
+def test_dist_is_a_distance(points):
+    a, b, c = points
+    assert dist(a, b) == dist(b, a)
+    assert dist(a, a) == 0
+    assert 0 <= dist(a, b) <= math.pi + UNIT
+    assert dist(a, c) <= dist(a, b) + dist(b, c) + 4 * UNIT
+
+
+@few
+@given(charts(2))
+def test_dist_is_the_arccosine_where_that_is_sound(points):
+    a, b = points
+    theta = torch.arccos((a @ b).clamp(max=1.0))
+    if theta > 0.1:  # arccos magnifies rounding by 1 / sin(theta)
+        assert abs(dist(a, b) - 2 * theta) <= 2 * UNIT / theta.sin()
+
+
+@few
+@given(charts(2), st.floats(0.0, 1.0))
+def test_geodesic_has_constant_speed_on_the_positive_sphere(points, alpha):
+    a, b = points
+    point = geodesic(a, b, alpha)
+    assert torch.equal(geodesic(a, b, 0.0), a)
+    assert torch.equal(geodesic(a, b, 1.0), b)
+    assert abs(point.norm() - 1) <= 2 * UNIT
+    assert (point >= 0).all()
+    assert abs(angle(a, point) - alpha * angle(a, b)) <= 2 * UNIT
+    assert abs(angle(point, b) - (1 - alpha) * angle(a, b)) <= 2 * UNIT
+
+
+@few
+@given(charts(2), st.floats(0.0, 1.0))
+def test_geodesic_is_exp_of_a_fraction_of_log(points, alpha):
+    a, b = points
+    assert (geodesic(a, b, alpha) - exp(alpha * log(b, a), a)).norm() <= 3 * UNIT
+
+
+@few
+@given(charts(4))
+def test_batched_is_looped(points):
+    a, b = torch.stack(points[:2]), torch.stack(points[2:])
+    alpha = torch.tensor([0.25, 0.75], dtype=torch.float64)
+    for i in range(2):
+        assert abs(dist(a, b)[i] - dist(a[i], b[i])) <= 20 * EPS
+        assert (geodesic(a, b, alpha)[i] - geodesic(a[i], b[i], alpha[i])).norm() <= 20 * EPS
+        assert (log(b, a)[i] - log(b[i], a[i])).norm() <= 20 * EPS
+        assert (exp(log(b, a), a)[i] - exp(log(b[i], a[i]), a[i])).norm() <= 20 * EPS
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def pair(classes, theta):
+    """Two chart points at about ``theta``."""
+    base = sqrt_chart(normal(classes).log_softmax(-1))
+    return base, exp(theta * unit(log(sqrt_chart(normal(classes, seed=1).log_softmax(-1)), base)), base)
+
+
+@pytest.mark.parametrize("classes", [2, 10, 1000])
+@pytest.mark.parametrize("theta", [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.1, 0.5])
+def test_dist_keeps_its_digits_near_equal_points(classes, theta):
+    # the chord is exact there; what remains is the rounding of a norm over the classes
+    a, b = pair(classes, theta)
+    exact = 2 * exact_angle(a, b)
+    assert abs(dist(a, b).item() / exact - 1) <= 50 * EPS
+
+
+@pytest.mark.parametrize("theta", [1e-10, 1e-8, 0.99 * LINEAR_BELOW, 1.01 * LINEAR_BELOW, 1e-4])
+def test_geodesic_between_near_equal_points(theta):
+    a, b = pair(10, theta)
+    for alpha in (0.25, 0.5, 0.9):
+        point = geodesic(a, b, alpha)
+        assert abs(angle(a, point) - alpha * angle(a, b)) <= 2 * EPS + 2e-13 * theta
+        assert abs(point.norm() - 1) <= 5 * EPS + theta**2 / 8 * (theta < LINEAR_BELOW)
+
+
+@pytest.mark.parametrize("classes", [2, 1000, 21000])
+def test_geodesic_and_log_of_equal_endpoints(classes):
+    s = sqrt_chart(torch.zeros(classes, dtype=torch.float64).log_softmax(-1))
+    assert (geodesic(s, s, torch.tensor(0.3)) - s).abs().max() <= EPS
+    assert torch.equal(log(s, s), torch.zeros_like(s))
+    assert torch.equal(exp(torch.zeros_like(s), s), s)
+    assert dist(s, s) == 0
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 1000, 21000])
+def test_from_the_uniform_distribution_to_a_vertex(classes):
+    uniform = sqrt_chart(log_probabilities(torch.zeros(classes)))
+    vertex = torch.zeros(classes, dtype=torch.float64)
+    vertex[-1] = 1
+    exact = 2 * math.acos(1 / math.sqrt(classes))
+    assert dist(uniform, vertex).item() == pytest.approx(exact, rel=classes * EPS)
+    middle = geodesic(uniform, vertex, 0.5)
+    assert dist(uniform, middle).item() == pytest.approx(exact / 2, rel=classes * EPS)
+    assert (exp(log(vertex, uniform), uniform) - vertex).norm() <= classes * EPS
+
+
+@pytest.mark.parametrize("classes", [2, 5, 1000])
+def test_between_vertices_lies_half_a_turn(classes):
+    a, b = torch.eye(classes, dtype=torch.float64)[:2]
+    assert dist(a, b).item() == pytest.approx(math.pi, rel=2 * EPS)
+    middle = geodesic(a, b, 0.5)
+    assert torch.allclose(middle[:2], torch.full((2,), math.sqrt(0.5), dtype=torch.float64), rtol=2 * EPS)
+    assert torch.equal(middle[2:], torch.zeros(classes - 2, dtype=torch.float64))
+    assert log(b, a).norm().item() == pytest.approx(math.pi / 2, rel=2 * EPS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("gap", [105.0, 120.0, 200.0])
+@pytest.mark.parametrize("classes", [2, 10])
+class TestOneHot:
+    """Logits (gap, 0, ..., 0): in float32 the probabilities of the others underflow, and d sqrt(p) with them."""
+
+    def logits(self, classes, gap, dtype):
+        row = torch.zeros(classes, dtype=dtype)
+        row[0] = gap
+        return row
+
+    def test_everything_is_finite(self, classes, gap, dtype):
+        uniform = torch.full((classes,), classes**-0.5, dtype=dtype)
+        for log_p in (
+            self.logits(classes, gap, dtype).log_softmax(-1),
+            log_probabilities(self.logits(classes, gap, dtype)),
+        ):
+            s = sqrt_chart(log_p)
+            waypoint = geodesic(s, uniform.to(s.dtype), 0.1)
+            for value in (
+                dist(s, waypoint),
+                log(waypoint, s),
+                geodesic(s, s, 0.5),
+                entropy(log_p),
+                kl(log_p, 2 * uniform.to(s.dtype).log()),
+                fisher_product(log_p.exp(), waypoint),
+                spherical_loss(log_p, waypoint),
+                spherical_loss_gradient(log_p, waypoint),
+            ):
+                assert torch.isfinite(value).all()
+
+    def test_the_closed_form_gradient_is_right_to_the_digits_of_its_dtype(self, classes, gap, dtype):
+        log_p = self.logits(classes, gap, dtype).log_softmax(-1)
+        waypoint = unit(1 + torch.rand(classes, generator=torch.Generator().manual_seed(1), dtype=torch.float64))
+        result = spherical_loss_gradient(log_p, waypoint.to(dtype))
+        with mpmath.workdps(60):
+            p = exact_softmax(self.logits(classes, gap, torch.float64))
+            w = [mpmath.mpf(v) for v in waypoint.to(dtype).tolist()]
+            cosine = mpmath.fsum(mpmath.sqrt(a) * b for a, b in zip(p, w, strict=True))
+            exact = [-(mpmath.sqrt(a) * b - a * cosine) / 2 for a, b in zip(p, w, strict=True)]
+        # sqrt(p) = exp(-gap / 2) errs by gap/2 eps; below the normal range of float32 its last bits are missing
+        tolerance = gap * torch.finfo(dtype).eps
+        floor = classes * torch.finfo(dtype).tiny * torch.finfo(dtype).eps
+        for i in range(1, classes):
+            assert abs(result[i].item() - exact[i]) <= tolerance * abs(exact[i]) + floor
+        # the first cancels to exp(-gap / 2) beside 1, of which rounding leaves eps
+        assert abs(result[0].item() - exact[0]) <= 10 * torch.finfo(dtype).eps
+
+    def test_log_probabilities_leave_float32_behind(self, classes, gap, dtype):
+        log_p = log_probabilities(self.logits(classes, gap, dtype))
+        assert log_p.dtype == torch.float64
+        others = -gap - math.log1p((classes - 1) * math.exp(-gap))
+        assert torch.allclose(log_p[1:], torch.full_like(log_p[1:], others), rtol=4 * EPS)
+        rest = (classes - 1) * math.exp(-gap)  # the first class adds as much again, under the rounding of its log p = 0
+        assert entropy(log_p).item() == pytest.approx(rest * gap, rel=2 * gap * EPS, abs=0)
+
+
+def test_autograd_through_the_loss_agrees_with_the_closed_form_at_one_hot():
+    logits = torch.tensor([200.0, 0.0, 3.0], requires_grad=True)
+    waypoint = unit(torch.tensor([0.9, 0.3, 0.2], dtype=torch.float64))
+    (gradient,) = torch.autograd.grad(spherical_loss(log_probabilities(logits), waypoint), logits)
+    closed = spherical_loss_gradient(log_probabilities(logits.detach()), waypoint)
+    assert torch.isfinite(gradient).all()
+    assert torch.allclose(gradient.double(), closed, rtol=1e-6, atol=10 * EPS)
+
+
+INF = math.inf
+
+
+def fisher(p):
+    return torch.diag(p) - torch.outer(p, p)
+
+
+class TestEntropy:
+    @pytest.mark.parametrize("classes", [2, 10, 1000, 21000])
+    def test_of_the_uniform_distribution(self, classes):
+        assert entropy(log_probabilities(torch.zeros(classes))).item() == pytest.approx(
+            math.log(classes), rel=100 * EPS
+        )
+
+    @pytest.mark.parametrize("p", [0.5, 0.1, 1e-3, 1e-12])
+    def test_of_two_classes(self, p):
+        log_p = torch.tensor([p, 1 - p], dtype=torch.float64).log()
+        assert entropy(log_p).item() == pytest.approx(
+            -p * math.log(p) - (1 - p) * math.log1p(-p), rel=1e-12, abs=2 * EPS
+        )
+
+    def test_of_a_vertex(self):
+        assert entropy(torch.tensor([-INF, 0.0, -INF])).item() == 0
+        assert entropy(torch.tensor([math.log(0.5), math.log(0.5), -INF]).double()).item() == pytest.approx(math.log(2))
+
+
+class TestKL:
+    def test_closed_forms(self):
+        p, q = torch.tensor([0.5, 0.25, 0.25]).double(), torch.tensor([0.25, 0.5, 0.25]).double()
+        assert kl(p.log(), q.log()).item() == pytest.approx(0.25 * math.log(2), rel=4 * EPS)
+
+    def test_with_impossible_classes(self):
+        vertex, half = torch.tensor([0.0, -INF]).double(), torch.tensor([0.5, 0.5]).double().log()
+        assert kl(vertex, half).item() == pytest.approx(math.log(2))
+        assert kl(half, vertex).item() == INF
+        assert kl(vertex, vertex).item() == 0
+
+    @few
+    @given(logits(1))
+    def test_to_the_uniform_is_the_missing_entropy(self, rows):
+        log_p = log_probabilities(rows[0])
+        uniform = log_probabilities(torch.zeros_like(rows[0]))
+        missing = math.log(len(rows[0])) - entropy(log_p).item()
+        assert kl(log_p, uniform).item() == pytest.approx(missing, rel=1e-12, abs=UNIT * math.log(len(rows[0])))
+
+    @few
+    @given(logits(2))
+    def test_is_never_negative_and_zero_on_itself(self, rows):
+        log_p, log_q = log_probabilities(rows[0]), log_probabilities(rows[1])
+        assert kl(log_p, log_q) >= 0
+        assert kl(log_p, log_p) == 0
+        # Pinsker and Fisher-Rao: KL >= 2 (1 - cos) >= ..., with chord^2 = 2 (1 - cos)
+        chord = (sqrt_chart(log_p) - sqrt_chart(log_q)).square().sum()
+        assert kl(log_p, log_q) >= chord - UNIT
+
+    def test_is_not_made_negative_by_rounding(self):
+        # the true value, about 1e-18, lies under the rounding of the sum
+        base = normal(500, 10)
+        divergence = kl(log_probabilities(base), log_probabilities(base + 1e-9 * normal(500, 10, seed=1)))
+        assert (divergence >= 0).all()
+        assert (divergence <= 10 * EPS).all()
+
+    @pytest.mark.parametrize("classes", [2, 10, 1000])
+    def test_is_half_the_fisher_form_to_second_order(self, classes):
+        base, u = normal(classes), normal(classes, seed=1)
+        p = base.softmax(-1)
+        form = 0.5 * (u @ fisher_product(p, u)).item()
+        errors = []
+        for step in (2e-2, 1e-2, 5e-3):
+            divergence = kl(log_probabilities(base), log_probabilities(base + step * u)).item()
+            errors.append(abs(divergence - step**2 * form))
+        orders = [math.log2(a / b) for a, b in pairwise(errors)]
+        assert orders == pytest.approx([3.0, 3.0], abs=0.15)
+
+    def test_is_half_the_squared_distance_to_second_order(self):
+        base, u = normal(10), normal(10, seed=1)
+        for step in (1e-2, 1e-3):
+            log_p, log_q = log_probabilities(base), log_probabilities(base + step * u)
+            half = 0.5 * dist(sqrt_chart(log_p), sqrt_chart(log_q)).item() ** 2
+            assert kl(log_p, log_q).item() == pytest.approx(half, rel=2 * step)
+
+
+class TestFisher:
+    @few
+    @given(logits(3))
+    def test_is_the_dense_matrix(self, rows):
+        p, u, v = rows[0].softmax(-1), rows[1], rows[2]
+        if len(p) <= 1000:
+            dense = fisher(p) @ u
+            assert (fisher_product(p, u) - dense).abs().max() <= UNIT * (1 + u.abs().max())
+        scale = (1 + u.abs().max()) * (1 + v.abs().max())
+        assert abs(v @ fisher_product(p, u) - u @ fisher_product(p, v)) <= UNIT * scale
+        assert u @ fisher_product(p, u) >= -UNIT * (1 + u.abs().max()) ** 2
+
+    @few
+    @given(logits(1))
+    def test_constants_are_its_kernel(self, rows):
+        p = rows[0].softmax(-1)
+        assert fisher_product(p, torch.ones_like(p)).abs().max() <= UNIT
+
+    def test_has_rank_one_less_than_the_classes(self):
+        p = normal(6).softmax(-1)
+        values = torch.linalg.eigvalsh(torch.stack([fisher_product(p, e) for e in torch.eye(6).double()]))
+        assert values[0].abs() <= 10 * EPS
+        assert values[1] > 1e-3
+
+    @pytest.mark.parametrize("vertex", [0, 2])
+    def test_vanishes_at_a_vertex(self, vertex):
+        p = torch.eye(3, dtype=torch.float64)[vertex]
+        assert torch.equal(fisher_product(p, normal(3)), torch.zeros(3, dtype=torch.float64))
+
+
+class TestSphericalLoss:
+    @few
+    @given(logits(1), charts(1))
+    def test_is_one_minus_the_cosine(self, rows, points):
+        log_p = log_probabilities(rows[0])
+        waypoint = points[0] if points[0].shape == rows[0].shape else sqrt_chart(log_probabilities(rows[0].flip(0)))
+        assert abs(spherical_loss(log_p, waypoint) - (1 - sqrt_chart(log_p) @ waypoint)) <= 2 * UNIT
+
+    @pytest.mark.parametrize("classes", [2, 3, 10, 1000])
+    @pytest.mark.parametrize("spread", [0.0, 1.0, 30.0])
+    def test_gradient_equals_autograd(self, classes, spread):
+        row = (spread * normal(3, 4, classes)).requires_grad_(True)
+        waypoint = sqrt_chart(normal(3, 4, classes, seed=1).log_softmax(-1))
+        (expected,) = torch.autograd.grad(spherical_loss(log_probabilities(row), waypoint).sum(), row)
+        result = spherical_loss_gradient(log_probabilities(row.detach()), waypoint)
+        assert torch.allclose(result, expected, rtol=1e-12, atol=UNIT)
+
+    @pytest.mark.parametrize("classes", [2, 10])
+    def test_gradient_equals_finite_differences(self, classes):
+        row, waypoint = normal(classes), sqrt_chart(normal(classes, seed=1).log_softmax(-1))
+        result, step = spherical_loss_gradient(log_probabilities(row), waypoint), 1e-5
+        for i, e in enumerate(step * torch.eye(classes, dtype=torch.float64)):
+            rise = spherical_loss(log_probabilities(row + e), waypoint) - spherical_loss(
+                log_probabilities(row - e), waypoint
+            )
+            # truncation step^2, rounding eps / step
+            assert abs(result[i] - rise / (2 * step)) <= step**2 + 4 * EPS / step
+
+    @few
+    @given(logits(1))
+    def test_gradient_at_the_waypoint_is_exactly_zero(self, rows):
+        log_p = log_probabilities(rows[0])
+        waypoint = sqrt_chart(log_p)
+        assert spherical_loss(log_p, waypoint) == 0
+        assert torch.equal(spherical_loss_gradient(log_p, waypoint), torch.zeros_like(log_p))
+
+    @few
+    @given(logits(2))
+    def test_gradient_sums_to_zero(self, rows):
+        # logits shifted together give the same prediction
+        gradient = spherical_loss_gradient(log_probabilities(rows[0]), sqrt_chart(log_probabilities(rows[1])))
+        assert abs(gradient.sum()) <= UNIT

@@ -1,0 +1,278 @@
+"""What holds of every metric: scores belong to images, passes are counted and shared, inputs come back untouched."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from metrics_toys import additive, doubtful
+
+import fringe
+from fringe import InputError
+from fringe.metrics import METRICS, EvaluationContext, Infidelity, Insertion, Metric, evaluate
+from toys import Affine, TanhMLP, context_of, normal
+
+X, MAPS = normal(5, 2, 7, 6), normal(5, 2, 7, 6, seed=2)
+EVERY = sorted(METRICS)
+PERTURBATION = ["insertion", "deletion", "mas_insertion", "mas_deletion"]
+PRESETS = [f"{name}:{preset}" for name in EVERY for preset in METRICS[name].presets]
+
+
+class Reported:
+    """Maps with diagnostics that differ between images."""
+
+    def __init__(self, values):
+        self.values = values
+        names = ("endpoint_kl", "tracking_error_mean", "tracking_error_max")
+        self.diagnostics = {name: values.flatten(1).sum(1).square() for name in names}
+        self.completeness_residual = values.flatten(1)[:, 0].abs()
+
+
+def shifted(x, rows):
+    return (2 * x).sin()
+
+
+def scored(context: EvaluationContext, values, metrics=EVERY):
+    return evaluate(context, Reported(values), metrics, shifted)
+
+
+def same(result, expected, rows=slice(None)):
+    for name, scores in result.items():
+        torch.testing.assert_close(scores.values, expected[name].values[rows], rtol=1e-10, atol=1e-12, msg=name)
+        for kind in ("flags", "details", "curves"):
+            for key, values in getattr(scores, kind).items():
+                value = getattr(expected[name], kind)[key][rows]
+                torch.testing.assert_close(values, value, rtol=1e-10, atol=1e-12, equal_nan=True, msg=f"{name} {key}")
+
+
+def test_the_registry_holds_the_papers_metrics():
+    assert EVERY == [
+        "completeness_residual",
+        "deletion",
+        "endpoint_kl",
+        "infidelity",
+        "insertion",
+        "mas_deletion",
+        "mas_insertion",
+        "max_sensitivity",
+        "sparseness",
+        "tracking_error_max",
+        "tracking_error_mean",
+    ]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_metric_says_what_it_is(name):
+    cls = METRICS[name]
+    assert issubclass(cls, Metric)
+    assert cls.direction in ("higher", "lower", "none")
+    assert cls.title
+    assert cls.space
+    assert cls.source
+    assert cls.preset("paper") == cls()
+    assert cls(**{key: value for key, value in cls().record().items() if key != "metric"}) == cls()
+
+
+def test_batch_of_n_is_n_batches_of_one():
+    model = TanhMLP(84)
+    targets = doubtful(model, X)
+    together = scored(context_of(model, X, targets), MAPS)
+    for i in range(len(X)):
+        row = slice(i, i + 1)
+        same(scored(context_of(model, X[row], targets[row]), MAPS[row]), together, row)
+
+
+def test_order_changes_nothing():
+    model, order = TanhMLP(84), [3, 0, 4, 1, 2]
+    expected = scored(context_of(model, X), MAPS)
+    same(scored(context_of(model, X[order]), MAPS[order]), expected, order)
+
+
+@pytest.mark.parametrize("size", [1, 3, 16])
+def test_batch_size_changes_nothing(size):
+    model = TanhMLP(84)
+    same(scored(context_of(model, X, batch_size=size), MAPS), scored(context_of(model, X, batch_size=64), MAPS))
+
+
+class Limited(torch.nn.Module):
+    """Runs out of memory above ``limit`` images, and remembers the largest call."""
+
+    def __init__(self, limit: int):
+        super().__init__()
+        self.model, self.limit, self.largest = TanhMLP(84), limit, 0
+        self.eval()
+
+    def forward(self, x):
+        if len(x) > self.limit:
+            raise torch.OutOfMemoryError("simulated")
+        self.largest = max(self.largest, len(x))
+        return self.model(x)
+
+
+def test_the_end_of_memory_halves_the_batch():
+    expected = scored(context_of(TanhMLP(84), X), MAPS)
+    limited = Limited(64)
+    context = context_of(limited, X, batch_size=64)
+    limited.limit, limited.largest = 3, 0
+    same(scored(context, MAPS), expected)
+    assert limited.largest <= 3
+    assert context.problem.model.batch_size.on(X.device) == 2
+
+
+def test_memory_does_not_grow_with_steps_or_draws():
+    limited = Limited(8)
+    context = context_of(limited, X, batch_size=8)
+    evaluate(context, MAPS, [Insertion(steps=42), Infidelity(samples=100)])
+    assert limited.largest == 8
+
+
+def passes(context: EvaluationContext, metrics, values=MAPS) -> float:
+    """Forward passes an image."""
+    before = context.problem.model.passes.forward
+    scored(context, values, metrics)
+    return (context.problem.model.passes.forward - before) / len(X)
+
+
+N = 7
+
+
+def test_curves_share_their_ends_and_themselves():
+    assert passes(context_of(TanhMLP(84), X), ["insertion"]) == N - 1 + 1
+    assert passes(context_of(TanhMLP(84), X), ["insertion", "deletion"]) == 2 * (N - 1) + 1
+    context = context_of(TanhMLP(84), X)
+    assert passes(context, ["insertion", "insertion:raw", "deletion", "deletion:raw"]) == 2 * (N - 1) + 1
+    assert passes(context, ["insertion", "deletion"], -MAPS + 1) == 2 * (N - 1)  # another method, known infill
+    shared = Insertion(reference="gaussian", size=15, sigma=3.0, padding="reflect")
+    assert passes(context_of(TanhMLP(84), X), ["mas_insertion", shared, "mas_insertion:text"]) == N - 1 + 1
+    assert passes(context_of(TanhMLP(84), X), ["deletion:rise", "mas_deletion:walker2024"]) == N - 1 + 1
+    assert passes(context_of(TanhMLP(84), X), [Insertion(steps=1)]) == 1
+
+
+@pytest.mark.parametrize("other", [{"reduction": "abs_sum"}, {"steps": 3}, {"reference": "mean"}])
+def test_metrics_that_ask_for_something_else_share_nothing(other):
+    """The curve of a deletion, with a MAS deletion that differs from it in one setting."""
+    plain = {"reference": "zeros", "reduction": "max", "steps": 6}
+    both = [METRICS["deletion"](**plain), METRICS["mas_deletion"](**{**plain, **other})]
+    together = scored(context_of(TanhMLP(84), X), MAPS, both)
+    for metric in both:
+        same(scored(context_of(TanhMLP(84), X), MAPS, [metric]), together)
+
+
+def test_draws_are_shared_by_all_methods():
+    context = context_of(TanhMLP(84), X)
+    assert passes(context, ["infidelity", "infidelity:scale_free"]) == 50
+    assert passes(context, ["infidelity"], 2 * MAPS) == 0
+    assert passes(context, [Infidelity(samples=5)]) == 5
+    assert passes(context, [Infidelity(sigma=0.5)]) == 50
+
+
+def test_what_looks_at_the_maps_alone_costs_nothing():
+    rest = [name for name in EVERY if name not in (*PERTURBATION, "infidelity")]
+    assert passes(context_of(TanhMLP(84), X), rest) == 0
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_single_precision_agrees_with_double(name):
+    x, maps = X.float(), MAPS.float()
+    single, double = context_of(TanhMLP(84).float(), x, ids="abcde"), context_of(TanhMLP(84), x.double(), ids="abcde")
+    result = evaluate(single, Reported(maps), [name], shifted)[name].values
+    expected = evaluate(double, Reported(maps.double()), [name], shifted)[name].values
+    assert result.dtype == torch.float64
+    torch.testing.assert_close(result, expected, rtol=1e-2 if "sensitivity" in name else 1e-4, atol=1e-5)
+
+
+def test_nothing_of_the_caller_is_touched():
+    model, x, maps = TanhMLP(84), X.clone().requires_grad_(), MAPS.clone().requires_grad_()
+    context, state = context_of(model, x.detach()), torch.get_rng_state()
+    result = scored(context, maps)
+    assert torch.get_rng_state().equal(state)
+    assert x.detach().equal(X)
+    assert maps.detach().equal(MAPS)
+    assert maps.grad is None
+    assert not any(scores.values.requires_grad for scores in result.values())
+
+
+@pytest.mark.parametrize("shape", [(6,), (3, 10), (2, 4, 3, 5)])
+def test_other_inputs_than_images(shape):
+    size = torch.Size(shape).numel()
+    x, maps = normal(2, *shape), normal(2, *shape, seed=2)
+    settings = {"reference": "mean"}
+    chosen = [METRICS[name](**settings) if name in PERTURBATION else name for name in EVERY]
+    result = evaluate(context_of(TanhMLP(size), x), Reported(maps), chosen, shifted)
+    steps = shape[0] if len(shape) == 1 else shape[1]
+    for name in PERTURBATION:
+        assert all(curve.shape == (2, steps + 1) for curve in result[name].curves.values())
+        assert bool(torch.isfinite(result[name].values).all())
+    order = maps.abs().sort(1, descending=True).indices[0] if len(shape) == 1 else None
+    if order is not None:  # one feature after the other
+        image, c = x.mean(1, keepdim=True).expand(2, 6)[0].clone(), []
+        target = int(TanhMLP(6)(x)[0].argmax())
+        for k in (None, *order.tolist()):
+            image[slice(0) if k is None else k] = x[0][slice(0) if k is None else k]
+            c.append(float(TanhMLP(6)(image[None]).softmax(1)[0, target]))
+        assert result["insertion"].curves["raw"][0].tolist() == pytest.approx(c, rel=1e-12)
+
+
+WEIGHT = torch.tensor([5.0, 4.0, 3.0, 2.0, 1.0, 0.5, 0.3, 0.1, 0.05], dtype=torch.float64).view(1, 1, 3, 3)
+TRUTH = WEIGHT / WEIGHT.sum()
+
+
+@pytest.mark.parametrize("name", [*PERTURBATION, "infidelity"])
+def test_the_truth_beats_chance_and_chance_its_inverse(name):
+    """A probability that is the sum of known weights: the weights, maps at random, and the weights back to front."""
+    metric = METRICS[name](reference="zeros") if name in PERTURBATION else Infidelity()
+    context = context_of(additive(TRUTH), torch.ones(1, 1, 3, 3, dtype=torch.float64), 1, score="probability")
+    inverted = -TRUTH if name == "infidelity" else TRUTH.flip((2, 3))
+    truth, wrong = (float(evaluate(context, a, [metric])[name].values) for a in (TRUTH, inverted))
+    draws = [normal(1, 1, 3, 3, seed=s) * TRUTH.norm() / 3 for s in range(30)]
+    random = [float(evaluate(context, a, [metric])[name].values) for a in draws]
+    chance = sum(random) / len(random)
+    if metric.direction == "higher":
+        assert truth > max(random)
+        assert chance > wrong
+    else:
+        assert truth < min(random)
+        assert chance < wrong
+
+
+def test_a_stable_method_beats_a_wild_one():
+    context = context_of(Affine(84), X)
+
+    def at(speed):
+        def explain(x, rows):
+            return (speed * x).sin()
+
+        return evaluate(context, explain(X, []), ["max_sensitivity"], explain)["max_sensitivity"].values
+
+    assert bool((at(0.1) < at(10)).all())
+
+
+@pytest.mark.parametrize(
+    ("maps", "metrics", "message"),
+    [
+        (MAPS[:2], ["insertion"], r"maps: got shape \(2, 2, 7, 6\), expected \(5, 2, 7, 6\)"),
+        (MAPS.log(), ["insertion"], r"maps: those of images \[0, 1, 2, 3, 4\] hold NaN or infinity"),
+        (MAPS, ["insertions"], "metric: got 'insertions'; did you mean 'insertion'"),
+        (MAPS, ["MAS Insertion"], "metric: got 'MAS Insertion'; did you mean 'mas_insertion'"),
+        (MAPS, ["insertion:walker"], r"preset: insertion has no 'walker'.* Known: paper, raw, fast, zero, rise"),
+        (MAPS, ["insertion", Insertion(steps=3)], "metrics: insertion given twice"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(maps, metrics, message):
+    with pytest.raises(InputError, match=message):
+        evaluate(context_of(TanhMLP(84), X), maps, metrics)
+
+
+@pytest.mark.shared
+@pytest.mark.usefixtures("shared")
+def test_on_a_trained_network_gradients_beat_chance():
+    sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+    import shared_models
+
+    model, x = shared_models.model("mobilenet_v1_025"), shared_models.images("mobilenet_v1_025", 4)
+    context, chosen = context_of(model, x), [METRICS[name](steps=16) for name in PERTURBATION]
+    good = fringe.attribute(model, x, method=fringe.IntegratedGradients(steps=10))
+    ours, theirs = evaluate(context, good, chosen), evaluate(context, normal(*x.shape).float(), chosen)
+    for metric in chosen:
+        gain = (ours[metric.name].values - theirs[metric.name].values).mean()
+        assert (gain > 0) == (metric.direction == "higher"), metric.name

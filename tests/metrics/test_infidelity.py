@@ -1,0 +1,137 @@
+"""Infidelity: the affine closed form, the literal mean, and captum."""
+
+import captum.metrics
+import pytest
+import torch
+
+from fringe import InputError
+from fringe.metrics import Infidelity, evaluate
+from toys import Affine, TanhMLP, context_of, normal
+
+X, MAPS = normal(3, 2, 7, 6), normal(3, 2, 7, 6, seed=2)
+
+
+def moves(context, samples: int, sigma: float) -> torch.Tensor:
+    """The draws (B, samples, *S) that belong to the images."""
+    problem, noise = context.problem, context.problem.rng
+    return torch.stack(
+        [
+            torch.stack([sigma * noise.normal(f"infidelity {key} {m}", x) for m in range(samples)])
+            for key, x in zip(problem.keys, problem.inputs, strict=True)
+        ]
+    )
+
+
+def slopes(model: Affine, context) -> torch.Tensor:
+    """Gradient of the explained logit of an affine network: (B, *S)."""
+    return model.weight[context.problem.target].view_as(context.problem.inputs)
+
+
+@pytest.mark.parametrize("c", [0.0, 0.5, 1.0, -2.0])
+def test_affine_closed_form(c):
+    """A = c w gives (1 - c)^2 mean <w, delta>^2."""
+    model = Affine(84)
+    context = context_of(model, X)
+    w = slopes(model, context)
+    result = evaluate(context, c * w, [Infidelity(samples=20)])["infidelity"]
+    along = (w[:, None] * moves(context, 20, 0.02)).flatten(2).sum(2)
+    expected = (1 - c) ** 2 * along.square().mean(1)
+    torch.testing.assert_close(result.values, expected, rtol=1e-10, atol=1e-24)
+    torch.testing.assert_close(result.details["zero_map"], along.square().mean(1), rtol=1e-10, atol=0)
+    torch.testing.assert_close(result.details["ratio"], torch.full((3,), (1 - c) ** 2).double(), rtol=1e-9, atol=1e-20)
+
+
+def test_affine_expectation():
+    """The zero map's value is sigma^2 |w|^2 in expectation; the mean of 2000 squares of a normal has a known error."""
+    model, samples = Affine(84), 2000
+    context = context_of(model, X, batch_size=500)
+    result = evaluate(context, torch.zeros_like(X), [Infidelity(samples=samples, sigma=0.1)])["infidelity"]
+    expected = 0.01 * slopes(model, context).flatten(1).square().sum(1)
+    standard_error = expected * (2 / samples) ** 0.5
+    assert bool(((result.values - expected).abs() < 4 * standard_error).all())
+    assert result.values.equal(result.details["zero_map"])
+    assert result.flags["zero_map"].all()
+
+
+def test_the_map_that_says_nothing_is_judged_by_its_norm():
+    """Orthogonal to w: infid = infid(0) + sigma^2 |A|^2 in expectation."""
+    model, samples = Affine(84), 2000
+    context = context_of(model, X[:1], batch_size=500)
+    w = slopes(model, context).flatten(1)
+    a = 3.0 * normal(1, 84, seed=4)
+    a = a - (a * w).sum() / w.square().sum() * w
+    result = evaluate(context, a.view_as(X[:1]), [Infidelity(samples=samples, sigma=0.1)])["infidelity"]
+    expected = 0.01 * (w.square().sum() + a.square().sum())
+    assert abs(float(result.values - expected)) < 4 * float(expected) * (2 / samples) ** 0.5
+
+
+@pytest.mark.parametrize("score", ["logit", "probability", "log_probability"])
+def test_literal_mean(score):
+    model = TanhMLP(84)
+    context = context_of(model, X, score=score)
+    result = evaluate(context, MAPS, [Infidelity(samples=7, sigma=0.5)])["infidelity"]
+    read = {
+        "logit": lambda z: z,
+        "probability": lambda z: z.softmax(-1),
+        "log_probability": lambda z: z.log_softmax(-1),
+    }
+    for i, target in enumerate(context.problem.target.tolist()):
+        total = 0.0
+        for delta in moves(context, 7, 0.5)[i]:
+            change = read[score](model(X[i][None]))[0, target] - read[score](model((X[i] - delta)[None]))[0, target]
+            total += float((delta * MAPS[i]).sum() - change) ** 2
+        assert float(result.values[i]) == pytest.approx(total / 7, rel=1e-10)
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_captum(normalise):
+    model = TanhMLP(84)
+    context = context_of(model, X)
+    delta = moves(context, 50, 0.02).flatten(0, 1)
+    expected = captum.metrics.infidelity(
+        model,
+        lambda x: (delta, x - delta),
+        X,
+        MAPS,
+        target=context.problem.target,
+        n_perturb_samples=50,
+        normalize=normalise,
+    )
+    result = evaluate(context, MAPS, [Infidelity(normalise=normalise)])["infidelity"]
+    torch.testing.assert_close(result.values, expected, rtol=1e-10, atol=1e-16)
+
+
+def test_scale_free_ignores_the_scale_and_never_exceeds_the_zero_map():
+    context = context_of(TanhMLP(84), X)
+    expected = evaluate(context, MAPS, ["infidelity:scale_free"])["infidelity:scale_free"]
+    result = evaluate(context, -1e-6 * MAPS, ["infidelity:scale_free"])["infidelity:scale_free"]
+    torch.testing.assert_close(result.values, expected.values, rtol=1e-12, atol=0)
+    torch.testing.assert_close(result.details["scale"], -1e6 * expected.details["scale"], rtol=1e-12, atol=0)
+    assert bool((expected.values <= expected.details["zero_map"]).all())
+    zero = evaluate(context, 0 * MAPS, ["infidelity:scale_free"])["infidelity:scale_free"]
+    assert zero.values.equal(zero.details["zero_map"])
+
+
+def test_draws_belong_to_the_seed_and_the_image():
+    first, again, other = (evaluate(context_of(TanhMLP(84), X, seed=s), MAPS, ["infidelity"]) for s in (0, 0, 1))
+    assert first["infidelity"].values.equal(again["infidelity"].values)
+    assert not first["infidelity"].values.equal(other["infidelity"].values)
+    twins = evaluate(context_of(TanhMLP(84), X[[0, 0]]), MAPS[[0, 0]], ["infidelity"])["infidelity"].values
+    assert float(twins[0]) == pytest.approx(float(twins[1]), rel=1e-12)
+
+
+def test_presets():
+    assert Infidelity.preset("captum") == Infidelity(samples=10)
+    assert Infidelity.preset("paper") == Infidelity(samples=50, sigma=0.02, normalise=False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"samples": 0}, "samples: got 0, expected a positive whole number"),
+        ({"sigma": -1.0}, "sigma: got -1.0, expected a positive number"),
+    ],
+)
+def test_settings_are_checked_when_they_are_made(settings, message):
+    with pytest.raises(InputError, match=message):
+        Infidelity(**settings)

@@ -1,0 +1,182 @@
+"""Insertion and deletion: curves computed by hand, literal loops, and what must be true of any curve."""
+
+from fractions import Fraction
+from itertools import pairwise
+
+import literal_metrics as literal
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from metrics_toys import Odds, doubtful
+
+from fringe.metrics import Deletion, Insertion, evaluate
+from fringe.metrics._perturbation import auc, min_max_normalise, running_extremum, to_response
+from toys import Affine, TanhMLP, context_of, normal
+
+ONES = torch.ones(1, 1, 2, 2, dtype=torch.float64)
+PERFECT = torch.tensor([[[[8.0, 4.0], [2.0, 2.0]]]], dtype=torch.float64).log()
+
+
+def float64(*values: Fraction) -> torch.Tensor:
+    return torch.tensor([[float(v) for v in values]], dtype=torch.float64)
+
+
+def of_odds(*odds: int) -> list[Fraction]:
+    return [Fraction(o, o + 1) for o in odds]
+
+
+@pytest.mark.parametrize(
+    ("metric", "odds"),
+    [
+        (Insertion, [1, 8, 32, 64, 128]),
+        (Deletion, [128, 16, 4, 2, 1]),
+    ],
+)
+def test_curve_by_hand(metric, odds):
+    c = of_odds(*odds)
+    low, high = min(c), max(c)
+    share = [(v - low) / (high - low) for v in c]
+    one = metric(reference="zeros", steps=4)
+    result = evaluate(context_of(Odds(), ONES, 1), PERFECT, [one])[one.name]
+    torch.testing.assert_close(result.curves["raw"], float64(*c), rtol=1e-14, atol=0)
+    torch.testing.assert_close(result.curves["normalised"], float64(*share), rtol=1e-13, atol=1e-15)
+    trapezoid = sum((a + b) / 2 for a, b in pairwise(share)) / 4
+    assert float(result.values) == pytest.approx(float(trapezoid), rel=1e-13)
+    assert float(result.details["p_input"]) == pytest.approx(128 / 129, rel=1e-14)
+    assert float(result.details["p_reference"]) == pytest.approx(1 / 2, rel=1e-14)
+    assert float(result.details["ties"]) == 0.5  # the two odds of 2
+
+
+def test_default_is_a_rows_width_of_pixels_a_step():
+    result = evaluate(context_of(Odds(), ONES, 1), PERFECT, [Insertion(reference="zeros")])["insertion"]
+    torch.testing.assert_close(result.curves["raw"], float64(*of_odds(1, 32, 128)), rtol=1e-14, atol=0)
+
+
+def test_no_more_steps_than_pixels():
+    result = evaluate(context_of(Odds(), ONES, 1), PERFECT, [Insertion(reference="zeros", steps=64)])["insertion"]
+    assert result.curves["raw"].shape == (1, 5)
+
+
+X, MAPS = normal(3, 2, 7, 6), normal(3, 2, 7, 6, seed=2)
+
+
+@pytest.mark.parametrize("metric", [Insertion, Deletion])
+@pytest.mark.parametrize("settings", [{}, {"steps": 5}, {"steps": 42, "reduction": "abs_sum", "reference": "mean"}])
+def test_curve_is_the_literal_loop(metric, settings):
+    model, one = TanhMLP(84), metric(**settings)
+    context = context_of(model, X, doubtful(model, X))
+    result = evaluate(context, MAPS, [one])[one.name]
+    if settings.get("reference") == "mean":
+        references = X.mean((2, 3), keepdim=True).expand_as(X)
+    else:
+        references = torch.nn.functional.avg_pool2d(X, 3, 1, 1)
+    for i, target in enumerate(context.problem.target.tolist()):
+        how, steps = settings.get("reduction", "max"), settings.get("steps", 7)
+        c = literal.curve(model, X[i], references[i], target, MAPS[i], one.name, steps, how)
+        p_input, p_reference = (literal.probability(model, z[i], target) for z in (X, references))
+        assert result.curves["raw"][i].tolist() == pytest.approx(c, rel=1e-12)
+        share = literal.normalised(c, p_input, p_reference)
+        assert float(result.details["raw"][i]) == pytest.approx(literal.trapezoid(c), rel=1e-12)
+        assert float(result.values[i]) == pytest.approx(literal.trapezoid(share), rel=1e-10, abs=1e-12)
+        assert bool(result.flags["blur_more_confident"][i]) == (p_input <= p_reference) == (i == len(X) - 1)
+
+
+def test_ends_are_the_input_and_the_reference():
+    both = evaluate(context_of(TanhMLP(84), X), MAPS, ["insertion", "deletion"])
+    ends = torch.stack([both["insertion"].details[name] for name in ("p_reference", "p_input")], 1)
+    assert both["insertion"].curves["raw"][:, [0, -1]].equal(ends)
+    assert both["deletion"].curves["raw"][:, [-1, 0]].equal(ends)
+
+
+def test_descending_insertion_is_ascending_deletion_backwards():
+    a = torch.arange(1, 43, dtype=torch.float64).view(1, 1, 7, 6).expand_as(X)
+    scores = evaluate(context_of(TanhMLP(84), X), a, [Insertion(steps=14)])
+    mirrored = evaluate(context_of(TanhMLP(84), X), 43 - a, [Deletion(steps=14)])
+    torch.testing.assert_close(
+        scores["insertion"].curves["raw"], mirrored["deletion"].curves["raw"].flip(1), rtol=1e-13, atol=0
+    )
+
+
+def test_only_the_order_of_the_pixels_matters():
+    context = context_of(TanhMLP(84), X)
+    expected = evaluate(context, MAPS, ["insertion", "deletion"])
+    for other in (MAPS * 1e-30, -3.0 * MAPS, MAPS**3):
+        for name, scores in evaluate(context, other, ["insertion", "deletion"]).items():
+            assert scores.values.equal(expected[name].values)
+
+
+def test_a_constant_network_gives_flat_curves():
+    model = Affine(84)
+    model.weight.zero_()
+    result = evaluate(context_of(model, X), MAPS, ["insertion:raw", "deletion:raw"])
+    for scores in result.values():
+        torch.testing.assert_close(scores.curves["raw"], scores.values[:, None].expand(3, 8), rtol=1e-14, atol=0)
+        assert scores.flags["blur_more_confident"].all()
+
+
+def test_degenerate_maps_are_flagged():
+    maps = torch.stack([torch.zeros(2, 7, 6), torch.ones(2, 7, 6), MAPS[2]]).double()
+    result = evaluate(context_of(TanhMLP(84), X), maps, ["insertion"])["insertion"]
+    assert result.flags["zero_map"].tolist() == [True, False, False]
+    assert result.flags["constant_map"].tolist() == [True, True, False]
+    assert result.details["ties"].tolist() == [1.0, 1.0, 0.0]
+
+
+def test_presets_are_what_their_authors_did():
+    model, context = TanhMLP(84), context_of(TanhMLP(84), X)
+    result = evaluate(
+        context, MAPS, ["insertion:rise", "deletion:rise", "insertion:raw", "insertion", "insertion:fast"]
+    )
+    assert result["insertion:raw"].values.equal(result["insertion"].details["raw"])
+    assert result["insertion:fast"].curves["raw"].shape == (3, 43)  # 42 pixels
+    for i, target in enumerate(context.problem.target.tolist()):
+        zeros = literal.curve(model, X[i], torch.zeros_like(X[i]), target, MAPS[i], "deletion", 7, "abs_sum")
+        assert float(result["deletion:rise"].values[i]) == pytest.approx(literal.trapezoid(zeros), rel=1e-12)
+    # the kernel of the code is a box in all but name: 11 x 11, zeros beyond the edge
+    box = evaluate(context, MAPS, [Insertion(size=11, normalise=False, reduction="abs_sum")])["insertion"]
+    flat = evaluate(context, MAPS, [Insertion("folded", 11, 11.0, normalise=False, reduction="abs_sum")])["insertion"]
+    torch.testing.assert_close(flat.values, box.values, rtol=0, atol=1e-4)
+    torch.testing.assert_close(result["insertion:rise"].values, box.values, rtol=0, atol=2e-2)
+    assert not torch.equal(result["insertion:rise"].values, box.values)
+
+
+def test_monotone_takes_the_running_extreme():
+    context = context_of(TanhMLP(84), X)
+    for metric, running in ((Insertion, max), (Deletion, min)):
+        plain = evaluate(context, MAPS, [metric()])[metric.name].curves["raw"][0].tolist()
+        result = evaluate(context, MAPS, [metric(monotone=True)])[metric.name].curves["raw"][0].tolist()
+        assert result == [running(plain[: s + 1]) for s in range(len(plain))]
+
+
+SHARES = st.lists(st.floats(0, 1), min_size=2, max_size=9)
+
+
+@given(SHARES)
+def test_area_and_envelope(values):
+    curve = torch.tensor([values], dtype=torch.float64)
+    assert float(auc(curve)) == pytest.approx(literal.trapezoid(values), abs=1e-15)
+    assert (
+        float(auc(running_extremum(curve, "deletion")))
+        <= float(auc(curve))
+        <= float(auc(running_extremum(curve, "insertion")))
+    )
+
+
+@given(SHARES, st.floats(0, 1), st.floats(0, 1))
+def test_responses_by_scale(values, p_input, p_reference):
+    curve = torch.tensor([values], dtype=torch.float64)
+    ends = torch.tensor([p_input], dtype=torch.float64), torch.tensor([p_reference], dtype=torch.float64)
+    guarded = to_response(curve, *ends, "guarded")[0].tolist()
+    assert guarded == pytest.approx(literal.normalised(values, p_input, p_reference), abs=1e-12)
+    if p_input - p_reference >= 1e-8:
+        assert to_response(curve, *ends, "ends")[0].tolist() == guarded
+    elif p_input < p_reference:  # the roles of the ends are exchanged
+        swapped = 1 - to_response(curve, *ends[::-1], "ends")
+        torch.testing.assert_close(to_response(curve, *ends, "ends"), swapped, rtol=0, atol=1e-9)
+    if max(values) > min(values):
+        result = min_max_normalise(curve)
+        assert (float(result.min()), float(result.max())) == (0.0, 1.0)
+        assert to_response(curve, *ends, "extremes").equal(result)
+    else:
+        assert bool(min_max_normalise(curve).isnan().all())

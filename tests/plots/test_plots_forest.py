@@ -1,0 +1,146 @@
+"""The forest plot: every number where it belongs, and the words on the right side."""
+
+import math
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from plots_toys import assert_apart
+
+from fringe.plots._forest import Contrast, ForestPanel, plot_forest
+from fringe.plots._style import BLUE, MUTED, VERMILION
+
+NAN = math.nan
+CONTRASTS = (
+    Contrast("ig", 0.2, 0.1, 0.35, 0.01),
+    Contrast("agi", -0.1, -0.3, 0.1, 0.4),
+    Contrast("lonely", 0.05, NAN, NAN, NAN),
+    Contrast("failed", NAN, NAN, NAN, NAN),
+)
+
+
+def panel(better="higher", **more):
+    return ForestPanel("MAS insertion", CONTRASTS, better, **more)
+
+
+def drawn(axes):
+    return {line.get_gid(): line for line in axes.lines}
+
+
+def words(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+def test_points_and_intervals_are_the_numbers_given():
+    lines = drawn(plot_forest([panel()]).axes[0])
+    assert lines["value ig"].get_xydata().tolist() == [[0.2, 0.0]]
+    assert lines["interval ig"].get_xydata().tolist() == [[0.1, 0.0], [0.35, 0.0]]
+    assert lines["value agi"].get_xydata().tolist() == [[-0.1, 1.0]]
+    assert lines["interval agi"].get_xydata().tolist() == [[-0.3, 1.0], [0.1, 1.0]]
+    assert lines["value lonely"].get_xydata().tolist() == [[0.05, 2.0]]
+    assert lines["zero"].get_xdata() == [0.0, 0.0]
+    assert set(lines) == {"zero", "value ig", "interval ig", "value agi", "interval agi", "value lonely"}
+
+
+def test_a_method_without_a_score_keeps_its_line_and_says_so():
+    figure = plot_forest([panel(), ForestPanel("Deletion", CONTRASTS[:2], "lower")])
+    first, second = figure.axes
+    assert [label.get_text() for label in first.get_yticklabels()] == ["ig", "agi", "lonely", "failed"]
+    assert {text.get_position()[1] for text in first.texts if text.get_text() == "no score"} == {3}
+    assert {text.get_position()[1] for text in second.texts if text.get_text() == "no score"} == {2, 3}
+
+
+def test_the_first_method_is_on_top_and_a_rival_has_the_same_line_in_every_panel():
+    other = ForestPanel("Deletion", (Contrast("agi", 0.5, 0.4, 0.6, 0.0), Contrast("new", 0.1, 0.0, 0.2, 0.0)), "lower")
+    first, second = plot_forest([panel(), other]).axes
+    assert drawn(second)["value agi"].get_ydata()[0] == drawn(first)["value agi"].get_ydata()[0] == 1.0
+    assert drawn(second)["value new"].get_ydata()[0] == 4.0
+    assert first.get_ylim() == second.get_ylim()
+    assert first.get_ylim()[0] > first.get_ylim()[1]
+
+
+def test_a_marker_is_filled_below_a_twentieth():
+    p_values = [0.0, 0.0499, 0.05, 1.0, NAN]
+    contrasts = tuple(Contrast(f"{p}", 0.1, 0.0, 0.2, p) for p in p_values)
+    lines = drawn(plot_forest([ForestPanel("m", contrasts, "higher")]).axes[0])
+    filled = [to_hex(lines[f"value {p}"].get_markerfacecolor()) for p in p_values]
+    assert filled == [BLUE, BLUE, "#ffffff", "#ffffff", "#ffffff"]
+
+
+@pytest.mark.parametrize(
+    ("better", "colours", "sides"),
+    [
+        ("higher", (BLUE, VERMILION), ["← rival", "better: FRInGe →"]),
+        ("lower", (VERMILION, BLUE), ["← better: FRInGe", "rival →"]),
+        ("none", (MUTED, MUTED), ["← FRInGe lower", "FRInGe higher →"]),
+    ],
+)
+def test_the_better_side_is_named_shaded_and_coloured(better, colours, sides):
+    axes = plot_forest([panel(better)]).axes[0]
+    lines = drawn(axes)
+    assert tuple(to_hex(lines[f"value {rival}"].get_color()) for rival in ("ig", "agi")) == colours
+    assert [word for word in words(axes) if word != "no score"] == sides
+    shades = [patch for patch in axes.patches if patch.get_gid() == "better"]
+    low, high = axes.get_xlim()
+    expected = {"higher": [0.0, high], "lower": [low, 0.0], "none": []}[better]
+    assert [end for p in shades for end in (p.get_x(), p.get_x() + p.get_width())] == pytest.approx(expected)
+
+
+def test_every_interval_and_zero_lie_inside_the_panel():
+    for sign in (1, -1):
+        contrasts = tuple(Contrast(f"{i}", sign * i, sign * i - 0.5, sign * i + 0.5, 0.0) for i in (7, 8))
+        low, high = plot_forest([ForestPanel("m", contrasts, "higher")]).axes[0].get_xlim()
+        assert low < min(0.0, sign * 8 - 0.5)
+        assert high > max(0.0, sign * 8 + 0.5)
+        assert min(-low, high) > 0.05 * (high - low)  # zero does not stand on the edge
+    flat = (Contrast("same", 0.0, 0.0, 0.0, 1.0),)
+    low, high = plot_forest([ForestPanel("m", flat, "higher")]).axes[0].get_xlim()
+    assert low < 0.0 < high
+
+
+def many(panels, rivals, scale=1.0):
+    rng = np.random.default_rng(0)
+    names = [f"a_method_of_a_long_name_{i}" for i in range(rivals)]
+    made = []
+    for k in range(panels):
+        values = scale * rng.normal(size=rivals)
+        contrasts = (Contrast(n, v, v - 0.3 * scale, v + 0.3 * scale, 0.03) for n, v in zip(names, values, strict=True))
+        made.append(ForestPanel(f"Metric {k}", tuple(contrasts), "lower" if k % 2 else "higher", "1 / input unit"))
+    return plot_forest(made, title="A network, and how many images of what")
+
+
+@pytest.mark.parametrize(("panels", "rivals", "scale"), [(1, 1, 1.0), (3, 15, 1e-5), (5, 8, 1e4), (8, 3, 1.0)])
+def test_no_words_overlap_or_leave_the_figure(panels, rivals, scale):
+    figure = many(panels, rivals, scale)
+    figure.canvas.draw()
+    boxes = [text.get_window_extent() for text in figure.texts] + [figure.legends[0].get_window_extent()]
+    for axes in figure.axes:
+        low, high = axes.get_xlim()
+        numbers = [label for label in axes.get_xticklabels() if low <= label.get_position()[0] <= high]
+        texts = [axes._left_title, *axes.texts, *numbers, *axes.get_yticklabels()]
+        boxes += [text.get_window_extent() for text in texts if text.get_text()]
+    assert_apart(figure, boxes)
+
+
+def test_names_stand_beside_the_leftmost_panels_only():
+    figure = many(5, 2)  # three and two
+    named = [any(label.get_text() for label in axes.get_yticklabels()) for axes in figure.axes]
+    assert named == [True, False, False, True, False]
+
+
+def test_the_file_is_written_and_the_process_keeps_its_settings(tmp_path):
+    before = dict(mpl.rcParams)
+    figure = plot_forest([panel(unit="nats")], reference="ours", title="$x")
+    figure.savefig(tmp_path / "forest.png")
+    height, width = mpl.image.imread(tmp_path / "forest.png").shape[:2]
+    assert (width, height) == pytest.approx(tuple(figure.bbox.size), abs=1)
+    assert dict(mpl.rcParams) == before
+    assert figure.axes[0].get_title(loc="left") == "MAS insertion (nats)"
+    assert "better: ours →" in words(figure.axes[0])
+
+
+def test_nothing_to_compare_is_refused():
+    for groups in ([], [ForestPanel("m", (), "higher")]):
+        with pytest.raises(ValueError, match="nothing to compare"):
+            plot_forest(groups)

@@ -1,0 +1,174 @@
+"""The grid of a comparison: what stands where, in which colours, and what is said of a map that is not there."""
+
+import math
+
+import numpy as np
+import pytest
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+from plots_toys import assert_apart
+
+from fringe.plots import Annotation, GridCell, GridRow, comparison_grid
+from fringe.plots._grid import MetricLabel, captions, labels, pool_for, pooled_magnitude, short_number
+
+rng = np.random.default_rng(3)
+
+
+def tile(size=(9, 9), scale=1.0):
+    return GridCell(scale * rng.normal(size=(3, *size)), (Annotation("MI .43", True), Annotation("MD .21")))
+
+
+def grid(rows=2, methods=3, size=(9, 9), **more):
+    rows_ = [
+        GridRow(rng.random((*size, 3)), f"image-{r}", "cat · 95.0%", tuple(tile(size) for _ in range(methods)))
+        for r in range(rows)
+    ]
+    return comparison_grid(rows_, [f"method {m}" for m in range(methods)], title="net", caption="MI", **more)
+
+
+def one_map(values, **more) -> Figure:
+    image = np.ones((*np.shape(values)[-2:], 1))
+    return comparison_grid([GridRow(image, "a", "b", (GridCell(np.asarray(values, float)),))], ["m"], **more)
+
+
+def texts(figure):
+    """Every text around the maps that is drawn, but for those of the colour bar and the legend."""
+    around = [text for axes in figure.axes[:-1] for text in (axes.title, *axes.texts)]
+    return [text for text in (*figure.texts, *around) if text.get_text()]
+
+
+@pytest.mark.parametrize(("rows", "methods"), [(1, 1), (1, 2), (3, 4), (8, 12)])
+def test_every_picture_has_its_place_and_no_words_overlap(rows, methods):
+    figure = grid(rows, methods)
+    figure.canvas.draw()
+    assert len(figure.axes) == rows * (1 + methods) + 1
+    boxes = [axes.get_window_extent() for axes in figure.axes]
+    words = [text.get_window_extent() for text in texts(figure)] + [figure.legends[0].get_window_extent()]
+    assert_apart(figure, boxes + words)
+    assert max(figure.get_size_inches()) < 22
+
+
+def test_all_maps_share_the_limits_of_the_colour_bar():
+    figure = grid(2, 3)
+    *pictures, bar = figure.axes
+    maps = [axes for place, axes in enumerate(pictures) if place % 4]
+    assert {axes.images[0].get_clim() for axes in maps} == {(0.0, 1.0)}
+    assert {axes.images[0].get_cmap().name for axes in maps} == {"inferno"}
+    assert bar.get_ylim() == (0.0, 1.0)
+
+
+def test_a_map_is_drawn_in_units_of_its_own_99th_percentile():
+    values = np.zeros((2, 10, 10))
+    values[0], values[1] = -1.0, 2.0  # a mass of 3 everywhere
+    values[:, 0, :2] *= 50.0  # two pixels of a hundred: beyond the scale
+    drawn = one_map(values).axes[1].images[0].get_array()
+    np.testing.assert_allclose(drawn[0, :2], 1.0)
+    np.testing.assert_allclose(drawn[1:], 3.0 / 150.0)
+    scaled = one_map(1e-6 * values).axes[1].images[0].get_array()
+    np.testing.assert_allclose(scaled, drawn, rtol=1e-12)
+
+
+def test_a_hot_pixel_has_the_strongest_colour_in_its_place_on_the_canvas():
+    values = np.zeros((1, 8, 8))
+    values[0, 2, 5] = -4.0
+    figure = one_map(values)
+    figure.canvas.draw()
+    canvas = np.asarray(figure.canvas.buffer_rgba())[..., :3] / 255
+    box = figure.axes[1].get_position()
+
+    def at(row, column):
+        x, y = box.x0 + (column + 0.5) / 8 * box.width, box.y1 - (row + 0.5) / 8 * box.height
+        return canvas[int((1 - y) * canvas.shape[0]), int(x * canvas.shape[1])]
+
+    np.testing.assert_allclose(at(2, 5), colormaps["inferno"](1.0)[:3], atol=1 / 255)
+    for place in ((2, 4), (1, 5), (5, 2)):
+        np.testing.assert_allclose(at(*place), colormaps["inferno"](0.0)[:3], atol=1 / 255)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "words"),
+    [
+        (GridCell(np.zeros((1, 8, 8))), "zero"),
+        (GridCell(np.full((1, 8, 8), np.nan)), "not finite"),
+        (GridCell(None, remark="failed"), "failed"),
+        (GridCell(np.ones((1, 8, 8)), remark="diverged"), "diverged"),
+    ],
+)
+def test_a_map_without_content_says_so_and_is_drawn(drawn, words):
+    figure = comparison_grid([GridRow(np.ones((8, 8, 1)), "a", "b", (drawn,))], ["m"])
+    figure.canvas.draw()
+    assert [text.get_text() for text in figure.axes[1].texts] == [words]
+    assert figure.axes[1].images[0].get_array().shape == (8, 8)
+
+
+def test_the_mass_sums_channels_without_their_signs_and_is_averaged_inside_the_picture():
+    values = rng.normal(size=(3, 6, 7))
+    np.testing.assert_allclose(pooled_magnitude(values), np.abs(values).sum(0))
+    expected = np.empty((6, 7))
+    for i in range(6):
+        for j in range(7):
+            window = np.abs(values)[:, max(i - 1, 0) : i + 2, max(j - 1, 0) : j + 2]
+            expected[i, j] = window.sum(0).mean()
+    np.testing.assert_allclose(pooled_magnitude(values, 3), expected, rtol=1e-12)
+    assert pooled_magnitude(np.ones((4, 5)), 4).tolist() == np.ones((4, 5)).tolist()
+    with pytest.raises(ValueError, match=r"values: expected \(C, H, W\)"):
+        pooled_magnitude(np.ones(5))
+
+
+def test_only_large_pictures_are_pooled_and_the_caption_says_so():
+    assert [pool_for((s, 10)) for s in (32, 64, 128, 224, 299)] == [1, 1, 3, 5, 7]
+
+    def captions(**more):
+        return " ".join(grid(1, 4, **more).legends[0].get_title().get_text().split())
+
+    assert "averaged" not in captions(size=(9, 9))
+    assert "averaged over 5 × 5 pixels" in captions(size=(224, 224))
+    assert "averaged over 3 × 3 pixels" in captions(size=(9, 9), pool=3)
+
+
+def test_the_best_words_are_bold():
+    weights = {text.get_text(): text.get_fontweight() for text in texts(grid(1, 1))}
+    assert (weights["MI .43"], weights["MD .21"]) == ("bold", "normal")
+
+
+def test_rows_and_methods_must_match():
+    with pytest.raises(ValueError, match="no images"):
+        comparison_grid([], ["m"])
+    with pytest.raises(ValueError, match="each of the 2 methods"):
+        comparison_grid([GridRow(np.ones((8, 8)), "a", "b", (tile(),))], ["m", "n"])
+
+
+def metrics(*names, direction="higher"):
+    return [MetricLabel(f"{name}:rise", name, name.title(), direction) for name in names]
+
+
+def test_two_scores_stand_under_a_map():
+    def chosen(given):
+        return [metric.short for metric in labels(given)]
+
+    assert chosen(metrics("infidelity", "mas_deletion", "insertion", "mas_insertion")) == ["MD", "MI"]
+    steps = metrics("tracking_error_max", direction="none")
+    assert chosen(steps + metrics("infidelity", "insertion", "deletion")) == ["Inf", "Ins"]
+    assert chosen(steps + metrics("sparseness")) == ["Spa", "TEM"]
+    assert chosen(metrics("mas_insertion")) == ["MI"]
+
+
+def test_numbers_are_short():
+    values = {0.434: ".43", -0.071: "-.07", 0.999: "1.00", 0.0: ".00", 1.25: "1.25", 12.3: "12", 2.5e6: "2e+06"}
+    assert {value: short_number(value) for value in values} == values
+    assert short_number(math.nan) == "–"
+
+
+def test_the_best_of_an_image_is_marked():
+    higher, lower, neither = (metrics("mas_insertion", direction=d)[0] for d in ("higher", "lower", "none"))
+    values = [0.25, math.nan, 0.75, 0.75]
+    assert [word.text for word in higher.annotations(values)] == ["MI .25", "MI –", "MI .75", "MI .75"]
+    assert [word.best for word in higher.annotations(values)] == [False, False, True, True]
+    assert [word.best for word in lower.annotations(values)] == [True, False, False, False]
+    assert not any(word.best for word in neither.annotations(values))
+    assert not any(word.best for word in higher.annotations([math.nan]))
+
+
+def test_the_caption_says_which_way_is_better():
+    both = [*metrics("insertion"), *metrics("mas_deletion", direction="lower")]
+    assert captions(both) == "Ins Insertion ↑ · MD Mas_Deletion ↓; the best of an image is bold"

@@ -1,0 +1,181 @@
+"""The bands of variants: the numbers that were given, where a reader looks for them, on one page."""
+
+from dataclasses import replace
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from plots_toys import assert_apart
+
+from fringe.plots import PathRecord, overlay, plot_variants, signed_map, trajectory
+
+STEPS = np.array([0, 3, 6, 9, 12, 15])
+VARIANTS = (
+    "euclidean",
+    "fisher_rao_unregularized",
+    "fringe",
+    "gamma_step_only",
+    "gamma_prior_only",
+    "non_geometric",
+    "diffusion",
+)
+
+rng = np.random.default_rng(7)
+
+
+def variant(label="fringe", steps=STEPS, size=(16, 16), **more):
+    rng = np.random.default_rng(len(label))
+    count, last = len(steps), int(steps[-1])
+    known = {
+        "entropy": np.linspace(0.05, 0.95, last + 1) ** 2,
+        "snapshot_steps": np.asarray(steps),
+        "images": rng.random((count, *size, 3)),
+        "changes": rng.random((count, *size)),
+        "attribution": rng.normal(size=(3, *size)),
+    }
+    return PathRecord(label, **{**known, **more})
+
+
+def six():
+    return [variant(label) for label in VARIANTS]
+
+
+def tiles(figure, index):
+    """Curve and pictures of a variant."""
+    size = len(STEPS) + 3
+    return figure.axes[index * size], figure.axes[index * size + 1 : (index + 1) * size]
+
+
+def shown(axes):
+    return np.asarray(axes.images[0].get_array())
+
+
+def words(figure):
+    """Every text that is drawn, with its box."""
+    around = [t for axes in figure.axes for t in (axes.title, axes._left_title, axes.xaxis.label, *axes.texts)]
+    curves = [axes for axes in figure.axes if axes.lines]
+    numbers = [
+        tick
+        for axes in curves
+        for tick, at in zip(axes.get_xticklabels(), axes.get_xticks(), strict=True)
+        if axes.get_xlim()[0] <= at <= axes.get_xlim()[1]
+    ]
+    return {text: text.get_window_extent() for text in (*figure.texts, *around, *numbers) if text.get_text()}
+
+
+def test_size_holds_the_given_numbers():
+    figure = plot_variants(six())
+    for index, given in enumerate(six()):
+        curve, (start, *changes, end, found) = tiles(figure, index)
+        np.testing.assert_array_equal(curve.lines[0].get_xydata(), np.c_[np.arange(16), given.entropy])
+        np.testing.assert_array_equal(curve.lines[1].get_xydata(), np.c_[STEPS, given.entropy[STEPS]])
+        np.testing.assert_array_equal(shown(start), given.images[0])
+        np.testing.assert_array_equal(shown(end), given.images[-1])
+        np.testing.assert_array_equal([shown(axes) for axes in changes], given.changes[1:])
+        np.testing.assert_array_equal(shown(found), given.attribution.sum(0))
+
+
+def test_changes_are_drawn_from_zero_to_one_and_each_map_on_its_own_scale():
+    strong = variant("ig", attribution=np.full((3, 16, 16), 20.0))
+    figure = plot_variants([variant(attribution=np.full((1, 16, 16), -0.5)), strong])
+    for index, scale in enumerate((0.5, 60.0)):
+        _, (_, *changes, _, found) = tiles(figure, index)
+        assert {axes.images[0].get_clim() for axes in changes} == {(0.0, 1.0)}
+        assert found.images[0].get_clim() == (-scale, scale)
+
+
+def test_pictures_are_named_by_their_steps_and_variants_by_what_was_left_out():
+    figure = plot_variants(
+        [variant("gamma_step_only", verdict="ok"), variant("mine", verdict="at_reference")], title="cat"
+    )
+    _, pictures = tiles(figure, 1)
+    names = [axes.get_title() for axes in pictures]
+    assert names == ["input", "step 3", "step 6", "step 9", "step 12", "step 15", "end", "attribution"]
+    written = [text.get_text() for text in words(figure)]
+    assert {"cat", "gamma_step only", "mine", "at reference"} <= set(written)
+    assert "ok" not in written
+
+
+def test_steps_share_one_axis():
+    figure = plot_variants([variant(), variant("short", steps=np.array([0, 1, 2]))])
+    limits = {axes.get_xlim() for axes in figure.axes if axes.lines}
+    assert limits == {(-0.03 * 15, 1.03 * 15)}
+
+
+@pytest.mark.parametrize("verdict", ["", "at_reference"])
+def test_six_variants_fit_a_page_and_no_words_meet(verdict):
+    figure = plot_variants([replace(one, verdict=verdict) for one in six()], title="digits: " + "a long title " * 4)
+    figure.canvas.draw()
+    width, height = figure.get_size_inches()
+    assert width <= 10
+    assert height / width <= 11 / 8.5
+    boxes = [*words(figure).values(), *(axes.get_window_extent() for axes in figure.axes)]
+    assert_apart(figure, [*boxes, figure.legends[0].get_window_extent()])
+
+
+@pytest.mark.parametrize("steps", [(0,), (0, 1), (0, 1, 2)])
+def test_short_paths_are_drawn_within_the_figure(steps):
+    figure = plot_variants([variant(steps=np.array(steps), size=(8, 20))])
+    figure.canvas.draw()
+    assert sum(bool(axes.images) for axes in figure.axes) == len(steps) + 2
+    assert all(box.x1 <= figure.bbox.width and box.y0 >= 0 for box in words(figure).values())
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("value", "said"), [(0.0, "zero"), (np.nan, "not finite")])
+def test_a_map_with_nothing_to_show_says_so(value, said):
+    figure = plot_variants([variant(attribution=np.full((3, 16, 16), value), entropy=np.full(16, value))])
+    figure.canvas.draw()
+    assert [text.get_text() for text in figure.axes[-1].texts] == [said]
+
+
+@pytest.mark.parametrize("change", [{"changes": np.ones((5, 16, 16))}, {"snapshot_steps": STEPS + 1}])
+def test_variants_of_unequal_parts_are_refused(change):
+    with pytest.raises(ValueError, match=r"'fringe' has 6 steps, 6 images and \d maps.*the first at step 0"):
+        plot_variants([variant("ig"), variant(**change)])
+
+
+def test_no_variants_are_refused():
+    with pytest.raises(ValueError, match="no paths"):
+        plot_variants([])
+
+
+def a_trajectory(steps=(0, 3, 6, 9, 12, 15), size=(20, 20)):
+    count = len(steps)
+    images, maps = rng.random((count, *size, 3)), rng.normal(size=(count, 3, *size))
+    return trajectory(np.linspace(0.1, 0.9, steps[-1] + 1), steps, images, maps, title="cat")
+
+
+def test_each_picture_stands_under_its_marker():
+    figure = a_trajectory()
+    figure.canvas.draw()
+    curve, *pictures = figure.axes
+    for step, axes in zip((0, 3, 6, 9, 12, 15), pictures[:6], strict=True):
+        box = axes.get_window_extent()
+        assert curve.transData.transform((step, 0))[0] == pytest.approx((box.x0 + box.x1) / 2, abs=0.5)
+
+
+def test_all_maps_of_a_trajectory_share_the_scale_of_the_last():
+    maps = np.zeros((3, 1, 9, 9))
+    maps[1, 0, 2, 2], maps[2, 0, 2, 2] = 100.0, -5.0
+    figure = trajectory([0.1, 0.2, 0.4], [0, 1, 2], np.ones((3, 9, 9, 1)), maps)
+    assert {axes.images[0].get_clim() for axes in figure.axes[4:]} == {(-5.0, 5.0)}
+
+
+@pytest.mark.parametrize("steps", [(0,), (0, 1), (0, 1, 2)])
+def test_short_trajectories_are_drawn(steps):
+    figure = a_trajectory(steps, (12, 30))
+    figure.canvas.draw()
+    assert sum(bool(axes.images) for axes in figure.axes) == 2 * len(steps)  # an image and a map for each point
+
+
+def test_a_trajectory_of_unequal_parts_is_refused():
+    with pytest.raises(ValueError, match="2 steps, 1 images and 1 maps"):
+        trajectory([0.1, 0.2], [0, 1], np.ones((1, 9, 9, 1)), np.ones((1, 1, 9, 9)))
+
+
+def test_no_figure_touches_the_settings_of_the_process():
+    before = dict(mpl.rcParams)
+    for figure in (a_trajectory(), overlay(np.ones((9, 9)), np.ones((9, 9))), signed_map(np.ones((9, 9)))):
+        figure.canvas.draw()
+    assert dict(mpl.rcParams) == before

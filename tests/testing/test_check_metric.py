@@ -1,0 +1,90 @@
+"""The checks of metrics find what they are there to find, and nothing else."""
+
+import broken_metrics as broken
+import pytest
+import torch
+
+from fringe import METRICS, InputError
+from fringe.testing import METRIC_CHECKS, CheckError, check_metric
+from fringe.testing._metrics import known_contributions, quality_levels
+from fringe.testing._toys import ToyProblems
+
+FAULTS = {
+    broken.Undirected: {"declared", "ranking"},
+    broken.Sourceless: {"declared"},
+    broken.NoPaperSetting: {"declared"},
+    broken.MisnamedPreset: {"presets"},
+    broken.MutableMetric: {"settings_frozen"},
+    broken.UndocumentedMetric: {"settings_documented"},
+    broken.ForgetfulMetric: {"settings_recorded"},
+    broken.SinglePrecisionMetric: {"shape_and_dtype"},
+    broken.OneForAll: {"shape_and_dtype"},
+    broken.NumbersForFlags: {"shape_and_dtype"},
+    broken.WrongWay: {"ranking"},
+    broken.Blind: {"ranking"},
+    broken.PerMass: {"degenerate_maps"},
+    broken.AgainstTheMean: {"batch_of_one"},
+    broken.CountsMaps: {"batch_of_one", "order"},
+    broken.AllMapsAtOnce: {"batch_size"},
+    broken.GlobalDraw: {"repeatable"},
+    broken.DrawsFromNumPy: {"random_generators"},
+    broken.KeepsTheFirstMap: {"shared_context"},
+    broken.WritesIntoMaps: {"caller_tensors"},
+    broken.LeavesAHookBehind: {"caller_model"},
+    broken.PaysLess: {"passes"},
+}
+
+
+def failures(metric):
+    with pytest.raises(CheckError) as caught:
+        check_metric(metric)
+    return {result.name: result.detail for result in caught.value.results if not result.passed}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda kind: kind.__name__)
+def test_a_fault_is_found_by_the_check_for_it(fault):
+    assert set(failures(fault())) == FAULTS[fault]
+
+
+def test_every_check_has_a_fault_that_it_finds():
+    assert set().union(*FAULTS.values()) == set(METRIC_CHECKS)
+
+
+def test_a_correct_metric_passes():
+    results = check_metric(broken.CorrectMetric())
+    assert [result.name for result in results] == list(METRIC_CHECKS)
+    assert all(result.passed for result in results)
+
+
+def test_a_failure_is_told_in_numbers():
+    result = failures(broken.WrongWay())["ranking"]
+    assert result.endswith("though lower is better")
+    numbers = [float(n) for n in result.split("contributions ")[1].split(";")[0].split(", ")]
+    assert numbers == sorted(numbers, reverse=True)
+
+
+def test_a_failure_may_be_expected_and_a_check_left_out():
+    results = check_metric(broken.WrongWay(), skip=["passes"], expected_failures={"ranking": "upside down"})
+    assert [result.name for result in results if not result.passed] == ["ranking"]
+    with pytest.raises(InputError, match="skip: no check is called speed"):
+        check_metric(broken.CorrectMetric(), skip=["speed"])
+
+
+def test_a_metric_may_be_named_with_its_preset():
+    by_name = check_metric("sparseness", skip=["ranking"])
+    assert by_name == check_metric(METRICS["sparseness"](), skip=["ranking"])
+
+
+def test_the_perfect_map_is_what_the_linear_model_computes():
+    """Contributions sum to the logit of the image's own class, 8, and the gradient is that logit's own."""
+    toys = ToyProblems()
+    model, x, contribution = known_contributions(toys)
+    logits = model(x)
+    torch.testing.assert_close(contribution.flatten(1).sum(1), logits.diagonal())
+    torch.testing.assert_close(logits.diagonal(), torch.full((6,), 8.0, dtype=torch.float64))
+    assert logits.softmax(1).diagonal().min() > 0.95
+    maps = quality_levels(x, contribution, ["steps"])
+    torch.testing.assert_close(maps["gradients"][0].maps.values.flatten(1), next(model.parameters()))
+    lengths = [one.maps.values.flatten(1).norm(dim=1) for one in maps["gradients"]]
+    torch.testing.assert_close(lengths[0], lengths[1])
+    assert torch.equal(maps["gradients"][2].maps.values, -maps["gradients"][0].maps.values)
