@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import fringe
-from fringe import _frozen
+from fringe import _isolation
 from fringe._linear_layers import LinearLayers
 from fringe.attribution import GuidedIG
 from fringe.classifier import Linearisation
@@ -196,7 +196,7 @@ def channels_last() -> Context[Any]:
 
 def tf32(products: str = "ieee") -> Context[Any]:
     """In place of the library's own rule: full precision while it holds a model."""
-    return mock.patch.object(_frozen, "_full_precision", partial(rounding, "tf32", products))
+    return mock.patch.object(_isolation, "_full_precision", partial(rounding, "tf32", products))
 
 
 def unverified(*_: object, **__: object) -> None:

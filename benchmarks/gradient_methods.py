@@ -175,7 +175,7 @@ def smoothgrad_distance(case: Case, samples: int = 6) -> float:
     expected = first.captum_smoothgrad(samples, samples)
     problem = Problem.of(fringe.Classifier(case.model), first.x, target=first.target)
     with problem.model.session(first.x.device):
-        explain = fringe.SmoothGrad().explainer(problem)
+        explain = fringe.SmoothGrad()._explainer(problem)
         draw = lambda rows, copies: noise[copies]  # noqa: E731
         found, _ = smoothed(explain, draw, problem, samples, False, ProgressCounter(None, 0))
     return distance(found, expected)[0]

@@ -27,7 +27,7 @@ import fringe
 import shared_models
 from fringe.attribution import GuidedIG
 from fringe.paths import GuidedPath, Problem
-from fringe.paths._guided import GuidedWalk
+from fringe.paths._guided import GuidedRun
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def inner_share(model: nn.Module, x: Tensor, target: Tensor, steps: int, device:
     """Share of the walk's seconds that goes into choosing and moving entries, outside the network."""
     classifier, spent = fringe.Classifier(model), [0.0]
     problem = Problem.of(classifier, x, target=target, baseline=torch.zeros_like(x))
-    walk = GuidedWalk(GuidedPath(steps, 0.25, 0.02), problem)
+    walk = GuidedRun(GuidedPath(steps, 0.25, 0.02), problem)
     advance = walk.advance
 
     def watched(*arguments: Any) -> Tensor:

@@ -41,7 +41,7 @@ def lines(header: list[str], rows: list[list[str]]) -> str:
 
 
 def heading(metric: str) -> str:
-    return f"{metric} {ARROW[resolve_metric(metric).direction]}".strip()
+    return f"{metric} {ARROW[get_metric(metric).direction]}".strip()
 
 
 def print_tables(study: Any, against: str) -> None:

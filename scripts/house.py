@@ -122,11 +122,18 @@ def undocumented(all_modules: list[Module]) -> list[str]:
 def _undocumented_class(node: ast.ClassDef, module: Module) -> list[str]:
     text = ast.get_docstring(node) or ""
     fields = [n for n in node.body if isinstance(n, ast.AnnAssign) and "ClassVar" not in ast.unparse(n.annotation)]
-    commented = all("Annotated" in ast.unparse(n.annotation) or "help=" in ast.unparse(n) for n in fields)
+    commented = all(
+        "Annotated" in ast.unparse(n.annotation) or "Baseline" in ast.unparse(n.annotation) or "help=" in ast.unparse(n)
+        for n in fields
+    )
     documented = commented or "Attributes:" in text or "Args:" in text
     result = [] if text and (documented or not fields) else [f"{module.name}.{node.name}"]
     methods = [n for n in node.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
-    overriding = {"attribute", "path", "score", "needs_jvp"} if node.bases else set[str]()
+    overriding = (
+        {"at", "attribute", "pieces", "path", "score", "needs_jvp", "is_complete", "planned_passes", "hint"}
+        if node.bases
+        else set[str]()
+    )
     return result + [f"{module.name}.{node.name}.{m.name}" for m in methods if m.name not in overriding and _lacks(m)]
 
 

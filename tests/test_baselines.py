@@ -125,7 +125,7 @@ def test_names_are_parsed_with_their_numbers():
     [
         (0.0, "baseline: got 0.0, expected a name such as 'zero' or 'blur:0.1'"),
         ("blakc", "baseline: got 'blakc'; did you mean 'black'\\? Known baselines: zero, black"),
-        ("xyz", "baseline: got 'xyz'. Known"),
+        ("xyz", "baseline: got 'xyz'; known"),
         ("zero:1", "got 'zero:1', but zero takes no number"),
         ("blur:", "got 'blur:', but blur takes a positive number, as in 'blur:0.1'"),
         ("blur:wide", "blur takes a positive number"),

@@ -1,4 +1,4 @@
-"""What a model takes beside the explained tensor, and which of it belongs to single images."""
+"""Arguments of a model besides the explained tensor, and which of them belong to single images."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,12 +7,17 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from fringe._isolation import detached
 from fringe.errors import InputError
 
 
 @dataclass(frozen=True)
 class Shared:
-    """A forward argument that is passed to every call as it is, even if its first axis is as long as the batch."""
+    """A forward argument that is passed unchanged to every call, even if its first axis is as long as the batch.
+
+    Attributes:
+        value: The argument.
+    """
 
     value: Any
 
@@ -37,33 +42,36 @@ class ForwardArguments:
     def of(
         cls, batch: int, args: object = None, kwargs: Mapping[str, Any] | None = None, name: str | None = None
     ) -> "ForwardArguments":
-        """The arguments of a call for ``batch`` images.
+        """Make the arguments of a call for ``batch`` images.
 
         Every tensor whose first axis is as long as the batch belongs to the images, row by row. Everything else, and
-        whatever is wrapped in :class:`Shared`, is passed to every call as it is.
+        what is wrapped in :class:`Shared`, is passed unchanged to every call.
 
         Raises:
             InputError: If ``args`` is no tuple, or ``kwargs`` no mapping of names.
         """
         if not isinstance(args, (tuple, list, type(None))):
-            raise InputError(f"forward_args: got {type(args).__name__}, expected a tuple; write (value,) for one value")
+            raise InputError(
+                f"got {type(args).__name__}, expected a tuple",
+                argument="forward_args",
+                hint="write (value,) for one value",
+            )
         if not isinstance(kwargs, (Mapping, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InputError(f"forward_kwargs: got {type(kwargs).__name__}, expected a dictionary of names and values")
-        given: dict[int | str, Any] = dict(enumerate(cast(Sequence[Any], args or ())))
-        given.update(kwargs or {})
-        travels = {
-            key for key, value in given.items() if isinstance(value, Tensor) and value.dim() and len(value) == batch
-        }
-        plain = {key: _plain(value.value if isinstance(value, Shared) else value) for key, value in given.items()}
+            raise InputError(
+                f"got {type(kwargs).__name__}, expected a dictionary of names and values", argument="forward_kwargs"
+            )
+        values = {**dict[int | str, Any](enumerate(cast(Sequence[Any], args or ()))), **(kwargs or {})}
+        by_row = {key for key, v in values.items() if isinstance(v, Tensor) and v.dim() and len(v) == batch}
+        plain = {key: _plain(value.value if isinstance(value, Shared) else value) for key, value in values.items()}
         return cls(
             tuple(value for key, value in plain.items() if isinstance(key, int)),
             {key: value for key, value in plain.items() if isinstance(key, str)},
             name,
-            frozenset(travels),
+            frozenset(by_row),
         )
 
     def select(self, rows: Tensor) -> "ForwardArguments":
-        """The arguments of the images ``rows`` (L,), in this order."""
+        """Return the arguments of the images ``rows`` (L,), in this order."""
         if not self.by_row:
             return self
         return ForwardArguments(
@@ -74,7 +82,7 @@ class ForwardArguments:
         )
 
     def double(self) -> "ForwardArguments":
-        """Floating-point tensors in double precision."""
+        """Return the arguments with floating-point tensors in double precision."""
 
         def wide(value: Any) -> Any:
             return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
@@ -83,15 +91,15 @@ class ForwardArguments:
         return replace(self, args=tuple(map(wide, self.args)), kwargs=kwargs)
 
     def call(self, model: Callable[..., Any], x: Tensor) -> Any:
-        """The model's output at ``x`` (L, *S); rows that travel must be those of ``x``."""
+        """Return the model's output at ``x`` (L, *S); arguments that belong to images must be those of ``x``."""
         if self.name is None:
             return model(x, *self.args, **self.kwargs)
         return model(*self.args, **{self.name: x}, **self.kwargs)
 
     def tensors(self) -> list[Tensor]:
-        """What belongs to single images."""
-        given: dict[int | str, Any] = {**dict(enumerate(self.args)), **self.kwargs}
-        return [given[key] for key in sorted(self.by_row, key=str)]
+        """Return the tensors that belong to single images."""
+        values: dict[int | str, Any] = {**dict(enumerate(self.args)), **self.kwargs}
+        return [values[key] for key in sorted(self.by_row, key=str)]
 
 
 NO_ARGUMENTS = ForwardArguments()
@@ -100,7 +108,7 @@ NO_ARGUMENTS = ForwardArguments()
 def explained_inputs(
     inputs: Tensor | Mapping[str, Any], args: object, kwargs: Mapping[str, Any] | None
 ) -> tuple[Tensor, ForwardArguments]:
-    """The tensor to explain, and the other arguments of a call, with what else a dictionary of inputs holds.
+    """Return the tensor to explain and the other arguments of a call, those in a dictionary of inputs included.
 
     Raises:
         InputError: If a dictionary holds no floating-point tensor or more than one, or an argument is given twice.
@@ -109,21 +117,22 @@ def explained_inputs(
         return inputs, ForwardArguments.of(_length(inputs), args, kwargs)
     names = [name for name, value in inputs.items() if isinstance(value, Tensor) and value.is_floating_point()]
     if len(names) != 1:
-        came = ", ".join(names) or "none"
         raise InputError(
-            f"inputs: the one floating-point tensor of a dictionary is explained, and this one holds {came}; leave the "
-            "explained tensor in the dictionary and pass the others as forward_kwargs"
+            "the one floating-point tensor of a dictionary is explained, and this one holds "
+            f"{', '.join(names) or 'none'}",
+            argument="inputs",
+            hint="leave the explained tensor in the dictionary and pass the others as forward_kwargs",
         )
     twice = inputs.keys() & (kwargs or {}).keys()
     if twice:
-        raise InputError(f"forward_kwargs: {', '.join(sorted(twice))} given in the inputs, too")
+        raise InputError(f"{', '.join(sorted(twice))} given in the inputs, too", argument="forward_kwargs")
     (name,) = names
     others = {key: value for key, value in inputs.items() if key != name}
     return inputs[name], ForwardArguments.of(_length(inputs[name]), args, {**others, **(kwargs or {})}, name)
 
 
 def _length(inputs: Any) -> int:
-    """The batch size, or -1 for what is no batch and will be refused."""
+    """The batch size; -1 for what is no batch and will be refused."""
     return len(inputs) if isinstance(inputs, Tensor) and inputs.dim() else -1
 
 
@@ -135,6 +144,5 @@ def _plain(value: Any) -> Any:
     """Tensors without a graph, in float32 at least, as the inputs themselves."""
     if not isinstance(value, Tensor):
         return value
-    with torch.inference_mode(False):
-        value = value.clone() if value.is_inference() else value.detach()
+    value = detached(value)
     return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value

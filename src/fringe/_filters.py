@@ -1,4 +1,4 @@
-"""Blurs of images with finite kernels: what baselines and references are made with."""
+"""Blurs of images with finite kernels, for baselines and references."""
 
 import math
 from typing import Literal
@@ -10,13 +10,16 @@ from torch.nn import functional
 from fringe._checks import require
 from fringe.errors import InputError
 
+#: What a kernel sees beyond the edge: zeros (counted), the image mirrored without or with its edge, or nothing.
 Padding = Literal["zeros", "reflect", "replicate", "exclude"]
-"""What a kernel sees beyond the edge: zeros (counted), the image mirrored without or with its edge, or nothing."""
 
 
 def gaussian_kernel(sigma: float, size: int | None = None, truncate: float = 4.0) -> Tensor:
-    """Weights (size,) of a Gaussian of ``sigma`` pixels that sum to one, float64; without ``size`` it reaches
-    ``int(truncate sigma + 1/2)`` pixels each way (SciPy's rule), so it is the identity below sigma = 1/8."""
+    """Return the weights (size,) of a Gaussian of ``sigma`` pixels; they sum to one, float64.
+
+    Without ``size`` it reaches ``int(truncate sigma + 1/2)`` pixels each way (SciPy's rule), so it is the identity
+    below sigma = 1/8.
+    """
     require(size is None or size % 2 == 1, "size", size, "an odd number of pixels")
     radius = int(truncate * sigma + 0.5) if size is None else size // 2
     offsets = torch.arange(-radius, radius + 1, dtype=torch.float64)
@@ -25,18 +28,18 @@ def gaussian_kernel(sigma: float, size: int | None = None, truncate: float = 4.0
 
 
 def box_kernel(size: int) -> Tensor:
-    """``size`` equal weights that sum to one, float64."""
+    """Return ``size`` equal weights that sum to one, float64."""
     return torch.full((size,), 1.0 / size, dtype=torch.float64)
 
 
-def blur(x: Tensor, taps: Tensor, padding: Padding) -> Tensor:
-    """Images ``x`` (B, C, H, W) filtered by ``taps`` (odd length) along both axes."""
+def blur(x: Tensor, kernel: Tensor, padding: Padding) -> Tensor:
+    """Filter images ``x`` (B, C, H, W) by a ``kernel`` of odd length along both axes."""
     if x.dim() != 4:
-        raise InputError(f"inputs: got shape {tuple(x.shape)}, expected images (B, C, H, W) to blur")
-    require(taps.numel() % 2 == 1, "taps", taps.numel(), "an odd number of weights")
-    if taps.numel() == 1:
+        raise InputError(f"got shape {tuple(x.shape)}, expected images (B, C, H, W) to blur", argument="inputs")
+    require(kernel.numel() % 2 == 1, "kernel", kernel.numel(), "an odd number of weights")
+    if kernel.numel() == 1:
         return x.clone()
-    kernel = taps.to(x.device, x.dtype)
+    kernel = kernel.to(x.device, x.dtype)
     if padding == "exclude":
         weight = _filter(torch.ones_like(x[:1, :1]), kernel, "zeros")
         return _filter(x, kernel, "zeros") / weight
@@ -44,7 +47,7 @@ def blur(x: Tensor, taps: Tensor, padding: Padding) -> Tensor:
 
 
 def gaussian_blur(x: Tensor, sigma: float, padding: Padding = "reflect", size: int | None = None) -> Tensor:
-    """``x`` (B, C, H, W) under a Gaussian of ``sigma`` pixels."""
+    """Blur images ``x`` (B, C, H, W) by a Gaussian of ``sigma`` pixels."""
     return blur(x, gaussian_kernel(sigma, size), padding)
 
 
@@ -62,20 +65,20 @@ def _pad(x: Tensor, radius: tuple[int, int], padding: Padding) -> Tensor:
         return functional.pad(x, (horizontal, horizontal, vertical, vertical))
     axis, reach = (-1, horizontal) if horizontal else (-2, vertical)
     size = x.shape[axis]
-    places = torch.arange(-reach, size + reach, device=x.device)
-    return x.index_select(axis, _fold(places, size) if padding == "reflect" else places.clamp(0, size - 1))
+    index = torch.arange(-reach, size + reach, device=x.device)
+    return x.index_select(axis, _reflect_index(index, size) if padding == "reflect" else index.clamp(0, size - 1))
 
 
-def _fold(places: Tensor, size: int) -> Tensor:
-    """Mirror places into 0 ... size - 1 without repeating the edge, however far outside they lie."""
+def _reflect_index(index: Tensor, size: int) -> Tensor:
+    """Mirror indices into 0 ... size - 1 without repeating the edge, however far outside they lie."""
     if size == 1:
-        return torch.zeros_like(places)
+        return torch.zeros_like(index)
     period = 2 * (size - 1)
-    places = places.remainder(period)
-    return torch.minimum(places, period - places)
+    index = index.remainder(period)
+    return torch.minimum(index, period - index)
 
 
 def round_up_to_odd(value: float) -> int:
-    """The smallest odd whole number that is not below ``value``."""
-    whole = math.ceil(value)
-    return whole + 1 - whole % 2
+    """Return the smallest odd integer that is not below ``value``."""
+    ceiling = math.ceil(value)
+    return ceiling + 1 - ceiling % 2

@@ -1,4 +1,4 @@
-"""Lend a user's network to the library for a while, and give it back as it was."""
+"""Run a user's network in a defined state and restore its own afterwards."""
 
 import contextlib
 import warnings
@@ -6,17 +6,17 @@ from collections.abc import Generator
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 Mode = Literal["eval", "keep"]
 
 
 @contextlib.contextmanager
-def frozen(module: nn.Module | None, device: torch.device, mode: Mode) -> Generator[None]:
-    """Evaluation mode, no parameter gradients, gradients of inputs on, full precision, plain attention.
+def isolated(module: nn.Module | None, device: torch.device, mode: Mode) -> Generator[None]:
+    """Set evaluation mode, no parameter gradients, gradients of inputs, full precision and plain attention.
 
-    Restored on the way out, exceptions included: the training flag of every submodule, ``requires_grad`` of every
+    Restored on exit, also after an exception: the training flag of every submodule, ``requires_grad`` of every
     parameter, the torch generators of the CPU and of ``device``, gradient mode, inference mode, autocast, the attention
     backend and the fast path of multi-head attention. ``.grad`` and hooks are never touched. ``mode="keep"`` leaves
     the training flags alone.
@@ -34,8 +34,14 @@ def frozen(module: nn.Module | None, device: torch.device, mode: Mode) -> Genera
         stack.enter_context(_full_precision())
         if module is not None:
             stack.enter_context(_no_parameter_gradients(module))
-            stack.enter_context(_evaluation_mode(module) if mode == "eval" else _own_buffers(module))
+            stack.enter_context(_evaluation_mode(module) if mode == "eval" else _copied_buffers(module))
         yield
+
+
+def detached(x: Tensor) -> Tensor:
+    """Return ``x`` without its graph; an inference tensor, which autograd refuses, is copied."""
+    with torch.inference_mode(False):
+        return x.clone() if x.is_inference() else x.detach()
 
 
 @contextlib.contextmanager
@@ -56,16 +62,16 @@ def _evaluation_mode(module: nn.Module) -> Generator[None]:
 
 
 @contextlib.contextmanager
-def _own_buffers(module: nn.Module) -> Generator[None]:
-    """A module in training mode writes into its buffers (running statistics): lend it copies."""
+def _copied_buffers(module: nn.Module) -> Generator[None]:
+    """A module in training mode writes into its buffers (running statistics): give it copies."""
     buffers = [(m, name, b) for m in module.modules() for name, b in m.named_buffers(recurse=False)]
-    for owner, name, buffer in buffers:
-        setattr(owner, name, buffer.clone())
+    for child, name, buffer in buffers:
+        setattr(child, name, buffer.clone())
     try:
         yield
     finally:
-        for owner, name, buffer in buffers:
-            setattr(owner, name, buffer)
+        for child, name, buffer in buffers:
+            setattr(child, name, buffer)
 
 
 @contextlib.contextmanager

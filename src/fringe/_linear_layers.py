@@ -1,10 +1,10 @@
 """Layers that are linear in their input, differentiated as such.
 
 A Jacobian-vector product on a retained graph differentiates the backward pass once more. For a convolution PyTorch
-then computes the derivative in the *weight* as well, asked for or not, which is the dearer half; for batch
+then computes the derivative in the *weight* as well, requested or not, which is the more expensive half; for batch
 normalisation in evaluation mode it runs a chain of elementwise operations. Neither is needed when weights are
 frozen: the layer is affine in its input, its backward is its transpose, and the derivative of that is the layer
-again. Inside :class:`LinearLayers` these calls are replaced by functions that say so. Values of convolutions are the
+again. Inside :class:`LinearLayers` these calls are replaced by functions that use this. Values of convolutions are the
 same bits; a normalisation is the same affine map in another order of rounding. The user's module is not touched.
 """
 
@@ -43,10 +43,10 @@ class _Transpose(torch.autograd.Function):
             shape_only = torch.empty(shape, dtype=y.dtype, device=y.device, memory_format=layout)
         else:
             shape_only = y.new_empty(1).expand(shape)
-        wanted = [True, False, False]
+        output_mask = [True, False, False]
         zeros = [0] * len(stride)
         return torch.ops.aten.convolution_backward(
-            y, shape_only, weight, None, stride, padding, dilation, False, zeros, groups, wanted
+            y, shape_only, weight, None, stride, padding, dilation, False, zeros, groups, output_mask
         )[0]
 
     @staticmethod

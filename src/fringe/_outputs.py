@@ -1,4 +1,4 @@
-"""Read whatever a classifier returns as logits (B, C)."""
+"""Read what a classifier returns as logits (B, C)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, cast
@@ -12,42 +12,47 @@ OutputKind = Literal["auto", "logits", "probabilities"]
 
 
 def as_logits(output: Any, batch: int, kind: OutputKind) -> Tensor:
-    """Logits (B, C) from a tensor, a tuple or list, a mapping, or an object with ``.logits``.
+    """Return logits (B, C) from a tensor, a tuple or list, a mapping, or an object with ``.logits``.
 
     ``kind="auto"`` refuses rows that look like probabilities, which reads a number back from the device;
-    ``"probabilities"`` takes their logarithm; ``"logits"`` asks nothing.
+    ``"probabilities"`` takes their logarithm; ``"logits"`` checks nothing.
     """
     logits = _select(output)
     if tuple(logits.shape) in ((batch, 1), (batch,)):
         raise ModelOutputError(
-            f"model: its output has shape {tuple(logits.shape)}, one number for each of {batch} images, and the "
-            "entropy of one class is always zero. Wrap it as fringe.BinaryClassifier(model), which explains the classes "
-            "(no, yes) with logits (0, z); with output='probability' if it ends in a sigmoid"
+            f"its output has shape {tuple(logits.shape)}, one number for each of {batch} images, and the entropy of "
+            "one class is always zero. Wrap it as fringe.BinaryClassifier(model), which explains the classes (no, yes) "
+            "with logits (0, z); with output='probability' if it ends in a sigmoid",
+            argument="model",
         )
     if logits.dim() != 2 or logits.shape[0] != batch or logits.shape[1] == 0:
         raise ModelOutputError(
-            f"model: its output has shape {tuple(logits.shape)} for {batch} images; expected logits ({batch}, C). "
-            "Wrap the model so that it returns one row of class scores an image; one that closes over tensors of a "
-            "whole batch takes them as forward_args"
+            f"its output has shape {tuple(logits.shape)} for {batch} images; expected logits ({batch}, C). Wrap the "
+            "model so that it returns one row of class scores per image; one that closes over tensors of a whole batch "
+            "takes them as forward_args",
+            argument="model",
         )
     if not logits.is_floating_point() or logits.dtype in (torch.float16, torch.bfloat16):
         raise ModelOutputError(
-            f"model: its output has dtype {logits.dtype}; expected float32 or float64. Half precision loses the "
-            "symmetry that the solver needs: pass a torch.nn.Module (it is explained through a float32 copy), wrap the "
-            "callable so that it computes in float32, or switch off torch.autocast inside its forward"
+            f"its output has dtype {logits.dtype}; expected float32 or float64. Half precision loses the symmetry that "
+            "the solver needs: pass a torch.nn.Module (it is explained through a float32 copy), wrap the callable so "
+            "that it computes in float32, or switch off torch.autocast inside its forward",
+            argument="model",
         )
     if kind == "probabilities":
         if bool((logits.detach() < 0).any()):
             raise ModelOutputError(
-                "model: output='probabilities' was promised, but some of its outputs are negative. If they are logits, "
-                "leave output='auto'"
+                "output='probabilities' was promised, but some of its outputs are negative. If they are logits, leave "
+                "output='auto'",
+                argument="model",
             )
         return logits.clamp_min(torch.finfo(logits.dtype).tiny).log()
     if kind == "auto" and _look_like_probabilities(logits.detach()):
         raise ModelOutputError(
-            "model: its outputs are non-negative and every row sums to one, so they look like probabilities, not "
-            "logits. Return the values before the softmax, or pass fringe.Classifier(model, output='probabilities') to "
-            "explain their logarithms (output='logits' if they really are logits)"
+            "its outputs are non-negative and every row sums to one, so they look like probabilities, not logits. "
+            "Return the values before the softmax, or pass fringe.Classifier(model, output='probabilities') to explain "
+            "their logarithms (output='logits' if they really are logits)",
+            argument="model",
         )
     return logits
 
@@ -74,8 +79,9 @@ def _select(output: Any) -> Tensor:
         return next(iter(scores.values()))
     described = ", ".join(f"{key}: {_describe(value)}" for key, value in candidates.items()) or _describe(output)
     raise ModelOutputError(
-        f"model: cannot tell which part of its output holds the logits ({described}). Wrap the model so that it "
-        "returns the logits as a tensor (B, C)"
+        f"cannot tell which part of its output holds the logits ({described}). Wrap the model so that it returns the "
+        "logits as a tensor (B, C)",
+        argument="model",
     )
 
 
@@ -90,26 +96,32 @@ def _describe(value: Any) -> str:
 
 
 def _look_like_probabilities(rows: Tensor) -> bool:
-    """Whether all rows without NaN or infinity do, and there are such rows."""
+    """Whether all finite rows do, and there are such rows."""
     sums = rows.sum(1)
     alike = (rows >= 0).all(1) & torch.isclose(sums, torch.ones_like(sums), rtol=0, atol=1e-5)
     return bool(alike.any() & (alike | ~torch.isfinite(rows).all(1)).all())
 
 
 class BinaryClassifier(nn.Module):
-    """A head with one number an image, (B, 1) or (B,), as the two classes (no, yes) with logits (0, z).
+    """A model with one number per image as a classifier of the two classes (no, yes) with logits (0, z).
 
-    ``output="logit"``: the number is z, before any sigmoid; softmax then gives (1 - sigmoid z, sigmoid z).
-    ``output="probability"``: the model ends in a sigmoid, and z = log p - log(1 - p).
+    Args:
+        model: Returns (B, 1) or (B,).
+        output: ``"logit"``: the number is z, before any sigmoid; softmax then gives (1 - sigmoid z, sigmoid z).
+            ``"probability"``: the model ends in a sigmoid, and z = log p - log(1 - p).
+
+    Raises:
+        InputError: For another ``output``.
     """
 
     def __init__(self, model: Callable[..., Tensor], output: Literal["logit", "probability"] = "logit"):
         super().__init__()
         if output not in ("logit", "probability"):
-            raise InputError(f"output: got {output!r}, expected 'logit' or 'probability'")
+            raise InputError(f"got {output!r}, expected 'logit' or 'probability'", argument="output")
         self.model, self.output = model, output
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Return logits (B, 2) of the model called with these arguments."""
         z = self.model(*args, **kwargs)
         z = z.reshape(z.shape[0], 1)
         if self.output == "probability":

@@ -1,4 +1,4 @@
-"""Which process does a piece of work, and whether it still does."""
+"""Processes: their names, whether they still run, and the signals that ask them to end."""
 
 import contextlib
 import hashlib
@@ -16,34 +16,37 @@ Fate = Literal["alive", "gone", "unknown"]
 
 
 def this_process() -> dict[str, Any]:
-    """Host, process id and start of this process. The start (in the clock ticks of Linux) tells it from a later process
-    of the same id; it is empty where the system does not say."""
+    """Return host, process id and start of this process.
+
+    The start (in the clock ticks of Linux) tells it from a later process of the same id; it is empty if the system does
+    not say.
+    """
     return {"host": _host(), "pid": os.getpid(), "start": _start(os.getpid())}
 
 
-def fate(owner: Mapping[str, Any]) -> Fate:
-    """What became of a process as :func:`this_process` recorded it: ``unknown`` unless it ran on this host."""
-    if os.name != "posix" or owner["host"] != _host():  # elsewhere, signal 0 is no question
+def fate(process: Mapping[str, Any]) -> Fate:
+    """Return what became of a process as :func:`this_process` recorded it: ``unknown`` unless it ran on this host."""
+    if os.name != "posix" or process["host"] != _host():  # other systems have no signal 0
         return "unknown"
     try:
-        os.kill(owner["pid"], 0)
+        os.kill(process["pid"], 0)
     except ProcessLookupError:
         return "gone"
     except PermissionError:
         pass  # it exists and belongs to another user
-    start = _start(owner["pid"])
-    if not start or not owner["start"]:
+    start = _start(process["pid"])
+    if not start or not process["start"]:
         return "unknown"
-    return "alive" if start == owner["start"] else "gone"
+    return "alive" if start == process["start"] else "gone"
 
 
 def process_name() -> str:
-    """This process as a part of a file name."""
+    """Return a name of this process that can be a part of a file name."""
     return f"{_short(_host())}-{os.getpid()}-{_start(os.getpid())}"
 
 
 def fate_of(name: str) -> Fate:
-    """What became of a process by its :func:`process_name`; ``unknown`` for a text that is no such name."""
+    """Return what became of a process by its :func:`process_name`; ``unknown`` for a text that is no such name."""
     host, _, rest = name.partition("-")
     pid, _, start = rest.partition("-")
     if host != _short(_host()) or not pid.isascii() or not pid.isdigit():
@@ -86,13 +89,12 @@ def _start(pid: int) -> str:
 
 
 class Interrupted(BaseException):
-    """A signal asked the run to end. No error, so that no handler of errors takes it for a failure of the unit in
-    hand."""
+    """A signal asked the run to end. No Exception, so that no handler takes it for a failure of the current task."""
 
 
 @contextlib.contextmanager
 def interruptible() -> Generator[None]:
-    """SIGINT and SIGTERM raise :class:`Interrupted` here. Elsewhere than in the main thread nothing changes."""
+    """Let SIGINT and SIGTERM raise :class:`Interrupted`; in another thread than the main one nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -9,28 +9,33 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class KeyedGenerator:
-    """Draws keyed by (``seed``, key): the same key gives the same numbers whatever else is computed, in any order and
-    any batch. The global generators are neither read nor moved. Numbers are drawn on the CPU in float64, so that every
-    device and precision sees the same ones."""
+    """Random numbers by key: a key gives the same numbers whatever else is computed, in any order and any batch.
+
+    The global generators are neither read nor advanced. Numbers are drawn on the CPU in float64, so that every device
+    and precision sees the same ones.
+
+    Attributes:
+        seed: Seed of all keys.
+    """
 
     seed: int = 0
 
     def normal(self, key: str, like: Tensor) -> Tensor:
-        """Standard normal numbers of the shape, dtype and device of ``like``."""
+        """Return standard normal numbers of the shape, dtype and device of ``like``."""
         draw = torch.randn(like.shape, generator=self._generator(key), dtype=torch.float64, device="cpu")
         return draw.to(like.device, like.dtype)
 
     def uniform(self, key: str, like: Tensor) -> Tensor:
-        """Numbers uniform on [0, 1) of the shape, dtype and device of ``like``."""
+        """Return numbers uniform on [0, 1) of the shape, dtype and device of ``like``."""
         draw = torch.rand(like.shape, generator=self._generator(key), dtype=torch.float64, device="cpu")
         return draw.to(like.device, like.dtype)
 
     def integers(self, key: str, high: int, count: int) -> list[int]:
-        """``count`` integers uniform on 0 ... ``high - 1``, with replacement."""
+        """Return ``count`` integers uniform on 0 ... ``high - 1``, with replacement."""
         return torch.randint(high, (count,), generator=self._generator(key), device="cpu").tolist()
 
     def permutation(self, key: str, size: int) -> list[int]:
-        """0 ... ``size - 1`` in random order."""
+        """Return 0 ... ``size - 1`` in random order."""
         return torch.randperm(size, generator=self._generator(key), device="cpu").tolist()
 
     def _generator(self, key: str) -> torch.Generator:
@@ -39,7 +44,7 @@ class KeyedGenerator:
 
 
 def content_hash(x: Tensor) -> str:
-    """A name for an image that is made of its numbers alone: equal images get equal noise, wherever they stand."""
+    """Return a name for an image that depends on its numbers alone: equal images get equal noise, at any position."""
     plain = x.detach().to("cpu").contiguous()
-    about = f"{plain.dtype} {tuple(plain.shape)} ".encode()
-    return hashlib.sha256(about + plain.numpy().tobytes()).hexdigest()
+    header = f"{plain.dtype} {tuple(plain.shape)} ".encode()
+    return hashlib.sha256(header + plain.numpy().tobytes()).hexdigest()

@@ -9,25 +9,25 @@ from typing import Any
 
 
 def printable(text: str) -> str:
-    r"""``text`` with each character that is not printable, line feeds apart, as its escape: ``\x1b`` for ESC.
+    r"""Replace each character that is not printable, except line feeds, by its escape: ``\x1b`` for ESC.
 
     Terminals obey control characters: a file name could move the cursor, change the window's title or hide what is
-    printed. Characters without a width, such as those that turn the direction of text, deceive the eye.
+    printed. Characters without a width, such as those that turn the direction of text, hide what is written.
     """
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def printable_json(text: str) -> str:
-    r"""A JSON document with the same content, in which such characters are written ``\u009b``."""
+    r"""Return a JSON document with the same content, in which such characters are written ``\u009b``."""
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
+#: A spreadsheet would compute a text that begins with one of these; it gets an apostrophe in front.
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""A spreadsheet would compute a text that begins with one of these; it gets an apostrophe in front."""
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
-    """``columns`` of the rows as text, under their names; by default those of the first row."""
+    """Return ``columns`` of the rows as CSV under their names; by default those of the first row."""
     names = columns or (list(rows[0]) if rows else [])
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -38,7 +38,7 @@ def to_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = No
 
 
 def cell(value: Any) -> str:
-    """A value as a cell: numbers exactly, nothing for None and what is not finite, and no text that is a formula."""
+    """Return a value as a cell: numbers exactly, nothing for None and non-finite numbers, and no text as a formula."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     if isinstance(value, bool):

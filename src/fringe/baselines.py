@@ -1,6 +1,5 @@
-"""Input-space baselines: where the paths of the baseline methods begin. They are data: a name, at most one number."""
+"""Input-space baselines, where the paths of the baseline methods begin: a name with at most one number."""
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,16 +8,22 @@ from torch import Tensor
 
 from fringe._filters import gaussian_blur
 from fringe._rng import KeyedGenerator
-from fringe.errors import InputError
+from fringe.errors import InputError, known_hint
+from fringe.linalg import batch_view
 
 
 @dataclass(frozen=True)
 class InputSpace:
-    """What is known of the space that inputs live in, in the model's own coordinates (after normalisation).
+    """The space of valid inputs, in the model's own coordinates (after normalisation).
 
-    ``low`` and ``high`` bound valid inputs: a number, or a tensor that broadcasts to an input (*S); where they are
-    None, each image's own smallest and largest entry stand for them. ``references`` (R, *S) are images of the data,
-    for the methods that average over it.
+    Attributes:
+        low: Smallest valid value: a number, or a tensor that broadcasts to an input (*S). None: each image's own
+            smallest entry.
+        high: Largest valid value, in the same forms.
+        references: Images of the data (R, *S), for the methods that average over it.
+
+    Raises:
+        InputError: If only one of ``low`` and ``high`` is given.
     """
 
     low: float | Tensor | None = None
@@ -27,23 +32,33 @@ class InputSpace:
 
     def __post_init__(self) -> None:
         if (self.low is None) != (self.high is None):
-            raise InputError("space: give both of low and high, or neither")
+            raise InputError("give both of low and high, or neither", argument="space")
 
     def bounds(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """The smallest and largest valid values, each (B or 1, ...) and broadcastable to ``inputs`` (B, *S)."""
+        """Return the smallest and largest valid values of each image.
+
+        Args:
+            inputs: Images (B, *S).
+
+        Returns:
+            Two tensors (B or 1, ...) that broadcast to ``inputs``.
+
+        Raises:
+            InputError: If the bounds do not broadcast to an input, or ``low`` is not below ``high``.
+        """
         if self.low is None or self.high is None:
             flat = inputs.flatten(1)
-            shape = (-1, *[1] * (inputs.dim() - 1))
-            return flat.amin(1).view(shape), flat.amax(1).view(shape)
+            return batch_view(flat.amin(1), inputs), batch_view(flat.amax(1), inputs)
         low, high = (torch.as_tensor(v, dtype=inputs.dtype, device=inputs.device) for v in (self.low, self.high))
         for name, value in (("low", low), ("high", high)):
             if not _broadcasts(value, inputs):
                 raise InputError(
-                    f"space.{name}: got shape {tuple(value.shape)}, expected one that broadcasts to an input "
-                    f"{tuple(inputs.shape[1:])}"
+                    f"got shape {tuple(value.shape)}, expected one that broadcasts to an input "
+                    f"{tuple(inputs.shape[1:])}",
+                    argument=f"space.{name}",
                 )
         if not bool((low < high).all()):
-            raise InputError("space: low must be below high everywhere")
+            raise InputError("low must be below high everywhere", argument="space")
         return low[None], high[None]
 
 
@@ -102,15 +117,16 @@ BASELINES = {
 
 
 def parse_baseline(text: object, argument: str = "baseline") -> tuple[str, float]:
-    """Name and number of ``"blur"`` or ``"blur:0.2"``. Raises InputError naming ``argument``."""
+    """Return name and number of ``"blur"`` or ``"blur:0.2"``; the InputError of another text names ``argument``."""
     known = ", ".join(BASELINES)
     if not isinstance(text, str):
-        raise InputError(f"{argument}: got {text!r}, expected a name such as 'zero' or 'blur:0.1'; known: {known}")
+        raise InputError(
+            f"got {text!r}, expected a name such as 'zero' or 'blur:0.1'", argument=argument, hint=f"known: {known}"
+        )
     name, colon, number = text.partition(":")
     if name not in BASELINES:
-        near = difflib.get_close_matches(name, BASELINES, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise InputError(f"{argument}: got {text!r}{hint} Known baselines: {known}")
+        hint = known_hint(name, BASELINES, f"known baselines: {known}", cutoff=0.4)
+        raise InputError(f"got {text!r}", argument=argument, hint=hint)
     default = BASELINES[name].number
     if not colon:
         return name, default or 0.0
@@ -120,21 +136,21 @@ def parse_baseline(text: object, argument: str = "baseline") -> tuple[str, float
         value = -1.0
     if default is None or not 0 < value < float("inf"):
         takes = "takes no number" if default is None else f"takes a positive number, as in '{name}:{default}'"
-        raise InputError(f"{argument}: got {text!r}, but {name} {takes}")
+        raise InputError(f"got {text!r}, but {name} {takes}", argument=argument)
     return name, value
 
 
-def make_baseline(text: str, inputs: Tensor, space: InputSpace, noise: KeyedGenerator, keys: Sequence[str]) -> Tensor:
-    """The baseline named by ``text`` of each image: (B, *S). ``keys`` (B) name the images for what is random."""
+def make_baseline(text: str, inputs: Tensor, space: InputSpace, rng: KeyedGenerator, keys: Sequence[str]) -> Tensor:
+    """Return the baseline named by ``text`` of each image: (B, *S). ``keys`` (B) name the images for what is random."""
     name, number = parse_baseline(text)
     kind = BASELINES[name]
     low, high = space.bounds(inputs)
-    draw = noise.uniform if kind.uniform else noise.normal
+    draw = rng.uniform if kind.uniform else rng.normal
 
-    def drawn() -> Tensor:
+    def noise() -> Tensor:
         return torch.stack([draw(f"baseline {key}", x) for key, x in zip(keys, inputs, strict=True)])
 
-    return kind.make(inputs, low, high, number, drawn)
+    return kind.make(inputs, low, high, number, noise)
 
 
 def _broadcasts(value: Tensor, inputs: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Every method of this library as an attribution of Captum's."""
+"""Every method of this library as an attribution of Captum."""
 
 import functools
 from collections.abc import Callable
@@ -20,6 +20,8 @@ except ModuleNotFoundError as error:
         f"fringe.captum needs {error.name}, which is not installed; install fringe[captum]", name=error.name
     ) from error
 
+__all__ = ["CaptumAttributor"]
+
 Tensors = Tensor | tuple[Tensor, ...]
 Baselines = float | Tensor | tuple[float | Tensor, ...] | None
 Target = int | tuple[int, ...] | list[int] | list[tuple[int, ...]] | Tensor | None
@@ -29,7 +31,7 @@ R = TypeVar("R")
 
 
 def _wrapped(function: Callable[P, R]) -> Callable[P, R]:
-    """Captum's NoiseTunnel calls ``attribute.__wrapped__``: its own methods all wear a decorator."""
+    """Captum's NoiseTunnel calls ``attribute.__wrapped__``: all methods of Captum have a decorator."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -39,14 +41,23 @@ def _wrapped(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class CaptumAttributor(GradientAttribution):
-    """A method as a ``captum.attr.Attribution`` of the classifier ``forward_func(x, *additional_forward_args)``.
+    """A method as a ``captum.attr.Attribution``.
 
-    ``method``, ``score``, ``batch_size``, ``seed`` and ``space`` are those of :func:`fringe.attribute`;
-    ``forward_func`` may be a :class:`fringe.Classifier`, which has its own score and batch size. It serves wherever
-    Captum takes an attribution: in a ``NoiseTunnel``, and by its ``attribute`` in ``captum.metrics``.
+    It serves wherever Captum takes an attribution: in a ``NoiseTunnel``, and by ``attribute`` in ``captum.metrics``.
 
-    ``multiplies_by_inputs`` is what Captum is told when it asks: True for maps of contributions, in units of the score;
-    say False for a method whose maps are gradients.
+    Args:
+        forward_func: The classifier ``forward_func(x, *additional_forward_args)``, or a :class:`fringe.Classifier`,
+            which has its own score and batch size.
+        method: Name of a method, or a configured one.
+        score: The explained scalar, as for :class:`fringe.Classifier`.
+        batch_size: Bound on the images of one pass, as for :class:`fringe.Classifier`.
+        seed: Seed of everything that is random.
+        space: The space of valid inputs.
+        multiplies_by_inputs: What Captum is told when it asks: True for maps of contributions, in units of the score;
+            False for a method whose maps are gradients.
+
+    Raises:
+        InputError: For an unknown method or an invalid argument.
     """
 
     def __init__(
@@ -67,11 +78,16 @@ class CaptumAttributor(GradientAttribution):
 
     @property
     def multiplies_by_inputs(self) -> bool:
+        """What Captum is told: whether maps are contributions, not gradients."""
         return self._multiplies_by_inputs
 
     def has_convergence_delta(self) -> bool:
-        """Whether the method's maps claim to add up; the delta of one that does not is NaN."""
-        return self._method.complete
+        """Tell whether the method's maps claim to add up.
+
+        Returns:
+            False for a method whose delta is NaN.
+        """
+        return self._method.is_complete
 
     @_wrapped
     def attribute(
@@ -82,20 +98,30 @@ class CaptumAttributor(GradientAttribution):
         additional_forward_args: object = None,
         return_convergence_delta: bool = False,
     ) -> Tensors | tuple[Tensors, Tensor]:
-        """Maps of ``inputs`` (B, *S), a tensor or a tuple of one; a tuple gives a tuple.
+        """Compute attribution maps.
 
-        ``baselines`` is a number or a tensor that broadcasts to the inputs; without it, the method's setting counts.
-        ``target`` is one class, or one an image. None is the class that the model predicts for each input *of this
-        call*: in a NoiseTunnel or a metric that is a perturbed input, so give the class there. As in Captum, a tensor
-        among ``additional_forward_args`` whose first axis is as long as the batch belongs to the images, row by row;
-        everything else is passed as it is, and so is ``fringe.Shared(value)``.
+        Args:
+            inputs: Images (B, *S), a tensor or a tuple of one.
+            baselines: A number or a tensor that broadcasts to the inputs; None for the setting of the method.
+            target: One class, or one per image. None is the class that the model predicts for each input *of this
+                call*: in a NoiseTunnel or a metric that is a perturbed input, so give the class there.
+            additional_forward_args: Further arguments of the model. As in Captum, a tensor whose first axis is as long
+                as the batch belongs to the images, row by row; everything else is passed unchanged, and so is
+                ``fringe.Shared(value)``.
+            return_convergence_delta: Whether the completeness gap is returned, too.
 
-        ``return_convergence_delta`` adds the completeness gap (B,): the map's sum, minus the score at the input, plus
-        the score where the method's own path ended, which is at ``baselines`` only if the path goes there.
+        Returns:
+            Maps (B, *S), in a tuple if the inputs were in one; and the gap (B,): the map's sum, minus the score at the
+            input, plus the score where the method's own path ended, which is at ``baselines`` only if the path goes
+            there.
+
+        Raises:
+            InputError: For inputs or baselines that the method does not take.
+            TargetError: If the target does not name one class per image.
         """
         x = _single(inputs, "inputs")
         classes = _classes(target, x)
-        found = attribute(
+        result = attribute(
             self._classifier,
             x,
             method=self._method,
@@ -105,12 +131,13 @@ class CaptumAttributor(GradientAttribution):
             space=self._space,
             forward_args=_arguments(additional_forward_args),
         )
-        maps = (found.values,) if isinstance(inputs, tuple) else found.values
+        maps = (result.values,) if isinstance(inputs, tuple) else result.values
         if not return_convergence_delta:
             return maps
-        return maps, found.completeness_gap.to(found.values.dtype)
+        return maps, result.completeness_gap.to(result.values.dtype)
 
     def attribute_future(self) -> None:
+        """Raise NotImplementedError: there are no asynchronous maps."""
         raise NotImplementedError("attribute_future is not implemented: the maps are computed when they are asked for")
 
     def compute_convergence_delta(
@@ -121,7 +148,22 @@ class CaptumAttributor(GradientAttribution):
         target: Target = None,
         additional_forward_args: object = None,
     ) -> Tensor:
-        """``sum(attributions) - (F(end_point) - F(start_point))`` (B,), with F the explained score of the target."""
+        """Compute ``sum(attributions) - (F(end_point) - F(start_point))``, with F the explained score of the target.
+
+        Args:
+            attributions: Maps (B, *S).
+            start_point: A number or a tensor that broadcasts to ``end_point``; None for zero.
+            end_point: Images (B, *S).
+            target: As for :meth:`attribute`.
+            additional_forward_args: As for :meth:`attribute`.
+
+        Returns:
+            The difference (B,).
+
+        Raises:
+            InputError: If there is not one tensor of maps or images.
+            TargetError: If the target does not name one class per image.
+        """
         values, end = _single(attributions, "attributions"), _single(end_point, "end_point")
         start = _first(0.0 if start_point is None else start_point, "start_point")
         start = torch.as_tensor(start, dtype=end.dtype, device=end.device).expand_as(end)
@@ -135,27 +177,29 @@ class CaptumAttributor(GradientAttribution):
     def _baseline(self, baselines: Baselines) -> float | Tensor | None:
         if baselines is None:
             return None
-        if not self._method.begins_at_baseline:
+        if not self._method.accepts_baseline:
             raise InputError(
-                f"baselines: the method {self._method.name!r} has no setting 'baseline', its paths begin elsewhere; "
-                "leave them out (reference images are given as space=InputSpace(references=...))"
+                f"the method {self._method.name!r} has no setting 'baseline', its paths begin elsewhere",
+                argument="baselines",
+                hint="leave them out (reference images are given as space=InputSpace(references=...))",
             )
         return _first(baselines, "baselines")
 
 
-def _arguments(given: object) -> tuple[Any, ...]:
+def _arguments(value: object) -> tuple[Any, ...]:
     """Captum's further arguments as a tuple; one that is not in a tuple is one argument."""
-    return given if isinstance(given, tuple) else () if given is None else (given,)
+    return value if isinstance(value, tuple) else () if value is None else (value,)
 
 
 def _first(value: Any, name: str) -> Any:
-    """What a tuple of one holds."""
+    """The item of a tuple of one."""
     if not isinstance(value, tuple):
         return value
     if len(value) != 1:
         raise InputError(
-            f"{name}: got a tuple of {len(value)}, expected one tensor: paths and their geometry live in the space of "
-            "one input. Pass what else the model takes as additional_forward_args, or wrap it to take one tensor"
+            f"got a tuple of {len(value)}, expected one tensor: paths and their geometry live in the space of one "
+            "input. Pass what else the model takes as additional_forward_args, or wrap it to take one tensor",
+            argument=name,
         )
     return value[0]
 
@@ -164,23 +208,26 @@ def _single(value: Tensors, name: str) -> Tensor:
     tensor = _first(value, name)
     if not isinstance(tensor, Tensor) or tensor.dim() < 2:
         shape = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise InputError(f"{name}: got {shape}, expected a tensor (B, *S) or a tuple of one")
+        raise InputError(f"got {shape}, expected a tensor (B, *S) or a tuple of one", argument=name)
     return tensor
 
 
 def _classes(target: Target, x: Tensor) -> Tensor | None:
-    """One class an image (B,), or None for the predicted ones."""
+    """One class per image (B,), or None for the predicted ones."""
     if target is None:
         return None
     items = target if isinstance(target, (list, tuple)) else ()
     if isinstance(target, tuple) or any(isinstance(item, tuple) for item in items):
         raise TargetError(
-            f"target: got {target!r}; a tuple picks an entry of an output with more than two axes, and a classifier's "
-            "logits (B, C) take an integer: one class, or a list or tensor of one an image"
+            f"got {target!r}; a tuple picks an entry of an output with more than two axes, and a classifier's logits "
+            "(B, C) take an integer: one class, or a list or tensor of one per image",
+            argument="target",
         )
     classes = torch.as_tensor(target, device=x.device)
     if classes.numel() == 1:
         return classes.reshape(1).expand(len(x))
     if tuple(classes.shape) != (len(x),):
-        raise TargetError(f"target: got shape {tuple(classes.shape)} for {len(x)} images, expected one class an image")
+        raise TargetError(
+            f"got shape {tuple(classes.shape)} for {len(x)} images, expected one class per image", argument="target"
+        )
     return classes

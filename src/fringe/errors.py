@@ -27,7 +27,7 @@ class ModelOutputError(FringeError):
 
 
 class TargetError(FringeError):
-    """The target does not name one class an image."""
+    """The target does not name one class per image."""
 
 
 class InputError(FringeError):
@@ -47,8 +47,10 @@ class NotDifferentiableError(FringeError):
 
 
 class TransientError(FringeError):
-    """Trouble that may pass, such as a full disk or a share that is away. Nothing is lost: the same call goes on where
-    it stopped."""
+    """A failure that may pass, such as a full disk or a share that is not mounted.
+
+    Nothing is lost: the same call resumes at the point where it stopped.
+    """
 
 
 def did_you_mean(name: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.5) -> str | None:
@@ -67,6 +69,22 @@ def did_you_mean(name: str, known: Iterable[str], *, n: int = 1, cutoff: float =
     return f"did you mean {' or '.join(map(repr, near))}?" if near else None
 
 
+def known_hint(name: str, known: Iterable[str], text: str, *, cutoff: float = 0.5) -> str:
+    """Put the suggestion of :func:`did_you_mean`, if there is one, before what else there is to say.
+
+    Args:
+        name: The name that came.
+        known: The names that exist.
+        text: A clause, such as ``"known: tau, eta"``.
+        cutoff: Least similarity, from 0 to 1, of a name that is suggested.
+
+    Returns:
+        ``"did you mean 'tau'? Known: tau, eta"``, or the clause alone.
+    """
+    near = did_you_mean(name, known, cutoff=cutoff)
+    return f"{near} {text[0].upper()}{text[1:]}" if near else text
+
+
 def check_known(argument: str, name: str, known: Iterable[str]) -> None:
     """Check that a name is one of those that exist.
 
@@ -80,17 +98,21 @@ def check_known(argument: str, name: str, known: Iterable[str]) -> None:
     """
     names = list(known)
     if name not in names:
-        near, listed = did_you_mean(name, names), ", ".join(names) or "none"
-        raise InputError(
-            f"got {name!r}", argument=argument, hint=f"{near} Known: {listed}" if near else f"known: {listed}"
-        )
+        hint = known_hint(name, names, f"known: {', '.join(names) or 'none'}")
+        raise InputError(f"got {name!r}", argument=argument, hint=hint)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the system, its memory or the device failed, and not the data, the model or the method.
+    """Tell whether the system, its memory or the device failed, and not the data, the model or the method.
 
-    What was raised ``from`` such an error counts as well, but for an OSError without an error number: decoders raise it
-    on bad data.
+    What was raised ``from`` such an error counts as well, except for an OSError without an error number: decoders raise
+    it on bad data.
+
+    Args:
+        error: The error.
+
+    Returns:
+        True if the same call may succeed later.
     """
     if isinstance(error, (OSError, TransientError)) or is_out_of_memory(error) or is_device_error(error):
         return True
@@ -101,7 +123,14 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory, of the machine or of a device, ran out."""
+    """Tell whether memory, of the machine or of a device, ran out.
+
+    Args:
+        error: The error.
+
+    Returns:
+        True if it did.
+    """
     import torch
 
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
@@ -110,7 +139,14 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_device_error(error: BaseException) -> bool:
-    """Whether an accelerator failed. What the process asks of it afterwards fails, too, whatever is asked."""
+    """Tell whether an accelerator failed; every later call of the process to it fails, too.
+
+    Args:
+        error: The error.
+
+    Returns:
+        True if it did.
+    """
     import torch
 
     if is_out_of_memory(error):

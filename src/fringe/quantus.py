@@ -1,7 +1,6 @@
 """Every method of this library as an explanation function of Quantus, which this module does not import."""
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
@@ -14,7 +13,10 @@ from fringe._checks import require_choice
 from fringe.attribution import Attributor, attribute, get_method
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score
-from fringe.errors import InputError
+from fringe.errors import InputError, check_known
+from fringe.settings import settings_of
+
+__all__ = ["explain_func"]
 
 
 def explain_func(
@@ -34,24 +36,42 @@ def explain_func(
     channels: Literal["each", "sum"] = "each",
     **settings: Any,
 ) -> NDArray[np.floating[Any]]:
-    """Signed maps (B, *S) of ``inputs`` (B, *S), channels first, for the classes ``targets`` (B,).
+    """Compute signed maps, as Quantus calls an explanation function.
 
-    What Quantus calls: ``metric(model, x, y, explain_func=explain_func, explain_func_kwargs={"method": "ig", "steps":
-    20})``. The keywords are those of :func:`fringe.attribute`; what else is given are ``settings`` of the method.
-    Inputs go to ``device``, or to where the model's weights are, in their precision. Without targets, the predicted
-    classes are explained. ``channels="sum"`` adds up the channels of images and keeps the axis, (B, 1, H, W), as
-    Quantus' own explanations do and some of its metrics expect. Raises InputError for a setting that the method does
-    not have.
+    For instance ``metric(model, x, y, explain_func=explain_func, explain_func_kwargs={"method": "ig", "steps": 20})``.
+
+    Args:
+        model: The network, or a :class:`fringe.Classifier`.
+        inputs: Images (B, *S), channels first.
+        targets: Classes (B,); None for the predicted ones.
+        method: Name of a method, or a configured one.
+        device: Where the maps are computed; None for the device of the model's weights.
+        score: The explained scalar, as for :class:`fringe.Classifier`.
+        batch_size: Bound on the images of one pass, as for :class:`fringe.Classifier`.
+        seed: Seed of everything that is random.
+        baseline: A number or a tensor that replaces the baseline of the method.
+        space: The space of valid inputs.
+        forward_args: Further positional arguments of the model.
+        forward_kwargs: Further keyword arguments of the model.
+        channels: ``"sum"`` adds up the channels of images and keeps the axis, (B, 1, H, W), as Quantus' own
+            explanations do and some of its metrics expect.
+        **settings: Settings of the method.
+
+    Returns:
+        Maps (B, *S), or (B, 1, H, W) of summed channels.
+
+    Raises:
+        InputError: For a setting that the method does not have, and for an invalid argument.
     """
     require_choice("channels", channels, ("each", "sum"))
     x = inputs if isinstance(inputs, Tensor) else torch.tensor(inputs)
     x = _like_weights(model, x, device)
     classes = "predicted" if targets is None else torch.as_tensor(targets).to(x.device)
-    found = attribute(
+    result = attribute(
         model,
         x,
         method=_configured(method, settings),
-        target=_whole(classes) if isinstance(classes, Tensor) else classes,
+        target=_integers(classes) if isinstance(classes, Tensor) else classes,
         score=score,
         batch_size=batch_size,
         seed=seed,
@@ -60,12 +80,12 @@ def explain_func(
         forward_args=forward_args,
         forward_kwargs=forward_kwargs,
     )
-    maps = found.values.sum(1, keepdim=True) if channels == "sum" else found.values
+    maps = result.values.sum(1, keepdim=True) if channels == "sum" else result.values
     return maps.cpu().numpy()
 
 
 def _like_weights(model: object, x: Tensor, device: str | torch.device | None) -> Tensor:
-    """``x`` with the precision and place of the model's weights; a place that was named comes first."""
+    """``x`` in the precision and on the device of the model's weights; a device that is given comes first."""
     module = model.module if isinstance(model, Classifier) else model
     weights = module.parameters() if isinstance(module, nn.Module) else iter(())
     first = next((w for w in weights if w.is_floating_point()), None)
@@ -74,20 +94,16 @@ def _like_weights(model: object, x: Tensor, device: str | torch.device | None) -
     return x.to(device or x.device, x.dtype if x.is_floating_point() else torch.get_default_dtype())
 
 
-def _whole(classes: Tensor) -> Tensor:
-    """Classes as integers: Quantus hands on whatever array of labels it was given."""
-    whole = classes.to(torch.int64)
-    if not torch.equal(whole.to(classes.dtype), classes):
-        raise InputError(f"targets: got {classes.tolist()}, expected whole numbers of classes")
-    return whole.reshape(-1) if whole.dim() else whole
+def _integers(classes: Tensor) -> Tensor:
+    """Classes as integers: Quantus passes on whatever array of labels it was given."""
+    integers = classes.to(torch.int64)
+    if not torch.equal(integers.to(classes.dtype), classes):
+        raise InputError(f"got {classes.tolist()}, expected whole numbers of classes", argument="targets")
+    return integers.reshape(-1) if integers.dim() else integers
 
 
 def _configured(method: str | Attributor, settings: dict[str, Any]) -> Attributor:
-    chosen = get_method(method)
-    known = [f.name for f in dataclasses.fields(cast(Any, chosen))]
+    configured = get_method(method)
     for name in settings:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
-            raise InputError(f"{name}: the method {chosen.name!r} has no such setting{hint} It has: {', '.join(known)}")
-    return dataclasses.replace(cast(Any, chosen), **settings)
+        check_known(f"{configured.name} setting", name, settings_of(type(configured)))
+    return dataclasses.replace(cast(Any, configured), **settings)

@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, cast
 from annotated_types import Ge, Gt, Le, Lt, Predicate
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
-from fringe.errors import FringeError, InputError
+from fringe.errors import FringeError, InputError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ class Setting:
 
     @property
     def doc(self) -> Doc:
-        """Help and unit."""
-        return next((m for m in _metadata(self.hint) if isinstance(m, Doc)), Doc(""))
+        """Help and unit: of several, those written last."""
+        return next((m for m in reversed(_metadata(self.hint)) if isinstance(m, Doc)), Doc(""))
 
     @property
     def types(self) -> tuple[Any, ...]:
@@ -271,17 +271,7 @@ def settings_of(kind: type) -> dict[str, Setting]:
         The settings by name, in the order of the fields.
     """
     hints = get_type_hints(kind, include_extras=True)
-    fields = dataclasses.fields(kind)
-    return {f.name: Setting(f.name, f.default, _with_metadata(hints[f.name], f.metadata)) for f in fields}
-
-
-def _with_metadata(hint: Any, metadata: Mapping[str, Any]) -> Any:
-    """A hint with what ``tunable`` says about its field."""
-    if not metadata:
-        return hint
-    low, high, log = (metadata[name] for name in ("low", "high", "log"))
-    hint = hint if low is None else Annotated[hint, Search(low, high, log)]
-    return Annotated[hint, Doc(metadata["help"], metadata["unit"])]
+    return {field.name: Setting(field.name, field.default, hints[field.name]) for field in dataclasses.fields(kind)}
 
 
 S = TypeVar("S", bound=Settings)
@@ -316,8 +306,8 @@ def _letters(text: str) -> str:
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else "."
+    near = did_you_mean(name, known)
+    return f"; {near}" if near else "."
 
 
 def _list(names: Iterable[str]) -> str:

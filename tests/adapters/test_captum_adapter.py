@@ -5,7 +5,7 @@ import warnings
 import captum.attr
 import pytest
 import torch
-from adapter_networks import CLASSES, Scaled, inputs, linear, smooth
+from adapters_toys import CLASSES, Scaled, inputs, linear, smooth
 from captum.metrics import infidelity, sensitivity_max
 
 import fringe

@@ -210,7 +210,7 @@ def problem_of(model, x, target="predicted", score="logit", **fields) -> Problem
 def segments(path, problem):
     """Every segment of one run, and the walk."""
     with problem.model.session(problem.inputs.device):
-        walk = path.walk(problem)
+        walk = path.run(problem)
         return list(walk.segments()), walk
 
 
@@ -218,7 +218,7 @@ def most_alive(path, problem) -> int:
     """How many of the points that a run visits are in memory at the same time, at most."""
     seen, most = [], 0
     with problem.model.session(problem.inputs.device):
-        for segment in path.walk(problem).segments():
+        for segment in path.run(problem).segments():
             seen += [weakref.ref(segment.start.x), weakref.ref(segment.stop.x)]
             del segment
             most = max(most, sum(point() is not None for point in seen))

@@ -33,7 +33,7 @@ def literal(model, x, target, method, low=None, high=None):
     clipped = low is not None
     low, high = (low, high) if clipped else (x.min(), x.max())
     values, change, steps = torch.zeros_like(x), 0.0, []
-    ids = method.towards(target, CLASSES)
+    ids = method._towards(target, CLASSES)
     for label in ids:
         z, taken = x, 0
         for _ in range(method.steps):
@@ -118,7 +118,7 @@ def test_gap_of_the_authors_rule_is_the_bend_of_the_score():
     method = AGI(score="logit", epsilon=0.02)
     found = fringe.attribute(model, x, method=method)
     expected = 0.0
-    for label in method.towards(target, CLASSES):
+    for label in method._towards(target, CLASSES):
         walked, _ = segments(AdversarialPath((label,), 20, 0.02), problem_of(model, x))
         expected += bend(model, [x[0]] + [segment.start.x[0] for segment in walked], target)
     assert abs(expected) > 1e-2
@@ -131,14 +131,14 @@ def test_gap_of_the_authors_rule_is_the_bend_of_the_score():
 
 def test_classes_follow_the_authors_rule():
     """Every s-th of C, s = floor(C / k), without the target; never none."""
-    assert AGI(classes=20).towards(3, 1000) == list(range(0, 1000, 50))
-    assert len(AGI(classes=15).towards(3, 1000)) == 16
-    assert AGI(classes=20).towards(50, 1000) == [c for c in range(0, 1000, 50) if c != 50]
-    assert AGI(classes=20).towards(4, 10) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
-    assert AGI(classes=3).towards(4, 10) == [0, 3, 6, 9]
-    assert AGI(classes=1).towards(7, 1000) == [0]
-    assert AGI(classes=1).towards(0, 1000) == [1]
-    assert AGI(classes=20).towards(1, 2) == [0]
+    assert AGI(classes=20)._towards(3, 1000) == list(range(0, 1000, 50))
+    assert len(AGI(classes=15)._towards(3, 1000)) == 16
+    assert AGI(classes=20)._towards(50, 1000) == [c for c in range(0, 1000, 50) if c != 50]
+    assert AGI(classes=20)._towards(4, 10) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    assert AGI(classes=3)._towards(4, 10) == [0, 3, 6, 9]
+    assert AGI(classes=1)._towards(7, 1000) == [0]
+    assert AGI(classes=1)._towards(0, 1000) == [1]
+    assert AGI(classes=20)._towards(1, 2) == [0]
 
 
 def test_a_class_that_is_predicted_already_contributes_nothing():
@@ -180,7 +180,7 @@ def test_the_direction_survives_a_probability_that_underflows():
     assert all(t.steps["euclidean_step"].min() > 0 for t in found.trajectory)
     target = logits.argmax(1)
     for i, t in enumerate(found.trajectory):
-        label = AGI().towards(target[i].item(), CLASSES)[0]
+        label = AGI()._towards(target[i].item(), CLASSES)[0]
         assert sharp(t.snapshots[-1:]).argmax().item() == label  # it arrived
 
 
@@ -271,7 +271,7 @@ def test_diagnostics_are_means_over_the_classes():
     found = fringe.attribute(model, x, method=method, telemetry=True)
     lengths, entropies, worst = [], [], []
     target = found.target.item()
-    for label in method.towards(target, CLASSES):
+    for label in method._towards(target, CLASSES):
         walked, _ = segments(AdversarialPath((label,), 20, 0.02), problem_of(model, x, score="probability"))
         points = torch.stack([x[0]] + [s.start.x[0] for s in walked])
         lengths.append(points.flatten(1).diff(dim=0).norm(dim=1).sum())

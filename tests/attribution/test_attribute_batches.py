@@ -143,7 +143,7 @@ def test_a_waiting_slot_keeps_only_itself():
     """A finished image that waits for its last gradient must not keep its former batch in memory."""
     model, x = Smooth(), mixed(6)
     problem = fringe.paths.Problem.of(fringe.Classifier(model, batch_size=6), x)
-    walk = METHOD.path(128).walk(problem)
+    walk = METHOD.path(128).run(problem)
     sizes = [len(segment.rows) for segment in walk.segments()]
     state = {"x": torch.zeros(6, 128), "gradient": torch.zeros(6, 128)}
     slots = _Slots(list(range(6)), [1] * 6, state).select([0])

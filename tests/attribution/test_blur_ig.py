@@ -55,10 +55,10 @@ def test_images_of_any_shape_are_blurred_together():
 
 
 def test_the_strongest_blur_scales_with_the_shorter_side():
-    assert float(BlurIG().sigmas(224)[-1]) == pytest.approx(50.0, rel=1e-12)
-    assert float(BlurIG(sigma_max=0.1).sigmas(32)[-1]) == pytest.approx(3.2, rel=1e-12)
-    assert BlurIG(steps=4).sigmas(224).tolist() == pytest.approx([0.0, 12.5, 25.0, 37.5, 50.0])
-    assert BlurIG(steps=4, grid="sqrt").sigmas(224).square().tolist() == pytest.approx([0, 625, 1250, 1875, 2500])
+    assert float(BlurIG()._sigmas(224)[-1]) == pytest.approx(50.0, rel=1e-12)
+    assert float(BlurIG(sigma_max=0.1)._sigmas(32)[-1]) == pytest.approx(3.2, rel=1e-12)
+    assert BlurIG(steps=4)._sigmas(224).tolist() == pytest.approx([0.0, 12.5, 25.0, 37.5, 50.0])
+    assert BlurIG(steps=4, grid="sqrt")._sigmas(224).square().tolist() == pytest.approx([0, 625, 1250, 1875, 2500])
     x = images(1, shape=(2, 6, 12))
     model = torch.nn.Sequential(torch.nn.AvgPool2d(6), torch.nn.Flatten()).double().eval()
     found = explain(model, x, steps=2, sigma_max=0.5)
@@ -181,7 +181,7 @@ def test_neighbours_in_a_batch_are_blurred_once():
             self.asked += len(rows)
             return super().blurred(rows, sigmas)
 
-    line = Counting(images(2), BlurIG(steps=40).sigmas(6))
+    line = Counting(images(2), BlurIG(steps=40)._sigmas(6))
     line.asked = 0
     line.at(torch.ones(16, dtype=torch.int64), torch.arange(10, 26))
     assert line.asked == 18

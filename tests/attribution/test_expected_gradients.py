@@ -114,7 +114,7 @@ def test_of_one_reference_stratified_fractions_tend_to_integrated_gradients():
 
 
 def test_one_stratified_fraction_lies_in_each_interval():
-    drawn, fractions = ExpectedGradients(samples=50, fractions="stratified").draw(("a", "b"), 3, KeyedGenerator(1))
+    drawn, fractions = ExpectedGradients(samples=50, fractions="stratified")._draw(("a", "b"), 3, KeyedGenerator(1))
     assert (fractions * 50).floor().tolist() == [list(range(50))] * 2
     assert drawn.shape == (2, 50)
     assert set(drawn.flatten().tolist()) == {0, 1, 2}
@@ -135,7 +135,7 @@ def test_a_map_does_not_depend_on_its_batch(batch_size):
 def test_passes_are_those_of_the_samples_and_of_the_references_that_were_drawn():
     found = explain(SoftplusMLP(), images(3), samples=1)
     keys = tuple(content_hash(x) for x in images(3))
-    used = len(ExpectedGradients(samples=1).draw(keys, 4, KeyedGenerator(0))[0].unique())
+    used = len(ExpectedGradients(samples=1)._draw(keys, 4, KeyedGenerator(0))[0].unique())
     assert used < 4
     assert (found.passes.forward, found.passes.vjp) == (3 + CHECKED + 3 + used, 1 + 3)
 

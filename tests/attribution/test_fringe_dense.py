@@ -10,7 +10,6 @@ from attribution_toys import Smooth, inputs
 
 import fringe
 from fringe.geometry import geodesic, log_probabilities, spherical_loss, sqrt_chart
-from fringe.paths import Problem
 from fringe.paths._natural_gradient import StepSolver
 
 EXACT = fringe.FRInGe(solve="natural", tau=2e-3, delta_euc=0.7, damping=1e-3, cg_iterations=200, cg_rtol=1e-13)
@@ -131,21 +130,6 @@ def test_one_step_equals_dense_solve(preconditioner, damping):
         # 1e-13 is the residual; the system's condition, up to 64 gamma / damping = 6e7, stands between it and v
         assert relative(found.v[i].flatten(), expected.v) < 1e-6 if damping < 1e-6 else 1e-9
         assert found.fisher_norm_squared[i].item() == pytest.approx(expected.fisher_norm_squared, rel=1e-6)
-
-
-def test_any_operator_may_measure_roughness():
-    """The grid's own biharmonic, passed as a custom operator, gives the path that it gives by default."""
-    model, x = Smooth(), inputs(2)
-    path = EXACT.path(128)
-    grid = path.step.smoothing.grid((2, 8, 8))
-    custom = dataclasses.replace(
-        path, step=dataclasses.replace(path.step, roughness=grid.operator(grid.biharmonic(), x))
-    )
-    classifier = fringe.Classifier(model)
-    with classifier.session(x.device):
-        problem = Problem.of(classifier, x)
-        ends = [list(p.walk(problem).segments())[-1].start.x for p in (path, custom)]
-    assert relative(ends[1], ends[0]) < 1e-9
 
 
 def test_printed_waypoint_starts_with_the_prior_alone():

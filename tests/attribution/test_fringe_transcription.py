@@ -120,4 +120,4 @@ def test_real_networks_pass_the_check_of_derivatives(name, module):
     classifier = fringe.Classifier(model if module else lambda z: model(z))
     for image in (x, *x.split(1), torch.zeros_like(x[:1])):
         verify(Problem.of(classifier, image))
-    assert classifier.jvp_mode == "retained"
+    assert classifier.jvp_mode == "double_backward"

@@ -27,7 +27,7 @@ from fringe.attribution._integrate import integrate
 from fringe.attribution._pieces import SegmentPieces
 from fringe.attribution._quadrature import Quadrature
 from fringe.paths import GeodesicDiagnostics, GuidedPath, Path, PathRun, PathStatus, Point, Segment
-from fringe.paths._guided import approach
+from fringe.paths._guided import advance_to_goal
 
 SETTINGS = [(1, 0.25, 0.02), (7, 0.25, 0.02), (12, 0.5, 1.0), (20, 0.1, 0.1), (9, 1.0, 0.3), (15, 0.03, 0.5)]
 
@@ -117,7 +117,7 @@ def test_one_sort_a_step_equals_a_quantile_a_block(fraction, levels):
     slope = torch.randint(levels, start.shape, generator=generator).double()
     near, far = (bound - stop).abs().sum(1), (start - stop).abs().sum(1)
     goal = near + (far - near) * torch.linspace(0, 1, len(start), dtype=torch.float64)
-    found = approach(start, bound, slope, far, goal, fraction)
+    found = advance_to_goal(start, bound, slope, far, goal, fraction)
     for i in range(len(start)):
         expected = literal_approach(start[i], bound[i], slope[i], stop[i], goal[i].item(), fraction)
         torch.testing.assert_close(found[i], expected, rtol=0, atol=1e-12)
@@ -138,7 +138,7 @@ def test_the_path_keeps_its_laws(fraction, max_dist):
     model, (x, baseline), steps = SoftplusMLP(), with_frozen_entries(), 16
     problem = problem_of(model, x, baseline=baseline)
     found, walk = segments(GuidedPath(steps, fraction, max_dist), problem)
-    assert walk.taken == [steps] * 3
+    assert walk.steps_taken == [steps] * 3
     way = x - baseline
     before = baseline
     for k, segment in enumerate(found, start=1):
@@ -273,9 +273,9 @@ class Drawn(Path, PathRun):
 
     begins = "baseline"
 
-    def walk(self, problem):
-        self.gauge = GeodesicDiagnostics(problem.logits.log_softmax(1), problem.logits.log_softmax(1))
-        self.planned, self.taken, self.outcomes = [2], [2], [PathStatus.COMPLETE]
+    def run(self, problem):
+        self.diagnostics = GeodesicDiagnostics(problem.logits.log_softmax(1), problem.logits.log_softmax(1))
+        self.planned, self.steps_taken, self.outcomes = [2], [2], [PathStatus.COMPLETE]
         return self
 
     def segments(self):
@@ -339,7 +339,7 @@ def test_settings():
         ({"fraction": 0.0}, r"fraction: got 0\.0, expected a positive number of at most 1"),
         ({"max_dist": 1.1}, r"max_dist: got 1\.1, expected a number of at least 0 and of at most 1"),
         ({"rule": "right"}, "rule: got 'right', expected one of left, trapezoid"),
-        ({"baseline": "grey"}, "Known baselines"),
+        ({"baseline": "grey"}, "known baselines"),
     ]:
         with pytest.raises(fringe.InputError, match=message):
             dataclasses.replace(GuidedIG(), **change)

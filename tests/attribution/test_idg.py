@@ -7,7 +7,7 @@ from attribution_toys import CHECKED, Affine, Quadratic, ReluCNN, SoftplusMLP, i
 
 import fringe
 from fringe import IntegratedDecisionGradients
-from fringe.attribution._idg import importance_nodes, published_nodes, published_slopes
+from fringe.attribution._idg import importance_sampling_nodes, reference_nodes, reference_slopes
 
 
 def explain(model, x, target=1, baseline=0.0, **settings):
@@ -84,7 +84,7 @@ def scores(batch: int, count: int, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("count", [1, 2, 7, 50])
 def test_importance_nodes_invert_the_distribution_function(count):
     values = scores(6, count + 1)
-    places, weights = importance_nodes(values)
+    places, weights = importance_sampling_nodes(values)
     for row in range(len(values)):
         slope = np.abs(np.diff(values[row].numpy())) * count
         density = (slope + 0.05 * slope.mean()) / (1.05 * slope.mean())
@@ -96,14 +96,14 @@ def test_importance_nodes_invert_the_distribution_function(count):
 
 
 def test_of_a_constant_score_places_are_uniform():
-    places, weights = importance_nodes(torch.ones(2, 9, dtype=torch.float64))
+    places, weights = importance_sampling_nodes(torch.ones(2, 9, dtype=torch.float64))
     torch.testing.assert_close(places.flip(1)[0], (torch.arange(8, dtype=torch.float64) + 0.5) / 8)
     torch.testing.assert_close(weights, torch.full((2, 8), 1 / 8, dtype=torch.float64))
 
 
 def test_half_the_places_see_a_step_that_is_a_hundredth_of_the_line():
     a = torch.linspace(0, 1, 101, dtype=torch.float64)
-    places, _ = importance_nodes(torch.sigmoid((a - 0.3) / 0.002)[None])
+    places, _ = importance_sampling_nodes(torch.sigmoid((a - 0.3) / 0.002)[None])
     assert int(((places - 0.3).abs() < 0.011).sum()) >= 90
 
 
@@ -136,7 +136,7 @@ def naive_published_nodes(values: np.ndarray) -> tuple[list[float], list[float]]
 @pytest.mark.parametrize("count", [2, 3, 12, 50, 200])
 def test_published_nodes_are_those_of_a_naive_transcription(count):
     values = scores(20, count, seed=count)
-    places, spacings = published_nodes(values)
+    places, spacings = reference_nodes(values)
     for row in range(len(values)):
         expected = naive_published_nodes(values[row].numpy())
         np.testing.assert_allclose(places[row].numpy(), expected[0], rtol=0, atol=1e-12)
@@ -146,9 +146,9 @@ def test_published_nodes_are_those_of_a_naive_transcription(count):
 def test_published_nodes_miss_a_late_decision_and_importance_nodes_do_not():
     """Intervals without samples are skipped without moving on: the grid ends long before the step it should resolve."""
     grid = lambda n: torch.sigmoid((torch.linspace(0, 1, n, dtype=torch.float64) - 0.8) / 0.01)[None]  # noqa: E731
-    published, _ = published_nodes(grid(50))
+    published, _ = reference_nodes(grid(50))
     assert published.max() < 0.6
-    ours, _ = importance_nodes(grid(51))
+    ours, _ = importance_sampling_nodes(grid(51))
     assert int(((ours - 0.8).abs() < 0.05).sum()) >= 40
 
 
@@ -172,7 +172,7 @@ def test_the_official_map_is_the_naive_one(steps):
 
 def test_repeated_places_and_constant_scores_have_no_slope():
     places = torch.tensor([[0.0, 0.5, 0.5, 0.0, 0.0]], dtype=torch.float64)
-    slopes = published_slopes(places, torch.tensor([[1.0, 2.0, 2.0, 1.0, 1.0]], dtype=torch.float64))
+    slopes = reference_slopes(places, torch.tensor([[1.0, 2.0, 2.0, 1.0, 1.0]], dtype=torch.float64))
     assert slopes.tolist() == [[0.0, 2.0, 0.0, 2.0, 0.0]]
     flat = lambda z: 0.0 * SoftplusMLP()(z) + torch.arange(4.0)  # noqa: E731
     for mode in ("importance", "official"):

@@ -271,7 +271,7 @@ def test_no_hook_stays_behind():
     problem = problem_of(Headed(), x, domain=SPACE)
     classifier = problem.model
     with classifier.session(x.device):
-        stream = CounterfactualPath((0, 1), "head", 3, 0.1).walk(problem).segments()
+        stream = CounterfactualPath((0, 1), "head", 3, 0.1).run(problem).segments()
         next(stream)  # and never another
         assert not any(module._forward_pre_hooks for module in classifier.module.modules())
 

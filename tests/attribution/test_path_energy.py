@@ -22,10 +22,10 @@ from fringe.paths import (
     GradientNorm,
     LengthEnergy,
     PointEnergy,
+    Polyline,
     Problem,
     authors_spacing,
     resample_by_arc_length,
-    stacked,
 )
 
 ENERGIES = {"points": PointEnergy, "length": LengthEnergy, "published": AuthorsEnergy}
@@ -128,7 +128,8 @@ def test_slopes_of_energies_against_finite_differences(kind):
     toward, h = torch.stack((images(21, seed=7), images(21, seed=8))), 1e-6
     at = energy.at(points, straight, every)
     ahead, behind = (energy.at(points + sign * h * toward, straight, every).energy for sign in (1, -1))
-    torch.testing.assert_close((at.slope * toward).flatten(1).sum(1), (ahead - behind) / (2 * h), rtol=1e-7, atol=1e-6)
+    change = (at.gradient * toward).flatten(1).sum(1)
+    torch.testing.assert_close(change, (ahead - behind) / (2 * h), rtol=1e-7, atol=1e-6)
 
 
 @pytest.mark.parametrize("count", [5, 12, 30])
@@ -172,7 +173,7 @@ def test_steep_places_attract_the_published_path_and_repel_the_repaired_one():
             )
             for beta in (1.0, 0.0)
         )
-        pushed = with_model.slope - without.slope
+        pushed = with_model.gradient - without.gradient
         assert torch.nn.functional.cosine_similarity(pushed.flatten(), push.flatten(), dim=0) * sign > 0.99
 
 
@@ -188,5 +189,5 @@ def test_points_are_spread_evenly():
     assert torch.equal(spaced[[0, -1]], path[[0, -1]])
     torch.testing.assert_close(authors_spacing(path[None])[0], published_respacing(path), rtol=0, atol=1e-13)
     fine = resample_by_arc_length(torch.stack([corner]).repeat_interleave(50, 1))  # the same curve through 200 points
-    lengths = stacked(fine).lengths()
+    lengths = Polyline.from_vertices(fine).lengths()
     assert lengths.max() - lengths.min() < 0.01

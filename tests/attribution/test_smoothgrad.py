@@ -28,7 +28,7 @@ def on_given_noise(model, x, target, noise, **settings):
     method = SmoothGrad(samples=len(noise), **settings)
     with classifier.session(x.device):
         problem = Problem.of(classifier, x, target=target)
-        maps = method.explainer(problem)
+        maps = method._explainer(problem)
         draw = lambda rows, copies: noise[copies]  # noqa: E731
         return smoothed(maps, draw, problem, len(noise), method.square, ProgressCounter(None, 0))[0]
 

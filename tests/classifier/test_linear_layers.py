@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from classifier_networks import normal
+from classifier_toys import normal
 from torch import nn
 
 from fringe._linear_layers import LinearLayers

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from classifier_networks import CLASSES, NETWORKS, dense_jacobian, jvp, network, normal, problem, vjp
+from classifier_toys import CLASSES, NETWORKS, dense_jacobian, jvp, network, normal, problem, vjp
 from torch import nn
 
 from fringe import Classifier
@@ -37,7 +37,7 @@ class TestProducts:
             u, v = normal(3, CLASSES, seed=seed), normal(*case.x.shape, seed=seed)
             assert torch.allclose(point.vjp(u), vjp(case.jacobian, u), rtol=1e-10, atol=1e-12)
             assert torch.allclose(point.jvp(v), jvp(case.jacobian, v), rtol=1e-10, atol=1e-12)
-        assert classifier.jvp_mode == "retained"
+        assert classifier.jvp_mode == "double_backward"
 
     def test_a_jvp_may_come_first(self, case, frozen):
         case.model.requires_grad_(not frozen)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
-from classifier_networks import normal
+from classifier_toys import normal
 from torch import nn
 
 from fringe import BinaryClassifier, Classifier, ModelOutputError

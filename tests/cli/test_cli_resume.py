@@ -18,7 +18,7 @@ import fringe
 from fringe.cli.app import app
 from fringe.experiments import RunOptions, Store, read_results, run_plan
 from fringe.report import write_report
-from fringe.tuning import preset
+from fringe.tuning import write_preset
 
 IG = ("--methods", "ig", "--set", "ig.steps=2")
 BARE = (*IG, "--no-controls", "--metrics", "sparseness", "--n", "2")
@@ -86,7 +86,7 @@ def test_urls_are_refused_in_the_library(tmp_path, monkeypatch):
         lambda: Store(url),
         lambda: run_plan(None, url, RunOptions()),
         lambda: write_report(Store(tmp_path / "run"), url, grid=False),
-        lambda: preset.write_preset(url, None, None),
+        lambda: write_preset(url, None, None),
     ):
         with pytest.raises(ValueError, match="s3:// is not supported"):
             write()

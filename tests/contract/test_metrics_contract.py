@@ -21,8 +21,8 @@ def test_it_keeps_the_contract(name):
 @pytest.mark.parametrize("name", PRESETS)
 def test_its_presets_rank_maps_in_the_declared_direction(name):
     expected = {"ranking": SIGN_BLIND[name]} if name in SIGN_BLIND else {}
-    asked = {"shape_and_dtype", "ranking", "settings_recorded"}
-    assert len(check_metric(name, skip=set(METRIC_CHECKS) - asked, expected_failures=expected)) == 3
+    checks = {"shape_and_dtype", "ranking", "settings_recorded"}
+    assert len(check_metric(name, skip=set(METRIC_CHECKS) - checks, expected_failures=expected)) == 3
 
 
 @pytest.mark.parametrize("name", METRICS)

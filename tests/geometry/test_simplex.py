@@ -212,7 +212,7 @@ class TestOneHot:
     def test_the_closed_form_gradient_is_right_to_the_digits_of_its_dtype(self, classes, gap, dtype):
         log_p = self.logits(classes, gap, dtype).log_softmax(-1)
         waypoint = unit(1 + torch.rand(classes, generator=torch.Generator().manual_seed(1), dtype=torch.float64))
-        found = spherical_loss_gradient(log_p, waypoint.to(dtype))
+        result = spherical_loss_gradient(log_p, waypoint.to(dtype))
         with mpmath.workdps(60):
             p = exact_softmax(self.logits(classes, gap, torch.float64))
             w = [mpmath.mpf(v) for v in waypoint.to(dtype).tolist()]
@@ -222,9 +222,9 @@ class TestOneHot:
         tolerance = gap * torch.finfo(dtype).eps
         floor = classes * torch.finfo(dtype).tiny * torch.finfo(dtype).eps
         for i in range(1, classes):
-            assert abs(found[i].item() - exact[i]) <= tolerance * abs(exact[i]) + floor
+            assert abs(result[i].item() - exact[i]) <= tolerance * abs(exact[i]) + floor
         # the first cancels to exp(-gap / 2) beside 1, of which rounding leaves eps
-        assert abs(found[0].item() - exact[0]) <= 10 * torch.finfo(dtype).eps
+        assert abs(result[0].item() - exact[0]) <= 10 * torch.finfo(dtype).eps
 
     def test_log_probabilities_leave_float32_behind(self, classes, gap, dtype):
         log_p = log_probabilities(self.logits(classes, gap, dtype))
@@ -370,19 +370,19 @@ class TestSphericalLoss:
         row = (spread * normal(3, 4, classes)).requires_grad_(True)
         waypoint = sqrt_chart(normal(3, 4, classes, seed=1).log_softmax(-1))
         (expected,) = torch.autograd.grad(spherical_loss(log_probabilities(row), waypoint).sum(), row)
-        found = spherical_loss_gradient(log_probabilities(row.detach()), waypoint)
-        assert torch.allclose(found, expected, rtol=1e-12, atol=UNIT)
+        result = spherical_loss_gradient(log_probabilities(row.detach()), waypoint)
+        assert torch.allclose(result, expected, rtol=1e-12, atol=UNIT)
 
     @pytest.mark.parametrize("classes", [2, 10])
     def test_gradient_equals_finite_differences(self, classes):
         row, waypoint = normal(classes), sqrt_chart(normal(classes, seed=1).log_softmax(-1))
-        found, step = spherical_loss_gradient(log_probabilities(row), waypoint), 1e-5
+        result, step = spherical_loss_gradient(log_probabilities(row), waypoint), 1e-5
         for i, e in enumerate(step * torch.eye(classes, dtype=torch.float64)):
             rise = spherical_loss(log_probabilities(row + e), waypoint) - spherical_loss(
                 log_probabilities(row - e), waypoint
             )
             # truncation step^2, rounding eps / step
-            assert abs(found[i] - rise / (2 * step)) <= step**2 + 4 * EPS / step
+            assert abs(result[i] - rise / (2 * step)) <= step**2 + 4 * EPS / step
 
     @few
     @given(logits(1))

@@ -20,6 +20,24 @@ class Dense:
         return (self.matrix * v[:, None, :]).sum(-1)
 
 
+class Identity:
+    """``v -> v``, as a copy."""
+
+    def matvec(self, v):
+        return v.clone()
+
+
+@dataclass
+class Scaled:
+    """``v -> factor * A v``."""
+
+    operator: object
+    factor: float
+
+    def matvec(self, v):
+        return self.factor * self.operator.matvec(v)
+
+
 class Diagonal:
     """``v -> values v``, entry by entry."""
 

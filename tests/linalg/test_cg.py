@@ -10,9 +10,21 @@ from itertools import pairwise
 
 import pytest
 import torch
-from linalg_toys import EPS, Dense, Diagonal, Returned, conditioned, direct, normal, relative_error, symmetric
+from linalg_toys import (
+    EPS,
+    Dense,
+    Diagonal,
+    Identity,
+    Returned,
+    Scaled,
+    conditioned,
+    direct,
+    normal,
+    relative_error,
+    symmetric,
+)
 
-from fringe.linalg import CGStatus, IdentityOperator, ScaledOperator, conjugate_gradient
+from fringe.linalg import CGStatus, conjugate_gradient
 
 
 def textbook(a, b, steps):
@@ -46,26 +58,26 @@ def mixed():
 class TestABatch:
     def test_every_item_has_its_own_verdict(self, mixed):
         a, b, x0 = mixed
-        found = conjugate_gradient(Dense(a), b, x0=x0, rtol=1e-8, max_iterations=15)
+        solution = conjugate_gradient(Dense(a), b, x0=x0, rtol=1e-8, max_iterations=15)
         converged, limit = CGStatus.CONVERGED, CGStatus.ITERATION_LIMIT
-        assert found.status.tolist() == [converged, limit, converged, converged]
-        assert found.iterations[1:].tolist() == [15, 0, 0]
-        true = (b - (a @ found.x[..., None])[..., 0]).norm(dim=1)
+        assert solution.status.tolist() == [converged, limit, converged, converged]
+        assert solution.iterations[1:].tolist() == [15, 0, 0]
+        true = (b - (a @ solution.x[..., None])[..., 0]).norm(dim=1)
         assert true[1] > 1e-8 * b[1].norm()  # a mean over the batch would hide it
-        assert torch.allclose(found.relative_residual[[0, 1, 3]], (true / b.norm(dim=1))[[0, 1, 3]], atol=1e-13)
+        assert torch.allclose(solution.relative_residual[[0, 1, 3]], (true / b.norm(dim=1))[[0, 1, 3]], atol=1e-13)
 
     def test_of_n_equals_n_batches_of_one(self, mixed):
         a, b, x0 = mixed
-        whole = conjugate_gradient(Dense(a), b, x0=x0, rtol=1e-8, max_iterations=300)
+        together = conjugate_gradient(Dense(a), b, x0=x0, rtol=1e-8, max_iterations=300)
         for i in range(4):
             alone = conjugate_gradient(
                 Dense(a[i : i + 1]), b[i : i + 1], x0=x0[i : i + 1], rtol=1e-8, max_iterations=300
             )
-            assert alone.status.item() == whole.status[i].item()
-            assert alone.iterations.item() == whole.iterations[i].item()
-            assert torch.equal(alone.x[0], whole.x[i])
-            assert torch.equal(alone.residual[0], whole.residual[i])
-            assert alone.relative_residual.item() == whole.relative_residual[i].item()
+            assert alone.status.item() == together.status[i].item()
+            assert alone.iterations.item() == together.iterations[i].item()
+            assert torch.equal(alone.x[0], together.x[i])
+            assert torch.equal(alone.residual[0], together.residual[i])
+            assert alone.relative_residual.item() == together.relative_residual[i].item()
 
     @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
     def test_a_bad_item_leaves_its_neighbours_bit_identical(self, mixed, bad):
@@ -73,42 +85,42 @@ class TestABatch:
         zeroed, broken = b.clone(), b.clone()
         zeroed[0], broken[0, 7] = 0, bad
         expected = conjugate_gradient(Dense(a), zeroed, rtol=1e-8, max_iterations=50)
-        found = conjugate_gradient(Dense(a), broken, rtol=1e-8, max_iterations=50)
-        assert found.status[0] == CGStatus.NON_FINITE
-        assert torch.equal(found.x[1:], expected.x[1:])
-        assert torch.equal(found.residual[1:], expected.residual[1:])
-        assert torch.equal(found.iterations[1:], expected.iterations[1:])
-        assert torch.equal(found.x[0], torch.zeros(20, dtype=torch.float64))
+        solution = conjugate_gradient(Dense(a), broken, rtol=1e-8, max_iterations=50)
+        assert solution.status[0] == CGStatus.NON_FINITE
+        assert torch.equal(solution.x[1:], expected.x[1:])
+        assert torch.equal(solution.residual[1:], expected.residual[1:])
+        assert torch.equal(solution.iterations[1:], expected.iterations[1:])
+        assert torch.equal(solution.x[0], torch.zeros(20, dtype=torch.float64))
 
     def test_an_operator_that_breaks_in_one_item_leaves_the_others_alone(self, mixed):
         a, b, _ = mixed
         broken = a.clone()
         broken[0, 0, 0] = torch.nan
         expected = conjugate_gradient(Dense(a), b, rtol=1e-8, max_iterations=50)
-        found = conjugate_gradient(Dense(broken), b, rtol=1e-8, max_iterations=50)
-        assert found.status[0] == CGStatus.NON_FINITE
-        assert found.iterations[0] == 0
-        assert torch.equal(found.x[0], torch.zeros(20, dtype=torch.float64))
-        assert torch.equal(found.x[1:], expected.x[1:])
+        solution = conjugate_gradient(Dense(broken), b, rtol=1e-8, max_iterations=50)
+        assert solution.status[0] == CGStatus.NON_FINITE
+        assert solution.iterations[0] == 0
+        assert torch.equal(solution.x[0], torch.zeros(20, dtype=torch.float64))
+        assert torch.equal(solution.x[1:], expected.x[1:])
 
 
 class TestNothingToDo:
     def test_a_zero_right_hand_side_has_the_zero_solution_at_no_product(self):
         operator = Dense(conditioned(10.0))
-        found = conjugate_gradient(operator, torch.zeros(1, 20, dtype=torch.float64))
+        solution = conjugate_gradient(operator, torch.zeros(1, 20, dtype=torch.float64))
         assert operator.products == 0
-        assert found.status.item() == CGStatus.CONVERGED
-        assert torch.equal(found.x, torch.zeros_like(found.x))
-        assert (found.iterations.item(), found.relative_residual.item()) == (0, 0.0)
+        assert solution.status.item() == CGStatus.CONVERGED
+        assert torch.equal(solution.x, torch.zeros_like(solution.x))
+        assert (solution.iterations.item(), solution.relative_residual.item()) == (0, 0.0)
 
     def test_a_warm_start_at_the_solution_costs_one_product_and_no_iteration(self):
         a, b = conditioned(1e3), normal((1, 20), 1)
         operator, exact = Dense(a), direct(conditioned(1e3), b)
-        found = conjugate_gradient(operator, b, x0=exact, rtol=1e-8, max_iterations=50)
+        solution = conjugate_gradient(operator, b, x0=exact, rtol=1e-8, max_iterations=50)
         assert operator.products == 1
-        assert found.iterations.item() == 0
+        assert solution.iterations.item() == 0
         # the start is scaled by a power of two and back, which is exact
-        assert torch.equal(found.x, exact)
+        assert torch.equal(solution.x, exact)
 
     def test_a_warm_start_saves_iterations_and_finds_the_same(self):
         a, b = conditioned(1e4), normal((1, 20), 1)
@@ -132,8 +144,8 @@ class TestProducts:
     def test_are_the_iterations_of_the_longest_item_and_one_for_a_warm_start(self, mixed, limit, warm):
         a, b, x0 = mixed
         operator = Dense(a)
-        found = conjugate_gradient(operator, b, x0=x0 if warm else None, rtol=1e-8, max_iterations=limit)
-        assert operator.products == int(found.iterations.max()) + warm
+        solution = conjugate_gradient(operator, b, x0=x0 if warm else None, rtol=1e-8, max_iterations=limit)
+        assert operator.products == int(solution.iterations.max()) + warm
 
     def test_inputs_are_not_written_to(self, mixed):
         a, b, x0 = mixed
@@ -154,9 +166,9 @@ class TestPreconditioner:
     def test_that_is_the_inverse_needs_one_iteration(self):
         a, b = conditioned(1e6), normal((1, 20), 1)
         inverse = Dense(torch.linalg.inv(a))
-        found = conjugate_gradient(Dense(a), b, preconditioner=inverse, rtol=1e-8, max_iterations=50)
-        assert found.iterations.item() == 1
-        assert relative_error(found.x, direct(a, b)) <= 1e6 * 1e-8
+        solution = conjugate_gradient(Dense(a), b, preconditioner=inverse, rtol=1e-8, max_iterations=50)
+        assert solution.iterations.item() == 1
+        assert relative_error(solution.x, direct(a, b)) <= 1e6 * 1e-8
 
     def test_diagonal_preconditioning_undoes_a_bad_scaling_of_the_axes(self):
         scaling = torch.logspace(0, 4, 20, dtype=torch.float64)
@@ -172,9 +184,7 @@ class TestPreconditioner:
         a, b = conditioned(1e2), normal((1, 20), 1)
         jacobi = Diagonal(1 / a[0].diagonal())
         one = conjugate_gradient(Dense(a), b, preconditioner=jacobi, rtol=1e-6, max_iterations=50)
-        two = conjugate_gradient(
-            Dense(a), b, preconditioner=ScaledOperator(jacobi, factor), rtol=1e-6, max_iterations=50
-        )
+        two = conjugate_gradient(Dense(a), b, preconditioner=Scaled(jacobi, factor), rtol=1e-6, max_iterations=50)
         assert torch.equal(two.x, one.x)
         assert torch.equal(two.relative_residual, one.relative_residual)
 
@@ -184,20 +194,18 @@ class TestPreconditioner:
         jacobi = Diagonal(1 / a[0].diagonal())
         for steps in range(8):  # few enough that the recurrence does not yet amplify its rounding
             one = conjugate_gradient(Dense(a), b, preconditioner=jacobi, rtol=0.0, max_iterations=steps)
-            two = conjugate_gradient(
-                Dense(a), b, preconditioner=ScaledOperator(jacobi, factor), rtol=0.0, max_iterations=steps
-            )
+            two = conjugate_gradient(Dense(a), b, preconditioner=Scaled(jacobi, factor), rtol=0.0, max_iterations=steps)
             assert (two.x - one.x).norm() <= 1e2 * 20 * EPS * one.x.norm()
 
     @pytest.mark.parametrize("sign", [-1.0, 0.0, torch.nan])
     def test_that_proves_indefinite_is_left_aside(self, sign):
         a, b = conditioned(1e3), normal((1, 20), 1)
         plain = conjugate_gradient(Dense(a), b, rtol=1e-8, max_iterations=100, reorthogonalise=False)
-        found = conjugate_gradient(
-            Dense(a), b, preconditioner=ScaledOperator(IdentityOperator(), sign), rtol=1e-8, max_iterations=100
+        solution = conjugate_gradient(
+            Dense(a), b, preconditioner=Scaled(Identity(), sign), rtol=1e-8, max_iterations=100
         )
-        assert torch.equal(found.x, plain.x)
-        assert torch.equal(found.iterations, plain.iterations)
+        assert torch.equal(solution.x, plain.x)
+        assert torch.equal(solution.iterations, plain.iterations)
 
     @pytest.mark.parametrize("reorthogonalise", [True, False])
     def test_that_is_indefinite_in_some_directions_never_leads_uphill(self, reorthogonalise):
@@ -206,7 +214,7 @@ class TestPreconditioner:
         a, b = conditioned(1e2), normal((1, 20), 1)
         exact, energies = direct(a, b), []
         for steps in range(40):
-            found = conjugate_gradient(
+            solution = conjugate_gradient(
                 Dense(a),
                 b,
                 preconditioner=Diagonal(values),
@@ -214,9 +222,9 @@ class TestPreconditioner:
                 max_iterations=steps,
                 reorthogonalise=reorthogonalise,
             )
-            true = b - (a @ found.x[..., None])[..., 0]
-            assert found.relative_residual.item() == pytest.approx((true.norm() / b.norm()).item(), rel=1e-9)
-            e = found.x - exact
+            true = b - (a @ solution.x[..., None])[..., 0]
+            assert solution.relative_residual.item() == pytest.approx((true.norm() / b.norm()).item(), rel=1e-9)
+            e = solution.x - exact
             energies.append((e * (a @ e[..., None])[..., 0]).sum().item())
         assert all(after < before for before, after in pairwise(energies))
 
@@ -224,37 +232,37 @@ class TestPreconditioner:
 class TestNegativeCurvature:
     def test_at_the_start_leaves_zero_and_says_so(self):
         operator, b = Dense(symmetric(-torch.linspace(1, 3, 8))), normal((1, 8), 1)
-        found = conjugate_gradient(operator, b, max_iterations=20)
-        assert found.status.item() == CGStatus.NEGATIVE_CURVATURE
+        solution = conjugate_gradient(operator, b, max_iterations=20)
+        assert solution.status.item() == CGStatus.NEGATIVE_CURVATURE
         assert operator.products == 1
-        assert found.iterations.item() == 0
-        assert torch.equal(found.x, torch.zeros_like(b))
-        assert torch.equal(found.residual, b)
-        assert found.relative_residual.item() == 1.0
+        assert solution.iterations.item() == 0
+        assert torch.equal(solution.x, torch.zeros_like(b))
+        assert torch.equal(solution.residual, b)
+        assert solution.relative_residual.item() == 1.0
 
     def test_later_keeps_the_last_sound_iterate(self):
         a, b = symmetric(torch.tensor([-0.3, 1.0, 2.0, 3.0, 4.0, 5.0]), 7), normal((1, 6), 8)
         _, curvatures = textbook(a[0], b[0], 6)
-        sound = next(i for i, c in enumerate(curvatures) if c <= 0)
-        assert sound >= 1
-        found = conjugate_gradient(Dense(a), b, rtol=1e-12, max_iterations=20)
-        assert found.status.item() == CGStatus.NEGATIVE_CURVATURE
-        assert found.iterations.item() == sound
-        assert relative_error(found.x[0], textbook(a[0], b[0], sound)[0]) <= 100 * EPS
-        true = b - (a @ found.x[..., None])[..., 0]
-        assert found.relative_residual.item() == pytest.approx((true.norm() / b.norm()).item(), rel=1e-12)
+        valid_steps = next(i for i, c in enumerate(curvatures) if c <= 0)
+        assert valid_steps >= 1
+        solution = conjugate_gradient(Dense(a), b, rtol=1e-12, max_iterations=20)
+        assert solution.status.item() == CGStatus.NEGATIVE_CURVATURE
+        assert solution.iterations.item() == valid_steps
+        assert relative_error(solution.x[0], textbook(a[0], b[0], valid_steps)[0]) <= 100 * EPS
+        true = b - (a @ solution.x[..., None])[..., 0]
+        assert solution.relative_residual.item() == pytest.approx((true.norm() / b.norm()).item(), rel=1e-12)
 
     def test_of_one_item_does_not_stop_the_others(self):
         a = torch.cat([-conditioned(10.0), conditioned(10.0)])
         b = normal((2, 20), 1)
-        found = conjugate_gradient(Dense(a), b, rtol=1e-10, max_iterations=50)
-        assert found.status.tolist() == [CGStatus.NEGATIVE_CURVATURE, CGStatus.CONVERGED]
-        assert relative_error(found.x[1:], direct(a[1:], b[1:])) <= 10 * (1e-10 + 50 * EPS)
+        solution = conjugate_gradient(Dense(a), b, rtol=1e-10, max_iterations=50)
+        assert solution.status.tolist() == [CGStatus.NEGATIVE_CURVATURE, CGStatus.CONVERGED]
+        assert relative_error(solution.x[1:], direct(a[1:], b[1:])) <= 10 * (1e-10 + 50 * EPS)
 
     def test_the_zero_operator_is_not_positive_definite(self):
-        found = conjugate_gradient(ScaledOperator(IdentityOperator(), 0.0), normal((1, 5), 1))
-        assert found.status.item() == CGStatus.NEGATIVE_CURVATURE
-        assert torch.equal(found.x, torch.zeros_like(found.x))
+        solution = conjugate_gradient(Scaled(Identity(), 0.0), normal((1, 5), 1))
+        assert solution.status.item() == CGStatus.NEGATIVE_CURVATURE
+        assert torch.equal(solution.x, torch.zeros_like(solution.x))
 
 
 def test_an_operator_that_breaks_later_keeps_the_last_sound_iterate():
@@ -264,34 +272,34 @@ def test_an_operator_that_breaks_later_keeps_the_last_sound_iterate():
         def matvec(self, v):
             return super().matvec(v) * (torch.nan if self.products > 3 else 1.0)
 
-    found = conjugate_gradient(Breaks(a), b, rtol=1e-10, max_iterations=50)
+    solution = conjugate_gradient(Breaks(a), b, rtol=1e-10, max_iterations=50)
     expected = conjugate_gradient(Dense(a), b, rtol=1e-10, max_iterations=3)
-    assert found.status.item() == CGStatus.NON_FINITE
-    assert found.iterations.item() == 3
-    assert torch.equal(found.x, expected.x)
-    assert torch.equal(found.residual, expected.residual)
+    assert solution.status.item() == CGStatus.NON_FINITE
+    assert solution.iterations.item() == 3
+    assert torch.equal(solution.x, expected.x)
+    assert torch.equal(solution.residual, expected.residual)
 
 
 class TestOverflow:
     def test_a_step_that_the_dtype_cannot_hold_is_no_convergence(self):
         b = normal((1, 5), 1, torch.float32)
-        found = conjugate_gradient(ScaledOperator(IdentityOperator(), 1e-42), b)  # the solution is near 1e42
-        assert found.status.item() == CGStatus.NON_FINITE
-        assert torch.equal(found.x, torch.zeros_like(b))
+        solution = conjugate_gradient(Scaled(Identity(), 1e-42), b)  # the solution is near 1e42
+        assert solution.status.item() == CGStatus.NON_FINITE
+        assert torch.equal(solution.x, torch.zeros_like(b))
 
     def test_a_later_one_keeps_the_last_sound_iterate(self):
         b = torch.ones(1, 2, dtype=torch.float32)
-        found = conjugate_gradient(Diagonal(torch.tensor([1.0, 1e-42])), b, rtol=1e-6)
-        assert found.status.item() == CGStatus.NON_FINITE
-        assert found.iterations.item() == 1
-        assert found.x.tolist() == [[2.0, 2.0]]  # the first step: <b, b> / <b, A b> = 2
-        assert found.residual.tolist() == [[-1.0, 1.0]]
+        solution = conjugate_gradient(Diagonal(torch.tensor([1.0, 1e-42])), b, rtol=1e-6)
+        assert solution.status.item() == CGStatus.NON_FINITE
+        assert solution.iterations.item() == 1
+        assert solution.x.tolist() == [[2.0, 2.0]]  # the first step: <b, b> / <b, A b> = 2
+        assert solution.residual.tolist() == [[-1.0, 1.0]]
 
     def test_a_solution_that_the_dtype_cannot_hold_is_no_convergence(self):
         b = normal((1, 5), 1, torch.float32) * 1e30
-        found = conjugate_gradient(ScaledOperator(IdentityOperator(), 1e-30), b)  # the solution is near 1e60
-        assert found.status.item() == CGStatus.NON_FINITE
-        assert torch.isfinite(found.x).all()
+        solution = conjugate_gradient(Scaled(Identity(), 1e-30), b)  # the solution is near 1e60
+        assert solution.status.item() == CGStatus.NON_FINITE
+        assert torch.isfinite(solution.x).all()
 
 
 LIMIT = 5000
@@ -305,17 +313,17 @@ def _bound(condition, rtol, iterations, n, eps=EPS):
 @pytest.mark.parametrize("condition", [1.0, 1e1, 1e2, 1e4, 1e6, 1e8])
 def test_equals_the_direct_solve(condition, reorthogonalise):
     a, b = conditioned(condition), normal((1, 20), 1)
-    found = conjugate_gradient(Dense(a), b, rtol=1e-12, max_iterations=LIMIT, reorthogonalise=reorthogonalise)
-    assert found.status.tolist() == [CGStatus.CONVERGED]
-    assert relative_error(found.x, direct(a, b)) <= _bound(condition, 1e-12, found.iterations.item(), 20)
+    solution = conjugate_gradient(Dense(a), b, rtol=1e-12, max_iterations=LIMIT, reorthogonalise=reorthogonalise)
+    assert solution.status.tolist() == [CGStatus.CONVERGED]
+    assert relative_error(solution.x, direct(a, b)) <= _bound(condition, 1e-12, solution.iterations.item(), 20)
 
 
 @pytest.mark.parametrize("condition", [1e4, 1e6, 1e8])
 def test_orthogonal_residuals_end_in_as_many_steps_as_dimensions(condition):
     a, b = conditioned(condition), normal((1, 20), 1)
     textbook = conjugate_gradient(Dense(a), b, rtol=1e-12, max_iterations=LIMIT, reorthogonalise=False)
-    found = conjugate_gradient(Dense(a), b, rtol=1e-12, max_iterations=LIMIT)
-    assert found.iterations.item() <= 20 < textbook.iterations.item()
+    solution = conjugate_gradient(Dense(a), b, rtol=1e-12, max_iterations=LIMIT)
+    assert solution.iterations.item() <= 20 < textbook.iterations.item()
 
 
 def test_orthogonal_residuals_make_a_truncated_solve_reproducible():
@@ -334,12 +342,12 @@ def test_orthogonal_residuals_make_a_truncated_solve_reproducible():
 @pytest.mark.parametrize("condition", [1e1, 1e4, 1e8])
 def test_reports_the_residual_that_a_product_shows(condition):
     a, b = conditioned(condition), normal((1, 20), 1)
-    found = conjugate_gradient(Dense(a), b, rtol=1e-6, max_iterations=LIMIT)
-    true = b - (a @ found.x[..., None])[..., 0]
-    drift = (found.iterations.item() + 20) * EPS * found.x.norm()  # |A| = 1
-    assert (found.residual - true).norm() <= drift
-    assert abs(found.relative_residual.item() - (true.norm() / b.norm()).item()) <= drift / b.norm()
-    assert found.relative_residual.item() <= 1e-6
+    solution = conjugate_gradient(Dense(a), b, rtol=1e-6, max_iterations=LIMIT)
+    true = b - (a @ solution.x[..., None])[..., 0]
+    drift = (solution.iterations.item() + 20) * EPS * solution.x.norm()  # |A| = 1
+    assert (solution.residual - true).norm() <= drift
+    assert abs(solution.relative_residual.item() - (true.norm() / b.norm()).item()) <= drift / b.norm()
+    assert solution.relative_residual.item() <= 1e-6
 
 
 @pytest.mark.parametrize("operator_scale", [1e-12, 1e-9, 1.0, 1e12])
@@ -347,20 +355,20 @@ def test_reports_the_residual_that_a_product_shows(condition):
 def test_no_accuracy_is_lost_at_any_scale(operator_scale, b_scale):
     # an absolute epsilon beside a division loses 5e-2 at operator scale 1e-9 and 0.6 at 1e-12
     a, b = conditioned(10.0) * operator_scale, normal((1, 20), 1) * b_scale
-    found = conjugate_gradient(Dense(a), b, rtol=1e-14, max_iterations=100)
-    assert found.status.tolist() == [CGStatus.CONVERGED]
-    assert relative_error(found.x, direct(a, b)) <= _bound(10.0, 1e-14, found.iterations.item(), 20)
+    solution = conjugate_gradient(Dense(a), b, rtol=1e-14, max_iterations=100)
+    assert solution.status.tolist() == [CGStatus.CONVERGED]
+    assert relative_error(solution.x, direct(a, b)) <= _bound(10.0, 1e-14, solution.iterations.item(), 20)
 
 
 @pytest.mark.parametrize(("operator_scale", "b_scale"), [(1e-30, 1.0), (1.0, 1e-30), (1.0, 1e30), (1e-30, 1e-30)])
 def test_no_accuracy_is_lost_at_any_scale_in_float32(operator_scale, b_scale):
     a, b = conditioned(10.0).float() * operator_scale, normal((1, 20), 1, torch.float32) * b_scale
-    found = conjugate_gradient(Dense(a), b, rtol=1e-6, max_iterations=100)
+    solution = conjugate_gradient(Dense(a), b, rtol=1e-6, max_iterations=100)
     eps = torch.finfo(torch.float32).eps
-    assert found.x.dtype == torch.float32
-    assert found.status.tolist() == [CGStatus.CONVERGED]
+    assert solution.x.dtype == torch.float32
+    assert solution.status.tolist() == [CGStatus.CONVERGED]
     # 1e-6 cannot be met below the drift of float32, so the bound counts its eps twice over
-    assert relative_error(found.x, direct(a, b)) <= _bound(10.0, 1e-6, found.iterations.item(), 20, eps)
+    assert relative_error(solution.x, direct(a, b)) <= _bound(10.0, 1e-6, solution.iterations.item(), 20, eps)
 
 
 @pytest.mark.parametrize("exponent", [-200, -40, 40, 200])
@@ -368,7 +376,7 @@ def test_a_power_of_two_passes_through_untouched(exponent):
     a, b = conditioned(1e4), normal((1, 20), 1)
     plain = conjugate_gradient(Dense(a), b, rtol=1e-10, max_iterations=100)
     of_b = conjugate_gradient(Dense(a), b * 2.0**exponent, rtol=1e-10, max_iterations=100)
-    of_a = conjugate_gradient(ScaledOperator(Dense(a), 2.0**exponent), b, rtol=1e-10, max_iterations=100)
+    of_a = conjugate_gradient(Scaled(Dense(a), 2.0**exponent), b, rtol=1e-10, max_iterations=100)
     assert torch.equal(of_b.x, plain.x * 2.0**exponent)
     assert torch.equal(of_b.residual, plain.residual * 2.0**exponent)
     assert torch.equal(of_a.x, plain.x * 2.0**-exponent)
@@ -380,9 +388,9 @@ def test_a_power_of_two_passes_through_untouched(exponent):
 def test_ends_after_as_many_steps_as_there_are_distinct_eigenvalues(distinct):
     values = torch.linspace(1.0, 4.0, distinct).repeat(24 // distinct + 1)[:24]
     a, b = symmetric(values), normal((1, 24), 2)
-    found = conjugate_gradient(Dense(a), b, rtol=1e-10, max_iterations=100)
-    assert found.iterations.item() == distinct
-    assert relative_error(found.x, direct(a, b)) <= _bound(4.0, 1e-10, distinct, 24)
+    solution = conjugate_gradient(Dense(a), b, rtol=1e-10, max_iterations=100)
+    assert solution.iterations.item() == distinct
+    assert relative_error(solution.x, direct(a, b)) <= _bound(4.0, 1e-10, distinct, 24)
 
 
 def test_each_step_reduces_the_error_in_the_energy_norm():
@@ -400,11 +408,11 @@ def test_a_singular_consistent_system_gives_the_shortest_solution(rank):
     values = torch.cat([torch.zeros(20 - rank), torch.linspace(1.0, 10.0, rank)])
     a = symmetric(values, 3)
     b = (a @ normal((1, 20), 4)[..., None])[..., 0]
-    found = conjugate_gradient(Dense(a), b, rtol=1e-12, max_iterations=100)
+    solution = conjugate_gradient(Dense(a), b, rtol=1e-12, max_iterations=100)
     shortest = (torch.linalg.pinv(a, rtol=1e-10, hermitian=True) @ b[..., None])[..., 0]
-    assert found.status.tolist() == [CGStatus.CONVERGED]
+    assert solution.status.tolist() == [CGStatus.CONVERGED]
     # rounding puts b and the products off the range of A by eps |x|, where nothing damps it
-    assert relative_error(found.x, shortest) <= _bound(10.0, 1e-12, 100, 20)
+    assert relative_error(solution.x, shortest) <= _bound(10.0, 1e-12, 100, 20)
 
 
 def test_trailing_shapes_are_one_vector_an_item():
@@ -460,14 +468,14 @@ class TestOrthogonalResiduals:
 
     @pytest.mark.parametrize("jacobi", [False, True])
     def test_need_two_passes_where_the_residual_falls_at_once(self, jacobi):
-        found, two, one = [], [], []
+        solution, two, one = [], [], []
         for seed in range(5, 10):
             a, b, inverse = self.system(seed, jacobi)
             solve = partial(conjugate_gradient, Dense(a), b, preconditioner=Diagonal(inverse), rtol=0.0)
             residuals = torch.cat([solve(max_iterations=k).residual for k in range(self.K)])
-            found.append(self.largest_cosine(residuals, inverse))
+            solution.append(self.largest_cosine(residuals, inverse))
             two.append(self.largest_cosine(self.literal(a, b, inverse, 2), inverse))
             one.append(self.largest_cosine(self.literal(a, b, inverse, 1), inverse))
         bound = self.K * self.EPS32
-        assert max(*found, *two) <= bound
+        assert max(*solution, *two) <= bound
         assert max(one) >= 100 * bound

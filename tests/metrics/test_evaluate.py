@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from metrics_toys import Affine, Bent, additive, context_of, doubtful, normal
+from metrics_toys import additive, doubtful
 
 import fringe
 from fringe import InputError
 from fringe.metrics import METRICS, EvaluationContext, Infidelity, Insertion, Metric, evaluate
+from toys import Affine, TanhMLP, context_of, normal
 
 X, MAPS = normal(5, 2, 7, 6), normal(5, 2, 7, 6, seed=2)
 EVERY = sorted(METRICS)
@@ -18,7 +19,7 @@ PRESETS = [f"{name}:{preset}" for name in EVERY for preset in METRICS[name].pres
 
 
 class Reported:
-    """Maps with diagnostics that are their images' own."""
+    """Maps with diagnostics that differ between images."""
 
     def __init__(self, values):
         self.values = values
@@ -40,8 +41,8 @@ def same(result, expected, rows=slice(None)):
         torch.testing.assert_close(scores.values, expected[name].values[rows], rtol=1e-10, atol=1e-12, msg=name)
         for kind in ("flags", "details", "curves"):
             for key, values in getattr(scores, kind).items():
-                wanted = getattr(expected[name], kind)[key][rows]
-                torch.testing.assert_close(values, wanted, rtol=1e-10, atol=1e-12, equal_nan=True, msg=f"{name} {key}")
+                value = getattr(expected[name], kind)[key][rows]
+                torch.testing.assert_close(values, value, rtol=1e-10, atol=1e-12, equal_nan=True, msg=f"{name} {key}")
 
 
 def test_the_registry_holds_the_papers_metrics():
@@ -73,7 +74,7 @@ def test_a_metric_says_what_it_is(name):
 
 
 def test_batch_of_n_is_n_batches_of_one():
-    model = Bent()
+    model = TanhMLP(84)
     targets = doubtful(model, X)
     together = scored(context_of(model, X, targets), MAPS)
     for i in range(len(X)):
@@ -82,14 +83,14 @@ def test_batch_of_n_is_n_batches_of_one():
 
 
 def test_order_changes_nothing():
-    model, order = Bent(), [3, 0, 4, 1, 2]
+    model, order = TanhMLP(84), [3, 0, 4, 1, 2]
     expected = scored(context_of(model, X), MAPS)
     same(scored(context_of(model, X[order]), MAPS[order]), expected, order)
 
 
 @pytest.mark.parametrize("size", [1, 3, 16])
 def test_batch_size_changes_nothing(size):
-    model = Bent()
+    model = TanhMLP(84)
     same(scored(context_of(model, X, batch_size=size), MAPS), scored(context_of(model, X, batch_size=64), MAPS))
 
 
@@ -98,7 +99,7 @@ class Limited(torch.nn.Module):
 
     def __init__(self, limit: int):
         super().__init__()
-        self.model, self.limit, self.largest = Bent(), limit, 0
+        self.model, self.limit, self.largest = TanhMLP(84), limit, 0
         self.eval()
 
     def forward(self, x):
@@ -109,7 +110,7 @@ class Limited(torch.nn.Module):
 
 
 def test_the_end_of_memory_halves_the_batch():
-    expected = scored(context_of(Bent(), X), MAPS)
+    expected = scored(context_of(TanhMLP(84), X), MAPS)
     limited = Limited(64)
     context = context_of(limited, X, batch_size=64)
     limited.limit, limited.largest = 3, 0
@@ -136,29 +137,29 @@ N = 7
 
 
 def test_curves_share_their_ends_and_themselves():
-    assert passes(context_of(Bent(), X), ["insertion"]) == N - 1 + 1
-    assert passes(context_of(Bent(), X), ["insertion", "deletion"]) == 2 * (N - 1) + 1
-    context = context_of(Bent(), X)
+    assert passes(context_of(TanhMLP(84), X), ["insertion"]) == N - 1 + 1
+    assert passes(context_of(TanhMLP(84), X), ["insertion", "deletion"]) == 2 * (N - 1) + 1
+    context = context_of(TanhMLP(84), X)
     assert passes(context, ["insertion", "insertion:raw", "deletion", "deletion:raw"]) == 2 * (N - 1) + 1
     assert passes(context, ["insertion", "deletion"], -MAPS + 1) == 2 * (N - 1)  # another method, known infill
     shared = Insertion(reference="gaussian", size=15, sigma=3.0, padding="reflect")
-    assert passes(context_of(Bent(), X), ["mas_insertion", shared, "mas_insertion:text"]) == N - 1 + 1
-    assert passes(context_of(Bent(), X), ["deletion:rise", "mas_deletion:walker2024"]) == N - 1 + 1
-    assert passes(context_of(Bent(), X), [Insertion(steps=1)]) == 1
+    assert passes(context_of(TanhMLP(84), X), ["mas_insertion", shared, "mas_insertion:text"]) == N - 1 + 1
+    assert passes(context_of(TanhMLP(84), X), ["deletion:rise", "mas_deletion:walker2024"]) == N - 1 + 1
+    assert passes(context_of(TanhMLP(84), X), [Insertion(steps=1)]) == 1
 
 
 @pytest.mark.parametrize("other", [{"reduction": "abs_sum"}, {"steps": 3}, {"reference": "mean"}])
 def test_metrics_that_ask_for_something_else_share_nothing(other):
-    """The walk of a deletion, beside a MAS deletion that differs from it in one setting."""
+    """The curve of a deletion, with a MAS deletion that differs from it in one setting."""
     plain = {"reference": "zeros", "reduction": "max", "steps": 6}
     both = [METRICS["deletion"](**plain), METRICS["mas_deletion"](**{**plain, **other})]
-    together = scored(context_of(Bent(), X), MAPS, both)
+    together = scored(context_of(TanhMLP(84), X), MAPS, both)
     for metric in both:
-        same(scored(context_of(Bent(), X), MAPS, [metric]), together)
+        same(scored(context_of(TanhMLP(84), X), MAPS, [metric]), together)
 
 
 def test_draws_are_shared_by_all_methods():
-    context = context_of(Bent(), X)
+    context = context_of(TanhMLP(84), X)
     assert passes(context, ["infidelity", "infidelity:scale_free"]) == 50
     assert passes(context, ["infidelity"], 2 * MAPS) == 0
     assert passes(context, [Infidelity(samples=5)]) == 5
@@ -167,13 +168,13 @@ def test_draws_are_shared_by_all_methods():
 
 def test_what_looks_at_the_maps_alone_costs_nothing():
     rest = [name for name in EVERY if name not in (*PERTURBATION, "infidelity")]
-    assert passes(context_of(Bent(), X), rest) == 0
+    assert passes(context_of(TanhMLP(84), X), rest) == 0
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_single_precision_agrees_with_double(name):
     x, maps = X.float(), MAPS.float()
-    single, double = context_of(Bent().float(), x, ids="abcde"), context_of(Bent(), x.double(), ids="abcde")
+    single, double = context_of(TanhMLP(84).float(), x, ids="abcde"), context_of(TanhMLP(84), x.double(), ids="abcde")
     result = evaluate(single, Reported(maps), [name], shifted)[name].values
     expected = evaluate(double, Reported(maps.double()), [name], shifted)[name].values
     assert result.dtype == torch.float64
@@ -181,7 +182,7 @@ def test_single_precision_agrees_with_double(name):
 
 
 def test_nothing_of_the_caller_is_touched():
-    model, x, maps = Bent(), X.clone().requires_grad_(), MAPS.clone().requires_grad_()
+    model, x, maps = TanhMLP(84), X.clone().requires_grad_(), MAPS.clone().requires_grad_()
     context, state = context_of(model, x.detach()), torch.get_rng_state()
     result = scored(context, maps)
     assert torch.get_rng_state().equal(state)
@@ -197,7 +198,7 @@ def test_other_inputs_than_images(shape):
     x, maps = normal(2, *shape), normal(2, *shape, seed=2)
     settings = {"reference": "mean"}
     chosen = [METRICS[name](**settings) if name in PERTURBATION else name for name in EVERY]
-    result = evaluate(context_of(Bent(size), x), Reported(maps), chosen, shifted)
+    result = evaluate(context_of(TanhMLP(size), x), Reported(maps), chosen, shifted)
     steps = shape[0] if len(shape) == 1 else shape[1]
     for name in PERTURBATION:
         assert all(curve.shape == (2, steps + 1) for curve in result[name].curves.values())
@@ -205,10 +206,10 @@ def test_other_inputs_than_images(shape):
     order = maps.abs().sort(1, descending=True).indices[0] if len(shape) == 1 else None
     if order is not None:  # one feature after the other
         image, c = x.mean(1, keepdim=True).expand(2, 6)[0].clone(), []
-        target = int(Bent(6)(x)[0].argmax())
+        target = int(TanhMLP(6)(x)[0].argmax())
         for k in (None, *order.tolist()):
             image[slice(0) if k is None else k] = x[0][slice(0) if k is None else k]
-            c.append(float(Bent(6)(image[None]).softmax(1)[0, target]))
+            c.append(float(TanhMLP(6)(image[None]).softmax(1)[0, target]))
         assert result["insertion"].curves["raw"][0].tolist() == pytest.approx(c, rel=1e-12)
 
 
@@ -259,7 +260,7 @@ def test_a_stable_method_beats_a_wild_one():
 )
 def test_what_cannot_be_scored_is_refused(maps, metrics, message):
     with pytest.raises(InputError, match=message):
-        evaluate(context_of(Bent(), X), maps, metrics)
+        evaluate(context_of(TanhMLP(84), X), maps, metrics)
 
 
 @pytest.mark.shared

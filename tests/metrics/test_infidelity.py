@@ -3,10 +3,10 @@
 import captum.metrics
 import pytest
 import torch
-from metrics_toys import Affine, Bent, context_of, normal
 
 from fringe import InputError
 from fringe.metrics import Infidelity, evaluate
+from toys import Affine, TanhMLP, context_of, normal
 
 X, MAPS = normal(3, 2, 7, 6), normal(3, 2, 7, 6, seed=2)
 
@@ -67,7 +67,7 @@ def test_the_map_that_says_nothing_is_judged_by_its_norm():
 
 @pytest.mark.parametrize("score", ["logit", "probability", "log_probability"])
 def test_literal_mean(score):
-    model = Bent()
+    model = TanhMLP(84)
     context = context_of(model, X, score=score)
     result = evaluate(context, MAPS, [Infidelity(samples=7, sigma=0.5)])["infidelity"]
     read = {
@@ -85,7 +85,7 @@ def test_literal_mean(score):
 
 @pytest.mark.parametrize("normalise", [False, True])
 def test_captum(normalise):
-    model = Bent()
+    model = TanhMLP(84)
     context = context_of(model, X)
     delta = moves(context, 50, 0.02).flatten(0, 1)
     expected = captum.metrics.infidelity(
@@ -102,7 +102,7 @@ def test_captum(normalise):
 
 
 def test_scale_free_ignores_the_scale_and_never_exceeds_the_zero_map():
-    context = context_of(Bent(), X)
+    context = context_of(TanhMLP(84), X)
     expected = evaluate(context, MAPS, ["infidelity:scale_free"])["infidelity:scale_free"]
     result = evaluate(context, -1e-6 * MAPS, ["infidelity:scale_free"])["infidelity:scale_free"]
     torch.testing.assert_close(result.values, expected.values, rtol=1e-12, atol=0)
@@ -113,10 +113,10 @@ def test_scale_free_ignores_the_scale_and_never_exceeds_the_zero_map():
 
 
 def test_draws_belong_to_the_seed_and_the_image():
-    first, again, other = (evaluate(context_of(Bent(), X, seed=s), MAPS, ["infidelity"]) for s in (0, 0, 1))
+    first, again, other = (evaluate(context_of(TanhMLP(84), X, seed=s), MAPS, ["infidelity"]) for s in (0, 0, 1))
     assert first["infidelity"].values.equal(again["infidelity"].values)
     assert not first["infidelity"].values.equal(other["infidelity"].values)
-    twins = evaluate(context_of(Bent(), X[[0, 0]]), MAPS[[0, 0]], ["infidelity"])["infidelity"].values
+    twins = evaluate(context_of(TanhMLP(84), X[[0, 0]]), MAPS[[0, 0]], ["infidelity"])["infidelity"].values
     assert float(twins[0]) == pytest.approx(float(twins[1]), rel=1e-12)
 
 

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from metrics_toys import Affine, context_of, normal
 from scipy import ndimage
 
 from fringe import InputError
 from fringe.metrics import Insertion, evaluate
 from fringe.metrics._perturbation import Infill, box_size, folded_gaussian_kernel
+from toys import Affine, context_of, normal
 
 X = normal(2, 3, 12, 9)
 

@@ -8,10 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from metrics_toys import Affine, Bent, Odds, context_of, doubtful, normal
+from metrics_toys import Odds, doubtful
 
 from fringe.metrics import Deletion, Insertion, evaluate
 from fringe.metrics._perturbation import auc, min_max_normalise, running_extremum, to_response
+from toys import Affine, TanhMLP, context_of, normal
 
 ONES = torch.ones(1, 1, 2, 2, dtype=torch.float64)
 PERFECT = torch.tensor([[[[8.0, 4.0], [2.0, 2.0]]]], dtype=torch.float64).log()
@@ -63,7 +64,7 @@ X, MAPS = normal(3, 2, 7, 6), normal(3, 2, 7, 6, seed=2)
 @pytest.mark.parametrize("metric", [Insertion, Deletion])
 @pytest.mark.parametrize("settings", [{}, {"steps": 5}, {"steps": 42, "reduction": "abs_sum", "reference": "mean"}])
 def test_curve_is_the_literal_loop(metric, settings):
-    model, one = Bent(), metric(**settings)
+    model, one = TanhMLP(84), metric(**settings)
     context = context_of(model, X, doubtful(model, X))
     result = evaluate(context, MAPS, [one])[one.name]
     if settings.get("reference") == "mean":
@@ -82,7 +83,7 @@ def test_curve_is_the_literal_loop(metric, settings):
 
 
 def test_ends_are_the_input_and_the_reference():
-    both = evaluate(context_of(Bent(), X), MAPS, ["insertion", "deletion"])
+    both = evaluate(context_of(TanhMLP(84), X), MAPS, ["insertion", "deletion"])
     ends = torch.stack([both["insertion"].details[name] for name in ("p_reference", "p_input")], 1)
     assert both["insertion"].curves["raw"][:, [0, -1]].equal(ends)
     assert both["deletion"].curves["raw"][:, [-1, 0]].equal(ends)
@@ -90,15 +91,15 @@ def test_ends_are_the_input_and_the_reference():
 
 def test_descending_insertion_is_ascending_deletion_backwards():
     a = torch.arange(1, 43, dtype=torch.float64).view(1, 1, 7, 6).expand_as(X)
-    scores = evaluate(context_of(Bent(), X), a, [Insertion(steps=14)])
-    mirrored = evaluate(context_of(Bent(), X), 43 - a, [Deletion(steps=14)])
+    scores = evaluate(context_of(TanhMLP(84), X), a, [Insertion(steps=14)])
+    mirrored = evaluate(context_of(TanhMLP(84), X), 43 - a, [Deletion(steps=14)])
     torch.testing.assert_close(
         scores["insertion"].curves["raw"], mirrored["deletion"].curves["raw"].flip(1), rtol=1e-13, atol=0
     )
 
 
 def test_only_the_order_of_the_pixels_matters():
-    context = context_of(Bent(), X)
+    context = context_of(TanhMLP(84), X)
     expected = evaluate(context, MAPS, ["insertion", "deletion"])
     for other in (MAPS * 1e-30, -3.0 * MAPS, MAPS**3):
         for name, scores in evaluate(context, other, ["insertion", "deletion"]).items():
@@ -116,14 +117,14 @@ def test_a_constant_network_gives_flat_curves():
 
 def test_degenerate_maps_are_flagged():
     maps = torch.stack([torch.zeros(2, 7, 6), torch.ones(2, 7, 6), MAPS[2]]).double()
-    result = evaluate(context_of(Bent(), X), maps, ["insertion"])["insertion"]
+    result = evaluate(context_of(TanhMLP(84), X), maps, ["insertion"])["insertion"]
     assert result.flags["zero_map"].tolist() == [True, False, False]
     assert result.flags["constant_map"].tolist() == [True, True, False]
     assert result.details["ties"].tolist() == [1.0, 1.0, 0.0]
 
 
 def test_presets_are_what_their_authors_did():
-    model, context = Bent(), context_of(Bent(), X)
+    model, context = TanhMLP(84), context_of(TanhMLP(84), X)
     result = evaluate(
         context, MAPS, ["insertion:rise", "deletion:rise", "insertion:raw", "insertion", "insertion:fast"]
     )
@@ -141,7 +142,7 @@ def test_presets_are_what_their_authors_did():
 
 
 def test_monotone_takes_the_running_extreme():
-    context = context_of(Bent(), X)
+    context = context_of(TanhMLP(84), X)
     for metric, running in ((Insertion, max), (Deletion, min)):
         plain = evaluate(context, MAPS, [metric()])[metric.name].curves["raw"][0].tolist()
         result = evaluate(context, MAPS, [metric(monotone=True)])[metric.name].curves["raw"][0].tolist()

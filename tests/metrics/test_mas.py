@@ -4,12 +4,13 @@ import literal_metrics as literal
 import numpy as np
 import pytest
 import torch
-from metrics_toys import Affine, Bent, Odds, additive, context_of, doubtful, normal
+from metrics_toys import Odds, additive, doubtful
 from scipy.ndimage import gaussian_filter
 
 from fringe import InputError
 from fringe.metrics import Insertion, MASDeletion, MASInsertion, Sparseness, evaluate
 from fringe.metrics._perturbation import auc
+from toys import Affine, TanhMLP, context_of, normal
 
 X, MAPS = normal(4, 2, 7, 6), normal(4, 2, 7, 6, seed=2)
 BOTH = (MASInsertion, MASDeletion)
@@ -33,7 +34,7 @@ def gaussian(x):
 @pytest.mark.parametrize("metric", BOTH)
 @pytest.mark.parametrize(("preset", "rule"), [("paper", literal.mas_official), ("text", literal.mas_text)])
 def test_default_and_text_are_the_literal_loops(metric, preset, rule):
-    model = Bent()
+    model = TanhMLP(84)
     context = context_of(model, X, doubtful(model, X))
     result = evaluate(context, MAPS, [metric.preset(preset)])[metric.name]
     assert result.flags["blur_more_confident"].tolist() == [False, False, False, True]
@@ -44,7 +45,7 @@ def test_default_and_text_are_the_literal_loops(metric, preset, rule):
 
 @pytest.mark.parametrize("metric", BOTH)
 def test_walker2024_is_the_literal_loop_of_the_code(metric):
-    model = Bent()
+    model = TanhMLP(84)
     context = context_of(model, X, doubtful(model, X))
     impulse = torch.zeros(11, 11, dtype=torch.float64)
     impulse[5, 5] = 1.0
@@ -84,21 +85,21 @@ def test_no_penalty_where_the_mass_is_the_response(metric):
     assert float(result.values) == pytest.approx(float(auc(result.curves["model_response"])), abs=1e-13)
 
 
-def test_density_goes_from_nothing_to_all_and_back():
-    context = context_of(Bent(), X)
+def test_density_goes_from_nothing_to_all_and_in_reverse():
+    context = context_of(TanhMLP(84), X)
     result = evaluate(context, MAPS, [MASInsertion(steps=42), MASDeletion(steps=42), Sparseness()])
-    there = result["mas_insertion"].curves["density_response"]
-    back = result["mas_deletion"].curves["density_response"]
-    assert (there[:, 0] == 0).all()
-    assert (there[:, -1] == 1).all()
-    torch.testing.assert_close(there + back, torch.ones_like(there), rtol=0, atol=1e-15)
-    # with a step a pixel it is the Lorenz curve, mirrored: its area is half of one plus the Gini index of the pixels
-    torch.testing.assert_close(auc(there), 0.5 + 0.5 * result["sparseness"].details["spatial"], rtol=1e-13, atol=0)
+    up = result["mas_insertion"].curves["density_response"]
+    down = result["mas_deletion"].curves["density_response"]
+    assert (up[:, 0] == 0).all()
+    assert (up[:, -1] == 1).all()
+    torch.testing.assert_close(up + down, torch.ones_like(up), rtol=0, atol=1e-15)
+    # with one step per pixel, the mirrored Lorenz curve: its area is half of one plus the Gini index of the pixels
+    torch.testing.assert_close(auc(up), 0.5 + 0.5 * result["sparseness"].details["spatial"], rtol=1e-13, atol=0)
 
 
 @pytest.mark.parametrize("metric", BOTH)
 def test_scale_and_sign_do_not_matter(metric):
-    context = context_of(Bent(), X)
+    context = context_of(TanhMLP(84), X)
     expected = evaluate(context, MAPS, [metric()])[metric.name].values
     for factor in (1e-30, -2.0, 1e20):
         torch.testing.assert_close(evaluate(context, factor * MAPS, [metric()])[metric.name].values, expected)
@@ -108,7 +109,7 @@ def test_scale_and_sign_do_not_matter(metric):
 @pytest.mark.parametrize("metric", BOTH)
 def test_a_zero_map_scores_a_half_and_says_so(metric, preset):
     maps = torch.cat([torch.zeros_like(MAPS[:1]), MAPS[1:]])
-    result = evaluate(context_of(Bent(), X), maps, [metric.preset(preset)])[metric.name]
+    result = evaluate(context_of(TanhMLP(84), X), maps, [metric.preset(preset)])[metric.name]
     assert float(result.values[0]) == 0.5
     assert result.flags["zero_map"].tolist() == result.flags["undefined"].tolist() == [True, False, False, False]
     assert bool(torch.isfinite(result.values).all())
@@ -125,11 +126,11 @@ def test_no_response_at_all_scores_a_half_and_says_so(metric):
 
 @pytest.mark.parametrize("metric", BOTH)
 def test_a_broken_output_is_no_half(metric):
-    class Broken(Bent):
+    class Broken(TanhMLP):
         def forward(self, x):
             return super().forward(x).masked_fill((x == 0).flatten(1).all(1, keepdim=True), torch.nan)
 
-    result = evaluate(context_of(Broken(), X), MAPS, [metric(reference="zeros"), Insertion(reference="zeros")])
+    result = evaluate(context_of(Broken(84), X), MAPS, [metric(reference="zeros"), Insertion(reference="zeros")])
     for scores in result.values():
         assert scores.values.isnan().all()
     assert result[metric.name].flags["undefined"].all()
@@ -137,7 +138,7 @@ def test_a_broken_output_is_no_half(metric):
 
 def test_each_switch_is_its_own():
     """Switching the steps of the code off one by one, each against the curve that it leaves."""
-    context = context_of(Bent(), X)
+    context = context_of(TanhMLP(84), X)
 
     def curves(**switches):
         return evaluate(context, MAPS, [MASInsertion(**switches)])["mas_insertion"].curves

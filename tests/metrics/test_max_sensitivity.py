@@ -3,16 +3,16 @@
 import captum.metrics
 import pytest
 import torch
-from metrics_toys import Affine, Bent, context_of, normal
 
 from fringe import InputError
 from fringe.metrics import MaxSensitivity, evaluate
+from toys import Affine, TanhMLP, context_of, normal
 
 X = normal(3, 2, 7, 6)
 
 
-def bent_map(x: torch.Tensor, rows: list[int]) -> torch.Tensor:
-    """A smooth map that is not linear in the input, another for each image of the subject."""
+def sine_map(x: torch.Tensor, rows: list[int]) -> torch.Tensor:
+    """A smooth map that is not linear in the input, another for each image of the context."""
     turn = torch.tensor(rows, dtype=x.dtype).view(-1, 1, 1, 1)
     return (3 * x + turn).sin() * x.square().sum((1, 2, 3), keepdim=True)
 
@@ -28,7 +28,7 @@ def moves(context, samples: int = 10, radius: float = 0.02) -> torch.Tensor:
     )
 
 
-def scored(metric="max_sensitivity", explain=bent_map, x=X):
+def scored(metric="max_sensitivity", explain=sine_map, x=X):
     context = context_of(Affine(x[0].numel()), x, batch_size=4)
     return context, evaluate(context, explain(x, list(range(len(x)))), [metric], explain)[
         metric if isinstance(metric, str) else metric.name
@@ -38,11 +38,11 @@ def scored(metric="max_sensitivity", explain=bent_map, x=X):
 def test_literal_loop():
     context, result = scored()
     for i in range(3):
-        here = bent_map(X[i : i + 1], [i]).flatten()
+        before = sine_map(X[i : i + 1], [i]).flatten()
         ratios = []
         for delta in moves(context)[i]:
-            there = bent_map((X[i] + delta)[None], [i]).flatten()
-            ratios.append(float((here / here.norm() - there / there.norm()).norm() / delta.norm()))
+            after = sine_map((X[i] + delta)[None], [i]).flatten()
+            ratios.append(float((before / before.norm() - after / after.norm()).norm() / delta.norm()))
         assert float(result.values[i]) == pytest.approx(max(ratios), rel=1e-12)
         assert float(result.details["bound"][i]) == pytest.approx(
             2 / float(moves(context)[i].flatten(1).norm(dim=1).min())
@@ -54,7 +54,7 @@ def test_captum_with_unit_maps_one_draw_at_a_time():
     context, result = scored()
 
     def unit(x):
-        maps = bent_map(x[0] if isinstance(x, tuple) else x, [0, 1, 2])
+        maps = sine_map(x[0] if isinstance(x, tuple) else x, [0, 1, 2])
         return (maps / maps.flatten(1).norm(dim=1).view(-1, 1, 1, 1),)
 
     def one_call(delta):
@@ -71,7 +71,7 @@ def test_captum_preset_is_captums_own():
 
     def explain(x):
         x = x[0] if isinstance(x, tuple) else x
-        return (bent_map(x, torch.arange(3).repeat_interleave(len(x) // 3).tolist()),)
+        return (sine_map(x, torch.arange(3).repeat_interleave(len(x) // 3).tolist()),)
 
     expected = captum.metrics.sensitivity_max(explain, X, lambda x: x + delta, n_perturb_samples=10)
     torch.testing.assert_close(result.values, expected, rtol=1e-12, atol=0)
@@ -92,7 +92,7 @@ def test_a_map_that_stays_does_not_move():
 def test_the_scale_of_the_maps_does_not_matter():
     _, expected = scored()
     for factor in (1e-30, 1e10):
-        _, result = scored(explain=lambda x, rows, f=factor: f * bent_map(x, rows))
+        _, result = scored(explain=lambda x, rows, f=factor: f * sine_map(x, rows))
         torch.testing.assert_close(result.values, expected.values, rtol=1e-12, atol=0)
 
 
@@ -127,7 +127,7 @@ def test_zero_maps_are_defined_and_flagged():
 
     def vanishing(x, rows):
         away = torch.tensor([not x[i].equal(X[r]) for i, r in enumerate(rows)])
-        return bent_map(x, rows) * (~away).view(-1, 1, 1, 1)
+        return sine_map(x, rows) * (~away).view(-1, 1, 1, 1)
 
     _, gone = scored(explain=vanishing)  # a unit map moves to zero: a distance of one
     torch.testing.assert_close(gone.values, gone.details["bound"] / 2, rtol=1e-12, atol=0)
@@ -137,32 +137,32 @@ def test_zero_maps_are_defined_and_flagged():
 def test_broken_maps_have_no_score():
     def broken(x, rows):
         away = torch.tensor([r == 1 and not x[i].equal(X[r]) for i, r in enumerate(rows)])
-        return bent_map(x, rows).masked_fill(away.view(-1, 1, 1, 1), torch.nan)
+        return sine_map(x, rows).masked_fill(away.view(-1, 1, 1, 1), torch.nan)
 
     _, result = scored(explain=broken)
     assert result.values.isnan().tolist() == result.flags["undefined"].tolist() == [False, True, False]
 
 
 def test_rows_name_the_images_and_chunks_stay_within_the_batch_size():
-    asked, largest = [], []
+    requested, largest = [], []
 
     def explain(x, rows):
-        asked.extend(rows)
+        requested.extend(rows)
         largest.append(len(x))
-        return bent_map(x, rows)
+        return sine_map(x, rows)
 
-    context = context_of(Bent(), X, batch_size=4)
-    evaluate(context, bent_map(X, [0, 1, 2]), [MaxSensitivity(samples=5)], explain)
-    assert asked == [0] * 5 + [1] * 5 + [2] * 5
+    context = context_of(TanhMLP(84), X, batch_size=4)
+    evaluate(context, sine_map(X, [0, 1, 2]), [MaxSensitivity(samples=5)], explain)
+    assert requested == [0] * 5 + [1] * 5 + [2] * 5
     assert max(largest) == 4
     assert context.problem.model.passes.forward == 0
 
 
 def test_it_needs_the_method():
-    context = context_of(Bent(), X)
+    context = context_of(TanhMLP(84), X)
     with pytest.raises(InputError, match="metric max_sensitivity: it needs the method that made the maps"):
         evaluate(context, X, ["max_sensitivity"])
     with pytest.raises(InputError, match=r"explain: got maps of shape \(4, 84\), expected \(4, 2, 7, 6\)"):
-        evaluate(context_of(Bent(), X, batch_size=4), X, ["max_sensitivity"], lambda x, rows: x.flatten(1))
+        evaluate(context_of(TanhMLP(84), X, batch_size=4), X, ["max_sensitivity"], lambda x, rows: x.flatten(1))
     with pytest.raises(InputError, match="radius: got 0, expected a positive number"):
         MaxSensitivity(radius=0)

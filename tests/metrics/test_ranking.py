@@ -4,9 +4,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from metrics_toys import normal
 
 from fringe.metrics._perturbation import rank_pixels, spatial_map
+from toys import normal
 
 MAP = torch.tensor([[[[1.0, -3.0]], [[-2.0, 4.0]]]], dtype=torch.float64)  # (1, 2 channels, 1, 2)
 
@@ -37,7 +37,7 @@ IMPORTANCES = st.lists(st.integers(0, 6), min_size=1, max_size=12)
 def test_order_is_a_stable_descending_sort(values):
     ranking = rank_pixels(torch.tensor([values], dtype=torch.float64))
     expected = sorted(range(len(values)), key=lambda k: (-values[k], k))
-    assert [ranking.rank[0].tolist().index(place) for place in range(len(values))] == expected
+    assert [ranking.rank[0].tolist().index(i) for i in range(len(values))] == expected
     assert ranking.mass[0].tolist() == sorted(values, reverse=True)
 
 

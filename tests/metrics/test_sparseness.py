@@ -4,10 +4,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from metrics_toys import Affine, context_of, normal
 
 from fringe.metrics import evaluate
 from fringe.metrics._sparseness import gini
+from toys import Affine, context_of, normal
 
 
 def index(*values: float) -> float:

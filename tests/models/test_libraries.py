@@ -121,7 +121,7 @@ def test_a_failed_download_names_the_way_without_a_network(torchvision, monkeypa
     [
         ("torchvision:resnet81", "torchvision has no classifier 'resnet81'; did you mean 'resnet18'"),
         ("torchvision:fasterrcnn_resnet50_fpn", "torchvision has no classifier 'fasterrcnn_resnet50_fpn'"),
-        ("torchvision:resnet18@IMAGENET1K_V2", "no weights 'IMAGENET1K_V2' for resnet18; did you mean 'IMAGENET1K_V1'?"),
+        ("torchvision:resnet18@IMAGENET1K_V2", "no weights 'IMAGENET1K_V2' for resnet18; did you mean 'IMAGENET1K_V1'"),
         ("torchvision:resnet18@random:x", "the seed must be a whole number from 0 to 2**63 - 1"),
         ("torchvision:resnet18@", "names no weights after '@'"),
         ("torchvision:resnet18@w.pth", "'w.pth': .pth files are not read"),

@@ -120,7 +120,7 @@ def test_parse_shortcuts_and_replacements():
         ("resize=0", "must be at least 1 pixel"),
         ("resize=1x2x3", "resize=(1, 2, 3) must be (short_side,) or (height, width)"),
         ("crop=1x2x3", "crop=(1, 2, 3) must be (height, width)"),
-        ("interpolation=bilinaer", "'bilinaer' is none of nearest, bilinear, bicubic, lanczos; did you mean 'bilinear'?"),
+        ("interpolation=bilinaer", "'bilinaer' is none of nearest, bilinear, bicubic, lanczos; did you mean 'bil"),
         ("", "preprocessing '' is neither a shortcut"),
     ],
 )

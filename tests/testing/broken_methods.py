@@ -1,36 +1,36 @@
-"""A sound method, and methods with one fault each."""
+"""A correct method, and methods with one fault each."""
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 
-from fringe._tunable import tunable
 from fringe.attribution import Attributor
 from fringe.attribution._diagnostics import gradient_attribution, path_attribution
 from fringe.attribution._integrate import integrate
 from fringe.attribution._pieces import NodePieces
 from fringe.attribution._quadrature import quadrature_nodes
 from fringe.paths import StraightLine
+from fringe.settings import Doc
 
 
 @dataclass(frozen=True)
-class Sound(Attributor):
+class Correct(Attributor):
     """Integrated Gradients in as few lines as it takes; ``spoil`` is where the others go wrong."""
 
-    name: ClassVar[str] = "sound"
+    name: ClassVar[str] = "correct"
 
-    steps: int = tunable(4, help="gradients along the line")
-    baseline: str = tunable("zero", help="where the line begins")
+    steps: Annotated[int, Doc("gradients along the line")] = 4
+    baseline: Annotated[str, Doc("where the line begins")] = "zero"
 
     def attribute(self, problem):
         baseline = self.begin(problem)
         line = StraightLine(problem.inputs, baseline, *quadrature_nodes("midpoint", self.nodes()))
-        found = integrate(NodePieces(line, problem))
-        whole = path_attribution(self, found, problem, "use more steps")
-        return self.spoil(whole, problem)
+        result = integrate(NodePieces(line, problem))
+        result = path_attribution(self, result, problem, "use more steps")
+        return self.spoil(result, problem)
 
     def begin(self, problem):
         return problem.resolve_baseline(self.baseline)
@@ -38,8 +38,8 @@ class Sound(Attributor):
     def nodes(self):
         return self.steps
 
-    def spoil(self, found, problem):
-        return found
+    def spoil(self, result, problem):
+        return result
 
 
 @dataclass(frozen=True)
@@ -47,45 +47,45 @@ class Gradient(Attributor):
     """The gradient itself: no path, and no claim of completeness."""
 
     name: ClassVar[str] = "gradient"
-    complete = False
+    is_complete = False
 
     def attribute(self, problem):
         _, values = problem.logits_gradient(problem.inputs, problem.every_row)
         return gradient_attribution(self, values, problem, {}, "a gradient")
 
 
-def with_values(found, values):
+def with_values(result, values):
     """The same attribution with other maps, and a gap that is true of them."""
-    gap = values.double().flatten(1).sum(1) - (found.score - found.endpoint_score).double()
-    residual = gap.abs() / (found.score - found.endpoint_score).double().abs()
-    return dataclasses.replace(found, values=values, completeness_gap=gap, completeness_residual=residual)
+    gap = values.double().flatten(1).sum(1) - (result.score - result.endpoint_score).double()
+    residual = gap.abs() / (result.score - result.endpoint_score).double().abs()
+    return dataclasses.replace(result, values=values, completeness_gap=gap, completeness_residual=residual)
 
 
 @dataclass
 class Mutable(Attributor):
     name: ClassVar[str] = "mutable"
-    steps: int = tunable(4, help="gradients along the line")
+    steps: Annotated[int, Doc("gradients along the line")] = 4
 
     def attribute(self, problem):
-        return Sound(self.steps).attribute(problem)
+        return Correct(self.steps).attribute(problem)
 
 
 @dataclass(frozen=True)
-class Dumb(Sound):
+class Undocumented(Correct):
     """One setting does not say what it is."""
 
     extra: float = 1.0
 
 
 @dataclass(frozen=True)
-class Unwritable(Sound):
+class Unwritable(Correct):
     """A setting that JSON does not know."""
 
-    extra: frozenset = tunable(frozenset({1}), help="numbers")
+    extra: Annotated[frozenset, Doc("numbers")] = frozenset({1})
 
 
 @dataclass(frozen=True)
-class Forgetful(Sound):
+class Forgetful(Correct):
     """Its record leaves a setting out."""
 
     def record(self):
@@ -93,28 +93,28 @@ class Forgetful(Sound):
 
 
 @dataclass(frozen=True)
-class Misnamed(Sound):
+class Misnamed(Correct):
     """A preset with a setting that does not exist."""
 
     presets: ClassVar = {"paper": {"nodes": 3}}
 
 
 @dataclass(frozen=True)
-class SinglePrecision(Sound):
-    def spoil(self, found, problem):
-        return dataclasses.replace(found, values=found.values.float())
+class SinglePrecision(Correct):
+    def spoil(self, result, problem):
+        return dataclasses.replace(result, values=result.values.float())
 
 
 @dataclass(frozen=True)
-class Graphed(Sound):
-    def spoil(self, found, problem):
-        return dataclasses.replace(found, values=found.values.requires_grad_(True))
+class Graphed(Correct):
+    def spoil(self, result, problem):
+        return dataclasses.replace(result, values=result.values.requires_grad_(True))
 
 
 @dataclass(frozen=True)
-class ShortDiagnostics(Sound):
-    def spoil(self, found, problem):
-        return dataclasses.replace(found, diagnostics={"mean": found.score.mean()})
+class ShortDiagnostics(Correct):
+    def spoil(self, result, problem):
+        return dataclasses.replace(result, diagnostics={"mean": result.score.mean()})
 
 
 @dataclass(frozen=True)
@@ -122,71 +122,71 @@ class DividesByDoubt(Gradient):
     """Divided by 1 - p, which is zero where the network is certain; for images only."""
 
     def attribute(self, problem):
-        found = super().attribute(problem)
+        result = super().attribute(problem)
         doubt = 1 - problem.logits.softmax(1).gather(1, problem.target[:, None])
-        return dataclasses.replace(found, values=found.values / doubt.view(-1, 1, 1, 1))
+        return dataclasses.replace(result, values=result.values / doubt.view(-1, 1, 1, 1))
 
 
 @dataclass(frozen=True)
-class NeverEmpty(Sound):
+class NeverEmpty(Correct):
     """A zero map becomes a map of ones."""
 
-    def spoil(self, found, problem):
-        empty = (found.values == 0).flatten(1).all(1).view(-1, *[1] * (found.values.dim() - 1))
-        return with_values(found, torch.where(empty, 1.0, found.values))
+    def spoil(self, result, problem):
+        empty = (result.values == 0).flatten(1).all(1).view(-1, *[1] * (result.values.dim() - 1))
+        return with_values(result, torch.where(empty, 1.0, result.values))
 
 
 @dataclass(frozen=True)
-class SmearsChannels(Sound):
+class SmearsChannels(Correct):
     """Shares out the sum of the channels equally: still complete."""
 
-    def spoil(self, found, problem):
-        return dataclasses.replace(found, values=found.values.mean(1, keepdim=True).expand_as(found.values).clone())
+    def spoil(self, result, problem):
+        return dataclasses.replace(result, values=result.values.mean(1, keepdim=True).expand_as(result.values).clone())
 
 
 @dataclass(frozen=True)
-class Shrinks(Sound):
+class Shrinks(Correct):
     """Nine tenths of the map, honestly reported."""
 
-    def spoil(self, found, problem):
-        return with_values(found, 0.9 * found.values)
+    def spoil(self, result, problem):
+        return with_values(result, 0.9 * result.values)
 
 
 @dataclass(frozen=True)
-class ClaimsToBeExact(Sound):
-    def spoil(self, found, problem):
-        zero = torch.zeros_like(found.completeness_gap)
-        return dataclasses.replace(found, completeness_gap=zero, completeness_residual=zero)
+class ClaimsToBeExact(Correct):
+    def spoil(self, result, problem):
+        zero = torch.zeros_like(result.completeness_gap)
+        return dataclasses.replace(result, completeness_gap=zero, completeness_residual=zero)
 
 
 @dataclass(frozen=True)
-class WrongSign(Sound):
-    def spoil(self, found, problem):
-        return dataclasses.replace(found, completeness_gap=-found.completeness_gap)
+class WrongSign(Correct):
+    def spoil(self, result, problem):
+        return dataclasses.replace(result, completeness_gap=-result.completeness_gap)
 
 
 @dataclass(frozen=True)
-class OtherScore(Sound):
+class OtherScore(Correct):
     """Reports a score that is not the explained one; the gap is true of it."""
 
-    def spoil(self, found, problem):
-        return dataclasses.replace(found, score=found.score + 1, endpoint_score=found.endpoint_score + 1)
+    def spoil(self, result, problem):
+        return dataclasses.replace(result, score=result.score + 1, endpoint_score=result.endpoint_score + 1)
 
 
 @dataclass(frozen=True)
-class CalledUnchecked(Sound):
-    def spoil(self, found, problem):
-        return dataclasses.replace(found, verdict=("unchecked",) * len(found.verdict))
+class CalledUnchecked(Correct):
+    def spoil(self, result, problem):
+        return dataclasses.replace(result, verdict=("unchecked",) * len(result.verdict))
 
 
 @dataclass(frozen=True)
-class IgnoresSteps(Sound):
+class IgnoresSteps(Correct):
     def nodes(self):
         return 2
 
 
 @dataclass(frozen=True)
-class OwnBaseline(Sound):
+class IgnoresBaseline(Correct):
     """Begins at zero, whatever is given."""
 
     def begin(self, problem):
@@ -194,14 +194,14 @@ class OwnBaseline(Sound):
 
 
 @dataclass(frozen=True)
-class OnlyImages(Sound):
+class OnlyImages(Correct):
     def begin(self, problem):
         _, _, _, _ = problem.inputs.shape
         return super().begin(problem)
 
 
 @dataclass(frozen=True)
-class OnlyImagesPolitely(Sound):
+class OnlyImagesPolitely(Correct):
     def begin(self, problem):
         from fringe import InputError
 
@@ -219,8 +219,8 @@ class MeanOfTheBatch(Attributor):
     def attribute(self, problem):
         mean = problem.inputs.mean(0, keepdim=True).expand_as(problem.inputs)
         line = StraightLine(problem.inputs, mean, *quadrature_nodes("midpoint", 4))
-        found = integrate(NodePieces(line, problem))
-        return path_attribution(self, found, problem, "")
+        result = integrate(NodePieces(line, problem))
+        return path_attribution(self, result, problem, "")
 
 
 @dataclass(frozen=True)
@@ -228,9 +228,9 @@ class CountsRows(Gradient):
     """The map knows where its image stands."""
 
     def attribute(self, problem):
-        found = super().attribute(problem)
-        row = torch.arange(1.0, 1.0 + len(found.values), dtype=found.values.dtype)
-        return dataclasses.replace(found, values=found.values * row.view(-1, *[1] * (found.values.dim() - 1)))
+        result = super().attribute(problem)
+        row = torch.arange(1.0, 1.0 + len(result.values), dtype=result.values.dtype)
+        return dataclasses.replace(result, values=result.values * row.view(-1, *[1] * (result.values.dim() - 1)))
 
 
 @dataclass(frozen=True)
@@ -238,10 +238,10 @@ class AllAtOnce(Gradient):
     """Every image in one pass, however many the classifier allows."""
 
     def attribute(self, problem):
-        found = super().attribute(problem)
+        result = super().attribute(problem)
         point = problem.model.linearise(problem.inputs.repeat_interleave(2, 0), tangents=False)
         assert len(point.value) == 2 * len(problem.inputs)
-        return found
+        return result
 
 
 @dataclass(frozen=True)
@@ -249,8 +249,8 @@ class GlobalNoise(Gradient):
     """Random numbers from torch's global generator, which the session puts back."""
 
     def attribute(self, problem):
-        found = super().attribute(problem)
-        return dataclasses.replace(found, values=found.values * (1 + 1e-3 * torch.randn(()).to(found.values)))
+        result = super().attribute(problem)
+        return dataclasses.replace(result, values=result.values * (1 + 1e-3 * torch.randn(()).to(result.values)))
 
 
 @dataclass(frozen=True)
@@ -296,19 +296,19 @@ class CountsTooFew(Gradient):
 
 
 @dataclass(frozen=True)
-class LooksAtTheWholeCall(Gradient):
-    """The map knows how many images were asked for, bad ones included."""
+class DependsOnTheCall(Gradient):
+    """The map knows how many images were given, bad ones included."""
 
     def attribute(self, problem):
-        found = super().attribute(problem)
-        return dataclasses.replace(found, values=found.values * (problem.total or 1))
+        result = super().attribute(problem)
+        return dataclasses.replace(result, values=result.values * (problem.total or 1))
 
 
 @dataclass(frozen=True)
 class RecordingMatters(Gradient):
     def attribute(self, problem):
-        found = super().attribute(problem)
-        return dataclasses.replace(found, values=found.values * (1.0 + problem.record_path))
+        result = super().attribute(problem)
+        return dataclasses.replace(result, values=result.values * (1.0 + problem.record_path))
 
 
 @dataclass(frozen=True)
@@ -325,4 +325,4 @@ class OverPlan(Gradient):
 class Boastful(Gradient):
     """Says that its maps add up, and gives no gap."""
 
-    complete = True
+    is_complete = True

@@ -1,27 +1,27 @@
-"""A sound metric, and metrics with one fault each."""
+"""A correct metric, and metrics with one fault each."""
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 
-from fringe._tunable import tunable
 from fringe.metrics import Metric, Scores
+from fringe.settings import Doc
 
 
 @dataclass(frozen=True)
-class SoundMetric(Metric):
+class CorrectMetric(Metric):
     """The share of a map's mass in its strongest entries, times the model's own probability of the target."""
 
-    name: ClassVar[str] = "sound"
-    title: ClassVar[str] = "Sound"
+    name: ClassVar[str] = "correct"
+    title: ClassVar[str] = "Correct"
     direction: ClassVar[str] = "higher"
     space: ClassVar[str] = "the map, all entries"
     source: ClassVar[str] = "nowhere"
 
-    share: float = tunable(0.1, help="of the entries")
+    share: Annotated[float, Doc("of the entries")] = 0.1
 
     def score(self, maps):
         problem = maps.context.problem
@@ -35,22 +35,22 @@ class SoundMetric(Metric):
 
 
 @dataclass(frozen=True)
-class Undirected(SoundMetric):
+class Undirected(CorrectMetric):
     direction: ClassVar[str] = "up"
 
 
 @dataclass(frozen=True)
-class Sourceless(SoundMetric):
+class Sourceless(CorrectMetric):
     source: ClassVar[str] = ""
 
 
 @dataclass(frozen=True)
-class NoPaperSetting(SoundMetric):
-    presets: ClassVar = {"mine": {}}
+class NoPaperSetting(CorrectMetric):
+    presets: ClassVar = {"default": {}}
 
 
 @dataclass(frozen=True)
-class MisnamedPreset(SoundMetric):
+class MisnamedPreset(CorrectMetric):
     presets: ClassVar = {"paper": {"portion": 0.2}}
 
 
@@ -61,48 +61,48 @@ class MutableMetric(Metric):
     direction: ClassVar[str] = "higher"
     space: ClassVar[str] = "the map"
     source: ClassVar[str] = "nowhere"
-    share: float = tunable(0.1, help="of the entries")
+    share: Annotated[float, Doc("of the entries")] = 0.1
 
     def score(self, maps):
-        return SoundMetric(self.share).score(maps)
+        return CorrectMetric(self.share).score(maps)
 
 
 @dataclass(frozen=True)
-class DumbMetric(SoundMetric):
+class UndocumentedMetric(CorrectMetric):
     extra: float = 1.0
 
 
 @dataclass(frozen=True)
-class ForgetfulMetric(SoundMetric):
+class ForgetfulMetric(CorrectMetric):
     def record(self):
         return {"metric": self.name, "share": 0.2}
 
 
 @dataclass(frozen=True)
-class SinglePrecisionMetric(SoundMetric):
+class SinglePrecisionMetric(CorrectMetric):
     def spoil(self, scores, maps):
         return dataclasses.replace(scores, values=scores.values.float())
 
 
 @dataclass(frozen=True)
-class OneForAll(SoundMetric):
+class OneForAll(CorrectMetric):
     def spoil(self, scores, maps):
         return dataclasses.replace(scores, details={"mean": scores.values.mean()})
 
 
 @dataclass(frozen=True)
-class NumbersForFlags(SoundMetric):
+class NumbersForFlags(CorrectMetric):
     def spoil(self, scores, maps):
         return dataclasses.replace(scores, flags={"strange": torch.zeros(len(scores.values))})
 
 
 @dataclass(frozen=True)
-class WrongWay(SoundMetric):
+class WrongWay(CorrectMetric):
     direction: ClassVar[str] = "lower"
 
 
 @dataclass(frozen=True)
-class Blind(SoundMetric):
+class Blind(CorrectMetric):
     """Does not look at the map."""
 
     def spoil(self, scores, maps):
@@ -110,7 +110,7 @@ class Blind(SoundMetric):
 
 
 @dataclass(frozen=True)
-class PerMass(SoundMetric):
+class PerMass(CorrectMetric):
     """Infinite for the zero map."""
 
     def spoil(self, scores, maps):
@@ -119,7 +119,7 @@ class PerMass(SoundMetric):
 
 
 @dataclass(frozen=True)
-class AgainstTheMean(SoundMetric):
+class AgainstTheMean(CorrectMetric):
     """Compared with whatever maps come together."""
 
     def spoil(self, scores, maps):
@@ -127,14 +127,14 @@ class AgainstTheMean(SoundMetric):
 
 
 @dataclass(frozen=True)
-class CountsMaps(SoundMetric):
+class CountsMaps(CorrectMetric):
     def spoil(self, scores, maps):
         row = torch.arange(len(scores.values), dtype=torch.float64)
         return dataclasses.replace(scores, values=scores.values * (1 + 1e-3 * row))
 
 
 @dataclass(frozen=True)
-class AllMapsAtOnce(SoundMetric):
+class AllMapsAtOnce(CorrectMetric):
     def spoil(self, scores, maps):
         inputs = maps.context.problem.inputs
         maps.context.problem.model.linearise(inputs.repeat_interleave(2, 0), tangents=False)
@@ -142,20 +142,20 @@ class AllMapsAtOnce(SoundMetric):
 
 
 @dataclass(frozen=True)
-class GlobalDraw(SoundMetric):
+class GlobalDraw(CorrectMetric):
     def spoil(self, scores, maps):
         return dataclasses.replace(scores, values=scores.values * (1 + 1e-3 * torch.rand((), dtype=torch.float64)))
 
 
 @dataclass(frozen=True)
-class DrawsFromNumPy(SoundMetric):
+class DrawsFromNumPy(CorrectMetric):
     def spoil(self, scores, maps):
         np.random.rand()  # noqa: NPY002
         return scores
 
 
 @dataclass(frozen=True)
-class KeepsTheFirstMap(SoundMetric):
+class KeepsTheFirstMap(CorrectMetric):
     """Shares between methods what belongs to a map."""
 
     def spoil(self, scores, maps):
@@ -163,21 +163,21 @@ class KeepsTheFirstMap(SoundMetric):
 
 
 @dataclass(frozen=True)
-class WritesIntoMaps(SoundMetric):
+class WritesIntoMaps(CorrectMetric):
     def spoil(self, scores, maps):
         maps.values.abs_()
         return scores
 
 
 @dataclass(frozen=True)
-class LeavesAHookBehind(SoundMetric):
+class LeavesAHookBehind(CorrectMetric):
     def spoil(self, scores, maps):
         maps.context.problem.model.module.register_forward_hook(lambda module, given, output: None)
         return scores
 
 
 @dataclass(frozen=True)
-class PaysLess(SoundMetric):
+class PaysLess(CorrectMetric):
     def spoil(self, scores, maps):
         for image in maps.context.problem.inputs.split(1):
             maps.context.problem.model.model(image)

@@ -12,7 +12,7 @@ from fringe.testing import ATTRIBUTOR_CHECKS, CheckError, CheckResult, check_att
 FAULTS = {
     broken.Boastful: {"completeness"},
     broken.Mutable: {"settings_frozen"},
-    broken.Dumb: {"settings_documented"},
+    broken.Undocumented: {"settings_documented"},
     broken.Unwritable: {"settings_recorded"},
     broken.Forgetful: {"settings_recorded"},
     broken.Misnamed: {"presets"},
@@ -28,7 +28,7 @@ FAULTS = {
     broken.OtherScore: {"completeness", "affine_score"},
     broken.CalledUnchecked: {"completeness"},
     broken.IgnoresSteps: {"refinement"},
-    broken.OwnBaseline: {"zero_displacement"},
+    broken.IgnoresBaseline: {"zero_displacement"},
     broken.OnlyImages: {"tabular_inputs"},
     broken.MeanOfTheBatch: {"batch_of_one"},
     broken.CountsRows: {"batch_of_one", "order"},
@@ -39,7 +39,7 @@ FAULTS = {
     broken.LeavesAHook: {"caller_model"},
     broken.CountsInABuffer: {"caller_model"},
     broken.CountsTooFew: {"passes"},
-    broken.LooksAtTheWholeCall: {"bad_images", "batch_of_one"},
+    broken.DependsOnTheCall: {"bad_images", "batch_of_one"},
     broken.RecordingMatters: {"telemetry"},
     broken.OverPlan: {"telemetry"},
 }
@@ -60,8 +60,8 @@ def test_every_check_has_a_fault_that_it_finds():
     assert set().union(*FAULTS.values()) == set(ATTRIBUTOR_CHECKS)
 
 
-@pytest.mark.parametrize("method", [broken.Sound(), broken.Gradient(), broken.OnlyImagesPolitely()])
-def test_sound_methods_pass(method):
+@pytest.mark.parametrize("method", [broken.Correct(), broken.Gradient(), broken.OnlyImagesPolitely()])
+def test_correct_methods_pass(method):
     results = check_attributor(method)
     assert [result.name for result in results] == list(ATTRIBUTOR_CHECKS)
     assert all(result.passed for result in results)
@@ -69,15 +69,15 @@ def test_sound_methods_pass(method):
 
 
 def test_a_failure_is_told_in_numbers():
-    said = failures(broken.Shrinks())
-    assert re.search(r"misses the change of an affine score by \d\.\de-\d\d of", said["affine_score"])
-    assert re.search(r"the gap went from \S+ \(4 steps\) to \S+$", said["refinement"])
+    details = failures(broken.Shrinks())
+    assert re.search(r"misses the change of an affine score by \d\.\de-\d\d of", details["affine_score"])
+    assert re.search(r"the gap went from \S+ \(4 steps\) to \S+$", details["refinement"])
     reported, seen = (int(word) for word in failures(broken.CountsTooFew())["passes"].split() if word.isdigit())
     assert seen - reported == 3
 
 
 def test_all_failures_are_listed_at_once():
-    with pytest.raises(CheckError, match=r"method 'sound' breaks its contract in 2 of 23 checks") as caught:
+    with pytest.raises(CheckError, match=r"method 'correct' breaks its contract in 2 of 23 checks") as caught:
         check_attributor(broken.Shrinks())
     assert "\n  affine_score: " in str(caught.value)
     assert "\n  refinement: " in str(caught.value)
@@ -90,8 +90,8 @@ def test_what_a_check_meets_is_a_failure_and_not_the_end():
 
 
 def test_a_method_may_be_named():
-    asked = set(ATTRIBUTOR_CHECKS) - {"settings_recorded", "completeness"}
-    assert check_attributor("ig", skip=asked) == check_attributor(IntegratedGradients(), skip=asked)
+    skipped = set(ATTRIBUTOR_CHECKS) - {"settings_recorded", "completeness"}
+    assert check_attributor("ig", skip=skipped) == check_attributor(IntegratedGradients(), skip=skipped)
 
 
 def test_checks_may_be_left_out():
@@ -107,7 +107,7 @@ def test_a_failure_may_be_expected():
 
 def test_an_expected_failure_that_passes_is_told():
     with pytest.raises(CheckError, match=r"passes: passed, though it was expected to fail \(they lie\)"):
-        check_attributor(broken.Sound(), expected_failures={"passes": "they lie"})
+        check_attributor(broken.Correct(), expected_failures={"passes": "they lie"})
 
 
 def test_checks_are_known_by_name():
@@ -115,4 +115,4 @@ def test_checks_are_known_by_name():
         with pytest.raises(
             InputError, match=f"{next(iter(argument))}: no check is called speed; known: settings_frozen"
         ):
-            check_attributor(broken.Sound(), **argument)
+            check_attributor(broken.Correct(), **argument)

@@ -15,7 +15,7 @@ FAULTS = {
     broken.NoPaperSetting: {"declared"},
     broken.MisnamedPreset: {"presets"},
     broken.MutableMetric: {"settings_frozen"},
-    broken.DumbMetric: {"settings_documented"},
+    broken.UndocumentedMetric: {"settings_documented"},
     broken.ForgetfulMetric: {"settings_recorded"},
     broken.SinglePrecisionMetric: {"shape_and_dtype"},
     broken.OneForAll: {"shape_and_dtype"},
@@ -50,16 +50,16 @@ def test_every_check_has_a_fault_that_it_finds():
     assert set().union(*FAULTS.values()) == set(METRIC_CHECKS)
 
 
-def test_a_sound_metric_passes():
-    results = check_metric(broken.SoundMetric())
+def test_a_correct_metric_passes():
+    results = check_metric(broken.CorrectMetric())
     assert [result.name for result in results] == list(METRIC_CHECKS)
     assert all(result.passed for result in results)
 
 
 def test_a_failure_is_told_in_numbers():
-    found = failures(broken.WrongWay())["ranking"]
-    assert found.endswith("though lower is better")
-    numbers = [float(n) for n in found.split("contributions ")[1].split(";")[0].split(", ")]
+    result = failures(broken.WrongWay())["ranking"]
+    assert result.endswith("though lower is better")
+    numbers = [float(n) for n in result.split("contributions ")[1].split(";")[0].split(", ")]
     assert numbers == sorted(numbers, reverse=True)
 
 
@@ -67,7 +67,7 @@ def test_a_failure_may_be_expected_and_a_check_left_out():
     results = check_metric(broken.WrongWay(), skip=["passes"], expected_failures={"ranking": "upside down"})
     assert [result.name for result in results if not result.passed] == ["ranking"]
     with pytest.raises(InputError, match="skip: no check is called speed"):
-        check_metric(broken.SoundMetric(), skip=["speed"])
+        check_metric(broken.CorrectMetric(), skip=["speed"])
 
 
 def test_a_metric_may_be_named_with_its_preset():

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import toys
 from fringe.testing._toys import (
     CLASSES,
     ToyProblems,
@@ -53,3 +54,23 @@ def test_they_are_the_same_every_time_and_move_no_generator():
     first, second = (ToyProblems().build(smooth_cnn).state_dict() for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("network", [toys.Affine, toys.Quadratic, toys.TanhMLP], ids=lambda kind: kind.__name__)
+def test_networks_of_any_shape_take_their_gradients(network):
+    model, x = network(), toys.images(3)
+    if network is toys.Affine:
+        expected = model.weight[:1].expand(3, -1).view_as(x)
+    elif network is toys.Quadratic:
+        expected = model.gradient(x, torch.zeros(3, dtype=torch.long))
+    else:  # the chain rule
+        derivative = 1 - (x.flatten(1) @ model.inner.T).tanh().square()
+        expected = ((derivative * model.outer[0]) @ model.inner).view_as(x)
+    torch.testing.assert_close(gradient(model, x), expected)
+
+
+def test_a_toy_problem_begins_with_no_pass_counted():
+    problem = toys.problem_of(toys.build(), toys.images(2), ids="ab")
+    assert problem.model.passes.forward == 0
+    assert list(problem.keys) == ["a", "b"]
+    assert toys.build(mlp)(toys.normal(2, 6)).shape == (2, 3)

@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from tuning_scores import BASE, score, search
+from tuning_toys import BASE, score, search
 
 import fringe
 from fringe import METHODS, FRInGe, InputError

@@ -1,271 +1,307 @@
-"""The search: what is scored, what is kept, what is found again, and what is refused."""
+"""A search survives what happens to processes and files: kills, several at once, torn journals, silent hosts."""
 
-import dataclasses
-import logging
-import math
+import contextlib
+import errno
+import os
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import optuna
 import pytest
-from tuning_scores import BASE, SPACE, asked, quality, score, search, value_of
+from tuning_toys import BASE, SPACE, asked, score, search
 
-from fringe import METHODS, FRInGe, FringeError, InputError
-from fringe.tuning import Weights, objective, paper_space, space_of
+import fringe
+from fringe import FringeError, InputError, _process
+from fringe._process import fate, this_process
+from fringe.errors import TransientError
+from fringe.experiments import StoreFull
+from fringe.tuning import _study
+from fringe.tuning._study import Journal, SharedStudy
 
-SAME = {"insertion": [0.5], "deletion": [0.5], "infidelity": [0.5]}
-
-
-def test_the_best_of_all_trials_is_found_with_its_value(tmp_path):
-    tuned = search(tmp_path / "new" / "journal.log", 30)
-    assert [trial.number for trial in tuned.trials] == list(range(30))
-    for trial in tuned.trials:
-        method = dataclasses.replace(BASE, **trial.settings)
-        assert trial.value == pytest.approx(value_of(method), rel=1e-12)
-        assert {name: list(values) for name, values in trial.scores.items()} == score(method)
-    assert tuned.value == max(trial.value for trial in tuned.trials) == value_of(tuned.best)
-    assert (tuned.running, tuned.seed) == (0, 5)
-    # the estimator is worth its name: better than where it started, by more than luck among its ten random trials
-    assert quality(tuned.best) > max(quality(dataclasses.replace(BASE, **t.settings)) for t in tuned.trials[:10])
+HERE = Path(__file__).parent
+needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="the system does not say when a process started")
 
 
-def test_the_search_starts_from_the_base_as_it_is(tmp_path):
-    seen = []
-    base = FRInGe(tau=0.5, delta_euc="auto", cg_rtol=1e-5)  # tau beyond its range, a cap that is no number
-    tuned = search(
-        tmp_path / "j", 3, lambda m: seen.append(m) or score(m), base=base, space=space_of(FRInGe, ("tau", "delta_euc"))
+def study_of(journal: Path) -> optuna.Study:
+    return optuna.load_study(study_name="study", storage=optuna.storages.JournalStorage(Journal(journal)))
+
+
+def states(journal: Path) -> list[str]:
+    return [trial.state.name for trial in study_of(journal).trials]
+
+
+@contextlib.contextmanager
+def worker(journal: Path, trials: int, hang_at: int = 0):
+    """A process that is ready to take part; killed at the end."""
+    found = os.pathsep.join([str(HERE), str(Path(fringe.__file__).parents[1]), *sys.path])
+    process = subprocess.Popen(
+        [sys.executable, HERE / "tuning_worker.py", journal, str(trials), str(hang_at)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": found},
     )
-    assert seen[0] == base
-    assert tuned.trials[0].settings == {"tau": 0.5, "delta_euc": "auto"}
-    assert {method.cg_rtol for method in seen} == {1e-5}
-    assert all(isinstance(method.delta_euc, float) for method in seen[1:])
-
-
-def test_the_earliest_of_equals_is_best(tmp_path):
-    assert search(tmp_path / "j", 4, lambda method: SAME).best == BASE
-
-
-def test_equal_seeds_ask_the_same(tmp_path):
-    first, longer, other = (
-        search(tmp_path / name, trials, seed=seed) for name, trials, seed in (("a", 14, 5), ("b", 18, 5), ("c", 14, 6))
-    )
-    assert asked(first) == asked(longer)[:14]
-    assert asked(first)[0] == asked(other)[0]
-    assert not any(a == b for a, b in zip(asked(first)[1:], asked(other)[1:], strict=True))
-    assert len({tuple(settings.values()) for settings in asked(longer)}) == 18
-
-
-@pytest.mark.parametrize("stops", [(1, 20), (5, 12, 13, 20)])
-def test_a_search_in_parts_asks_what_one_in_one_asks(tmp_path, stops):
-    whole = search(tmp_path / "whole", 20)
-    for stop in stops:
-        parts = search(tmp_path / "parts", stop)
-    assert asked(parts) == asked(whole)
-    assert parts == whole
-
-
-@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, RuntimeError])
-@pytest.mark.parametrize("place", [0, 3, 14])
-def test_an_interrupted_trial_is_run_again_and_nothing_else_changes(tmp_path, interrupt, place):
-    whole, calls = search(tmp_path / "whole", 18), []
-
-    def breaks(method):
-        calls.append(method)
-        if len(calls) == place + 1:
-            raise interrupt("now")
-        return score(method)
-
-    for _ in range(2):  # a second interruption of the same trial costs no more than the first
-        with pytest.raises(interrupt):
-            search(tmp_path / "j", 18, breaks)
-        calls = calls[:place]
-    assert search(tmp_path / "j", 18) == whole
-
-
-def test_finished_trials_are_not_scored_again(tmp_path):
-    search(tmp_path / "j", 5)
-
-    def never(method):
-        raise AssertionError(method)
-
-    assert len(search(tmp_path / "j", 5, never).trials) == 5
-    assert len(search(tmp_path / "j", 3, never).trials) == 5
-
-
-def test_a_failed_trial_keeps_its_reason_and_the_search_goes_on(tmp_path):
-    def fails(method):
-        if method.tau < 1e-3:
-            raise InputError(f"tau: {method.tau} is too small")
-        return score(method)
-
-    tuned = search(tmp_path / "j", 15, fails)
-    failed = [trial for trial in tuned.trials if trial.settings["tau"] < 1e-3]
-    assert len(tuned.trials) == 15
-    assert 0 < len(failed) < 15
-    for trial in tuned.trials:
-        assert (trial.problem == f"tau: {trial.settings['tau']} is too small") == (trial in failed)
-        assert math.isnan(trial.value) == (trial in failed)
-        assert (trial.scores == {}) == (trial in failed)
-    assert tuned.best.tau >= 1e-3
-
-
-def test_scores_that_are_not_finite_fail_their_trial(tmp_path):
-    def partly(method):
-        scores = score(method)
-        if method != BASE:
-            scores["infidelity"][1] = math.nan
-            scores["deletion"][0] = math.inf
-        return scores
-
-    first, second = search(tmp_path / "j", 2, partly).trials
-    assert not first.problem
-    assert second.problem == "scores are not finite: deletion of 1, infidelity of 1 of 2 images"
-    assert math.isnan(second.scores["infidelity"][1])
-    assert second.scores["infidelity"][0] == 0.3 or second.scores["infidelity"][0] == 0.1
-
-
-def test_a_search_without_success_says_so(tmp_path):
-    def fails(method):
-        raise InputError("nothing works")
-
-    with pytest.raises(FringeError, match=r"none of 3 trials succeeded \(0 still running\); the first: nothing works"):
-        search(tmp_path / "j", 3, fails)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"insertion": [0.5], "infidelity": [0.5]}, "score: got 'insertion, infidelity', expected 'deletion' among"),
-        ({"insertion": [0.5], "deletion": [0.5, 0.5], "infidelity": [0.5]}, "of the same images"),
-        ({}, "score: got 'nothing', expected 'insertion'"),
-    ],
-)
-def test_a_score_function_that_is_none_ends_the_search(tmp_path, wrong, message):
-    with pytest.raises(InputError, match=message):
-        search(tmp_path / "j", 3, lambda method: wrong)
-    assert len(search(tmp_path / "j", 3).trials) == 3  # the interrupted trial is not lost
-
-
-def test_other_scores_are_kept_too(tmp_path):
-    tuned = search(tmp_path / "j", 2, lambda method: score(method) | {"seconds": [1, 2]})
-    assert tuned.trials[1].scores["seconds"] == (1.0, 2.0)
-
-
-@pytest.mark.parametrize(
-    ("other", "difference"),
-    [
-        ({"seed": 6}, "seed: 5 there, 6 now"),
-        ({"base": FRInGe(cg_rtol=1e-4)}, r"base.cg_rtol: 0.001 there, 0.0001 now"),
-        ({"space": space_of(FRInGe, ("tau", "damping"))}, r"space.cg_iterations: \{.*\} there, null now"),
-        (
-            {"space": space_of(FRInGe, ("tau", "damping", "cg_iterations"), {"tau": (1e-3, 1e-2)})},
-            "Differences: space.tau.low: 0.0003 there, 0.001 now$",
-        ),
-        ({"weights": Weights(fidelity=1)}, "weights.fidelity: 0.5 there, 1 now"),
-        ({"identity": {"weights": "b", "images": [1, 2]}}, 'identity.weights: "a" there, "b" now$'),
-        ({"base": METHODS["ig"](), "space": space_of(METHODS["ig"])}, 'base.method: "fringe" there, "ig" now'),
-    ],
-)
-def test_a_journal_of_other_settings_is_refused_with_the_difference(tmp_path, other, difference):
-    same = {"identity": {"weights": "a", "images": (1, 2)}, "score": lambda method: SAME}
-    search(tmp_path / "j", 2, **same)
-    before = (tmp_path / "j").read_bytes()
-    with pytest.raises(InputError, match=difference):
-        search(tmp_path / "j", 3, **(same | other))
-    assert (tmp_path / "j").read_bytes().startswith(before)
-    assert len(search(tmp_path / "j", 3, **same).trials) == 3
-    assert len(search(tmp_path / "j", 2, **(same | other), name="another").trials) == 2
-
-
-def test_a_study_made_by_other_hands_is_refused(tmp_path):
-    backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "j"))
-    study = optuna.create_study(storage=optuna.storages.JournalStorage(backend), study_name="study")
-    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=1)
-    with pytest.raises(InputError, match=r"made with other settings.*base: null there"):
-        search(tmp_path / "j", 3)
-
-
-def test_a_guess_enqueued_by_hand_takes_a_seat(tmp_path):
-    search(tmp_path / "j", 2)
-    backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "j"))
-    study = optuna.load_study(study_name="study", storage=optuna.storages.JournalStorage(backend))
-    study.enqueue_trial({"tau": 2e-3, "damping": 1e-5, "cg_iterations": 7})
-    tuned = search(tmp_path / "j", 4)
-    assert tuned.trials[2].settings == {"tau": 2e-3, "damping": 1e-5, "cg_iterations": 7}
-    assert tuned.best.cg_iterations == 7
-    assert len(tuned.trials) == 4
-
-
-def test_progress_counts_up_to_what_is_wanted(tmp_path):
-    told = []
-    tuned = search(tmp_path / "j", 4, progress=lambda trial, done, wanted: told.append((trial, done, wanted)))
-    assert told == [(trial, trial.number + 1, 4) for trial in tuned.trials]
-
-
-def test_weights_shape_the_objective(tmp_path):
-    tuned = search(tmp_path / "j", 2, weights=Weights(1, 0, 0))
-    assert tuned.trials[0].value == objective(**score(BASE), weights=Weights(1, 0, 0))
-
-
-def test_optuna_is_quiet_and_as_loud_as_before_afterwards(tmp_path, caplog):
-    logger = logging.getLogger("optuna")
-    logger.addHandler(caplog.handler)
-    optuna.logging.set_verbosity(optuna.logging.INFO)
     try:
-        search(tmp_path / "j", 12)
-        assert optuna.logging.get_verbosity() == optuna.logging.INFO
+        assert process.stdout.readline() == "ready\n"
+        yield process
     finally:
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        logger.removeHandler(caplog.handler)
-    assert caplog.messages == []
+        process.kill()
+        process.communicate()
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"trials": 0}, "trials: got 0"),
-        ({"seed": -1}, "seed: got -1"),
-        ({"name": ""}, "name: got ''"),
-        ({"stale_after": 0}, "stale_after: got 0"),
-        ({"space": space_of(METHODS["ig"])}, "space: got 'ig', expected a space of 'fringe'"),
-        ({"identity": {"images": object()}}, "identity: expected plain data"),
-    ],
-)
-def test_arguments_are_checked(tmp_path, more, message):
-    with pytest.raises(InputError, match=message):
-        search(tmp_path / "j", **({"trials": 2} | more))
+def start(process) -> None:
+    process.stdin.write("\n")
+    process.stdin.flush()
 
 
-def test_without_optuna_it_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    for name in ("_study",):
-        monkeypatch.delitem(sys.modules, f"fringe.tuning.{name}", raising=False)
-    with pytest.raises(InputError, match=r"tune needs Optuna: pip install 'fringe\[tune\]'"):
-        search(tmp_path / "j", 2)
+@needs_proc
+def test_a_search_goes_on_after_kill_9(tmp_path):
+    whole, journal = search(tmp_path / "whole", 16), tmp_path / "j"
+    with worker(journal, 16, hang_at=13) as process:
+        start(process)
+        assert process.stdout.readline().split() == ["hanging", str(whole.trials[12].settings["tau"])]
+        process.send_signal(signal.SIGKILL)
+        while process_state(process.pid) != "Z":  # dead, and not yet reaped by its parent
+            time.sleep(0.01)
+        assert states(journal) == ["COMPLETE"] * 12 + ["RUNNING"]
+        resumed = search(journal, 16)
+    assert states(journal) == ["COMPLETE"] * 12 + ["FAIL"] + ["COMPLETE"] * 4
+    dead, again = study_of(journal).trials[12:14]
+    assert dead.params == again.params == whole.trials[12].settings
+    assert resumed == whole
 
 
-def refusal(method, settings):
-    """What a method says of two settings that do not go together."""
-    try:
-        method(**settings)
-    except InputError as error:
-        return str(error)
-    return ""
+def process_state(pid: int) -> str:
+    return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
-def test_every_method_can_be_tuned(tmp_path, name):
-    def by_name(method):
-        return {"insertion": [0.5], "deletion": [0.5], "infidelity": [len(str(method.record())) / 1000]}
+def test_two_processes_share_the_work_and_stop_together(tmp_path):
+    journal, alone = tmp_path / "j", search(tmp_path / "alone", 10)
+    with worker(journal, 24) as first, worker(journal, 24) as second:
+        start(first)
+        start(second)
+        shares = [sorted(map(int, process.stdout.readline().split()[1:])) for process in (first, second)]
+    assert sorted(shares[0] + shares[1]) == list(range(24))
+    assert min(map(len, shares)) > 0
+    assert states(journal) == ["COMPLETE"] * 24
+    tuned = search(journal, 24)
+    assert len({tuple(settings.values()) for settings in asked(tuned)}) == 24
+    assert asked(tuned)[:10] == asked(alone)  # random trials depend on their seat alone
 
-    tuned = search(tmp_path / "j", 12, by_name, base=METHODS[name](), space=space_of(METHODS[name]))
-    for trial in tuned.trials:
-        assert trial.problem == refusal(METHODS[name], trial.settings)
-    assert type(tuned.best) is METHODS[name]
+
+def test_a_journal_cut_anywhere_is_resumed_to_the_same_study(tmp_path, monkeypatch):
+    monkeypatch.setattr(_study, "fate", lambda owner: "gone")
+    whole, journal = search(tmp_path / "whole", 13), tmp_path / "j"
+    content = (tmp_path / "whole").read_bytes()
+    last = content.rstrip(b"\n").rfind(b"\n") + 1
+    records = [i for i in range(len(content)) if content[i : i + 1] == b"\n"]
+    inside = [records[k] + more for k in (0, 1, 60, 80) for more in (0, 1, 30)]
+    cuts = [0, 7, 40, *inside, last, last + 5, len(content) - 1]
+    for cut in cuts:
+        journal.write_bytes(content[:cut])
+        assert search(journal, 13) == whole, cut
 
 
-def test_the_papers_space_and_settings(tmp_path):
-    base = FRInGe.preset("resnet18")
-    tuned = search(tmp_path / "j", 3, base=base, space=paper_space())
-    expected = {name: getattr(base, name) for name in paper_space().dimensions}
-    assert dict(tuned.trials[0].settings) == expected
-    assert SPACE.clip(base) == {"tau": base.tau, "damping": base.damping, "cg_iterations": 20}
+def test_a_line_torn_in_the_middle_of_a_search_costs_nothing(tmp_path):
+    journal = tmp_path / "j"
+
+    def tears(method):
+        """Another process is killed while it writes."""
+        with open(journal, "ab") as file:
+            file.write(b'{"op_code":5,"worker_id":"')
+        return score(method)
+
+    assert search(journal, 12, tears) == search(tmp_path / "whole", 12)
+    assert b'id":"{' not in journal.read_bytes()
+    assert states(journal) == ["COMPLETE"] * 12
+
+
+def test_a_spoilt_line_is_named(tmp_path, monkeypatch):
+    journal = tmp_path / "j"
+    search(journal, 3)
+    lines = journal.read_bytes().splitlines(keepends=True)
+    for bad in (b"\0" * 50 + b"\n", lines[9][:-9] + b"\n", b"\n"):
+        journal.write_bytes(b"".join([*lines[:9], bad, *lines[10:]]))
+        with pytest.raises(InputError, match=r"journal: line 10 of .*/j is no record.*remove the lines from there on"):
+            search(journal, 4)
+    journal.write_bytes(b"".join(lines[:9]))
+    monkeypatch.setattr(_study, "fate", lambda owner: "gone")
+    assert len(search(journal, 4).trials) == 4
+
+
+@pytest.mark.parametrize("content", [b"one line without end", b"many\nlines\n", b'{"opinion": 1}\n'])
+def test_a_file_that_is_no_journal_is_left_alone(tmp_path, content):
+    (tmp_path / "notes").write_bytes(content)
+    with pytest.raises(InputError, match=r"line 1 of .*notes is no record of a study; is it a journal"):
+        search(tmp_path / "notes", 3)
+    assert (tmp_path / "notes").read_bytes() == content
+    with pytest.raises(InputError, match="is no file"):
+        search(tmp_path, 3)
+
+
+def test_locks_are_given_back(tmp_path):
+    search(tmp_path / "j", 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["j"]
+
+
+def taken_elsewhere(
+    journal: Path, monkeypatch, trials: int = 2, host: str = "elsewhere"
+) -> tuple[SharedStudy, optuna.Trial]:
+    """A trial that another host took and does not finish."""
+    search(journal, trials)
+    study = study_of(journal)
+    settings = {"space": SPACE, "start": SPACE.clip(BASE), "trials": trials + 1, "seed": 5, "stale_after": 1e9}
+    with monkeypatch.context() as patch:
+        patch.setattr(_study, "this_process", lambda: this_process() | {"host": host})
+        other = SharedStudy(journal, "study", study.user_attrs["identity"], **settings)
+        return other, other.ask()
+
+
+def test_a_trial_of_a_silent_host_is_reclaimed_when_it_is_stale(tmp_path, monkeypatch):
+    journal = tmp_path / "j"
+    other, theirs = taken_elsewhere(journal, monkeypatch)
+    meanwhile = search(journal, 4)
+    assert (len(meanwhile.trials), meanwhile.running) == (3, 1)
+    assert [trial.number for trial in meanwhile.trials] == [0, 1, 3]
+    time.sleep(0.05)
+    tuned = search(journal, 4, stale_after=0.04)
+    assert (len(tuned.trials), tuned.running) == (4, 0)
+    assert tuned.trials[2].settings == theirs.params
+    other.tell(theirs, 0.99, {"scores": {}})  # it was only slow: the trial is no longer its own
+    other.release(theirs)
+    assert search(journal, 4) == tuned
+    assert states(journal).count("COMPLETE") == 4
+
+
+@needs_proc
+def test_a_slow_trial_of_a_living_process_is_its_own(tmp_path, monkeypatch):
+    journal = tmp_path / "j"
+    other, theirs = taken_elsewhere(journal, monkeypatch, host=this_process()["host"])
+    time.sleep(0.02)
+    assert search(journal, 3, stale_after=0.01).running == 1
+    other.tell(theirs, 0.99, {"scores": {}})
+    assert search(journal, 3).value == 0.99
+
+
+def test_a_trial_that_kills_its_process_twice_has_failed(tmp_path, monkeypatch):
+    journal = tmp_path / "j"
+    _, theirs = taken_elsewhere(journal, monkeypatch)
+    monkeypatch.setattr(_study, "fate", lambda owner: "gone")
+    _, again = taken_elsewhere(journal, monkeypatch, trials=2)
+    assert again.params == theirs.params
+    tuned = search(journal, 4)
+    assert [trial.problem for trial in tuned.trials] == ["", "", "its process ended twice before it was scored", ""]
+    assert states(journal) == ["COMPLETE", "COMPLETE", "FAIL", "FAIL", "COMPLETE"]
+
+
+def test_a_turn_cut_short_is_no_death(tmp_path, monkeypatch):
+    journal = tmp_path / "j"
+    _, theirs = taken_elsewhere(journal, monkeypatch)
+    lines = journal.read_bytes().splitlines(keepends=True)
+    assert b'"owner"' in lines[-1]
+    journal.write_bytes(b"".join(lines[:-2]))  # killed before all of its setting was written
+    tuned = search(journal, 3)
+    assert tuned.trials[2].settings == theirs.params
+    assert study_of(journal).trials[3].user_attrs["deaths"] == 0
+
+
+TROUBLES = {
+    "disk": lambda: StoreFull("no space left"),
+    "away": lambda: TransientError("images: 3 have no score yet"),
+    "memory": lambda: MemoryError(),
+    "system": lambda: OSError(errno.EIO, "Input/output error"),
+    "device": lambda: RuntimeError("CUDA error: unspecified launch failure"),
+    "caused": lambda: caused_by(FringeError("scores: cannot be read"), OSError(errno.ESTALE, "Stale file handle")),
+}
+
+
+def caused_by(error, cause):
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.parametrize("at", [1, 3])
+def test_trouble_of_the_system_fails_no_trial(tmp_path, trouble, at):
+    journal, error, calls = tmp_path / "j", TROUBLES[trouble](), []
+
+    def troubled(method):
+        calls.append(method)
+        if len(calls) >= at:
+            raise error
+        return score(method)
+
+    for _ in range(3):  # the same trouble again and again
+        with pytest.raises(type(error)) as caught:
+            search(journal, 4, troubled)
+        assert caught.value is error
+    tuned = search(journal, 4)
+    assert [trial.problem for trial in tuned.trials] == [""] * 4
+    assert tuned == search(tmp_path / "whole", 4)
+
+
+def test_a_refusal_of_a_setting_is_a_failed_trial_for_good(tmp_path):
+    def refuses(method):
+        if method is not BASE:
+            raise FringeError("tau: too small")
+        return score(method)
+
+    search(tmp_path / "j", 3, refuses)
+    assert [trial.problem for trial in search(tmp_path / "j", 3).trials] == ["", "tau: too small", "tau: too small"]
+
+
+def test_a_journal_on_the_disk_that_failed_does_not_hide_why(tmp_path, monkeypatch):
+    journal = tmp_path / "j"
+
+    def fails(study, logs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+
+        def full(method):
+            patch.setattr(Journal, "append_logs", fails)
+            raise StoreFull("no space left for a unit")
+
+        with pytest.raises(StoreFull, match="for a unit"):
+            search(journal, 3, full)
+    monkeypatch.setattr(_study, "fate", lambda owner: "gone")  # that process has ended
+    assert [trial.problem for trial in search(journal, 3).trials] == [""] * 3
+
+
+def test_a_journal_is_no_url(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="journal: got 's3:/bucket/j'; s3:// is not supported"):
+        search(Path("s3://bucket/j"), 3)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_search_with_nothing_finished_says_that_others_are_at_work(tmp_path):
+    def meanwhile(method):
+        with pytest.raises(FringeError, match=r"none of 0 trials succeeded \(1 still running\)$"):
+            search(tmp_path / "j", 1)
+        return score(method)
+
+    assert len(search(tmp_path / "j", 1, meanwhile).trials) == 1
+
+
+@needs_proc
+def test_fates(monkeypatch):
+    me = this_process()
+    assert fate(me) == "alive"
+    assert fate(me | {"start": "1"}) == "gone"  # a later process has the number
+    assert fate(me | {"host": "another"}) == "unknown"
+    for part in ("_boot", "_namespace"):  # machines and containers that share the host's name
+        with monkeypatch.context() as patch:
+            patch.setattr(_process, part, lambda: "another")
+            theirs = this_process()
+        assert fate(theirs) == "unknown"
+        assert fate(theirs | {"pid": 2**22 + 1}) == "unknown"
+    assert fate(me | {"start": ""}) == "unknown"
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    theirs = me | {"pid": child.pid, "start": _process._start(child.pid)}
+    assert fate(theirs) == "alive"
+    child.communicate()
+    assert fate(theirs) == "gone"

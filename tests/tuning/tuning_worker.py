@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from tuning_scores import score, search
+from tuning_toys import score, search
 
 
 def main(journal: str, trials: str, hang_at: str) -> None:

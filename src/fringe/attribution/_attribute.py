@@ -19,7 +19,7 @@ from fringe.attribution._ig import BlurIG, GuidedIG, IntegratedGradients
 from fringe.attribution._multi_path import AGI, IG2
 from fringe.attribution._smoothgrad import SmoothGrad
 from fringe.baselines import InputSpace
-from fringe.classifier import Classifier, PassCounts, Score, Target
+from fringe.classifier import Classifier, Score, Target
 from fringe.errors import InputError
 from fringe.paths import Problem, verify
 from fringe.settings import look_up
@@ -34,7 +34,17 @@ METHODS: dict[str, type[Attributor]] = {
 
 
 def get_method(method: str | Attributor) -> Attributor:
-    """A configured method, or a registered one by name with its defaults."""
+    """Return a configured method.
+
+    Args:
+        method: A configured method, which is returned as it is, or the name of a registered one.
+
+    Returns:
+        The method, by name with its default settings.
+
+    Raises:
+        InputError: If there is no such method.
+    """
     if isinstance(method, Attributor):
         return method
     if not isinstance(method, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -43,6 +53,11 @@ def get_method(method: str | Attributor) -> Attributor:
 
 
 OnBad = Literal["raise", "mark"]
+
+_ADVICE: dict[Verdict, str] = {
+    "nan_input": "the image holds NaN or infinity",
+    "nan_logits": "the model's logits for this image are NaN or infinite",
+}
 
 
 def attribute(
@@ -64,7 +79,7 @@ def attribute(
     forward_args: Sequence[Any] | None = None,
     forward_kwargs: Mapping[str, Any] | None = None,
 ) -> Attribution:
-    """Explain each image of ``inputs`` (B, *S): what in it spoke for the target class.
+    """Explain why a model predicts a class: one map for each image.
 
     Args:
         model: A classifier of such inputs, any module or callable; it is evaluated frozen and given back as it was.
@@ -72,7 +87,7 @@ def attribute(
             explained.
         method: A registered name, or a configured method such as ``FRInGe(tau=1e-3)``.
         target: ``"predicted"``, an integer, or one integer per image. ``"top5"`` (any number) or integers (B, K)
-            explain K classes: the maps are then (B, K, *S). FRInGe's path does not depend on the class and is walked
+            explain K classes: the maps are then (B, K, *S). FRInGe's path does not depend on the class and is run
             once, at K - 1 further vector-Jacobian products a step; other methods take K times as long.
         contrast: A class, or one per image: explain why the target and not this class, by the difference of their
             scores.
@@ -131,20 +146,18 @@ def attribute(
         finite = [i for i, f in enumerate(fault) if f is None]
         if bad_images == "raise" and len(finite) < len(fault):
             raise InputError(_describe_faults(fault))
-        if not finite:
-            empty = _all_bad(x, problem.target, fault, classifier.passes.since(before))
-            trajectory = (None,) * len(fault) if telemetry else None
-            return dataclasses.replace(empty, settings=chosen.record(), trajectory=trajectory)
-        part = problem.select(finite) if len(finite) < len(fault) else problem
-        verify(part, needs_jvp=chosen.needs_jvp(problem.logits.shape[1]))
-        found = dataclasses.replace(_explain(chosen, part), passes=classifier.passes.since(before))
-        if part is problem:
-            return found
-        return _spread(found, torch.tensor(finite, device=x.device), problem.target, fault)
+        if finite:
+            part = problem.select(finite) if len(finite) < len(fault) else problem
+            verify(part, needs_jvp=chosen.needs_jvp(problem.logits.shape[1]))
+            result = _explain(chosen, part)
+        else:
+            result = _nothing(chosen, problem)
+        result = dataclasses.replace(result, passes=classifier.passes.since(before))
+        return result if len(finite) == len(fault) else _spread(result, finite, problem.target, fault)
 
 
 def _explain(method: Attributor, problem: Problem) -> Attribution:
-    """The method's answer; one that finds a path for each class explains each image once per class."""
+    """Explain by a method; one that needs a path for each class explains each image once per class."""
     if problem.target.dim() == 1 or method.many_targets:
         return method.attribute(problem)
     batch, classes = problem.target.shape
@@ -181,7 +194,7 @@ def _check_inputs(inputs: Tensor) -> None:
 def _baseline(method: Attributor, baseline: float | Tensor | None, x: Tensor) -> Tensor | None:
     if baseline is None:
         return None
-    if not method.begins_at_baseline:
+    if not method.accepts_baseline:
         raise InputError(f"baseline: the method {method.name!r} does not begin at one; leave it out")
     value = torch.as_tensor(baseline, dtype=x.dtype, device=x.device).detach()
     try:
@@ -209,45 +222,34 @@ def _describe_faults(fault: list[Verdict | None]) -> str:
     return f"model: its logits for images {images} are NaN or infinite; check the model, or pass bad_images='mark'"
 
 
-_ADVICE: dict[Verdict, str] = {
-    "nan_input": "the image holds NaN or infinity",
-    "nan_logits": "the model's logits for this image are NaN or infinite",
-}
-
-
-def _all_bad(x: Tensor, targets: Tensor, fault: list[Verdict | None], passes: PassCounts) -> Attribution:
-    nan = torch.full(targets.shape, torch.nan, dtype=x.dtype, device=x.device)
-    verdicts: tuple[Verdict, ...] = tuple(f for f in fault if f is not None)
+def _nothing(method: Attributor, problem: Problem) -> Attribution:
+    """The attribution of no images."""
+    target, trajectory = problem.target[:0], () if problem.record_path else None
+    score = problem.inputs.new_empty(target.shape)
+    values = problem.inputs.new_empty((*target.shape, *problem.inputs.shape[1:]))
+    gap = score.double()
     return Attribution(
-        values=torch.full((*targets.shape, *x.shape[1:]), torch.nan, dtype=x.dtype, device=x.device),
-        target=targets,
-        score=nan,
-        endpoint_score=nan,
-        completeness_gap=nan.double(),
-        completeness_residual=nan.double(),
-        verdict=verdicts,
-        advice=tuple(_ADVICE[v] for v in verdicts),
-        diagnostics={},
-        passes=passes,
+        values, target, score, score, gap, gap, (), (), {}, settings=method.record(), trajectory=trajectory
     )
 
 
-def _spread(found: Attribution, rows: Tensor, targets: Tensor, fault: list[Verdict | None]) -> Attribution:
-    """``found`` for the sound images at ``rows``, NaN and the fault for the others."""
-    place = {int(row): i for i, row in enumerate(rows.tolist())}
+def _spread(result: Attribution, rows: list[int], targets: Tensor, fault: list[Verdict | None]) -> Attribution:
+    """The result for the images at ``rows``, NaN and the fault for the others."""
+    index = torch.tensor(rows, dtype=torch.long, device=result.values.device)
+    position = {row: i for i, row in enumerate(rows)}
 
     def scatter(values: Tensor) -> Tensor:
         wide = values if values.is_floating_point() else values.double()
         out = torch.full((len(fault), *values.shape[1:]), torch.nan, dtype=wide.dtype, device=wide.device)
-        return out.index_copy(0, rows, wide)
+        return out.index_copy(0, index, wide)
 
     trajectory: tuple[Trajectory | None, ...] | None = None
-    if found.trajectory is not None:
-        trajectory = tuple(found.trajectory[place[i]] if i in place else None for i in range(len(fault)))
+    if result.trajectory is not None:
+        trajectory = tuple(result.trajectory[position[i]] if i in position else None for i in range(len(fault)))
     return dataclasses.replace(
-        found.map_tensors(scatter),
+        result.map_tensors(scatter),
         target=targets,
-        verdict=tuple(f or found.verdict[place[i]] for i, f in enumerate(fault)),
-        advice=tuple(_ADVICE[f] if f else found.advice[place[i]] for i, f in enumerate(fault)),
+        verdict=tuple(f or result.verdict[position[i]] for i, f in enumerate(fault)),
+        advice=tuple(_ADVICE[f] if f else result.advice[position[i]] for i, f in enumerate(fault)),
         trajectory=trajectory,
     )

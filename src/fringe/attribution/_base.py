@@ -14,39 +14,35 @@ from fringe.classifier import PassCounts
 from fringe.errors import InputError
 from fringe.paths import Problem
 from fringe.paths import Progress as Progress
-from fringe.settings import Settings, checked_by
-
-Baseline = Annotated[str, checked_by(parse_baseline)]
-"""A baseline by name, with its number if it has one: ``zero``, ``blur:0.1``."""
+from fringe.settings import Doc, Settings, checked_by
 
 Verdict = Literal[
     "ok", "short", "coarse", "stalled", "diverged", "at_reference", "unchecked", "nan_input", "nan_logits"
 ]
 
+#: From the best to the worst: of the maps of several classes, the worst verdict is the image's.
 SEVERITY: tuple[Verdict, ...] = (
-    "ok",
-    "unchecked",
-    "short",
-    "coarse",
-    "stalled",
-    "at_reference",
-    "diverged",
-    "nan_logits",
-    "nan_input",
+    *("ok", "unchecked", "short", "coarse", "stalled", "at_reference", "diverged", "nan_logits", "nan_input"),
 )
-"""From the best to the worst: of the maps of several classes, the worst speaks for the image."""
+
+#: A setting that is a baseline by name, with its number if it has one: ``zero``, ``blur:0.1``.
+Baseline = Annotated[
+    str, checked_by(parse_baseline), Doc("where the path begins: zero, black, white, mean, blur, noise or uniform")
+]
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """What one image went through, on the CPU: T steps, T + 1 points from the input on.
+    """The path of one image, on the CPU: T steps, T + 1 points from the input on.
 
-    ``points`` maps a name to (T + 1,) values at the points: ``entropy``, ``reference_kl``, ``waypoint_kl`` (nats),
-    ``tracking_error`` (radians), ``score``. ``steps`` maps a name to (T,) values along the steps: ``fisher_rao_step``
-    (radians), ``euclidean_step``, ``step_size``, ``active_bound`` (a :class:`fringe.paths.Bound`), ``cg_iterations``,
-    ``cg_residual``, ``cg_status``. ``snapshots`` (M, *S) are the points after ``snapshot_steps`` (M,) steps, and
-    ``cumulative`` (M, *S) the attribution gathered until there; of K classes, ``cumulative`` is (M, K, *S) and the
-    score (T + 1, K).
+    Attributes:
+        points: Values (T + 1,) at the points: ``entropy``, ``reference_kl``, ``waypoint_kl`` (nats),
+            ``reference_distance``, ``tracking_error`` (radians), and ``score``, of K classes (T + 1, K).
+        steps: Values (T,) along the steps: ``fisher_rao_step`` (radians), ``euclidean_step``, ``step_size``,
+            ``active_bound`` (a :class:`fringe.paths.Bound`), ``cg_iterations``, ``cg_residual``, ``cg_status``.
+        snapshot_steps: Numbers (M,) of steps after which a point is stored.
+        snapshots: These points (M, *S).
+        cumulative: The attribution between the input and these points: (M, *S), of K classes (M, K, *S).
     """
 
     points: Mapping[str, Tensor]
@@ -58,18 +54,26 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class Attribution:
-    """The result for B images. Every field with a leading B belongs to the image of that row.
+    """The maps of B images, and what is known of each. Row i of every field with a leading B belongs to image i.
 
-    ``values`` (B, *S), with the dtype and device of the inputs (float32 for half precision);
-    a positive value speaks for the target.
-    ``target`` (B,) classes; ``score`` and ``endpoint_score`` (B,) the explained score at the input and where the path
-    ended; ``completeness_gap`` (B,) = sum of values - (score - endpoint_score), in units of the score, and
-    ``completeness_residual`` (B,) = |gap| / |score - endpoint_score| (the paper's epsilon_comp).
-    A method without a completeness identity has NaN there, and the verdict ``unchecked``.
-    ``verdict`` (B) says what to think of the map, ``advice`` why and what to do. ``diagnostics`` maps a name to (B,).
     Of K classes per image, ``target``, scores and completeness are (B, K), ``values`` (B, K, *S), the verdict is the
     worst of them, and diagnostics of methods with a path for each class are (B, K), too.
-    ``passes`` counts what the call spent. ``trajectory`` is kept on request.
+
+    Attributes:
+        values: Maps (B, *S) in the dtype and on the device of the inputs (float32 for half precision). A positive
+            value is evidence for the target.
+        target: Explained classes (B,).
+        score: Explained score (B,) at the input.
+        endpoint_score: Score (B,) at the end of the path.
+        completeness_gap: Sum of the values minus ``score - endpoint_score`` (B,), in units of the score. NaN for a
+            method without a completeness identity.
+        completeness_residual: ``|gap| / |score - endpoint_score|`` (B,), the paper's epsilon_comp.
+        verdict: How far each map can be relied on.
+        advice: Why, and what to do.
+        diagnostics: Measurements (B,) by name.
+        passes: Passes that the call took.
+        settings: Record of the method.
+        trajectory: The path of each image, if it was asked for.
     """
 
     values: Tensor
@@ -86,13 +90,27 @@ class Attribution:
     trajectory: tuple[Trajectory | None, ...] | None = None
 
     def map_tensors(self, function: Callable[[Tensor], Tensor]) -> "Attribution":
-        """The same with ``function`` applied to every tensor with a leading B."""
+        """Apply a function to every tensor.
+
+        Args:
+            function: Maps a tensor with a leading B.
+
+        Returns:
+            The attribution of what it returned.
+        """
         tensors = {name: function(getattr(self, name)) for name in _TENSORS}
         diagnostics = {name: function(column) for name, column in self.diagnostics.items()}
         return dataclasses.replace(self, **tensors, diagnostics=diagnostics)
 
     def select(self, images: Sequence[int]) -> "Attribution":
-        """The attribution of these images, in this order."""
+        """Select images.
+
+        Args:
+            images: Their numbers.
+
+        Returns:
+            The attribution of these images, in this order.
+        """
         index = torch.tensor(list(images))
         return dataclasses.replace(
             self.map_tensors(lambda column: column[index.to(column.device)]),
@@ -103,18 +121,23 @@ class Attribution:
 
     @staticmethod
     def concat(parts: "Sequence[Attribution]") -> "Attribution":
-        """The images of all ``parts``, one after the other; what is said of a whole call is the first part's."""
-        first, trajectory = parts[0], None
-        if first.trajectory is not None:
-            trajectory = tuple(t for part in parts for t in part.trajectory or ())
-        tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS}
+        """Join attributions of different images.
+
+        Args:
+            parts: Attributions by the same method.
+
+        Returns:
+            Their images, one part after the other; settings and passes are those of the first.
+        """
+        first = parts[0]
+        has_trajectory = first.trajectory is not None
         return dataclasses.replace(
             first,
-            **tensors,
+            **{name: torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS},
             verdict=tuple(verdict for part in parts for verdict in part.verdict),
             advice=tuple(advice for part in parts for advice in part.advice),
             diagnostics={name: torch.cat([part.diagnostics[name] for part in parts]) for name in first.diagnostics},
-            trajectory=trajectory,
+            trajectory=tuple(t for part in parts for t in part.trajectory or ()) if has_trajectory else None,
         )
 
 
@@ -122,28 +145,38 @@ _TENSORS = ("values", "target", "score", "endpoint_score", "completeness_gap", "
 
 
 class ProgressCounter:
-    """Counts what is done of ``total`` and reports it."""
+    """Counts steps and reports them.
+
+    Args:
+        progress: Called with the steps done and the total.
+        total: Number of steps.
+    """
 
     def __init__(self, progress: Progress | None, total: int):
         self.progress, self.done, self.total = progress, 0, total
 
     def tick(self, count: int) -> None:
+        """Count ``count`` further steps."""
         self.reach(self.done + count)
 
     def reach(self, done: int) -> None:
-        """``done`` in all; never fewer than before, nor more than the total."""
+        """Count ``done`` steps in all: never fewer than before, nor more than the total."""
         before, self.done = self.done, max(self.done, min(done, self.total))
         if self.progress is not None and self.done > before:
             self.progress(self.done, self.total)
 
 
 class Attributor(Settings):
-    """An attribution method: a frozen dataclass of hyper-parameters. Final classes set ``name``.
+    """An attribution method: a frozen dataclass of settings.
 
-    ``presets`` are settings by name, the fields that differ from the defaults: ``paper`` for what the FRInGe paper
-    compared with, as far as its tables show, ``official`` for what the authors' code computes, ``quick`` for
-    ours at some hundreds of gradients an image. ``uses_references`` tells that maps depend on the reference images of
-    the input space, ``many_targets`` that one path serves K classes of an image: ``problem.target`` is then (B, K).
+    Attributes:
+        name: Name in the registry; final classes set it.
+        title: Name in listings.
+        source: Publication.
+        presets: Settings by name: ``paper`` what the FRInGe paper compared with, as far as its tables show,
+            ``official`` what the authors' code computes, ``quick`` ours at some hundreds of gradients per image.
+        uses_references: Whether maps depend on the reference images of the input space.
+        many_targets: Whether one path serves K classes of an image: ``problem.target`` is then (B, K).
     """
 
     record_key: ClassVar[str] = "method"
@@ -154,42 +187,61 @@ class Attributor(Settings):
 
     @abstractmethod
     def attribute(self, problem: Problem) -> Attribution:
-        """Explain every image of ``problem``. The caller holds ``problem.model.session`` open and counts the passes."""
+        """Explain images.
+
+        Args:
+            problem: The images and the model. The caller holds ``problem.model.session`` open and counts the passes.
+
+        Returns:
+            The maps of all images.
+        """
 
     def needs_jvp(self, classes: int) -> bool:
-        """Whether the method asks for Jacobian-vector products of a model with so many ``classes``, not only for
-        gradients: a model must then have second derivatives, or forward-mode ones."""
+        """Whether the method takes Jacobian-vector products, and not only gradients.
+
+        Args:
+            classes: Number of classes of the model.
+
+        Returns:
+            True if the model must have second derivatives, or forward-mode ones.
+        """
         return False
 
     @property
-    def complete(self) -> bool:
-        """Whether a map of these settings claims to add up to a change of the score: its gap is then a number."""
+    def is_complete(self) -> bool:
+        """Whether maps of these settings add up to a change of the score, so that their gap is a number."""
         return True
 
     @property
-    def begins_at_baseline(self) -> bool:
-        """Whether the method takes a caller's baseline: it has a setting of that name, which the caller's replaces."""
+    def accepts_baseline(self) -> bool:
+        """Whether the method has a setting ``baseline``, which a caller's own baseline replaces."""
         return "baseline" in self.record()
 
     @property
     def planned_passes(self) -> float | None:
-        """Forward and backward passes together that a map of one image takes by these settings alone, to the order of
-        magnitude; None where they do not tell."""
+        """Forward and backward passes of one image, to the order of magnitude; None if the settings do not tell."""
         return None
 
 
 def reference_images(problem: Problem, purpose: str) -> Tensor:
-    """The call's reference images (P, *S), in the dtype of the inputs and on their device.
+    """Return the reference images of a call.
 
-    ``purpose`` completes "space: ..." in the InputError of a call that holds none, as in "ig2 walks towards images of
-    other classes".
+    Args:
+        problem: What is explained.
+        purpose: Completes the error of a call without references: "ig2 walks towards images of other classes".
+
+    Returns:
+        The images (P, *S), in the dtype of the inputs and on their device.
+
+    Raises:
+        InputError: If there are none, or they have another shape or are not finite.
     """
     given, shape = problem.domain.references, tuple(problem.inputs.shape[1:])
     if given is None:
         raise InputError(f"space: {purpose}; pass some with attribute(..., space=InputSpace(references=...))")
     if tuple(given.shape[1:]) != shape or not len(given):
-        wanted = ", ".join(["P", *map(str, shape)])
-        raise InputError(f"space.references: got shape {tuple(given.shape)}, expected ({wanted}) with P at least 1")
+        expected = ", ".join(["P", *map(str, shape)])
+        raise InputError(f"space.references: got shape {tuple(given.shape)}, expected ({expected}) with P at least 1")
     references = given.detach().to(problem.inputs)
     if not bool(torch.isfinite(references).all()):
         raise InputError("space.references: they hold NaN or infinity")

@@ -1,7 +1,8 @@
-"""What a finished map is worth: the diagnostics that every path method shares, and the status of each image."""
+"""Diagnostics that all path methods share, and the verdict on each image."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,50 +13,69 @@ from fringe.attribution._pieces import PieceStream, finite_maps
 from fringe.geometry import entropy, kl, log_probabilities
 from fringe.paths import GeodesicDiagnostics, PathStatus, Problem, uniform_log_probs
 
+#: Completeness residual above which a map is called coarse: its sum misses what it explains by more than 5 %.
 COARSE_ABOVE = 0.05
-"""Completeness residual above which a map is called coarse: its sum misses what it explains by more than 5 %."""
 
+#: The verdict on an image, and why.
 Status = tuple[Verdict, str]
-"""The verdict on an image, and why."""
+
+_AT_REFERENCE: Status = ("at_reference", "the baseline is the input itself: there is nothing to explain")
+_NOT_FINITE: Status = ("diverged", "the logits or their gradient were not finite on the way")
+# Of a map without any entry above the smallest normal number: completeness says nothing about it.
+_ZERO_MAP: Status = (
+    "stalled",
+    "the map is zero: where it was asked, the gradient of the score vanishes to rounding. Explain score='logit' where "
+    "a probability is saturated, and take longer steps or a baseline further away; a score that ignores the input has "
+    "no map",
+)
 
 
 class PathAttributor(Attributor):
-    """A method that is a path integral: it says along which path, and the rest is shared."""
+    """A method that is a path integral: it describes the path, and the rest is shared."""
 
     @abstractmethod
     def pieces(self, problem: Problem) -> PieceStream:
-        """The terms of the integrals of ``problem``'s images."""
+        """Describe the path integrals.
+
+        Args:
+            problem: The images and the model.
+
+        Returns:
+            Their terms: :class:`NodePieces` of points known beforehand, or :class:`SegmentPieces` of a path whose steps
+            depend on the ones before.
+        """
 
     @property
     def hint(self) -> str:
-        """What makes the integral more exact."""
+        """What makes the integral more accurate, for the advice on inaccurate maps."""
         return "use more steps"
 
     def attribute(self, problem: Problem) -> Attribution:
+        """Explain images, see :meth:`Attributor.attribute`."""
         return path_attribution(self, integrate(self.pieces(problem)), problem, self.hint)
 
 
 def path_diagnostics(result: PathIntegral, problem: Problem, log_q: Tensor | None = None) -> dict[str, Tensor]:
     """The paper's path diagnostics, (B,) each: distances in radians, entropies and divergences in nats, lengths in
-    input units. ``log_q`` (B, C) is the reference that "reference" and "tracking" speak of; None: uniform."""
+    input units. ``log_q`` (B, C) is the reference distribution; None: uniform."""
     log_q = uniform_log_probs(problem.logits) if log_q is None else log_q
     stats, gauge = result.stats, GeodesicDiagnostics(log_probabilities(problem.logits), log_q)
     moved, distance, log_p0 = stats.count > 0, gauge.distance(), gauge.log_p0
     return {
         "steps": torch.tensor(result.steps, device=distance.device),
         "distance": distance,
-        "endpoint_distance": torch.where(moved, stats.last("reference_distance"), distance),
+        "endpoint_distance": torch.where(moved, stats.last["reference_distance"], distance),
         "entropy": entropy(log_p0),
-        "endpoint_entropy": torch.where(moved, stats.last("entropy"), entropy(log_p0)),
-        "endpoint_kl": torch.where(moved, stats.last("reference_kl"), kl(log_p0, log_q)),
+        "endpoint_entropy": torch.where(moved, stats.last["entropy"], entropy(log_p0)),
+        "endpoint_kl": torch.where(moved, stats.last["reference_kl"], kl(log_p0, log_q)),
         "tracking_error_mean": stats.mean("tracking_error"),
-        "tracking_error_max": stats.largest("tracking_error"),
-        "path_length": stats.total("euclidean_step"),
+        "tracking_error_max": stats.largest["tracking_error"],
+        "path_length": stats.total["euclidean_step"],
     }
 
 
 def completeness_status(result: PathIntegral, image: int, hint: str) -> Status:
-    """The status of an image by its completeness; ``hint`` says what makes the integral more exact."""
+    """The status of an image by its completeness; ``hint`` says what makes the integral more accurate."""
     if result.outcomes[image] is PathStatus.DIVERGED:
         return "diverged", f"the logits or their gradient were not finite after step {result.steps[image]}"
     residual = float(result.rule_residual[image])
@@ -65,15 +85,21 @@ def completeness_status(result: PathIntegral, image: int, hint: str) -> Status:
 
 
 def path_attribution(
-    method: Attributor,
-    result: PathIntegral,
-    problem: Problem,
-    hint: str,
-    stalled: str = "",
+    method: Attributor, result: PathIntegral, problem: Problem, hint: str, stalled: str = ""
 ) -> Attribution:
-    """The attribution of a path integral, judged by its completeness; ``stalled`` says why an image has no steps, where
-    a path without length is none without steps."""
-    lengths = result.steps if stalled else result.stats.total("euclidean_step").tolist()
+    """Make the attribution of a path integral, with verdicts by its completeness.
+
+    Args:
+        method: The method.
+        result: What :func:`integrate` returned.
+        problem: What is explained.
+        hint: What makes the integral more accurate.
+        stalled: Why an image may have no steps; by default, a path without length ends where it begins.
+
+    Returns:
+        The attribution, with the path diagnostics.
+    """
+    lengths = result.steps if stalled else result.stats.total["euclidean_step"].tolist()
     unmoved: Status = ("stalled", stalled) if stalled else _AT_REFERENCE
     statuses = [
         unmoved
@@ -89,10 +115,9 @@ def build_attribution(
     result: PathIntegral,
     problem: Problem,
     diagnostics: Mapping[str, Tensor],
-    statuses: list[Status],
+    statuses: Sequence[Status],
 ) -> Attribution:
     """A path integral with its diagnostics and the status of each image."""
-    statuses = _without_zero_maps(result.values, statuses)
     return Attribution(
         values=result.values,
         target=problem.target,
@@ -100,48 +125,30 @@ def build_attribution(
         endpoint_score=result.endpoint_score,
         completeness_gap=result.gap,
         completeness_residual=result.residual,
-        verdict=tuple(verdict for verdict, _ in statuses),
-        advice=tuple(advice for _, advice in statuses),
         diagnostics=diagnostics,
         settings=method.record(),
         trajectory=result.trajectories,
+        **_verdicts(result.values, statuses),
     )
 
 
-_AT_REFERENCE: Status = ("at_reference", "the baseline is the input itself: there is nothing to explain")
-_NOT_FINITE: Status = ("diverged", "the logits or their gradient were not finite on the way")
-_ZERO_MAP: Status = (
-    "stalled",
-    "the map is zero: where it was asked, the gradient of the score vanishes to rounding. Explain score='logit' where "
-    "a probability is saturated, and take longer steps or a baseline further away; a score that ignores the input has "
-    "no map",
-)
-"""Of a map without any entry above the smallest normal number, by whatever method: completeness says nothing then,
-as nothing equals a change of nothing."""
-
-
-def _without_zero_maps(values: Tensor, statuses: list[Status]) -> list[Status]:
-    """``statuses`` of maps ``values`` (B, *S), with that of a zero map where one would pass for an answer."""
-    zero = (values.abs().flatten(1).amax(1) < torch.finfo(values.dtype).tiny).tolist()
-    answers = ("ok", "short", "coarse", "unchecked")
-    return [
-        _ZERO_MAP if is_zero and status[0] in answers else status
-        for is_zero, status in zip(zero, statuses, strict=True)
-    ]
-
-
 def gradient_attribution(
-    method: Attributor,
-    values: Tensor,
-    problem: Problem,
-    diagnostics: dict[str, Tensor],
-    why: str,
+    method: Attributor, values: Tensor, problem: Problem, diagnostics: Mapping[str, Tensor], why: str
 ) -> Attribution:
-    """The attribution of a method without a completeness identity: its gap and residual are NaN, not zero."""
+    """Make the attribution of a method without a completeness identity: its gap and residual are NaN, not zero.
+
+    Args:
+        method: The method.
+        values: Maps (B, *S).
+        problem: What is explained.
+        diagnostics: Measurements (B,) by name.
+        why: Why there is no identity: the advice of the verdict ``unchecked``.
+
+    Returns:
+        The attribution.
+    """
     nan = torch.full((len(values),), torch.nan, dtype=torch.float64, device=values.device)
     maps = values.to(problem.inputs.dtype)
-    statuses: list[Status] = [("unchecked", why) if finite else _NOT_FINITE for finite in finite_maps(maps)]
-    statuses = _without_zero_maps(maps, statuses)
     return Attribution(
         values=maps,
         target=problem.target,
@@ -149,9 +156,16 @@ def gradient_attribution(
         endpoint_score=nan.to(values.dtype),
         completeness_gap=nan,
         completeness_residual=nan,
-        verdict=tuple(verdict for verdict, _ in statuses),
-        advice=tuple(advice for _, advice in statuses),
         diagnostics=diagnostics,
         settings=method.record(),
         trajectory=(None,) * len(values),
+        **_verdicts(maps, [("unchecked", why) if finite else _NOT_FINITE for finite in finite_maps(maps)]),
     )
+
+
+def _verdicts(values: Tensor, statuses: Sequence[Status]) -> dict[str, Any]:
+    """Verdicts and advice on maps ``values`` (B, *S), with that of a zero map where one would pass for an answer."""
+    zero = (values.abs().flatten(1).amax(1) < torch.finfo(values.dtype).tiny).tolist()
+    answers = ("ok", "short", "coarse", "unchecked")
+    statuses = [_ZERO_MAP if z and status[0] in answers else status for z, status in zip(zero, statuses, strict=True)]
+    return {"verdict": tuple(verdict for verdict, _ in statuses), "advice": tuple(advice for _, advice in statuses)}

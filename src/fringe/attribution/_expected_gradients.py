@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -28,16 +28,16 @@ class ExpectedGradients(Attributor):
     Each of m samples draws a reference x' of ``space.references`` and a fraction a; of ``"stratified"`` fractions one
     lies in each of m equal intervals, which leaves less noise and no bias. The sum of a map tends to the score minus
     its mean over the references: ``endpoint_score`` is that mean over those drawn, so the residual is what the
-    fractions leave. Costs m forward passes and VJPs an image, and a forward pass for each reference that was drawn.
+    fractions leave. Costs m forward passes and VJPs per image, and a forward pass per reference drawn.
     """
 
-    name: ClassVar[str] = "expected_gradients"
-    title: ClassVar[str] = "Expected Gradients"
-    source: ClassVar[str] = "Erion et al. 2021"
-    uses_references: ClassVar[bool] = True
+    name = "expected_gradients"
+    title = "Expected Gradients"
+    source = "Erion et al. 2021"
+    uses_references = True
 
     samples: Annotated[PositiveInt, Search(20, 1000, log=True), Doc("pairs of a reference and a fraction (m)")] = 200
-    fractions: Annotated[Fractions, Doc("places on the lines: independent, or one in each of m intervals")] = "uniform"
+    fractions: Annotated[Fractions, Doc("points on the lines: independent, or one in each of m intervals")] = "uniform"
 
     @property
     def planned_passes(self) -> float:
@@ -45,7 +45,7 @@ class ExpectedGradients(Attributor):
 
     def attribute(self, problem: Problem) -> Attribution:
         references = reference_images(problem, "expected_gradients averages over images of the data")
-        pairs = ReferencePairs(problem.inputs, references, *self.draw(problem.keys, len(references), problem.rng))
+        pairs = ReferencePairs(problem.inputs, references, *self._draw(problem.keys, len(references), problem.rng))
         pieces = SitePieces(pairs, dataclasses.replace(problem, record_path=False))
         mean_score, mean_entropy = _ends(problem, pairs)
         pieces.endpoint_score = mean_score.to(pieces.score.dtype)
@@ -60,7 +60,7 @@ class ExpectedGradients(Attributor):
         statuses = [completeness_status(result, image, hint) for image in range(len(result.steps))]
         return build_attribution(self, result, problem, diagnostics, statuses)
 
-    def draw(self, keys: tuple[str, ...], references: int, noise: KeyedGenerator) -> tuple[Tensor, Tensor]:
+    def _draw(self, keys: tuple[str, ...], references: int, noise: KeyedGenerator) -> tuple[Tensor, Tensor]:
         """Which reference (B, m), of so many, and what fraction (B, m) each sample of each image takes."""
         like, m = torch.empty(self.samples, dtype=torch.float64), self.samples
         drawn = [noise.integers(f"{self.name} references {key}", references, m) for key in keys]
@@ -76,9 +76,9 @@ def _ends(problem: Problem, pairs: ReferencePairs) -> tuple[Tensor, Tensor]:
     entropies = torch.zeros_like(scores)
     for group in problem.groups(by_score=False):
         rows = torch.tensor(group, device=problem.inputs.device)
-        used, place = pairs.drawn[rows].unique(return_inverse=True)
+        used, index = pairs.drawn[rows].unique(return_inverse=True)
         logits = problem.forward(pairs.references[used], rows[:1].expand(len(used)))
-        entropies[rows] = entropy(log_probabilities(logits))[place].double().mean(1)
-        for row, drawn in zip(rows, place, strict=True):
+        entropies[rows] = entropy(log_probabilities(logits))[index].double().mean(1)
+        for row, drawn in zip(rows, index, strict=True):
             scores[row] = problem.score(logits, row.expand(len(used)))[drawn].double().mean()
     return scores, entropies

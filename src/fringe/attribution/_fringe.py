@@ -2,13 +2,12 @@
 
 import csv
 import dataclasses
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -58,14 +57,6 @@ def paper_settings(model: str, variant: str) -> dict[str, Any]:
     Where the table has a dash: no smoothing is gamma = 0, no Euclidean cap is None. The Euclidean variant names only
     eta_max; its number of steps is then that of the same network's full setting, and no other bound applies.
     """
-    if (model, variant) not in table():
-        names = [*preset_names(), *dict.fromkeys(v for _, v in table())]
-        near = difflib.get_close_matches(model, names, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise InputError(
-            f"preset: no setting for model {model!r}, variant {variant!r}{hint} Models: {', '.join(preset_names())}; "
-            f"variants: {', '.join(dict.fromkeys(v for _, v in table()))}"
-        )
     row = table()[model, variant]
     settings: dict[str, Any] = {"solve": "natural", "delta_euc": None, "preconditioner": "blur"}
     settings |= {name: float(row[name]) for name in _FIELDS if row[name]}
@@ -87,29 +78,39 @@ Variant = Literal[
     "non_geometric",
     "diffusion",
 ]
+_UNSMOOTHED = {"gamma_step": 0.0, "gamma_prior": 0.0}
+_VARIANTS: Mapping[Variant, Mapping[str, Any]] = {
+    "fringe": {},
+    "fisher_rao_unregularized": _UNSMOOTHED,
+    "euclidean": {"solve": "gradient", "kl_bound": False, "delta_euc": None, **_UNSMOOTHED},
+    "gamma_step_only": {"gamma_prior": 0.0},
+    "gamma_prior_only": {"gamma_step": 0.0},
+    "non_geometric": {"solve": "gradient", "gamma_step": 0.0},
+    "diffusion": {"solve": "diffusion", "gamma_prior": 1e3},
+}
 
+#: ``delta_euc="auto"`` is this times sqrt(n): the most by which a step changes an entry, in root mean square, whatever
+#: the size of the input. For images of 224 x 224 x 3 it is 3.9, between the paper's 3.3 and 5.0 for ResNet-50, -101 and
+#: -152. Features and samples are standardised and far fewer; a step of 0.1 standard deviations is short for them.
 AUTO_CAP: dict[Structure, float] = {"image": 0.01, "sequence": 0.1, "none": 0.1}
-"""``delta_euc="auto"`` is this times sqrt(n): the most by which a step changes an entry, in root mean square, whatever
-the size of the input. For images of 224 x 224 x 3 it is 3.9, between the paper's 3.3 and 5.0 for ResNet-50, -101 and
--152. Features and samples are standardised and far fewer; a step of 0.1 standard deviations is short for them."""
 
+#: Nats by which a step may move two logits apart where the inputs are no images. The KL bound rests on a quadratic
+#: form, which understates a step's KL by at most 1.44 within one nat (:class:`TrustRegion`).
 AUTO_LOGIT = 1.0
-"""Nats by which a step may move two logits apart where the inputs are no images. The KL bound
-rests on a quadratic form, which understates a step's KL by at most 1.44 within one nat (:class:`TrustRegion`)."""
 
+#: ``fisher_rank="auto"``. Of a few classes it is the full metric. At rank one a path of small networks comes to rest
+#: where two classes share the prediction and the others have none: leaving takes a step that keeps the two equal.
 AUTO_RANK: dict[Structure, int] = {"image": 1, "sequence": 16, "none": 16}
-"""``fisher_rank="auto"``. Of a few classes it is the full metric. At rank one a path of small networks comes to rest
-where two classes share the prediction and the others have none: leaving takes a step that keeps the two equal."""
 
+#: Share of the Fisher-Rao distance to the reference covered, under which a path is called stalled.
 STALLED_BELOW = 0.05
-"""Share of the Fisher-Rao distance to the reference covered, under which a path is called stalled."""
 
+#: Share of the KL divergence to the reference removed, under which a path is called short: the prediction has more than
+#: half of its certainty left. (In shares of the Fisher-Rao distance nearly all maps would be: docs/results.md.)
 SHORT_BELOW = 0.5
-"""Share of the KL divergence to the reference removed, under which a path is called short: the prediction has more than
-half of its certainty left. (In shares of the Fisher-Rao distance nearly all maps would be: docs/results.md.)"""
 
+#: Nats to the reference at the end point above which the advice says how to continue.
 FAR_ABOVE = 0.5
-"""Nats to the reference at the end point above which the advice says how to go on."""
 
 
 @dataclass(frozen=True)
@@ -118,15 +119,15 @@ class FRInGe(Attributor):
     default the metric is seen along the geodesic, in closed form; the preset "paper" is the paper's algorithm (the full
     metric by conjugate gradients) for any network, "resnet18" and its like the numbers that the paper tuned for one.
 
-    The fields are the paper's hyper-parameters (its symbol in each help text), then ours; docs/results.md says why the
-    defaults are what they are.
+    The fields are the paper's hyper-parameters (its symbol in each help text), then ours; docs/results.md explains the
+    defaults.
     """
 
-    name: ClassVar[str] = "fringe"
-    title: ClassVar[str] = "FRInGe: Fisher-Rao Integrated Gradients"
-    source: ClassVar[str] = "arXiv 2605.06404"
-    many_targets: ClassVar[bool] = True
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    name = "fringe"
+    title = "FRInGe: Fisher-Rao Integrated Gradients"
+    source = "arXiv 2605.06404"
+    many_targets = True
+    presets: ClassVar = {
         # the cap of the table is in input units of 224 x 224 x 3; "auto" is near it there and scales with the input
         "paper": {**paper_settings("resnet50", "fringe"), "delta_euc": "auto"},
         "full_metric": {"solve": "natural", "gamma_prior": 1e-3},
@@ -145,12 +146,8 @@ class FRInGe(Attributor):
         ),
     ] = "auto"
     damping: Annotated[Positive, Search(1e-12, 1e-1, log=True), Doc("Tikhonov damping (lambda)")] = 1e-2
-    gamma_step: Annotated[
-        NotNegative, Search(1e-4, 1e-2, log=True), Doc("smoothness of the direction (gamma_step)")
-    ] = 1e-2
-    gamma_prior: Annotated[NotNegative, Search(1e-5, 1e-2, log=True), Doc("smoothness of the image (gamma_prior)")] = (
-        3e-3
-    )
+    gamma_step: Annotated[NotNegative, Search(1e-4, 1e-2, log=True), Doc("smooths the direction (gamma_step)")] = 1e-2
+    gamma_prior: Annotated[NotNegative, Search(1e-5, 1e-2, log=True), Doc("smooths the image (gamma_prior)")] = 3e-3
     cg_iterations: Annotated[PositiveInt, Search(3, 40), Doc("most CG iterations a step (K)")] = 20
     cg_rtol: Annotated[Positive, Doc("relative residual at which CG stops")] = 1e-3
     solve: Annotated[
@@ -165,14 +162,10 @@ class FRInGe(Attributor):
         Doc("solve='geodesic': learn the step's Fisher norm with this exponent, at no JVP; none: one JVP a step"),
     ] = 1.0
     kl_bound: Annotated[bool, Doc("whether tau bounds the steps (it always sets their number)")] = True
-    preconditioner: Annotated[
-        PreconditionerName, Doc("of CG: the paper's blur, scale (1/lambda), or the exact spectral")
-    ] = "spectral"
+    preconditioner: Annotated[PreconditionerName, Doc("of CG: blur (the paper's), 1/lambda, or exact")] = "spectral"
     warm_start: Annotated[bool, Doc("start CG from the direction of the step before")] = True
     reorthogonalise: Annotated[bool, Doc("keep CG residuals orthogonal; False is textbook CG")] = True
-    jacobian: Annotated[JacobianForm, Doc("of a step: C VJPs, or two products an iteration; auto: the cheaper")] = (
-        "auto"
-    )
+    jacobian: Annotated[JacobianForm, Doc("C VJPs per step, or two products per iteration; auto: the cheaper")] = "auto"
     waypoint: Annotated[Waypoint, Doc("aim at s_{k+1} (prose) or s_k (printed algorithm)")] = "next"
     structure: Annotated[Structure, Doc("which trailing axes are space")] = "image"
     boundary: Annotated[Boundary, Doc("of the Laplacian and the blur")] = "neumann"
@@ -204,53 +197,53 @@ class FRInGe(Attributor):
         super().__post_init__()
 
     @classmethod
-    def preset(
-        cls, model: str, variant: Literal["fringe", "fisher_rao_unregularized", "euclidean"] = "fringe"
-    ) -> "FRInGe":
+    def preset(cls, name: str, /, variant: Variant = "fringe") -> Self:
         """Return settings by name.
 
         Args:
-            model: ``paper`` (the paper's algorithm for any network: its numbers for ResNet-50, with a cap that scales
+            name: ``paper`` (the paper's algorithm for any network: its numbers for ResNet-50, with a cap that scales
                 with the input), ``full_metric`` (the full metric with our damping), ``preview`` (longer steps), or one
                 of the paper's six networks.
-            variant: For a network of the paper: which of the three settings of its hyper-parameter table.
+            variant: Parts of the method that are taken out, see :meth:`variant`. For a network of the paper, those of
+                its hyper-parameter table have their own numbers.
 
         Returns:
             The configured method.
 
         Raises:
-            InputError: There is no such preset.
+            InputError: If there is no such preset or variant.
         """
-        settings = cls.presets.get(model) if variant == "fringe" else None
-        return cls(**(paper_settings(model, variant) if settings is None else settings))
+        if variant != "fringe" and (name, variant) in table():
+            return cls(**paper_settings(name, variant))
+        return super().preset(name).variant(variant)
 
-    def variant(self, variant: Variant) -> "FRInGe":
-        """This setting with parts of the method taken out, as in the paper's ablations.
+    def variant(self, variant: Variant) -> Self:
+        """Take parts of the method out, as in the paper's ablations.
 
-        ``fringe`` nothing; ``fisher_rao_unregularized`` no smoothing; ``euclidean`` v = g with constant step eta_max;
-        ``gamma_step_only``; ``gamma_prior_only``; ``non_geometric`` v = g + gamma_prior L'L x.
+        Args:
+            variant: ``fringe`` nothing; ``fisher_rao_unregularized`` no smoothing; ``euclidean`` v = g with constant
+                step eta_max; ``gamma_step_only``; ``gamma_prior_only``; ``non_geometric`` v = g + gamma_prior L'L x;
+                ``diffusion`` the image is smoothed.
+
+        Returns:
+            These settings without the parts.
+
+        Raises:
+            InputError: If there is no such variant.
         """
-        changes: dict[Variant, dict[str, object]] = {
-            "fringe": {},
-            "fisher_rao_unregularized": {"gamma_step": 0.0, "gamma_prior": 0.0},
-            "euclidean": {
-                "solve": "gradient",
-                "gamma_step": 0.0,
-                "gamma_prior": 0.0,
-                "kl_bound": False,
-                "delta_euc": None,
-            },
-            "gamma_step_only": {"gamma_prior": 0.0},
-            "gamma_prior_only": {"gamma_step": 0.0},
-            "non_geometric": {"solve": "gradient", "gamma_step": 0.0},
-            "diffusion": {"solve": "diffusion", "gamma_prior": 1e3},
-        }
-        if variant not in changes:
-            raise InputError(f"variant: got {variant!r}, expected one of {', '.join(changes)}")
-        return dataclasses.replace(self, **changes[variant])  # pyright: ignore[reportArgumentType]
+        if variant not in _VARIANTS:
+            raise InputError(f"got {variant!r}, expected one of {', '.join(_VARIANTS)}", argument="variant")
+        return dataclasses.replace(self, **_VARIANTS[variant])
 
     def path(self, entries: int) -> FisherRaoTracking:
-        """The path that these settings describe, for inputs of n = ``entries`` numbers (an ``"auto"`` cap needs n)."""
+        """Return the path that these settings describe.
+
+        Args:
+            entries: Numbers n of an input, which an ``"auto"`` cap depends on.
+
+        Returns:
+            The path.
+        """
         image = self.structure == "image"
         cap = AUTO_CAP[self.structure] * math.sqrt(entries) if self.delta_euc == "auto" else self.delta_euc
         trust = TrustRegion(self.eta_max, self.tau if self.kl_bound else None, cap, None if image else AUTO_LOGIT)
@@ -316,8 +309,8 @@ def _diagnostics(result: PathIntegral, problem: Problem, log_q: Tensor) -> dict[
         **path_diagnostics(result, problem, log_q),
         "cg_iterations_mean": stats.mean("cg_iterations"),
         "cg_residual_mean": stats.mean("cg_residual"),
-        "cg_residual_max": stats.largest("cg_residual"),
-        "cg_breakdown": (stats.largest("cg_status") > int(CGStatus.ITERATION_LIMIT)).to(torch.float64),
+        "cg_residual_max": stats.largest["cg_residual"],
+        "cg_breakdown": (stats.largest["cg_status"] > int(CGStatus.ITERATION_LIMIT)).to(torch.float64),
     }
 
 

@@ -1,9 +1,9 @@
 """Geodesic Integrated Gradients (Salek and Enguehard 2025): on a graph of nearest neighbours, and by fitting a path."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Ge
@@ -34,7 +34,6 @@ from fringe.paths import (
     euclidean_lengths,
     model_lengths,
     resample_by_arc_length,
-    stacked,
 )
 from fringe.settings import Doc, NotNegative, Positive, PositiveInt, Search
 
@@ -49,24 +48,24 @@ class GeoIGKNN(Attributor):
     avoid steep regions; ``"euclidean"`` takes :math:`\|u - v\|` instead (the authors' "enhanced" IG). The references
     come with the call, ``attribute(..., space=InputSpace(references=...))``.
 
-    An image's graph has the references, itself and its own baseline. The published code puts all explained inputs and
-    baselines into one graph, and there a map depends on the images it was made with. It also counts a point among its
-    own ``neighbours``, so that its k is one more than ours. The references' part of the graph is measured once a target
+    The graph of an image has the references, the image and its baseline. The published code puts all explained inputs
+    and baselines into one graph, so that a map depends on the images it was made with. It also counts a point as its
+    own neighbour, so that its k is one more than ours. The references' part of the graph is measured once per target
     class and call; an image adds at most ``2 neighbours`` edges. In the space of large images nearest neighbours mean
     little: the method is meant for tables and small images.
     """
 
-    name: ClassVar[str] = "geoig_knn"
-    title: ClassVar[str] = "Geodesic Integrated Gradients on a nearest-neighbour graph"
-    source: ClassVar[str] = "Salek and Enguehard 2025"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
+    name = "geoig_knn"
+    title = "Geodesic Integrated Gradients on a nearest-neighbour graph"
+    source = "Salek and Enguehard 2025"
+    presets: ClassVar = {"paper": {}}
 
-    neighbours: Annotated[PositiveInt, Search(3, 30, log=True), Doc("nearest others that a point is joined to (k)")] = (
+    neighbours: Annotated[PositiveInt, Search(3, 30, log=True), Doc("nearest points that a point is joined to (k)")] = (
         10
     )
-    order: Annotated[PositiveInt, Search(2, 20), Doc("Gauss-Legendre nodes an edge (q)")] = 5
+    order: Annotated[PositiveInt, Search(2, 20), Doc("Gauss-Legendre nodes per edge (q)")] = 5
     metric: Annotated[Metric, Doc("what the shortest path is short in")] = "geodesic"
-    baseline: Annotated[Baseline, Doc("where paths begin: zero, black, white, mean, blur, noise or uniform")] = "zero"
+    baseline: Baseline = "zero"
 
     @property
     def planned_passes(self) -> float:
@@ -86,8 +85,8 @@ class GeoIGKNN(Attributor):
             line = Polyline(points, torch.tensor([routes[i] for i in group], device=points.device))
             result = integrate(NodePieces(PiecewiseNodes(line, *self._rule()), part))
             plain = path_attribution(self, result, part, "use a higher order")
-            own = _graph_diagnostics(line, lengths[group])
-            parts.append(dataclasses.replace(plain, diagnostics={**plain.diagnostics, **own}))
+            diagnostics = {**plain.diagnostics, **_graph_diagnostics(line, lengths[group])}
+            parts.append(dataclasses.replace(plain, diagnostics=diagnostics))
             if problem.progress is not None:
                 problem.progress(sum(len(p.values) for p in parts), len(problem.inputs))
         order = torch.tensor([i for group in groups for i in group]).argsort()
@@ -97,18 +96,18 @@ class GeoIGKNN(Attributor):
         return quadrature_nodes("gausslegendre", self.order)
 
     def _routes(self, graph: NeighbourGraph, points: Tensor, problem: Problem) -> tuple[list[list[int]], Tensor]:
-        """Each image's way to its baseline as rows of ``points`` (references, inputs, baselines), and its length (B,)
+        """Each image's path to its baseline as rows of ``points`` (references, inputs, baselines), and its length (B,)
         in the metric."""
         batch, count = len(problem.inputs), len(points) - 2 * len(problem.inputs)
         routes, lengths = [[0]] * batch, torch.zeros(batch, dtype=torch.float64)
         for images in problem.groups(by_score=True):
             shared = self._measure(problem, images[0], points, graph.edges)
-            own = [graph.attach(points[count + i].flatten(), points[count + batch + i].flatten()) for i in images]
-            placed = torch.cat([_placed(e, count, i, batch) for i, e in zip(images, own, strict=True)])
-            weights = self._measure(problem, images[0], points, placed).split([len(e) for e in own])
-            for i, edges, weight in zip(images, own, weights, strict=True):
-                way, length = graph.shortest_path(torch.cat((graph.edges, edges)), torch.cat((shared, weight)))
-                routes[i], lengths[i] = _placed(torch.tensor(way), count, i, batch).tolist(), length
+            added = [graph.attach(points[count + i].flatten(), points[count + batch + i].flatten()) for i in images]
+            placed = torch.cat([_placed(e, count, i, batch) for i, e in zip(images, added, strict=True)])
+            weights = self._measure(problem, images[0], points, placed).split([len(e) for e in added])
+            for i, edges, weight in zip(images, added, weights, strict=True):
+                route, length = graph.shortest_path(torch.cat((graph.edges, edges)), torch.cat((shared, weight)))
+                routes[i], lengths[i] = _placed(torch.tensor(route), count, i, batch).tolist(), length
         return routes, lengths.to(points.device)
 
     def _measure(self, problem: Problem, row: int, points: Tensor, edges: Tensor) -> Tensor:
@@ -126,13 +125,13 @@ def _placed(nodes: Tensor, count: int, image: int, batch: int) -> Tensor:
 
 
 def _by_length(routes: list[list[int]]) -> list[list[int]]:
-    """Images whose ways have equally many pieces, together."""
+    """Groups of images whose paths have the same number of pieces."""
     sizes = [len(route) for route in routes]
-    return [[i for i, size in enumerate(sizes) if size == wanted] for wanted in sorted(set(sizes))]
+    return [[i for i, size in enumerate(sizes) if size == length] for length in sorted(set(sizes))]
 
 
 def _graph_diagnostics(line: Polyline, lengths: Tensor) -> dict[str, Tensor]:
-    """What is known of the ways, ``lengths`` (B,) being theirs in the metric."""
+    """Lengths of the paths; ``lengths`` (B,) are those in the metric."""
     pieces = line.lengths()
     ends = line.points[line.route[:, 0]] - line.points[line.route[:, -1]]
     return {
@@ -162,15 +161,15 @@ class GeoIGSVI(Attributor):
 
     ``"official"`` is what the authors' code computes, for comparison with numbers made by it: a map
     :math:`\sum_k g(\gamma_k) \|\gamma_{k+1} - \gamma_k\|_2`, gradients times *lengths* and therefore about
-    :math:`\sqrt n` too large and never complete, along a path that steep places attract, by the gradient of the *sum*
-    of all logits, whatever the target, under noise in every entry. ``objective``, ``norm_of`` and ``stochastic`` do
-    not apply to it. Where ``force_mean`` is zero, its path is the straight line and noise.
+    :math:`\sqrt n` too large and never complete, along a path that is attracted by steep points, by the gradient of the
+    *sum* of all logits, whatever the target, under noise in every entry. ``objective``, ``norm_of`` and ``stochastic``
+    do not apply to it. Where ``force_mean`` is zero, its path is the straight line and noise.
     """
 
-    name: ClassVar[str] = "geoig_svi"
-    title: ClassVar[str] = "Geodesic Integrated Gradients along a path that is fitted to an energy"
-    source: ClassVar[str] = "Salek and Enguehard 2025"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    name = "geoig_svi"
+    title = "Geodesic Integrated Gradients along a path that is fitted to an energy"
+    source = "Salek and Enguehard 2025"
+    presets: ClassVar = {
         "paper": {"mode": "official", "iterations": 500, "learning_rate": 1e-2},
         "official": {"mode": "official", "iterations": 1000, "learning_rate": 1e-3, "beta": 0.3},
         "quick": {"mode": "official", "steps": 10, "iterations": 30, "learning_rate": 1e-2},
@@ -182,16 +181,16 @@ class GeoIGSVI(Attributor):
     learning_rate: Annotated[Positive, Search(1e-4, 1e-1, log=True), Doc("of Adam", unit="input units")] = 3e-3
     beta: Annotated[NotNegative, Search(1e-2, 10.0, log=True), Doc("weight of the model's part of the energy")] = 0.1
     objective: Annotated[Objective, Doc("what a path should be short in")] = "points"
-    norm_of: Annotated[NormOf, Doc("whose gradient makes a place steep")] = "log_probability"
-    stochastic: Annotated[bool, Doc("fit a Gaussian about the path instead of the most probable one")] = False
+    norm_of: Annotated[NormOf, Doc("function whose gradient norm defines the energy")] = "log_probability"
+    stochastic: Annotated[bool, Doc("fit a Gaussian around the path instead of the most probable one")] = False
     resample: Annotated[bool, Doc("spread the points evenly along the fitted path")] = True
-    baseline: Annotated[Baseline, Doc("where paths begin: zero, black, white, mean, blur, noise or uniform")] = "zero"
+    baseline: Baseline = "zero"
 
     def needs_jvp(self, classes: int) -> bool:
         return True  # second derivatives: the gradient of a gradient's norm
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         return self.mode == "repaired"
 
     @property
@@ -223,13 +222,13 @@ class GeoIGSVI(Attributor):
         straight = _line(problem.inputs, baseline, fractions)
         relaxation = PathOptimizer(self._energy(problem), self.iterations, self.learning_rate, self.stochastic)
         relaxed = relaxation.run(straight, problem.every_row, _draw(problem), counter.tick)
-        moves = (problem.inputs != baseline).flatten(1).any(1)  # where there is no way to go, none is gone
+        moves = (problem.inputs != baseline).flatten(1).any(1)  # an image that is its own baseline has no path
         points = torch.where(moves.view(-1, *[1] * problem.inputs.dim()), relaxed.points, straight)
-        line = stacked(resample_by_arc_length(points) if self.resample else points)
+        line = Polyline.from_vertices(resample_by_arc_length(points) if self.resample else points)
         result = integrate(NodePieces(Vertices(line), problem))
         plain = path_attribution(self, result, problem, "use more steps")
-        own = _fit_diagnostics(problem, baseline, line.lengths(), relaxed)
-        return dataclasses.replace(plain, diagnostics={**plain.diagnostics, **own})
+        diagnostics = {**plain.diagnostics, **_fit_diagnostics(problem, baseline, line.lengths(), relaxed)}
+        return dataclasses.replace(plain, diagnostics=diagnostics)
 
     def _energy(self, problem: Problem) -> PathEnergy:
         kind = PointEnergy if self.objective == "points" else LengthEnergy
@@ -242,7 +241,7 @@ class GeoIGSVI(Attributor):
         search = AuthorsSVI(energy, self.iterations, self.learning_rate)
         relaxed = search.run(straight, problem.every_row, _draw(problem), counter.tick)
         points = authors_spacing(relaxed.points) if self.resample else relaxed.points
-        lengths = stacked(points).lengths()
+        lengths = Polyline.from_vertices(points).lengths()
         _, gradient = problem.logits_gradient(points.flatten(0, 1), problem.every_row.repeat_interleave(self.steps))
         weights = torch.cat((lengths, lengths[:, -1:]), 1).to(geometry_dtype(points.device))
         rows = gradient.reshape(*points.shape[:2], -1).to(weights)
@@ -260,16 +259,16 @@ def _line(inputs: Tensor, baseline: Tensor, fractions: Tensor) -> Tensor:
 
 def _draw(problem: Problem) -> NoiseFn:
     """Noise that belongs to an image and an iteration."""
-    return lambda place, iteration, like: problem.rng.normal(f"geoig_svi {problem.keys[place]} {iteration}", like)
+    return lambda image, iteration, like: problem.rng.normal(f"geoig_svi {problem.keys[image]} {iteration}", like)
 
 
 def _fit_diagnostics(problem: Problem, baseline: Tensor, lengths: Tensor, relaxed: OptimizedPath) -> dict[str, Tensor]:
-    """How the path was found, and the ``lengths`` (B, pieces) of what it became."""
+    """How the path was fitted; ``lengths`` (B, pieces) are those of its pieces."""
     return {
         "path_length": lengths.sum(1),
         "straight_length": (problem.inputs - baseline).flatten(1).double().norm(dim=1),
-        "iterations": relaxed.taken,
-        "force_mean": relaxed.force,
-        "energy_start": relaxed.start,
-        "energy_end": relaxed.end,
+        "iterations": relaxed.iterations,
+        "force_mean": relaxed.gradient_norm,
+        "energy_start": relaxed.initial_loss,
+        "energy_end": relaxed.final_loss,
     }

@@ -1,8 +1,7 @@
 """Geometrically guided Integrated Gradients (Rahman, Lewis and Plis 2022)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -21,39 +20,37 @@ InputFactor = Literal["none", "input", "difference"]
 
 @dataclass(frozen=True)
 class GGIG(Attributor):
-    """The largest gradients met while climbing the score from points of the straight line (Rahman et al. 2022).
+    """Take the largest gradients on climbs of the score from points of the straight line (Rahman et al. 2022).
 
     From each of M + 1 points ``z_i = x' + (i / M) (x - x')``, I steps ``z <- z + lr g(z)`` climb the score; ``G_i``
     is the largest gradient met there, sign included, entry by entry. The map is the maximum, the trapezoid or the mean
     of ``G_i`` over i, times 1, ``x`` (``"input"``, as in the authors' code) or ``x - x'`` (``"difference"``).
 
-    Nothing is complete about it, and it is never judged by completeness: a signed maximum keeps what speaks for the
-    target and drops what speaks against it. With one iteration, the trapezoid and the difference it *is* Integrated
-    Gradients; ask for that by its own name to have it judged. Steps are taken in input units: lr is not scale-free.
+    It has no completeness identity: a signed maximum keeps the evidence for the target and drops the evidence against
+    it. With one iteration, the trapezoid and the difference it *is* Integrated Gradients; use that method for a verdict
+    by completeness. Steps are taken in input units: lr is not scale-free.
     """
 
-    name: ClassVar[str] = "ggig"
-    title: ClassVar[str] = "Geometrically guided Integrated Gradients"
-    source: ClassVar[str] = "Rahman, Lewis and Plis 2022"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    name = "ggig"
+    title = "Geometrically guided Integrated Gradients"
+    source = "Rahman, Lewis and Plis 2022"
+    presets: ClassVar = {
         "paper": {},
         "scaled": {"learning_rate": 1e-4, "aggregate": "trapezoid", "input_factor": "input"},
         "quick": {"intervals": 10, "iterations": 20},
     }
 
     intervals: Annotated[PositiveInt, Search(5, 100, log=True), Doc("of the straight line (M): M + 1 climbs")] = 50
-    iterations: Annotated[PositiveInt, Search(1, 200, log=True), Doc("gradients a climb (I)")] = 100
-    learning_rate: Annotated[Positive, Search(1e-4, 1.0, log=True), Doc("step of the climb, per unit of gradient")] = (
+    iterations: Annotated[PositiveInt, Search(1, 200, log=True), Doc("gradients per climb (I)")] = 100
+    learning_rate: Annotated[Positive, Search(1e-4, 1.0, log=True), Doc("step of the climb per unit of gradient")] = (
         1e-2
     )
     aggregate: Annotated[Aggregate, Doc("over the points of the line")] = "max"
     input_factor: Annotated[InputFactor, Doc("what the map is multiplied by")] = "none"
-    baseline: Annotated[Baseline, Doc("where the line begins: zero, black, white, mean, blur, noise or uniform")] = (
-        "zero"
-    )
+    baseline: Baseline = "zero"
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         return False
 
     @property
@@ -86,11 +83,11 @@ class GGIG(Attributor):
             begin = line.at(rows, nodes).x
             largest, end = self._climb(problem, begin, rows, counter)
             climbed.index_add_(0, rows, (end - begin).flatten(1).double().norm(dim=1) / line.count)
-            self._gather(values, rows, largest, line.weights[rows, nodes])
+            self._aggregate(values, rows, largest, line.weights[rows, nodes])
         return values, climbed
 
-    def _gather(self, values: Tensor, rows: Tensor, largest: Tensor, weights: Tensor) -> None:
-        """Add to ``values`` (B, *S) what the points of images ``rows`` (L,) found."""
+    def _aggregate(self, values: Tensor, rows: Tensor, largest: Tensor, weights: Tensor) -> None:
+        """Add to ``values`` (B, *S) the largest gradients of points of images ``rows`` (L,)."""
         flat = largest.flatten(1).to(values.dtype)
         if self.aggregate == "max":
             values.view(len(values), -1).scatter_reduce_(0, rows[:, None].expand_as(flat), flat, "amax")

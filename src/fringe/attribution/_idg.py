@@ -1,9 +1,8 @@
 """Integrated Decision Gradients (Walker et al. 2024)."""
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -26,24 +25,22 @@ class IntegratedDecisionGradients(Attributor):
     .. math:: A = (x - x') \\odot \\int_0^1 \\nabla F^t(\\gamma(a)) \\, \\frac{dF^t}{da} \\, da
 
     Its sum is the integral of the squared slope, in squared units of the score, not the change of the score: there is
-    no completeness identity. The slope is first read off N scores on a uniform grid, and the N gradients are taken
-    where it is large. ``mode="importance"`` spaces them by a density proportional to the slope's size, weighs them by
-    its inverse, and uses the exact slope, the gradient's own product with x - x'. ``"official"`` is the authors' code,
-    whose places slide towards the baseline and whose maps are smaller by N: see ``published_nodes``.
+    no completeness identity. The slope is first estimated from N scores on a uniform grid, and the N gradients are
+    taken where it is large. ``mode="importance"`` spaces them by a density proportional to the slope's size, weighs
+    them by its inverse, and uses the exact slope, the gradient's product with x - x'. ``"official"`` is the authors'
+    code, whose nodes slide towards the baseline and whose maps are smaller by N: see ``reference_nodes``.
 
     Costs N forward passes more than Integrated Gradients, 2 N more in the official mode.
     """
 
-    name: ClassVar[str] = "idg"
-    title: ClassVar[str] = "Integrated Decision Gradients"
-    source: ClassVar[str] = "Walker et al. 2024"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"official": {"mode": "official"}}
+    name = "idg"
+    title = "Integrated Decision Gradients"
+    source = "Walker et al. 2024"
+    presets: ClassVar = {"official": {"mode": "official"}}
 
     steps: Annotated[PositiveInt, Search(10, 500, log=True), Doc("scores on the grid, and gradients (N)")] = 50
     mode: Annotated[Mode, Doc("sampling by importance, or as the authors' code")] = "importance"
-    baseline: Annotated[Baseline, Doc("where the line begins: zero, black, white, mean, blur, noise or uniform")] = (
-        "zero"
-    )
+    baseline: Baseline = "zero"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,7 +50,7 @@ class IntegratedDecisionGradients(Attributor):
             )
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         return False
 
     @property
@@ -77,38 +74,38 @@ class IntegratedDecisionGradients(Attributor):
             grid = torch.arange(self.steps, dtype=torch.float64) / self.steps
             scores = _scores(StraightLine(inputs, baseline, grid, grid), problem)
             at_input = problem.score(problem.logits).double()
-            line = StraightLine(inputs, baseline, *importance_nodes(torch.cat((scores, at_input[:, None]), 1)))
+            line = StraightLine(inputs, baseline, *importance_sampling_nodes(torch.cat((scores, at_input[:, None]), 1)))
             return line, lambda at: at.sample.displacement * _slope(at, inputs - baseline)
         grid = torch.linspace(0, 1, self.steps, dtype=torch.float64)
-        places, spacing = published_nodes(_scores(StraightLine(inputs, baseline, grid, grid), problem))
-        slopes = published_slopes(places, _scores(StraightLine(inputs, baseline, places, places), problem))
-        line = StraightLine(inputs, baseline, places.flip(1), spacing.flip(1) / self.steps)
+        nodes, spacing = reference_nodes(_scores(StraightLine(inputs, baseline, grid, grid), problem))
+        slopes = reference_slopes(nodes, _scores(StraightLine(inputs, baseline, nodes, nodes), problem))
+        line = StraightLine(inputs, baseline, nodes.flip(1), spacing.flip(1) / self.steps)
         return line, lambda at: at.sample.displacement * slopes.flip(1)[at.rows, at.nodes]
 
 
 def _scores(line: StraightLine, problem: Problem) -> Tensor:
     """The target's score (B, N) at each node of each image, in float64; forward passes only."""
-    found = [
+    scores = [
         problem.score(problem.forward(line.at(rows, nodes).x, rows), rows).double()
         for rows, nodes in iter_batches(problem, line.count)
     ]
-    return torch.cat(found).view(len(problem.inputs), line.count)
+    return torch.cat(scores).view(len(problem.inputs), line.count)
 
 
-def _slope(at: Evaluation, way: Tensor) -> Tensor:
-    """The exact slope (L,) of the score along ``way`` (B, *S) where a gradient was taken."""
-    return (at.gradient * way[at.rows]).flatten(1).sum(1)
+def _slope(at: Evaluation, displacement: Tensor) -> Tensor:
+    """The exact slope (L,) of the score along ``displacement`` (B, *S) at nodes."""
+    return (at.gradient * displacement[at.rows]).flatten(1).sum(1)
 
 
+#: Share of the mean slope that every interval's density has: no part of the line is left out.
 FLOOR = 0.05
-"""Share of the mean slope that every interval's density has: no part of the line is left out."""
 
 
-def importance_nodes(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Places (B, N) and weights (B, N), from the input (1) to the baseline (0), by importance sampling.
+def importance_sampling_nodes(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Nodes (B, N) and weights (B, N), from the input (1) to the baseline (0), by importance sampling.
 
     ``scores`` (B, N + 1) are taken on the closed uniform grid of N intervals, whose density rho is proportional to
-    ``|slope| + 0.05 mean |slope|``. Place k is where the density's integral is (k + 1/2) / N, its weight 1 / (N rho).
+    ``|slope| + 0.05 mean |slope|``. Node k is where the density's integral is (k + 1/2) / N, its weight 1 / (N rho).
     """
     count = scores.shape[1] - 1
     slope = scores.diff(dim=1).abs()
@@ -117,19 +114,19 @@ def importance_nodes(scores: Tensor) -> tuple[Tensor, Tensor]:
     reached = density.cumsum(1) / count
     targets = ((torch.arange(count, dtype=density.dtype, device=density.device) + 0.5) / count).repeat(len(density), 1)
     interval = torch.searchsorted(reached, targets).clamp_max(count - 1)
-    there = density.gather(1, interval)
-    before = reached.gather(1, interval) - there / count
-    places = (interval + (targets - before) * count / there) / count
-    return places.flip(1), (1.0 / (count * there)).flip(1)
+    density_at = density.gather(1, interval)
+    before = reached.gather(1, interval) - density_at / count
+    nodes = (interval + (targets - before) * count / density_at) / count
+    return nodes.flip(1), (1.0 / (count * density_at)).flip(1)
 
 
-def published_nodes(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Places (B, N) and spacings (B, N), ascending, as the authors' code (2024) lays them out.
+def reference_nodes(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Nodes (B, N) and spacings (B, N), ascending, as the authors' code (2024) lays them out.
 
     ``scores`` (B, N) are taken on the closed uniform grid, of N - 1 intervals of length d. Slopes, with a slope of 0
     before the first interval, are mapped to [0, 1] by their extremes, so the steepest descent counts as nothing; they
     share N samples in proportion, rounded down, and what is left goes to the largest shares that got none. Differences
-    to what the method describes, kept here: an interval without samples is skipped without moving on, so all later
+    to what the method describes, reproduced: an interval without samples is skipped without moving on, so all later
     samples lie too near the baseline; where more is left than there are empty intervals, the rest overwrites intervals
     that had samples, and the last samples fall on 0 with no weight. Of equal shares the last is served first.
     """
@@ -140,23 +137,22 @@ def published_nodes(scores: Tensor) -> tuple[Tensor, Tensor]:
     # where nothing has a share, as of a constant score, theirs are NaN
     share = torch.where(high > low, (slope - low) / (high - low), 0.0)
     share[:, 0] = 0.0
-    whole = share.sum(1, keepdim=True)
-    wanted = torch.where(whole > 0, share / whole, 0.0) * count
-    placed = wanted.floor().long()
-    return _spread(_fill(placed, wanted), length)
+    total = share.sum(1, keepdim=True)
+    quota = torch.where(total > 0, share / total, 0.0) * count
+    return _spread(_fill(quota.floor().long(), quota), length)
 
 
-def published_slopes(places: Tensor, scores: Tensor) -> Tensor:
-    """Slope (B, N) at each of ``places`` (B, N) by the difference to the one before; 0 at the first, which is lost, and
-    where two places are one (theirs is NaN there)."""
-    run, rise = places.diff(dim=1), scores.diff(dim=1)
+def reference_slopes(nodes: Tensor, scores: Tensor) -> Tensor:
+    """Slope (B, N) at each of ``nodes`` (B, N) by the difference to the one before; 0 at the first, which is lost, and
+    where two nodes are one (theirs is NaN there)."""
+    run, rise = nodes.diff(dim=1), scores.diff(dim=1)
     return torch.nn.functional.pad(torch.where(run == 0, 0.0, rise / run), (1, 0))
 
 
-def _fill(placed: Tensor, wanted: Tensor) -> Tensor:
-    """One sample each for the empty slots that wanted most, as many as are left over."""
+def _fill(placed: Tensor, quota: Tensor) -> Tensor:
+    """One sample each for the empty slots of the largest quotas, as many as are left over."""
     left = placed.shape[1] - placed.sum(1, keepdim=True)
-    order = torch.where(placed > 0, -1.0, wanted).sort(dim=1, stable=True).indices.flip(1)
+    order = torch.where(placed > 0, -1.0, quota).sort(dim=1, stable=True).indices.flip(1)
     return torch.where(order.argsort(1) < left, 1, placed)
 
 
@@ -165,9 +161,9 @@ def _spread(placed: Tensor, length: float) -> tuple[Tensor, Tensor]:
     count, ends = placed.shape[1], placed.cumsum(1)
     sample = torch.arange(count, device=placed.device).repeat(len(placed), 1)
     slot = torch.searchsorted(ends, sample, right=True).clamp_max(count - 1)
-    here = placed.gather(1, slot)
+    samples = placed.gather(1, slot)
     visited = ((placed > 0).cumsum(1) - 1).gather(1, slot)
-    within = sample - (ends.gather(1, slot) - here)
+    within = sample - (ends.gather(1, slot) - samples)
     exists = sample < ends[:, -1:]
-    spacing = torch.where(exists, length / here.clamp_min(1).double(), 0.0)
+    spacing = torch.where(exists, length / samples.clamp_min(1).double(), 0.0)
     return torch.where(exists, visited.double() * length + within * spacing, 0.0), spacing

@@ -1,9 +1,8 @@
 """Integrated Gradients along a straight line, along blurs of the image, and along a guided path."""
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -24,15 +23,13 @@ class IntegratedGradients(PathAttributor):
     .. math:: A = (x - x') \\odot \\int_0^1 \\nabla F^t(x' + a (x - x')) \\, da
     """
 
-    name: ClassVar[str] = "ig"
-    title: ClassVar[str] = "Integrated Gradients"
-    source: ClassVar[str] = "Sundararajan, Taly and Yan 2017"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"steps": 200}}
+    name = "ig"
+    title = "Integrated Gradients"
+    source = "Sundararajan, Taly and Yan 2017"
+    presets: ClassVar = {"paper": {"steps": 200}}
 
     steps: Annotated[PositiveInt, Search(10, 500, log=True), Doc("gradients along the line")] = 50
-    baseline: Annotated[Baseline, Doc("where the line begins: zero, black, white, mean, blur, noise or uniform")] = (
-        "zero"
-    )
+    baseline: Baseline = "zero"
     rule: Annotated[NodeRule, Doc("quadrature")] = "midpoint"
 
     def __post_init__(self) -> None:
@@ -66,14 +63,14 @@ class BlurIG(PathAttributor):
     change of the score from the blurred image to the image. ``mode="chord"`` multiplies gradients by chords of the
     path, as the trapezoid rule does; ``"derivative"`` multiplies them by forward differences over 0.01 pixels with the
     left rule, as the authors' code does. ``grid="sqrt"`` spaces the blurs evenly in variance. A kernel sees zeros
-    beyond the edge. Costs S + 1 forward passes and VJPs an image (S in the derivative mode) and a forward pass at the
+    beyond the edge. Costs S + 1 forward passes and VJPs per image (S in the derivative mode) and a forward pass at the
     end.
     """
 
-    name: ClassVar[str] = "blur_ig"
-    title: ClassVar[str] = "Blur Integrated Gradients"
-    source: ClassVar[str] = "Xu, Venugopalan and Sundararajan 2020"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"official": {"mode": "derivative"}}
+    name = "blur_ig"
+    title = "Blur Integrated Gradients"
+    source = "Xu, Venugopalan and Sundararajan 2020"
+    presets: ClassVar = {"official": {"mode": "derivative"}}
 
     steps: Annotated[PositiveInt, Search(20, 300, log=True), Doc("intervals between blurs (S)")] = 100
     sigma_max: Annotated[
@@ -87,14 +84,14 @@ class BlurIG(PathAttributor):
         return 2 * self.steps
 
     def pieces(self, problem: Problem) -> NodePieces:
-        line = BlurLine(problem.inputs, self.sigmas(min(problem.inputs.shape[-2:])), self.mode)
+        line = BlurLine(problem.inputs, self._sigmas(min(problem.inputs.shape[-2:])), self.mode)
         return NodePieces(line, problem)
 
     @property
     def hint(self) -> str:
         return "use more steps" if self.mode == "chord" else "use more steps, or mode='chord'"
 
-    def sigmas(self, side: int) -> Tensor:
+    def _sigmas(self, side: int) -> Tensor:
         """Blurs (S + 1,) in pixels, from 0 to the strongest, for images whose shorter side is ``side`` pixels."""
         share = torch.linspace(0, 1, self.steps + 1, dtype=torch.float64)
         return self.sigma_max * side * (share if self.grid == "linear" else share.sqrt())
@@ -107,32 +104,26 @@ GuidedRule = Literal["left", "trapezoid"]
 class GuidedIG(PathAttributor):
     """Integrate the gradient along a path that moves the entries of small gradient first (Kapishnikov et al. 2021).
 
-    The path avoids steep directions for as long as it may: after step k of N it has covered k/N of the way to the
-    input in the L1 norm, and no entry's own progress is off k/N by more than ``max_dist`` (0: the straight line, which
+    The path avoids steep directions as long as possible: after step k of N it has covered k/N of the distance to the
+    input in the L1 norm, and no entry's progress is off k/N by more than ``max_dist`` (0: the straight line, which
     is Integrated Gradients by the left rule; 1: anywhere in the box between baseline and input). The published rule
     multiplies a step by the gradient at its beginning (``"left"``): N forward passes and VJPs, and a forward pass for
     the score at the end. ``"trapezoid"`` costs one VJP more and is exact for quadratic scores.
     """
 
-    name: ClassVar[str] = "guided_ig"
-    title: ClassVar[str] = "Guided Integrated Gradients"
-    source: ClassVar[str] = "Kapishnikov et al. 2021"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    name = "guided_ig"
+    title = "Guided Integrated Gradients"
+    source = "Kapishnikov et al. 2021"
+    presets: ClassVar = {
         "paper": {},
         "notebook": {"steps": 25, "fraction": 0.5, "max_dist": 1.0},
         "quick": {"steps": 50},
     }
 
-    steps: Annotated[
-        PositiveInt, Search(20, 500, log=True), Doc("gradients along the path (N), one after the other")
-    ] = 200
+    steps: Annotated[PositiveInt, Search(20, 500, log=True), Doc("gradients along the path (N)")] = 200
     fraction: Annotated[PositiveFraction, Search(0.02, 0.5, log=True), Doc("of all entries that move at a time")] = 0.25
-    max_dist: Annotated[Fraction, Search(0.005, 1.0, log=True), Doc("how far an entry's progress may be off k/N")] = (
-        0.02
-    )
-    baseline: Annotated[Baseline, Doc("where the path begins: zero, black, white, mean, blur, noise or uniform")] = (
-        "zero"
-    )
+    max_dist: Annotated[Fraction, Search(0.005, 1.0, log=True), Doc("most that an entry's progress is off k/N")] = 0.02
+    baseline: Baseline = "zero"
     rule: Annotated[GuidedRule, Doc("quadrature: the authors', or trapezoid")] = "left"
 
     @property

@@ -1,7 +1,7 @@
 """The one accumulator of path integrals, and what it records along the paths."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,33 +9,58 @@ from torch import Tensor
 
 from fringe.attribution._base import Trajectory
 from fringe.attribution._pieces import Piece, PieceStream, add_weighted, finite_maps
-from fringe.attribution._quadrature import batch_view, completeness_gap
+from fringe.attribution._quadrature import completeness_gap
 from fringe.geometry import geometry_dtype
+from fringe.linalg import batch_view
 from fringe.paths import Orientation, PathStatus, Problem
+
+#: Points of a trajectory that are stored as images, both ends included.
+SNAPSHOTS = 6
+
+#: Names of what is measured at points; everything else is measured along steps.
+AT_POINTS = ("entropy", "reference_kl", "reference_distance", "waypoint_kl", "tracking_error", "score")
+
+
+class _Columns(dict[str, Tensor]):
+    """Tensors (B,) in float64 by name, zero until something is added."""
+
+    def __init__(self, like: Tensor):
+        self._like = like
+
+    def __missing__(self, name: str) -> Tensor:
+        self[name] = torch.zeros_like(self._like)
+        return self[name]
 
 
 class RunningStats:
-    """Mean, maximum and last value of each measured name, per image: (B,) tensors, whatever the number of steps.
+    """Statistics of each measured name per image, whatever the number of steps.
 
-    The last is what was measured farthest from the input: what comes first where a walk ``begins`` at the baseline.
+    Args:
+        batch: Number of images B.
+        device: Where the statistics are stored.
+        begins: The end at which the paths begin.
+
+    Attributes:
+        count: Number (B,) of measurements.
+        total: Sums (B,) by name.
+        largest: Maxima (B,) by name.
+        last: What was measured farthest from the input (B,) by name: the first of a path that begins at the baseline.
     """
 
     def __init__(self, batch: int, device: torch.device, begins: Orientation = "input"):
-        self._batch, self._device, self._begins = batch, device, begins
+        self._begins = begins
         self.count = torch.zeros(batch, dtype=torch.float64, device=device)
-        self._total: dict[str, Tensor] = {}
-        self._largest: dict[str, Tensor] = {}
-        self._last: dict[str, Tensor] = {}
+        self.total, self.largest, self.last = _Columns(self.count), _Columns(self.count), _Columns(self.count)
 
     def add(self, rows: Tensor, stats: Mapping[str, Tensor]) -> None:
-        """Measurements (L,) of images ``rows`` (L,); an image may occur more than once, except in what is ``last``."""
+        """Add measurements (L,) of images ``rows`` (L,), in which an image may occur more than once."""
         far = slice(None) if self._begins == "input" else self.count[rows] == 0
-        self.count.index_add_(0, rows, torch.ones(len(rows), dtype=torch.float64, device=self._device))
+        self.count.index_add_(0, rows, torch.ones_like(rows, dtype=torch.float64))
         for name, values in stats.items():
             values = values.to(torch.float64)
-            self._of(self._total, name).index_add_(0, rows, values)
-            self._of(self._largest, name).scatter_reduce_(0, rows, values, "amax")
-            self._of(self._last, name)[rows[far]] = values[far]
+            self.total[name].index_add_(0, rows, values)
+            self.largest[name].scatter_reduce_(0, rows, values, "amax")
+            self.last[name][rows[far]] = values[far]
 
     def pooled(self, images: Tensor, batch: int) -> "RunningStats":
         """The statistics of ``batch`` images from those of their paths; path i belongs to image ``images[i]`` (R,).
@@ -49,37 +74,32 @@ class RunningStats:
             return total / torch.zeros_like(pool.count).index_add_(0, images, weight).clamp_min(1.0)
 
         pool.count = mean(self.count, torch.ones_like(self.count))
-        for name, total in self._total.items():
-            pool._total[name] = mean(total, torch.ones_like(total))
-            pool._last[name] = mean(self._last[name], (self.count > 0).to(total))
-            pool._of(pool._largest, name).scatter_reduce_(0, images, self._largest[name], "amax")
+        for name, total in self.total.items():
+            pool.total[name] = mean(total, torch.ones_like(total))
+            pool.last[name] = mean(self.last[name], (self.count > 0).to(total))
+            pool.largest[name].scatter_reduce_(0, images, self.largest[name], "amax")
         return pool
 
     def mean(self, name: str) -> Tensor:
-        """Mean over an image's steps; 0 for an image without steps."""
-        return self._of(self._total, name) / self.count.clamp_min(1)
-
-    def total(self, name: str) -> Tensor:
-        return self._of(self._total, name)
-
-    def largest(self, name: str) -> Tensor:
-        return self._of(self._largest, name)
-
-    def last(self, name: str) -> Tensor:
-        return self._of(self._last, name)
-
-    def _of(self, table: dict[str, Tensor], name: str) -> Tensor:
-        if name not in table:
-            table[name] = torch.zeros(self._batch, dtype=torch.float64, device=self._device)
-        return table[name]
+        """Mean (B,) over an image's steps; 0 for an image without steps."""
+        return self.total[name] / self.count.clamp_min(1)
 
 
 @dataclass(frozen=True)
 class PathIntegral:
-    """A path integral of B images: ``values`` (B, *S), the explained ``score`` and ``endpoint_score`` (B,), the
-    completeness ``gap`` (B,), ``steps`` and ``outcomes`` per image, and what was measured on the way. Of K classes,
-    ``values`` are (B, K, *S) and scores and gaps (B, K). ``uncorrected_gap`` is the gap that the rule had before the
-    map was corrected, where it was."""
+    """The path integrals of B images. Of K classes, values are (B, K, *S), scores and gaps (B, K).
+
+    Attributes:
+        values: Maps (B, *S).
+        score: Explained score (B,) at the input.
+        endpoint_score: Score (B,) at the other end.
+        gap: Completeness gap (B,).
+        steps: Steps taken, per image.
+        outcomes: How the paths ended, per image.
+        stats: What was measured along the paths.
+        trajectories: Records of the paths, if they were asked for.
+        uncorrected_gap: The gap (B,) of the rule itself, if it corrects the maps.
+    """
 
     values: Tensor
     score: Tensor
@@ -98,7 +118,7 @@ class PathIntegral:
 
     @property
     def rule_residual(self) -> Tensor:
-        """The residual (B,) that the rule of integration left, of the worst of K classes: what a map is judged by."""
+        """The residual (B,) of the rule itself, of the worst of K classes: the verdict depends on it."""
         residual = self._relative(self.gap if self.uncorrected_gap is None else self.uncorrected_gap)
         return residual.view(len(residual), -1).amax(1)
 
@@ -108,6 +128,9 @@ class PathIntegral:
 
 def integrate(stream: PieceStream) -> PathIntegral:
     """Add up a stream of pieces. Memory does not grow with the number of steps.
+
+    Args:
+        stream: Terms of path integrals, such as :class:`NodePieces` or :class:`SegmentPieces`.
 
     Returns:
         The integral of each image. Of several paths of an image, the change of the score and the map are the weighted
@@ -152,105 +175,97 @@ def integrate(stream: PieceStream) -> PathIntegral:
     return PathIntegral(maps, score, endpoint, gap, steps, outcomes, stats, trajectories, stream.error)
 
 
-SNAPSHOTS = 6
-"""Points of a trajectory kept as images, both ends included."""
-
-
-def snapshot_steps(steps: int) -> list[int]:
-    """The steps of a path after which its point is kept."""
-    return sorted({round(steps * m / (SNAPSHOTS - 1)) for m in range(SNAPSHOTS)})
-
-
-AT_POINTS = ("entropy", "reference_kl", "reference_distance", "waypoint_kl", "tracking_error", "score")
-"""Names measured at points; everything else is measured along steps."""
-
-
-@dataclass
 class _Log:
-    image: int
-    planned: int
-    total: Tensor = field(default_factory=lambda: torch.zeros(()))
-    points: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
-    steps: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
-    snapshots: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
-    cumulative: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
-    latest: tuple[int, Tensor, Tensor] | None = None
+    """The record of one path: what was measured, and some of its points by their number of steps from the input."""
 
-    def visit(self, step: int, x: Tensor, cumulative: Tensor, measured: Mapping[str, Any]) -> None:
-        """The point ``x`` (*S) at ``step`` steps from the input, the attribution gathered on the way there, and what
-        was measured."""
-        for name, value in measured.items():
-            table = self.points if name in AT_POINTS else self.steps
-            table.setdefault(name, []).append(value)
-        self.latest = (step, x, cumulative)  # any step may prove to be the last
-        if step in snapshot_steps(self.planned):
-            self.store(*self.latest)
+    def __init__(self, image: int, planned: int):
+        self.image = image
+        self.planned = planned
+        self.snapshot_steps = {round(planned * m / (SNAPSHOTS - 1)) for m in range(SNAPSHOTS)}
+        self.points: dict[str, list[Any]] = {}
+        self.steps: dict[str, list[Any]] = {}
+        self.snapshots: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def store(self, step: int, x: Tensor, values: Tensor) -> None:
-        like = self.snapshots.get(0, x)  # the input: a walk may compute in a higher precision
-        for table, tensor in ((self.snapshots, x), (self.cumulative, values)):
-            table[step] = tensor.detach().to("cpu", like.dtype, copy=True)
+    def store(self, step: int, x: Tensor, cumulative: Tensor) -> None:
+        dtype = self.snapshots[0][0].dtype if self.snapshots else x.dtype  # a path may use a higher precision
+        self.snapshots[step] = (_on_cpu(x, dtype), _on_cpu(cumulative, dtype))
 
     def reverse(self, total: Tensor) -> None:
-        """From walking order to the order from the input on, for a walk that ended there with ``total`` gathered."""
+        """From the order of a path that begins at the baseline to the order from the input on."""
         for column in self.points.values():
             column[1:] = column[:0:-1]
         for column in self.steps.values():
             column.reverse()
-        self.latest = None  # the first point of the walk was its last from the input on
-        for step in self.cumulative.keys() - {0}:
-            self.cumulative[step] = total.to(self.cumulative[step]) - self.cumulative[step]
+        for step, (x, cumulative) in self.snapshots.items():
+            if step > 0:
+                self.snapshots[step] = (x, total.to(cumulative) - cumulative)
+
+    def trajectory(self) -> Trajectory:
+        steps = sorted(self.snapshots)
+        return Trajectory(
+            points={name: torch.tensor(column, dtype=torch.float64) for name, column in self.points.items()},
+            steps={name: torch.tensor(column, dtype=torch.float64) for name, column in self.steps.items()},
+            snapshot_steps=torch.tensor(steps),
+            snapshots=torch.stack([self.snapshots[k][0] for k in steps]),
+            cumulative=torch.stack([self.snapshots[k][1] for k in steps]),
+        )
 
 
 class Recorder:
-    """Stores every measured number of every step, and a few points on the way, on the CPU."""
+    """Stores every measured number of every step, and a few points of the path, on the CPU.
+
+    Args:
+        problem: What is explained.
+        stream: The paths.
+        images: The image of each path; of several paths of an image, the first is recorded.
+    """
 
     def __init__(self, problem: Problem, stream: PieceStream, images: Sequence[int]):
-        """``images`` names the image of each path; of several paths of an image, the first is recorded."""
         self._begins, self._scale = stream.begins, stream.scale
         gauge, zeros = stream.gauge, torch.zeros(len(problem.inputs), device=problem.inputs.device)
         start = {**gauge.point(problem.every_row, gauge.log_p0, zeros), "score": problem.score(problem.logits)}
         table = {name: column.tolist() for name, column in start.items()}
+        shape = (*problem.target.shape[1:], *problem.inputs.shape[1:])
+        zero = torch.zeros(shape, dtype=gauge.log_p0.dtype, device=zeros.device)
+        self._totals: dict[int, Tensor] = {}
+        self._latest: dict[int, tuple[int, Tensor, Tensor]] = {}
         self._logs: dict[int, _Log] = {}
         for image in range(len(zeros)):
             path = images.index(image)
             self._logs[path] = log = _Log(image, stream.planned[path])
             log.points = {name: [column[image]] for name, column in table.items()}
-            shape = (*problem.target.shape[1:], *problem.inputs.shape[1:])
-            log.total = torch.zeros(shape, dtype=gauge.log_p0.dtype, device=zeros.device)
-            log.store(0, problem.inputs[image], log.total)
+            log.store(0, problem.inputs[image], zero)
+            self._totals[path] = zero
 
     def add(self, piece: Piece) -> None:
-        """The points of a piece, with the attribution gathered between each and the input (or the baseline)."""
+        """Record the points of a piece, with the attribution between each and the input (or the baseline)."""
         table = {name: column.tolist() for name, column in {**piece.stats, **piece.trace}.items()}
         for i, (path, step) in enumerate(zip(piece.rows.tolist(), piece.step.tolist(), strict=True)):
             if (log := self._logs.get(path)) is None:
                 continue
-            term = piece.value[i] if piece.weight is None else piece.weight[i] * piece.value[i]
-            before, log.total = log.total, log.total + term
-            away, gathered = (step, log.total) if self._begins == "input" else (log.planned - step + 1, before)
-            measured = {name: column[i] for name, column in table.items()}
-            log.visit(away, piece.x[i], self._scaled(gathered, log), measured)
+            for name, column in table.items():
+                (log.points if name in AT_POINTS else log.steps).setdefault(name, []).append(column[i])
+            before = self._totals[path]
+            after = before + (piece.value[i] if piece.weight is None else piece.weight[i] * piece.value[i])
+            self._totals[path] = after
+            if self._begins == "baseline":
+                step, after = log.planned - step + 1, before
+            self._latest[path] = (step, piece.x[i], self._scaled(after, log))  # any step may prove to be the last
+            if step in log.snapshot_steps:
+                log.store(*self._latest[path])
 
     def trajectories(self) -> tuple[Trajectory, ...]:
-        """From the inputs on."""
-        if self._begins == "baseline":
-            for log in self._logs.values():
-                log.reverse(self._scaled(log.total, log))
-        return tuple(_trajectory(log) for log in self._logs.values())
+        """The trajectory of each image, from the input on."""
+        for path, log in self._logs.items():
+            if self._begins == "baseline":
+                log.reverse(self._scaled(self._totals[path], log))
+            elif path in self._latest:
+                log.store(*self._latest[path])
+        return tuple(log.trajectory() for log in self._logs.values())
 
-    def _scaled(self, gathered: Tensor, log: _Log) -> Tensor:
-        return gathered if self._scale is None else gathered * self._scale[log.image]
+    def _scaled(self, cumulative: Tensor, log: _Log) -> Tensor:
+        return cumulative if self._scale is None else cumulative * self._scale[log.image]
 
 
-def _trajectory(log: _Log) -> Trajectory:
-    if log.latest is not None:
-        log.store(*log.latest)
-    steps = sorted(log.snapshots)
-    return Trajectory(
-        points={name: torch.tensor(column, dtype=torch.float64) for name, column in log.points.items()},
-        steps={name: torch.tensor(column, dtype=torch.float64) for name, column in log.steps.items()},
-        snapshot_steps=torch.tensor(steps),
-        snapshots=torch.stack([log.snapshots[k] for k in steps]),
-        cumulative=torch.stack([log.cumulative[k] for k in steps]),
-    )
+def _on_cpu(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.detach().to("cpu", dtype, copy=True)

@@ -1,16 +1,15 @@
 """Integrals along several paths per image: AGI and IG2."""
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 
 from fringe.attribution._base import Attribution, Attributor, reference_images
 from fringe.attribution._diagnostics import gradient_attribution, path_attribution, path_diagnostics
 from fringe.attribution._integrate import integrate
-from fringe.attribution._pieces import MultiPath, PooledPieces, Reduce
+from fringe.attribution._pieces import PooledPieces, Reduce
 from fringe.attribution._quadrature import Quadrature
 from fringe.classifier import Score
 from fringe.errors import InputError
@@ -23,32 +22,29 @@ AGIRule = Literal["right", "trapezoid", "adaptive"]
 
 @dataclass(frozen=True)
 class AGI(Attributor):
-    r"""Integrate the score's gradient along adversarial walks from the input to other classes (Pan et al. 2021).
+    r"""Integrate the score's gradient along adversarial paths from the input to other classes (Pan et al. 2021).
 
     Towards each class l of a fixed set, without the target t: step by ``epsilon`` times the sign of :math:`\nabla p_l`
-    until l is predicted, at most m times, and gather :math:`-\nabla p_t \odot \Delta z`; then ``reduce`` over l. No
-    baseline is asked for. The classes are 0, s, 2s, ... with s = floor(C / k), all C of them where k >= C (the authors
+    until l is predicted, at most m times, and add up :math:`-\nabla p_t \odot \Delta z`; then ``reduce`` over l. There
+    is no baseline. The classes are 0, s, 2s, ... with s = floor(C / k), all C of them where k >= C (the authors
     never take the last class), and the class after t where t alone would be left.
 
     Steps are a share of the valid range of inputs, ``attribute(..., space=InputSpace(low=..., high=...))``, and are
     clipped to it; without one they are a share of the image's own range and not clipped. ``mode="path"`` is a path and
     complete up to quadrature. ``"official"`` is the authors' code: every step restarts from the input, so the same
     change is counted up to m times, the result has no completeness identity, and is ``unchecked``. ``score`` is what is
-    explained here, whatever the classifier's own: ``score`` and ``endpoint_score`` of the result are of this kind, the
-    latter being the former less what it changes by on all walks together (``"mean"``: on the average walk). At most k m
-    forward passes and 2 k m VJPs an image, and k forward passes at the ends.
+    explained here, whatever the classifier explains: ``score`` and ``endpoint_score`` of the result are of this kind,
+    the latter being the former less its change on all paths together (``"mean"``: on the average path). At most k m
+    forward passes and 2 k m VJPs per image, and k forward passes at the ends.
     """
 
-    name: ClassVar[str] = "agi"
-    title: ClassVar[str] = "Adversarial Gradient Integration"
-    source: ClassVar[str] = "Pan, Li and Zhu 2021"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": {"mode": "official", "classes": 1},
-        "official": {"mode": "official"},
-    }
+    name = "agi"
+    title = "Adversarial Gradient Integration"
+    source = "Pan, Li and Zhu 2021"
+    presets: ClassVar = {"paper": {"mode": "official", "classes": 1}, "official": {"mode": "official"}}
 
-    classes: Annotated[PositiveInt, Search(1, 50, log=True), Doc("classes to walk towards (k)")] = 20
-    steps: Annotated[PositiveInt, Search(5, 100, log=True), Doc("most steps of a walk (m)")] = 20
+    classes: Annotated[PositiveInt, Search(1, 50, log=True), Doc("classes to step towards (k)")] = 20
+    steps: Annotated[PositiveInt, Search(5, 100, log=True), Doc("most steps of a path (m)")] = 20
     epsilon: Annotated[Positive, Search(0.002, 0.1, log=True), Doc("step of an entry", unit="of the range")] = 0.05
     mode: Annotated[AGIMode, Doc("a path, or restart from the input at every step")] = "path"
     score: Annotated[Score, Doc("explained score, of the target and of the others")] = "probability"
@@ -62,13 +58,13 @@ class AGI(Attributor):
                 f"got {self.rule!r}, expected 'right' in mode 'official', which is no path", argument="rule"
             )
 
-    def towards(self, target: int, count: int) -> list[int]:
+    def _towards(self, target: int, count: int) -> list[int]:
         """The classes that an image of class ``target`` walks towards, of ``count`` classes."""
         ids = range(0, count, max(count // self.classes, 1))
         return [c for c in ids if c != target] or [(target + 1) % count]
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         return self.mode == "path"
 
     @property
@@ -77,7 +73,7 @@ class AGI(Attributor):
 
     def attribute(self, problem: Problem) -> Attribution:
         problem = dataclasses.replace(problem, score_kind=self.score)
-        result = integrate(PooledPieces(self._paths(problem), Quadrature(self.rule), problem))
+        result = integrate(self._pieces(problem))
         if self.mode == "path":
             return path_attribution(
                 self, result, problem, "lower epsilon, or use rule='trapezoid' or 'adaptive'", _AGI_STALLED
@@ -85,15 +81,16 @@ class AGI(Attributor):
         plain = gradient_attribution(self, result.values, problem, path_diagnostics(result, problem), _NOT_A_PATH)
         return dataclasses.replace(plain, trajectory=result.trajectories)
 
-    def _paths(self, problem: Problem) -> MultiPath:
+    def _pieces(self, problem: Problem) -> PooledPieces:
         count = problem.logits.shape[1]
-        pairs = [(i, c) for i, t in enumerate(problem.target.tolist()) for c in self.towards(t, count)]
+        pairs = [(i, c) for i, t in enumerate(problem.target.tolist()) for c in self._towards(t, count)]
 
         def path(batch: list[int]) -> AdversarialPath:
             toward = tuple(pairs[r][1] for r in batch)
             return AdversarialPath(toward, self.steps, self.epsilon, self.mode == "official", self.rule != "right")
 
-        return MultiPath(path, [image for image, _ in pairs], self.steps, self.reduce)
+        images = [image for image, _ in pairs]
+        return PooledPieces(path, images, self.steps, self.reduce, Quadrature(self.rule), problem)
 
 
 _AGI_STALLED = (
@@ -108,42 +105,35 @@ IG2Rule = Literal["right", "trapezoid", "adaptive"]
 
 @dataclass(frozen=True)
 class IG2(Attributor):
-    r"""Integrate the score's gradient along walks towards images of other classes (Zhuo and Ge 2024).
+    r"""Integrate the score's gradient along paths towards images of other classes (Zhuo and Ge 2024).
 
     From the input, S steps of length ``eta`` descend :math:`\|r(z) - r(x^r)\|^2`; :math:`(z - z^+) \odot \nabla F^t(z)`
-    is gathered on the way (``"right"``, the authors' rule: the gradient at the point before the step) and averaged over
+    is added up (``"right"``, the authors' rule: the gradient at the point before the step) and averaged over
     R references. They are drawn for each image from ``attribute(..., space=InputSpace(references=...))``, without those
     that the model predicts as the target; fewer than R are all taken. The sum of the map is the mean change of the
-    score on the walks, not the difference to the references.
+    score on the paths, not the difference to the references.
 
     r is the input of the last linear layer that runs (``"penultimate"``); ``"auto"`` takes the logits for a model that
     has none. ``eta`` is in input units; ``"auto"`` is the authors' 256 grey values at 299 x 299 x 3, kept as a change
-    in root mean square, 0.75 times the range at 224 x 224 x 3. Steps are of equal length: a walk that comes near its
-    reference swings about it. Points are clipped to the valid range where the space knows it. An image costs R (S + 2)
-    forward passes and 2 R S VJPs; the call one forward pass a reference, and one to find the layer.
+    in root mean square, 0.75 times the range at 224 x 224 x 3. Steps are of equal length: a path that comes near its
+    reference oscillates around it. Points are clipped to the valid range where the space knows it. An image costs
+    R (S + 2) forward passes and 2 R S VJPs; the call one forward pass per reference, and one to find the layer.
     """
 
-    name: ClassVar[str] = "ig2"
-    title: ClassVar[str] = "Integrated Gradient on Iterative Gradient path"
-    source: ClassVar[str] = "Zhuo and Ge 2024"
-    uses_references: ClassVar[bool] = True
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": {"eta": 0.015},
-        "quick": {"references": 2, "steps": 51, "eta": 0.06},
-    }
+    name = "ig2"
+    title = "Integrated Gradient on Iterative Gradient path"
+    source = "Zhuo and Ge 2024"
+    uses_references = True
+    presets: ClassVar = {"paper": {"eta": 0.015}, "quick": {"references": 2, "steps": 51, "eta": 0.06}}
 
-    references: Annotated[
-        PositiveInt, Search(1, 16, log=True), Doc("walks an image, each towards one reference (R)")
-    ] = 8
-    steps: Annotated[PositiveInt, Search(20, 500, log=True), Doc("steps of a walk (S)")] = 201
+    references: Annotated[PositiveInt, Search(1, 16, log=True), Doc("paths per image, one per reference (R)")] = 8
+    steps: Annotated[PositiveInt, Search(20, 500, log=True), Doc("steps of a path (S)")] = 201
     eta: Annotated[
         Positive | Literal["auto"],
         Search(0.005, 5.0, log=True),
         Doc("length of a step; auto: the authors'", unit="input units"),
     ] = "auto"
-    representation: Annotated[Representation, Doc("what images are compared by: the last linear layer's input")] = (
-        "auto"
-    )
+    representation: Annotated[Representation, Doc("compared features: the last linear layer's input")] = "auto"
     rule: Annotated[IG2Rule, Doc("quadrature: the authors', or a more exact one")] = "right"
 
     @property
@@ -151,10 +141,10 @@ class IG2(Attributor):
         return 3 * self.references * self.steps
 
     def attribute(self, problem: Problem) -> Attribution:
-        result = integrate(PooledPieces(self._paths(problem), Quadrature(self.rule), problem))
+        result = integrate(self._pieces(problem))
         return path_attribution(self, result, problem, "lower eta, or use rule='trapezoid' or 'adaptive'", _IG2_STALLED)
 
-    def _paths(self, problem: Problem) -> MultiPath:
+    def _pieces(self, problem: Problem) -> PooledPieces:
         drawn = self._draw(problem)
         pairs = [(image, reference) for image, references in enumerate(drawn) for reference in references]
         layer = self._layer(problem)
@@ -163,7 +153,8 @@ class IG2(Attributor):
             references = tuple(pairs[r][1] for r in batch)
             return CounterfactualPath(references, layer, self.steps, self.eta, closed=self.rule != "right")
 
-        return MultiPath(path, [image for image, _ in pairs], self.steps, "mean")
+        images = [image for image, _ in pairs]
+        return PooledPieces(path, images, self.steps, "mean", Quadrature(self.rule), problem)
 
     def _draw(self, problem: Problem) -> list[list[int]]:
         """The numbers of each image's references."""
@@ -178,9 +169,9 @@ class IG2(Attributor):
             order = problem.rng.permutation(f"{self.name} references {key}", len(predicted))
             others = [reference for reference in order if predicted[reference] != target]
             if not others:
-                place = image if problem.rows is None else problem.rows[image]
+                position = image if problem.rows is None else problem.rows[image]
                 raise InputError(
-                    f"space.references: the model predicts the target of image {place}, class {target}, for all "
+                    f"space.references: the model predicts the target of image {position}, class {target}, for all "
                     f"{len(predicted)} of them; pass images of other classes with "
                     "attribute(..., space=InputSpace(references=...))"
                 )

@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from fringe.attribution._base import ProgressCounter
-from fringe.attribution._quadrature import Quadrature, batch_view, segment_error
+from fringe.attribution._quadrature import Quadrature, segment_error
 from fringe.geometry import log_probabilities
+from fringe.linalg import batch_view
 from fringe.paths import (
     GeodesicDiagnostics,
     Node,
@@ -31,11 +32,16 @@ Reduce = Literal["sum", "mean"]
 
 @dataclass(frozen=True)
 class Piece:
-    """L terms ``value`` (L, *S), or (L, K, *S), of path integrals: of paths ``rows`` (L,), ``step`` (L,) steps from
-    where each begins, and in that order.
+    """L terms of path integrals.
 
-    A term counts ``weight`` times, (L,) or (L, *S); None: once, and then no path occurs twice. ``stats`` (L,) were
-    measured there. A record of the path shows the point ``x`` (L, *S), and holds ``trace`` (L,) in place of ``stats``.
+    Attributes:
+        rows: Paths (L,) that the terms belong to.
+        step: Number (L,) of each step, from where its path begins; ascending on each path.
+        value: Terms (L, *S), of K classes (L, K, *S).
+        weight: What a term counts, (L,) or (L, *S); None: once, and then no path occurs twice.
+        stats: Measurements (L,) by name.
+        trace: Further measurements (L,) that only a record of the path holds.
+        x: Points (L, *S) that a record shows.
     """
 
     rows: Tensor
@@ -48,12 +54,23 @@ class Piece:
 
 
 class PieceStream(ABC):
-    """The terms of the integrals along R paths, and the paths' own numbers: final once all pieces are read.
+    """The terms of the integrals along R paths, and numbers of each path, which are final once all pieces are read.
 
-    ``planned`` steps of each path are known beforehand, ``taken`` and ``outcomes`` afterwards; ``score`` and
-    ``endpoint_score`` (R,) are those at the ends. Path r belongs to image ``images[r]`` of the problem, in which it
-    counts ``weight[r]``; without ``images``, it is that of image r and counts 1. The sum of an image's terms is
-    multiplied by ``scale`` (B, *S), where given. ``error`` (R,) is what the terms were corrected by.
+    Args:
+        problem: The images and the model.
+        planned: Steps of each path that are known beforehand.
+        gauge: Distances to the reference distribution.
+        begins: The end at which paths begin.
+
+    Attributes:
+        images: The image (R,) of each path; None: path r is that of image r.
+        weight: What each path counts (R,); None: 1.
+        scale: What the sum of an image's terms is multiplied by (B, *S); None: 1.
+        error: Errors (R,) that were removed from the terms; None: none were.
+        taken: Steps taken on each path.
+        outcomes: How each path ended.
+        score: Score (R,) at the input.
+        endpoint_score: Score (R,) at the other end.
     """
 
     images: Tensor | None = None
@@ -70,34 +87,40 @@ class PieceStream(ABC):
         self.counter = ProgressCounter(problem.progress, sum(planned))
 
     @abstractmethod
-    def __iter__(self) -> Iterator[Piece]: ...
+    def __iter__(self) -> Iterator[Piece]:
+        """Yield the terms of all paths."""
 
 
 # -- segments, one after the other ------------------------------------------------------------------------------------
 
 
 class SegmentPieces(PieceStream):
-    """The segments of a sequential path, each integrated by a rule."""
+    """The segments of a sequential path, each integrated by a rule.
+
+    Args:
+        path: The path.
+        quadrature: The rule.
+        problem: The images and the model.
+    """
 
     def __init__(self, path: Path, quadrature: Quadrature, problem: Problem):
-        self.walk = walk = path.walk(problem)
-        super().__init__(problem, walk.planned, walk.gauge, walk.begins)
+        self.run = run = path.run(problem)
+        super().__init__(problem, run.planned, run.diagnostics, run.begins)
         self.quadrature = quadrature
-        self.taken, self.outcomes = walk.taken, walk.outcomes
-        steps = torch.tensor(walk.planned, device=self.score.device)
-        self._planned = steps.view(-1, *[1] * (self.score.dim() - 1))
+        self.taken, self.outcomes = run.steps_taken, run.outcomes
+        self._planned = batch_view(torch.tensor(run.planned, device=self.score.device), self.score)
         if quadrature.rule == "corrected":
             self.error = torch.zeros_like(self.score, dtype=torch.float64)
 
     def __iter__(self) -> Iterator[Piece]:
-        for s in self.walk.segments():
-            self._meet_ends(s)
+        for s in self.run.segments():
+            self._update_scores(s)
             value = self.quadrature.integrate(self.problem, s.rows, s, self._scale)
             if self.error is not None:
                 self.error.index_add_(0, s.rows, segment_error(s.start, s.stop))
             yield Piece(s.rows, s.step, value, None, s.stats, {"score": s.start.score}, s.start.x)
 
-    def _meet_ends(self, s: Segment) -> None:
+    def _update_scores(self, s: Segment) -> None:
         """Scores at the ends are taken from the path's own points, so that the sum telescopes exactly."""
         first = batch_view(s.step == 1, s.stop.score)
         at_input, at_end = first, torch.ones_like(first)
@@ -115,42 +138,48 @@ class SegmentPieces(PieceStream):
         return torch.maximum(change, (near - far).double().abs() / self._planned[s.rows])
 
 
-@dataclass(frozen=True)
-class MultiPath:
-    """Several paths of at most ``steps`` steps for each image: path r belongs to image ``images[r]``, and ``path``
-    describes those that it is asked for. What an image's paths add up to is summed or averaged."""
-
-    path: Callable[[list[int]], Path]
-    images: Sequence[int]
-    steps: int
-    reduce: Reduce
-
-
 class PooledPieces(PieceStream):
-    """The segments of several paths per image, a batch of paths after the other: memory does not grow with them."""
+    """The segments of several paths per image, one batch of paths after the other: memory does not grow with them.
 
-    def __init__(self, paths: MultiPath, quadrature: Quadrature, problem: Problem):
-        gauge = GeodesicDiagnostics(log_probabilities(problem.logits), uniform_log_probs(problem.logits))
-        super().__init__(problem, [paths.steps] * len(paths.images), gauge)
-        self.paths, self.quadrature = paths, quadrature
-        self.images = torch.tensor(paths.images, device=self.score.device)
-        self.score, self.endpoint_score = self.score[self.images], self.endpoint_score[self.images]
-        if paths.reduce == "mean":
-            self.weight = self.images.bincount(minlength=len(problem.inputs))[self.images].double().reciprocal()
+    Args:
+        path: Describes the paths with given numbers.
+        images: The image of each path.
+        steps: Most steps of a path.
+        reduce: Whether the integrals along an image's paths are summed or averaged.
+        quadrature: The rule.
+        problem: The images and the model.
+    """
+
+    def __init__(
+        self,
+        path: Callable[[list[int]], Path],
+        images: list[int],
+        steps: int,
+        reduce: Reduce,
+        quadrature: Quadrature,
+        problem: Problem,
+    ):
+        super().__init__(problem, [steps] * len(images), _gauge(problem))
+        self.path, self.steps, self.quadrature = path, steps, quadrature
+        self.owners, self.images = images, torch.tensor(images, device=self.score.device)
+        index = self.images
+        self.score, self.endpoint_score = self.score[index], self.endpoint_score[index]
+        if reduce == "mean":
+            self.weight = index.bincount(minlength=len(problem.inputs))[index].double().reciprocal()
 
     def __iter__(self) -> Iterator[Piece]:
-        start, stop, count = 0, 0, len(self.planned)
+        images, start, stop = self.owners, 0, 0
         quiet = dataclasses.replace(self.problem, progress=None)
-        while start < count:
-            stop = min(start + self.problem.model.batch_size.on(self.score.device), count)
-            part = quiet.select(self.paths.images[start:stop])
-            batch = SegmentPieces(self.paths.path(list(range(start, stop))), self.quadrature, part)
+        while start < len(images):
+            stop = min(start + self.problem.model.batch_size.on(self.score.device), len(images))
+            part = quiet.select(images[start:stop])
+            batch = SegmentPieces(self.path(list(range(start, stop))), self.quadrature, part)
             for piece in batch:
                 yield dataclasses.replace(piece, rows=piece.rows + start)
             self.taken[start:stop], self.outcomes[start:stop] = batch.taken, batch.outcomes
             self.score[start:stop], self.endpoint_score[start:stop] = batch.score, batch.endpoint_score
             start = stop
-            self.counter.reach(start * self.paths.steps)
+            self.counter.reach(start * self.steps)
 
 
 # -- points that are known beforehand ---------------------------------------------------------------------------------
@@ -158,8 +187,15 @@ class PooledPieces(PieceStream):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Nodes evaluated together: those numbered ``nodes`` (L,) of images ``rows`` (L,), their ``sample``, and the
-    ``logits`` (L, C) and the score's ``gradient`` (L, *S) there."""
+    """L nodes that were evaluated together.
+
+    Attributes:
+        rows: Their images (L,).
+        nodes: Their numbers (L,).
+        sample: The points.
+        logits: Logits (L, C) there.
+        gradient: Gradient (L, *S) of the score there.
+    """
 
     rows: Tensor
     nodes: Tensor
@@ -168,18 +204,28 @@ class Evaluation:
     gradient: Tensor
 
 
+#: What the gradients at nodes are multiplied by; usually the displacements.
 WeightFn = Callable[[Evaluation], Tensor]
-"""From what was computed at nodes to what their gradients are multiplied by; usually the displacements."""
+
+
+def _displacement(at: Evaluation) -> Tensor:
+    return at.sample.displacement
 
 
 class SitePieces(PieceStream):
-    """Points known beforehand, parallel over images and over points: ``sum_j g(x_j) * displacement_j``, or what
-    ``weight_fn`` multiplies the gradients by. One forward pass and one VJP per point; nothing else is measured."""
+    """Points known beforehand, parallel over images and over points: ``sum_j g(x_j) * displacement_j``.
 
-    def __init__(self, sites: SampleSet, problem: Problem, weight_fn: WeightFn = lambda at: at.sample.displacement):
-        gauge = GeodesicDiagnostics(log_probabilities(problem.logits), uniform_log_probs(problem.logits))
-        super().__init__(problem, [sites.count] * len(problem.inputs), gauge)
-        self.sites, self.weight_fn, self.scale = sites, weight_fn, sites.way
+    One forward pass and one VJP per point; nothing else is measured.
+
+    Args:
+        sites: The points.
+        problem: The images and the model.
+        weight_fn: What the gradients are multiplied by instead of the displacements.
+    """
+
+    def __init__(self, sites: SampleSet, problem: Problem, weight_fn: WeightFn = _displacement):
+        super().__init__(problem, [sites.count] * len(problem.inputs), _gauge(problem))
+        self.sites, self.weight_fn, self.scale = sites, weight_fn, sites.displacement
 
     def __iter__(self) -> Iterator[Piece]:
         problem = self.problem
@@ -194,12 +240,19 @@ class SitePieces(PieceStream):
 
 
 class NodePieces(SitePieces):
-    """The nodes of a path, with what the path diagnostics need: one more forward pass per image, for the end point."""
+    """The nodes of a path, measured for the path diagnostics: one more forward pass per image, at the end point.
 
-    def __init__(self, nodes: Nodes, problem: Problem, weight_fn: WeightFn = lambda at: at.sample.displacement):
+    Args:
+        nodes: The nodes.
+        problem: The images and the model.
+        weight_fn: What the gradients are multiplied by instead of the displacements.
+    """
+
+    def __init__(self, nodes: Nodes, problem: Problem, weight_fn: WeightFn = _displacement):
         super().__init__(nodes, problem, weight_fn)
         self.endpoint, self.planned = nodes.endpoint, [nodes.count + 1] * len(problem.inputs)
-        self._length = torch.ones_like(problem.logits[:, 0]) if nodes.way is None else _norm(nodes.way)
+        displacement = nodes.displacement
+        self._length = torch.ones_like(problem.logits[:, 0]) if displacement is None else _norm(displacement)
         self._before: tuple[Tensor, Tensor] | None = None
 
     def __iter__(self) -> Iterator[Piece]:
@@ -259,6 +312,10 @@ def add_weighted(total: Tensor, rows: Tensor, weight: Tensor, values: Tensor) ->
 def finite_maps(values: Tensor) -> list[bool]:
     """Which maps (B, *S) hold neither NaN nor infinity."""
     return torch.isfinite(values).flatten(1).all(1).tolist()
+
+
+def _gauge(problem: Problem) -> GeodesicDiagnostics:
+    return GeodesicDiagnostics(log_probabilities(problem.logits), uniform_log_probs(problem.logits))
 
 
 def _norm(x: Tensor) -> Tensor:

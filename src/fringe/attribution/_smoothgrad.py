@@ -1,9 +1,9 @@
 """SmoothGrad (Smilkov et al. 2017)."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -15,16 +15,17 @@ from fringe.attribution._pieces import SitePieces, add_weighted, iter_batches
 from fringe.attribution._quadrature import quadrature_nodes
 from fringe.errors import InputError
 from fringe.geometry import geometry_dtype
+from fringe.linalg import batch_view
 from fringe.paths import Problem, StraightLine
 from fringe.settings import Doc, Positive, PositiveInt, Search
 
 Inner = Literal["gradient", "ig"]
 
+#: ``draw(rows, copies)``: noise (L, *S) for the copies numbered ``copies`` (L,) of images ``rows`` (L,).
 Draw = Callable[[Tensor, Tensor], Tensor]
-"""``draw(rows, copies)``: noise (L, *S) for the copies numbered ``copies`` (L,) of images ``rows`` (L,)."""
 
+#: ``explain(x, rows)``: maps (L, *S) of noisy copies ``x`` (L, *S) of images ``rows`` (L,).
 Explain = Callable[[Tensor, Tensor], Tensor]
-"""``explain(x, rows)``: maps (L, *S) of noisy copies ``x`` (L, *S) of images ``rows`` (L,)."""
 
 
 @dataclass(frozen=True)
@@ -36,18 +37,16 @@ class SmoothGrad(Attributor):
     sigma is ``spread`` times the range of the image itself, its largest entry minus its smallest. The copies are not
     clipped. ``square`` averages squares (Hooker et al. 2019), ``inner="ig"`` smooths Integrated Gradients. The map is a
     gradient, not a share of the score: it has no completeness identity. ``relative_error`` is the standard error of the
-    mean over the map's own norm. Costs m forward passes and VJPs an image, ``inner_steps`` times that with ``"ig"``.
+    mean over the map's own norm. Costs m forward passes and VJPs per image, ``inner_steps`` times that with ``"ig"``.
     """
 
-    name: ClassVar[str] = "smoothgrad"
-    title: ClassVar[str] = "SmoothGrad"
-    source: ClassVar[str] = "Smilkov et al. 2017"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "official": {"samples": 25, "square": True}}
+    name = "smoothgrad"
+    title = "SmoothGrad"
+    source = "Smilkov et al. 2017"
+    presets: ClassVar = {"paper": {}, "official": {"samples": 25, "square": True}}
 
     samples: Annotated[PositiveInt, Search(10, 200, log=True), Doc("noisy copies (m)")] = 50
-    spread: Annotated[Positive, Search(0.02, 0.5, log=True), Doc("noise (sigma) as a share of the image's range")] = (
-        0.15
-    )
+    spread: Annotated[Positive, Search(0.02, 0.5, log=True), Doc("noise (sigma), in shares of the range")] = 0.15
     sigma: Annotated[Positive | None, Doc("noise itself, in place of the spread", unit="input units")] = None
     square: Annotated[bool, Doc("average squares of maps")] = False
     multiply_by_input: Annotated[bool, Doc("multiply the averaged gradient by the input")] = False
@@ -64,7 +63,7 @@ class SmoothGrad(Attributor):
             )
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         return False
 
     @property
@@ -74,7 +73,7 @@ class SmoothGrad(Attributor):
     def attribute(self, problem: Problem) -> Attribution:
         sigma = self._sigma(problem.inputs)
         draw = _keyed(problem, sigma)
-        explain = self.explainer(problem)
+        explain = self._explainer(problem)
         counter = ProgressCounter(problem.progress, len(sigma) * self.samples)
         values, error = smoothed(explain, draw, problem, self.samples, self.square, counter)
         if self.multiply_by_input:
@@ -93,8 +92,8 @@ class SmoothGrad(Attributor):
             return torch.full_like(flat[:, 0], self.sigma)
         return self.spread * (flat.amax(1) - flat.amin(1))
 
-    def explainer(self, problem: Problem) -> Explain:
-        """What makes a map of a noisy copy."""
+    def _explainer(self, problem: Problem) -> Explain:
+        """The function that makes a map of a noisy copy."""
         if self.inner == "gradient":
             return lambda x, rows: problem.logits_gradient(x, rows)[1]
         baseline = problem.resolve_baseline(self.baseline)
@@ -134,6 +133,6 @@ def _keyed(problem: Problem, sigma: Tensor) -> Draw:
     def draw(rows: Tensor, copies: Tensor) -> Tensor:
         pairs = zip(rows.tolist(), copies.tolist(), strict=True)
         drawn = [problem.rng.normal(f"smoothgrad {problem.keys[i]} {j}", problem.inputs[i]) for i, j in pairs]
-        return sigma[rows].view(-1, *[1] * (problem.inputs.dim() - 1)) * torch.stack(drawn)
+        return batch_view(sigma[rows], problem.inputs) * torch.stack(drawn)
 
     return draw

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from fringe.attribution import Attributor, FRInGe, get_method, table
+from fringe.attribution import Attributor, FRInGe, get_method
 from fringe.cli.options import MethodOptions
 from fringe.cli.problems import require_extra
 from fringe.errors import InputError
@@ -65,9 +65,7 @@ def _base(options: MethodOptions) -> Attributor:
     variant = cast(Any, options.variant)
     if options.preset is None:
         return base.variant(variant)
-    if (options.preset, variant) in table():
-        return FRInGe.preset(options.preset, variant)
-    return FRInGe.preset(options.preset).variant(variant)
+    return FRInGe.preset(options.preset, variant)
 
 
 def _assignment(text: str) -> tuple[str, str]:

@@ -108,19 +108,12 @@ def _expand(argument: str, report: OnError) -> Iterator[ImageRef]:
     try:
         folder = stat.S_ISDIR(path.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
-        if _is_link(path):
+        if os.path.islink(path):
             raise ImageError(f"{argument!r} is a symbolic link that leads to nothing") from error
         raise ImageError(f"{argument!r} is neither a file, a folder nor {SOURCE}") from error
     except OSError as error:  # a loop of links, a folder on the way that may not be entered, a disk that fails
         raise ImageError(f"{argument!r} cannot be reached ({error.strerror})") from error
     yield from map(_file_ref, _images_below(path, report) if folder else [path])
-
-
-def _is_link(path: Path) -> bool:
-    try:
-        return path.is_symlink()
-    except (OSError, ValueError):
-        return False
 
 
 def _digit_refs(argument: str) -> Iterator[ImageRef]:

@@ -5,11 +5,8 @@ from fringe.linalg._cg import CGStatus as CGStatus
 from fringe.linalg._cg import conjugate_gradient as conjugate_gradient
 from fringe.linalg._cg import inner_product as inner_product
 from fringe.linalg._operators import Boundary as Boundary
-from fringe.linalg._operators import DampedOperator as DampedOperator
-from fringe.linalg._operators import IdentityOperator as IdentityOperator
 from fringe.linalg._operators import LaplacianBasis as LaplacianBasis
 from fringe.linalg._operators import LinearOperator as LinearOperator
-from fringe.linalg._operators import ScaledOperator as ScaledOperator
 from fringe.linalg._operators import SpectralOperator as SpectralOperator
 from fringe.linalg._operators import SumOperator as SumOperator
 from fringe.linalg._operators import batch_view as batch_view

@@ -44,36 +44,6 @@ class LinearOperator(Protocol):
 
 
 @dataclass(frozen=True)
-class IdentityOperator:
-    """``v -> v`` (a copy, since callers may write into the product)."""
-
-    def matvec(self, v: Tensor) -> Tensor:
-        return v.clone()
-
-
-@dataclass(frozen=True)
-class ScaledOperator:
-    """``v -> factor * A v``."""
-
-    operator: LinearOperator
-    factor: float
-
-    def matvec(self, v: Tensor) -> Tensor:
-        return self.factor * self.operator.matvec(v)
-
-
-@dataclass(frozen=True)
-class DampedOperator:
-    """``v -> A v + damping * v``."""
-
-    operator: LinearOperator
-    damping: float
-
-    def matvec(self, v: Tensor) -> Tensor:
-        return self.operator.matvec(v).add(v, alpha=self.damping)
-
-
-@dataclass(frozen=True)
 class SumOperator:
     """``v -> A_1 v + … + A_m v``."""
 

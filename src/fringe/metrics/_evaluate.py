@@ -89,7 +89,7 @@ def evaluate(
     if repeated:
         hint = "scores are told apart by name, so ask separately"
         raise InputError(f"{', '.join(repeated)} given twice", argument="metrics", hint=hint)
-    check_maps(values, context)
+    _check_maps(values, context)
     for name, metric in chosen:
         if metric.requires_explainer and explain is None:
             raise InputError(f"metric {name}: it needs the method that made the maps (explain=), not maps alone")
@@ -102,7 +102,7 @@ def evaluate(
         return {name: metric.score(evaluated) for name, metric in chosen}
 
 
-def check_maps(values: Tensor, context: EvaluationContext) -> None:
+def _check_maps(values: Tensor, context: EvaluationContext) -> None:
     """Raise InputError for maps that cannot be scored."""
     inputs = context.problem.inputs
     if values.shape != inputs.shape:

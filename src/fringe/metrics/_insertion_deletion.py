@@ -4,24 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
+from fringe.metrics import _perturbation as perturb
 from fringe.metrics._base import Direction, EvaluatedMaps, Scores
-from fringe.metrics._perturbation import (
-    Edge,
-    Importance,
-    Mode,
-    PerturbationMetric,
-    Reference,
-    Sigma,
-    Steps,
-    auc,
-    running_extremum,
-    to_response,
-)
 from fringe.settings import Doc, PositiveOddInt
 
 
 @dataclass(frozen=True)
-class PerturbationAUC(PerturbationMetric):
+class PerturbationAUC(perturb.PerturbationMetric):
     """Area under ``c_s = softmax(F(x_s))_t``, s = 0 ... N, where x_s has s / N of its pixels exchanged.
 
     .. math:: \\tilde c_s = \\mathrm{clip}\\Bigl(\\frac{c_s - p_{ref}}{\\max(p_{in} - p_{ref}, \\epsilon)}, 0, 1\\Bigr),
@@ -38,25 +27,25 @@ class PerturbationAUC(PerturbationMetric):
     space: ClassVar[str] = "the target's probability over the share of exchanged pixels"
     source: ClassVar[str] = "Petsiuk et al. 2018 (RISE); FRInGe, appendix Metric definitions"
 
-    reference: Reference = "box"
+    reference: perturb.Reference = "box"
     size: Annotated[
         PositiveOddInt | None, Doc("width of the blur (odd); none: a tenth of the shorter side", unit="pixels")
     ] = None
-    sigma: Sigma = 3.0
-    padding: Edge = "zeros"
-    normalise: Annotated[bool, Doc("measure from the reference's probability, in shares of the input's lead")] = True
+    sigma: perturb.Sigma = 3.0
+    padding: perturb.Edge = "zeros"
+    normalise: Annotated[bool, Doc("rescale from the reference's probability (0) to the input's (1)")] = True
     monotone: Annotated[bool, Doc("replace the curve by its running maximum (insertion) or minimum (deletion)")] = False
-    steps: Steps = None
-    reduction: Importance = "max"
+    steps: perturb.Steps = None
+    reduction: perturb.Importance = "max"
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         """Score each map; see :meth:`Metric.score`."""
         curve = self.curve(maps)
-        normalised = to_response(curve.values, curve.p_input, curve.p_reference, "guarded")
+        normalised = perturb.to_response(curve.values, curve.p_input, curve.p_reference, "guarded")
         curves = {"raw": curve.values, "normalised": normalised}
         if self.monotone:
-            curves = {name: running_extremum(values, self.mode) for name, values in curves.items()}
-        areas = {name: auc(values) for name, values in curves.items()}
+            curves = {name: perturb.running_extremum(values, self.mode) for name, values in curves.items()}
+        areas = {name: perturb.auc(values) for name, values in curves.items()}
         values = areas["normalised" if self.normalise else "raw"]
         return Scores(values, flags=curve.flags(), details={**areas, **curve.details()}, curves=curves)
 
@@ -66,15 +55,14 @@ class Insertion(PerturbationAUC):
     """Area under the target's probability while pixels of the input are inserted into the reference, the important
     ones first."""
 
-    mode: ClassVar[Mode] = "insertion"
+    mode: ClassVar[perturb.Mode] = "insertion"
     name: ClassVar[str] = "insertion"
     title: ClassVar[str] = "Insertion AUC"
     direction: ClassVar[Direction] = "higher"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "raw": {"normalise": False},
-        "fast": {"steps": 64},
-        "zero": {"reference": "zeros"},
+        **perturb.SHARED_PRESETS,
         "rise": {"reference": "folded", "size": 11, "sigma": 5.0, "normalise": False, "reduction": "abs_sum"},
     }
 
@@ -84,14 +72,13 @@ class Deletion(PerturbationAUC):
     """Area under the target's probability while pixels of the input are replaced by the reference, the important
     ones first."""
 
-    mode: ClassVar[Mode] = "deletion"
+    mode: ClassVar[perturb.Mode] = "deletion"
     name: ClassVar[str] = "deletion"
     title: ClassVar[str] = "Deletion AUC"
     direction: ClassVar[Direction] = "lower"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "raw": {"normalise": False},
-        "fast": {"steps": 64},
-        "zero": {"reference": "zeros"},
+        **perturb.SHARED_PRESETS,
         "rise": {"reference": "zeros", "normalise": False, "reduction": "abs_sum"},
     }

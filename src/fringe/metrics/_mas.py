@@ -6,21 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 
+from fringe.metrics import _perturbation as perturb
 from fringe.metrics._base import Direction, EvaluatedMaps, Scores
-from fringe.metrics._perturbation import (
-    Edge,
-    Importance,
-    Mode,
-    PerturbationMetric,
-    Reference,
-    Scale,
-    Sigma,
-    Steps,
-    auc,
-    min_max_normalise,
-    running_extremum,
-    to_response,
-)
 from fringe.settings import Doc, PositiveOddInt
 
 #: Over the N + 1 steps: the trapezoid rule, or the plain mean.
@@ -28,7 +15,7 @@ Average = Literal["trapezoid", "mean"]
 
 
 @dataclass(frozen=True)
-class MagnitudeAlignedScore(PerturbationMetric):
+class MagnitudeAlignedScore(perturb.PerturbationMetric):
     """Magnitude Aligned Scoring: the model's response, penalised by its distance from the map's mass.
 
     At step s the model response MR is the target's probability on [0, 1] (``scale``), made ``monotone``; the density
@@ -52,46 +39,42 @@ class MagnitudeAlignedScore(PerturbationMetric):
     space: ClassVar[str] = "the target's probability against the map's mass, over the share of exchanged pixels"
     source: ClassVar[str] = "Walker et al. 2024 (Magnitude Aligned Scoring); FRInGe, appendix Metric definitions"
 
-    reference: Reference = "gaussian"
+    reference: perturb.Reference = "gaussian"
     size: Annotated[PositiveOddInt | None, Doc("width of the blur (odd); none: to 4 sigma each way", unit="pixels")] = (
         15
     )
-    sigma: Sigma = 3.0
-    padding: Edge = "reflect"
-    scale: Annotated[Scale, Doc("unit of the response: the two ends, guarded, or its extremes")] = "ends"
+    sigma: perturb.Sigma = 3.0
+    padding: perturb.Edge = "reflect"
+    scale: Annotated[perturb.Scale, Doc("unit of the response: the two ends, guarded, or its extremes")] = "ends"
     monotone: Annotated[bool, Doc("replace the response by its running maximum (insertion) or minimum (deletion)")] = (
         True
     )
     clip: Annotated[bool, Doc("clip response and penalty together to [0, 1] at each step")] = True
-    rescale: Annotated[bool, Doc("stretch the clipped curve between its own extremes")] = True
+    rescale: Annotated[bool, Doc("rescale the clipped curve to its minimum and maximum")] = True
     average: Annotated[Average, Doc("over the N + 1 steps")] = "trapezoid"
-    steps: Steps = None
-    reduction: Importance = "max"
+    steps: perturb.Steps = None
+    reduction: perturb.Importance = "max"
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         """Score each map; see :meth:`Metric.score`."""
         curve = self.curve(maps)
         insertion = self.mode == "insertion"
-        response = to_response(curve.values, curve.p_input, curve.p_reference, self.scale)
-        response = running_extremum(response, self.mode) if self.monotone else response
+        response = perturb.to_response(curve.values, curve.p_input, curve.p_reference, self.scale)
+        response = perturb.running_extremum(response, self.mode) if self.monotone else response
         density = curve.ranking.density(curve.changed)
         density = density if insertion else 1.0 - density
         penalty = (density - response).abs()
         aligned = response - penalty if insertion else response + penalty
         aligned = aligned.clamp(0.0, 1.0) if self.clip else aligned
-        aligned = min_max_normalise(aligned) if self.rescale else aligned
+        aligned = perturb.min_max_normalise(aligned) if self.rescale else aligned
         undefined = torch.isnan(aligned).any(1)
-        values = auc(aligned) if self.average == "trapezoid" else aligned.mean(1)
+        values = perturb.auc(aligned) if self.average == "trapezoid" else aligned.mean(1)
+        curves = {"model_response": response, "density_response": density, "alignment_penalty": penalty}
         return Scores(
             values.masked_fill(undefined & torch.isfinite(curve.values).all(1), 0.5),
             flags={**curve.flags(), "undefined": undefined},
-            details={**curve.details(), "response": auc(response), "penalty": auc(penalty)},
-            curves={
-                "model_response": response,
-                "density_response": density,
-                "alignment_penalty": penalty,
-                "aligned": aligned,
-            },
+            details={**curve.details(), "response": perturb.auc(response), "penalty": perturb.auc(penalty)},
+            curves={**curves, "aligned": aligned},
         )
 
 
@@ -102,22 +85,15 @@ _TEXT = {"scale": "guarded", "monotone": False, "clip": False, "rescale": False,
 class MASInsertion(MagnitudeAlignedScore):
     """Magnitude Aligned Scoring while pixels of the input are inserted into the reference, the important ones first."""
 
-    mode: ClassVar[Mode] = "insertion"
+    mode: ClassVar[perturb.Mode] = "insertion"
     name: ClassVar[str] = "mas_insertion"
     title: ClassVar[str] = "MAS insertion"
     direction: ClassVar[Direction] = "higher"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
-        "walker2024": {
-            "reference": "folded",
-            "size": 11,
-            "sigma": 11.0,
-            "padding": "zeros",
-            "reduction": "abs_sum",
-        },
+        "walker2024": {"reference": "folded", "size": 11, "sigma": 11.0, "padding": "zeros", "reduction": "abs_sum"},
         "text": _TEXT,
-        "fast": {"steps": 64},
-        "zero": {"reference": "zeros"},
+        **perturb.SHARED_PRESETS,
     }
 
 
@@ -125,7 +101,7 @@ class MASInsertion(MagnitudeAlignedScore):
 class MASDeletion(MagnitudeAlignedScore):
     """Magnitude Aligned Scoring while pixels of the input are replaced by the reference, the important ones first."""
 
-    mode: ClassVar[Mode] = "deletion"
+    mode: ClassVar[perturb.Mode] = "deletion"
     name: ClassVar[str] = "mas_deletion"
     title: ClassVar[str] = "MAS deletion"
     direction: ClassVar[Direction] = "lower"
@@ -133,6 +109,5 @@ class MASDeletion(MagnitudeAlignedScore):
         "paper": {},
         "walker2024": {"reference": "zeros", "reduction": "abs_sum"},
         "text": _TEXT,
-        "fast": {"steps": 64},
-        "zero": {"reference": "zeros"},
+        **perturb.SHARED_PRESETS,
     }

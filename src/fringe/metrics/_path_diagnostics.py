@@ -33,10 +33,7 @@ class PathDiagnostic(Metric):
 
 @dataclass(frozen=True)
 class CompletenessResidual(PathDiagnostic):
-    """``|sum A - (F(x) - F(x_end))| / |F(x) - F(x_end)|`` at the end point that the path reached.
-
-    Read from the attribution's diagnostics; NaN and flagged ``undefined`` for a method that reports none.
-    """
+    """``|sum A - (F(x) - F(x_end))| / |F(x) - F(x_end)|`` at the end point that the path reached."""
 
     name: ClassVar[str] = "completeness_residual"
     title: ClassVar[str] = "Completeness residual"
@@ -46,10 +43,7 @@ class CompletenessResidual(PathDiagnostic):
 
 @dataclass(frozen=True)
 class EndpointKL(PathDiagnostic):
-    """``KL(p(x_end) || q)`` to the reference distribution q, the uniform one unless the method says otherwise.
-
-    Read from the attribution's diagnostics; NaN and flagged ``undefined`` for a method that reports none.
-    """
+    """``KL(p(x_end) || q)`` to the reference distribution q, the uniform one unless the method says otherwise."""
 
     name: ClassVar[str] = "endpoint_kl"
     title: ClassVar[str] = "End point KL"
@@ -66,10 +60,7 @@ class _TrackingError(PathDiagnostic):
 
 @dataclass(frozen=True)
 class TrackingErrorMax(_TrackingError):
-    """Largest Fisher-Rao distance over the steps between the prediction and its waypoint on the geodesic.
-
-    Read from the attribution's diagnostics; NaN and flagged ``undefined`` for a method that reports none.
-    """
+    """Largest Fisher-Rao distance over the steps between the prediction and its waypoint on the geodesic."""
 
     name: ClassVar[str] = "tracking_error_max"
     title: ClassVar[str] = "Max tracking error"
@@ -77,10 +68,7 @@ class TrackingErrorMax(_TrackingError):
 
 @dataclass(frozen=True)
 class TrackingErrorMean(_TrackingError):
-    """Mean over the steps of the Fisher-Rao distance between the prediction and its waypoint on the geodesic.
-
-    Read from the attribution's diagnostics; NaN and flagged ``undefined`` for a method that reports none.
-    """
+    """Mean over the steps of the Fisher-Rao distance between the prediction and its waypoint on the geodesic."""
 
     name: ClassVar[str] = "tracking_error_mean"
     title: ClassVar[str] = "Mean tracking error"

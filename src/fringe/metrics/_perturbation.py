@@ -1,8 +1,8 @@
 """Perturbation curves: the target's probability while pixels are exchanged between an image and its infill."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -24,19 +24,11 @@ InfillKind = Literal["box", "gaussian", "folded", "zeros", "mean"]
 
 @dataclass(frozen=True)
 class Infill:
-    """How the image that replaces removed pixels is made.
-
-    Attributes:
-        kind: Which image.
-        size: Odd width of the kernel in pixels. None: a tenth of the shorter side for a box or folded kernel
-            (:func:`box_size`), 4 sigma each way for a Gaussian.
-        sigma: Standard deviation of a Gaussian in pixels.
-        padding: What a kernel sees beyond the edge.
-    """
+    """How the image that replaces removed pixels is made."""
 
     kind: InfillKind
-    size: int | None
-    sigma: float
+    size: int | None  # odd width of the kernel; None: a tenth of the shorter side, or 4 sigma each way for a Gaussian
+    sigma: float  # pixels
     padding: Padding
 
     def resolve(self, inputs: Tensor) -> "Infill":
@@ -61,13 +53,12 @@ class Infill:
         problem, plain = context.problem, {"zeros": "zero", "mean": "mean"}
         if self.kind in plain:
             return make_baseline(plain[self.kind], problem.inputs, problem.domain, problem.rng, problem.keys)
-        return blur(problem.inputs, self._kernel(), self.padding)
-
-    def _kernel(self) -> Tensor:
         if self.kind == "gaussian":
-            return gaussian_kernel(self.sigma, self.size)
-        assert self.size is not None
-        return box_kernel(self.size) if self.kind == "box" else folded_gaussian_kernel(self.sigma, self.size)
+            kernel = gaussian_kernel(self.sigma, self.size)
+        else:
+            assert self.size is not None
+            kernel = box_kernel(self.size) if self.kind == "box" else folded_gaussian_kernel(self.sigma, self.size)
+        return blur(problem.inputs, kernel, self.padding)
 
 
 def box_size(height: int, width: int) -> int:
@@ -112,15 +103,10 @@ def spatial_map(values: Tensor, reduction: Reduction) -> Tensor:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The P pixels of B maps in descending order of importance; ties in row-major order.
+    """The P pixels of B maps in descending order of importance; ties in row-major order."""
 
-    Attributes:
-        rank: Rank 0 ... P - 1 of each pixel, (B, *space).
-        mass: Importances in descending order, (B, P).
-    """
-
-    rank: Tensor
-    mass: Tensor
+    rank: Tensor  # (B, *space), 0 ... P - 1
+    mass: Tensor  # (B, P), the importances in descending order
 
     @property
     def pixels(self) -> int:
@@ -163,20 +149,12 @@ EPSILON = 1e-8
 
 @dataclass(frozen=True)
 class PerturbationCurve:
-    """The target's probability along N steps from one image to another.
+    """The target's probability along N steps from one image to another."""
 
-    Attributes:
-        values: Probabilities (B, N + 1); the first and last are ``p_input`` and ``p_reference`` or the reverse.
-        p_input: Probability (B,) at the input.
-        p_reference: Probability (B,) at the infill.
-        changed: Number (N + 1,) of pixels exchanged after each step.
-        ranking: Order in which they are exchanged.
-    """
-
-    values: Tensor
-    p_input: Tensor
-    p_reference: Tensor
-    changed: Tensor
+    values: Tensor  # (B, N + 1)
+    p_input: Tensor  # (B,), at the input: one end
+    p_reference: Tensor  # (B,), at the infill: the other end
+    changed: Tensor  # (N + 1,), the number of pixels exchanged after each step
     ranking: Ranking
 
     def flags(self) -> dict[str, Tensor]:
@@ -219,11 +197,17 @@ def min_max_normalise(curve: Tensor) -> Tensor:
 
 
 # Settings of the metrics that exchange pixels
-Reference = Annotated[InfillKind, Doc("what stands for a removed pixel")]
+Reference = Annotated[InfillKind, Doc("what replaces a removed pixel")]
 Sigma = Annotated[Positive, Doc("standard deviation of a Gaussian blur", unit="pixels")]
-Edge = Annotated[Padding, Doc("what the blur sees beyond the edge")]
-Steps = Annotated[PositiveInt | None, Doc("steps N; none: the height of the image, a row's width of pixels each")]
+Edge = Annotated[Padding, Doc("what the blur reads beyond the edge")]
+Steps = Annotated[
+    PositiveInt | None, Doc("number of steps N; none: the height of the image, one row of pixels per step")
+]
 Importance = Annotated[Reduction, Doc("importance of a pixel from its channels")]
+
+
+#: Presets that all of them have.
+SHARED_PRESETS: Mapping[str, Mapping[str, Any]] = {"fast": {"steps": 64}, "zero": {"reference": "zeros"}}
 
 
 class PerturbationMetric(Metric):

@@ -47,7 +47,7 @@ class Infidelity(Metric):
         "scale_free": {"normalise": True},
     }
 
-    samples: Annotated[PositiveInt, Doc("draws of noise an image")] = 50
+    samples: Annotated[PositiveInt, Doc("draws of noise per image")] = 50
     sigma: Annotated[Positive, Doc("standard deviation of the noise", unit="input units")] = 0.02
     normalise: Annotated[bool, Doc("scale each map by the factor that fits best")] = False
 
@@ -117,10 +117,10 @@ class MaxSensitivity(Metric):
     requires_explainer: ClassVar[bool] = True
     aggregate: ClassVar[Aggregate] = "median"  # of maxima: appendix Robustness under small input perturbations
 
-    samples: Annotated[PositiveInt, Doc("moves of an input (M)")] = 10
-    radius: Annotated[Positive, Doc("largest move of an entry (r)", unit="input units")] = 0.02
+    samples: Annotated[PositiveInt, Doc("perturbations of an input (M)")] = 10
+    radius: Annotated[Positive, Doc("largest perturbation of an entry (r)", unit="input units")] = 0.02
     normalise: Annotated[bool, Doc("compare maps of unit norm")] = True
-    per_distance: Annotated[bool, Doc("divide by the length of the move")] = True
+    per_distance: Annotated[bool, Doc("divide by the norm of the perturbation")] = True
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         """Score each map; see :meth:`Metric.score`."""

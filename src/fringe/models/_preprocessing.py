@@ -150,25 +150,44 @@ class Preprocessing:
         return torch.tensor(values).permute(2, 0, 1).contiguous().to(torch.float32) / 255
 
     def normalise(self, pixels: Tensor) -> Tensor:
-        """Map pixels ``(..., channels, H, W)`` in [0, 1] to the model's input, of the same dtype and device."""
+        """Map pixels to the model's input.
+
+        Args:
+            pixels: Pixels ``(..., channels, H, W)`` in [0, 1].
+
+        Returns:
+            The input, of the same shape, dtype and device.
+        """
         mean, std = self._columns(pixels)
         return (pixels - mean) / std
 
     def denormalise(self, x: Tensor) -> Tensor:
-        """Map the model's input ``(..., channels, H, W)`` back to pixels: the inverse of :meth:`normalise`."""
+        """Map the model's input back to pixels: the inverse of :meth:`normalise`.
+
+        Args:
+            x: Model input ``(..., channels, H, W)``.
+
+        Returns:
+            Pixels of the same shape, dtype and device.
+        """
         mean, std = self._columns(x)
         return x * std + mean
 
     def bounds(self) -> tuple[Tensor, Tensor]:
-        """Return the model's inputs for black and for white, ``(channels, 1, 1)`` float32 each.
+        """Compute the model's inputs for black and for white; every prepared image lies between them.
 
-        They are (0 - mean) / std and (1 - mean) / std; every prepared image lies between them.
+        Returns:
+            (0 - mean) / std and (1 - mean) / std, ``(channels, 1, 1)`` float32 each.
         """
         black = torch.zeros(self.channels, 1, 1)
         return self.normalise(black), self.normalise(torch.ones_like(black))
 
     def record(self) -> dict[str, Any]:
-        """Return the fields as JSON-able values, to be stored beside a result."""
+        """Return the fields as plain data, to be stored beside a result.
+
+        Returns:
+            The fields by name, tuples as lists.
+        """
         return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - asdict is untyped
 
     def _columns(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fringe.errors import ModelError, did_you_mean
+from fringe.errors import ModelError, did_you_mean, known_hint
 from fringe.models._base import LoadedParts, LoadOptions, WeightSource, import_extra, load_into, seeded, split_weights
 from fringe.models._preprocessing import Preprocessing
 
@@ -47,12 +47,9 @@ def load_torchvision(options: LoadOptions) -> LoadedParts:
 def _member(name: str, members: dict[str, Any], requested: str | None) -> Any:
     requested = requested or (PREFERRED if PREFERRED in members else "DEFAULT")
     if requested not in members:
-        known = f"{', '.join(members)}, random[:SEED], or a path ending in .safetensors"
-        near = did_you_mean(requested, members)
-        raise ModelError(
-            f"torchvision has no weights {requested!r} for {name}",
-            hint=f"{near} Known: {known}" if near else f"known: {known}",
-        )
+        known = f"known: {', '.join(members)}, random[:SEED], or a path ending in .safetensors"
+        hint = known_hint(requested, members, known)
+        raise ModelError(f"torchvision has no weights {requested!r} for {name}", hint=hint)
     return members[requested]
 
 

@@ -1,7 +1,6 @@
 """What the methods of a model did to a few images on their way: the paper's figures of trajectories (appendix "Ablation
 Study Configurations") and of geometric profiles (appendix "Geometric Effect of the Euclidean Trust-Region Cap")."""
 
-import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from fringe._checks import require_positive
 from fringe._filters import gaussian_blur
 from fringe._rng import KeyedGenerator
 from fringe.attribution import Attributor
-from fringe.errors import InputError, check_known
+from fringe.errors import InputError, check_known, known_hint
 from fringe.experiments import Resolved, TaskRunner
 from fringe.metrics import EvaluationContext
 from fringe.paths import Problem
@@ -82,9 +81,8 @@ def _choose(images: Sequence[str] | int, known: Sequence[str]) -> list[str]:
         return list(known[:images])
     for digest in images:
         if digest not in known:
-            near = difflib.get_close_matches(digest, known, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
-            raise InputError(f"images: got {digest!r}{hint} It is none of the plan's {len(known)} digests")
+            hint = known_hint(digest, known, f"it is none of the plan's {len(known)} digests")
+            raise InputError(f"got {digest!r}", argument="images", hint=hint)
     return list(images)
 
 

@@ -1,13 +1,11 @@
-"""Trajectories through input space."""
+"""Paths through input space, and the problem that a method solves.
+
+``__all__`` is what the author of a method needs; the rest serves the methods of this package.
+"""
 
 from fringe.paths._authors_geodesic import AuthorsSVI as AuthorsSVI
-from fringe.paths._base import GeodesicDiagnostics as GeodesicDiagnostics
+from fringe.paths._base import GeodesicDiagnostics, Path, PathRun, PathStatus, Point, Segment
 from fringe.paths._base import Orientation as Orientation
-from fringe.paths._base import Path as Path
-from fringe.paths._base import PathRun as PathRun
-from fringe.paths._base import PathStatus as PathStatus
-from fringe.paths._base import Point as Point
-from fringe.paths._base import Segment as Segment
 from fringe.paths._base import fisher_rao_step as fisher_rao_step
 from fringe.paths._base import uniform_log_probs as uniform_log_probs
 from fringe.paths._counterfactual import AdversarialPath as AdversarialPath
@@ -30,17 +28,11 @@ from fringe.paths._graph import model_lengths as model_lengths
 from fringe.paths._guided import GuidedPath as GuidedPath
 from fringe.paths._lines import BlurLine as BlurLine
 from fringe.paths._lines import Displacements as Displacements
-from fringe.paths._lines import Node as Node
-from fringe.paths._lines import Nodes as Nodes
-from fringe.paths._lines import PiecewiseNodes as PiecewiseNodes
-from fringe.paths._lines import Polyline as Polyline
+from fringe.paths._lines import Node, Nodes, PiecewiseNodes, Polyline, StraightLine, Vertices
 from fringe.paths._lines import ReferencePairs as ReferencePairs
 from fringe.paths._lines import SampleSet as SampleSet
-from fringe.paths._lines import StraightLine as StraightLine
-from fringe.paths._lines import Vertices as Vertices
 from fringe.paths._lines import authors_spacing as authors_spacing
 from fringe.paths._lines import resample_by_arc_length as resample_by_arc_length
-from fringe.paths._lines import stacked as stacked
 from fringe.paths._natural_gradient import Bound as Bound
 from fringe.paths._natural_gradient import JacobianForm as JacobianForm
 from fringe.paths._natural_gradient import NaturalStep as NaturalStep
@@ -49,6 +41,23 @@ from fringe.paths._natural_gradient import Smoothing as Smoothing
 from fringe.paths._natural_gradient import Solve as Solve
 from fringe.paths._natural_gradient import Structure as Structure
 from fringe.paths._natural_gradient import TrustRegion as TrustRegion
-from fringe.paths._problem import Problem as Problem
+from fringe.paths._problem import Problem
 from fringe.paths._problem import Progress as Progress
-from fringe.paths._verification import verify as verify
+from fringe.paths._verification import verify
+
+__all__ = [
+    "GeodesicDiagnostics",
+    "Node",
+    "Nodes",
+    "Path",
+    "PathRun",
+    "PathStatus",
+    "PiecewiseNodes",
+    "Point",
+    "Polyline",
+    "Problem",
+    "Segment",
+    "StraightLine",
+    "Vertices",
+    "verify",
+]

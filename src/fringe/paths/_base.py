@@ -1,4 +1,4 @@
-"""Where a prediction stands against the geodesic to the reference: the paper's path diagnostics, for any path."""
+"""Paths through input space as a stream of segments, and what is measured along every path."""
 
 import math
 from abc import ABC, abstractmethod
@@ -13,51 +13,19 @@ from torch import Tensor
 from fringe.geometry import dist, entropy, geodesic, geometry_dtype, kl, sqrt_chart
 from fringe.paths._problem import Problem
 
-
-class GeodesicDiagnostics:
-    """Measures predictions of B images against the geodesics from ``log_p0`` (B, C) to ``log_q`` (B, C).
-
-    A path need not follow these geodesics: the same numbers, for every method, are what makes paths comparable.
-    """
-
-    def __init__(self, log_p0: Tensor, log_q: Tensor):
-        self.log_p0, self.log_q = log_p0, log_q
-        self.s0, self.s1 = sqrt_chart(log_p0), sqrt_chart(log_q)
-
-    def distance(self) -> Tensor:
-        """Fisher-Rao distance (B,) from each image's own prediction to the reference (radians)."""
-        return dist(self.s0, self.s1)
-
-    def waypoint(self, rows: Tensor, alpha: Tensor) -> Tensor:
-        """The point s (L, C) of the geodesics of images ``rows`` (L,) at fractions ``alpha`` (L,) of their length."""
-        return geodesic(self.s0[rows], self.s1[rows], alpha.to(self.s0))
-
-    def point(self, rows: Tensor, log_p: Tensor, alpha: Tensor) -> dict[str, Tensor]:
-        """What is measured at points with predictions ``log_p`` (L, C), due at fractions ``alpha`` (nats, radians)."""
-        s, waypoint = sqrt_chart(log_p), self.waypoint(rows, alpha)
-        return {
-            "entropy": entropy(log_p),
-            "reference_kl": kl(log_p, self.log_q[rows]),
-            "waypoint_kl": kl(log_p, 2.0 * waypoint.log()),
-            "tracking_error": dist(s, waypoint),
-            "reference_distance": dist(s, self.s1[rows]),
-        }
-
-
-def uniform_log_probs(logits: Tensor) -> Tensor:
-    """Log-probabilities (B, C) of the uniform distribution, in the dtype of the geometry."""
-    classes = logits.shape[-1]
-    return torch.full(logits.shape, -math.log(classes), dtype=geometry_dtype(logits.device), device=logits.device)
-
-
-def fisher_rao_step(before: Tensor, after: Tensor) -> Tensor:
-    """Fisher-Rao distance between predictions given as log-probabilities (L, C): (L,) radians."""
-    return dist(sqrt_chart(before), sqrt_chart(after))
+#: The end of a path at which its first segment lies.
+Orientation = Literal["input", "baseline"]
 
 
 @dataclass(frozen=True)
 class Point:
-    """Points of L paths: ``x`` (L, *S), the explained ``score`` there (L,), and its ``gradient`` (L, *S)."""
+    """One point on each of L paths.
+
+    Attributes:
+        x: The points (L, *S).
+        score: The explained score (L,), or (L, K) of K classes.
+        gradient: Gradient of the score (L, *S), or (L, K, *S).
+    """
 
     x: Tensor
     score: Tensor
@@ -66,11 +34,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Segment:
-    """One straight piece of each of L paths, oriented baseline -> input: from ``start`` to ``stop``.
+    """One straight piece of each of L paths, oriented from baseline to input.
 
-    ``rows`` (L,) are the images of the problem that the pieces belong to, ``step`` (L,) the step that each is, counted
-    from the end where the path was begun; both on the device of the inputs. ``stats`` holds what the path measured
-    along the piece and at ``start``, its end far from the input, one (L,) tensor per name.
+    Attributes:
+        rows: Images (L,) of the problem that the pieces belong to, on the device of the inputs.
+        step: Number of each piece (L,), from 1 on, counted from the end at which the path begins.
+        start: End towards the baseline.
+        stop: End towards the input.
+        stats: What the path measured along the piece and at ``start``: a tensor (L,) per name.
     """
 
     rows: Tensor
@@ -81,38 +52,120 @@ class Segment:
 
 
 class PathStatus(IntEnum):
-    """How the path of one image ended."""
+    """How the path of one image ended.
+
+    ``COMPLETE``: after its planned steps or on arrival. ``AT_REFERENCE``: the input is the end point already, so the
+    path has no steps. ``DIVERGED``: at the last point before logits or gradients were not finite.
+    """
 
     COMPLETE = 0
     AT_REFERENCE = 1
     DIVERGED = 2
 
 
-Orientation = Literal["input", "baseline"]
-"""The end of a path at which its walk begins."""
+class GeodesicDiagnostics:
+    """Compares predictions along the paths of B images with Fisher-Rao geodesics.
+
+    A path need not follow these geodesics: the same numbers for every method make paths comparable.
+
+    Args:
+        log_p0: Log-probabilities (B, C) at the inputs, where the geodesics start.
+        log_q: Log-probabilities (B, C) of the references, where they end.
+    """
+
+    def __init__(self, log_p0: Tensor, log_q: Tensor):
+        self.log_p0, self.log_q = log_p0, log_q
+        self.s0, self.s1 = sqrt_chart(log_p0), sqrt_chart(log_q)
+
+    def distance(self) -> Tensor:
+        """Measure the geodesics.
+
+        Returns:
+            Fisher-Rao distance (B,) from each image's prediction to its reference, in radians.
+        """
+        return dist(self.s0, self.s1)
+
+    def waypoint(self, rows: Tensor, alpha: Tensor) -> Tensor:
+        """Return points of the geodesics in the square-root chart.
+
+        Args:
+            rows: Images (L,).
+            alpha: Fractions (L,) of the length of their geodesics.
+
+        Returns:
+            Points (L, C).
+        """
+        return geodesic(self.s0[rows], self.s1[rows], alpha.to(self.s0))
+
+    def point(self, rows: Tensor, log_p: Tensor, alpha: Tensor) -> dict[str, Tensor]:
+        """Compare predictions with the geodesic and with the reference.
+
+        Args:
+            rows: Images (L,).
+            log_p: Log-probabilities (L, C) predicted at points of their paths.
+            alpha: Fractions (L,) of the geodesics at which these predictions are due.
+
+        Returns:
+            By name (L,): entropies and divergences in nats, distances in radians.
+        """
+        s, waypoint = sqrt_chart(log_p), self.waypoint(rows, alpha)
+        return {
+            "entropy": entropy(log_p),
+            "reference_kl": kl(log_p, self.log_q[rows]),
+            "waypoint_kl": kl(log_p, 2.0 * waypoint.log()),
+            "tracking_error": dist(s, waypoint),
+            "reference_distance": dist(s, self.s1[rows]),
+        }
 
 
 class PathRun(ABC):
-    """One run of a path over a problem. ``planned`` steps an image are known before it begins; ``outcomes`` and
-    ``taken`` (steps) are filled while the segments stream by. No list of points is held: memory does not grow with
-    steps. ``gauge`` is what predictions on the way are measured against. ``begins`` says at which end of the path the
-    first segment lies; a walk that begins at the baseline arrives at the input with its last planned step, or
-    diverges."""
+    """One run of a path over the images of a problem; memory does not grow with the number of steps.
+
+    Attributes:
+        begins: End of the path at which the first segment lies. A run that begins at the baseline arrives at the input
+            with its last planned step, or diverges.
+        diagnostics: What predictions along the path are compared with.
+        planned: Number of steps of each image, known before the run; 0 for one without a path.
+        steps_taken: Number of steps of each image, updated with every segment.
+        outcomes: How the path of each image ended, final after the last segment.
+    """
 
     begins: Orientation = "input"
-    gauge: GeodesicDiagnostics
+    diagnostics: GeodesicDiagnostics
     planned: list[int]
-    taken: list[int]
+    steps_taken: list[int]
     outcomes: list[PathStatus]
 
     @abstractmethod
     def segments(self) -> Iterator[Segment]:
-        """Each segment of each image once; those of one image in order, images interleaved."""
+        """Run the paths.
+
+        Yields:
+            Every segment of every image once: those of one image in order, images interleaved.
+        """
 
 
 class Path(ABC):
-    """How to go from a baseline to an input; a description, without tensors."""
+    """How to get from a baseline to an input, as a description without tensors."""
 
     @abstractmethod
-    def walk(self, problem: Problem) -> PathRun:
-        """Begin a run. The caller holds ``problem.model.session`` open while it lasts."""
+    def run(self, problem: Problem) -> PathRun:
+        """Begin a run over the images of a problem.
+
+        Args:
+            problem: The problem. The caller holds ``problem.model.session`` open until the last segment.
+
+        Returns:
+            The run, before its first step.
+        """
+
+
+def uniform_log_probs(logits: Tensor) -> Tensor:
+    """Return the log-probabilities (B, C) of the uniform distribution, in the dtype of the geometry."""
+    dtype = geometry_dtype(logits.device)
+    return torch.full(logits.shape, -math.log(logits.shape[-1]), dtype=dtype, device=logits.device)
+
+
+def fisher_rao_step(before: Tensor, after: Tensor) -> Tensor:
+    """Return the Fisher-Rao distance (L,) in radians between predictions, given as log-probabilities (L, C)."""
+    return dist(sqrt_chart(before), sqrt_chart(after))

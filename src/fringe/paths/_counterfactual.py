@@ -1,6 +1,7 @@
-r"""Counterfactual walks: from an input towards where the network sees another image, by steps of equal length.
+r"""Paths from an input towards another class, or towards where the network maps another image.
 
-Source: Zhuo and Ge, "IG^2: Integrated Gradient on Iterative Gradient Path for Feature Attribution" (2024).
+Sources: Pan, Li and Zhu, "Explaining Deep Neural Network Models with Adversarial Gradient Integration" (2021); Zhuo and
+Ge, "IG^2: Integrated Gradient on Iterative Gradient Path for Feature Attribution" (2024).
 """
 
 import contextlib
@@ -14,18 +15,74 @@ import torch
 from torch import Tensor, nn
 
 from fringe._outputs import as_logits
+from fringe.linalg import batch_view
 from fringe.paths._base import Path
 from fringe.paths._problem import Problem
-from fringe.paths._sequential import StepwiseWalk, Visit
+from fringe.paths._sequential import Evaluation, SequentialRun
 
+#: ``eta="auto"`` is this times sqrt(n) times the range of inputs: the authors' step, 256 of 255 grey values in all at
+#: 299 x 299 x 3, as the same root mean square change of an entry. At 224 x 224 x 3 it is 0.75 of the range of [0, 1].
 AUTO_STEP = 256.0 / 255.0 / math.sqrt(299 * 299 * 3)
-"""``eta="auto"`` is this times sqrt(n) times the range of inputs: the authors' step, 256 of 255 grey values in all at
-299 x 299 x 3, kept as a change of an entry in root mean square. At 224 x 224 x 3 it is 0.75 of the range of [0, 1]."""
+
+
+@dataclass(frozen=True)
+class AdversarialPath(Path):
+    r"""Steps of sign gradients of another class, until the model predicts it.
+
+    Row r of the problem follows :math:`z \leftarrow z + \epsilon\, \mathrm{sign} \nabla p_l(z)` with l =
+    ``target_classes[r]``, until l is predicted or ``steps`` steps are taken.
+
+    ``epsilon`` is a share of the valid range of inputs, and steps are clipped to it; where the problem's domain knows
+    no bounds, it is a share of the image's own range, and nothing is clipped. With ``restart_from_input`` every step
+    departs from the input itself, though it follows the gradient at the point that the step before led to: the authors'
+    code. Its segments all touch the input and carry that gradient at that end, so they are not a path, and do not sum
+    to a change of the score beyond one step. ``closed`` asks for the gradient of the explained score at the last point.
+    """
+
+    target_classes: tuple[int, ...]
+    steps: int
+    epsilon: float
+    restart_from_input: bool = False
+    closed: bool = False
+
+    def run(self, problem: Problem) -> "AdversarialRun":
+        return AdversarialRun(self, problem)
+
+
+class AdversarialRun(SequentialRun):
+    """One run of adversarial paths: a step is one forward pass and two VJPs, of the two classes, per row."""
+
+    def __init__(self, path: AdversarialPath, problem: Problem):
+        super().__init__(problem, path.steps, path.closed)
+        self.path = path
+        self.target_classes = torch.tensor(path.target_classes, device=problem.inputs.device)
+
+    def evaluate(self, rows: Tensor, x: Tensor) -> Evaluation:
+        logits, gradients = self.problem.model.batch_size.map(self._gradients, x, rows)
+        origin = self.problem.inputs[rows] if self.path.restart_from_input else x
+        score, arrived = self.problem.score(logits, rows), logits.argmax(1) == self.target_classes[rows]
+        return Evaluation(origin, logits, score, gradients[:, 0], gradients[:, 1], arrived)
+
+    def advance(self, rows: Tensor, current: Evaluation, step: int) -> Tensor:
+        low, high = self.problem.domain.bounds(self.problem.inputs[rows])
+        return self.clip(current.origin + self.path.epsilon * (high - low) * current.direction.sign())
+
+    def _gradients(self, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (L, C), and the gradients of the score and of the target class (L, 2, *S), from one pass.
+
+        A probability is replaced by its logarithm: its gradient has the same sign, and is not zero where p underflows.
+        """
+        point = self.problem.linearise(x, rows, tangents=False)
+        ascent = torch.nn.functional.one_hot(self.target_classes[rows], point.value.shape[1]).to(point.value)
+        if (self.problem.score_kind or self.problem.model.score_kind) != "logit":
+            ascent = ascent - point.value.softmax(-1)
+        score = point.vjp(self.problem.score_cotangent(point.value, rows))
+        return point.value, torch.stack([score, point.vjp(ascent)], 1)
 
 
 @dataclass(frozen=True)
 class CounterfactualPath(Path):
-    r"""Row r of the problem walks towards its reference, image ``references[r]`` of the problem's domain.
+    r"""Steps of equal length towards the features of a reference image, ``references[r]`` of the domain for row r.
 
     .. math:: z \leftarrow z - \eta\, u / \|u\|_2, \qquad u = \nabla_z \|r(z) - r(x^r)\|^2
 
@@ -40,38 +97,34 @@ class CounterfactualPath(Path):
     eta: float | Literal["auto"]
     closed: bool = False
 
-    def walk(self, problem: Problem) -> "CounterfactualWalk":
-        return CounterfactualWalk(self, problem)
+    def run(self, problem: Problem) -> "CounterfactualRun":
+        return CounterfactualRun(self, problem)
 
 
-class CounterfactualWalk(StepwiseWalk):
-    """One run of the counterfactual walks: a forward pass a row for its reference, then one and two VJPs a step."""
+class CounterfactualRun(SequentialRun):
+    """One run of counterfactual paths: a forward pass per row for its reference, then one and two VJPs per step."""
 
     def __init__(self, path: CounterfactualPath, problem: Problem):
         super().__init__(problem, path.steps, path.closed)
         assert problem.domain.references is not None
         self.path = path
-        self.features = Features(problem, path.layer)
+        self.features = FeatureExtractor(problem, path.layer)
         references = problem.domain.references[list(path.references)].to(problem.inputs)
-        self.goal = self.features.of(references, problem.every_row)
+        self.target_features = self.features.of(references, problem.every_row)
 
-    def start(self, rows: Tensor) -> Tensor:
-        return self.problem.inputs[rows]
-
-    def visit(self, rows: Tensor, x: Tensor) -> Visit:
-        logits, gradients = self.features.gradients(x, rows, self.goal[rows])
+    def evaluate(self, rows: Tensor, x: Tensor) -> Evaluation:
+        logits, gradients = self.features.gradients(x, rows, self.target_features[rows])
         score, direction = self.problem.score(logits, rows), gradients[:, 1]
-        return Visit(x, logits, score, gradients[:, 0], direction, (direction == 0).flatten(1).all(1))
+        return Evaluation(x, logits, score, gradients[:, 0], direction, (direction == 0).flatten(1).all(1))
 
-    def advance(self, rows: Tensor, here: Visit, step: int) -> Tensor:
-        x = here.origin
-        shape = (-1, *[1] * (x.dim() - 1))
-        largest = here.direction.abs().flatten(1).amax(1).view(shape)
-        direction = here.direction / largest  # or the squares below underflow
-        norm = direction.flatten(1).double().norm(dim=1).view(shape)
-        return self.clip(x - (self._length(rows).view(shape) / norm).to(x.dtype) * direction)
+    def advance(self, rows: Tensor, current: Evaluation, step: int) -> Tensor:
+        x = current.origin
+        largest = batch_view(current.direction.abs().flatten(1).amax(1), x)
+        direction = current.direction / largest  # or the squares below underflow
+        norm = direction.flatten(1).double().norm(dim=1)
+        return self.clip(x - batch_view(self._step_length(rows) / norm, x).to(x.dtype) * direction)
 
-    def _length(self, rows: Tensor) -> Tensor:
+    def _step_length(self, rows: Tensor) -> Tensor:
         """The length (L,) of the steps of images ``rows`` (L,), in input units."""
         x = self.problem.inputs[rows]
         if self.path.eta != "auto":
@@ -81,24 +134,26 @@ class CounterfactualWalk(StepwiseWalk):
         return AUTO_STEP * math.sqrt(x[0].numel()) * spread
 
 
-def last_linear_layer(problem: Problem) -> str | None:
-    """The name of the last ``nn.Linear`` that runs on the first image, by one forward pass; None where there is none.
+# -- features of images: the input of a layer -------------------------------------------------------------------------
 
-    Layers that see the image as more than one row (of tokens, of patches) are passed over.
+
+def last_linear_layer(problem: Problem) -> str | None:
+    """Find the name of the last ``nn.Linear`` that runs on the first image, by one forward pass; None if none does.
+
+    Layers that see the image as more than one row (of tokens, of patches) do not count.
     """
     module, first = problem.model.module, problem.every_row[:1]
     named = module.named_modules() if module is not None else ()
-    with _listening({name: layer for name, layer in named if isinstance(layer, nn.Linear)}) as heard:
+    with _capture_inputs({name: layer for name, layer in named if isinstance(layer, nn.Linear)}) as captured:
         problem.forward(problem.inputs[first], first)
-    names = [name for name, given in heard if len(given) == 1]
+    names = [name for name, value in captured if len(value) == 1]
     return names[-1] if names else None
 
 
-class Features:
+class FeatureExtractor:
     """The model of a problem together with the input of one of its layers, from the same forward pass.
 
-    ``layer`` names the layer; None stands for the logits (L, C) themselves. A hook is there while the network runs, and
-    at no other time.
+    ``layer`` names the layer; None stands for the logits (L, C) themselves. The hook exists only during a pass.
     """
 
     def __init__(self, problem: Problem, layer: str | None):
@@ -117,100 +172,44 @@ class Features:
 
     def gradients(self, x: Tensor, rows: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         r"""Logits (L, C) at ``x`` (L, *S) of images ``rows`` (L,), and the gradients (L, 2, *S) of their score and of
-        :math:`\frac12 \|r(x) - \rho\|^2`, with :math:`\rho` = ``features`` (L, D): one forward pass and two VJPs a row,
-        in chunks."""
+        :math:`\frac12 \|r(x) - \rho\|^2`, with :math:`\rho` = ``features`` (L, D): one forward pass and two VJPs per
+        row, in chunks."""
         return self._both.model.batch_size.map(self._gradients, x, rows, features)
 
-    def _gradients(self, x: Tensor, rows: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+    def _gradients(self, x: Tensor, rows: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         point = self._both.linearise(x, rows, tangents=False)
-        logits, found = self._split(point.value)
+        logits, features = self._split(point.value)
         cotangent = self._problem.score_cotangent(logits, rows)
-        score = point.vjp(torch.cat([cotangent, torch.zeros_like(found)], 1))
-        distance = point.vjp(torch.cat([torch.zeros_like(logits), found - features], 1))
+        score = point.vjp(torch.cat([cotangent, torch.zeros_like(features)], 1))
+        distance = point.vjp(torch.cat([torch.zeros_like(logits), features - target], 1))
         return logits, torch.stack([score, distance], 1)
 
     def _run(self, *args: Any, **kwargs: Any) -> Tensor:
         """Logits and features side by side: (L, C + D)."""
-        model = self._problem.model
-        with _listening(self._layers) as heard:
+        model, name = self._problem.model, self._problem.forward_args.name
+        with _capture_inputs(self._layers) as captured:
             output = model.model(*args, **kwargs)
-        x = args[0] if self._problem.forward_args.name is None else kwargs[self._problem.forward_args.name]
+        x = args[0] if name is None else kwargs[name]
         logits = as_logits(output, len(x), model.output)
-        return torch.cat([logits, heard[-1][1].flatten(1) if self._layers else logits], 1)
+        return torch.cat([logits, captured[-1][1].flatten(1) if self._layers else logits], 1)
 
     def _split(self, both: Tensor) -> tuple[Tensor, Tensor]:
         return both[:, : self._classes], both[:, self._classes :]
 
 
 @contextlib.contextmanager
-def _listening(layers: Mapping[str, nn.Module]) -> Generator[list[tuple[str, Tensor]]]:
+def _capture_inputs(layers: Mapping[str, nn.Module]) -> Generator[list[tuple[str, Tensor]]]:
     """Name and input of each run of these layers, in order, for as long as the context lasts."""
-    heard: list[tuple[str, Tensor]] = []
+    captured: list[tuple[str, Tensor]] = []
 
-    def note(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        def hook(_layer: nn.Module, given: tuple[Any, ...]) -> None:
-            if given:
-                heard.append((name, given[0]))
+    def hook_of(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        def hook(_layer: nn.Module, args: tuple[Any, ...]) -> None:
+            if args:
+                captured.append((name, args[0]))
 
         return hook
 
     with contextlib.ExitStack() as stack:
         for name, layer in layers.items():
-            stack.callback(layer.register_forward_pre_hook(note(name)).remove)
-        yield heard
-
-
-@dataclass(frozen=True)
-class AdversarialPath(Path):
-    r"""Row r of the problem walks towards class ``toward[r]`` = l: :math:`z \leftarrow z + \epsilon\, \mathrm{sign}
-    \nabla p_l(z)`, until l is predicted or ``steps`` steps are taken.
-
-    ``epsilon`` is a share of the valid range of inputs, and steps are clipped to it; where the problem's domain knows
-    no bounds, it is a share of the image's own range, and nothing is clipped. With ``restart`` every step departs from
-    the input itself, though it follows the gradient of where the step before had led: the authors' code. Its segments
-    all touch the input and carry that gradient there, so they are not a path, and do not sum to a change of the score
-    beyond one step. ``closed`` asks for the gradient of the explained score at the last point.
-    """
-
-    toward: tuple[int, ...]
-    steps: int
-    epsilon: float
-    restart: bool = False
-    closed: bool = False
-
-    def walk(self, problem: Problem) -> "AdversarialWalk":
-        return AdversarialWalk(self, problem)
-
-
-class AdversarialWalk(StepwiseWalk):
-    """One run of the adversarial walks: a step is one forward pass and two VJPs, of the two classes, a row."""
-
-    def __init__(self, path: AdversarialPath, problem: Problem):
-        super().__init__(problem, path.steps, path.closed)
-        self.path = path
-        self.toward = torch.tensor(path.toward, device=problem.inputs.device)
-
-    def start(self, rows: Tensor) -> Tensor:
-        return self.problem.inputs[rows]
-
-    def visit(self, rows: Tensor, x: Tensor) -> Visit:
-        logits, gradients = self.problem.model.batch_size.map(self._gradients, x, rows)
-        origin = self.problem.inputs[rows] if self.path.restart else x
-        score, arrived = self.problem.score(logits, rows), logits.argmax(1) == self.toward[rows]
-        return Visit(origin, logits, score, gradients[:, 0], gradients[:, 1], arrived)
-
-    def advance(self, rows: Tensor, here: Visit, step: int) -> Tensor:
-        low, high = self.problem.domain.bounds(self.problem.inputs[rows])
-        return self.clip(here.origin + self.path.epsilon * (high - low) * here.direction.sign())
-
-    def _gradients(self, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits (L, C), and the gradients of the score and of the class ``toward`` (L, 2, *S), from one pass.
-
-        Of a probability it is the gradient of its logarithm: of the same sign, and no zero where p underflows.
-        """
-        point = self.problem.linearise(x, rows, tangents=False)
-        ascent = torch.nn.functional.one_hot(self.toward[rows], point.value.shape[1]).to(point.value)
-        if (self.problem.score_kind or self.problem.model.score_kind) != "logit":
-            ascent = ascent - point.value.softmax(-1)
-        score = point.vjp(self.problem.score_cotangent(point.value, rows))
-        return point.value, torch.stack([score, point.vjp(ascent)], 1)
+            stack.callback(layer.register_forward_pre_hook(hook_of(name)).remove)
+        yield captured

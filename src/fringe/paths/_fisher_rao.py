@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fringe.errors import InputError
 from fringe.geometry import ExplicitJacobian, Jacobian, geometry_dtype, kl, log_probabilities, sqrt_chart
-from fringe.linalg import inner_product
+from fringe.linalg import batch_view, inner_product
 from fringe.paths._base import (
     GeodesicDiagnostics,
     Path,
@@ -27,11 +27,10 @@ from fringe.paths._base import (
 from fringe.paths._natural_gradient import Direction, NaturalStep, StepSolver, TrustRegion
 from fringe.paths._problem import Problem
 
+#: Fisher-Rao distance (radians) to the reference that counts as none: float32 logits resolve no less.
 AT_REFERENCE_BELOW = 1e-6
-"""Fisher-Rao distance (radians) to the reference that counts as none: float32 logits resolve no less."""
-
+#: Marks, in the state of a slot, what was measured along its last step.
 STATISTIC = "statistic: "
-"""Marks, in the state of a slot, what was measured along its last step."""
 
 Waypoint = Literal["next", "current"]
 Until = Literal["budget", "arrival"]
@@ -41,16 +40,22 @@ Until = Literal["budget", "arrival"]
 class FisherRaoTracking(Path):
     """At step k, descend ``1 - <sqrt p(x), s>`` from x_k, with s on the geodesic from p(x) to the reference.
 
-    ``waypoint="next"`` aims at s_{k+1}, ``"current"`` at s_k as the printed algorithm does. The number of steps is
-    ``T = ceil(d_FR / sqrt(2 tau))`` (``steps`` overrides it). ``until="arrival"`` stops when KL(p || reference) falls
-    under ``arrival_kl`` (nats) and goes on towards the last waypoint until then, for at most ``max_steps``.
-    ``reference`` is a distribution (C,) or one for each image (B, C); uniform when None.
-
-    ``feedback`` (for solve="geodesic") saves the JVP of every step but the first: the Fisher norm of a direction is
-    then ``rho (m^T v)^2``, where rho is exact at the first step and afterwards multiplied by
-    ``clip(d_FR^2 / (rho (m^T v)^2 eta^2), 1/4, 4) ** feedback``, the square of the distance that the step before made
-    over the square of the one that it should have made. With ``waypoint="current"`` the first step has no part along
-    the geodesic, so nothing is learnt and every step costs its JVP.
+    Attributes:
+        step: The linear system of a step.
+        trust: The bounds on its length.
+        tau: KL budget of a step in nats: the number of steps is ``T = ceil(d_FR / sqrt(2 tau))``.
+        waypoint: ``"next"`` aims at s_{k+1}, ``"current"`` at s_k as the printed algorithm does.
+        steps: Number of steps, instead of T.
+        until: ``"arrival"`` stops when KL(p || reference) falls below ``arrival_kl``, and goes on towards the last
+            waypoint until then.
+        arrival_kl: In nats.
+        max_steps: Maximum number of steps until arrival.
+        reference: A distribution (C,), or one for each image (B, C); uniform when None.
+        feedback: For solve="geodesic": saves the JVP of every step but the first. The Fisher norm of a direction is
+            then ``rho (m^T v)^2``, where rho is exact at the first step and afterwards multiplied by
+            ``clip(d_FR^2 / (rho (m^T v)^2 eta^2), 1/4, 4) ** feedback``: the square of the distance that the last step
+            made over the square of the predicted one. With ``waypoint="current"`` the first step has no part along the
+            geodesic, so there is nothing to estimate rho from and every step costs its JVP.
     """
 
     step: NaturalStep
@@ -64,8 +69,8 @@ class FisherRaoTracking(Path):
     reference: tuple[float, ...] | tuple[tuple[float, ...], ...] | None = None
     feedback: float | None = None
 
-    def walk(self, problem: Problem) -> "FisherRaoWalk":
-        return FisherRaoWalk(self, problem)
+    def run(self, problem: Problem) -> "FisherRaoRun":
+        return FisherRaoRun(self, problem)
 
     def log_reference(self, problem: Problem) -> Tensor:
         """Log-probabilities (B, C) of the reference of each image."""
@@ -73,29 +78,29 @@ class FisherRaoTracking(Path):
         if self.reference is None:
             return uniform_log_probs(logits)
         q = torch.tensor(self.reference, dtype=geometry_dtype(logits.device), device=logits.device)
-        whole = (problem.total or shape[0], classes)
-        if tuple(q.shape) not in ((classes,), whole):
-            raise InputError(f"reference: got shape {tuple(q.shape)}, expected ({classes},) or {whole}")
+        per_image = (problem.total or shape[0], classes)
+        if tuple(q.shape) not in ((classes,), per_image):
+            message = f"got shape {tuple(q.shape)}, expected ({classes},) or {per_image}"
+            raise InputError(message, argument="reference")
         if q.dim() == 2 and problem.rows is not None:
             q = q[list(problem.rows)]
         return q.log().expand(shape)
 
     def schedule(self, distance: Tensor) -> list[int]:
-        """Steps T of images whose prediction is ``distance`` (B,) radians from the reference; 0 where it is there."""
+        """Steps T of images whose predictions are ``distance`` (B,) radians from the reference; 0 at the reference."""
         steps = torch.ceil(distance / math.sqrt(2.0 * self.tau))
         if self.steps is not None:
             steps = torch.full_like(distance, self.steps)
-        steps = torch.where(distance <= AT_REFERENCE_BELOW, 0.0, steps)
-        return [int(t) for t in steps.tolist()]
+        return [int(t) for t in torch.where(distance <= AT_REFERENCE_BELOW, 0.0, steps).tolist()]
 
 
 @dataclass(frozen=True)
 class _Slots:
-    """Images on their way, one per slot: image ``rows`` (L), steps ``taken`` (L), and tensors (L, ...) by name:
-    ``index`` and ``step``, the same two on the device, ``x`` (L, *S), where they are, and what the last step left."""
+    """Images under way, one per slot: image ``rows`` (L), ``steps_taken`` (L), and tensors (L, ...) by name: ``index``
+    and ``step``, the same two on the device, ``x`` (L, *S), the current points, and what the last step computed."""
 
     rows: list[int]
-    taken: list[int]
+    steps_taken: list[int]
     state: Mapping[str, Tensor]
 
     def __len__(self) -> int:
@@ -107,7 +112,7 @@ class _Slots:
             return _Slots([], [], {})
         index = torch.tensor(list(slots), device=self.state["x"].device)
         state = {name: value.index_select(0, index) for name, value in self.state.items()}
-        return _Slots([self.rows[i] for i in slots], [self.taken[i] for i in slots], state)
+        return _Slots([self.rows[i] for i in slots], [self.steps_taken[i] for i in slots], state)
 
     def split(self, size: int) -> tuple["_Slots", "_Slots"]:
         """The first ``size`` slots, and the others."""
@@ -120,175 +125,166 @@ class _Slots:
         if not len(self) or not len(other):
             return self if len(self) else other
         state = {name: torch.cat([value, other.state[name]]) for name, value in self.state.items()}
-        return _Slots(self.rows + other.rows, self.taken + other.taken, state)
+        return _Slots(self.rows + other.rows, self.steps_taken + other.steps_taken, state)
 
 
-class FisherRaoWalk(PathRun):
-    """Images walk in slots: when one arrives, a waiting image takes its slot, so a large batch stays full.
+class FisherRaoRun(PathRun):
+    """One run of tracking paths, in slots: when an image arrives, a waiting one takes its slot, so batches stay full.
 
-    Three kinds of batches, so that nothing is computed in vain: first steps, further steps, and end points, where only
-    the score's gradient is wanted. Nothing is shared between slots, so an image's path does not depend on its
-    neighbours; when memory runs out the batch is repeated with half the slots and nothing is lost. A step reads one
-    small tensor back from the device: which slots are finite, and which have arrived.
+    There are three kinds of batches, so that nothing is computed in vain: first steps, further steps, and end points,
+    which need only the score's gradient. Nothing is shared between slots, so an image's path does not depend on the
+    others; when memory runs out the batch is repeated with half the slots and nothing is lost. A step reads one small
+    tensor back from the device: which slots are finite, and which have arrived.
     """
 
     def __init__(self, path: FisherRaoTracking, problem: Problem):
         self.path, self.problem = path, problem
-        self.gauge = GeodesicDiagnostics(log_probabilities(problem.logits), path.log_reference(problem))
-        self.planned = path.schedule(self.gauge.distance())
-        self._total = torch.tensor(self.planned, device=self.gauge.s0.device).to(self.gauge.s0.dtype)
-        self.taken = [0] * len(self.planned)
+        self.diagnostics = GeodesicDiagnostics(log_probabilities(problem.logits), path.log_reference(problem))
+        self.planned = path.schedule(self.diagnostics.distance())
+        self._total = torch.tensor(self.planned).to(self.diagnostics.s0)
+        self.steps_taken = [0] * len(self.planned)
         self.outcomes = [PathStatus.AT_REFERENCE if t == 0 else PathStatus.COMPLETE for t in self.planned]
         self.solver: StepSolver = path.step.on(problem.inputs[0])
         self.fisher_norm = path.trust.tau is not None
-        self.learns = path.feedback is not None and self.fisher_norm and path.step.solve == "geodesic"
-        self.learns &= path.trust.delta_logit is None  # which asks for the JVP of every step anyway
-        self.learns &= path.waypoint == "next"  # the printed waypoints give the first step nothing to learn from
+        self.estimates_norm = path.feedback is not None and self.fisher_norm and path.step.solve == "geodesic"
+        self.estimates_norm &= path.trust.delta_logit is None  # which asks for the JVP of every step anyway
+        self.estimates_norm &= path.waypoint == "next"  # the printed waypoints give the first step no ratio
 
     def segments(self) -> Iterator[Segment]:
         waiting = [i for i, steps in enumerate(self.planned) if steps > 0]
-        walking = closing = _Slots([], [], {})
-        while waiting or len(walking) or len(closing):
+        active = ending = _Slots([], [], {})
+        while waiting or len(active) or len(ending):
             size = self.problem.model.batch_size.on(self.problem.inputs.device)
-            last = len(closing) >= size or not (waiting or len(walking))
-            first = not last and len(walking) < size and bool(waiting)
-            source = self._enter(waiting[:size]) if first else closing if last else walking
+            last = len(ending) >= size or not (waiting or len(active))
+            first = not last and len(active) < size and bool(waiting)
+            source = self._enter(waiting[:size]) if first else ending if last else active
             batch, rest = source.split(size)
             try:
-                segment, onward = self._visit(batch, last)
+                segment, advanced = self._process(batch, last)
             except torch.OutOfMemoryError as error:
                 self.problem.model.batch_size.halve(self.problem.inputs.device, error)
                 continue
             if first:
                 waiting = waiting[size:]
             elif last:
-                closing = rest
+                ending = rest
             else:
-                walking = rest
-            walking, arriving = self._sort(onward, walking)
-            closing = closing.joined(arriving)
+                active = rest
+            continuing, ended = self._divide(advanced)
+            active, ending = active.joined(continuing), ending.joined(ended)
             if segment is not None:
                 yield segment
 
     def _enter(self, rows: list[int]) -> _Slots:
-        index = self._index(rows)
+        index = torch.tensor(rows, dtype=torch.int64, device=self.problem.inputs.device)
         state = {"index": index, "step": torch.zeros_like(index), "x": self.problem.inputs[index]}
         return _Slots(rows, [0] * len(rows), state)
 
-    def _sort(self, moved: _Slots, walking: _Slots) -> tuple[_Slots, _Slots]:
-        """The slots that walk on, in turns, and those that have taken their last step."""
-        limits = [self.planned[row] if self.path.until == "budget" else self.path.max_steps for row in moved.rows]
-        ended = [i for i, limit in enumerate(limits) if moved.taken[i] >= limit]
-        if ended:
-            arriving = moved.select(ended)
-            moved = moved.select([i for i, limit in enumerate(limits) if moved.taken[i] < limit])
-            return walking.joined(moved), arriving
-        return walking.joined(moved), moved.select([])
+    def _divide(self, slots: _Slots) -> tuple[_Slots, _Slots]:
+        """The slots that take another step, and those that have taken their last one."""
+        limits = [self.planned[row] if self.path.until == "budget" else self.path.max_steps for row in slots.rows]
+        ended = [steps >= limit for steps, limit in zip(slots.steps_taken, limits, strict=True)]
+        if not any(ended):
+            return slots, slots.select([])
+        continuing = slots.select([slot for slot, end in enumerate(ended) if not end])
+        return continuing, slots.select([slot for slot, end in enumerate(ended) if end])
 
-    def _visit(self, slots: _Slots, last: bool) -> tuple[Segment | None, _Slots]:
-        """Evaluate the points where ``slots`` stand, finish the segments that led there, and step on unless ``last``.
+    def _process(self, slots: _Slots, last: bool) -> tuple[Segment | None, _Slots]:
+        """Evaluate the current points of ``slots``, finish the segments that end at them, and step on unless ``last``.
 
         Slots whose logits or gradient are not finite end at the point before.
         """
         x, index = slots.state["x"], slots.state["index"]
-        moved = slots.taken[0] > 0
-        learnt = self.learns and moved
-        explicit = not (last or learnt) and self.path.step.explicit(self.problem.logits.shape[1])
-        tangents = (self.fisher_norm and not learnt) or self.path.step.solve == "natural"
+        moved = slots.steps_taken[0] > 0
+        estimated = self.estimates_norm and moved
+        explicit = not (last or estimated) and self.path.step.explicit(self.problem.logits.shape[1])
+        tangents = (self.fisher_norm and not estimated) or self.path.step.solve == "natural"
         point = self.problem.linearise(x, index, tangents=tangents and not (last or explicit))
         jacobian = ExplicitJacobian.of(point, x, point.value.shape[1]) if explicit else point
         gradient = self.problem.score_gradient(jacobian, point.value, index)
-        here, log_p = Point(x, self.problem.score(point.value, index), gradient), log_probabilities(point.value)
-        finite, arrived = self._status(index, here, point.value, log_p)
+        current, log_p = Point(x, self.problem.score(point.value, index), gradient), log_probabilities(point.value)
+        finite, arrived = self._status(index, current, point.value, log_p)
         for slot, row in enumerate(slots.rows):
             if not finite[slot]:
-                self.outcomes[row], self.taken[row] = PathStatus.DIVERGED, max(slots.taken[slot] - 1, 0)
-        segment = self._segment(slots, finite, here, log_p) if moved else None
-        going = [slot for slot in range(len(slots)) if finite[slot] and not arrived[slot]]
-        if last or not going:
+                self.outcomes[row], self.steps_taken[row] = PathStatus.DIVERGED, max(slots.steps_taken[slot] - 1, 0)
+        segment = self._segment(slots, finite, current, log_p) if moved else None
+        continuing = [slot for slot in range(len(slots)) if finite[slot] and not arrived[slot]]
+        if last or not continuing:
             return segment, slots.select([])
-        onward = self._step(slots, going, jacobian, here, log_p)
-        return segment, onward if len(going) == len(slots) else onward.select(going)
+        advanced = self._step(slots, continuing, jacobian, current, log_p)
+        return segment, advanced if len(continuing) == len(slots) else advanced.select(continuing)
 
-    def _status(self, index: Tensor, here: Point, logits: Tensor, log_p: Tensor) -> tuple[list[bool], list[bool]]:
+    def _status(self, index: Tensor, current: Point, logits: Tensor, log_p: Tensor) -> tuple[list[bool], list[bool]]:
         """Which slots are finite, and which have arrived: the step's one transfer from the device."""
-        finite = torch.isfinite(logits).all(-1) & torch.isfinite(here.gradient).flatten(1).all(1)
+        finite = torch.isfinite(logits).all(-1) & torch.isfinite(current.gradient).flatten(1).all(1)
         if self.path.until == "budget":
             return finite.tolist(), [False] * len(finite)
-        arrived = kl(log_p, self.gauge.log_q[index]) <= self.path.arrival_kl
+        arrived = kl(log_p, self.diagnostics.log_q[index]) <= self.path.arrival_kl
         both = torch.stack([finite, arrived]).tolist()
         return both[0], both[1]
 
-    def _step(self, slots: _Slots, going: list[int], jacobian: Jacobian, here: Point, log_p: Tensor) -> _Slots:
-        """All slots one step further. Those not among ``going`` do not move and cost no iteration of the solver."""
-        x, state = here.x, slots.state
-        waypoint = self.gauge.waypoint(state["index"], self._fraction(slots, int(self.path.waypoint == "next")))
-        safe_log_p = log_p
-        if len(going) < len(slots):
+    def _step(self, slots: _Slots, continuing: list[int], jacobian: Jacobian, current: Point, log_p: Tensor) -> _Slots:
+        """All slots one step further. Those not ``continuing`` do not move and cost no iteration of the solver."""
+        x, state, safe_log_p = current.x, slots.state, log_p
+        waypoint = self.diagnostics.waypoint(state["index"], self._alpha(slots, int(self.path.waypoint == "next")))
+        if len(continuing) < len(slots):
             mask = torch.zeros(len(slots), dtype=torch.bool)
-            mask[going] = True
+            mask[continuing] = True
             mask = mask.to(x.device)
             safe_log_p = torch.where(mask[:, None], log_p, uniform_log_probs(log_p))
             waypoint = torch.where(mask[:, None], waypoint, sqrt_chart(safe_log_p))
-            x = torch.where(mask.view(-1, *[1] * (x.dim() - 1)), x, 0.0)
-        ratio = self._ratio(state, log_p) if self.learns and "ratio" in state else None
-        found = self.solver.direction(
-            jacobian,
-            safe_log_p,
-            waypoint,
-            x,
-            state.get("direction"),
-            fisher_norm=self.fisher_norm and ratio is None,
-        )
-        if ratio is not None and found.geodesic_norm_squared is not None:
-            found = replace(found, fisher_norm_squared=ratio * found.geodesic_norm_squared)
-        moved, stats = self._move(here.x, found)
-        left = {"index": state["index"], "step": state["step"] + 1, "x": moved}
-        left |= {"before": here.x, "score": here.score, "gradient": here.gradient, "log_p": log_p}
+            x = torch.where(batch_view(mask, x), x, 0.0)
+        ratio = self._ratio(state, log_p) if self.estimates_norm and "ratio" in state else None
+        fisher_norm = self.fisher_norm and ratio is None
+        previous = state.get("direction")
+        direction = self.solver.direction(jacobian, safe_log_p, waypoint, x, previous, fisher_norm=fisher_norm)
+        part = direction.geodesic_norm_squared
+        if ratio is not None and part is not None:
+            direction = replace(direction, fisher_norm_squared=ratio * part)
+        x_next, stats = self._move(current.x, direction)
+        after = {"index": state["index"], "step": state["step"] + 1, "x": x_next}
+        after |= {"before": current.x, "score": current.score, "gradient": current.gradient, "log_p": log_p}
         if self.path.step.warm_start and self.path.step.solve == "natural":
-            left["direction"] = found.v
-        if self.learns and found.geodesic_norm_squared is not None:
-            part = found.geodesic_norm_squared
+            after["direction"] = direction.v
+        if self.estimates_norm and part is not None:
             # m m^T <= G, so the ratio is at least 1: what is assumed where a dead gradient leaves it unmeasured
-            left["ratio"] = torch.where(part > 0, found.fisher_norm_squared / part, 1.0) if ratio is None else ratio
-            left["expected"] = found.fisher_norm_squared * stats["step_size"].square()
-        left |= {STATISTIC + name: value for name, value in stats.items()}
-        return _Slots(slots.rows, [steps + 1 for steps in slots.taken], left)
+            measured = torch.where(part > 0, direction.fisher_norm_squared / part, 1.0)
+            after["ratio"] = measured if ratio is None else ratio
+            after["expected"] = direction.fisher_norm_squared * stats["step_size"].square()
+        after |= {STATISTIC + name: value for name, value in stats.items()}
+        return _Slots(slots.rows, [steps + 1 for steps in slots.steps_taken], after)
 
     def _ratio(self, state: Mapping[str, Tensor], log_p: Tensor) -> Tensor:
-        """``v^T G v / (m^T v)^2`` (L,) as the steps made so far tell it."""
+        """``v^T G v / (m^T v)^2`` (L,), estimated from the steps so far."""
         ratio, expected = state["ratio"], state["expected"]
-        made = fisher_rao_step(state["log_p"], log_p).square()
-        quotient = (made / torch.where(expected > 0, expected, 1.0)).clamp(0.25, 4.0)
+        measured = fisher_rao_step(state["log_p"], log_p).square()
+        quotient = (measured / torch.where(expected > 0, expected, 1.0)).clamp(0.25, 4.0)
         return torch.where(expected > 0, ratio * quotient ** (self.path.feedback or 0.0), ratio)
 
-    def _move(self, x: Tensor, found: Direction) -> tuple[Tensor, dict[str, Tensor]]:
-        norm = inner_product(found.v, found.v).sqrt()
-        eta, bound = self.path.trust.step(found.fisher_norm_squared, norm, found.logit_range)
-        moved = x - eta.to(x.dtype).view(-1, *[1] * (x.dim() - 1)) * found.v
-        return moved, {**found.stats, "euclidean_step": eta * norm, "step_size": eta, "active_bound": bound}
+    def _move(self, x: Tensor, direction: Direction) -> tuple[Tensor, dict[str, Tensor]]:
+        norm = inner_product(direction.v, direction.v).sqrt()
+        eta, bound = self.path.trust.step(direction.fisher_norm_squared, norm, direction.logit_range)
+        x_next = x - batch_view(eta.to(x.dtype), x) * direction.v
+        return x_next, {**direction.stats, "euclidean_step": eta * norm, "step_size": eta, "active_bound": bound}
 
-    def _segment(self, slots: _Slots, finite: list[bool], here: Point, log_p: Tensor) -> Segment | None:
-        """The pieces that end at ``here``, with what was measured along them; None where no slot is finite."""
+    def _segment(self, slots: _Slots, finite: list[bool], current: Point, log_p: Tensor) -> Segment | None:
+        """The pieces that end at ``current``, with what was measured along them; None if no slot is finite."""
         if not all(finite):
-            rows = [slot for slot, fine in enumerate(finite) if fine]
-            if not rows:
+            selected = [slot for slot, is_finite in enumerate(finite) if is_finite]
+            if not selected:
                 return None
-            index = torch.tensor(rows, device=log_p.device)
-            slots, log_p = slots.select(rows), log_p[index]
-            here = Point(here.x[index], here.score[index], here.gradient[index])
-        for row, steps in zip(slots.rows, slots.taken, strict=True):
-            self.taken[row] = steps
+            index = torch.tensor(selected, device=log_p.device)
+            slots, log_p = slots.select(selected), log_p[index]
+            current = Point(current.x[index], current.score[index], current.gradient[index])
+        for row, steps in zip(slots.rows, slots.steps_taken, strict=True):
+            self.steps_taken[row] = steps
         state = slots.state
         stats = {name.removeprefix(STATISTIC): state[name] for name in state if name.startswith(STATISTIC)}
-        stats |= self.gauge.point(state["index"], log_p, self._fraction(slots, 0))
+        stats |= self.diagnostics.point(state["index"], log_p, self._alpha(slots, 0))
         stats["fisher_rao_step"] = fisher_rao_step(state["log_p"], log_p)
         stop = Point(state["before"], state["score"], state["gradient"])
-        return Segment(state["index"], state["step"], here, stop, stats)
+        return Segment(state["index"], state["step"], current, stop, stats)
 
-    def _fraction(self, slots: _Slots, ahead: int) -> Tensor:
-        """How far along their geodesic the slots are due ``ahead`` steps from now: (L,); 1 from step T on."""
+    def _alpha(self, slots: _Slots, ahead: int) -> Tensor:
+        """Fractions (L,) of their geodesics at which the slots are due ``ahead`` steps from now; 1 from step T on."""
         return ((slots.state["step"] + ahead) / self._total[slots.state["index"]]).clamp_max(1.0)
-
-    def _index(self, rows: list[int]) -> Tensor:
-        return torch.tensor(rows, dtype=torch.int64, device=self.problem.inputs.device)

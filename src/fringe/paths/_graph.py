@@ -1,4 +1,9 @@
-"""A nearest-neighbour graph of reference points, and shortest paths through it from an image to its baseline."""
+r"""Shortest paths from an image to its baseline through a nearest-neighbour graph of reference points.
+
+The length of an edge is Euclidean, or in the metric of the model's gradient:
+
+.. math:: \omega(u, v) = \|u - v\| \sum_j w_j \|\nabla F^t(z_j)\|, \qquad z_j = v + a_j (u - v)
+"""
 
 from typing import Any
 
@@ -8,17 +13,67 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fringe.errors import InputError
+from fringe.linalg import batch_view
 from fringe.paths._problem import Problem
 
 Indices = NDArray[np.int64]
 
+#: Edges whose ends are looked up at a time.
+EDGES_PER_CHUNK = 256
+
+
+def euclidean_lengths(points: Tensor, edges: Tensor) -> Tensor:
+    """Compute the lengths (E,) of ``edges`` (E, 2) between ``points`` (P, *S), in float64."""
+    pairs = (chunk.T for chunk in edges.split(EDGES_PER_CHUNK))
+    return torch.cat([(points[b] - points[a]).flatten(1).double().norm(dim=1) for a, b in pairs])
+
+
+def model_lengths(
+    problem: Problem, row: int, points: Tensor, edges: Tensor, fractions: Tensor, weights: Tensor
+) -> Tensor:
+    """Compute the lengths of edges in the metric that stretches space by the norm of the score's gradient.
+
+    Costs q forward passes and VJPs per edge; memory does not grow with the edges.
+
+    Args:
+        problem: The problem.
+        row: The image whose score is meant.
+        points: Ends of edges (P, *S).
+        edges: Rows of ``points`` that each edge joins (E, 2).
+        fractions: Nodes (q,) of a quadrature rule on [0, 1].
+        weights: Their weights (q,).
+
+    Returns:
+        Lengths (E,) in float64.
+    """
+    lengths, order = euclidean_lengths(points, edges), len(fractions)
+    if not len(edges):
+        return lengths
+    fractions, weights = fractions.to(points), weights.to(lengths)
+
+    def gradient_norm(pairs: Tensor) -> Tensor:
+        ends = edges[pairs // order]
+        start, stop = points[ends[:, 0]], points[ends[:, 1]]
+        x = start + batch_view(fractions[pairs % order], start) * (stop - start)
+        _, gradient = problem.logits_gradient(x, torch.full_like(pairs, row))
+        return gradient.flatten(1).double().norm(dim=1)
+
+    norms = problem.model.batch_size.map(gradient_norm, torch.arange(len(edges) * order, device=points.device))
+    return lengths * (norms.view(-1, order) @ weights)
+
 
 class NeighbourGraph:
-    """The graph that joins each of R reference points (R, n) to its ``neighbours`` nearest others (Euclidean), both
-    ways. Where that falls into components, the shortest bridge between each two of them is added.
+    """The graph that joins each of R reference points to its nearest others, in both directions.
 
-    ``edges`` (E, 2) are pairs of references i < j, once each. Distances are in float64 on the CPU. Raises InputError
-    where scikit-learn is missing.
+    If it falls into components, the shortest bridge between each two of them is added. Distances are Euclidean, in
+    float64 on the CPU. ``edges`` (E, 2) are pairs of references i < j, once each.
+
+    Args:
+        points: The reference points (R, n).
+        neighbours: Number of nearest others.
+
+    Raises:
+        InputError: If scikit-learn is missing.
     """
 
     def __init__(self, points: Tensor, neighbours: int):
@@ -28,10 +83,10 @@ class NeighbourGraph:
         self.edges = torch.from_numpy(_unique(np.concatenate((edges, self._bridges(edges)))))
 
     def attach(self, image: Tensor, baseline: Tensor) -> Tensor:
-        """Edges (E', 2) that join ``image`` (n,), node R, and ``baseline`` (n,), node R + 1, each to its nearest among
-        the references and the other one. The references' own edges stay as they are.
+        """Find the edges (E', 2) that join ``image`` (n,), node R, and ``baseline`` (n,), node R + 1, each to its
+        nearest among the references and the other one. The references' own edges do not change.
 
-        One search an image, so that its neighbours cannot depend on the images around it, not even by rounding.
+        One search per image, so that its neighbours cannot depend on the other images, not even by rounding.
         """
         pair, count = _array(torch.stack((image, baseline))), len(self.points)
         nearest = min(self.neighbours, count)
@@ -46,21 +101,26 @@ class NeighbourGraph:
         return torch.from_numpy(_unique(np.array(edges, dtype=np.int64)))
 
     def shortest_path(self, edges: Tensor, weights: Tensor) -> tuple[list[int], float]:
-        """Nodes of the lightest way from node R to node R + 1, and its weight (Dijkstra's algorithm).
+        """Find the shortest path from node R to node R + 1, by Dijkstra's algorithm.
 
-        An edge of no finite weight is no edge; where none leads there, the way is the direct one, of infinite weight.
+        Args:
+            edges: Pairs of nodes (E, 2).
+            weights: Their lengths (E,); an edge whose length is not finite is ignored.
+
+        Returns:
+            The nodes and the length of the path. Without any path: the direct one, of infinite length.
         """
         from scipy.sparse.csgraph import dijkstra
 
-        count, sound = len(self.points) + 2, torch.isfinite(weights)
-        graph = _adjacency(edges[sound].numpy(), weights[sound].numpy(), count)
-        weight, before = dijkstra(graph, directed=False, indices=count - 2, return_predecessors=True)
+        count, finite = len(self.points) + 2, torch.isfinite(weights)
+        graph = _adjacency(edges[finite].numpy(), weights[finite].numpy(), count)
+        length, before = dijkstra(graph, directed=False, indices=count - 2, return_predecessors=True)
         if before[count - 1] < 0:
             return [count - 2, count - 1], np.inf
         route = [count - 1]
         while route[-1] != count - 2:
             route.append(int(before[route[-1]]))
-        return route[::-1], float(weight[count - 1])
+        return route[::-1], float(length[count - 1])
 
     def _reference_edges(self) -> Indices:
         count = len(self.points)
@@ -95,7 +155,8 @@ def _search(points: NDArray[np.float64]) -> Any:
     try:
         from sklearn.neighbors import NearestNeighbors
     except ModuleNotFoundError as error:
-        raise InputError("geoig_knn needs scikit-learn for its neighbours: pip install 'fringe[graph]'") from error
+        message, hint = "geoig_knn needs scikit-learn for its neighbours", "pip install 'fringe[graph]'"
+        raise InputError(message, hint=hint) from error
     return NearestNeighbors().fit(points)
 
 
@@ -108,38 +169,3 @@ def _adjacency(edges: Indices, weights: NDArray[np.float64], count: int) -> Any:
 
 def _unique(edges: Indices) -> Indices:
     return np.unique(np.sort(edges, axis=1), axis=0)
-
-
-PART = 256
-"""Edges whose ends are looked up at a time."""
-
-
-def euclidean_lengths(points: Tensor, edges: Tensor) -> Tensor:
-    """Lengths (E,) of ``edges`` (E, 2) between ``points`` (P, *S), in float64."""
-    parts = [(points[b] - points[a]).flatten(1).double().norm(dim=1) for a, b in (e.T for e in edges.split(PART))]
-    return torch.cat(parts)
-
-
-def model_lengths(
-    problem: Problem, row: int, points: Tensor, edges: Tensor, fractions: Tensor, weights: Tensor
-) -> Tensor:
-    """Lengths (E,) in the metric that stretches space by the norm of the gradient of the score that explains image
-    ``row``.
-
-    ``fractions`` and ``weights`` (q,) are a rule on [0, 1]. Costs q forward passes and VJPs an edge; memory does not
-    grow with the edges.
-    """
-    lengths, order = euclidean_lengths(points, edges), len(fractions)
-    if not len(edges):
-        return lengths
-    fractions, weights = fractions.to(points), weights.to(lengths)
-
-    def stretch(pairs: Tensor) -> Tensor:
-        ends, place = edges[pairs // order], fractions[pairs % order]
-        start, stop = points[ends[:, 0]], points[ends[:, 1]]
-        x = start + place.view(-1, *[1] * (points.dim() - 1)) * (stop - start)
-        _, gradient = problem.logits_gradient(x, torch.full_like(pairs, row))
-        return gradient.flatten(1).double().norm(dim=1)
-
-    norms = problem.model.batch_size.map(stretch, torch.arange(len(edges) * order, device=points.device))
-    return lengths * (norms.view(-1, order) @ weights)

@@ -11,20 +11,20 @@ from torch import Tensor
 from fringe.geometry import geometry_dtype
 from fringe.paths._base import Path, PathStatus
 from fringe.paths._problem import Problem
-from fringe.paths._sequential import StepwiseWalk, Visit
+from fringe.paths._sequential import Evaluation, SequentialRun
 
+#: Distance from the goal of a step that counts as none, absolute or relative to the distance still to go; the published
+#: code's. Points are stored in float64 for its sake.
 CLOSE = 1e-9
-"""Distance from a step's goal that counts as none, absolute or relative to the distance still to go; the published
-code's. States are kept in float64 for its sake."""
 
 
 @dataclass(frozen=True)
 class GuidedPath(Path):
-    r"""``steps`` steps from the problem's baseline x' to the input x, each shortening the way by 1/N in the L1 norm.
+    r"""``steps`` steps from the problem's baseline x' to the input x, each of 1/N of their L1 distance.
 
     Step k moves the entries with the smallest ``|g_i|`` towards x, the lowest ``fraction`` of all entries at a time,
     until :math:`\|z - x\|_1 = (1 - k/N) \|x - x'\|_1`. The progress of an entry from x' to x never leaves
-    ``k/N +- max_dist``: 0 is the straight line, 1 the whole box between x' and x. ``closed`` asks for the gradient at
+    ``k/N +- max_dist``: 0 is the straight line, 1 the full box between x' and x. ``closed`` asks for the gradient at
     the end.
     """
 
@@ -33,11 +33,11 @@ class GuidedPath(Path):
     max_dist: float
     closed: bool = False
 
-    def walk(self, problem: Problem) -> "GuidedWalk":
-        return GuidedWalk(self, problem)
+    def run(self, problem: Problem) -> "GuidedRun":
+        return GuidedRun(self, problem)
 
 
-class GuidedWalk(StepwiseWalk):
+class GuidedRun(SequentialRun):
     """One run of the guided path. An image that is its own baseline has no steps."""
 
     begins = "baseline"
@@ -47,41 +47,42 @@ class GuidedWalk(StepwiseWalk):
         assert problem.baseline is not None
         self.path, self.baseline = path, problem.baseline
         self.dtype = geometry_dtype(problem.inputs.device)
-        for i, still in enumerate((problem.inputs == self.baseline).flatten(1).all(1).tolist()):
-            if still:
+        for i, zero_length in enumerate((problem.inputs == self.baseline).flatten(1).all(1).tolist()):
+            if zero_length:
                 self.planned[i], self.outcomes[i] = 0, PathStatus.AT_REFERENCE
 
     def start(self, rows: Tensor) -> Tensor:
         return self.baseline[rows].to(self.dtype)
 
-    def visit(self, rows: Tensor, x: Tensor) -> Visit:
+    def evaluate(self, rows: Tensor, x: Tensor) -> Evaluation:
         logits, gradient = self.problem.logits_gradient(x.to(self.problem.inputs.dtype), rows)
         never = torch.zeros(len(rows), dtype=torch.bool, device=x.device)
-        return Visit(x, logits, self.problem.score(logits, rows), gradient, gradient, never)
+        return Evaluation(x, logits, self.problem.score(logits, rows), gradient, gradient, never)
 
-    def advance(self, rows: Tensor, here: Visit, step: int) -> Tensor:
+    def advance(self, rows: Tensor, current: Evaluation, step: int) -> Tensor:
         start, stop = (t[rows].to(self.dtype).flatten(1) for t in (self.baseline, self.problem.inputs))
-        alpha, reach = step / self.steps, self.path.max_dist
-        low, high = max(alpha - reach, 0.0), min(alpha + reach, 1.0)
-        way, z = stop - start, here.origin.flatten(1)
-        behind = (z - start) / way < low  # not so where there is no way to go: 0 / 0
-        z = torch.where(behind, start + low * way, z)
-        goal = way.abs().sum(1) * (1.0 - alpha)
-        slope, distance = here.direction.flatten(1).abs(), (z - stop).abs().sum(1)
-        return approach(z, start + high * way, slope, distance, goal, self.path.fraction).view_as(here.origin)
+        alpha, max_dist = step / self.steps, self.path.max_dist
+        low, high = max(alpha - max_dist, 0.0), min(alpha + max_dist, 1.0)
+        displacement, z = stop - start, current.origin.flatten(1)
+        behind = (z - start) / displacement < low  # false for an entry with nothing to move: 0 / 0
+        z = torch.where(behind, start + low * displacement, z)
+        goal = displacement.abs().sum(1) * (1.0 - alpha)
+        size, distance = current.direction.flatten(1).abs(), (z - stop).abs().sum(1)
+        bound = start + high * displacement
+        return advance_to_goal(z, bound, size, distance, goal, self.path.fraction).view_as(current.origin)
 
 
-def approach(z: Tensor, bound: Tensor, slope: Tensor, distance: Tensor, goal: Tensor, fraction: float) -> Tensor:
-    """``z`` (L, n) moved towards ``bound`` (L, n), entries of small ``slope`` (L, n) first, until the L1 ``distance``
-    (L,) from the input has become ``goal`` (L,).
+def advance_to_goal(z: Tensor, bound: Tensor, size: Tensor, distance: Tensor, goal: Tensor, fraction: float) -> Tensor:
+    """Move ``z`` (L, n) towards ``bound`` (L, n), entries of small gradients ``size`` (L, n) first, until the L1
+    ``distance`` (L,) from the input has become ``goal`` (L,).
 
-    Entries move in blocks. A block is the entries not at their bound whose slope is at most the lower
-    ``fraction``-quantile of all n slopes, those at their bound counted as infinite. It moves all the way, and the next
+    Entries move in blocks. A block is the entries not at their bound whose size is at most the lower
+    ``fraction``-quantile of all n sizes, those at their bound counted as infinite. It moves to its bound, and the next
     block follows, while the goal is farther; the last block moves by the share that is left. Blocks come in the order
-    of the slopes, so one sort serves them all: the quantile of what remains lies ``rank`` entries further.
+    of the sizes, so one sort serves them all: the quantile of what remains lies ``rank`` entries further.
     """
-    slope = slope.masked_fill(z == bound, torch.inf)
-    ordered, order = slope.sort(1)
+    size = size.masked_fill(z == bound, torch.inf)
+    ordered, order = size.sort(1)
     room = torch.nn.functional.pad((bound - z).abs().gather(1, order).cumsum(1), (1, 0))
     rank, free = int(fraction * (z.shape[1] - 1)), (ordered < torch.inf).sum(1, keepdim=True)
     left = (distance - goal)[:, None]
@@ -99,4 +100,4 @@ def approach(z: Tensor, bound: Tensor, slope: Tensor, distance: Tensor, goal: Te
     share = torch.where(rest > near, (rest / gain).clamp(max=1.0), 0.0)
     passed = torch.where(begin > 0, ordered.gather(1, (begin - 1).clamp_min(0)), -1.0)
     moved = torch.where(share < 1.0, z + share * (bound - z), bound)
-    return torch.where(slope <= passed, bound, torch.where(slope <= highest, moved, z))
+    return torch.where(size <= passed, bound, torch.where(size <= highest, moved, z))

@@ -1,14 +1,14 @@
-r"""The direction of a step: the damped, smoothed natural gradient of the spherical loss, and what it is compared with.
+r"""One step of a path: the direction by the damped, smoothed natural gradient of the spherical loss, and its length.
 
 .. math:: (G + R)\, v = g + \gamma_{prior} L^\top L x, \qquad R = \lambda I + \gamma_{step} L^\top L
 
-(FRInGe, eq. final linear system; appendix "Regularized Linear System".) ``solve`` says what stands for the metric G:
+(FRInGe, eq. final linear system; appendix "Regularized Linear System".) ``solve`` chooses what stands for the metric G:
 
 ``"natural"``
-    G itself, by conjugate gradients: the paper's algorithm, 2 network passes an iteration.
+    G itself, by conjugate gradients: the paper's algorithm, 2 network passes per iteration.
 ``"geodesic"``
-    G seen from the direction in which the prediction shall move (ours), in closed form, without a network pass beyond
-    the gradient. With s = sqrt p, the waypoint s', the tangent t = s' - s - s <s, s' - s> and t^ = t / |t|:
+    G restricted to the direction in which the prediction shall move (ours), in closed form, without a network pass
+    beyond the gradient. With s = sqrt p, the waypoint s', the tangent t = s' - s - s <s, s' - s> and t^ = t / |t|:
 
     .. math:: m = J^\top (s \circ \hat t), \quad m m^\top \preceq G, \quad g = -\tfrac12 |t| m, \quad
               v = R^{-1} b - R^{-1} W (I + W^\top R^{-1} W)^{-1} W^\top R^{-1} b
@@ -16,7 +16,7 @@ r"""The direction of a step: the damped, smoothed natural gradient of the spheri
     W holds m and, for ``fisher_rank`` r > 1, r - 1 more columns J^T (s o q) with q orthonormal, orthogonal to s and t^,
     spanning the most probable classes first; at r = C - 1, W W^T = G. Derivation: docs/solver.md.
 ``"diffusion"``
-    no G and no g: v = R^{-1} gamma_prior L^T L x, a path that smooths the image whatever the network says (a control).
+    no G and no g: v = R^{-1} gamma_prior L^T L x, a path that smooths the image independently of the model (a control).
 ``"gradient"``
     v = g + gamma_prior L^T L x, the paper's Euclidean and non-geometric ablations.
 """
@@ -34,18 +34,17 @@ from fringe.geometry import (
     Jacobian,
     PullbackFisher,
     fisher_product,
+    geometry_dtype,
     spherical_loss_gradient,
     sqrt_chart,
     to_tangent,
 )
 from fringe.linalg import (
     Boundary,
-    DampedOperator,
     LaplacianBasis,
-    LinearOperator,
-    ScaledOperator,
     SpectralOperator,
     SumOperator,
+    batch_view,
     conjugate_gradient,
     inner_product,
 )
@@ -54,16 +53,26 @@ Solve = Literal["geodesic", "natural", "diffusion", "gradient"]
 Structure = Literal["image", "sequence", "none"]
 PreconditionerName = Literal["blur", "scale", "spectral"]
 JacobianForm = Literal["auto", "products", "explicit"]
+
+#: Number of trailing axes of an input that are space.
+SPATIAL_AXES: dict[Structure, int] = {"image": 2, "sequence": 1, "none": 0}
+#: Share of |m|^2 that is the unit of ``relative`` damping.
 RELATIVE_UNIT = 1e-2
-"""Share of |m|^2 in which ``relative`` damping counts."""
-AXES: dict[Structure, int] = {"image": 2, "sequence": 1, "none": 0}
+#: The paper's epsilon. ``|v|_G^2`` is near tau/8 > 1e-5 while tracking, so this has no effect except at v = 0.
+EPSILON = 1e-12
 
 
 @dataclass(frozen=True)
 class Smoothing:
-    """Which inputs count as neighbours: ``structure`` names the trailing axes that are space (``"image"``: the last
-    two, ``"sequence"``: the last, ``"none"``: no smoothing), ``boundary`` what lies beyond their edge, and ``blur_*``
-    the Gaussian (samples) of the blur preconditioner."""
+    """Which inputs count as neighbours.
+
+    Attributes:
+        structure: The trailing axes that are space: ``"image"``: the last two, ``"sequence"``: the last, ``"none"``: no
+            smoothing.
+        boundary: The signal beyond their edges.
+        blur_sigma: Standard deviation in samples of the blur preconditioner.
+        blur_size: Its number of taps.
+    """
 
     structure: Structure = "image"
     boundary: Boundary = "neumann"
@@ -72,22 +81,26 @@ class Smoothing:
 
     def grid(self, shape: tuple[int, ...]) -> LaplacianBasis:
         """The grid of an input of shape ``S`` (without the batch axis)."""
-        axes = AXES[self.structure]
+        axes = SPATIAL_AXES[self.structure]
         if axes > len(shape):
             raise InputError(
-                f"structure: {self.structure!r} needs inputs with at least {axes} axes, got shape {shape}; "
-                "choose structure='none' for tabular data"
+                f"{self.structure!r} needs inputs with at least {axes} axes, got shape {shape}",
+                argument="structure",
+                hint="choose structure='none' for tabular data",
             )
         return LaplacianBasis(tuple(shape[len(shape) - axes :]), self.boundary)
 
 
 @dataclass(frozen=True)
 class Direction:
-    """What a step needs to know of B images.
+    """The directions of one step of B images.
 
-    ``v`` (B, *S); ``fisher_norm_squared`` = v^T G v (B,), zero where it was not asked for; ``geodesic_norm_squared`` =
-    (m^T v)^2 (B,), its part along the geodesic, of solve="geodesic"; ``logit_range`` (B,) the largest less the smallest
-    entry of J v, where v^T G v was asked for; ``stats`` of the solve.
+    Attributes:
+        v: The directions (B, *S).
+        fisher_norm_squared: ``v^T G v`` (B,), zero if it was not asked for.
+        stats: Statistics (B,) of the solve by name.
+        geodesic_norm_squared: ``(m^T v)^2`` (B,), its part along the geodesic, of solve="geodesic".
+        logit_range: The largest minus the smallest entry of J v (B,), if ``v^T G v`` was asked for.
     """
 
     v: Tensor
@@ -99,13 +112,13 @@ class Direction:
 
 @dataclass(frozen=True)
 class NaturalStep:
-    """The linear system of a step and how it is solved.
+    """The linear system of a step and how it is solved; fields not listed are those of :class:`fringe.FRInGe`.
 
-    ``jacobian="explicit"`` computes J at each point, at C VJPs, and ``"products"`` asks the network for each product,
-    at a JVP and a VJP an iteration; ``"auto"`` takes the cheaper. ``relative`` (for solve="geodesic") measures R and
-    gamma_prior in hundredths of |m|^2, the metric along the geodesic: a saturated softmax, whose metric is next to
-    nothing, is then damped no more than another. ``roughness`` replaces :math:`L^\\top L` by any symmetric PSD operator
-    (the ``blur`` and ``spectral`` preconditioners then still use the grid's).
+    Attributes:
+        relative: For solve="geodesic": measure R and gamma_prior in hundredths of |m|^2, the metric along the geodesic.
+            A saturated softmax, whose metric is almost zero, is then damped no more than another.
+        jacobian: ``"explicit"`` computes J at each point, at C VJPs; ``"products"`` asks the network for each product,
+            at a JVP and a VJP per iteration; ``"auto"`` takes the cheaper.
     """
 
     solve: Solve
@@ -120,51 +133,35 @@ class NaturalStep:
     smoothing: Smoothing
     fisher_rank: int = 1
     relative: bool = False
-    roughness: LinearOperator | None = None
     jacobian: JacobianForm = "auto"
 
     def explicit(self, classes: int) -> bool:
-        """Whether J of a model with this many classes is computed as a whole."""
+        """Whether the full J of a model with this many classes is computed."""
         if self.jacobian != "auto":
             return self.jacobian == "explicit"
         return self.solve == "natural" and classes <= self.cg_iterations
 
     def on(self, like: Tensor) -> "StepSolver":
-        """The solver for inputs shaped like ``like`` (*S), on its device."""
+        """Build the solver for inputs shaped like ``like`` (*S), on its device."""
         grid = self.smoothing.grid(tuple(like.shape))
         biharmonic = grid.biharmonic()
-        return StepSolver(
-            self,
-            self.roughness or grid.operator(biharmonic, like),
-            self._regulariser(grid, like),
-            self._preconditioner(grid, like),
-            grid.operator(1.0 / (self.damping + self.gamma_step * biharmonic), like),
-        )
-
-    def _regulariser(self, grid: LaplacianBasis, like: Tensor) -> LinearOperator:
-        """``damping I + gamma_step L^T L``."""
-        if self.roughness is not None:
-            return DampedOperator(ScaledOperator(self.roughness, self.gamma_step), self.damping)
-        return grid.operator(self.damping + self.gamma_step * grid.biharmonic(), like)
-
-    def _preconditioner(self, grid: LaplacianBasis, like: Tensor) -> LinearOperator:
-        """M^-1 of conjugate gradients. With smoothing off the paper's blur is plain scaling."""
+        symbol = self.damping + self.gamma_step * biharmonic
+        preconditioner = torch.tensor(1.0 / self.damping, dtype=torch.float64).expand(grid.sizes)
         if self.preconditioner == "spectral":
-            return grid.operator(1.0 / (self.damping + self.gamma_step * grid.biharmonic()), like)
-        if self.preconditioner == "blur" and self.gamma_step > 0:
-            blur = grid.gaussian_blur(self.smoothing.blur_sigma, self.smoothing.blur_size)
-            return grid.operator(blur / self.damping, like)
-        return grid.operator(torch.tensor(1.0 / self.damping, dtype=torch.float64).expand(grid.sizes), like)
+            preconditioner = 1.0 / symbol
+        elif self.preconditioner == "blur" and self.gamma_step > 0:  # the paper's; with smoothing off, plain scaling
+            preconditioner = grid.gaussian_blur(self.smoothing.blur_sigma, self.smoothing.blur_size) / self.damping
+        return StepSolver(self, *(grid.operator(s, like) for s in (biharmonic, symbol, preconditioner, 1.0 / symbol)))
 
 
 @dataclass(frozen=True)
 class StepSolver:
-    """A :class:`NaturalStep` with its operators built for one input shape; ``inverse`` is R^-1."""
+    """A :class:`NaturalStep` with its operators for one input shape: L^T L, R, the preconditioner, and R^-1."""
 
     settings: NaturalStep
-    roughness: LinearOperator
-    regulariser: LinearOperator
-    preconditioner: LinearOperator
+    biharmonic: SpectralOperator
+    regulariser: SpectralOperator
+    preconditioner: SpectralOperator
     inverse: SpectralOperator
 
     def direction(
@@ -177,41 +174,45 @@ class StepSolver:
         *,
         fisher_norm: bool = True,
     ) -> Direction:
-        """The direction at ``x`` (B, *S) from log-probabilities ``log_p`` (B, C) towards ``waypoint`` (B, C).
+        """Solve for the direction at ``x``.
 
-        ``previous`` (B, *S) is the warm start of conjugate gradients. ``fisher_norm`` asks for ``v^T G v``, at a JVP.
         A row whose ``waypoint`` is its own prediction and whose ``x`` is zero has the direction zero.
+
+        Args:
+            jacobian: Jacobian of the logits at ``x``.
+            log_p: Log-probabilities (B, C) at ``x``.
+            waypoint: Where predictions shall move, in the square-root chart (B, C).
+            x: Points (B, *S).
+            previous: Warm start (B, *S) of conjugate gradients.
+            fisher_norm: Whether to compute ``v^T G v``, at a JVP.
         """
+        zero, part = torch.zeros_like(log_p[:, 0]), None
+        stats: dict[str, Tensor] = {"cg_iterations": zero, "cg_residual": zero, "cg_status": zero}
         match self.settings.solve:
             case "geodesic":
-                v, stats, part = self._geodesic(jacobian, log_p, waypoint, x)
+                v, part = self._geodesic(jacobian, log_p, waypoint, x)
             case "diffusion":
-                v, stats, part = self.inverse.matvec(self._prior(x)), {}, None
+                v = self.inverse.matvec(self._prior(x))
             case "gradient":
-                v, stats, part = self._loss_gradient(jacobian, log_p, waypoint, x), {}, None
+                v = self._loss_gradient(jacobian, log_p, waypoint, x)
             case "natural":
                 b = self._loss_gradient(jacobian, log_p, waypoint, x)
                 v, stats = self._conjugate_gradient(jacobian, log_p.exp(), b, previous)
-                part = None
-        zero = norm = torch.zeros_like(log_p[:, 0])
-        logit_range: Tensor | None = None
-        if fisher_norm:  # v^T (b - R v) would cost no JVP, but where R dominates it is a difference of large numbers
-            u = jacobian.jvp(v).to(log_p.dtype)
-            norm, logit_range = (u * fisher_product(log_p.exp(), u)).sum(-1), u.amax(-1) - u.amin(-1)
-        stats = {**dict.fromkeys(("cg_iterations", "cg_residual", "cg_status"), zero), **stats}
-        return Direction(v, norm, stats, part, logit_range)
+        if not fisher_norm:
+            return Direction(v, zero, stats, part)
+        # v^T (b - R v) would cost no JVP, but where R dominates it is a difference of large numbers
+        u = jacobian.jvp(v).to(log_p.dtype)
+        return Direction(v, (u * fisher_product(log_p.exp(), u)).sum(-1), stats, part, u.amax(-1) - u.amin(-1))
 
     def _prior(self, x: Tensor) -> Tensor:
-        return self.settings.gamma_prior * self.roughness.matvec(x)
+        return self.settings.gamma_prior * self.biharmonic.matvec(x)
 
     def _loss_gradient(self, jacobian: Jacobian, log_p: Tensor, waypoint: Tensor, x: Tensor) -> Tensor:
         """The system's right-hand side b."""
         b = jacobian.vjp(spherical_loss_gradient(log_p, waypoint).to(x.dtype))
         return b + self._prior(x) if self.settings.gamma_prior > 0 else b
 
-    def _geodesic(
-        self, jacobian: Jacobian, log_p: Tensor, waypoint: Tensor, x: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    def _geodesic(self, jacobian: Jacobian, log_p: Tensor, waypoint: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """v of the metric W W^T, by the Woodbury identity, and (m^T v)^2.
 
         With b = b_p - |t| m / 2, where b_p is the prior's part, the identity reads
@@ -219,68 +220,60 @@ class StepSolver:
         R is. ``relative`` puts |m|^2 / 100 times R and b_p in their place; this factor, like the size of each column,
         meets the rest in the r x r system alone.
         """
+        relative, wide = self.settings.relative, geometry_dtype(x.device)
         s = sqrt_chart(log_p)
         tangent = to_tangent(waypoint - s, s)
         length = tangent.norm(dim=-1, keepdim=True)
         unit = tangent / torch.where(length > 0, length, 1.0)
-        cotangents = [_balanced(s * q, s) for q in (unit, *self._more_directions(s, unit))]
-        sizes, half = torch.ones_like(s[:, :1]).expand(-1, len(cotangents)), 0.5 * length[:, 0]
-        if self.settings.relative:  # float32 holds no gradient of a probability that underflows: sizes stay outside
-            sizes = torch.stack([c.abs().amax(1) for c in cotangents], 1).clamp_min(torch.finfo(s.dtype).tiny)
-            cotangents = [c / size[:, None] for c, size in zip(cotangents, sizes.unbind(1), strict=True)]
+        cotangents = torch.stack([_balanced(s * q, s) for q in (unit, *self._more_directions(s, unit))], 1)
+        sizes = torch.ones_like(cotangents[..., 0])
+        if relative:  # float32 holds no gradient of a probability that underflows: sizes stay outside
+            sizes = cotangents.abs().amax(-1).clamp_min(torch.finfo(s.dtype).tiny)
+            cotangents = cotangents / sizes[..., None]
         # In the eigenbasis of R, where R^-1 is a factor: a transform of each column and of x, and one back.
-        columns = [self.inverse.to_modes(jacobian.vjp(c.to(x.dtype))) for c in cotangents]
+        columns = [self.inverse.to_modes(jacobian.vjp(c.to(x.dtype))) for c in cotangents.unbind(1)]
         smooth = [self.inverse.symbol * w for w in columns]
-        wide = x.dtype if x.device.type == "mps" else torch.float64
         gram = torch.stack([torch.stack([inner_product(w, z) for z in smooth], -1) for w in columns], -2)
-        right = torch.zeros_like(gram[:, 0])
-        right[:, 0] = -half / sizes[:, 0]
-        prior = self._smooth_prior(x) if self.settings.gamma_prior > 0 else None
-        if prior is not None:
-            right = right - torch.stack([inner_product(w, prior) for w in columns], -1)
-        unit_of_r = torch.ones_like(right)
-        if self.settings.relative:
-            along = inner_product(columns[0], columns[0])
-            unit_of_r = RELATIVE_UNIT * along[:, None] * (sizes[:, :1] / sizes).square().clamp_max(1e200)
-            unit_of_r = torch.where(along[:, None] > 0, unit_of_r, 1.0)
-        gram = 0.5 * (gram + gram.mT) + torch.diag_embed(unit_of_r.to(wide))
+        right = torch.zeros_like(sizes)
+        right[:, 0] = -(0.5 * length[:, 0]) / sizes[:, 0]
+        v = torch.zeros_like(x)
+        if self.settings.gamma_prior > 0:
+            v = self.settings.gamma_prior * self.biharmonic.symbol * self.inverse.symbol * self.inverse.to_modes(x)
+            right = right - torch.stack([inner_product(w, v) for w in columns], -1)
+        identity = torch.ones_like(sizes)
+        if relative:
+            norm_m = inner_product(columns[0], columns[0])[:, None]
+            identity = RELATIVE_UNIT * norm_m * (sizes[:, :1] / sizes).square().clamp_max(1e200)
+            identity = torch.where(norm_m > 0, identity, 1.0)
+            v = v.to(wide)
+        gram = 0.5 * (gram + gram.mT) + torch.diag_embed(identity)
         weights = right / gram[:, 0] if len(columns) == 1 else torch.linalg.solve(gram, right)
-        kind = wide if self.settings.relative else x.dtype
-        v = torch.zeros_like(x, dtype=kind) if prior is None else prior.to(kind)
         for weight, z in zip(weights.unbind(-1), smooth, strict=True):
-            v = v + _as_column(weight, v) * z
-        if self.settings.relative:  # float32 overflows where the metric is next to nothing; the step is bounded anyway
+            v = v + batch_view(weight.to(v.dtype), v) * z
+        if relative:  # float32 overflows where the metric is almost zero; the step is bounded anyway
             largest = v.abs().flatten(1).amax(1).clamp_min(torch.finfo(wide).tiny)
-            v = (v * _as_column((1e6 / largest).clamp_max(1.0), v)).to(x.dtype)
+            v = (v * batch_view((1e6 / largest).clamp_max(1.0), v)).to(x.dtype)
         part = (inner_product(columns[0], v) * sizes[:, 0]).square().to(log_p.dtype)
-        return self.inverse.from_modes(v), {}, part
-
-    def _smooth_prior(self, x: Tensor) -> Tensor:
-        """``R^-1 gamma_prior L^T L x`` in the eigenbasis of R."""
-        if self.settings.roughness is None and isinstance(self.roughness, SpectralOperator):
-            factor = self.settings.gamma_prior * self.roughness.symbol * self.inverse.symbol
-            return factor * self.inverse.to_modes(x)
-        return self.inverse.symbol * self.inverse.to_modes(self._prior(x))
+        return self.inverse.from_modes(v), part
 
     def _more_directions(self, s: Tensor, unit: Tensor) -> list[Tensor]:
-        """``fisher_rank - 1`` orthonormal directions (B, C) orthogonal to ``s`` and ``unit``, the most probable classes
-        first: the axes of those classes, made orthogonal one after the other (at most C - 2 exist)."""
+        """``fisher_rank - 1`` orthonormal directions (B, C) orthogonal to ``s`` and ``unit`` (at most C - 2 exist).
+
+        Pivoted Gram-Schmidt on the axes of the most probable classes. One pass is enough: of r + 1 axes, r - 1 - j in
+        all lie outside of s, unit and the j directions so far, so the longest remainder is at least 1 / sqrt(r + 1).
+        """
         classes = s.shape[1]
         count = min(self.settings.fisher_rank, classes - 1) - 1
         if count < 1:
             return []
         top = s.topk(count + 2, dim=1).indices  # s and unit may take up two of these axes
-        axes = torch.zeros(len(s), count + 2, classes, dtype=s.dtype, device=s.device).scatter_(2, top[..., None], 1.0)
-        basis: list[Tensor] = [s, unit]
-        rest = axes
-        for _ in range(count):  # pivoted Gram-Schmidt, twice each: the longest remainder comes next
-            for _ in range(2):
-                for q in basis:
-                    rest = rest - (rest @ q[:, :, None]) * q[:, None, :]
-            lengths = rest.norm(dim=-1)
-            longest = lengths.argmax(1)
-            row = rest[torch.arange(len(s), device=s.device), longest]
-            basis.append(row / row.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(s.dtype).tiny))
+        rest = torch.zeros(len(s), count + 2, classes, dtype=s.dtype, device=s.device).scatter_(2, top[..., None], 1.0)
+        images, basis = torch.arange(len(s), device=s.device), [s, unit]
+        rest = _remove(rest, s)
+        for _ in range(count):
+            rest = _remove(rest, basis[-1])
+            longest = rest[images, rest.norm(dim=-1).argmax(1)]
+            basis.append(longest / longest.norm(dim=-1, keepdim=True))
         return basis[2:]
 
     def _conjugate_gradient(
@@ -305,20 +298,19 @@ class StepSolver:
 
 
 def _balanced(cotangent: Tensor, s: Tensor) -> Tensor:
-    """``cotangent`` (B, C) = s o q for q orthogonal to s, with the entry of the most probable class made what it must
-    be, minus the sum of the others: near a vertex, rounding of q leaves nothing of it."""
+    """``cotangent`` (B, C) = s o q for q orthogonal to s, with the entry of the most probable class replaced by minus
+    the sum of the others, which it equals: near a vertex, rounding of q leaves no digit of it."""
     top = s.argmax(1, keepdim=True)
     others = cotangent.scatter(1, top, 0.0)
     return others.scatter(1, top, -others.sum(1, keepdim=True))
 
 
-def _as_column(numbers: Tensor, like: Tensor) -> Tensor:
-    """``numbers`` (B,) in the dtype of ``like`` (B, *S), shaped to multiply it."""
-    return numbers.to(like.dtype).view(-1, *[1] * (like.dim() - 1))
+def _remove(vectors: Tensor, q: Tensor) -> Tensor:
+    """``vectors`` (B, N, C) without their components along ``q`` (B, C)."""
+    return vectors - (vectors @ q[:, :, None]) * q[:, None, :]
 
 
-EPSILON = 1e-12
-"""The paper's epsilon. ``|v|_G^2`` is near tau/8 > 1e-5 while tracking, so this is inert except at v = 0."""
+# -- the length of a step ---------------------------------------------------------------------------------------------
 
 
 class Bound(IntEnum):
@@ -334,11 +326,14 @@ class Bound(IntEnum):
 class TrustRegion:
     """``eta = min(eta_max, sqrt(2 tau / (|v|_G^2 + eps)), delta_euc / (|v|_2 + eps))`` (FRInGe, eqs. eta_KL, eta_Euc).
 
-    ``tau`` is the KL budget of a step in nats, ``delta_euc`` the longest step in input units; ``None`` drops a bound.
-    ``delta_logit`` (ours) bounds how far a step moves two logits apart, to first order, in nats: eta <= delta_logit /
-    (max Jv - min Jv). Within d nats the KL of a step is at most 2 (e^d - 1 - d) / d^2 times what its quadratic form
-    says (1.44 at d = 1); without such a bound a step from a saturated prediction, where the form is flat, may go
-    anywhere.
+    Attributes:
+        eta_max: Largest step size.
+        tau: KL budget of a step in nats; None drops this bound.
+        delta_euc: Longest step in input units; None drops this bound.
+        delta_logit: Bound (ours) on how far a step moves two logits apart, to first order, in nats: eta <= delta_logit
+            / (max Jv - min Jv). Within d nats the KL of a step is at most 2 (e^d - 1 - d) / d^2 times its quadratic
+            form (1.44 at d = 1); without such a bound a step from a saturated prediction, where the form is flat, may
+            be far too long.
     """
 
     eta_max: float
@@ -349,18 +344,23 @@ class TrustRegion:
     def step(
         self, fisher_norm_squared: Tensor, norm: Tensor, logit_range: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Step sizes (B,) and active :class:`Bound` (B,) from ``v^T G v``, ``|v|_2`` and the range of ``J v``, (B,)
-        each."""
-        infinite = torch.full_like(norm, torch.inf)
-        bounds = torch.stack(
-            [
-                torch.full_like(norm, self.eta_max),
-                infinite if self.tau is None else (2.0 * self.tau / (fisher_norm_squared + EPSILON)).sqrt(),
-                infinite if self.delta_euc is None else self.delta_euc / (norm + EPSILON),
-                infinite
-                if self.delta_logit is None or logit_range is None
-                else self.delta_logit / (logit_range + EPSILON),
-            ]
-        )
+        """Compute the step sizes.
+
+        Args:
+            fisher_norm_squared: ``v^T G v`` (B,).
+            norm: ``|v|_2`` (B,).
+            logit_range: Largest minus smallest entry of J v (B,).
+
+        Returns:
+            Step sizes (B,) and the active :class:`Bound` (B,).
+        """
+        bounds = torch.full_like(norm, torch.inf).repeat(len(Bound), 1)
+        bounds[Bound.ETA_MAX] = self.eta_max
+        if self.tau is not None:
+            bounds[Bound.KL] = (2.0 * self.tau / (fisher_norm_squared + EPSILON)).sqrt()
+        if self.delta_euc is not None:
+            bounds[Bound.EUCLIDEAN] = self.delta_euc / (norm + EPSILON)
+        if self.delta_logit is not None and logit_range is not None:
+            bounds[Bound.LOGIT] = self.delta_logit / (logit_range + EPSILON)
         eta, active = bounds.min(0)
         return eta, active

@@ -1,4 +1,4 @@
-"""What is to be explained, and paths through input space as a stream of segments."""
+"""The problem that a method solves: images, the classes to explain, and the model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,28 +15,28 @@ from fringe.classifier import Classifier, Linearisation, Score, Target
 from fringe.errors import InputError, TargetError
 from fringe.geometry import Jacobian, log_probabilities
 
+#: Called with (steps done, steps planned), summed over the images of the call.
 Progress = Callable[[int, int], None]
-"""Called with (steps done, steps planned), summed over the images of the call."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be explained: B images, what is known of them, and the model that is asked.
+    """B images to explain, and the only access of a method to the model.
 
-    A method asks the model only through its problem, with the ``rows`` that its points belong to: the explained classes
-    and the model's further arguments then travel with the points, in whatever order and number they are evaluated.
+    Points at which the model is evaluated come with the ``rows`` (L,) of the images that they belong to. So the
+    explained classes and the further arguments of the model follow the points, in any order and number.
 
-    Args:
+    Attributes:
         model: The classifier.
         inputs: Images (B, *S).
         logits: Their logits (B, C).
-        target: The explained class (B,) of each.
+        target: The explained class (B,) of each image.
         contrast: Classes (B,) that the targets are compared with: the difference of the scores is explained.
-        ids: Names (B) of the images, which key their random numbers; None: an image's name is made of its numbers.
+        ids: Names (B) of the images, which key their random numbers; None: hashes of their contents.
         rng: Source of random numbers.
-        domain: What is known of the space of inputs.
-        baseline: The caller's own baseline (B, *S).
-        record_path: Whether the path of each image is recorded.
+        domain: Valid range, baselines and reference images of the input space.
+        baseline: Baseline (B, *S) given by the caller.
+        record_path: Whether to record the path of each image.
         progress: Called with the steps done and planned.
         forward_args: Further arguments of the model.
         score_kind: The explained scalar, if it is not the classifier's own.
@@ -69,9 +69,9 @@ class Problem:
         target: Target = "predicted",
         contrast: int | Sequence[int] | Tensor | None = None,
         forward_args: ForwardArguments = NO_ARGUMENTS,
-        **given: Any,
+        **fields: Any,
     ) -> "Problem":
-        """The problem of these ``inputs`` (B, *S), which the model is asked about: B forward passes.
+        """Evaluate the model at ``inputs`` (B forward passes) and resolve the classes.
 
         Args:
             model: The classifier.
@@ -79,10 +79,14 @@ class Problem:
             target: ``"predicted"``, an integer, or one integer per image.
             contrast: An integer, or one per image.
             forward_args: Further arguments of the model.
-            **given: Other fields.
+            **fields: Other fields of the problem.
+
+        Returns:
+            The problem of these images.
 
         Raises:
             TargetError: If a target or contrast is no class of the model, or both are the same.
+            InputError: If ``inputs`` have no batch axis.
         """
         logits = _first_logits(lambda x: model.logits(x, forward_args), inputs)
         classes = model.resolve_target(target, torch.nan_to_num(logits))
@@ -91,22 +95,38 @@ class Problem:
             if other.dim() < classes.dim():
                 other = other[:, None].expand_as(classes)
             if other.shape != classes.shape:
-                raise TargetError(
-                    f"contrast: got shape {tuple(other.shape)} for targets of shape {tuple(classes.shape)}"
-                )
+                shapes = f"got shape {tuple(other.shape)} for targets of shape {tuple(classes.shape)}"
+                raise TargetError(shapes, argument="contrast")
             if bool((other == classes).any()):
                 same = (other == classes).nonzero()[0].tolist()
-                raise TargetError(f"contrast: class {int(other[tuple(same)])} is the target of image {same[0]} itself")
-        return cls(model, inputs, logits, classes, other, forward_args=forward_args, **given)
+                message = f"class {int(other[tuple(same)])} is the target of image {same[0]} itself"
+                raise TargetError(message, argument="contrast")
+        return cls(model, inputs, logits, classes, other, forward_args=forward_args, **fields)
 
-    # -- questions to the model: points ``x`` (L, *S) belong to the images ``rows`` (L,) -----------------------------
+    # -- evaluations of the model: points ``x`` (L, *S) belong to the images ``rows`` (L,) ----------------------------
 
     def forward(self, x: Tensor, rows: Tensor) -> Tensor:
-        """Logits (L, C) without a graph, in chunks of the batch size: L forward passes."""
+        """Evaluate the logits without a graph, in chunks of the batch size: L forward passes.
+
+        Args:
+            x: Points (L, *S).
+            rows: Images (L,) that they belong to.
+
+        Returns:
+            Logits (L, C).
+        """
         return self.model.logits(x, self.forward_args.select(rows))
 
     def logits_gradient(self, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits (L, C) and the gradient (L, *S) of the explained score, in chunks: L forward passes and L VJPs."""
+        """Evaluate the logits and the gradient of the explained score, in chunks: L forward passes and L VJPs.
+
+        Args:
+            x: Points (L, *S).
+            rows: Images (L,) that they belong to.
+
+        Returns:
+            Logits (L, C) and gradients (L, *S), or (L, K, *S) of K classes.
+        """
 
         def evaluate(part: Tensor, of: Tensor) -> tuple[Tensor, Tensor]:
             point = self.linearise(part, of, tangents=False)
@@ -116,30 +136,74 @@ class Problem:
             return self.model.batch_size.map(evaluate, x, rows)
 
     def linearise(self, x: Tensor, rows: Tensor, *, tangents: bool = True) -> Linearisation:
-        """The first-order expansion at ``x``, not in chunks: see :meth:`fringe.Classifier.linearise`."""
+        """Expand the logits to first order, not in chunks.
+
+        Args:
+            x: Points (L, *S).
+            rows: Images (L,) that they belong to.
+            tangents: Whether JVPs will be needed.
+
+        Returns:
+            The expansion: see :meth:`fringe.Classifier.linearise`.
+        """
         return self.model.linearise(x, tangents=tangents, arguments=self.forward_args.select(rows))
 
     def score(self, logits: Tensor, rows: Tensor | None = None, kind: Score | None = None) -> Tensor:
-        """The explained scalar (L,) of ``logits`` (L, C); without ``rows``, those of all images."""
+        """Compute the explained scalar.
+
+        Args:
+            logits: Logits (L, C).
+            rows: Images (L,) that they belong to; None: all images.
+            kind: Another scalar than the explained one.
+
+        Returns:
+            Scores (L,), or (L, K) of K classes.
+        """
         return self.model.score(logits, *self._classes(rows), kind or self.score_kind)
 
     def score_cotangent(self, logits: Tensor, rows: Tensor | None = None, kind: Score | None = None) -> Tensor:
-        """Gradient (L, C) of :meth:`score` in the logits."""
+        """Compute the gradient of :meth:`score` in the logits.
+
+        Args:
+            logits: Logits (L, C).
+            rows: Images (L,) that they belong to; None: all images.
+            kind: Another scalar than the explained one.
+
+        Returns:
+            Gradients (L, C), or (L, K, C) of K classes.
+        """
         return self.model.score_cotangent(logits, *self._classes(rows), kind or self.score_kind)
 
     def score_gradient(self, jacobian: Jacobian, logits: Tensor, rows: Tensor) -> Tensor:
-        """Gradient (L, *S), or (L, K, *S), of the explained score by the ``jacobian`` there: a VJP per class."""
+        """Compute the gradient of the explained score in the input, by one VJP per class.
+
+        Args:
+            jacobian: Jacobian of the logits at the points.
+            logits: Logits (L, C) at the points.
+            rows: Images (L,) that they belong to.
+
+        Returns:
+            Gradients (L, *S), or (L, K, *S) of K classes.
+        """
         cotangent = self.score_cotangent(logits, rows)
         if cotangent.dim() == 2:
             return jacobian.vjp(cotangent)
         return torch.stack([jacobian.vjp(of_class) for of_class in cotangent.unbind(1)], 1)
 
     def probability(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Probability (L,) of the target class, in the dtype of the geometry."""
+        """Compute the probability of the target class.
+
+        Args:
+            logits: Logits (L, C).
+            rows: Images (L,) that they belong to; None: all images.
+
+        Returns:
+            Probabilities (L,), in the dtype of the geometry.
+        """
         return self.model.score(log_probabilities(logits), self._classes(rows)[0], None, "logit").exp()
 
     def _classes(self, rows: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Target and contrast of the images ``rows``: the one place where classes are looked up."""
+        """Target and contrast of the images ``rows``."""
         if rows is None:
             return self.target, self.contrast
         return self.target[rows], None if self.contrast is None else self.contrast[rows]
@@ -157,14 +221,27 @@ class Problem:
         return torch.arange(len(self.inputs), device=self.inputs.device)
 
     def resolve_baseline(self, text: str) -> Tensor:
-        """The caller's baseline, or the one that ``text`` names: (B, *S)."""
+        """Return the caller's baseline, or else the named one.
+
+        Args:
+            text: Name of a baseline, such as ``"zero"`` or ``"blur"``.
+
+        Returns:
+            The baseline (B, *S) of each image.
+        """
         if self.baseline is not None:
             return self.baseline
         return make_baseline(text, self.inputs, self.domain, self.rng, self.keys)
 
     def groups(self, *, by_score: bool) -> list[list[int]]:
-        """Images that the model cannot tell apart at a common point, together: those with equal forward arguments and,
-        with ``by_score``, equal target and contrast."""
+        """Group images that share evaluations at a common point: those with equal forward arguments.
+
+        Args:
+            by_score: Whether target and contrast must be equal, too.
+
+        Returns:
+            The images of each group.
+        """
         columns = [[content_hash(row) for row in value] for value in self.forward_args.tensors()]
         if by_score:
             columns += [column.tolist() for column in self._classes(None) if column is not None]
@@ -174,7 +251,14 @@ class Problem:
         return list(groups.values())
 
     def select(self, rows: Sequence[int] | Tensor) -> "Problem":
-        """The problem of the images ``rows``, in this order; an image may be taken more than once."""
+        """Restrict the problem to some images.
+
+        Args:
+            rows: The images (L,), in this order; an image may occur more than once.
+
+        Returns:
+            The problem of these L images.
+        """
         index = torch.as_tensor(rows, device=self.inputs.device)
         chosen: list[int] = index.tolist()
         target, contrast = self._classes(index)
@@ -193,8 +277,8 @@ class Problem:
 
 
 def _first_logits(logits_of: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
-    """``logits_of(inputs)`` (B, C). Raises InputError where the model takes ``inputs`` with one more axis in front and
-    not as they are: the model's own error speaks of its inner layers."""
+    """Evaluate ``logits_of(inputs)`` (B, C); if only ``inputs[None]`` works, name the missing batch axis as the cause
+    instead of the model's own error, which speaks of its inner layers."""
     try:
         return logits_of(inputs)
     except torch.OutOfMemoryError:
@@ -205,6 +289,7 @@ def _first_logits(logits_of: Callable[[Tensor], Tensor], inputs: Tensor) -> Tens
         except Exception:
             raise error from None
         raise InputError(
-            f"inputs: got shape {tuple(inputs.shape)}, which the model takes as one input and not as a batch; add the "
-            "batch axis with inputs[None]"
+            f"got shape {tuple(inputs.shape)}, which the model takes as one input and not as a batch",
+            argument="inputs",
+            hint="add the batch axis with inputs[None]",
         ) from error

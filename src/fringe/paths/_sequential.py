@@ -1,4 +1,4 @@
-"""Walks that advance many rows side by side: one batched model call a step, and none for a row that has ended."""
+"""Paths whose every step depends on the one before: many images side by side, one batched model call per step."""
 
 import dataclasses
 from abc import abstractmethod
@@ -22,10 +22,17 @@ from fringe.paths._problem import Problem
 
 
 @dataclass(frozen=True)
-class Visit:
-    """What L rows know where they stand: ``logits`` (L, C), the explained ``score`` (L,) and its ``gradient`` (L, *S),
-    the ``direction`` (L, *S) that the walk follows, and which rows are ``done`` (L,), so that they end there.
-    ``origin`` (L, *S) is where the next step departs from."""
+class Evaluation:
+    """The model at the current points of L paths.
+
+    Attributes:
+        origin: Where the next step departs from (L, *S).
+        logits: Logits (L, C).
+        score: Explained score (L,).
+        gradient: Gradient of the score (L, *S).
+        direction: What the next step follows (L, *S).
+        done: Which paths end here (L,).
+    """
 
     origin: Tensor
     logits: Tensor
@@ -34,104 +41,104 @@ class Visit:
     direction: Tensor
     done: Tensor
 
-    def take(self, rows: Tensor) -> "Visit":
-        """The rows picked by a mask (L,)."""
-        return Visit(*(getattr(self, f.name)[rows] for f in dataclasses.fields(self)))
+    def select(self, mask: Tensor) -> "Evaluation":
+        """The paths picked by ``mask`` (L,)."""
+        return Evaluation(*(getattr(self, f.name)[mask] for f in dataclasses.fields(self)))
 
-    def sound(self) -> Tensor:
-        """Which rows hold neither NaN nor infinity (L,)."""
+    def is_finite(self) -> Tensor:
+        """Which paths hold neither NaN nor infinity (L,)."""
         parts = (self.logits, self.gradient, self.direction)
         return torch.stack([torch.isfinite(part).flatten(1).all(1) for part in parts]).all(0)
 
 
-class StepwiseWalk(PathRun):
-    """Rows that take ``steps`` steps in lockstep, a batch of rows after the other.
+class SequentialRun(PathRun):
+    """Paths that take ``steps`` steps in lockstep, a batch of images after the other.
 
-    Nothing is shared between rows. A row whose logits or gradients are not finite ends at the point before, as
-    DIVERGED; one that is done leaves too, and the others go on without them. At the last point only the score is
-    evaluated, unless ``closed`` asks for its gradient: rules of quadrature that look at one end of a segment do not
-    need it, and the segment then carries the gradient of its other end.
+    Images share nothing. A path whose logits or gradients are not finite ends at the point before, as DIVERGED; one
+    that is done leaves, too, and the others continue without them. At the last point only the score is evaluated,
+    unless ``closed`` asks for its gradient: a quadrature rule that reads one end of a segment does not need it, and the
+    segment then carries the gradient of its other end.
     """
 
     def __init__(self, problem: Problem, steps: int, closed: bool):
         self.problem, self.steps, self.closed = problem, steps, closed
-        self.gauge = GeodesicDiagnostics(log_probabilities(problem.logits), uniform_log_probs(problem.logits))
+        self.diagnostics = GeodesicDiagnostics(log_probabilities(problem.logits), uniform_log_probs(problem.logits))
         self.planned = [steps] * len(problem.inputs)
-        self.taken = [0] * len(problem.inputs)
+        self.steps_taken = [0] * len(problem.inputs)
         self.outcomes = [PathStatus.COMPLETE] * len(problem.inputs)
 
-    @abstractmethod
     def start(self, rows: Tensor) -> Tensor:
-        """Where the walks of images ``rows`` (L,) begin: (L, *S)."""
+        """The first points (L, *S) of images ``rows`` (L,): the inputs, unless overridden."""
+        return self.problem.inputs[rows]
 
     @abstractmethod
-    def visit(self, rows: Tensor, x: Tensor) -> Visit:
+    def evaluate(self, rows: Tensor, x: Tensor) -> Evaluation:
         """Evaluate the model at points ``x`` (L, *S) of images ``rows`` (L,), in chunks of the batch size."""
 
     @abstractmethod
-    def advance(self, rows: Tensor, here: Visit, step: int) -> Tensor:
-        """The points (L, *S) after step number ``step`` (from 1 on), which departs from ``here``."""
+    def advance(self, rows: Tensor, current: Evaluation, step: int) -> Tensor:
+        """The points (L, *S) after step number ``step`` (from 1 on), which departs from ``current``."""
 
     def segments(self) -> Iterator[Segment]:
         device = self.problem.inputs.device
         waiting = [i for i, steps in enumerate(self.planned) if steps > 0]
         while waiting:
             size = self.problem.model.batch_size.on(device)
-            yield from self._together(torch.tensor(waiting[:size], device=device))
+            yield from self._run_batch(torch.tensor(waiting[:size], device=device))
             waiting = waiting[size:]
 
     def clip(self, x: Tensor) -> Tensor:
-        """``x`` (L, *S) within the valid range, where one was given."""
+        """Clip ``x`` (L, *S) to the valid range, if one was given."""
         if self.problem.domain.low is None:
             return x
         low, high = self.problem.domain.bounds(x)
         return torch.minimum(torch.maximum(x, low), high)
 
-    def _together(self, rows: Tensor) -> Iterator[Segment]:
-        here = self.visit(rows, self.start(rows))
-        going = self._sound(rows, here) & ~here.done
-        rows, here = rows[going], here.take(going)
+    def _run_batch(self, rows: Tensor) -> Iterator[Segment]:
+        current = self.evaluate(rows, self.start(rows))
+        active = self._check(rows, current) & ~current.done
+        rows, current = rows[active], current.select(active)
         for step in range(1, self.steps + 1):
             if len(rows) == 0:
                 return
-            x = self.advance(rows, here, step)
-            there = self.visit(rows, x) if step < self.steps else self._close(rows, x, here)
-            sound = self._sound(rows, there)
-            if not bool(sound.all()):
-                rows, here, x, there = rows[sound], here.take(sound), x[sound], there.take(sound)
-            yield self._segment(rows, step, here, x, there)
-            here = there
-            if bool(here.done.any()):
-                rows, here = rows[~here.done], here.take(~here.done)
+            x = self.advance(rows, current, step)
+            following = self.evaluate(rows, x) if step < self.steps else self._evaluate_end(rows, x, current)
+            finite = self._check(rows, following)
+            if not bool(finite.all()):
+                rows, current, x, following = rows[finite], current.select(finite), x[finite], following.select(finite)
+            yield self._segment(rows, step, current, x, following)
+            current = following
+            if bool(current.done.any()):
+                rows, current = rows[~current.done], current.select(~current.done)
 
-    def _close(self, rows: Tensor, x: Tensor, here: Visit) -> Visit:
+    def _evaluate_end(self, rows: Tensor, x: Tensor, current: Evaluation) -> Evaluation:
         points = x.to(self.problem.inputs.dtype)
         if self.closed:
             logits, gradient = self.problem.logits_gradient(points, rows)
         else:
-            logits, gradient = self.problem.forward(points, rows), here.gradient
-        return Visit(x, logits, self.problem.score(logits, rows), gradient, here.direction, torch.ones_like(here.done))
+            logits, gradient = self.problem.forward(points, rows), current.gradient
+        score, done = self.problem.score(logits, rows), torch.ones_like(current.done)
+        return Evaluation(x, logits, score, gradient, current.direction, done)
 
-    def _sound(self, rows: Tensor, visit: Visit) -> Tensor:
-        sound = visit.sound()
-        for row in rows[~sound].tolist():
+    def _check(self, rows: Tensor, evaluation: Evaluation) -> Tensor:
+        """Which paths are finite (L,); the others are recorded as diverged."""
+        finite = evaluation.is_finite()
+        for row in rows[~finite].tolist():
             self.outcomes[row] = PathStatus.DIVERGED
-        return sound
+        return finite
 
-    def _segment(self, rows: Tensor, step: int, here: Visit, x: Tensor, there: Visit) -> Segment:
+    def _segment(self, rows: Tensor, step: int, current: Evaluation, x: Tensor, following: Evaluation) -> Segment:
         for row in rows.tolist():
-            self.taken[row] = step
-        steps = torch.full_like(rows, step)
-        near, far = Point(here.origin, here.score, here.gradient), Point(x, there.score, there.gradient)
-        before, after = log_probabilities(here.logits), log_probabilities(there.logits)
-        length = (x - here.origin).flatten(1).double().norm(dim=1)
-        along = {"fisher_rao_step": fisher_rao_step(before, after), "euclidean_step": length}
-        if self.begins == "input":
-            return Segment(rows, steps, far, near, {**self._measure(rows, after, step), **along})
-        stats = {**self._measure(rows, before, self.steps - step + 1), **along}
-        return Segment(rows, steps, near, far, stats)
-
-    def _measure(self, rows: Tensor, log_p: Tensor, steps: int) -> dict[str, Tensor]:
-        """The gauge at points that are ``steps`` of the walk's steps from the input."""
-        alpha = torch.full((len(rows),), steps / self.steps, dtype=log_p.dtype, device=log_p.device)
-        return self.gauge.point(rows, log_p, alpha)
+            self.steps_taken[row] = step
+        before = Point(current.origin, current.score, current.gradient)
+        after = Point(x, following.score, following.gradient)
+        log_p = log_probabilities(current.logits), log_probabilities(following.logits)
+        from_input = self.begins == "input"
+        start, stop = (after, before) if from_input else (before, after)
+        # measured at ``start``, which is this many of the path's steps from the input
+        distance = step if from_input else self.steps - step + 1
+        alpha = torch.full((len(rows),), distance / self.steps, dtype=log_p[0].dtype, device=rows.device)
+        stats = self.diagnostics.point(rows, log_p[from_input], alpha)
+        stats["fisher_rao_step"] = fisher_rao_step(*log_p)
+        stats["euclidean_step"] = (x - current.origin).flatten(1).double().norm(dim=1)
+        return Segment(rows, torch.full_like(rows, step), start, stop, stats)

@@ -1,4 +1,4 @@
-"""Refuse a model whose answers belong to a batch, or whose derivatives cannot be believed."""
+"""Refuse a model whose logits depend on the batch, or whose derivatives are wrong."""
 
 import contextlib
 import copy
@@ -15,39 +15,35 @@ from fringe.classifier import Linearisation
 from fringe.errors import FringeError, ModelOutputError, NotDifferentiableError
 from fringe.paths._problem import Problem
 
+#: Maximum number of images probed for a non-zero finite gradient.
 MAX_PROBES = 4
-"""Images tried before a model's derivatives are judged by zero or non-finite gradients."""
-
-SAME = 1e-3
-"""Change of an image's logits, in shares of the largest, that counts as none: rounding of another batch size."""
-
-ADJOINT = 5e-3
-"""Relative difference of forward and backward derivatives that counts as rounding."""
-
-DIFFERENCES = 1e-2
-"""Relative difference of derivative and finite difference that counts as rounding."""
-
+#: Change of an image's logits, relative to the largest, that counts as rounding of another batch size.
+LOGITS_RTOL = 1e-3
+#: Relative difference of forward and backward derivatives that counts as rounding.
+ADJOINT_RTOL = 5e-3
+#: Relative difference of derivative and finite difference that counts as rounding.
+DIFFERENCE_RTOL = 1e-2
+#: Parameters up to which a module is copied in double precision, where single precision cannot decide.
 MAX_COPY = 100_000_000
-"""Parameters up to which a module is copied in double precision, where single precision cannot decide."""
 
 
 def verify(problem: Problem, *, needs_jvp: bool = True) -> None:
-    """Refuse a model that no map of ``problem`` could be believed of; the caller need not hold a session.
+    """Check that the model can be explained; the caller need not hold a session.
 
-    The logits of an image must not depend on its place in the batch: the first, middle and last image are evaluated
-    alone and in another order. A model that answers the same call in two ways is random, which is a warning.
+    The logits of an image must not depend on its position in the batch: the first, middle and last image are evaluated
+    alone and in another order. A model with two results for the same call is random, which is a warning.
 
     On the first image with a finite gradient that is not zero (of at most ``MAX_PROBES``), with a random cotangent u
     and v along J^T u: the output depends on the input through autograd, ``<J^T u, v>`` is the central difference of
-    ``<u, F>`` along v, and with ``needs_jvp`` also ``<u, J v>``. Where every gradient is zero, the output must not move
-    with the input either: then the model is constant there, and its map rightly zero.
+    ``<u, F>`` along v, and with ``needs_jvp`` also ``<u, J v>``. If every gradient is zero, the output must not change
+    with the input either: then the model is constant near the images, and their maps are zero.
 
     Args:
         problem: The images, and the model.
-        needs_jvp: Whether Jacobian-vector products will be asked for.
+        needs_jvp: Whether Jacobian-vector products will be needed.
 
     Raises:
-        ModelOutputError: If the logits of an image depend on its place in the batch.
+        ModelOutputError: If the logits of an image depend on its position in the batch.
         NotDifferentiableError: If the derivatives are missing or wrong.
     """
     with problem.model.session(problem.inputs.device):
@@ -70,16 +66,16 @@ def verify(problem: Problem, *, needs_jvp: bool = True) -> None:
             _refuse_flat(problem, *flat)
 
 
-# -- the place in the batch ----------------------------------------------------------------------------------------
+# -- the position in the batch -------------------------------------------------------------------------------------
 
 
 def _check_rows(problem: Problem) -> bool:
-    """Refuse a model whose logits depend on the place in the batch; returns whether it is random."""
+    """Refuse a model whose logits depend on the position in the batch; returns whether it is random."""
     batch = len(problem.inputs)
     chosen = sorted({0, batch // 2, batch - 1})
     together = chosen[::-1][: problem.model.batch_size.on(problem.inputs.device)]
     calls = [[row] for row in chosen] + ([together] if len(together) > 1 else [])
-    scale = SAME * problem.logits.abs().max() + 1e-6
+    scale = LOGITS_RTOL * problem.logits.abs().max() + 1e-6
     for call in calls:
         rows = torch.tensor(call, device=problem.inputs.device)
         logits = _evaluate(problem, rows)
@@ -94,13 +90,14 @@ def _check_rows(problem: Problem) -> bool:
             )
             return True
         raise ModelOutputError(
-            f"model: images {call} of {batch} have other logits when they are evaluated without the rest (by "
-            f"{change.item():.3g}), so a map would depend on the images around it. {_REMEDY}"
+            f"images {call} of {batch} have other logits when they are evaluated without the rest (by "
+            f"{change.item():.3g}), so a map would depend on the images around it. {_BATCH_HINT}",
+            argument="model",
         )
     return False
 
 
-_REMEDY = (
+_BATCH_HINT = (
     "A function that closes over tensors of the batch, such as attention masks, takes them as forward_args or "
     "forward_kwargs, which travel with their images; a model that mixes images (batch statistics, mode='keep') cannot "
     "be explained"
@@ -118,8 +115,9 @@ def _evaluate(problem: Problem, rows: Tensor) -> Tensor:
         except Exception:
             raise error from None  # it does not take all of them, either
         raise ModelOutputError(
-            f"model: it takes {len(problem.inputs)} images, but not images {rows.tolist()} without the rest "
-            f"({str(error).splitlines()[0]}). {_REMEDY}"
+            f"it takes {len(problem.inputs)} images, but not images {rows.tolist()} without the rest "
+            f"({str(error).splitlines()[0]}). {_BATCH_HINT}",
+            argument="model",
         ) from error
 
 
@@ -127,7 +125,7 @@ def _evaluate(problem: Problem, rows: Tensor) -> Tensor:
 
 
 def _check_gradient(problem: Problem, row: Tensor, u: Tensor, gradient: Tensor) -> None:
-    """Compare the gradient with finite differences: at the image, and where that is a kink, at points beside it."""
+    """Compare the gradient with finite differences: at the image, and if that is a kink, at points near it."""
     x = problem.inputs[row]
     spread = 1e-3 * (x.max() - x.min()).clamp_min(torch.finfo(x.dtype).eps)
     for attempt in range(3):
@@ -136,70 +134,71 @@ def _check_gradient(problem: Problem, row: Tensor, u: Tensor, gradient: Tensor) 
             gradient = problem.linearise(x, row, tangents=False).vjp(u)
             if not bool(torch.isfinite(gradient).all() and (gradient != 0).any()):
                 continue
-        found = _difference(problem, row, x, u, gradient)
-        if found is None:
+        mismatch = _difference(problem, row, x, u, gradient)
+        if mismatch is None:
             return
     if _is_random(problem, row):
         return
-    slope, steepest = found  # pyright: ignore[reportPossiblyUnboundVariable] (the first attempt sets it)
+    difference, norm = mismatch  # pyright: ignore[reportPossiblyUnboundVariable] (the first attempt sets it)
     reason = "a backward hook or a custom autograd function changes the gradient"
     if _uses_autocast(problem, row):
         reason = "it computes in half precision, by torch.autocast in its forward; switch that off"
     raise NotDifferentiableError(
-        f"model: its gradient is not the derivative of its output: <J'u, v> = {steepest:.6g}, and the output changes "
-        f"by {slope:.6g} per unit along v. Perhaps {reason}"
+        f"its gradient is not the derivative of its output: <J'u, v> = {norm:.6g}, and the output changes "
+        f"by {difference:.6g} per unit along v. Perhaps {reason}",
+        argument="model",
     )
 
 
 def _difference(problem: Problem, row: Tensor, x: Tensor, u: Tensor, gradient: Tensor) -> tuple[float, float] | None:
-    """The finite difference along the gradient and the slope there by the gradient, or None where they agree.
+    """The finite difference along the gradient and the norm of the gradient, or None if they agree.
 
-    In the model's own precision first. Where that does not agree at once, a copy of the module in double precision
+    First in the model's own precision. If that does not agree at once, a copy of the module in double precision
     decides, with steps so short that they meet no kink; without one, the error of the difference itself is estimated
     and counts in the model's favour.
     """
-    steepest = float(gradient.double().norm())
-    v = gradient.double() / steepest
+    norm = float(gradient.double().norm())
+    v = gradient.double() / norm
 
-    def slope(run: Callable[[Tensor], Tensor], size: float) -> tuple[float, float]:
+    def central(run: Callable[[Tensor], Tensor], size: float) -> tuple[float, float]:
         """The central difference, and the error that rounding makes in it."""
-        dtype = torch.float64 if run is not own else x.dtype
+        dtype = torch.float64 if run is not forward else x.dtype
         values = [(run((x.double() + sign * size * v).to(dtype)).double() * u.double()).sum() for sign in (1, -1)]
         rounding = 8 * torch.finfo(dtype).eps * float(u.double().norm()) * scale
         return float(values[0] - values[1]) / (2 * size), rounding / size
 
-    def own(point: Tensor) -> Tensor:
+    def forward(point: Tensor) -> Tensor:
         return problem.forward(point, row)
 
     scale = float(problem.logits[row].double().norm()) or 1.0
     longest = 1e-2 * (float(x.double().norm()) or 1.0)
     double = x.dtype == torch.float64
-    change = scale * float(u.double().norm()) / steepest  # along v, the output changes by as much as it is large
+    change = scale * float(u.double().norm()) / norm  # along v, the output changes by as much as it is large
     size = min((1e-6 if double else 1e-4) * change, longest)
-    estimate, rounding = slope(own, size)
-    if abs(estimate - steepest) <= DIFFERENCES / 2 * steepest:
+    estimate, rounding = central(forward, size)
+    if abs(estimate - norm) <= DIFFERENCE_RTOL / 2 * norm:
         return None
     exact = None if double else _double_copy(problem, row)
     if exact is not None:
-        estimate, rounding = slope(exact, min(1e-6 * change, longest))
+        estimate, rounding = central(exact, min(1e-6 * change, longest))
         error = rounding
     else:
         size = size if double else min(10 * size, longest)  # long enough that rounding hides no error of a percent
-        (estimate, rounding), (shorter, more) = slope(own, size), slope(own, size / 2)
+        (estimate, rounding), (shorter, more) = central(forward, size), central(forward, size / 2)
         error = 2 * abs(estimate - shorter) + rounding + more
-    if abs(estimate - steepest) <= DIFFERENCES * steepest + error:
+    if abs(estimate - norm) <= DIFFERENCE_RTOL * norm + error:
         return None
-    return estimate, steepest
+    return estimate, norm
 
 
 def _double_copy(problem: Problem, row: Tensor) -> Callable[[Tensor], Tensor] | None:
-    """The module in double precision, or None where it has none."""
+    """The module in double precision, or None if that is impossible."""
     model = problem.model
     if model.module is None or problem.inputs.device.type == "mps":
         return None
     if sum(parameter.numel() for parameter in model.module.parameters()) > MAX_COPY:
         return None
-    with contextlib.suppress(Exception):  # whatever a module cannot do, single precision then decides
+    with contextlib.suppress(Exception):  # single precision then decides
         twin = copy.copy(model)
         twin.model = twin.module = copy.deepcopy(model.module).double()
         arguments = problem.forward_args.select(row).double()
@@ -219,7 +218,7 @@ def _is_random(problem: Problem, row: Tensor) -> bool:
 
 
 class _Autocast(TorchFunctionMode):
-    """Notes whether any operation runs under autocast."""
+    """Detects whether any operation runs under autocast."""
 
     def __init__(self, device: str):
         super().__init__()
@@ -243,34 +242,36 @@ def _check_adjoint(problem: Problem, point: Linearisation, u: Tensor, gradient: 
     """Compare ``<u, J v>`` with ``<J^T u, v>`` for v along J^T u, where that product is no small sum of large terms."""
     v = gradient / gradient.double().norm().to(gradient.dtype)
     column = point.jvp(v)
-    if problem.model.jvp_mode == "retained" and not _adjoint(u, column, gradient, v):
-        point.fall_back("its backward pass is not linear in what comes back, or drops part of it")
+    if problem.model.jvp_mode == "double_backward" and not _adjoint_holds(u, column, gradient, v):
+        point.use_forward_mode("its backward pass is not linear in what comes back, or drops part of it")
         column = point.jvp(v)
-    if not _adjoint(u, column, gradient, v):
+    if not _adjoint_holds(u, column, gradient, v):
         left, right = (u * column).sum(), (gradient * v).sum()
         raise NotDifferentiableError(
-            f"model: its forward and backward derivatives disagree (<u, Jv> = {left.item():.6g}, <J'u, v> = "
-            f"{right.item():.6g}). A custom autograd function or a detached operation gives one of them wrong"
+            f"its forward and backward derivatives disagree (<u, Jv> = {left.item():.6g}, <J'u, v> = "
+            f"{right.item():.6g}). A custom autograd function or a detached operation gives one of them wrong",
+            argument="model",
         )
 
 
-def _adjoint(u: Tensor, jv: Tensor, ju: Tensor, v: Tensor) -> bool:
+def _adjoint_holds(u: Tensor, jv: Tensor, ju: Tensor, v: Tensor) -> bool:
     """Whether ``<u, J v> = <J^T u, v>``, up to rounding of the sums."""
     left, right = (u.double() * jv.double()).sum(), (ju.double() * v.double()).sum()
     rounding = 100 * torch.finfo(jv.dtype).eps * u.double().norm() * jv.double().norm()
-    return bool((left - right).abs() <= ADJOINT * right.abs() + rounding)
+    return bool((left - right).abs() <= ADJOINT_RTOL * right.abs() + rounding)
 
 
 def _refuse_flat(problem: Problem, row: Tensor, value: Tensor) -> None:
-    """Zero derivative is right for a constant model, wrong where the output moves: rounding, argmax, lookups."""
+    """A zero gradient is right for a constant model, wrong if the output changes: rounding, argmax, lookups."""
     x = problem.inputs[row]
     span = (x.max() - x.min()).clamp_min(1.0)
     probe = KeyedGenerator(0).normal("flatness probe", x)
     steps = [x + size * span * probe for size in (-5.0, -0.5, -0.05, 0.05, 0.5, 5.0)]
-    moved = [z for z in steps if bool((problem.forward(z, row) != value).any())]
-    # a black image lies on a kink of every ReLU without bias, and has slopes all around it
-    if moved and all(bool((problem.logits_gradient(z, row)[1] == 0).all()) for z in moved):
+    changed = [z for z in steps if bool((problem.forward(z, row) != value).any())]
+    # a black image lies on a kink of every ReLU without bias, with non-zero gradients all around it
+    if changed and all(bool((problem.logits_gradient(z, row)[1] == 0).all()) for z in changed):
         raise NotDifferentiableError(
-            "model: its output changes with the input but its gradient is exactly zero (rounding, quantisation, "
-            "argmax, or a detached branch). FRInGe needs a differentiable model"
+            "its output changes with the input but its gradient is exactly zero (rounding, quantisation, "
+            "argmax, or a detached branch). FRInGe needs a differentiable model",
+            argument="model",
         )

@@ -13,18 +13,18 @@ from fringe.attribution import Attribution, Attributor, IntegratedGradients, att
 from fringe.baselines import InputSpace
 from fringe.classifier import SCORES, Classifier
 from fringe.errors import InputError
-from fringe.testing import _checks as common
-from fringe.testing._checks import ROUNDING, CheckResult, Output, UnderTest, agree, distance, fail_if, run_checks
-from fringe.testing._toys import (
-    CLASSES,
-    ToyProblems,
-    affine,
-    constant,
-    first_channel_cnn,
-    mlp,
-    relu_cnn,
-    saturated,
-    smooth_cnn,
+from fringe.testing import _toys as toys
+from fringe.testing._checks import (
+    ROUNDING,
+    SHARED_CHECKS,
+    CheckResult,
+    Output,
+    UnderTest,
+    agree,
+    distance,
+    fail_if,
+    run_checks,
+    tensors_unchanged,
 )
 
 #: Relative error that float64 leaves after a few hundred additions.
@@ -38,11 +38,15 @@ class MethodUnderTest(UnderTest):
     noun: ClassVar[str] = "maps"
     method: Attributor = dataclasses.field(default_factory=IntegratedGradients)
 
+    @property
+    def settings(self) -> Attributor:
+        return self.method
+
     def explain(
         self, model: nn.Module, x: Tensor, *, batch_size: int = 16, space: InputSpace | None = None, **options: Any
     ) -> Attribution:
         """Explain ``x`` with bounds and references; ``options`` are those of :func:`fringe.attribute`."""
-        space = space or ToyProblems(x.dtype, x.device).space(tuple(x.shape[1:]))
+        space = space or toys.ToyProblems(x.dtype, x.device).space(tuple(x.shape[1:]))
         return attribute(Classifier(model, batch_size=batch_size), x, method=self.method, space=space, **options)
 
     def run(self, rows: list[int], model: nn.Module | None = None, *, batch_size: int = 16, seed: int = 0) -> Output:
@@ -53,9 +57,8 @@ class MethodUnderTest(UnderTest):
 def shape_and_dtype(test: MethodUnderTest) -> str:
     """A map has the shape, dtype and device of its input, in both precisions; all else has a row per image."""
     for dtype in (torch.float32, torch.float64):
-        toys = ToyProblems(dtype, test.device)
-        x = toys.images(3)
-        result = test.explain(toys.build(smooth_cnn), x, target=[2, 0, 1])
+        case = dataclasses.replace(test, dtype=dtype)
+        result, x = case.explain(case.model, case.x, target=[2, 0, 1]), case.x
         kinds = [(v.shape, v.dtype, v.device) for v in (result.values, x)]
         fail_if(kinds[0] != kinds[1], f"values are {kinds[0]}, the inputs {kinds[1]}")
         fail_if(result.values.requires_grad, "values carry a graph: detach them")
@@ -70,10 +73,10 @@ def shape_and_dtype(test: MethodUnderTest) -> str:
 
 def finite(test: MethodUnderTest) -> str:
     """Maps are finite on smooth, piecewise affine and saturated networks, also in single precision."""
-    single, double = torch.float32, torch.float64
-    for network, dtype in ((smooth_cnn, single), (relu_cnn, single), (saturated, single), (saturated, double)):
-        toys = ToyProblems(dtype, test.device)
-        values = test.explain(toys.build(network), toys.images(2)).values
+    networks = (toys.smooth_cnn, torch.float32), (toys.relu_cnn, torch.float32), (toys.saturated, torch.float32)
+    for network, dtype in (*networks, (toys.saturated, torch.float64)):
+        case = dataclasses.replace(test, dtype=dtype)
+        values = case.explain(case.toys.build(network), case.x[:2]).values
         bad = int((~torch.isfinite(values)).sum())
         fail_if(bad > 0, f"{bad} of {values.numel()} entries are NaN or infinite ({network.__name__}, {dtype})")
     return "on smooth, piecewise affine and saturated networks"
@@ -81,8 +84,8 @@ def finite(test: MethodUnderTest) -> str:
 
 def constant_model(test: MethodUnderTest) -> str:
     """If the output does not depend on the input, the map is zero."""
-    model, x = test.toys.build(constant), test.toys.images(2)
-    other = (int(model(x)[0].argmax()) + 1) % CLASSES  # not the class predicted for the references, either
+    model, x = test.toys.build(toys.constant), test.toys.images(2)
+    other = (int(model(x)[0].argmax()) + 1) % toys.CLASSES  # not the class predicted for the references, either
     values = test.explain(model, x, target=other).values.detach()
     fail_if(bool((values != 0).any()), f"the largest entry is {float(values.abs().max()):.3g}, expected 0")
     return "zero"
@@ -90,7 +93,7 @@ def constant_model(test: MethodUnderTest) -> str:
 
 def unread_inputs(test: MethodUnderTest) -> str:
     """Inputs that the model does not read get no attribution (the dummy axiom)."""
-    values = test.explain(test.toys.build(first_channel_cnn), test.toys.images(2)).values.detach()
+    values = test.explain(test.toys.build(toys.first_channel_cnn), test.toys.images(2)).values.detach()
     unread, read = float(values[:, 1].abs().max()), float(values[:, 0].abs().max())
     fail_if(not unread <= EXACT * read, f"an input that is not read got {unread:.3g}, the others up to {read:.3g}")
     fail_if(read == 0, "the inputs that are read got nothing, either")
@@ -99,8 +102,8 @@ def unread_inputs(test: MethodUnderTest) -> str:
 
 def affine_score(test: MethodUnderTest) -> str:
     """For a score ``w x + b`` a complete map is exact; from a given baseline x', it is ``w (x - x')``."""
-    model, x = test.toys.build(affine), test.x
-    baseline = test.toys.images(3, key="baseline") if test.method.begins_at_baseline else None
+    model, x = test.toys.build(toys.affine), test.x
+    baseline = test.toys.images(3, key="baseline") if test.method.accepts_baseline else None
     target = [0, 1, 2]
     result = test.explain(model, x, target=target, baseline=baseline)
     if not _is_complete(result):
@@ -125,7 +128,7 @@ def completeness(test: MethodUnderTest) -> str:
     is_complete = torch.isfinite(result.completeness_gap)
     same = torch.isfinite(result.completeness_residual) == is_complete
     fail_if(not bool(same.all()), "gap and residual must both be numbers, or both NaN")
-    claim, gaps = test.method.complete, result.completeness_gap.tolist()
+    claim, gaps = test.method.is_complete, result.completeness_gap.tolist()
     is_finite = bool(result.values.isfinite().all())  # a map that is not finite has no gap: the check "finite" fails
     fail_if(is_finite and claim != bool(is_complete.any()), f"the method says complete={claim}, its gaps are {gaps}")
     unchecked = torch.tensor([verdict == "unchecked" for verdict in result.verdict], device=test.device)
@@ -161,9 +164,9 @@ def refinement(test: MethodUnderTest) -> str:
 
 def zero_displacement(test: MethodUnderTest) -> str:
     """From a baseline that is the input itself, whatever the path between, an affine score has a zero map."""
-    if not test.method.begins_at_baseline:
+    if not test.method.accepts_baseline:
         return "does not apply: no setting 'baseline'"
-    model, x = test.toys.build(affine), test.toys.images(2)
+    model, x = test.toys.build(toys.affine), test.toys.images(2)
     result = test.explain(model, x, baseline=x)
     if not _is_complete(result):
         return "does not apply: the method reports no completeness gap"
@@ -177,7 +180,7 @@ def tabular_inputs(test: MethodUnderTest) -> str:
     """Inputs (B, F) are explained, or refused by an InputError that says why."""
     x = test.toys.images(3, (6,), "rows")
     try:
-        result = test.explain(test.toys.build(mlp, (6,)), x)
+        result = test.explain(test.toys.build(toys.mlp, (6,)), x)
     except InputError as error:
         fail_if(not str(error), "the InputError has no message")
         return f"refused: {error}"
@@ -189,10 +192,10 @@ def tabular_inputs(test: MethodUnderTest) -> str:
 def caller_tensors(test: MethodUnderTest) -> str:
     """Inputs, baseline and references keep their numbers and flags."""
     space, x = test.toys.space(), test.toys.images(2).requires_grad_(True)
-    baseline = test.toys.images(2, key="baseline") if test.method.begins_at_baseline else None
+    baseline = test.toys.images(2, key="baseline") if test.method.accepts_baseline else None
     tensors = {"inputs": x, "baseline": baseline, "references": space.references}
     given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    return common.tensors_unchanged(given, lambda: test.explain(test.model, x, baseline=baseline, space=space))
+    return tensors_unchanged(given, lambda: test.explain(test.model, x, baseline=baseline, space=space))
 
 
 def bad_images(test: MethodUnderTest) -> str:
@@ -224,23 +227,12 @@ def telemetry(test: MethodUnderTest) -> str:
 
 #: The checks by name; the docstring of each says what it requires.
 ATTRIBUTOR_CHECKS: Mapping[str, Callable[[MethodUnderTest], str]] = {
-    "settings_frozen": lambda test: common.settings_frozen(test.method),
-    "settings_documented": lambda test: common.settings_documented(test.method),
-    "settings_recorded": lambda test: common.settings_recorded(test.method, "method", test.method.name),
-    "presets": lambda test: common.presets_valid(type(test.method), test.method.presets),
-    "shape_and_dtype": shape_and_dtype,
-    "finite": finite,
-    "constant_model": constant_model,
-    "unread_inputs": unread_inputs,
-    "affine_score": affine_score,
-    "completeness": completeness,
-    "refinement": refinement,
-    "zero_displacement": zero_displacement,
-    "tabular_inputs": tabular_inputs,
-    **common.SHARED_CHECKS,
-    "caller_tensors": caller_tensors,
-    "bad_images": bad_images,
-    "telemetry": telemetry,
+    check.__name__: check
+    for check in (
+        *SHARED_CHECKS,
+        *(shape_and_dtype, finite, constant_model, unread_inputs, affine_score, completeness, refinement),
+        *(zero_displacement, tabular_inputs, caller_tensors, bad_images, telemetry),
+    )
 }
 
 

@@ -8,14 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fringe.errors import FringeError, InputError
-from fringe.settings import settings_of
+from fringe.settings import Settings, settings_of
 from fringe.testing._toys import CPU, CountingModel, ToyProblems, smooth_cnn
 
 T = TypeVar("T")
@@ -119,53 +119,6 @@ def distance(result: Tensor, expected: Tensor, least: float = 0.0) -> float:
     return difference / max(float(torch.maximum(a.abs(), b.abs()).max()), least) if difference else 0.0
 
 
-# Settings
-
-
-class Configured(Protocol):
-    """A method or a metric."""
-
-    def record(self) -> dict[str, Any]: ...
-
-
-def settings_frozen(configured: Configured) -> str:
-    """Settings are fields of a frozen dataclass; a variant is made with ``dataclasses.replace``."""
-    fail_if(not dataclasses.is_dataclass(configured), f"{type(configured).__name__} is not a dataclass")
-    names = [f.name for f in dataclasses.fields(configured)]  # pyright: ignore[reportArgumentType]
-    for name in names:
-        try:
-            setattr(configured, name, getattr(configured, name))
-        except dataclasses.FrozenInstanceError:
-            continue
-        raise CheckFailed(f"{name} can be set: make it @dataclass(frozen=True)")
-    return f"{len(names)} settings"
-
-
-def settings_documented(configured: Configured) -> str:
-    """Each setting has a default and a line of help: listings and command-line settings are made of them."""
-    fail_if(not (type(configured).__doc__ or "").strip(), "the class has no docstring: its first line is its summary")
-    silent = [name for name, setting in settings_of(type(configured)).items() if not setting.doc.text]
-    fail_if(bool(silent), f"no help for {', '.join(silent)}: annotate the type, Annotated[int, Doc('...')]")
-    type(configured)()
-    return "each has a default and a line of help"
-
-
-def settings_recorded(configured: Configured, key: str, name: str) -> str:
-    """``record()`` is JSON, names the method or metric, and an equal one can be made of it."""
-    record = json.loads(json.dumps(configured.record(), allow_nan=False))
-    fail_if(record.get(key) != name, f"record()[{key!r}] is {record.get(key)!r}, expected {name!r}")
-    copy = type(configured)(**{field: value for field, value in record.items() if field != key})
-    fail_if(copy != configured, f"made of its record it is {copy}, not {configured}")
-    return json.dumps(record)
-
-
-def presets_valid(kind: type, presets: Mapping[str, Mapping[str, Any]]) -> str:
-    """Each preset names settings that exist, with values that they accept."""
-    for settings in presets.values():
-        kind(**settings)
-    return ", ".join(presets) or "none"
-
-
 # Side effects
 
 
@@ -252,6 +205,11 @@ class UnderTest(ABC):
     dtype: torch.dtype = torch.float64
 
     @property
+    @abstractmethod
+    def settings(self) -> Settings:
+        """The method or metric."""
+
+    @property
     def toys(self) -> ToyProblems:
         return ToyProblems(self.dtype, self.device)
 
@@ -266,6 +224,46 @@ class UnderTest(ABC):
     @abstractmethod
     def run(self, rows: list[int], model: nn.Module | None = None, *, batch_size: int = 16, seed: int = 0) -> Output:
         """Compute the numbers of the images at ``rows``, by ``model`` or by that of this object."""
+
+
+def settings_frozen(test: UnderTest) -> str:
+    """Settings are fields of a frozen dataclass; a variant is made with ``dataclasses.replace``."""
+    settings, kind = test.settings, type(test.settings)
+    fail_if(not dataclasses.is_dataclass(settings), f"{kind.__name__} is not a dataclass")
+    for name in settings_of(kind):
+        try:
+            setattr(settings, name, getattr(settings, name))
+        except dataclasses.FrozenInstanceError:
+            continue
+        raise CheckFailed(f"{name} can be set: make it @dataclass(frozen=True)")
+    return f"{len(settings_of(kind))} settings"
+
+
+def settings_documented(test: UnderTest) -> str:
+    """Each setting has a default and a line of help: listings and command-line settings are made of them."""
+    kind = type(test.settings)
+    fail_if(not (kind.__doc__ or "").strip(), "the class has no docstring: its first line is its summary")
+    silent = [name for name, setting in settings_of(kind).items() if not setting.doc.text]
+    fail_if(bool(silent), f"no help for {', '.join(silent)}: annotate the type, Annotated[int, Doc('...')]")
+    kind()
+    return "each has a default and a line of help"
+
+
+def settings_recorded(test: UnderTest) -> str:
+    """``record()`` is JSON, names the method or metric, and an equal one can be made of it."""
+    settings, key = test.settings, test.settings.record_key
+    record = json.loads(json.dumps(settings.record(), allow_nan=False))
+    fail_if(record.get(key) != settings.name, f"record()[{key!r}] is {record.get(key)!r}, expected {settings.name!r}")
+    copy = type(settings).from_record(record)
+    fail_if(copy != settings, f"made of its record it is {copy}, not {settings}")
+    return json.dumps(record)
+
+
+def presets(test: UnderTest) -> str:
+    """Each preset names settings that exist, with values that they accept."""
+    for name in test.settings.presets:
+        test.settings.preset(name)
+    return ", ".join(test.settings.presets) or "none"
 
 
 def batch_of_one(test: UnderTest) -> str:
@@ -342,13 +340,7 @@ def passes(test: UnderTest) -> str:
     return f"{reported} forward passes for 3 images"
 
 
-#: The checks that methods and metrics share, by name.
-SHARED_CHECKS: Mapping[str, Callable[[UnderTest], str]] = {
-    "batch_of_one": batch_of_one,
-    "order": order,
-    "batch_size": batch_size,
-    "repeatable": repeatable,
-    "caller_model": caller_model,
-    "random_generators": random_generators,
-    "passes": passes,
-}
+SHARED_CHECKS: tuple[Callable[[UnderTest], str], ...] = (
+    *(settings_frozen, settings_documented, settings_recorded, presets, batch_of_one, order, batch_size),
+    *(repeatable, caller_model, random_generators, passes),
+)

@@ -14,8 +14,18 @@ from fringe.attribution import IntegratedGradients, attribute
 from fringe.classifier import Classifier
 from fringe.metrics import Direction, EvaluationContext, Explainer, Metric, Scores, Sparseness, evaluate, get_metric
 from fringe.paths import Problem
-from fringe.testing import _checks as common
-from fringe.testing._checks import ROUNDING, CheckFailed, CheckResult, Output, UnderTest, agree, fail_if, run_checks
+from fringe.testing._checks import (
+    ROUNDING,
+    SHARED_CHECKS,
+    CheckFailed,
+    CheckResult,
+    Output,
+    UnderTest,
+    agree,
+    fail_if,
+    run_checks,
+    tensors_unchanged,
+)
 from fringe.testing._toys import ToyProblems
 
 IMAGES, SIDE = 6, 16
@@ -42,6 +52,10 @@ class MetricUnderTest(UnderTest):
 
     noun: ClassVar[str] = "scores"
     metric: Metric = dataclasses.field(default_factory=Sparseness)
+
+    @property
+    def settings(self) -> Metric:
+        return self.metric
 
     @cached_property
     def maps(self) -> ToyMaps:
@@ -141,22 +155,16 @@ def caller_tensors(test: MetricUnderTest) -> str:
     """Maps, inputs, logits and diagnostics keep their numbers and flags."""
     context = test.context()
     tensors = {"maps": test.maps.values, "inputs": context.problem.inputs, "logits": context.problem.logits}
-    return common.tensors_unchanged({**tensors, **test.maps.diagnostics}, lambda: test.score(context))
+    return tensors_unchanged({**tensors, **test.maps.diagnostics}, lambda: test.score(context))
 
 
 #: The checks by name; the docstring of each says what it requires.
 METRIC_CHECKS: Mapping[str, Callable[[MetricUnderTest], str]] = {
-    "declared": declared,
-    "settings_frozen": lambda test: common.settings_frozen(test.metric),
-    "settings_documented": lambda test: common.settings_documented(test.metric),
-    "settings_recorded": lambda test: common.settings_recorded(test.metric, "metric", test.metric.name),
-    "presets": lambda test: common.presets_valid(type(test.metric), test.metric.presets),
-    "shape_and_dtype": shape_and_dtype,
-    "ranking": ranking,
-    "degenerate_maps": degenerate_maps,
-    **common.SHARED_CHECKS,
-    "shared_context": shared_context,
-    "caller_tensors": caller_tensors,
+    check.__name__: check
+    for check in (
+        *SHARED_CHECKS,
+        *(declared, shape_and_dtype, ranking, degenerate_maps, shared_context, caller_tensors),
+    )
 }
 
 
@@ -191,12 +199,8 @@ def check_metric(
 
 
 def _means(test: MetricUnderTest, model: nn.Module, x: Tensor, levels: "tuple[QualityLevel, ...]") -> list[float]:
-    scores = torch.stack(
-        [
-            evaluate(_context(model, x), level.maps, [test.metric], level.explain)[test.metric.name].values
-            for level in levels
-        ]
-    )
+    every = [evaluate(_context(model, x), level.maps, {"": test.metric}, level.explain)[""] for level in levels]
+    scores = torch.stack([one.values for one in every])
     known = torch.isfinite(scores).all(0)
     fail_if(not bool(known.any()), f"no image has a score: {scores.tolist()}")
     return scores[:, known].mean(1).tolist()

@@ -39,7 +39,7 @@ class SharedStudy:
 
     Slot 0 is ``start``, a point of the space; the setting of slot k follows from the seed, k and the scores that were
     known when it was drawn, so that an interrupted study asks the same after it is resumed. An abandoned trial is
-    marked as failed, and a new trial with the same setting takes its slot: the last trial of a slot counts. Processes take
+    marked as failed, and a new trial with the same setting takes its slot: the last one counts. Processes take
     turns by a lock file beside the journal. A study with another ``identity`` (plain data) is refused; ``stale_after``
     is in seconds.
     """

@@ -72,7 +72,7 @@ def test_the_registry_lists_every_family():
     ("spec", "expected"),
     [
         ("embedded:digit", "no embedded model 'digit'; did you mean 'digits'?"),
-        ("torchvison:resnet18", "'torchvison' is neither a family nor an installed module; did you mean 'torchvision'?"),  # noqa: E501
+        ("torchvison:resnet18", "'torchvison' is neither a family nor an installed module; did you mean 'torchvision'"),
         ("resnet18", "model 'resnet18' has no family; did you mean torchvision:resnet18? The forms are embedded"),
         ("", "model '' has no family; did you mean torchvision:NAME?"),
         ("w.safetensors", "holds weights and no architecture; name both, as in torchvision:resnet18@w.safetensors"),

@@ -94,7 +94,7 @@ def test_a_blur_is_the_same_alone_and_in_a_batch():
 def test_what_cannot_be_blurred_is_refused():
     with pytest.raises(InputError, match=r"inputs: got shape \(2, 5\), expected images \(B, C, H, W\) to blur"):
         gaussian_blur(images(2, 5), 1.0)
-    with pytest.raises(InputError, match="taps: got 4, expected an odd number"):
+    with pytest.raises(InputError, match="kernel: got 4, expected an odd number"):
         blur(images(1, 1, 5, 5), box_kernel(4), "zeros")
     with pytest.raises(InputError, match="size: got 4, expected an odd number"):
         gaussian_kernel(1.0, 4)

@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from classifier_networks import CLASSES, network, normal
+from classifier_toys import CLASSES, network, normal
 from torch import nn
 
 from fringe import Classifier

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from classifier_networks import normal
+from classifier_toys import normal
 from torch import nn
 
 from fringe import BinaryClassifier, Classifier, TargetError

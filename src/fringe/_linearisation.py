@@ -1,0 +1,125 @@
+"""The first-order expansion of a network: its value and products with its Jacobian."""
+
+import contextlib
+import warnings
+
+import torch
+from torch import Tensor
+
+from fringe._arguments import ForwardArguments
+from fringe._isolation import detached
+from fringe._linear_layers import LinearLayers
+from fringe._network import Network
+from fringe.errors import InputError, NotDifferentiableError
+
+
+class Linearisation:
+    """Value (B, C) and Jacobian products of a network at B points, from one forward pass.
+
+    The VJP runs the retained graph backwards. The JVP differentiates that backward pass in its cotangent, in which it
+    is linear: ``J v = d <J^T u, v> / du``; for a model without second derivatives it uses forward-mode AD, at a forward
+    pass per product (``network.jvp_mode`` says which is in use).
+    """
+
+    def __init__(self, network: Network, x: Tensor, tangents: bool, arguments: ForwardArguments):
+        self._arguments = arguments
+        self._network, self._double_backward = network, tangents and network.jvp_mode == "double_backward"
+        self._x = x.requires_grad_(True)
+        self._transpose: tuple[Tensor, Tensor] | None = None
+        layers = LinearLayers() if self._double_backward else contextlib.nullcontext()
+        with network.session(x.device), layers:
+            self._logits = network.evaluate(self._x, arguments)
+        if self._logits.grad_fn is None:
+            raise NotDifferentiableError(
+                "its output is not connected to the input by autograd (torch.no_grad, .detach(), NumPy, argmax or an "
+                "inference session inside the model). FRInGe needs a differentiable model",
+                argument="model",
+            )
+        self.value = self._logits.detach()
+
+    def vjp(self, cotangent: Tensor) -> Tensor:
+        """Return ``J^T u``: (B, C) -> (B, *S)."""
+        self._network.passes.vjp += cotangent.shape[0]
+        first = self._double_backward and self._transpose is None
+        with self._network.session(self._x.device):  # backward passes, too, follow the caller's modes otherwise
+            u = detached(cotangent).requires_grad_(first)
+            try:
+                (product,) = torch.autograd.grad(
+                    self._logits, self._x, u, retain_graph=True, create_graph=first, materialize_grads=True
+                )
+            except RuntimeError as error:
+                if "heckpoint" not in str(error):
+                    raise
+                product, first = self._accumulated(u), False
+        if first:  # the same product, with its graph, is what JVPs differentiate
+            self._transpose = (product, u)
+        return product.detach()
+
+    def _accumulated(self, u: Tensor) -> Tensor:
+        """The same product by way of ``.grad``: all that re-entrant checkpointing supports. Weights are frozen."""
+        self._x.grad = None
+        torch.autograd.backward(self._logits, u.detach(), retain_graph=True)
+        product, self._x.grad = self._x.grad, None
+        return torch.zeros_like(self._x) if product is None else product
+
+    def jvp(self, tangent: Tensor) -> Tensor:
+        """Return ``J v``: (B, *S) -> (B, C)."""
+        if tangent.shape != self._x.shape:
+            raise InputError(
+                f"got shape {tuple(tangent.shape)}, expected {tuple(self._x.shape)} as the inputs", argument="tangent"
+            )
+        self._network.passes.jvp += tangent.shape[0]
+        if not self._double_backward:
+            return self._forward_mode(tangent)
+        if self._transpose is None:
+            self.vjp(torch.zeros_like(self.value))
+        if self._transpose is None:
+            raise NotDifferentiableError(
+                "re-entrant checkpointing gives gradients and no Jacobian-vector products",
+                argument="model",
+                hint="checkpoint with use_reentrant=False, or choose a method of gradients alone, such as "
+                "FRInGe(jacobian='explicit')",
+            )
+        product, u = self._transpose
+        tangent = tangent.contiguous(memory_format=self._network.layout(tangent))
+        try:
+            with self._network.session(self._x.device):
+                (column,) = torch.autograd.grad(product, u, detached(tangent), retain_graph=True, allow_unused=True)
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            self.use_forward_mode(str(error).splitlines()[0])
+            return self._forward_mode(tangent)
+        # as under once_differentiable: a zero here would be silent and wrong
+        if column is None:  # pyright: ignore[reportUnnecessaryComparison] (allow_unused gives None)
+            self.use_forward_mode("its backward pass leaves no graph")
+            return self._forward_mode(tangent)
+        return column
+
+    def use_forward_mode(self, reason: str) -> None:
+        """Use forward mode from now on, in this and in later linearisations of the network."""
+        self._double_backward = False
+        self._network.jvp_mode = "forward"
+        warnings.warn(
+            f"the model has no second derivatives ({reason}); Jacobian-vector products use "
+            "forward-mode differentiation, at one more forward pass each",
+            stacklevel=4,
+        )
+
+    def _forward_mode(self, tangent: Tensor) -> Tensor:
+        def evaluate(x: Tensor) -> Tensor:
+            return self._network.evaluate(x, self._arguments)
+
+        with self._network.session(tangent.device):
+            try:
+                column = torch.func.jvp(evaluate, (self._x.detach(),), (detached(tangent),))[1]
+            except (RuntimeError, NotImplementedError) as error:
+                if isinstance(error, torch.OutOfMemoryError):
+                    raise
+                raise NotDifferentiableError(
+                    "neither differentiating its backward pass nor forward-mode differentiation works "
+                    f"({str(error).splitlines()[0]})",
+                    argument="model",
+                    hint="replace the operation it names",
+                ) from error
+        return column.detach()

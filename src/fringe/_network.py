@@ -1,0 +1,200 @@
+"""Run a user's network: in a defined state, within the device's memory, with every pass counted and checked."""
+
+import contextlib
+import copy
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from fringe._arguments import NO_ARGUMENTS, ForwardArguments
+from fringe._isolation import Mode, detached, isolated
+from fringe._outputs import OutputKind, as_logits
+from fringe.errors import InputError
+
+Result = TypeVar("Result", Tensor, tuple[Tensor, Tensor])
+
+#: Where "auto" begins. A GPU reports when memory runs out; a CPU process is killed, and gains nothing past a few.
+_START = {"cuda": 256, "cpu": 16}
+
+
+@dataclass
+class PassCounts:
+    """Passes through the network, counted in images: a call on a batch of 8 counts 8.
+
+    Attributes:
+        forward: Forward passes.
+        jvp: Jacobian-vector products.
+        vjp: Vector-Jacobian products, i.e. backward passes.
+    """
+
+    forward: int = 0
+    jvp: int = 0
+    vjp: int = 0
+
+    def since(self, before: "PassCounts") -> "PassCounts":
+        """Return the passes made since an earlier count.
+
+        Args:
+            before: The earlier count.
+
+        Returns:
+            The difference.
+        """
+        return PassCounts(self.forward - before.forward, self.jvp - before.jvp, self.vjp - before.vjp)
+
+
+class BatchSize:
+    """A bound on the images of one pass; halved when memory runs out, and the smaller bound holds for later calls."""
+
+    def __init__(self, size: int | Literal["auto"] = "auto"):
+        is_integer = isinstance(size, int) and not isinstance(size, bool)  # a caller may pass 2.5, True or None
+        if size != "auto" and (not is_integer or size < 1):
+            raise InputError(f"got {size!r}, expected 'auto' or a positive integer", argument="batch_size")
+        self.requested: int | Literal["auto"] = size
+        self._size = None if size == "auto" else size
+
+    def on(self, device: torch.device) -> int:
+        """Return the bound on a device."""
+        return self._size or _START.get(device.type, 16)
+
+    def halve(self, device: torch.device, error: Exception) -> None:
+        """Halve the bound; re-raise ``error`` if one image already is too much."""
+        size = self.on(device)
+        if size == 1:
+            raise error
+        self._size = size // 2
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def map(self, function: Callable[..., Result], *arguments: Tensor) -> Result:
+        """Apply ``function`` to the rows of ``arguments`` in chunks and concatenate the results."""
+        device, total = arguments[0].device, arguments[0].shape[0]
+        parts: list[Any] = []
+        done = 0
+        while done < total or not parts:  # no rows: one call says what their results look like
+            stop = min(done + self.on(device), total)
+            try:
+                parts.append(function(*(a[done:stop] for a in arguments)))
+            except torch.OutOfMemoryError as error:
+                self.halve(device, error)
+                continue
+            done = stop
+        if isinstance(parts[0], Tensor):
+            return cast(Result, torch.cat(parts))
+        return cast(Result, tuple(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+class Network:
+    """A module or callable ``x (B, *S) -> logits (B, C)`` whose outputs are checked and whose passes are counted."""
+
+    def __init__(
+        self, model: Callable[..., Any], output: OutputKind, mode: Mode, batch_size: int | Literal["auto"]
+    ) -> None:
+        self.model = _unwrapped(model)
+        self.module = self.model if isinstance(self.model, nn.Module) else None
+        self.output: OutputKind = output
+        self.mode: Mode = mode
+        self.batch_size = BatchSize(batch_size)
+        self.passes = PassCounts()
+        self.jvp_mode: Literal["double_backward", "forward"] = "double_backward"
+        self.channels_last = True
+        self._depth = 0
+        self._checked = False
+
+    @contextlib.contextmanager
+    def session(self, device: torch.device) -> Generator[None]:
+        """Hold the model isolated over many calls; each call isolates it by itself otherwise. Re-entrant.
+
+        Whether outputs look like probabilities is checked at the first call of a session: the answer is read back from
+        the device, which then has to wait.
+        """
+        if self._depth:
+            yield
+            return
+        self._depth += 1
+        self._checked = False
+        try:
+            with isolated(self.module, device, self.mode):
+                yield
+        finally:
+            self._depth -= 1
+
+    def evaluate(self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS) -> Tensor:
+        """Return logits (B, C) as the model gives them, graph included: one counted forward pass in an open session."""
+        self.passes.forward += x.shape[0]
+        try:
+            output = self._run(x, arguments)
+        except RuntimeError as error:
+            error.add_note(
+                f"while running the model on inputs of shape {tuple(x.shape)}, {x.dtype}, on {x.device}; what a "
+                "function closes over and belongs to images is to be given as forward_args or forward_kwargs"
+            )
+            raise
+        kind: OutputKind = "logits" if self._checked and self.output == "auto" else self.output
+        logits = as_logits(output, x.shape[0], kind)
+        self._checked = True
+        return logits
+
+    def _run(self, x: Tensor, arguments: ForwardArguments) -> Any:
+        """Run the model on a copy of ``x``: it may work in place, on neither a leaf nor the caller's storage.
+
+        On a CPU, images go in channels last: convolutions are 1.1 to 1.4 times as fast (benchmarks/layout.py).
+        A model that requires the other layout with ``.view`` gets it from then on.
+        """
+        layout = self.layout(x)
+        if layout is not torch.channels_last:
+            return arguments.call(self.model, x.clone())
+        try:
+            return arguments.call(self.model, x.clone(memory_format=layout))
+        except RuntimeError as error:
+            if "view size is not compatible" not in str(error):
+                raise
+            self.channels_last = False
+            return arguments.call(self.model, x.clone())
+
+    def layout(self, x: Tensor) -> torch.memory_format:
+        """Return the memory format in which ``x`` goes through the network."""
+        last = self.channels_last and x.dim() == 4 and x.device.type == "cpu"
+        return torch.channels_last if last else torch.contiguous_format
+
+    def _validate_inputs(self, x: Tensor) -> Tensor:
+        """Return ``x`` without its graph; refuse a dtype or device that the model's weights do not have."""
+        if not x.is_floating_point():
+            raise InputError(
+                f"got dtype {x.dtype}, expected floating point (scale and normalise images first)", argument="inputs"
+            )
+        weight = next((p for p in self.module.parameters() if p.is_floating_point()), None) if self.module else None
+        if weight is not None and (weight.dtype, weight.device) != (x.dtype, x.device):
+            raise InputError(
+                f"got {x.dtype} on {x.device}, but the model's weights are {weight.dtype} on {weight.device}",
+                argument="inputs",
+                hint="move one to the other with .to(dtype=..., device=...)",
+            )
+        return detached(x)
+
+
+def _unwrapped(model: Callable[..., Any]) -> Callable[..., Any]:
+    """The module behind data-parallel and compiled wrappers, in float32 at least."""
+    while True:  # a compiled module is explained as it was written: AOT autograd has no second derivatives
+        if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            inner = model.module
+        else:
+            inner = getattr(model, "_orig_mod", model)
+        if inner is model:
+            break
+        model = inner
+    if not isinstance(model, nn.Module):
+        return model
+    parameters = list(model.parameters())
+    if any(p.is_inference() for p in parameters):
+        raise InputError(
+            "it was built under torch.inference_mode, so autograd cannot use its weights",
+            argument="model",
+            hint="build it outside",
+        )
+    if any(p.dtype in (torch.float16, torch.bfloat16) for p in parameters):
+        return copy.deepcopy(model).float()
+    return model
