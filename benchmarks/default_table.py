@@ -11,9 +11,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from fringe.experiments.paired import paired
-from fringe.experiments.results import Results, read_results
-from fringe.experiments.store import Store
+from fringe.experiments import Results, Store, paired, read_results
 
 METRICS = ("mas_insertion", "mas_deletion", "insertion", "deletion")
 ARROWS = dict(zip(METRICS, "↑↓↑↓", strict=True))

@@ -27,7 +27,7 @@ import fringe
 from fringe.attribution import Attributor
 from fringe.classifier import Classifier
 from fringe.data import find_inputs
-from fringe.experiments.controls import CONTROLS
+from fringe.experiments import CONTROLS
 from fringe.metrics import Deletion, EvaluationContext, Insertion, MASDeletion, MASInsertion, Metric, evaluate
 from fringe.paths import Problem
 from shared_models import PREPROCESSING, SHARED, model

@@ -46,7 +46,7 @@ def heading(metric: str) -> str:
 
 def print_tables(study: Any, against: str) -> None:
     """All scores; then each row's paired difference to ``against``, on the images where both are defined."""
-    from fringe.experiments.controls import CONTROLS
+    from fringe.experiments import CONTROLS
 
     scores = {label: read(study.folder, label) for label in (*study.only, *CONTROLS)}
     scores = {label: found for label, found in scores.items() if found}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fringe.cli.app import app
+from fringe.cli import app
 from fringe.models import ModelError, load_model
 
 ABSENT = (
@@ -44,7 +44,7 @@ sys.meta_path.insert(0, Absent())
 import fringe.quantus
 from fringe.models import ModelError, load_model
 from typer.testing import CliRunner
-from fringe.cli.app import app
+from fringe.cli import app
 
 found = {}
 try:

@@ -40,7 +40,7 @@ def runs(block: Block) -> str:
 
 def followed(page: Path, folder: Path) -> str:
     """Writes the page's files into a copy of the package; the rest of the page as one program."""
-    program = ["from fringe.cli.app import app"]
+    program = ["from fringe.cli import app"]
     for block in blocks(page):
         path = folder / block.title
         if not block.title.startswith("src/"):

@@ -25,7 +25,7 @@ def test_python_examples_run_and_their_assertions_hold():
 
 
 def test_the_command_for_digits_works_as_printed(tmp_path):
-    from fringe.cli.app import app
+    from fringe.cli import app
 
     commands = [line for block in blocks("console") for line in block.splitlines() if "embedded:digits" in line]
     arguments = commands[0].split()[1:]
@@ -35,7 +35,7 @@ def test_the_command_for_digits_works_as_printed(tmp_path):
 
 
 def test_every_option_shown_exists():
-    from fringe.cli.app import app
+    from fringe.cli import app
 
     shown_texts = [*blocks("console"), *re.findall(r"```console\n(.*?)```", BENCHMARK, flags=re.DOTALL)]
     for command in ("explain", "compare", "benchmark", "status", "report", "tune", "reproduce"):
@@ -53,12 +53,12 @@ def test_links_lead_to_files():
 
 
 def test_the_plan_shown_is_one(tmp_path):
-    from fringe.cli.plan_file import read_plan_file
+    from fringe.experiments import ExperimentSpec
 
     (block,) = re.findall(r"```toml\n(.*?)```", BENCHMARK, flags=re.DOTALL)
     path = tmp_path / "plan.toml"
     path.write_text(block, encoding="utf-8")
-    options = read_plan_file(path)
-    assert options.models == ("rn50=torchvision:resnet50",)
-    assert options.limits == ("max_sensitivity=64",)
-    assert options.settings == ("short.steps=20",)
+    spec = ExperimentSpec.from_file(path)
+    assert spec.model == {"rn50": "torchvision:resnet50"}
+    assert spec.limits == {"max_sensitivity": 64}
+    assert spec.set == {"short": {"steps": "20"}}

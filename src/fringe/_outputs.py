@@ -49,10 +49,10 @@ def as_logits(output: Any, batch: int, kind: OutputKind) -> Tensor:
         return logits.clamp_min(torch.finfo(logits.dtype).tiny).log()
     if kind == "auto" and _look_like_probabilities(logits.detach()):
         raise ModelOutputError(
-            "its outputs are non-negative and every row sums to one, so they look like probabilities, not logits. "
-            "Return the values before the softmax, or pass fringe.Classifier(model, output='probabilities') to explain "
-            "their logarithms (output='logits' if they really are logits)",
-            argument="model",
+            "the outputs are non-negative and every row sums to one, so they look like probabilities, not logits",
+            argument="output",
+            hint="return the values before the softmax or their logarithm, or pass fringe.Classifier(model, "
+            "output='probabilities') to explain their logarithms (output='logits' if they really are logits)",
         )
     return logits
 

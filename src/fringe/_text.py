@@ -22,6 +22,26 @@ def printable_json(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
+def to_json(document: Mapping[str, Any]) -> str:
+    """The document as indented JSON that a terminal may show."""
+    return printable_json(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
+
+
+def plain(value: Any) -> Any:
+    """JSON data of nested values; tensors become lists, and numbers that are not finite None, which is not zero."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Sequence):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value
+
+
 #: A spreadsheet would compute a text that begins with one of these; it gets an apostrophe in front.
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 import fringe
 from fringe import FRInGe, InputSpace, IntegratedGradients, SmoothGrad
-from fringe.cli.app import app
+from fringe.cli import app
 from fringe.experiments import CONTROLS, Store, compare, read_results
-from fringe.experiments.draw import draw, prepare
-from fringe.experiments.work import TaskRunner
+from fringe.experiments._images import prepare, sample_images
+from fringe.experiments._runner import TaskRunner
 from fringe.models import load_model
 from fringe.tuning import FORMAT
 
@@ -52,7 +52,7 @@ def test_the_scores_are_those_of_compare_on_the_same_images(tmp_path):
     )
     assert result.exit_code == 0, result.output
     assert account(result)["units"] == {"done": 14, "there": 0, "crashed": 0}  # 7 maps, two limits
-    pictures = draw(["embedded:digits"], 4, 3).pictures
+    pictures = sample_images(["embedded:digits"], 4, 3).pictures
     loaded = load_model("embedded:digits")
     x = torch.stack([prepare(picture.ref, loaded.preprocessing, "ignore") for picture in pictures])
     methods = {"fringe": FRInGe(steps=2), "ig": IntegratedGradients(steps=3), "smoothgrad": SmoothGrad(samples=2)}
@@ -200,7 +200,7 @@ def test_an_image_without_a_label_fails_alone(tmp_path):
         (("--out", "FOREIGN"), "holds files that are no results of a run (mine.txt)"),
         (("--out", "FOREIGN/mine.txt"), "is a file, expected a folder"),
         (("--out", "FOREIGN/mine.txt/deeper"), "--out"),
-        (("--preset", "PRESET"), "was tuned for 'resnet18'; the models here are digits"),
+        (("--preset", "PRESET"), "was tuned for 'resnet18'; the models are digits"),
     ],
 )
 def test_wrong_usage_is_exit_code_2_and_one_line(tmp_path, arguments, message):
@@ -250,7 +250,7 @@ def test_a_model_that_ends_in_a_softmax_is_given_a_way_that_this_command_has(tmp
     arguments = ("--data", "embedded:digits:0:4", "--model", f"{model}:network", "--trust-code")
     result = sparse(tmp_path / "out", *arguments, "--preprocessing", "unit,channels=1")
     assert result.exit_code == 1
-    assert "(here: return their logarithm from a FILE.py:FUNCTION given as --model)" in result.stderr
+    assert "return the values before the softmax or their logarithm" in result.stderr
     assert "--model-output" not in result.stderr
 
 
@@ -333,7 +333,7 @@ def test_a_worker_process_computes_the_same(tmp_path):
 
 
 def test_a_package_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch):
-    monkeypatch.setattr("fringe.experiments.run.present", absent)
+    monkeypatch.setattr("fringe.experiments._run.present", absent)
     result = benchmark(tmp_path / "run", "--n", 1, *IG)
     assert result.exit_code == 2
     assert result.stderr == "error: this command needs pyarrow, which is not installed; install fringe[bench]\n"

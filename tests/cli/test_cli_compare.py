@@ -11,11 +11,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fringe import FRInGe, InputSpace, IntegratedGradients
-from fringe.cli import compare_run, gather
-from fringe.cli.app import app
-from fringe.cli.comparing import Comparer
+from fringe.cli import app
 from fringe.data import find_inputs
 from fringe.experiments import CONTROLS, compare, estimate
+from fringe.explanations import ComparisonRun, _compare
 from fringe.models import load_model
 
 DIGITS = ("--model", "embedded:digits")
@@ -140,7 +139,7 @@ def test_labels_settings_and_presets_of_methods_and_metrics(tmp_path):
         "short": (3, "zero"),
     }
     first = document["metrics"][0]
-    assert (first["label"], first["settings"]["steps"], first["settings"]["normalise"]) == ("insertion", 4, False)
+    assert (first["label"], first["settings"]["steps"], first["settings"]["normalise"]) == ("insertion:raw", 4, False)
     loaded, x, ids = digits("embedded:digits:0")
     low, high = loaded.preprocessing.bounds()
     method = IntegratedGradients(baseline="black")
@@ -168,8 +167,8 @@ def test_one_bad_image_and_one_bad_method_do_not_stop_the_rest(tmp_path):
 def test_a_method_without_its_references_is_a_row_with_its_error(tmp_path):
     alone = quick(tmp_path, "embedded:digits:0", "--methods", "ig2,ig", *QUICK[-2:])
     assert alone.exit_code == 3
-    assert "error: ig2: space" in alone.stderr
-    assert "--references FOLDER" in alone.stderr
+    assert "error: ig2: --references: ig2 walks" in alone.stderr
+    assert "pass images with --references DIR" in alone.stderr
     failed = next(m for m in read(tmp_path)["methods"] if m["label"] == "ig2")
     assert (failed["maps"], failed["images"], len(failed["errors"])) == (0, 1, 1)
     assert [(r["score"], r["flags"]) for r in lines(tmp_path) if r["method"] == "ig2"] == [("", "failed")]
@@ -195,11 +194,11 @@ def test_images_of_several_sizes_keep_their_order(tmp_path):
     [
         (("--methods", "fringes"), "did you mean 'fringe'"),
         (("--methods", "ig,ig"), "--methods: ig given twice; give each its own label"),
-        (("--methods", " , "), "expected names with commas"),
+        (("--methods", " , "), "--methods: none given"),
         (("--methods", "ig:papers"), "preset: ig has no 'papers'"),
         (("--metrics", "insertio"), "did you mean 'insertion'"),
         (("--metrics", "insertion:rize"), "insertion has no 'rize'"),
-        (("--set", "steps=3"), "expected METHOD.KEY=VALUE"),
+        (("--set", "steps=3"), "expected LABEL.KEY=VALUE"),
         (("--set", "igg.steps=3"), "'igg' is not compared here; did you mean 'ig'"),
         (("--set", "ig.step=3"), "did you mean 'steps'"),
         (("--set", "ig.steps=few"), "expected a whole number"),
@@ -243,7 +242,7 @@ def test_a_model_that_ends_in_a_softmax_names_the_option_that_reads_it(tmp_path)
     arguments = (*arguments, "--preprocessing", "unit,channels=1")
     refused = quick(tmp_path / "out", *arguments)
     assert refused.exit_code == 2
-    assert "(here: --model-output probabilities)" in refused.stderr
+    assert "--model-output probabilities" in refused.stderr
     read_as = quick(tmp_path / "out", *arguments, "--model-output", "probabilities")
     assert read_as.exit_code == 0, read_as.stderr
     assert read(tmp_path / "out")["model_output"] == "probabilities"
@@ -267,15 +266,15 @@ def test_a_folder_of_another_commands_results_is_safe(tmp_path):
 
 
 def test_an_interrupted_run_keeps_what_it_finished(tmp_path, monkeypatch):
-    real, calls = Comparer.compare, iter([False, True])
+    real, calls = ComparisonRun.logits, iter([False, True])
 
-    def stop(self, chunk, *, keep_maps):
+    def stop(self, group):
         if next(calls):
             raise KeyboardInterrupt
-        return real(self, chunk, keep_maps=keep_maps)
+        return real(self, group)
 
-    monkeypatch.setattr(gather, "CHUNK_IMAGES", 1)
-    monkeypatch.setattr(compare_run.Comparer, "compare", stop)
+    monkeypatch.setattr(_compare, "BATCH_IMAGES", 1)
+    monkeypatch.setattr(ComparisonRun, "logits", stop)
     result = quick(tmp_path, "embedded:digits:0:3", "--methods", "ig", *QUICK[-2:])
     assert result.exit_code == 130
     assert "1 compared" in result.stderr
@@ -303,7 +302,7 @@ def test_a_spreadsheet_computes_no_name(tmp_path):
 def test_chunks_change_nothing(tmp_path, monkeypatch):
     arguments = ("embedded:digits:0:3", "--methods", "ig", *QUICK[-2:])
     assert quick(tmp_path / "whole", *arguments, metrics="insertion,infidelity").exit_code == 0
-    monkeypatch.setattr(gather, "CHUNK_IMAGES", 1)
+    monkeypatch.setattr(_compare, "BATCH_IMAGES", 1)
     assert quick(tmp_path / "parts", *arguments, metrics="insertion,infidelity").exit_code == 0
     whole, parts = ([float(r["score"]) for r in lines(tmp_path / name)] for name in ("whole", "parts"))
     torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-6)

@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from fringe.cli.app import app
+from fringe.cli import app
 
 PREPARED = ("--model", "embedded:digits", "--preprocessing", "channels=1,mean=0.3,std=0.35")
 IG = {
@@ -187,7 +187,7 @@ def test_an_earlier_result_stays_where_the_new_one_cannot_take_its_name(tmp_path
         return real(source, target, **kwargs)
 
     monkeypatch.setattr(os, "rename", rename)
-    result = run("explain", *arguments, "--seed", "1")
+    result = run("explain", *arguments, "--seed", "1", "--overwrite")
     assert result.exit_code == 1
     assert (tmp_path / "digits-0000" / "explanation.json").read_bytes() == content
     assert sorted(p.name for p in tmp_path.iterdir()) == ["digits-0000", "summary.json"]
@@ -299,10 +299,10 @@ def test_an_image_that_is_gone_after_it_was_opened_is_explained_without_its_hash
     def gone(path):
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
-    monkeypatch.setattr("fringe.cli.record.sha256_of", gone)
+    monkeypatch.setattr("fringe.explanations._inputs.sha256_of", gone)
     result = run(command, path, "--out", tmp_path / "out", "--model", "embedded:digits")
     assert result.exit_code == 0
-    assert f"warning: '{path}' cannot be read again ({os.strerror(errno.ESTALE)})" in result.stderr
+    assert f"warning: the SHA-256 of '{path}' is not recorded ({os.strerror(errno.ESTALE)})" in result.stderr
     entry = tmp_path / "out" / "x" / "explanation.json"
     found = json.loads(entry.read_text()) if command == "explain" else summary(tmp_path / "out")["images"][0]
     assert found["sha256"] is None

@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import fringe
-from fringe.cli import explaining, gather
-from fringe.cli.app import app
-from fringe.cli.folder import ResultFolder
+from fringe.cli import app
 from fringe.data import find_inputs
+from fringe.explanations import ExplanationRun
+from fringe.explanations._folder import ResultFolder
 from fringe.models import load_model
 
 QUICK = ("--set", "tau=0.02", "--set", "cg_iterations=4")
@@ -48,7 +48,13 @@ def test_a_run_writes_what_the_library_computes(tmp_path):
     printed = json.loads(result.stdout)
     assert printed == read(tmp_path / "out" / "summary.json")
     assert printed["complete"]
-    assert printed["counts"] == {"inputs": 2, "explained": 2, "failed": 0, "verdicts": printed["counts"]["verdicts"]}
+    assert printed["counts"] == {
+        "inputs": 2,
+        "explained": 2,
+        "reused": 0,
+        "failed": 0,
+        "verdicts": printed["counts"]["verdicts"],
+    }
 
     loaded = load_model("embedded:digits")
     recipe = loaded.preprocessing
@@ -204,7 +210,7 @@ def test_a_model_that_ends_in_a_softmax_names_the_option_that_reads_it(tmp_path)
     refused = run(*others, *softmax, "--out", tmp_path / "a")
     assert refused.exit_code == 2
     assert "look like probabilities" in refused.stderr
-    assert "(here: --model-output probabilities)" in refused.stderr
+    assert "--model-output probabilities" in refused.stderr
     read_as = {}
     for name, options in (
         ("probabilities", (*softmax, "--model-output", "probabilities", "--score", "log_probability")),
@@ -264,43 +270,51 @@ def test_other_peoples_files_are_safe(tmp_path):
     assert (tmp_path / "digits-0001" / "explanation.json").is_file()
 
 
-def test_a_second_run_replaces_its_own_results(tmp_path):
+def test_another_setting_is_refused_with_the_difference_and_replaces_the_results_on_request(tmp_path):
     assert quick(tmp_path / "out", "embedded:digits:0").exit_code == 0
     stale = tmp_path / "out" / "digits-0000" / "stale.png"
     stale.touch()
-    assert quick(tmp_path / "out", "embedded:digits:0", "--seed", "1").exit_code == 0
+    refused = quick(tmp_path / "out", "embedded:digits:0", "--seed", "1")
+    assert refused.exit_code == 2
+    assert "holds results of other settings (seed: 0, now 1)" in refused.stderr
+    assert "pass --overwrite to replace them" in refused.stderr
+    assert stale.exists()
+    assert quick(tmp_path / "out", "embedded:digits:0", "--seed", "1", "--overwrite").exit_code == 0
     assert not stale.exists()
     assert read(tmp_path / "out" / "digits-0000" / "explanation.json")["seed"] == 1
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path):
-    folder = ResultFolder(tmp_path / "out", overwrite=False)
+    folder = ResultFolder(tmp_path / "out", overwrite=False, command="explain")
 
     def half(path: Path) -> None:
         (path / "overlay.png").touch()
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        folder.write("cat", half)
+        folder.write("cat", {}, half)
     assert list((tmp_path / "out").iterdir()) == []
-    assert folder.name_of("Summary.json") == "Summary.json_"
+    assert folder.result_path("Summary.json").name == "Summary.json_"
 
 
 def test_an_interrupted_run_keeps_what_it_finished(tmp_path, monkeypatch):
-    real = explaining.Explainer.explain
-    calls = iter([False, True])
+    real, calls = ExplanationRun.logits, iter([False, True])
 
-    def explain(self, chunk):
+    def logits(self, group):
         if next(calls):
             raise KeyboardInterrupt
-        return real(self, chunk)
+        return real(self, group)
 
-    monkeypatch.setattr(gather, "CHUNK_IMAGES", 1)
-    monkeypatch.setattr(explaining.Explainer, "explain", explain)
-    result = quick(tmp_path / "out", "embedded:digits:0:3")
+    with monkeypatch.context() as patch:
+        patch.setattr(ExplanationRun, "logits", logits)
+        result = quick(tmp_path / "out", "embedded:digits:0:3", "--batch-size", "1")
     assert result.exit_code == 130
     assert "1 finished" in result.stderr
     summary = read(tmp_path / "out" / "summary.json")
     assert not summary["complete"]
     assert [entry["folder"] for entry in summary["inputs"]] == ["digits-0000"]
-    assert (tmp_path / "out" / "digits-0000" / "explanation.json").is_file()
+    written = (tmp_path / "out" / "digits-0000" / "explanation.json").stat().st_mtime_ns
+    resumed = quick(tmp_path / "out", "embedded:digits:0:3")
+    assert resumed.exit_code == 0
+    assert "1 results of an earlier run were reused" in resumed.stdout
+    assert (tmp_path / "out" / "digits-0000" / "explanation.json").stat().st_mtime_ns == written

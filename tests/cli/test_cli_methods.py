@@ -7,9 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fringe import METHODS, METRICS, InputError
-from fringe.cli.app import app
-from fringe.cli.options import MethodOptions
-from fringe.cli.settings import assign, configure, named_method
+from fringe.cli import app
+from fringe.experiments import configured
+from fringe.explanations import ExplainSpec
+from fringe.explanations._inputs import configured_method
 
 
 def invoke(*arguments):
@@ -40,7 +41,7 @@ def test_explain_knows_every_method(tmp_path, name):
 def test_a_method_that_needs_references_says_which_option_gives_them(tmp_path):
     result = invoke("explain", "embedded:digits:0", "--method", "ig2", "--out", tmp_path)
     assert result.exit_code == 2
-    assert "--references FOLDER" in result.stderr
+    assert "--references DIR" in result.stderr
     (tmp_path / "broken.png").write_bytes(b"no image")
     result = invoke("explain", "embedded:digits:0", "--references", tmp_path / "broken.png", "--out", tmp_path / "out")
     assert result.exit_code == 2
@@ -50,20 +51,23 @@ def test_a_method_that_needs_references_says_which_option_gives_them(tmp_path):
 def test_presets_of_every_method_are_found_by_name():
     for name, kind in METHODS.items():
         for preset in kind.presets:
-            assert named_method(f"{name}:{preset}") == kind.preset(preset)
-            assert configure(MethodOptions(name, preset=preset)) == kind.preset(preset)
-    assert named_method("ig:paper").steps == 200
+            assert configured(f"{name}:{preset}") == kind.preset(preset)
+            assert configured_method(ExplainSpec(method=f"{name}:{preset}")) == kind.preset(preset)
+            assert configured_method(ExplainSpec(method=name, preset=preset)) == kind.preset(preset)
+    assert configured("ig:paper").steps == 200
     with pytest.raises(InputError, match=r"preset: ig has no 'papers'; did you mean 'paper'\? Known: paper"):
-        named_method("ig:papers")
-    with pytest.raises(InputError, match="--variant belongs to the method fringe, not to 'ig'"):
-        configure(MethodOptions("ig", variant="euclidean"))
+        configured("ig:papers")
+    with pytest.raises(InputError, match="variant: belongs to the method fringe, not to 'ig'"):
+        configured_method(ExplainSpec(method="ig", variant="euclidean"))
 
 
 def test_metrics_are_set_as_methods_are():
     fast = METRICS["insertion"].preset("fast")
-    assert assign(fast, ["normalise=false", "size=none"]) == dataclasses.replace(fast, normalise=False, size=None)
+    assert fast.with_text({"normalise": "false", "size": "none"}) == dataclasses.replace(
+        fast, normalise=False, size=None
+    )
     with pytest.raises(InputError, match="insertion has no setting 'step'; did you mean 'steps'"):
-        assign(fast, ["step=3"])
+        fast.with_text({"step": "3"})
 
 
 @pytest.mark.parametrize(("command", "known"), [("methods", METHODS), ("metrics", METRICS)])

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from fringe.cli.app import app
+from fringe.cli import app
 
 pytestmark = pytest.mark.shared
 RECIPES = {

@@ -15,7 +15,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import fringe
-from fringe.cli.app import app
+from fringe.cli import app
 from fringe.experiments import RunOptions, Store, read_results, run_plan
 from fringe.report import write_report
 from fringe.tuning import write_preset
@@ -149,7 +149,7 @@ def test_a_disk_that_fails_is_exit_code_75_and_the_same_command_goes_on(tmp_path
     assert (third.exit_code, json.loads(third.stdout)["units"]["done"]) == (0, 1)
     with monkeypatch.context() as patch:
         # what is there is not computed again because it cannot be read
-        patch.setattr("fringe.experiments.store.read_regular", fails)
+        patch.setattr("fringe.experiments._store.read_regular", fails)
         fourth = benchmark(out)
         assert fourth.exit_code == 75, fourth.output
     assert json.loads(benchmark(out, "--json").stdout)["units"]["done"] == 0
@@ -161,7 +161,7 @@ def test_a_disk_that_fails_while_the_report_is_drawn_is_exit_code_75(tmp_path, m
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patch:
-        patch.setattr("fringe.cli.report_run.write_report", fails)
+        patch.setattr("fringe.report.write_report", fails)
         result = run("benchmark", "--out", tmp_path, *BARE)
     assert result.exit_code == 75
     assert result.stderr.splitlines()[-1] == "error: [Errno 5] Input/output error; run the same command again to go on"
@@ -188,7 +188,7 @@ def test_images_that_cannot_be_read_now_are_exit_code_75_and_no_score_is_lost(tm
         folder.rename(away)
 
     with monkeypatch.context() as patch:
-        patch.setattr("fringe.cli.progress.Units.begin", lose)
+        patch.setattr("fringe.cli._console.Progress.begin", lose)
         first = benchmark(out, *data)
     assert first.exit_code == 75, first.output
     assert "left: ig on digits, 1 images: " in first.stderr

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from fringe.cli.app import app
+from fringe.cli import app
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e"
 STEERING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]")

@@ -1,17 +1,20 @@
 """Texts become settings, or a message that helps."""
 
+from typing import get_args
+
 import pytest
 
 from fringe import FRInGe, InputError
 from fringe.classifier import SCORES
-from fringe.cli.listings import EXAMPLES
-from fringe.cli.options import MethodOptions, Score, read_batch_size, read_class_names, read_target
-from fringe.cli.settings import configure
+from fringe.cli._listing import EXAMPLES
+from fringe.explanations import ExplainSpec
+from fringe.explanations._inputs import configured_method
+from fringe.explanations._spec import read_class_names
 from fringe.models import LOADERS
 
 
 def configured(*settings, **more):
-    return configure(MethodOptions(settings=settings, **more))
+    return configured_method(ExplainSpec(set=settings, **more))
 
 
 @pytest.mark.parametrize(
@@ -40,14 +43,14 @@ def test_a_value_has_the_type_of_its_field(text, field, value):
     ("text", "message"),
     [
         ("taau=1", r"no setting 'taau'; did you mean 'tau'\? Its settings: tau, eta_max"),
-        ("tau=small", r"--set tau: got 'small', expected a positive number \(usually 0.0003 to 0.01 nats\)"),
-        ("tau=nan", r"--set tau: got 'nan', expected a positive number"),
-        ("tau=-1", r"--set tau: got '-1', expected a positive number"),
-        ("cg_iterations=2.5", r"--set cg_iterations: got '2.5', expected a positive whole number \(usually 3 to 40\)"),
-        ("solve=newton", r"--set solve: got 'newton', expected one of geodesic, natural, diffusion, gradient"),
+        ("tau=small", r"set: tau: got 'small', expected a positive number \(usually 0.0003 to 0.01 nats\)"),
+        ("tau=nan", r"set: tau: got 'nan', expected a positive number"),
+        ("tau=-1", r"set: tau: got '-1', expected a positive number"),
+        ("cg_iterations=2.5", r"set: cg_iterations: got '2.5', expected a positive whole number \(usually 3 to 40\)"),
+        ("solve=newton", r"set: solve: got 'newton', expected one of geodesic, natural, diffusion, gradient"),
         ("warm_start=maybe", r"expected true or false"),
         ("delta_euc=far", r"expected a positive number, auto or none"),
-        ("reference=[0.5", r"--set reference: got"),
+        ("reference=[0.5", r"set: reference: got"),
         ("tau", r"expected KEY=VALUE"),
     ],
 )
@@ -71,11 +74,11 @@ def test_presets_and_variants():
 
 
 def test_small_values():
-    assert (read_target("predicted"), read_target("7")) == ("predicted", 7)
-    assert (read_batch_size("auto"), read_batch_size("8")) == ("auto", 8)
-    for read, text in ((read_target, "cat"), (read_batch_size, "0"), (read_batch_size, "many")):
-        with pytest.raises(InputError, match=f"got '{text}'"):
-            read(text)
+    assert [ExplainSpec(target=text).target for text in ("predicted", "7")] == ["predicted", 7]
+    assert [ExplainSpec(batch_size=text).batch_size for text in ("auto", "8")] == ["auto", 8]
+    for field, text in (("target", "cat"), ("batch_size", "0"), ("batch_size", "many")):
+        with pytest.raises(InputError, match=f"{field}: got '{text}'"):
+            ExplainSpec(**{field: text})
 
 
 def test_class_names(tmp_path):
@@ -95,5 +98,5 @@ def test_class_names(tmp_path):
 
 
 def test_the_command_line_knows_what_the_library_knows():
-    assert tuple(score.value for score in Score) == SCORES
+    assert get_args(ExplainSpec.model_fields["score"].annotation) == SCORES
     assert list(EXAMPLES) == list(LOADERS)

@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 
 import fringe
 from fringe import FRInGe
-from fringe.cli.app import app
+from fringe.cli import app
 
 SOURCE = Path(fringe.__file__).parents[1]
 HEAVY = "{'torch', 'matplotlib', 'safetensors', 'PIL', 'numpy'}"
 HELP = f"""
 from typer.testing import CliRunner
-from fringe.cli.app import app
+from fringe.cli import app
 for arguments in (["--help"], ["explain", "--help"]):
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0 and "explain" in result.stdout, result.output

@@ -8,12 +8,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fringe import FRInGe, IntegratedGradients
-from fringe.cli.app import app
-from fringe.cli.failures import told
-from fringe.cli.status_run import TRIAL
-from fringe.experiments import Arm, ModelSource, Plan, RunOptions, Store, run_plan
-from fringe.experiments.store import CRASHES, PLANS
-from fringe.experiments.units import missing_units
+from fringe.cli import app
+from fringe.experiments import TRIAL, Arm, ModelSource, Plan, RunOptions, Store, describe_failures, run_plan
+from fringe.experiments._store import CRASHES, PLANS
+from fringe.experiments._tasks import pending_tasks
 from fringe.metrics import Sparseness
 from fringe.paper import tuning
 
@@ -105,7 +103,7 @@ def test_units_that_fit_no_more_are_named_with_the_difference(tmp_path):
 def test_units_that_were_set_aside_are_named(tmp_path):
     finished = run_plan(only(small(), ig=IntegratedGradients(steps=2)), tmp_path, RunOptions())
     manifest, store = finished.resolved.manifest, Store(tmp_path)
-    (unit,) = missing_units(manifest, (), 16)
+    (unit,) = pending_tasks(manifest, (), 16)
     reason = "ended its process (SIGKILL), 3 times"
     store.write_record(CRASHES, unit.key, {**unit.record(manifest), "reason": reason})
     (tmp_path / "units" / f"{unit.key}.parquet").unlink()
@@ -144,11 +142,11 @@ def test_reasons_for_people_are_few_and_the_most_frequent_first():
         {"model": "b", "method": "ig", "reason": "often", "scores": 3},
     ]
     crash = {"model": "a", "method": "ig", "images": ["x"], "reason": "died"}
-    assert told(rows, [crash], 9) == [
+    assert describe_failures(rows, [crash], 9) == [
         "4 scores of ig, agi on a: often",
         "3 scores of ig on b: often",
         "1 score of ig on a: rare",
         "set aside: ig on a, 1 image: died",
     ]
-    assert told(rows, [crash], 1) == ["4 scores of ig, agi on a: often", "and 3 other reasons"]
-    assert told([], [], 1) == []
+    assert describe_failures(rows, [crash], 1) == ["4 scores of ig, agi on a: often", "and 3 other reasons"]
+    assert describe_failures([], [], 1) == []

@@ -11,11 +11,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fringe import FRInGe, FringeError
-from fringe.cli import timings
-from fringe.cli.app import app
+from fringe.cli import app
 from fringe.experiments import Interrupted, Store, read_results
-from fringe.experiments.draw import draw
-from fringe.paper import tuning
+from fringe.experiments._images import sample_images
+from fringe.paper import timings, tuning
 from fringe.paper.plans import DIAGNOSTICS, OBJECTIVE, VARIANTS
 from fringe.paper.published import READINGS, published
 from fringe.paper.runtime import from_record
@@ -65,7 +64,7 @@ def test_diagnose_takes_the_cap_off(tmp_path):
     result = run("diagnose", "--out", tmp_path, *TINY, *others, "--no-report", "--figures", 1)
     assert result.exit_code == 0, result.output
     assert "smoothgrad: not used; this study is of fringe" in result.stderr
-    assert "--metrics: not used; this study is scored by completeness_residual" in result.stderr
+    assert "metrics: not used; this study is scored by completeness_residual" in result.stderr
     found = settings(tmp_path, "cap")
     assert [*found] == ["cap", "no_cap", "ig"]
     assert (found["cap"]["delta_euc"], found["no_cap"]["delta_euc"], found["ig"]["steps"]) == ("auto", None, 3)
@@ -105,7 +104,7 @@ def test_sweep_draws_the_objective_of_the_scores(tmp_path):
     [
         (("sweep", "--factor", "tau"), "--factor: got 'tau', expected KEY=VALUE,VALUE,..."),
         (("sweep", "--factor", "taau=1"), "did you mean 'tau'"),
-        (("sweep", "--factor", "tau=small"), "expected a number"),
+        (("sweep", "--factor", "tau=small"), "--factor: tau: got 'small', expected a positive number"),
         (("sweep", "--set", "sparseness.x=1"), "'sparseness' is not compared here"),
         (("tune", "--search", "taau"), "did you mean 'tau'"),
         (("tune", "--search", "tau=1"), "--search: got 'tau=1', expected KEY or KEY=LOW,HIGH"),
@@ -115,7 +114,7 @@ def test_sweep_draws_the_objective_of_the_scores(tmp_path):
         (("tune", "--timeout", "5"), "add --workers 1, or more"),
         (("runtime", "--workers", "2"), "--workers"),
         (("runtime", "--device", "tpu7"), "--device: got 'tpu7'"),
-        (("reproduce",), "--imagenet: none given"),
+        (("reproduce",), "--data: none given; name the folder of ImageNet's validation images"),
         (("reproduce", "--imagenet", "a", "--data", "b"), "--imagenet: --data names images, too"),
         (("reproduce", "--data", "x", "--models", "resnet19"), "--models: got 'resnet19', expected one of resnet18"),
         (("reproduce", "--data", "x", "--models", "vgg19", "--model", "m"), "--models: --model names networks, too"),
@@ -151,7 +150,7 @@ def test_runtime_writes_the_account_that_it_shows(tmp_path):
     assert {(row["vjp"], row["jvp"]) for row in rows if row["method"] == "ig"} == {(3.0, 0.0)}
     ratio = rows[0]["seconds"] / rows[1]["seconds"]
     assert f"digits sequential: fringe takes {ratio:.1f} times as long as ig" in result.stdout
-    assert f"account: {path}" in result.stdout
+    assert f"timings: {path}" in result.stdout
     again = json.loads(run(*arguments, "--json", "--metrics", "insertion").stdout)
     assert [row["vjp"] for row in again["timings"]] == [row["vjp"] for row in rows]
 
@@ -171,7 +170,7 @@ def test_tune_goes_on_and_its_preset_keeps_its_images_from_benchmarks(tmp_path):
     about = json.loads(path.read_text())
     assert (about["settings"]["steps"], about["about"]["trials"]) == (2, 2)
     tuned = set(about["about"]["images"])
-    assert not tuned & {picture.digest for picture in draw(["embedded:digits"], 358, 3).pictures}
+    assert not tuned & {picture.digest for picture in sample_images(["embedded:digits"], 358, 3).pictures}
 
     for seed in (3, 4):
         out = tmp_path / f"run-{seed}"
@@ -314,7 +313,7 @@ def test_reproduce_sets_our_numbers_beside_the_papers_and_goes_on(tmp_path, monk
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr("fringe.cli.timings.read_regular", fails)
+        patch.setattr("fringe.paper.timings.read_regular", fails)
         assert run(*arguments, "--studies", "runtime", "--json").exit_code == 75
     assert (kept.read_text(), len(calls)) == (whole, 10)  # hours of measuring stay
     assert run(*arguments, "--studies", "runtime").exit_code == 0

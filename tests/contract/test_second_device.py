@@ -13,11 +13,11 @@ import fringe
 from fringe import METRICS, Classifier, FRInGe, InputSpace
 from fringe._rng import KeyedGenerator
 from fringe.captum import CaptumAttributor
-from fringe.experiments.controls import CONTROLS
-from fringe.experiments.manifest import resolve
-from fringe.experiments.plan import Arm, ModelSource, Plan
-from fringe.experiments.units import missing_units
-from fringe.experiments.work import TaskRunner
+from fringe.experiments._evaluator import CONTROLS
+from fringe.experiments._manifest import resolve
+from fringe.experiments._plan import Arm, ModelSource, Plan
+from fringe.experiments._runner import TaskRunner
+from fringe.experiments._tasks import pending_tasks
 from fringe.metrics import EndpointKL, Insertion, MaxSensitivity, Sparseness
 from fringe.models import load_model
 from fringe.quantus import explain_func
@@ -214,7 +214,7 @@ def test_a_benchmark_runs_there_and_keeps_maps_of_the_cpu():
         controls=True,
     )
     resolved = resolve(plan)
-    units = missing_units(resolved.manifest, (), 3)
+    units = pending_tasks(resolved.manifest, (), 3)
     expected = [TaskRunner(resolved).perform(unit) for unit in units]
     with second_device():
         worker = TaskRunner(resolved, device=ELSEWHERE.type)

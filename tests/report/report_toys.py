@@ -1,8 +1,8 @@
 """Runs made of numbers that the tests know: a manifest and rows, without a model or an image."""
 
 from fringe.experiments import Manifest, ScoreRecord, Store
-from fringe.experiments.keys import digest
-from fringe.experiments.results import gather
+from fringe.experiments._manifest import digest
+from fringe.experiments._results import gather
 
 METRICS = {
     "mas_insertion": ("MAS insertion", "higher", "", "mean"),

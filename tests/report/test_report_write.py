@@ -10,7 +10,7 @@ import torch
 from fringe import IntegratedGradients
 from fringe.attribution import SmoothGrad
 from fringe.errors import InputError
-from fringe.experiments import Arm, ModelSource, Plan, RunOptions, Store, read_results, run_plan
+from fringe.experiments import Arm, ModelSource, Plan, RunOptions, Store, gather, read_results, run_plan
 from fringe.metrics import METRICS
 from fringe.report import _write as write_module
 from fringe.report import build_table, write_report
@@ -41,7 +41,7 @@ def test_a_report_is_written_into_the_run_and_again_byte_by_byte(tmp_path):
     first = {path: path.read_bytes() for path in write_report(store).paths}
     assert first.keys() == {tmp_path / "run" / "report" / name for name in FILES}
     assert {path: path.read_bytes() for path in write_report(str(tmp_path / "run")).paths} == first
-    assert Store(tmp_path / "run", create=False).units()
+    assert Store(tmp_path / "run", create=False).tasks()
 
 
 def test_holes_are_refused_with_their_places_and_the_cure(tmp_path):
@@ -162,7 +162,7 @@ def test_maps_are_made_again_as_the_run_made_them_and_kept(digits, tmp_path, mon
     digests = [image["digest"] for image in results.manifest.images]
     for method in ("ig", "sg"):
         setting = results.manifest.setting_key("digits", method)
-        made, theirs = bare.find_maps(setting, digests), kept.find_maps(setting, digests)
+        made, theirs = bare.load_maps(setting, digests), kept.load_maps(setting, digests)
         assert len(theirs) == 8
         assert len(made) == 8  # of 8 images, at most 9 are picked
         for image, again in made.items():
@@ -205,7 +205,7 @@ def test_kept_maps_are_drawn_without_the_model(digits, tmp_path, monkeypatch):
     def never(*_, **__):
         raise AssertionError("a model was loaded")
 
-    for place in ("fringe.report._maps.load", "fringe.experiments.manifest.load_model"):
+    for place in ("fringe.report._maps.load", "fringe.experiments._plan.load_model"):
         monkeypatch.setattr(place, never)
     store = Store(digits[0] / "kept", create=False)
     page = write_report(store, tmp_path / "out").page.read_text(encoding="utf-8")
@@ -224,9 +224,9 @@ def test_a_kept_map_of_another_size_is_not_drawn(digits, monkeypatch):
     store = Store(digits[0] / "kept", create=False)
     results = read_results(store)
     image = results.manifest.images[0]["digest"]
-    found = store.find_maps(results.manifest.setting_key("digits", "ig"), [image])[image]
+    found = store.load_maps(results.manifest.setting_key("digits", "ig"), [image])[image]
     wrong = {image: dataclasses.replace(found, values=found.values[:, :5])}
-    monkeypatch.setattr(store, "find_maps", lambda setting, images: wrong)
+    monkeypatch.setattr(store, "load_maps", lambda setting, images: wrong)
     shown = load_maps(results, "digits", [image], MapSource(store, lambda model: None))
     assert shown.maps == {"ig": {}, "sg": {}}
 
@@ -281,11 +281,10 @@ def test_maps_of_images_that_failed_are_not_asked_for(digits, monkeypatch):
     store = Store(folder / "bare", create=False)
     results = read_results(store)
     digests = [image["digest"] for image in results.manifest.images[:2]]
-    for metric in SHARED:
-        cell = results.cells["digits", "sg", metric]
-        rows = (dataclasses.replace(cell.rows[0], status="failed"), *cell.rows[1:])
-        results.cells["digits", "sg", metric] = dataclasses.replace(cell, rows=rows)
-    monkeypatch.setattr(store, "find_maps", lambda setting, images: {})
+    records = {row.key: row for cell in results.cells.values() for row in cell.rows}
+    failed = [row for row in records.values() if (row.method, row.image) == ("sg", digests[0])]
+    results = gather(results.manifest, {**records, **{r.key: dataclasses.replace(r, status="failed") for r in failed}})
+    monkeypatch.setattr(store, "load_maps", lambda setting, images: {})
     shown = load_maps(results, "digits", digests, MapSource(store, lambda model: resolved))
     assert [list(shown.maps[method]) for method in ("ig", "sg")] == [digests, digests[1:]]
 
@@ -306,7 +305,7 @@ def test_a_run_that_cannot_be_written_to_is_shown_all_the_same(digits, monkeypat
     folder, resolved = digits
     store = Store(folder / "bare", create=False)
     results = read_results(store)
-    monkeypatch.setattr(store, "find_maps", lambda setting, images: {})
+    monkeypatch.setattr(store, "load_maps", lambda setting, images: {})
 
     def refuse(setting, maps):
         raise InputError("--out: cannot be written")

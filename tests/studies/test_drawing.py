@@ -4,13 +4,13 @@ import csv
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from PIL import Image
 
 from fringe import FRInGe, InputError
 from fringe.experiments import Arm, Manifest, ModelSource, Plan, Results
-from fringe.experiments.manifest import resolve
-from fringe.experiments.results import Cell
+from fringe.experiments._manifest import resolve
 from fringe.metrics import Sparseness
 from fringe.paper import cap_study, draw_cap, draw_sweep, draw_trajectories
 from fringe.paper.plans import OBJECTIVE
@@ -26,12 +26,14 @@ def plan(methods=None, label="digits", n=1):
 
 def swept(columns, label="digits"):
     """Results of a sweep from (3, n) scores by setting."""
-    cells = {
-        (label, setting, metric): Cell(np.array(values, dtype=float), (None,) * len(values))
+    rows = [
+        (label, setting, metric, float(value), "ok")
         for setting, rows in columns.items()
         for metric, values in zip(OBJECTIVE, rows, strict=True)
-    }
-    return Results(Manifest({}, (), (), {label: {}}, {}, {}, {}), cells)
+        for value in values
+    ]
+    frame = pl.DataFrame(rows, ["model", "method", "metric", "score", "status"], orient="row")
+    return Results(Manifest({}, (), (), {label: {}}, {}, {}, {}), frame)
 
 
 def numbers(path):

@@ -8,9 +8,9 @@ from PIL import Image
 
 from fringe import FRInGe, FringeError, IntegratedGradients
 from fringe.experiments import CONTROLS, Arm, ModelSource, Plan
-from fringe.experiments.entrants import Candidate, make_maps
-from fringe.experiments.manifest import resolve
-from fringe.experiments.work import TaskRunner
+from fringe.experiments._evaluator import Candidate, make_maps
+from fringe.experiments._manifest import resolve
+from fringe.experiments._runner import TaskRunner
 from fringe.metrics import MaxSensitivity, Sparseness
 from fringe.paper.probe import probe
 

@@ -6,11 +6,11 @@ import math
 from dataclasses import fields, replace
 
 import numpy as np
+import polars as pl
 import pytest
 
 from fringe import FRInGe, IntegratedGradients, SmoothGrad
 from fringe.experiments import Arm, Manifest, ModelSource, Plan, Results
-from fringe.experiments.results import Cell
 from fringe.metrics import METRICS, Infidelity, MaxSensitivity, get_metric
 from fringe.paper.plans import DIAGNOSTICS, OBJECTIVE, VARIANTS
 from fringe.paper.published import METRICS as NAMES
@@ -113,7 +113,8 @@ def results(scores):
         settings.setdefault(model, {})[method] = {"method": {}}
     metrics = {metric: {"summary": METRICS[metric].summary} for *_, metric in scores}
     manifest = Manifest({}, (), (), settings, metrics, {}, {})
-    return Results(manifest, {key: Cell(np.array(values), ()) for key, values in scores.items()})
+    rows = [(*key, float(value), "ok") for key, values in scores.items() for value in values]
+    return Results(manifest, pl.DataFrame(rows, ["model", "method", "metric", "score", "status"], orient="row"))
 
 
 def test_ours_is_the_mean_with_half_its_interval_beside_the_papers_cell():

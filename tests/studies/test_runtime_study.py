@@ -13,8 +13,8 @@ from fringe import FRInGe, FringeError, IntegratedGradients, attribute
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.experiments import Arm, ModelSource, Plan
-from fringe.experiments.draw import prepare
-from fringe.experiments.manifest import load, resolve
+from fringe.experiments._images import prepare
+from fringe.experiments._manifest import load, resolve
 from fringe.metrics import Sparseness
 from fringe.paper import runtime
 from fringe.paper.runtime import Timing, from_record, identity, measure, place_of, record, slowdowns

@@ -11,9 +11,9 @@ from PIL import Image
 from fringe import FRInGe, FringeError, InputError, IntegratedGradients
 from fringe.errors import TransientError
 from fringe.experiments import Arm, Interrupted, ModelSource, Plan, Progress, RunOptions, Store, read_results
-from fringe.experiments import run as engine
-from fringe.experiments.draw import draw
-from fringe.experiments.manifest import resolve
+from fringe.experiments import _run as engine
+from fringe.experiments._images import sample_images
+from fringe.experiments._manifest import resolve
 from fringe.metrics import Deletion, Infidelity, Insertion, Sparseness
 from fringe.paper import tuning
 from fringe.paper.plans import OBJECTIVE
@@ -36,7 +36,7 @@ def steps(trials, low=2, high=40):
 def test_a_trials_plan_is_scored_by_the_objective_on_the_end_of_the_order():
     before = plan(limits={"sparseness": 1}, seed=3)
     found = tuning_plan(before)
-    assert (found.name, found.last, found.controls, found.limits, found.n) == ("tune", True, False, {}, 2)
+    assert (found.name, found.holdout, found.controls, found.limits, found.n) == ("tune", True, False, {}, 2)
     assert found.metrics == METRICS
     assert tuple(found.metrics) == OBJECTIVE
     with pytest.raises(InputError, match="got 2, expected one"):
@@ -46,10 +46,10 @@ def test_a_trials_plan_is_scored_by_the_objective_on_the_end_of_the_order():
 @pytest.mark.parametrize("seed", [0, 7])
 def test_no_benchmark_of_the_seed_draws_its_images(seed):
     tuned = {image["digest"] for image in resolve(tuning_plan(plan(n=60, seed=seed))).manifest.images}
-    drawn = {picture.digest for picture in draw(["embedded:digits"], 300, seed).pictures}
+    drawn = {picture.digest for picture in sample_images(["embedded:digits"], 300, seed).pictures}
     assert (len(tuned), len(drawn), tuned & drawn) == (60, 300, set())
     for other in (0, 7, 8):  # whatever the seed, a benchmark with the preset leaves them out
-        left = {picture.digest for picture in draw(["embedded:digits"], 300, other, tuned).pictures}
+        left = {picture.digest for picture in sample_images(["embedded:digits"], 300, other, tuned).pictures}
         assert (len(left), left & tuned) == (300, set())
 
 
@@ -74,16 +74,16 @@ def test_the_best_of_the_trials_is_written_with_what_it_was_tuned_on(tmp_path):
 
 
 def test_a_search_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch):
-    real, calls = engine.run_here, []
+    real, calls = engine.run_tasks, []
 
-    def stop(job, units, account, watch):
+    def stop(job, units, account, watch, executor):
         calls.append([unit.method for unit in units])
         if len(calls) == 3:
             raise Interrupted("interrupted (SIGTERM)")
-        real(job, units, account, watch)
+        real(job, units, account, watch, executor)
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "run_here", stop)
+        patch.setattr(engine, "run_tasks", stop)
         with pytest.raises(Interrupted):
             search(plan(), tmp_path / "a", RunOptions(), steps(4))
     resumed = search(plan(), tmp_path / "a", RunOptions(), steps(4))

@@ -11,8 +11,8 @@ from fringe import FRInGe, InputError, IntegratedGradients, attribute
 from fringe.attribution import get_method
 from fringe.baselines import InputSpace
 from fringe.experiments import Arm, ModelSource, Plan
-from fringe.experiments.draw import prepare
-from fringe.experiments.manifest import load, resolve
+from fringe.experiments._images import prepare
+from fringe.experiments._manifest import load, resolve
 from fringe.metrics import get_metric
 from fringe.paper.walks import SHOWN, blur_change, walks
 

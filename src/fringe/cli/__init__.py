@@ -1,5 +1,88 @@
-"""The command line. Nothing here imports torch or matplotlib before a command needs them."""
+"""The commands of ``fringe``.
 
-from fringe.cli.app import main
+Nothing here loads torch or matplotlib: the flags of a command, and what it needs, are loaded when it is used.
+"""
 
-__all__ = ["main"]
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from fringe.cli._benchmark import benchmark, report, status
+from fringe.cli._console import FLAGS
+from fringe.cli._images import compare, explain
+from fringe.cli._listing import methods, metrics, models, presets
+from fringe.cli._studies import ablate, diagnose, reproduce, runtime, sweep, tune
+
+__all__ = ["app", "main"]
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    command.__name__: command
+    for command in (
+        *(explain, compare, benchmark, status, report),
+        *(ablate, diagnose, tune, sweep, runtime, reproduce),
+        *(methods, metrics, presets, models),
+    )
+}
+
+
+class LazyGroup(TyperGroup):
+    """Commands that are built when one is used: the flags of some come from a model whose package loads torch."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, stub, rest = super().resolve_command(ctx, args)
+        if stub is None or name is None:
+            return name, stub, rest
+        command = COMMANDS[name]
+        single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+        single.command(name)(getattr(command, "build", lambda: command)())
+        built = typer.main.get_command(single)
+        FLAGS.clear()
+        FLAGS.update({p.name: p.opts[0] for p in built.params if p.opts[0].startswith("-")})
+        return name, built, rest
+
+
+app = typer.Typer(
+    name="fringe",
+    cls=LazyGroup,
+    help="Fisher-Rao Integrated Gradients: explain what a neural classifier saw.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _stub(command: Callable[..., None]) -> Callable[[], None]:
+    def stub() -> None:
+        """Only listed; the group builds the command itself."""
+
+    stub.__doc__ = command.__doc__
+    return stub
+
+
+for _name, _command in COMMANDS.items():
+    app.command(_name)(_stub(_command))
+
+
+def _show_version(required: bool) -> None:
+    if required:
+        from fringe import __version__
+
+        typer.echo(f"fringe {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _root(  # pyright: ignore[reportUnusedFunction] - typer calls it
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Fisher-Rao Integrated Gradients: explain what a neural classifier saw."""
+
+
+def main() -> None:
+    """Run the command line with the arguments of this process."""
+    app(prog_name="fringe")

@@ -1,5 +1,5 @@
 """``python -m fringe.cli``."""
 
-from fringe.cli.app import main
+from fringe.cli import main
 
 main()

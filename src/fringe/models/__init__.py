@@ -8,7 +8,7 @@
 from fringe.errors import ModelError
 from fringe.models._base import state_digest as state_digest
 from fringe.models._load import LOADERS as LOADERS
-from fringe.models._load import LoadedModel, devices, load_model, usable_device
+from fringe.models._load import LoadedModel, devices, load_model, resolve_device, usable_device
 from fringe.models._preprocessing import Preprocessing
 
-__all__ = ["LoadedModel", "ModelError", "Preprocessing", "devices", "load_model", "usable_device"]
+__all__ = ["LoadedModel", "ModelError", "Preprocessing", "devices", "load_model", "resolve_device", "usable_device"]

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from fringe.errors import ModelError, did_you_mean
+from fringe.errors import InputError, ModelError, did_you_mean
 from fringe.models import _digits
 from fringe.models._base import (
     TENSOR_SUFFIX,
@@ -190,3 +190,30 @@ def devices() -> list[str]:
     """
     cuda = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     return ["cpu", *cuda, *(["mps"] if torch.backends.mps.is_available() else [])]
+
+
+def resolve_device(name: str) -> str:
+    """Check the name of a device; ``auto`` is the GPU if there is one. Nothing is placed on the device.
+
+    Args:
+        name: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``, ...
+
+    Returns:
+        The name of the device to use.
+
+    Raises:
+        InputError: If there is no such device.
+    """
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"got {name!r}, expected auto, cpu, cuda, cuda:1 or mps", argument="device") from None
+    if device.type not in ("cpu", "cuda", "mps"):
+        usable_device(device)
+    elif device.type not in {known.partition(":")[0] for known in devices()} or (
+        device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()
+    ):
+        raise InputError(f"{name!r} cannot be used here: there is {', '.join(devices())}", argument="device")
+    return name

@@ -3,6 +3,10 @@
 from fringe.paper.drawing import draw_cap as draw_cap
 from fringe.paper.drawing import draw_sweep as draw_sweep
 from fringe.paper.drawing import draw_trajectories as draw_trajectories
+from fringe.paper.estimate import ModelEstimate as ModelEstimate
+from fringe.paper.estimate import Share as Share
+from fringe.paper.estimate import estimate_plans as estimate_plans
+from fringe.paper.page import write_page as write_page
 from fringe.paper.plans import DIAGNOSTICS as DIAGNOSTICS
 from fringe.paper.plans import OBJECTIVE as OBJECTIVE
 from fringe.paper.plans import ablation as ablation
@@ -28,6 +32,15 @@ from fringe.paper.runtime import identity as identity
 from fringe.paper.runtime import measure as measure
 from fringe.paper.runtime import record as record
 from fringe.paper.runtime import slowdowns as slowdowns
+from fringe.paper.studies import draw_study as draw_study
+from fringe.paper.studies import paper_models as paper_models
+from fringe.paper.studies import read_factors as read_factors
+from fringe.paper.studies import read_search_space as read_search_space
+from fringe.paper.studies import reproduction_plan as reproduction_plan
+from fringe.paper.studies import require_names as require_names
+from fringe.paper.studies import runtime_plan as runtime_plan
+from fringe.paper.studies import study_plan as study_plan
+from fringe.paper.timings import stored_timings as stored_timings
 from fringe.paper.tuning import Search as Search
 from fringe.paper.tuning import search as search
 from fringe.paper.tuning import tuning_plan as tuning_plan

@@ -51,7 +51,7 @@ def draw_sweep(base: Plan, results: Results, factors: Mapping[str, Sequence[Any]
         for factor in names
     ]
     figure, table = _place(out, "sensitivity.png"), _place(out, "sensitivity.csv")
-    images = max((len(cell.rows) - cell.missing - cell.failed for cell in results.cells.values()), default=0)
+    images = max((cell.scored for cell in results.coverage()), default=0)
     plot_sensitivity(panels, title=f"One setting varied at a time, {images} images").savefig(figure)
     columns = ("factor", "value", "objective", "low", "high")
     rows = [

@@ -52,7 +52,7 @@ def probe(
             if metric.requires_explainer
         )
         found: dict[str, Cost] = {}
-        for entrant in plan.entrants(arm):
+        for entrant in plan.candidates(arm):
             if methods is None or entrant.label in methods:
                 cost = _one(entrant, subject, seconds)
                 found[entrant.label] = replace(cost, scores=scored + again * cost.seconds)

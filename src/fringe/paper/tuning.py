@@ -8,18 +8,16 @@ from typing import Any, Literal
 from fringe.attribution import Attributor
 from fringe.errors import FringeError, InputError, TransientError
 from fringe.experiments import (
+    TRIAL,
     Arm,
     Interrupted,
-    Manifest,
     Plan,
     Resolved,
-    Results,
     RunOptions,
     Store,
-    all_rows,
-    gather,
     require_same_logits,
     resolve,
+    results_of,
     run_plan,
 )
 from fringe.metrics import get_metric
@@ -36,7 +34,6 @@ from fringe.tuning import (
 )
 
 JOURNAL = "tune.journal"
-TRIAL = "trial"
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ def tuning_plan(plan: Plan) -> Plan:
     if len(plan.arms) != 1:
         raise InputError(f"models: got {len(plan.arms)}, expected one: a setting is tuned for one network at a time")
     metrics = {name: plan.metrics.get(name, get_metric(name)) for name in OBJECTIVE}
-    return replace(plan, name="tune", metrics=metrics, limits={}, controls=False, last=True)
+    return replace(plan, name="tune", metrics=metrics, limits={}, controls=False, holdout=True)
 
 
 def search(plan: Plan, root: Path, how: RunOptions, wanted: Search, progress: Progress | None = None) -> Preset:
@@ -112,21 +109,16 @@ def _score(plan: Plan, method: Attributor, store: Store, how: RunOptions) -> dic
         raise Interrupted(finished.stopped)
     if finished.left:
         raise TransientError(f"{finished.left[0]['images']} images have no score yet ({finished.left[0]['reason']})")
-    found = read_cells(store, finished.resolved.manifest)
+    found = results_of(store, finished.resolved.manifest)
     cells = {name: found.cell(arm.label, TRIAL, name) for name in OBJECTIVE}
     worst = max(cells.values(), key=lambda cell: cell.failed + cell.missing)
     if worst.failed + worst.missing:
         reasons = dict.fromkeys(row.error or row.status for row in worst.rows if row is not None and row.status != "ok")
         raise FringeError(
-            f"{worst.failed + worst.missing} of {len(worst.rows)} images have no score "
+            f"{worst.failed + worst.missing} of {len(worst.frame)} images have no score "
             f"({next(iter(reasons), 'they are not computed')})"
         )
     return {name: [float(score) for score in cell.scores] for name, cell in cells.items()}
-
-
-def read_cells(store: Store, manifest: Manifest) -> Results:
-    """The results of a manifest that may no longer be the folder's."""
-    return gather(manifest, all_rows(store))
 
 
 def _identity(resolved: Resolved, model: str) -> dict[str, Any]:

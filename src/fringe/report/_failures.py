@@ -91,7 +91,7 @@ def quarantined(store: Store, results: Results) -> list[Failure]:
 def failure_chapter(results: Results, tables: Sequence[Table], store: Store) -> Chapter:
     """Return what is missing, what failed and why, verdicts of the methods on their own maps, and metrics' flags."""
     missing = (
-        *results.holes(),
+        *results.missing(),
         *(f"set aside: {q.model}, {q.method}, {q.images} images: {q.reason}" for q in quarantined(store, results)),
         *(f"drawn and not read: {reason}" for reason in results.manifest.missing),
     )

@@ -220,7 +220,7 @@ def _maps(
 ) -> dict[str, StoredMap]:
     """Return the maps of one method; those that are computed now are stored."""
     setting = results.manifest.setting_key(model, method)
-    maps = store.find_maps(setting, digests)
+    maps = store.load_maps(setting, digests)
     if runner is None:
         return maps
     records = by_image(results, model, method)

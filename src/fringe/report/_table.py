@@ -7,7 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fringe.errors import InputError
-from fringe.experiments import Cell, Difference, Estimate, Results, estimate, holm, mark, near_ties, paired
+from fringe.experiments import (
+    Cell,
+    Difference,
+    Estimate,
+    Results,
+    estimate,
+    holm,
+    near_ties,
+    paired,
+    significance_stars,
+)
 from fringe.metrics import ARROW, Aggregate, Direction
 
 #: The method that others are compared with, where a run has it.
@@ -76,7 +86,7 @@ class TableCell:
 
     @property
     def mark(self) -> str:
-        return mark(self.adjusted)
+        return significance_stars(self.adjusted)
 
     @property
     def count(self) -> str:

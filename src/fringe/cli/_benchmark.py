@@ -1,0 +1,171 @@
+"""``fringe benchmark``, ``status`` and ``report``."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fringe._text import to_json
+from fringe.cli._console import Exit, exit_on_error, require_consent, resumable, say
+from fringe.cli._options import AsJson, Config, RunFolder, Yes, with_options
+from fringe.errors import InputError
+
+if TYPE_CHECKING:
+    from fringe.cli._runs import RunFlags
+    from fringe.experiments import ExperimentSpec, Manifest
+
+SPEC, FLAGS = "fringe.experiments:ExperimentSpec", "fringe.cli._runs:RunFlags"
+#: Fields of a specification without a flag.
+UNTYPED = ("name", "shard")
+
+Reference = Annotated[
+    str | None,
+    typer.Option(
+        metavar="METHOD",
+        help="Reference method for paired differences (default: fringe if present, else the first).",
+    ),
+]
+
+
+@with_options(SPEC, FLAGS, skip=UNTYPED)
+def benchmark(
+    given: dict[str, Any],
+    how: dict[str, Any],
+    config: Config = None,
+    report: Annotated[bool, typer.Option("--report/--no-report", help="Write the report at the end.")] = True,
+    reference: Reference = None,
+) -> None:
+    """Score methods on many images, with confidence intervals. An interrupted run is resumed by the same command.
+
+    By default the eight methods of the paper, all metrics, 100 of the embedded digits, and max_sensitivity on 8.
+
+    Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some images failed, 75 stopped early (run it again).
+    """
+    with resumable("bench"):
+        from fringe.cli._runs import RunFlags, read_spec
+
+        code = _benchmark(read_spec(given, config), RunFlags(**how), report=report, reference=reference)
+    raise typer.Exit(code)
+
+
+def _benchmark(spec: "ExperimentSpec", flags: "RunFlags", *, report: bool, reference: str | None) -> Exit:
+    from fringe.cli._runs import report_plan, run_plans
+    from fringe.experiments import build_plan, run_record
+
+    plan = build_plan(spec)
+    for arm in plan.arms:
+        if reference is not None and reference not in arm.methods:  # the report would refuse it after hours of work
+            raise InputError(f"got {reference!r}; the methods: {', '.join(arm.methods)}", argument="reference")
+    summary = run_plans([plan], flags)
+    written: list[str] = []
+    if report and summary.finished:
+        written = report_plan(flags, summary.results[0].resolved, reference=reference)
+    if flags.as_json:
+        typer.echo(to_json({**run_record(summary.results[0]), "report": written}), nl=False)
+    return summary.code
+
+
+def status(run: RunFolder, as_json: AsJson = False) -> None:
+    """Show what a run folder holds: scores, failures with their reasons, and results that no plan asks for.
+
+    Exit codes: 0 all scored, 2 no run there, 3 some scores failed, 75 some are not computed yet.
+    """
+    with exit_on_error("bench"):
+        from fringe.cli._tables import show_status
+        from fringe.experiments import read_status
+
+        document = read_status(run)
+        if as_json:
+            typer.echo(to_json(document), nl=False)
+        else:
+            show_status(document)
+    cells = [cell for plan in document["plans"].values() for cell in plan["cells"]]
+    if any(cell["missing"] for cell in cells):
+        raise typer.Exit(Exit.RESUMABLE)
+    raise typer.Exit(Exit.SOME_FAILED if any(cell["failed"] for cell in cells) else Exit.DONE)
+
+
+def report(
+    run: RunFolder,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the report (default: RUN/report, or a folder in it).")
+    ] = None,
+    plan: Annotated[str | None, typer.Option(metavar="NAME", help="Plan of the folder (default: all).")] = None,
+    reference: Reference = None,
+    allow_partial: Annotated[
+        bool, typer.Option("--allow-partial", help="Report although some images are not computed.")
+    ] = False,
+    grid: Annotated[bool, typer.Option("--grid/--no-grid", help="Draw maps of selected images.")] = True,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SPEC", help="SPEC or LABEL=SPEC: model to make maps with that were not stored."),
+    ] = None,
+    preprocessing: Annotated[str | None, typer.Option(metavar="TEXT", help="Preprocessing of that model.")] = None,
+    trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow the model's author to run code.")] = False,
+    yes: Yes = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps, ...")] = "auto",
+    batch_size: Annotated[str, typer.Option(metavar="auto|N", help="Images per pass: 'auto' or a number.")] = "auto",
+) -> None:
+    """Write tables (Markdown, LaTeX, CSV) and one HTML page from the scores of a run.
+
+    Nothing that the folder names is loaded or run: maps are those that were stored, or made by the model of --model.
+    """
+    with exit_on_error("bench"):
+        from fringe.cli._runs import TimingOptions, report_folder
+        from fringe.experiments import ExperimentSpec, ModelSource, Store, manifests
+        from fringe.models import resolve_device
+        from fringe.report import write_report
+
+        store = Store(run, create=False)
+        plans = manifests(store)
+        if plan is not None and plan not in plans:
+            message = f"got {plan!r}; the plans in {str(run)!r}: {', '.join(plans) or 'none'}"
+            raise InputError(message, argument="plan")
+        names = [plan] if plan is not None else list(plans)
+        if not names:
+            raise InputError(f"{str(run)!r} holds no plan yet", argument="run")
+        labels = list(dict.fromkeys(label for name in names for label in plans[name].settings))
+        specs = ExperimentSpec(model=model).model if model else {}
+        sources = {
+            label: ModelSource(spec, preprocessing, trust_code) for label, spec in _labelled(specs, labels).items()
+        }
+        options = TimingOptions(out=run, device=device, batch_size=batch_size)
+        if grid:
+            _require_consent([plans[name] for name in names], list(sources), yes=yes)
+        for name in names:
+            written = write_report(
+                store,
+                report_folder(run, name) if out is None else out / (name if len(names) > 1 else ""),
+                plan=name,
+                reference=reference,
+                allow_partial=allow_partial,
+                grid=grid,
+                device=resolve_device(device),
+                batch_size=options.batch_size,
+                models={label: source for label, source in sources.items() if label in plans[name].settings},
+            )
+            say(f"report: {written.page}")
+
+
+def _require_consent(plans: "Sequence[Manifest]", models: Sequence[str], *, yes: bool) -> None:
+    """Ask for consent to a few maps: their settings are those of the folder."""
+    from fringe.experiments import planned_work
+    from fringe.report import EXAMPLES, recorded_methods
+
+    pairs = [(plan, model) for plan in plans for model in models if model in plan.settings]
+    work = [one for plan, model in pairs for one in planned_work(recorded_methods(plan, model), {}, 3 * EXAMPLES)]
+    require_consent(work, yes=yes, quiet=False)
+
+
+def _labelled(specs: Mapping[str, str], labels: Sequence[str]) -> dict[str, str]:
+    """The given models by their labels in the run; one without a label is the only one of the run."""
+    known = ", ".join(labels)
+    if len(labels) != 1 and any(label == spec for label, spec in specs.items()):
+        hint = f"say which is meant by LABEL=SPEC; the models: {known}"
+        raise InputError("the run has several models", argument="model", hint=hint)
+    named = {labels[0] if label == spec else label: spec for label, spec in specs.items()}
+    for label in named:
+        if label not in labels:
+            raise InputError(f"{label!r} is no model of the run; its models: {known}", argument="model")
+    return named

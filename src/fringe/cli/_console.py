@@ -1,0 +1,265 @@
+"""Output for people, progress, errors and exit codes."""
+
+import contextlib
+import importlib.util
+import re
+import sys
+import warnings
+from collections.abc import Generator, Iterable, Sequence
+from enum import IntEnum
+from typing import Any
+
+import typer
+
+from fringe._process import Interrupted, interruptible
+from fringe._text import printable
+from fringe.errors import FringeError, InputError, TransientError, is_transient
+
+
+class Exit(IntEnum):
+    """Exit codes of ``fringe``."""
+
+    DONE = 0
+    NOTHING_DONE = 1
+    USAGE = 2
+    SOME_FAILED = 3
+    RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: the same command continues where this one stopped
+    INTERRUPTED = 130
+
+
+#: Flags of the current command by the name of its parameter.
+FLAGS: dict[str, str] = {}
+#: Parameters of the command line that have another name in the library.
+_ALIASES = {"output": "model_output", "space": "references"}
+#: Hints that the command line words in another way, by the parameter.
+_HINTS = {
+    "model_output": "pass --model-output probabilities to explain their logarithms",
+    "references": "pass images with --references DIR",
+}
+#: What is added to the hint of an error, by the parameter.
+_MORE = {"model": "see 'fringe models'"}
+
+#: Packages that some commands need, by the extra that installs them.
+_EXTRAS = {
+    "bench": ("filelock", "jinja2", "pebble", "polars", "pyarrow", "yaml"),
+    "graph": ("sklearn",),
+    "tune": ("optuna",),
+}
+_CORE = ("PIL", "matplotlib", "pydantic", "rich", "safetensors", "scipy")
+
+
+# Errors
+
+
+@contextlib.contextmanager
+def exit_on_error(*extras: str) -> Generator[None]:
+    """Turn an error that names a wrong argument into one line and exit code 2, a system error into one line with the
+    file and exit code 1; others keep their traceback."""
+    try:
+        with _usage_errors(extras):
+            yield
+    except BrokenPipeError:
+        raise  # the reader of the output is gone
+    except OSError as error:
+        name = "" if error.filename is None else f"{str(error.filename)!r}: "
+        print_error(f"{name}{error.strerror or error}")
+        raise typer.Exit(Exit.NOTHING_DONE) from error
+
+
+@contextlib.contextmanager
+def resumable(*extras: str) -> Generator[None]:
+    """As :func:`exit_on_error`, for a command that continues where it stopped: a signal at any time, and system errors
+    that may pass, are one line and exit code 75."""
+    try:
+        with interruptible(), _usage_errors(extras):
+            yield
+    except Interrupted as error:
+        print_error(f"{error}; run the same command again to go on")
+        raise typer.Exit(Exit.RESUMABLE) from error
+    except (OSError, MemoryError, RuntimeError) as error:
+        if isinstance(error, (typer.Exit, typer.Abort)) or not is_transient(error):
+            raise
+        refused = isinstance(error, PermissionError)
+        print_error(f"{type(error).__name__}: {error}" if refused else f"{error}; run the same command again to go on")
+        raise typer.Exit(Exit.USAGE if refused else Exit.RESUMABLE) from error
+
+
+@contextlib.contextmanager
+def _usage_errors(extras: Sequence[str]) -> Generator[None]:
+    try:
+        with _short_warnings():
+            for extra in extras:
+                _require_extra(extra)
+            yield
+    except FringeError as error:
+        print_error(error_text(error))
+        raise typer.Exit(Exit.RESUMABLE if isinstance(error, TransientError) else Exit.USAGE) from error
+    except ModuleNotFoundError as error:
+        print_error(_missing_package(error))
+        raise typer.Exit(Exit.USAGE) from error
+
+
+def error_text(error: FringeError) -> str:
+    """The error in terms of the command line: the flag in place of the argument, and flags in its hint."""
+    argument, message, hint = error.argument, error.message, error.hint
+    if argument is None:  # a text of the form "argument: message"
+        prefix, colon, rest = message.partition(": ")
+        if colon and _parameter(prefix) is not None:
+            argument, message = prefix, rest
+    parameter = None if argument is None else _parameter(argument)
+    if parameter in _HINTS and parameter != argument:
+        hint = _HINTS[parameter]
+    if hint is not None:
+        hint = "; ".join([_VALUE.sub(_typed, hint), *([_MORE[parameter]] if parameter in _MORE else [])])
+    name = argument if parameter is None else FLAGS[parameter]
+    return (f"{name}: " if name else "") + message + (f"; {hint}" if hint else "")
+
+
+_VALUE = re.compile(r"\b([a-z_]+)=(?:(True)\b|'([^']*)')?")
+
+
+def _typed(match: re.Match[str]) -> str:
+    """``overwrite=True`` and ``model='torchvision:resnet50'`` in a hint as flags, if this command has them."""
+    parameter = _parameter(match[1])
+    if parameter is None:
+        return match[0]
+    return FLAGS[parameter] if match[3] is None else f"{FLAGS[parameter]} {match[3]}"
+
+
+def _parameter(argument: str) -> str | None:
+    """The parameter of the current command for an argument of the library, if it has one."""
+    name = argument.partition(".")[0]
+    return next((known for known in (name, _ALIASES.get(name)) if known in FLAGS), None)
+
+
+def _require_extra(extra: str) -> None:
+    """Raise InputError if a package of the extra is absent, before anything is computed or written."""
+    for package in _EXTRAS[extra]:
+        if not _is_installed(package):
+            raise InputError(f"this command needs {package}, which is not installed; install fringe[{extra}]")
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ModuleNotFoundError, ValueError):
+        return False
+
+
+def _missing_package(error: ModuleNotFoundError) -> str:
+    """Which package is absent, and what installs it. Raises the error itself for a package that is not ours."""
+    package = (error.name or "").partition(".")[0]
+    extra = next((name for name, packages in _EXTRAS.items() if package in packages), None)
+    if extra is None and package not in _CORE:
+        raise error
+    hint = f"install fringe[{extra}]" if extra else "it belongs to fringe itself: install fringe again"
+    return f"this command needs {package}, which is not installed; {hint}"
+
+
+# Output
+
+
+def print_error(message: str) -> None:
+    """Print one line about an error."""
+    warn(f"error: {' '.join(message.split())}")
+
+
+def warn(message: str) -> None:
+    """Print a line on standard error; control characters are escaped."""
+    typer.echo(printable(message), err=True)
+
+
+def say(message: str) -> None:
+    """Print lines on standard output; control characters are escaped."""
+    typer.echo(printable(message))
+
+
+@contextlib.contextmanager
+def _short_warnings() -> Generator[None]:
+    """Print warnings as one line each, without the source line that raised them."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        warn(f"warning: {' '.join(str(message).split())}")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+class Progress:
+    """Two progress bars: results of the run, and steps of those in work. Hidden when stderr is not a terminal."""
+
+    def __init__(self, name: str, total: int | None, *, quiet: bool, steps: bool = False):
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bars
+
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=32),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        hidden = quiet or not sys.stderr.isatty()
+        self._bars = Bars(*columns, console=Console(stderr=True), transient=True, disable=hidden)
+        self._results = self._bars.add_task(name, total=total)
+        self._steps = self._bars.add_task("steps", total=None) if steps else None
+
+    def __enter__(self) -> "Progress":
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def begin(self, total: int) -> None:
+        """Set the number of results."""
+        self._bars.update(self._results, total=total)
+
+    def advance(self, results: int = 1, what: str | None = None) -> None:
+        """Count finished results; ``what`` describes those in work."""
+        self._bars.update(self._results, advance=results, description=None if what is None else printable(what))
+        if self._steps is not None:
+            self._bars.reset(self._steps, total=None)
+
+    def step(self, done: float, total: int, what: str = "steps") -> None:
+        """Show the steps of the results in work."""
+        if self._steps is not None:
+            self._bars.update(self._steps, completed=done, total=total, description=printable(what))
+
+
+# Consent
+
+#: Passes of one map or one score of an image that need no consent: a quarter of an hour at a millisecond a pass. The
+#: longest of the paper's settings take 2e5.
+MAX_MAP_PASSES = 1e6
+#: Passes of a run that need no consent. All of the paper's tables take about 1e9.
+MAX_PASSES = 1e10
+
+
+def require_consent(work: Iterable[tuple[str, float, float]], *, yes: bool, quiet: bool) -> None:
+    """Ask whether to start a run of absurdly many passes: a slip in a setting, or a configuration file of a stranger.
+
+    Args:
+        work: What is computed, the passes of one, and how many.
+        yes: Do not ask.
+        quiet: Do not ask, and refuse.
+
+    Raises:
+        InputError: Where nobody can be asked.
+        typer.Exit: After a no.
+    """
+    items = list(work)
+    if yes or not items:
+        return
+    total = sum(passes * count for _, passes, count in items)
+    name, longest, _ = max(items, key=lambda item: item[1])
+    if longest <= MAX_MAP_PASSES and total <= MAX_PASSES:
+        return
+    text = f"the settings mean about {total:.2g} forward and backward passes, {longest:.2g} for {name} of one image"
+    if quiet or not sys.stdin.isatty():
+        raise InputError(text, argument="yes", hint="lower the settings, or pass --yes to start all the same")
+    if not typer.confirm(f"{text}. Start?", err=True):
+        raise typer.Exit(Exit.NOTHING_DONE)

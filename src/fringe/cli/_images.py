@@ -1,0 +1,153 @@
+"""``fringe explain`` and ``fringe compare``: runs on image files."""
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from fringe._text import to_json
+from fringe.cli._console import (
+    Exit,
+    Progress,
+    error_text,
+    exit_on_error,
+    print_error,
+    require_consent,
+    say,
+    warn,
+)
+from fringe.cli._options import AsJson, Inputs, Out, Overwrite, Yes, with_options
+from fringe.errors import FringeError
+
+if TYPE_CHECKING:
+    from fringe.explanations import ComparisonRun, ExplanationRun, Failure
+
+
+@with_options("fringe.explanations:ExplainSpec")
+def explain(
+    given: dict[str, Any],
+    inputs: Inputs,
+    out: Out,
+    overwrite: Overwrite = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Explain images: pictures, tensors and a record of how reliable each map is. An interrupted run is resumed.
+
+    Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some inputs failed, 130 interrupted.
+    """
+    with exit_on_error():
+        from fringe.experiments import planned_work
+        from fringe.explanations import ExplainSpec, ExplanationRun
+
+        run = ExplanationRun(inputs, out, ExplainSpec(**given), overwrite=overwrite)
+        _require_images(run)
+        require_consent(planned_work({run.method.name: run.method}, {}, len(run.refs)), yes=yes, quiet=as_json)
+        run.open()
+        code = _explain(run, out, as_json=as_json)
+    raise typer.Exit(code)
+
+
+def _explain(run: "ExplanationRun", out: Path, *, as_json: bool) -> Exit:
+    from fringe.attribution import preset_names
+    from fringe.cli._tables import show_explanations
+    from fringe.explanations import Failure
+
+    architecture = run.loaded.architecture
+    if run.spec.preset is None and run.method.name == "fringe" and architecture in preset_names():
+        warn(f"hint: the paper tuned a setting for this network; use it with --preset {architecture}")
+    try:
+        with (
+            Progress("images", len(run.refs), quiet=as_json, steps=True) as bars,
+            contextlib.closing(run.results(bars.step)) as results,
+        ):
+            for _ in results:
+                bars.advance()
+    except KeyboardInterrupt:
+        warn(f"interrupted: {len(run.explained)} finished inputs are in {out}; run the same command again to go on")
+        return Exit.INTERRUPTED
+    if as_json:
+        typer.echo(to_json(run.document), nl=False)
+    else:
+        show_explanations(run.document["inputs"])
+        if run.document["counts"]["reused"]:
+            say(f"{run.document['counts']['reused']} results of an earlier run were reused")
+        sheet = run.document["contact_sheet"]
+        say(f"\npictures: {out / sheet}" if sheet else "")
+        if str(out / "summary.json") not in [str(error.filename) for error in run.unwritten]:
+            say(f"results:  {out / 'summary.json'} and one folder per input")
+    failures = [result for result in run.results_so_far if isinstance(result, Failure)]
+    _print_failures(failures, (), run.unwritten)
+    if not failures and not run.unwritten:
+        return Exit.DONE
+    return Exit.SOME_FAILED if run.explained else Exit.NOTHING_DONE
+
+
+@with_options("fringe.explanations:CompareSpec")
+def compare(
+    given: dict[str, Any],
+    inputs: Inputs,
+    out: Out,
+    overwrite: Overwrite = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Explain the same images with several methods and score them: a picture, a table of means, and every score.
+
+    Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some inputs or methods failed, 130 interrupted.
+    """
+    with exit_on_error():
+        from fringe.experiments import planned_work
+        from fringe.explanations import CompareSpec, ComparisonRun
+
+        run = ComparisonRun(inputs, out, CompareSpec(**given), overwrite=overwrite)
+        _require_images(run)
+        require_consent(planned_work(run.methods, run.metrics, len(run.refs)), yes=yes, quiet=as_json)
+        run.open()
+        code = _compare(run, out, as_json=as_json)
+    raise typer.Exit(code)
+
+
+def _compare(run: "ComparisonRun", out: Path, *, as_json: bool) -> Exit:
+    from fringe.cli._tables import show_comparison
+
+    try:
+        with Progress("images", len(run.refs), quiet=as_json, steps=True) as bars:
+            for images in run.results(bars.step):
+                bars.advance(images)
+    except KeyboardInterrupt:
+        warn(f"interrupted: {run.compared} compared inputs are in {out}")
+        return Exit.INTERRUPTED
+    if as_json:
+        typer.echo(to_json(run.document), nl=False)
+    elif run.compared:
+        show_comparison(run.document, run.metrics)
+        lost = {str(error.filename) for error in run.unwritten}
+        files = [str(out / name) for name in ("compare.png", "scores.csv", "summary.json")]
+        written = [path for path in files if path not in lost]
+        say(f"\nresults: {', '.join(written)}" if written else "")
+    _print_failures(run.failures, run.errors, run.unwritten)
+    if not run.any_map:
+        return Exit.NOTHING_DONE
+    return Exit.SOME_FAILED if run.failures or run.errors or run.unwritten else Exit.DONE
+
+
+def _require_images(run: "ExplanationRun | ComparisonRun") -> None:
+    """Exit where the inputs lead to no image."""
+    if not run.refs:
+        for failure in run.missing:
+            print_error(failure.reason)
+        raise typer.Exit(Exit.NOTHING_DONE)
+
+
+def _print_failures(
+    failures: "Sequence[Failure]", errors: Sequence[tuple[str, str]], unwritten: Sequence[OSError]
+) -> None:
+    for failure in failures:
+        print_error(failure.reason if failure.source in failure.reason else f"{failure.source}: {failure.reason}")
+    for label, text in errors:
+        print_error(f"{label}: {error_text(FringeError(text))}")
+    for error in unwritten:
+        print_error(f"cannot write {error.filename!r} ({error.strerror})")

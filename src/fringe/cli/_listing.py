@@ -1,0 +1,143 @@
+"""``fringe methods``, ``metrics``, ``presets`` and ``models``: what there is to choose from."""
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from fringe._text import to_json
+from fringe.cli._console import exit_on_error
+from fringe.cli._options import AsJson
+
+Name = Annotated[str | None, typer.Argument(metavar="NAME", help="Only this one.")]
+
+#: One ``--model`` per family, with the options that it needs.
+EXAMPLES = {
+    "embedded": "embedded:digits",
+    "torchvision": "torchvision:resnet18",
+    "timm": "timm:resnet18.a1_in1k",
+    "hf": "hf:microsoft/resnet-18",
+    "file": "models.py:my_network --trust-code --preprocessing imagenet",
+    "module": "mypackage.networks:small --trust-code --preprocessing resize=32,mean=0.5,std=0.5",
+    "export": "network.pt2 --trust-code --preprocessing imagenet",
+}
+_BETTER = {"higher": "higher is better", "lower": "lower is better", "none": "neither end is better"}
+
+
+def methods(name: Name = None, as_json: AsJson = False) -> None:
+    """List the methods and their settings."""
+    with exit_on_error():
+        from fringe.attribution import METHODS, get_method
+
+        chosen = METHODS if name is None else {name: type(get_method(name))}
+        entries: list[dict[str, Any]] = [
+            {"name": key, "title": kind.title or key, "source": kind.source, **_described(kind)}
+            for key, kind in chosen.items()
+        ]
+        if as_json:
+            typer.echo(to_json({"methods": entries}), nl=False)
+            return
+        for entry in entries:
+            _print_entry(entry, {"source": entry["source"]})
+
+
+def metrics(name: Name = None, as_json: AsJson = False) -> None:
+    """List the metrics and their settings."""
+    with exit_on_error():
+        from fringe.metrics import METRICS, get_metric
+
+        chosen = METRICS if name is None else {name: type(get_metric(name))}
+        entries: list[dict[str, Any]] = [
+            {
+                "name": key,
+                **{
+                    attribute: getattr(kind, attribute)
+                    for attribute in ("title", "source", "direction", "unit", "space")
+                },
+                "needs_method": kind.requires_explainer,
+                **_described(kind),
+            }
+            for key, kind in chosen.items()
+        ]
+        if as_json:
+            typer.echo(to_json({"metrics": entries}), nl=False)
+            return
+        for entry in entries:
+            scale = _BETTER[entry["direction"]] + (f", in {entry['unit']}" if entry["unit"] else "")
+            _print_entry(entry, {"reads": scale, "looks at": entry["space"], "source": entry["source"]})
+
+
+def presets(as_json: AsJson = False) -> None:
+    """List the paper's settings: six networks, three variants each."""
+    with exit_on_error():
+        from fringe.attribution import paper_settings, table
+
+        entries: list[dict[str, Any]] = [
+            {"model": m, "variant": v, "settings": paper_settings(m, v)} for m, v in table()
+        ]
+        if as_json:
+            typer.echo(to_json({"presets": entries}), nl=False)
+            return
+        names = ("tau", "eta_max", "delta_euc", "damping", "gamma_step", "gamma_prior", "cg_iterations")
+        rows = [(e["model"], e["variant"], *(_text(e["settings"].get(n, "")) for n in names)) for e in entries]
+        _print_table(("--preset", "--variant", *names), rows)
+
+
+def models(as_json: AsJson = False) -> None:
+    """List the families of models and how each is written."""
+    with exit_on_error():
+        from fringe.models import LOADERS
+
+        entries: list[dict[str, Any]] = [
+            {"family": name, "form": loader.form, "summary": loader.summary, "example": f"--model {EXAMPLES[name]}"}
+            for name, loader in LOADERS.items()
+        ]
+        if as_json:
+            typer.echo(to_json({"models": entries}), nl=False)
+            return
+        _print_table(("form", "what it is", "example"), [(e["form"], e["summary"], e["example"]) for e in entries])
+
+
+def _described(kind: Any) -> dict[str, Any]:
+    """The first paragraph of the docstring, the presets and the settings."""
+    summary = " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].split())
+    presets = {name: dict(settings) for name, settings in kind.presets.items()}
+    return {"summary": summary, "presets": presets, "settings": kind.describe()}
+
+
+def _print_entry(entry: Mapping[str, Any], notes: Mapping[str, str]) -> None:
+    typer.echo(f"{entry['name']}: {entry['title']}\n{entry['summary']}")
+    names: list[str] = []
+    for name, settings in entry["presets"].items():
+        values = ", ".join(f"{key}={_text(value)}" for key, value in settings.items())
+        names.append(f"{name} ({values})" if 0 < len(values) < 60 else name)  # "fringe presets" shows the longer ones
+    for key, value in {**notes, "presets": ", ".join(names)}.items():
+        if value:
+            typer.echo(f"  {key}: {value}")
+    rows = [(s["name"], _text(s["default"]), s["expected"], s["help"]) for s in entry["settings"]]
+    if rows:
+        typer.echo()
+        _print_table(("setting", "default", "takes", "meaning"), rows)
+    typer.echo()
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "none"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in header:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console = Console()
+    console.width = console.width if console.is_terminal else max(console.width, 132)
+    console.print(table)

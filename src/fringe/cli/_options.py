@@ -1,0 +1,121 @@
+"""Command-line options from pydantic models: each field is a flag, a key of a configuration file and a setting."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+
+import typer
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+Command = Callable[..., None]
+#: Parameters that several commands share and that are no field of a model.
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the results.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace results of other settings; write into a folder with other files.")
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Start without asking, however many passes the settings mean.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, and no progress bars.")]
+Inputs = Annotated[
+    list[str], typer.Argument(metavar="INPUT", help="Images, folders, or embedded:digits[:INDEX|:START:STOP].")
+]
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="TOML or YAML file with these options as keys.")
+]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]
+
+_METAVARS = {
+    **{"set": "[LABEL.]KEY=VALUE", "limits": "METRIC=N", "methods": "NAMES", "metrics": "NAMES", "out": "DIR"},
+    **{"model": "SPEC", "data": "DIR", "references": "DIR", "timeout": "SECONDS"},
+}
+#: Flags with another name than their field.
+_NAMES = {"limits": "--limit", "as_json": "--json"}
+
+
+def with_options(*models: str, skip: tuple[str, ...] = ()) -> Callable[[Command], Command]:
+    """Give a command one flag per field of pydantic models; its first arguments are the given values by field.
+
+    The models are imported when the command is used, so that the help of the program loads nothing.
+
+    Args:
+        *models: ``module:name`` of each model.
+        skip: Fields without a flag.
+    """
+
+    def decorate(command: Command) -> Command:
+        def build() -> Command:
+            specs: list[type[BaseModel]] = [_load(path) for path in models]
+            fields = [{n: f for n, f in spec.model_fields.items() if n not in skip} for spec in specs]
+            own = list(inspect.signature(command, eval_str=True).parameters.values())[len(models) :]
+
+            def run(**values: Any) -> None:
+                given = [{n: v for n in names if (v := _value(n, values.pop(n))) is not None} for names in fields]
+                command(*given, **values)
+
+            flags = [_flag(name, field) for names in fields for name, field in names.items()]
+            own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+            required = [p for p in (*own, *flags) if p.default is inspect.Parameter.empty]
+            parameters = [*required, *(p for p in (*flags, *own) if p not in required)]
+            run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+            run.__annotations__ = {p.name: p.annotation for p in parameters}
+            run.__name__, run.__doc__ = command.__name__, command.__doc__
+            return run
+
+        command.build = build  # pyright: ignore[reportFunctionMemberAccess]
+        return command
+
+    return decorate
+
+
+def _load(path: str) -> Any:
+    module, name = path.split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _flag(name: str, field: Any) -> inspect.Parameter:
+    """The flag of a field. Only the shape of a value is typed: the model checks it, with its own messages."""
+    flag, hint, text = _NAMES.get(name, f"--{name.replace('_', '-')}"), field.annotation, field.description or ""
+    default = None if field.is_required() else field.get_default()
+    if hint is bool:
+        declaration = f"{flag}/--no-{flag[2:]}" if default else flag
+        option = Annotated[bool | None, typer.Option(declaration, help=text, show_default=False)]
+    else:
+        shown = ", ".join(f"{k}={v}" for k, v in default.items()) if isinstance(default, Mapping) else default
+        if name != "methods" and shown not in (None, (), ""):
+            text += f"  [default: {shown}]"
+        metavar = _METAVARS.get(name) or _metavar(hint)
+        kind = list[str] if _is_many(hint) else hint if hint in (int, float, Path) else str
+        if field.is_required():
+            required = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
+            return required.replace(annotation=Annotated[kind, typer.Option(flag, help=text, metavar=metavar)])
+        option = Annotated[kind | None, typer.Option(flag, help=text, metavar=metavar, show_default=False)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
+
+
+def _is_many(hint: Any) -> bool:
+    """Whether a type takes several values, so that its flag may be repeated."""
+    return any(get_origin(option) in (tuple, list, dict, Mapping) for option in (hint, *get_args(hint)))
+
+
+def _metavar(hint: Any) -> str:
+    """``logit|probability`` for choices, else the type."""
+    members = () if get_origin(hint) is Literal else get_args(hint)
+    return "|".join(dict.fromkeys(_word(member) for member in members or (hint,) if member is not NoneType))
+
+
+def _word(option: Any) -> str:
+    if get_origin(option) is Literal:
+        return "|".join(map(str, get_args(option)))
+    option = get_args(option)[0] if get_origin(option) is Annotated else option
+    return {int: "N", float: "X", Path: "FILE"}.get(option, "TEXT")
+
+
+def _value(name: str, value: Any) -> Any:
+    """A given value: names with commas are one text, other repeated flags a tuple."""
+    if isinstance(value, list):
+        return ",".join(value) if name in ("methods", "metrics") else tuple(value)
+    return value

@@ -1,0 +1,350 @@
+"""``fringe ablate``, ``diagnose``, ``sweep``, ``runtime``, ``tune`` and ``reproduce``."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fringe._process import Interrupted, interruptible
+from fringe._text import to_json
+from fringe.cli._benchmark import FLAGS, SPEC, UNTYPED
+from fringe.cli._console import (
+    Exit,
+    Progress,
+    exit_on_error,
+    print_error,
+    require_consent,
+    resumable,
+    say,
+    warn,
+)
+from fringe.cli._options import Config, with_options
+from fringe.errors import InputError
+
+if TYPE_CHECKING:
+    from fringe.cli._runs import RunFlags, RunSummary, TimingOptions
+    from fringe.experiments import ExperimentSpec, Plan, Resolved
+    from fringe.paper import Timing
+
+Given = dict[str, Any]
+Figures = Annotated[int, typer.Option(min=0, metavar="N", help="Images whose paths are drawn.")]
+Reports = Annotated[bool, typer.Option("--report/--no-report", help="Write the report at the end.")]
+
+
+@with_options(SPEC, FLAGS, skip=UNTYPED)
+def ablate(given: Given, how: Given, config: Config = None, figures: Figures = 2, report: Reports = True) -> None:
+    """Score FRInGe with parts removed, and draw the paths of its variants.
+
+    The variants of the paper's table, and three of its figures: gamma_step only, gamma_prior only, non-geometric. With
+    --methods fringe:auto those that the paper tuned for a network, where it did. By default 100 images.
+    """
+    with resumable("bench"):
+        from fringe.cli._runs import RunFlags, read_spec
+        from fringe.paper import ablation, draw_trajectories, study_plan
+
+        flags = RunFlags(**how)
+        plan = ablation(study_plan(read_spec(given, config), "ablation"))
+        code = _run_study(plan, flags, draw_trajectories, figures, report=report)
+    raise typer.Exit(code)
+
+
+@with_options(SPEC, FLAGS, skip=UNTYPED)
+def diagnose(given: Given, how: Given, config: Config = None, figures: Figures = 2, report: Reports = True) -> None:
+    """Measure the effect of the Euclidean cap: completeness residual, endpoint KL, tracking error; and draw profiles.
+
+    FRInGe with the cap and without, and IG; by default on 100 images.
+    """
+    with resumable("bench"):
+        from fringe.cli._runs import RunFlags, read_spec
+        from fringe.paper import DIAGNOSTICS, cap_study, draw_cap, study_plan
+
+        flags = RunFlags(**how)
+        plan = cap_study(study_plan(read_spec(given, config), "cap", metrics=DIAGNOSTICS, also=("ig",)))
+        code = _run_study(plan, flags, draw_cap, figures, report=report)
+    raise typer.Exit(code)
+
+
+@with_options(SPEC, FLAGS, skip=UNTYPED)
+def sweep(
+    given: Given,
+    how: Given,
+    config: Config = None,
+    factor: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=V,V,...", help="A setting and its values; may be repeated (default: five)."),
+    ] = None,
+) -> None:
+    """Vary one setting at a time and draw how the tuning objective changes.
+
+    The first of the methods; by default fringe on 100 images.
+    """
+    with resumable("bench"):
+        from fringe.cli._runs import RunFlags, read_spec
+        from fringe.experiments import Store, read_results
+        from fringe.paper import OBJECTIVE, draw_sweep, first, read_factors, study_plan, sweep_plan
+
+        flags = RunFlags(**how)
+        base = study_plan(read_spec(given, config), "sweep", metrics=OBJECTIVE)
+        grid = read_factors(first(base.arms[0]), factor or ())
+
+        def draw(resolved: "Resolved", images: int, out: Path, *, device: str) -> Sequence[Path]:
+            return draw_sweep(base, read_results(Store(flags.out, create=False), "sweep"), grid, out)
+
+        code = _run_study(sweep_plan(base, grid), flags, draw, 0, report=False)
+    raise typer.Exit(code)
+
+
+@with_options(SPEC, "fringe.cli._runs:TimingOptions", skip=UNTYPED)
+def runtime(given: Given, how: Given, config: Config = None) -> None:
+    """Time maps one image at a time, as the paper did, and in batches, and count their passes.
+
+    By default fringe and ig on 16 images. Nothing is resumed: times are measured in one go.
+    """
+    with exit_on_error("bench"):
+        from fringe.cli._runs import TimingOptions, read_spec
+
+        code = _runtime(read_spec(given, config), TimingOptions(**how))
+    raise typer.Exit(code)
+
+
+def _runtime(spec: "ExperimentSpec", options: "TimingOptions") -> Exit:
+    from fringe.cli._runs import report_folder
+    from fringe.experiments import Store, planned_work_of, resolve
+    from fringe.models import resolve_device
+    from fringe.paper import measure, record, runtime_plan, slowdowns
+
+    plan, device = runtime_plan(spec), resolve_device(options.device)
+    require_consent(planned_work_of([plan, plan]), yes=options.yes, quiet=options.as_json)
+    Store(options.out)
+    path = report_folder(options.out, "runtime") / "runtime.json"
+    try:
+        with interruptible():
+            timings = measure(resolve(plan), device=device, batch_size=options.batch_size)
+    except Interrupted as error:
+        print_error(f"{error}; run times are measured in one go: nothing is stored")
+        return Exit.INTERRUPTED
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record(timings), indent=1), encoding="utf-8")
+    lost = plan.n - min(timing.n for timing in timings)
+    if lost:
+        warn(f"{lost} of {plan.n} images cannot be explained, and are left out")
+    if options.as_json:
+        typer.echo(to_json({"timings": record(timings)}), nl=False)
+        return Exit.DONE
+    for t in timings:
+        passes = f"{t.forward:.0f} F + {t.jvp:.0f} JVP + {t.vjp:.0f} VJP"
+        half = f" ± {t.half:.3f}" if math.isfinite(t.half) else ""
+        say(f"{t.model} {t.method} {t.mode}: {t.seconds:.3f}{half} s per image of {t.n}, {passes}; {t.device}")
+    for (model, mode), ratio in slowdowns(timings, "fringe", "ig").items():
+        say(f"{model} {mode}: fringe takes {ratio:.1f} times as long as ig")
+    say(f"timings: {path}")
+    return Exit.DONE
+
+
+@with_options(SPEC, FLAGS, skip=UNTYPED)
+def tune(
+    given: Given,
+    how: Given,
+    config: Config = None,
+    trials: Annotated[int, typer.Option(min=1, metavar="N", help="Settings to score, the given one first.")] = 100,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY[=LOW,HIGH]", help="Setting to search, and its range; may be repeated."),
+    ] = None,
+    smoothing: Annotated[bool, typer.Option("--smoothing/--no-smoothing", help="Also search the two gammas.")] = True,
+) -> None:
+    """Search a setting by the paper's objective on images that no benchmark of this seed uses; write a preset file.
+
+    The first of the methods; by default fringe on 256 images. Several processes may share the folder and its trials.
+    An interrupted search is resumed by the same command.
+    """
+    with resumable("bench", "tune"):
+        from fringe.cli._runs import RunFlags, read_spec
+
+        code = _tune(read_spec(given, config), RunFlags(**how), trials, search or (), smoothing=smoothing)
+    raise typer.Exit(code)
+
+
+def _tune(spec: "ExperimentSpec", flags: "RunFlags", trials: int, ranges: Sequence[str], *, smoothing: bool) -> Exit:
+    from fringe.experiments import planned_work_of
+    from fringe.paper import OBJECTIVE, Search, first, read_search_space, search, study_plan, tuning_plan
+    from fringe.tuning import Trial
+
+    plan = study_plan(spec, "tune", n=256, metrics=OBJECTIVE)
+    work = [(name, passes, count * trials) for name, passes, count in planned_work_of([tuning_plan(plan)])]
+    options = flags.run_options()
+    require_consent(work, yes=flags.yes, quiet=flags.as_json)
+    space = read_search_space(type(first(plan.arms[0])), ranges, smoothing=smoothing)
+    with Progress("trials", trials, quiet=flags.as_json) as bar, interruptible():
+
+        def watch(trial: Trial, done: int, planned: int) -> None:
+            bar.advance(1, f"trial {trial.number}")
+            if not flags.as_json:
+                values = (f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in trial.settings.items())
+                say(f"trial {trial.number}: {trial.problem or f'{trial.value:.4f}'} ({', '.join(values)})")
+
+        try:
+            result = search(plan, flags.out, options, Search(space, trials), watch)
+        except Interrupted as error:
+            print_error(f"{error}; the trials so far are in {flags.out}: run the same command again to go on")
+            if flags.as_json:
+                typer.echo(to_json({"preset": None, "stopped": str(error)}), nl=False)
+            return Exit.RESUMABLE
+    tuned = result.tuned
+    start = next((trial.value for trial in tuned.trials if trial.number == 0 and not trial.problem), None)
+    if flags.as_json:
+        document = {"preset": str(result.path), "stopped": None, "objective": tuned.value, "start": start}
+        typer.echo(to_json({**document, "trials": len(tuned.trials), "settings": tuned.best.record()}), nl=False)
+    else:
+        began = "no score" if start is None else f"{start:.4f}"
+        say(f"best of {len(tuned.trials)} trials: {tuned.value:.4f} (the setting it began with: {began})")
+        say(f"preset: {result.path}; use it with --preset {result.path}")
+    return Exit.DONE
+
+
+@with_options(SPEC, FLAGS, skip=UNTYPED)
+def reproduce(
+    given: Given,
+    how: Given,
+    config: Config = None,
+    imagenet: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="ImageNet's validation images; the same as --data.")
+    ] = None,
+    models: Annotated[str | None, typer.Option(metavar="NAMES", help="Some of the paper's six networks.")] = None,
+    studies: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Some of comparison, ablation, cap, max_sensitivity, sweep, runtime."),
+    ] = None,
+    figures: Figures = 2,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what is missing, its passes and its time, from a probe.")
+    ] = False,
+    probe: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Longest map of the probe.")] = 2.0,
+) -> None:
+    """Run all studies of the paper, and write a page with its numbers and ours. An interrupted run is resumed.
+
+    By default the paper's six networks and eight methods on 1000 images; 64 for the cap, max_sensitivity, the sweep of
+    settings, and run times.
+    """
+    with resumable("bench"):
+        from fringe.cli._runs import RunFlags, read_spec
+        from fringe.experiments import ExperimentSpec
+        from fringe.paper import STUDIES, paper_models, reproduction_plan, require_names
+
+        spec, flags = read_spec(given, config), RunFlags(**how)
+        names = require_names("studies", _names(studies) or STUDIES, STUDIES)
+        if imagenet is not None and spec.data:
+            raise InputError("--data names images, too; give one of them", argument="imagenet")
+        if models is not None and spec.model:
+            raise InputError("--model names networks, too; give one of them", argument="models")
+        chosen = {"data": str(imagenet)} if imagenet is not None else {}
+        typed = ExperimentSpec(**chosen, **({"model": paper_models(_names(models))} if models else {}))
+        base = reproduction_plan(typed.over(spec))
+        code = _estimate(base, names, flags, probe) if dry_run else _reproduce(base, names, flags, figures)
+    raise typer.Exit(code)
+
+
+def _names(text: str | None) -> list[str]:
+    return [name.strip() for name in text.split(",")] if text else []
+
+
+def _reproduce(base: "Plan", names: Sequence[str], flags: "RunFlags", figures: int) -> Exit:
+    from fringe.cli._runs import report_folder, report_plan, run_plans
+    from fringe.experiments import Store
+    from fringe.models import resolve_device
+    from fringe.paper import DEFAULT, Timing, draw_study, plans, runtime_base, stored_timings, write_page
+
+    studies, device = plans(base, names), resolve_device(flags.device)
+    Store(flags.out)  # also where only run times are measured
+    summary = run_plans(list(studies.values()), flags)
+    timings, out = list[Timing](), report_folder(flags.out, "benchmark")
+    if not summary.finished:
+        return _end_reproduction(summary.code, summary, flags, [], [])
+    resolved = {result.resolved.plan.name: result.resolved for result in summary.results}
+    drawn, reports = list[Path](), list[Path]()
+    try:
+        with interruptible():
+            for name in studies:
+                if name != "sweep":
+                    reports += [Path(path) for path in report_plan(flags, resolved[name]) if path.endswith(".html")]
+                drawn += draw_study(name, base, resolved[name], flags.out, figures, out / name, device=device)
+            pages = write_page(base, flags.out, out, [], drawn)
+            for methods in (("fringe", "ig"), (DEFAULT,)):  # apart: run times of an older folder stay valid
+                timings += stored_timings(
+                    runtime_base(base, methods),
+                    report_folder(flags.out, "runtime") / "kept.json",
+                    device=device,
+                    batch_size=flags.batch_size,
+                    measuring="runtime" in names,
+                )
+            pages = write_page(base, flags.out, out, timings, drawn)
+    except Interrupted as error:
+        print_error(f"{error}; what is there so far is in {flags.out}: run the same command again for the rest")
+        return _end_reproduction(Exit.RESUMABLE, summary, flags, timings, [])
+    if not flags.as_json:
+        for path in (*drawn, *pages):
+            if path.suffix == ".png" or path in pages:
+                say(f"{'page' if path in pages else 'figure'}: {path}")
+    return _end_reproduction(summary.code, summary, flags, timings, [*pages, *reports, *drawn])
+
+
+def _end_reproduction(
+    code: Exit, summary: "RunSummary", flags: "RunFlags", timings: "Sequence[Timing]", paths: Sequence[Path]
+) -> Exit:
+    """Print the one document of a run that was asked for it, also where it was stopped."""
+    from fringe.experiments import run_record
+    from fringe.paper import record
+
+    if flags.as_json:
+        document = {"plans": [run_record(result) for result in summary.results], "timings": record(timings)}
+        typer.echo(to_json({**document, "report": [str(path) for path in paths]}), nl=False)
+    return code
+
+
+def _estimate(base: "Plan", names: Sequence[str], flags: "RunFlags", seconds: float) -> Exit:
+    """Show what a reproduction lacks, how many passes that takes, and how long, one map after the other."""
+    from fringe.models import resolve_device
+    from fringe.paper import DEFAULT, Share, estimate_plans, plans, runtime_base
+
+    timed = runtime_base(base, ("fringe", "ig", DEFAULT)) if "runtime" in names else None
+    device, studies, retry = resolve_device(flags.device), list(plans(base, names).values()), flags.retry_failed
+    shares, shown = list[Share](), ""
+    for part in estimate_plans(studies, timed, flags.out, device=device, seconds=seconds, retry=retry):
+        shares += part.shares
+        if not flags.as_json:
+            heading = [f"{part.study}: {part.images} images"] if part.study != shown else []
+            shown = part.study
+            say("\n".join([*heading, *(f"  {line}" for line in part.lines())]))
+    hours = sum(share.hours for share in shares)
+    if flags.as_json:
+        document = {"device": device, "hours": hours, "methods": [asdict(share) for share in shares]}
+        typer.echo(to_json(document), nl=False)
+    else:
+        say(f"in all about {hours:.2g} hours on {device}, one map after the other, without what is stored")
+    return Exit.DONE
+
+
+def _run_study(
+    plan: "Plan", flags: "RunFlags", draw: Callable[..., Sequence[Path]], images: int, *, report: bool
+) -> Exit:
+    """Run the plan of a study, report and draw it."""
+    from fringe.cli._runs import report_folder, report_plan, run_plans
+    from fringe.experiments import run_record
+    from fringe.models import resolve_device
+
+    summary, paths = run_plans([plan], flags), list[str]()
+    if summary.finished:
+        resolved = summary.results[0].resolved
+        paths += report_plan(flags, resolved) if report else []
+        folder = report_folder(flags.out, resolved.plan.name)
+        paths += map(str, draw(resolved, images, folder, device=resolve_device(flags.device)))
+    if flags.as_json:
+        typer.echo(to_json({**run_record(summary.results[0]), "report": paths}), nl=False)
+    for path in [] if flags.as_json else paths:
+        if path.endswith(".png"):
+            say(f"figure: {path}")
+    return summary.code

@@ -1,0 +1,270 @@
+"""Evaluate methods on a batch of images: every candidate makes its maps, and the same metrics score them."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fringe.attribution import Attribution, Attributor, get_method
+from fringe.classifier import PassCounts
+from fringe.errors import FringeError, InputError, is_transient
+from fringe.metrics import EvaluationContext, Explainer, Metric, Scores, evaluate
+from fringe.paths import Problem
+
+#: From the images to a map (B, *S) of each.
+Control = Callable[[Problem], Tensor]
+
+
+def _zero(problem: Problem) -> Tensor:
+    """No evidence anywhere. Its infidelity is the model's own response to the perturbations."""
+    return torch.zeros_like(problem.inputs)
+
+
+def _random(problem: Problem) -> Tensor:
+    """Standard normal numbers, keyed by the image."""
+    images = zip(problem.keys, problem.inputs, strict=True)
+    return torch.stack([problem.rng.normal(f"control random {key}", x) for key, x in images])
+
+
+def _uniform(problem: Problem) -> Tensor:
+    """One everywhere: the order of the entries is the metric's own rule for ties."""
+    return torch.ones_like(problem.inputs)
+
+
+def _edge(problem: Problem) -> Tensor:
+    """Gradient magnitude of the image: the norm over channels and spatial axes of its central differences (one-sided
+    at the border), the same for each channel."""
+    x = problem.inputs
+    axes = [axis for axis in range(2 if x.dim() > 2 else 1, x.dim()) if x.shape[axis] > 1]
+    if not axes:
+        return torch.zeros_like(x)
+    squares = torch.stack(torch.gradient(x, dim=axes)).square().sum(0)
+    return (squares.sum(1, keepdim=True) if x.dim() > 2 else squares).sqrt().expand_as(x).clone()
+
+
+CONTROLS: Mapping[str, Control] = {"zero": _zero, "random": _random, "uniform": _uniform, "edge": _edge}
+
+
+Named = tuple[str, str | Attributor]
+#: Names, configured methods, or pairs of a label and either.
+Methods = Sequence[str | Attributor | Named] | Mapping[str, str | Attributor]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method under a ``label``, or (``method`` None) the control of that name."""
+
+    label: str
+    method: Attributor | None
+
+    @property
+    def control(self) -> bool:
+        return self.method is None
+
+
+def parse_methods(methods: Methods, controls: bool) -> list[Candidate]:
+    """List the methods in their order, then the controls. Raises InputError for unknown methods and repeated labels."""
+    if isinstance(methods, str):
+        raise InputError(f"methods: got the text {methods!r}, expected a list such as [{methods!r}]")
+    entries: Iterable[str | Attributor | Named] = methods.items() if isinstance(methods, Mapping) else methods
+    candidates = [_candidate(entry) for entry in entries]
+    if not candidates:
+        raise InputError("methods: none given")
+    candidates += [Candidate(name, None) for name in CONTROLS] if controls else []
+    labels = [candidate.label for candidate in candidates]
+    refuse_twice("methods", labels, "; tell them apart with pairs (label, method)")
+    return candidates
+
+
+def refuse_twice(argument: str, labels: Sequence[str], cure: str = "") -> None:
+    """Raise InputError if two labels are the same."""
+    twice = sorted({label for label in labels if labels.count(label) > 1})
+    if twice:
+        raise InputError(f"{argument}: {', '.join(twice)} given twice{cure}")
+
+
+def make_maps(candidate: Candidate, problem: Problem) -> tuple[Tensor, Attribution | None]:
+    """Make the maps (B, *S) of a candidate, and for a method its attribution. Needs an open session of the model."""
+    if candidate.method is None:
+        return CONTROLS[candidate.label](problem), None
+    attribution = candidate.method.attribute(problem)
+    return attribution.values, attribution
+
+
+def record(candidate: Candidate) -> dict[str, Any]:
+    """The candidate and its settings as plain data."""
+    return {"control": candidate.label} if candidate.method is None else candidate.method.record()
+
+
+def _candidate(entry: str | Attributor | Named) -> Candidate:
+    if isinstance(entry, tuple):
+        label, method = entry
+        return Candidate(label, get_method(method))
+    return Candidate(entry if isinstance(entry, str) else entry.name, get_method(entry))
+
+
+@dataclass(frozen=True)
+class MethodResult:
+    """One method of a comparison of B images.
+
+    Attributes:
+        label: Label of the method or control.
+        control: Whether it is a control map.
+        settings: Its settings as plain data.
+        scores: Scores (B,) by metric, NaN where there is no valid map.
+        faults: Why an image has no scores: "diverged", "not_finite", or "failed"; "" where it has.
+        passes: Passes through the model for making the maps, without scoring.
+        seconds: Time of making the maps.
+        error: Why the method failed on all images, if so.
+        transient: Whether that may pass.
+        maps: Maps (B, *S), if required.
+        attribution: The attribution of a method, if required.
+    """
+
+    label: str
+    control: bool
+    settings: Mapping[str, Any]
+    scores: Mapping[str, Scores]
+    faults: tuple[str, ...]
+    passes: PassCounts = field(default_factory=PassCounts)
+    seconds: float = 0.0
+    error: str | None = None
+    transient: bool = False
+    maps: Tensor | None = None
+    attribution: Attribution | None = None
+
+
+#: Called with what is in work, and how many maps of how many are made; one half made counts as a half.
+Progress = Callable[[str, float, int], None]
+
+
+@dataclass(frozen=True)
+class _Maps:
+    values: Tensor
+    diagnostics: Mapping[str, Tensor]
+
+
+class Evaluator:
+    """The candidates of one comparison on a shared ``subject``, which caches what is computed once. The caller holds
+    the session of the model open."""
+
+    def __init__(
+        self,
+        subject: EvaluationContext,
+        candidates: Sequence[Candidate],
+        metrics: Sequence[str | Metric] | Mapping[str, Metric],
+        labels: Sequence[str],
+        progress: Progress | None,
+    ):
+        self.subject, self.candidates, self.metrics, self.labels = subject, candidates, metrics, labels
+        self.batch, self.progress = len(subject.problem.inputs), progress
+        self._parts: dict[tuple[int, ...], EvaluationContext] = {tuple(range(self.batch)): subject}
+
+    def rows(self, keep_maps: bool) -> tuple[MethodResult, ...]:
+        """One result for each candidate, in their order."""
+        rows: list[MethodResult] = []
+        for index, candidate in enumerate(self.candidates):
+            row = self._row(candidate, index * self.batch)
+            rows.append(row if keep_maps else dataclasses.replace(row, maps=None, attribution=None))
+        return tuple(rows)
+
+    def _row(self, candidate: Candidate, before: int) -> MethodResult:
+        """The result of a candidate after ``before`` maps of other candidates."""
+        classifier = self.subject.problem.model
+        start, passes = time.perf_counter(), dataclasses.replace(classifier.passes)
+        row = MethodResult(
+            candidate.label, candidate.control, record(candidate), self._nothing(), ("failed",) * self.batch
+        )
+        self._notify(candidate.label, before)
+        try:
+
+            def progress(done: int, planned: int) -> None:
+                self._notify(candidate.label, before + self.batch * done / max(planned, 1))
+
+            problem = dataclasses.replace(self.subject.problem, progress=progress)
+            values, attribution = make_maps(candidate, problem)
+            faults = _faults(values, attribution)  # waits for the device, so that the clock sees all of the work
+            row = dataclasses.replace(
+                row,
+                passes=classifier.passes.since(passes),
+                seconds=time.perf_counter() - start,
+                maps=values,
+                attribution=attribution,
+            )
+            self._notify(f"{candidate.label}: scores", before + self.batch)
+            diagnostics = {} if attribution is None else _diagnostics(attribution)
+            return dataclasses.replace(
+                row, scores=self.score_maps(candidate, values, diagnostics, faults), faults=faults
+            )
+        except FringeError as error:
+            return dataclasses.replace(row, error=str(error), transient=is_transient(error))
+
+    def score_maps(
+        self, candidate: Candidate, values: Tensor, diagnostics: Mapping[str, Tensor], faults: tuple[str, ...]
+    ) -> dict[str, Scores]:
+        """Score a candidate's maps (B, *S) that have no fault; NaN for the others."""
+        valid = [i for i, fault in enumerate(faults) if not fault]
+        if not valid:
+            return self._nothing()
+        subject, at = self._part(valid), torch.tensor(valid, device=values.device)
+        maps = _Maps(values[at], {name: column[at.to(column.device)] for name, column in diagnostics.items()})
+        scores = evaluate(subject, maps, self.metrics, _explainer(candidate, subject))
+        return {
+            name: scores[name] if len(valid) == self.batch else _spread(scores[name], at, self.batch)
+            for name in self.labels
+        }
+
+    def _part(self, valid: list[int]) -> EvaluationContext:
+        """The subject of some images alone; candidates that fail on the same images share it."""
+        if tuple(valid) not in self._parts:
+            self._parts[tuple(valid)] = EvaluationContext(self.subject.problem.select(valid))
+        return self._parts[tuple(valid)]
+
+    def _nothing(self) -> dict[str, Scores]:
+        return dict.fromkeys(self.labels, Scores(torch.full((self.batch,), torch.nan, dtype=torch.float64)))
+
+    def _notify(self, label: str, done: float) -> None:
+        if self.progress is not None:
+            self.progress(label, done, len(self.candidates) * self.batch)
+
+
+def _explainer(candidate: Candidate, subject: EvaluationContext) -> Explainer:
+    """Maps of other inputs by the same candidate, with the target and noise of the subject's images at ``rows``."""
+
+    def explain(x: Tensor, rows: list[int]) -> Tensor:
+        part = subject.problem.select(rows)
+        return make_maps(candidate, dataclasses.replace(part, inputs=x, logits=part.forward(x, part.every_row)))[0]
+
+    return explain
+
+
+def _diagnostics(attribution: Attribution) -> dict[str, Tensor]:
+    return {**attribution.diagnostics, "completeness_residual": attribution.completeness_residual}
+
+
+def _faults(values: Tensor, attribution: Attribution | None) -> tuple[str, ...]:
+    """Why each map cannot be scored, "" where it can."""
+    finite = values.isfinite().flatten(1).all(1).tolist()
+    verdicts = ("",) * len(values) if attribution is None else attribution.verdict
+    return tuple(
+        "diverged" if verdict == "diverged" else "" if is_finite else "not_finite"
+        for is_finite, verdict in zip(finite, verdicts, strict=True)
+    )
+
+
+def _spread(scores: Scores, rows: Tensor, batch: int) -> Scores:
+    """Scores of the images at ``rows`` among all: NaN, and no flag, for the others."""
+
+    def wide(column: Tensor) -> Tensor:
+        empty = False if column.dtype == torch.bool else torch.nan
+        out = torch.full((batch, *column.shape[1:]), empty, dtype=column.dtype, device=column.device)
+        return out.index_copy(0, rows.to(column.device), column)
+
+    def all_wide(columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: wide(column) for name, column in columns.items()}
+
+    return Scores(wide(scores.values), all_wide(scores.flags), all_wide(scores.details), all_wide(scores.curves))

@@ -1,0 +1,166 @@
+"""Sample images: ordered by a seed, named by their content."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fringe._files import sha256_of
+from fringe.data import ImageError, ImageRef, find_inputs, load_digits
+from fringe.errors import FringeError, InputError, TransientError, is_transient
+from fringe.models import Preprocessing
+
+
+@dataclass(frozen=True)
+class ImageEntry:
+    """An image of a plan: its source, and the ``digest`` of its content, which names it in every result."""
+
+    ref: ImageRef
+    digest: str
+
+
+@dataclass(frozen=True)
+class ImageSample:
+    """Sampled images in order (``pictures``), and a reason for each that could not be read (``missing``)."""
+
+    pictures: tuple[ImageEntry, ...]
+    missing: tuple[str, ...]
+
+
+def sample_images(
+    data: Sequence[str], n: int, seed: int, exclude: Iterable[str] = (), *, holdout: bool = False
+) -> ImageSample:
+    """Sample images.
+
+    The position of an image depends on the seed and its name alone: a larger ``n`` contains the images of a smaller
+    one, and a new file moves none of the others. Copies of one content are taken once.
+
+    Args:
+        data: Images, folders or embedded images.
+        n: Number of images.
+        seed: Orders the images.
+        exclude: Digests that are not taken.
+        holdout: Whether to take the last images of the order, for a part that must not meet the others.
+
+    Returns:
+        The sample.
+
+    Raises:
+        InputError: If there are fewer than ``n`` different images.
+    """
+    refs, excluded = in_order(data, seed), set(exclude)
+    pictures: dict[str, ImageEntry] = {}
+    missing: list[str] = []
+    for ref in reversed(refs) if holdout else refs:
+        if len(pictures) + len(missing) == n:
+            break
+        try:
+            name = content_digest(ref)
+        except OSError as error:
+            missing.append(f"{ref.source}: {error.strerror or error}")
+            continue
+        if name not in excluded:
+            pictures.setdefault(name, ImageEntry(ref, name))
+    if len(pictures) + len(missing) < n:
+        left = f" ({len(excluded)} are excluded: a setting was tuned on them)" if excluded else ""
+        raise InputError(
+            f"n: got {n}, but there are {len(pictures)} different images behind {', '.join(data)}{left}; ask for fewer"
+        )
+    return ImageSample(tuple(pictures.values()), tuple(missing))
+
+
+def in_order(data: Sequence[str], seed: int) -> list[ImageRef]:
+    """All images of ``data`` in the order of the seed."""
+    try:
+        refs = list(find_inputs(data))
+    except ImageError as error:
+        raise InputError(f"data: {error}") from error
+    return sorted(refs, key=lambda ref: (hashlib.sha256(f"{seed} {_name(ref)}".encode()).digest(), ref.source))
+
+
+def _name(ref: ImageRef) -> str:
+    """Name of an image that does not depend on other files: the stem of its file, or the id of an embedded image."""
+    return ref.origin.stem if isinstance(ref.origin, Path) else ref.id
+
+
+def content_digest(ref: ImageRef) -> str:
+    """32 hexadecimal digits of the SHA-256 of a file or embedded image. Raises OSError if it is absent or no regular
+    file."""
+    if isinstance(ref.origin, Path):
+        return sha256_of(ref.origin)[:32]
+    digits = load_digits()
+    scan = digits.images[digits.test[ref.origin]]
+    return hashlib.sha256(b"embedded:digits " + scan.tobytes()).hexdigest()[:32]
+
+
+def prepare(ref: ImageRef, recipe: Preprocessing, exif: Literal["transpose", "ignore"]) -> Tensor:
+    """The model's input (C, H, W). Raises FringeError if the image cannot be opened or prepared."""
+    image = ref.open(channels=3 if recipe.channels == 3 else 1, exif=exif).image
+    return recipe.normalise(recipe.pixels(image))
+
+
+def open_image_entry(picture: ImageEntry, recipe: Preprocessing, exif: Literal["transpose", "ignore"]) -> Tensor:
+    """The model's input (C, H, W). Raises TransientError if the image cannot be read now or has changed, and another
+    FringeError if its content cannot be used."""
+    ref, problem, x = picture.ref, None, torch.empty(0)
+    try:
+        x = prepare(ref, recipe, exif)
+    except Exception as error:
+        if not isinstance(error, FringeError) and not is_transient(error):
+            raise
+        problem = error
+    try:
+        same = content_digest(ref) == picture.digest
+    except OSError as error:
+        raise TransientError(str(problem or f"{ref.source!r}: {error.strerror or error}")) from error
+    if not same:
+        raise TransientError(f"{ref.source!r} changed since the run began; run it again")
+    if problem is not None:
+        raise (TransientError(str(problem) or type(problem).__name__) if is_transient(problem) else problem)
+    return x
+
+
+#: Reference images that are kept for the methods that average over the data.
+REFERENCES = 64
+
+
+def sample_references(data: Sequence[str], text: str | None, seed: int) -> tuple[ImageEntry, ...]:
+    """At most ``REFERENCES`` images of ``text``, or of the data itself; independent of ``n``."""
+    refs = in_order([text] if text is not None else data, seed + 1)
+    entries: dict[str, ImageEntry] = {}
+    for ref in refs:
+        if len(entries) == REFERENCES:
+            break
+        try:
+            picture = ImageEntry(ref, content_digest(ref))
+        except OSError:
+            continue
+        entries.setdefault(picture.digest, picture)
+    return tuple(entries.values())
+
+
+def open_references(
+    pictures: Sequence[ImageEntry],
+    recipe: Preprocessing,
+    exif: Literal["transpose", "ignore"],
+    *,
+    required: bool = True,
+) -> dict[tuple[int, ...], Tensor]:
+    """Reference images whose content can be used, stacked by shape. Raises TransientError, if they are ``required``,
+    for one that cannot be read now: a mean over the others would have the same name."""
+    by_shape: dict[tuple[int, ...], list[Tensor]] = {}
+    for picture in pictures:
+        try:
+            x = open_image_entry(picture, recipe, exif)
+        except TransientError:
+            if required:
+                raise
+            continue
+        except FringeError:
+            continue
+        by_shape.setdefault(tuple(x.shape), []).append(x)
+    return {shape: torch.stack(group) for shape, group in by_shape.items()}

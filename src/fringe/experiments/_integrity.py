@@ -1,0 +1,241 @@
+"""Whether a file of a run's folder is what was written there: a seal over its bytes, and the shape of its records."""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fringe._files import UnfitFile
+from fringe.errors import FringeError, InputError, TransientError
+
+#: 64 MiB: what a file may grow to, however short it is.
+SMALL = 2**26
+#: Bytes that a byte of a longer file may grow to. Scores grow to about 10.
+RATIO = 100
+#: 2 GiB: what no file may grow to.
+LARGEST = 2**31
+
+#: Bytes of a value that is no text, its share of the levels included.
+_NUMBER = 8
+_CODECS = {"ZSTD": "zstd", "UNCOMPRESSED": None}
+_PLAIN, _RLE, _DICTIONARY = 0, 3, (2, 8)
+_BYTE, _INTEGERS, _DOUBLE, _BINARY, _STRUCT = 3, (4, 5, 6), 7, 8, 12
+_DEEPEST = 4
+
+
+def is_bounded(content: bytes) -> bool:
+    """Whether the bytes of a Parquet file grow to a bearable size when they are read; False where they do not say."""
+    limit = min(max(SMALL, RATIO * len(content)), LARGEST)
+    try:
+        return _grown(content, limit) <= limit
+    except Exception:  # a damaged file fails in many ways, and none of them is a size
+        return False
+
+
+def _grown(content: bytes, limit: int) -> int:
+    """Bytes after reading; more than ``limit`` as soon as that is certain."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    header = pq.read_metadata(pa.BufferReader(content))
+    total = header.num_rows * _NUMBER * header.num_columns
+    for index in range(header.num_row_groups):
+        group = header.row_group(index)
+        for number in range(group.num_columns):
+            if total > limit:
+                return total
+            total += _column_size(content, group.column(number), limit - total)
+    return total
+
+
+def _column_size(content: bytes, column: Any, limit: int) -> int:
+    """Bytes of a column chunk after reading, by its metadata or by its pages, whichever say more."""
+    codec, is_text = _CODECS[column.compression], column.physical_type == "BYTE_ARRAY"
+    starts = [start for start in (column.dictionary_page_offset, column.data_page_offset) if start]
+    at, end = min(starts), min(starts) + column.total_compressed_size
+    pages = entry = values = 0
+    while at < end:
+        header, start = _struct(content, at)
+        size, compressed = header[2], header[3]
+        if size < 0 or compressed < 0 or start + compressed > end:
+            raise ValueError("a page that does not fit")
+        pages += size
+        if pages > limit:
+            return pages
+        if header[1] == 2:  # a dictionary, in front of the values that refer to it
+            entry = _longest(content[start : start + compressed], size, codec) if is_text else _NUMBER
+        else:
+            header = header[5] if 5 in header else header[8]
+            encoding = header[2] if 5 in header else header[4]
+            if encoding not in (_PLAIN, _RLE, *_DICTIONARY):
+                raise ValueError("an encoding that this program does not write")
+            values += header[1]
+        at = start + compressed
+    count = max(values, column.num_values)
+    return max(pages, column.total_uncompressed_size) + count * max(_NUMBER, entry)
+
+
+def _longest(page: bytes, size: int, codec: str | None) -> int:
+    """The longest entry of a dictionary of texts: each is its length in four bytes, and its letters."""
+    import pyarrow as pa
+
+    plain = page if codec is None else pa.Codec(codec).decompress(page, decompressed_size=size, asbytes=True)
+    at = longest = 0
+    while at < len(plain):
+        length = int.from_bytes(plain[at : at + 4], "little")
+        longest, at = max(longest, length), at + 4 + length
+    return longest
+
+
+def _struct(content: bytes, at: int, depth: int = 0) -> tuple[dict[int, Any], int]:
+    """A struct of numbers, texts and structs by the numbers of its fields, and where it ends."""
+    if depth > _DEEPEST:
+        raise ValueError("structs too deep for a page header")
+    fields: dict[int, Any] = {}
+    number = 0
+    while (head := content[at]) != 0:
+        at, kind = at + 1, head & 15
+        if head >> 4:
+            number += head >> 4
+        else:
+            number, at = _integer(content, at)
+        if kind in (1, 2):  # a truth value is its own type
+            fields[number] = kind == 1
+        elif kind in _INTEGERS:
+            fields[number], at = _integer(content, at)
+        elif kind == _STRUCT:
+            fields[number], at = _struct(content, at, depth + 1)
+        elif kind == _BINARY:
+            length, at = _varint(content, at)
+            at += length
+        elif kind in (_BYTE, _DOUBLE):
+            at += 1 if kind == _BYTE else 8
+        else:
+            raise ValueError(f"a field of type {kind} in a page header")
+    return fields, at + 1
+
+
+def _integer(content: bytes, at: int) -> tuple[int, int]:
+    raw, at = _varint(content, at)
+    return (raw >> 1) ^ -(raw & 1), at
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    """Seven bits a byte, the lowest first; the eighth says that there are more."""
+    value = 0
+    for index in range(10):
+        byte = content[at + index]
+        value |= (byte & 127) << (7 * index)
+        if byte < 128:
+            return value, at + index + 1
+    raise ValueError("a number without end")
+
+
+#: What only a person can mend. Anything else may pass.
+REFUSED = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.ELOOP)
+#: What a file system says that has no locks.
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+
+CHECKSUM = b"fringe-sha256:"
+BLANK = CHECKSUM + b"0" * 64
+
+_PLAN = {"plan": dict, "images": list, "missing": list, "settings": dict, "metrics": dict, "models": dict}
+_CRASH = {"model": str, "method": str, "reason": str, "setting": dict, "setting_key": str, "metric_keys": list}
+#: What a record of each folder must hold.
+_SHAPES: Mapping[str, Mapping[str, type]] = {
+    "plans": {**_PLAN, "versions": dict},
+    "crashes": {**_CRASH, "images": list},
+}
+
+
+def with_checksum(content: bytes) -> bytes:
+    """A file's bytes with the SHA-256 of themselves at the last place that was left blank for it."""
+    before, _, after = content.rpartition(BLANK)
+    return before + CHECKSUM + hashlib.sha256(content).hexdigest().encode() + after
+
+
+def is_intact(content: bytes) -> bool:
+    """Whether the bytes are those that were sealed. Parquet alone has no digest over all of a file, and zstd none."""
+    at = content.rfind(CHECKSUM)
+    return at >= 0 and with_checksum(content[:at] + BLANK + content[at + len(BLANK) :]) == content
+
+
+def is_task_file(content: bytes) -> bool:
+    """Whether the bytes of a Parquet file are those that were sealed, and do not fill the memory when they are read."""
+    return is_intact(content) and is_bounded(content)
+
+
+def is_absent(error: OSError) -> bool:
+    """Whether there is no file, or one that this program does not write; else the disk did not answer."""
+    return isinstance(error, UnfitFile) or error.errno in (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
+
+
+def read_record(folder: str, content: bytes) -> dict[str, Any] | None:
+    """The JSON document in a file of ``folder``, None unless it holds what a record there must hold."""
+    try:
+        record = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    shape = _SHAPES[folder].items()
+    if not isinstance(record, dict) or not all(isinstance(record.get(name), kind) for name, kind in shape):
+        return None
+    return record if (_is_plan if folder == "plans" else _is_crash)(record) else None
+
+
+def _is_crash(record: Mapping[str, Any]) -> bool:
+    """Whether a crash names its scores: they are looked up."""
+    names = [record["setting_key"], *record["metric_keys"], *record["images"]]
+    return all(isinstance(name, str) for name in names)
+
+
+def _is_plan(record: Mapping[str, Any]) -> bool:
+    """Whether a plan's record names itself, its images and its settings."""
+    parts: tuple[tuple[Iterable[Any], tuple[str, ...]], ...] = (
+        ([record["plan"]], ("name", "models", "preprocessing", "methods", "metrics", "limits", "n")),
+        (record["images"], ("digest", "id", "source", "label")),
+        (record["metrics"].values(), ("key", "limit", "settings")),
+        (record["settings"].values(), ()),
+    )
+    return all(isinstance(one, Mapping) and one.keys() >= {*names} for part, names in parts for one in part)
+
+
+def problem_of(path: Path) -> str:
+    """What is wrong with an entry that is no result."""
+    if path.is_dir():
+        return "is a folder where a file belongs"
+    if not path.is_file():
+        return "is no file"
+    return "is damaged" if path.stat().st_size else "is empty"
+
+
+class StoreFull(TransientError):
+    """There is no room for a result. Nothing that was committed is lost; the run goes on when there is room."""
+
+
+def as_error(error: OSError, root: Path, needed: int = 0, *, what: str = "a result cannot be written") -> FringeError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        room = f"{needed} bytes are needed; " if needed else ""
+        return StoreFull(
+            f"{str(root)!r}: no space left ({room}free some and run it again: nothing that was computed before is lost)"
+        )
+    if error.errno in REFUSED:
+        if what != "a result cannot be written":
+            return InputError(f"run: {str(root)!r}: {what} ({error.strerror})")
+        return InputError(f"{str(root)!r} cannot be written ({error.strerror})", argument="out")
+    return TransientError(
+        f"{str(root)!r}: {what} ({error.strerror or error}); nothing that was computed before is lost"
+    )
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename last through a power cut, where the system can."""
+    with contextlib.suppress(OSError, AttributeError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

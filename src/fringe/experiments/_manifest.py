@@ -1,0 +1,287 @@
+"""Manifests: the weights, images and settings that a plan stands for, as they are stored beside the results, and the
+keys made of them."""
+
+import hashlib
+import json
+import math
+import platform
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import fringe
+from fringe.classifier import Classifier
+from fringe.errors import FringeError, TransientError, is_transient
+from fringe.experiments._images import ImageEntry, ImageSample, open_image_entry, sample_images, sample_references
+from fringe.experiments._plan import Arm, Plan
+from fringe.models import LoadedModel
+
+#: Raised when a change of this library moves numbers that are kept under the same names.
+SCHEMA = 1
+
+
+def digest(data: Any) -> str:
+    """32 hexadecimal digits of the SHA-256 of plain ``data`` in a canonical form: keys sorted, floats exact."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class CacheKey:
+    """All that shapes a method's map on a model, but the image. Neither the batch size, the device nor the engine is in
+    it: they move a number by rounding alone.
+
+    ``model`` holds its architecture, the digests of weights and structure, and the preprocessing with the rule for
+    turned photos; ``method`` its record; ``references`` the digests of the reference images, for a method that uses
+    them.
+    """
+
+    model: Mapping[str, Any]
+    method: Mapping[str, Any]
+    target: str | int
+    score: str
+    seed: int
+    references: tuple[str, ...] | None = None
+    dtype: str = "float32"
+    schema: int = SCHEMA
+
+    def record(self) -> dict[str, Any]:
+        """As plain data that JSON returns unchanged."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return plain
+
+    @property
+    def key(self) -> str:
+        return digest(self.record())
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any], at: str = "") -> list[str]:
+    """Describe the differences between two plain records, one line per leaf: ``"method.tau: 0.003, now 0.005"``."""
+    lines: list[str] = []
+    for name in dict.fromkeys((*old, *new)):
+        path, before, now = f"{at}{name}", old.get(name, "absent"), new.get(name, "absent")
+        if isinstance(before, Mapping) and isinstance(now, Mapping):
+            lines += changes(before, now, f"{path}.")
+        elif digest(before) != digest(now):  # 3 and 3.0 are equal, and have different names
+            lines.append(f"{path}: {_short(before)}, now {_short(now)}")
+    return lines
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:40]}… ({digest(value)[:8]})"
+
+
+#: Images of a model whose logits are kept.
+IMAGES = 4
+
+#: Largest difference that is rounding, as a part of the largest logit, on one kind of device.
+TOLERANCE = 1e-4
+#: The same between two kinds, of which one may multiply in a shorter format.
+OTHER_DEVICE = 5e-2
+
+
+@dataclass(frozen=True)
+class FirstLogits:
+    """Logits (C,) of a model by image digest, and the ``tolerance`` within which they are equal."""
+
+    values: Mapping[str, Tensor]
+    tolerance: float = TOLERANCE
+
+    def differing(self, others: Mapping[str, Tensor], *, same_device: bool = True) -> tuple[str, float] | None:
+        """The image on which ``others`` differ most, and by how much, if that is more than rounding; None where they
+        agree on all images that both have. Of two devices one may not run the model at all: what only one of them could
+        compute is then no difference."""
+        tolerance = self.tolerance if same_device else max(self.tolerance, OTHER_DEVICE)
+        pairs = {image: (others[image], now) for image, now in self.values.items() if image in others}
+        if not same_device:
+            pairs = {image: pair for image, pair in pairs.items() if all(bool(one.isfinite().all()) for one in pair)}
+        both = {image: _apart(*pair) for image, pair in pairs.items()}
+        far = [(image, distance) for image, (distance, size) in both.items() if not distance <= tolerance * size]
+        return max(far, key=lambda one: one[1], default=None)
+
+
+def first_logits(
+    model: LoadedModel,
+    pictures: Iterable[ImageEntry],
+    exif: Literal["transpose", "ignore"],
+    device: str | torch.device = "cpu",
+) -> FirstLogits:
+    """Compute the logits of the first images that can be opened; one NaN where the model does not take an image.
+    Raises TransientError if memory or the device fails."""
+    classifier, logits = Classifier(model.module), dict[str, Tensor]()
+    for picture in pictures:
+        if len(logits) == IMAGES:
+            break
+        try:
+            x = open_image_entry(picture, model.preprocessing, exif)
+        except FringeError:  # its row will say why it has no score
+            continue
+        try:
+            logits[picture.digest] = classifier.logits(x[None].to(device))[0].float().cpu()
+        except Exception as error:  # a model may raise nearly anything; the rows will say what
+            if is_transient(error):
+                reason = str(error).strip().splitlines() or [type(error).__name__]
+                raise TransientError(f"model {model.spec!r}: {reason[0]}") from error
+            logits[picture.digest] = torch.full((1,), math.nan)
+    return FirstLogits(logits, _tolerance(model.module))
+
+
+def _tolerance(module: nn.Module) -> float:
+    """Relative error of rounding: larger for a model in half precision."""
+    kinds = {parameter.dtype for parameter in module.parameters() if parameter.dtype.is_floating_point}
+    return max([TOLERANCE, *(16 * torch.finfo(kind).eps for kind in kinds)])
+
+
+def _apart(before: Tensor, now: Tensor) -> tuple[float, float]:
+    """The largest difference, infinite for other classes or non-finite numbers, and the size of the logits."""
+    if not torch.equal(before.isfinite(), now.isfinite()):  # nor are they for two shapes
+        return math.inf, 0.0
+    finite = before.isfinite()
+    if not finite.any():
+        return 0.0, 0.0
+    size = float(before[finite].abs().max())
+    return float((before - now)[finite].abs().max()), max(size, 1e-3)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a plan stands for, as stored in the run folder; it is read without a model or an image.
+
+    Attributes:
+        plan: Record of the plan.
+        images: Digest, id, source and label of each image, in the order of the sample.
+        missing: Reasons for sampled images that could not be read.
+        settings: What shapes the maps, by model and method.
+        metrics: Metadata of each metric by label.
+        models: Metadata of each model by label.
+        versions: Library versions.
+    """
+
+    plan: Mapping[str, Any]
+    images: tuple[Mapping[str, Any], ...]
+    missing: tuple[str, ...]
+    settings: Mapping[str, Mapping[str, Any]]
+    metrics: Mapping[str, Mapping[str, Any]]
+    models: Mapping[str, Mapping[str, Any]]
+    versions: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        return self.plan["name"]
+
+    def setting_key(self, model: str, method: str) -> str:
+        return digest(self.settings[model][method])
+
+    def model_key(self, model: str) -> str:
+        """Name of a model in the settings: weights, structure and preprocessing, not its source."""
+        return digest({name: value for name, value in self.models[model].items() if name != "spec"})
+
+    def images_of(self, metric: str) -> tuple[Mapping[str, Any], ...]:
+        """The images that a metric is computed on."""
+        return self.images[: self.metrics[metric]["limit"]]
+
+    def record(self) -> dict[str, Any]:
+        return {**vars(self), "images": list(self.images), "missing": list(self.missing)}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "Manifest":
+        known: dict[str, Any] = {**record, "images": tuple(record["images"]), "missing": tuple(record["missing"])}
+        return cls(**known)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A plan with its manifest and images; ``logits`` are those of a few images by model, if required."""
+
+    plan: Plan
+    manifest: Manifest
+    pictures: Mapping[str, ImageEntry]
+    references: tuple[ImageEntry, ...]
+    logits: Mapping[str, FirstLogits] = field(default_factory=dict[str, FirstLogits])
+
+
+def resolve(plan: Plan, *, logits: bool = False) -> Resolved:
+    """Load the models and sample the images of a plan; with ``logits``, compute those of the first few images on the
+    CPU. Raises FringeError for a model or data that cannot be used."""
+    drawn = sample_images(plan.data, plan.n, plan.seed, plan.exclude, holdout=plan.holdout)
+    references = sample_references(plan.data, plan.references, plan.seed)
+    loaded = {arm.label: load(arm) for arm in plan.arms}
+    manifest = Manifest(
+        plan=plan.record(),
+        images=tuple(_image(picture) for picture in drawn.pictures),
+        missing=drawn.missing,
+        settings={arm.label: _settings(plan, arm, loaded[arm.label], references) for arm in plan.arms},
+        metrics={label: _metric(plan, label) for label in plan.metrics},
+        models={label: {"spec": model.spec, **describe(model, plan.exif)} for label, model in loaded.items()},
+        versions=versions(),
+    )
+    first = {label: first_logits(model, drawn.pictures, plan.exif) for label, model in loaded.items()} if logits else {}
+    return Resolved(plan, manifest, _by_digest(drawn), references, first)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what shapes the numbers: this library, PyTorch, NumPy, Python, and loaded model libraries."""
+    known = {"fringe": fringe.__version__, "torch": str(torch.__version__), "numpy": np.__version__}
+    loaded = {name: sys.modules[name] for name in ("torchvision", "timm", "transformers") if name in sys.modules}
+    more = {name: str(getattr(module, "__version__", "unknown")) for name, module in loaded.items()}
+    return {**known, "python": platform.python_version(), **more}
+
+
+def load(arm: Arm, device: torch.device | str = "cpu") -> LoadedModel:
+    """Load the model of an arm."""
+    return arm.model.load(device)
+
+
+def describe(model: LoadedModel, exif: str) -> dict[str, Any]:
+    """What of a model shapes the numbers."""
+    return {
+        "architecture": model.architecture,
+        "weights": model.digest[:32],
+        "structure": hashlib.sha256(str(model.module).encode()).hexdigest()[:32],
+        "preprocessing": {**model.preprocessing.record(), "exif": exif},
+    }
+
+
+def _settings(
+    plan: Plan, arm: Arm, model: LoadedModel, references: tuple[ImageEntry, ...]
+) -> dict[str, dict[str, Any]]:
+    description = describe(model, plan.exif)
+    digests = tuple(picture.digest for picture in references)
+    return {
+        candidate.label: CacheKey(
+            model=description,
+            method={"control": candidate.label} if candidate.method is None else candidate.method.record(),
+            target=plan.target,
+            score=plan.score,
+            seed=plan.seed,
+            references=digests if candidate.method is not None and candidate.method.uses_references else None,
+        ).record()
+        for candidate in plan.candidates(arm)
+    }
+
+
+def _metric(plan: Plan, label: str) -> dict[str, Any]:
+    metric = plan.metrics[label]
+    description = {name: getattr(metric, name) for name in ("title", "direction", "unit", "space", "source")}
+    return {
+        **description,
+        "summary": metric.aggregate,
+        "settings": metric.record(),
+        "key": digest(metric.record()),
+        "limit": plan.limit(label),
+    }
+
+
+def _image(picture: ImageEntry) -> dict[str, Any]:
+    ref = picture.ref
+    return {"digest": picture.digest, "id": ref.id, "source": ref.source, "label": ref.label}
+
+
+def _by_digest(drawn: ImageSample) -> dict[str, ImageEntry]:
+    return {picture.digest: picture for picture in drawn.pictures}

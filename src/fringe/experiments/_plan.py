@@ -1,0 +1,337 @@
+"""Plans: an experiment with every model, method and metric configured."""
+
+import copy
+import difflib
+import importlib.util
+import re
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import nn
+
+from fringe.attribution import Attributor, FRInGe, get_method, preset_names
+from fringe.classifier import Score
+from fringe.data import ImageError, find_inputs
+from fringe.errors import InputError
+from fringe.experiments._evaluator import CONTROLS, Candidate
+from fringe.experiments._spec import PLAN_NAME, ExperimentSpec
+from fringe.metrics import METRICS, Metric, get_metric
+from fringe.models import LoadedModel, Preprocessing, load_model, state_digest
+from fringe.tuning import read_preset
+
+#: The paper's setting of FRInGe for a model's architecture, as the name of a method.
+AUTO = "fringe:auto"
+EMBEDDED = "embedded:digits"
+
+Configured = TypeVar("Configured", bound=Attributor | Metric)
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Where a model comes from.
+
+    Attributes:
+        spec: Text for :func:`fringe.models.load_model`; a name where ``module`` is given.
+        preprocessing: Replaces the preprocessing of the source.
+        trust_code: Whether code of the model's author may run.
+        module: A model in memory, in place of a source; it needs ``preprocessing``.
+    """
+
+    spec: str
+    preprocessing: str | None = None
+    trust_code: bool = False
+    module: nn.Module | None = None
+
+    def load(self, device: torch.device | str = "cpu") -> LoadedModel:
+        """Load the model in evaluation mode, without parameter gradients; a module in memory is copied."""
+        recipe = None if self.preprocessing is None else Preprocessing.parse(self.preprocessing)
+        if self.module is None:
+            return load_model(self.spec, trust_code=self.trust_code, preprocessing=recipe, device=device)
+        if recipe is None:
+            raise InputError(
+                "none given for a model in memory", argument="preprocessing", hint="say how images become its inputs"
+            )
+        module, digest = copy.deepcopy(self.module).eval().requires_grad_(False), state_digest(self.module)
+        return LoadedModel(self.spec, module.to(device), recipe, None, digest, type(self.module).__name__)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One model of a plan under a ``label``, and the methods by label that explain it."""
+
+    label: str
+    model: ModelSource
+    methods: Mapping[str, Attributor]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Models, methods, metrics and images. ``name`` tells the plans of one folder apart.
+
+    ``data`` names images as a command line does; ``n`` of them are drawn by ``seed``, which keys all noise, too.
+    ``limits`` holds metrics that only the first so many images are scored by. ``exclude`` are digests of images that
+    are not drawn; ``holdout`` draws from the end of the order, for a part that must not meet the others. ``shard``
+    images make a task. ``target``: ``"predicted"`` (top-1 on the clean image, the paper's protocol), ``"label"``, or
+    the number of a class.
+    """
+
+    name: str
+    data: tuple[str, ...]
+    arms: tuple[Arm, ...]
+    metrics: Mapping[str, Metric]
+    n: int
+    seed: int = 0
+    target: str | int = "predicted"
+    score: Score = "logit"
+    exif: Literal["transpose", "ignore"] = "ignore"
+    references: str | None = None
+    controls: bool = True
+    limits: Mapping[str, int] = field(default_factory=dict[str, int])
+    exclude: frozenset[str] = frozenset()
+    holdout: bool = False
+    shard: int = 16
+
+    def __post_init__(self) -> None:
+        for name in ("n", "shard"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name}: got {getattr(self, name)}, expected at least 1")
+        if not re.fullmatch(PLAN_NAME, self.name):
+            raise InputError(f"name: got {self.name!r}, expected letters, digits, _ and -: it names a file")
+        labels = [arm.label for arm in self.arms]
+        if not labels or len(set(labels)) != len(labels):
+            raise InputError(f"models: got the labels {labels}, expected at least one and each once")
+        if not self.metrics:
+            raise InputError("metrics: none given")
+        for label in self.limits:
+            if label not in self.metrics:
+                raise InputError(f"limits: {label!r} is no metric of this plan; its metrics: {', '.join(self.metrics)}")
+        for arm in self.arms:
+            taken = sorted(set(arm.methods) & set(CONTROLS)) if self.controls else []
+            if not arm.methods or taken:
+                cure = f"{', '.join(taken)} is a control; choose another label, or leave the controls out"
+                raise InputError(f"methods: {cure if taken else 'none given'}")
+
+    def candidates(self, arm: Arm) -> list[Candidate]:
+        """Who takes part on a model: its methods, then the controls."""
+        controls = [Candidate(name, None) for name in CONTROLS] if self.controls else []
+        return [*(Candidate(label, method) for label, method in arm.methods.items()), *controls]
+
+    def limit(self, metric: str) -> int:
+        """How many images a metric is computed on."""
+        return min(self.limits.get(metric, self.n), self.n)
+
+    def record(self) -> dict[str, Any]:
+        """The plan as plain data, for people and for telling two plans apart."""
+        return {
+            "name": self.name,
+            "data": list(self.data),
+            "models": {arm.label: arm.model.spec for arm in self.arms},
+            "preprocessing": {arm.label: arm.model.preprocessing for arm in self.arms},
+            "methods": {arm.label: {e.label: _settings(e) for e in self.candidates(arm)} for arm in self.arms},
+            "metrics": {label: metric.record() for label, metric in self.metrics.items()},
+            "limits": dict(self.limits),
+            "n": self.n,
+            "seed": self.seed,
+            "target": self.target,
+            "score": self.score,
+            "exif": self.exif,
+            "references": self.references,
+            **({"last": True} if self.holdout else {}),
+        }
+
+
+def _settings(candidate: Candidate) -> dict[str, Any]:
+    return {"control": candidate.label} if candidate.method is None else candidate.method.record()
+
+
+def build_plan(spec: ExperimentSpec) -> Plan:
+    """Configure the models, methods and metrics of an experiment.
+
+    Texts are checked first; models, which may have to be fetched, are loaded where a label or a preset needs it.
+
+    Args:
+        spec: The experiment.
+
+    Returns:
+        The plan, ready to be run.
+
+    Raises:
+        FringeError: For a name, setting, file or model that does not exist or does not fit.
+    """
+    given = spec.model_fields_set
+    texts: Mapping[str, Any] = {name: name for name in METRICS} if spec.metrics is None else spec.metrics
+    metrics: dict[str, Metric] = {label: get_metric(metric) for label, metric in texts.items()}
+    check_settings(spec.set, [*spec.methods, *metrics])
+    metrics = {label: with_settings(metric, spec.set.get(label, {})) for label, metric in metrics.items()}
+    for label, method in spec.methods.items():
+        with_settings(FRInGe() if method == AUTO else configured(method), spec.set.get(label, {}))
+    limits = _limits(spec.limits, metrics, required="limits" in given)
+    _require_images(spec.references)
+    tuned = None if spec.preset is None else _TunedPreset.read(spec.preset)
+    models = spec.model or {EMBEDDED: default_model(spec.data)}
+    data = spec.data or _default_data(models)
+    arms = tuple(_arm(spec, label, source) for label, source in _sources(spec, models).items())
+    arms = arms if tuned is None else tuned.apply(arms)
+    return Plan(
+        data=data,
+        arms=tuple(_with_settings(arm, spec.set) for arm in arms),
+        metrics=metrics,
+        limits=limits,
+        exclude=frozenset[str]() if tuned is None else tuned.images,
+        **{name: getattr(spec, name) for name in _SHARED},
+    )
+
+
+#: Fields that a plan takes from the specification as they are.
+_SHARED = ("name", "n", "seed", "target", "score", "exif", "references", "controls", "shard")
+
+
+def configured(method: str | Attributor) -> Attributor:
+    """Resolve ``NAME`` or ``NAME:PRESET``; a configured method is returned as it is.
+
+    Raises:
+        InputError: For an unknown method or preset, or a method whose package is not installed.
+    """
+    name, colon, preset = method.partition(":") if isinstance(method, str) else (method, "", "")
+    base = get_method(name)
+    if base.name == "geoig_knn" and importlib.util.find_spec("sklearn") is None:
+        raise InputError("geoig_knn needs scikit-learn", argument="methods", hint="install fringe[graph]")
+    return type(base).preset(preset) if colon else base
+
+
+def check_settings(settings: Mapping[str, Any], labels: Iterable[str]) -> None:
+    """Raise InputError for settings of a method or metric that is not among the ``labels``."""
+    labels = list(labels)
+    for label in settings:
+        if label not in labels:
+            message = f"{label!r} is not compared here{_nearest(label, labels, 0.4)} Compared: {', '.join(labels)}"
+            raise InputError(message, argument="set")
+
+
+def with_settings(base: Configured, texts: Mapping[str, str]) -> Configured:
+    """Replace settings of a method or metric.
+
+    Args:
+        base: Configured method or metric.
+        texts: Values by key, as they are typed: ``{"steps": "20", "delta_euc": "none"}``.
+
+    Returns:
+        The method or metric with these settings.
+
+    Raises:
+        InputError: For a key or value that it does not take.
+    """
+    try:
+        return base.with_text(texts)
+    except InputError as error:
+        raise InputError(str(error), argument="set") from error
+
+
+def _nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"; did you mean {near[0]!r}?" if near else "."
+
+
+def _limits(limits: Mapping[str, int], metrics: Mapping[str, Metric], *, required: bool) -> dict[str, int]:
+    """The limits of the plan's metrics; those of a default may name others."""
+    for name in limits:
+        if required and name not in metrics:
+            message = f"{name!r} is no metric of this run{_nearest(name, metrics)} Its metrics: {', '.join(metrics)}"
+            raise InputError(message, argument="limits")
+    return {name: n for name, n in limits.items() if name in metrics}
+
+
+def _require_images(text: str | None) -> None:
+    if text is not None:
+        try:
+            next(find_inputs([text]))
+        except ImageError as error:
+            raise InputError(str(error), argument="references") from error
+
+
+def default_model(data: Iterable[str]) -> str:
+    """The embedded model for the embedded images: it calls any other photo a digit."""
+    if all(text == EMBEDDED or text.startswith(f"{EMBEDDED}:") for text in data):
+        return EMBEDDED
+    raise InputError(
+        "none given",
+        argument="model",
+        hint="name the network that these images are for, such as model='torchvision:resnet50', "
+        "model='timm:resnet18.a1_in1k', model='hf:microsoft/resnet-18' or model='models.py:my_network'; "
+        f"{EMBEDDED} reads handwritten digits and is the default for the images {EMBEDDED} alone",
+    )
+
+
+def _default_data(models: Mapping[str, Any]) -> tuple[str, ...]:
+    """The embedded images where every model is the embedded one."""
+    if all(spec == EMBEDDED for spec in models.values()):
+        return (EMBEDDED,)
+    raise InputError("none given", argument="data", hint="name a folder of images")
+
+
+def _sources(spec: ExperimentSpec, models: Mapping[str, Any]) -> dict[str, ModelSource]:
+    """The models by label; one without a label goes by its architecture."""
+    result: dict[str, ModelSource] = {}
+    for name, model in models.items():
+        text, module = (model, None) if isinstance(model, str) else (name, model)
+        source = ModelSource(text, spec.preprocessing, spec.trust_code, module)
+        label = source.load().architecture if name == model else name
+        if label in result:
+            raise InputError(f"{label} given twice", argument="model", hint="tell them apart with LABEL=SPEC")
+        result[label] = source
+    return result
+
+
+def _arm(spec: ExperimentSpec, label: str, source: ModelSource) -> Arm:
+    methods = {
+        name: _paper_setting(label, source) if method == AUTO else configured(method)
+        for name, method in spec.methods.items()
+    }
+    return Arm(label, source, methods)
+
+
+def _with_settings(arm: Arm, settings: Mapping[str, Mapping[str, str]]) -> Arm:
+    """The arm with explicit settings, which also replace those of a preset."""
+    return replace(arm, methods={name: with_settings(m, settings.get(name, {})) for name, m in arm.methods.items()})
+
+
+def _paper_setting(label: str, source: ModelSource) -> FRInGe:
+    """The paper's setting for a model's architecture, or the default where it has none."""
+    architecture = source.load().architecture
+    if architecture in preset_names():
+        return FRInGe.preset(architecture)
+    warnings.warn(f"{label}: the paper has no setting for {architecture}; the default is used", stacklevel=4)
+    return FRInGe()
+
+
+@dataclass(frozen=True)
+class _TunedPreset:
+    """A ``method`` as the file ``path`` sets it for an ``architecture``, and the ``images`` that it was tuned on."""
+
+    path: str
+    method: Attributor
+    architecture: str
+    images: frozenset[str]
+
+    @classmethod
+    def read(cls, path: str) -> "_TunedPreset":
+        method, metadata = read_preset(Path(path))
+        return cls(path, method, metadata["architecture"], frozenset(metadata["images"]))
+
+    def apply(self, arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
+        """The arms with this setting in place of the method's own. Raises InputError where it fits none."""
+        name, architectures = self.method.name, {arm.label: arm.model.load().architecture for arm in arms}
+        fitting = [arm.label for arm in arms if architectures[arm.label] == self.architecture]
+        if not fitting:
+            models = ", ".join(architectures.values())
+            message = f"{self.path!r} was tuned for {self.architecture!r}; the models are {models}"
+            raise InputError(message, argument="preset")
+        if any(name not in arm.methods for arm in arms if arm.label in fitting):
+            raise InputError(f"{self.path!r} sets {name}, which is not among the methods", argument="preset")
+        return tuple(
+            replace(arm, methods={**arm.methods, name: self.method}) if arm.label in fitting else arm for arm in arms
+        )

@@ -1,0 +1,295 @@
+"""Run experiments: resume a run folder, compute what is missing, and return the results."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from fringe._checks import require_choice
+from fringe._process import Interrupted as Interrupted
+from fringe._process import interruptible as interruptible
+from fringe.errors import InputError, TransientError
+from fringe.experiments._executors import Executor, ProcessExecutor, SerialExecutor, run_tasks
+from fringe.experiments._jobs import Job, RunLog, TaskReport
+from fringe.experiments._manifest import Resolved, changes, digest, resolve
+from fringe.experiments._plan import Plan, build_plan
+from fringe.experiments._records import ScoreRecord
+from fringe.experiments._results import Results, gather, results_of
+from fringe.experiments._runner import TaskRunner
+from fringe.experiments._spec import ExperimentSpec
+from fringe.experiments._store import CRASHES, MAPS, PLANS, UNITS, Store
+from fringe.experiments._tasks import Key, Task, committed_keys, pending_tasks, required_keys
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a plan is run; none of it changes a number.
+
+    Attributes:
+        device: Device of the models.
+        batch_size: Images of a forward pass, or "auto".
+        workers: Number of processes; 0 for this process alone.
+        timeout: Seconds that a task may take in a process of its own.
+        save_maps: Whether maps are stored.
+        amend: Whether other settings may replace those of the folder.
+        retry: Whether what failed or was set aside is computed again.
+        renew: Whether the results of a model that computes other logits now are set aside.
+        executor: Takes the place of ``workers`` and ``timeout``.
+    """
+
+    device: str = "cpu"
+    batch_size: int | Literal["auto"] = "auto"
+    workers: int = 0
+    timeout: float | None = None
+    save_maps: bool = False
+    amend: bool = False
+    retry: bool = False
+    renew: bool = False
+    executor: Executor | None = None
+
+
+@dataclass
+class Progress:
+    """Callbacks of a run: ``began`` with the tasks that are missing, then ``ended`` with each report."""
+
+    began: Callable[[Resolved, Sequence[Task]], None] = lambda resolved, tasks: None
+    ended: Callable[[TaskReport], None] = lambda report: None
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended.
+
+    Attributes:
+        resolved: The plan with its images.
+        log: Reports of the tasks.
+        stopped: Why the run ended early; None if everything that could be done is done.
+        cause: The exception behind ``stopped``.
+        set_aside: Records of tasks that were set aside in an earlier run.
+        failed_before: Number of scores that failed in an earlier run and were not tried again.
+    """
+
+    resolved: Resolved
+    log: RunLog
+    stopped: str | None = None
+    cause: BaseException | None = None
+    set_aside: tuple[Mapping[str, Any], ...] = field(default=())
+    failed_before: int = 0
+
+    @property
+    def partial(self) -> bool:
+        """Whether some image has no score, or a sampled image could not be read."""
+        manifest = self.resolved.manifest
+        lacking = (self.log.left, self.log.failed, self.failed_before, self.set_aside, manifest.missing)
+        return any(map(bool, lacking))
+
+    @property
+    def left(self) -> list[dict[str, Any]]:
+        """Images that are left to a later run, counted by model, method and reason."""
+        counts = Counter((r.task.model, r.task.method, why) for r in self.log.reports for why in r.left.values())
+        return [{"model": m, "method": method, "reason": why, "images": n} for (m, method, why), n in counts.items()]
+
+
+def run_experiment(
+    spec: ExperimentSpec | Plan,
+    out: str | Path | Store | None = None,
+    *,
+    executor: Executor | Literal["serial", "processes"] = "serial",
+    device: str = "cpu",
+    batch_size: int | Literal["auto"] = "auto",
+    save_maps: bool = False,
+    amend: bool = False,
+    retry: bool = False,
+    renew: bool = False,
+    progress: Progress | None = None,
+) -> Results:
+    """Score methods under metrics on many images.
+
+    Args:
+        spec: What is computed.
+        out: Run folder. What it holds already is not computed again; None keeps everything in memory.
+        executor: Where tasks are performed: ``"serial"`` in this process, ``"processes"`` in one process for each CPU
+            core, or an executor of your own. With None as ``out``, this process is used.
+        device: Device of the models.
+        batch_size: Images of a forward pass, or "auto".
+        save_maps: Keep the maps, so that a metric added later needs no new ones.
+        amend: Let other settings replace those of the folder's plan of this name.
+        retry: Compute again what failed or was set aside.
+        renew: Set aside the results of a model that computes other logits now than when they were made.
+        progress: Called with the tasks at the start, and with each report.
+
+    Returns:
+        The scores; one that failed, or was left to a later run, is null in :attr:`Results.frame`, with the reason.
+
+    Raises:
+        FringeError: For a specification, folder or model that cannot be used.
+        TransientError: If the disk or device fails: the same call resumes.
+        Interrupted: On SIGINT or SIGTERM; what was committed stays, and the same call resumes.
+    """
+    plan = spec if isinstance(spec, Plan) else build_plan(spec)
+    if out is None:
+        return _in_memory(plan, device, batch_size, progress or Progress())
+    if isinstance(executor, str):
+        require_choice("executor", executor, ("serial", "processes"))
+        executor = SerialExecutor() if executor == "serial" else ProcessExecutor(os.cpu_count() or 1)
+    root = out.root if isinstance(out, Store) else Path(out)
+    options = RunOptions(device, batch_size, 0, None, save_maps, amend, retry, renew, executor)
+    finished = run_plan(plan, root, options, progress)
+    if finished.cause is not None:
+        raise finished.cause
+    return results_of(Store(root, create=False), finished.resolved.manifest)
+
+
+def _in_memory(plan: Plan, device: str, batch_size: int | Literal["auto"], progress: Progress) -> Results:
+    resolved = resolve(plan)
+    runner, records = TaskRunner(resolved, device=device, batch_size=batch_size), dict[Key, ScoreRecord]()
+    tasks = pending_tasks(resolved.manifest, (), plan.shard)
+    progress.began(resolved, tasks)
+    for task in tasks:
+        result = runner.perform(task)
+        records |= {record.key: record for record in result.rows}
+        failed = {record.image for record in result.rows if record.status != "ok"}
+        progress.ended(TaskReport(task, "left" if result.left else "done", len(failed), left=result.left))
+    return gather(resolved.manifest, records)
+
+
+def run_plan(plan: Plan, root: Path, options: RunOptions, progress: Progress | None = None) -> RunResult:
+    """Compute what a run folder lacks of a plan.
+
+    Args:
+        plan: The plan.
+        root: The run folder.
+        how: How it is run.
+        progress: Callbacks.
+
+    Returns:
+        How the run ended. An interrupt (SIGINT, SIGTERM), a full disk or one that does not answer ends it early; what
+        was committed stays.
+
+    Raises:
+        FringeError: For a plan, folder or model that cannot be used.
+        TransientError: For trouble of the disk before the run begins.
+        Interrupted: On a signal before the run begins.
+    """
+    with interruptible():
+        return _run(plan, root, options, progress or Progress())
+
+
+def _run(plan: Plan, root: Path, options: RunOptions, progress: Progress) -> RunResult:
+    store = Store(root)
+    store.remove_stale_files()
+    store.quarantine_damaged()
+    resolved = resolve(plan, logits=True)
+    _check_compatible(store, resolved, amend=options.amend)
+    require_same_logits(store, resolved, renew=options.renew)
+    log, cause, quarantined, failed_before = RunLog(), None, (), 0
+    try:
+        store.write_record(PLANS, plan.name, resolved.manifest.record())
+        tasks, quarantined, failed_before = _pending(store, resolved, retry=options.retry)
+        progress.began(resolved, tasks)
+        job = Job(resolved, store, options.device, options.batch_size, options.save_maps)
+        executor = ProcessExecutor(options.workers, options.timeout) if options.workers else SerialExecutor()
+        run_tasks(job, tasks, log, progress.ended, options.executor or executor)
+    except (Interrupted, TransientError) as error:
+        cause = error
+    return RunResult(resolved, log, None if cause is None else str(cause), cause, quarantined, failed_before)
+
+
+def _pending(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Task], tuple[Mapping[str, Any], ...], int]:
+    """The missing tasks, the records of those that were set aside, and the number of scores that failed before and are
+    not tried again."""
+    manifest, scored = resolved.manifest, committed_keys(store, failures=False)
+    done = scored if retry else committed_keys(store)
+    tasks = pending_tasks(manifest, done, resolved.plan.shard, force=retry)
+    crashes = {} if retry else store.records(CRASHES)
+    quarantined = tuple(crashes[task.key] for task in tasks if task.key in crashes)
+    failed_before = sum(key in done and key not in scored for *_, key in required_keys(manifest))
+    return [task for task in tasks if task.key not in crashes], quarantined, failed_before
+
+
+def _check_compatible(store: Store, resolved: Resolved, *, amend: bool) -> None:
+    """Raise InputError if the folder's plan of this name has other settings, beyond what growing explains."""
+    plan = resolved.plan
+    previous = store.records(PLANS).get(plan.name)
+    if previous is None or amend:
+        return
+    new: dict[str, Any] = json.loads(json.dumps(resolved.manifest.record()["plan"]))
+    lines = changes(previous["plan"], _without_growth(previous["plan"], new))
+    if lines:
+        raise InputError(
+            f"{str(store.root)!r} holds a {plan.name} with other settings ({'; '.join(lines)})",
+            argument="out",
+            hint="name another folder, or set amend=True to change the plan and keep what still fits",
+        )
+
+
+def require_same_logits(store: Store, resolved: Resolved, *, renew: bool) -> None:
+    """Store the first logits of each model, or compare them with those that are stored. Raises InputError for a model
+    that has results in the folder and computes something else now; with ``renew`` those are set aside instead."""
+    for label, first in resolved.logits.items():
+        key = resolved.manifest.model_key(label)
+        before = store.logits(key)
+        far = first.differing(before)
+        if far is not None:
+            previous = _results_of(store, resolved, label)
+            if previous and not renew:
+                raise _other_logits(store, resolved, label, far)
+            store.quarantine(previous)
+            before = {}
+        if not first.values.keys() <= before.keys():
+            store.commit_logits(key, {**before, **first.values})
+
+
+def _other_logits(store: Store, resolved: Resolved, label: str, far: tuple[str, float]) -> InputError:
+    image = next(image["id"] for image in resolved.manifest.images if image["digest"] == far[0])
+    plans = [record["versions"] for record in store.records(PLANS).values()]
+    versions = changes(plans[0], resolved.manifest.versions) if plans else []
+    cause = f" ({'; '.join(versions)})" if versions else ""
+    return InputError(
+        f"model {label!r}: its logits are not those that the results in {str(store.root)!r} were computed with; the "
+        f"largest difference is {far[1]:.3g}, on image {image!r}. Its weights are the same: its code changed, or a "
+        f"library{cause}",
+        hint="name another folder, or set renew=True to set the results of this model aside and compute them again",
+    )
+
+
+def _results_of(store: Store, resolved: Resolved, label: str) -> list[tuple[str, str]]:
+    """Folder and file of everything that was computed with the weights of a model, whatever its label."""
+    key, manifest = resolved.manifest.model_key(label), resolved.manifest
+    tasks = {
+        name: metadata for name, metadata in store.metadata().items() if digest(metadata["setting"]["model"]) == key
+    }
+    quarantined = {name: one for name, one in store.records(CRASHES).items() if digest(one["setting"]["model"]) == key}
+    settings = {metadata["setting_key"] for metadata in tasks.values()}
+    settings |= {manifest.setting_key(label, method) for method in manifest.settings[label]}
+    return [
+        *((UNITS, f"{name}.parquet") for name in tasks),
+        *((CRASHES, f"{name}.json") for name in quarantined),
+        *((MAPS, name) for setting in sorted(settings) for name in store.map_files(setting)),
+    ]
+
+
+def _without_growth(previous: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """``new`` without what only adds to the old plan: more images, other models, methods and metrics."""
+
+    def known(part: str) -> dict[str, Any]:
+        return {name: value for name, value in new[part].items() if name in previous[part]}
+
+    methods = {
+        model: {name: method for name, method in counts.items() if name in previous["methods"][model]}
+        for model, counts in new["methods"].items()
+        if model in previous["methods"]
+    }
+    limits: dict[str, int] = {}
+    for metric in previous["metrics"]:
+        limiting = (previous if _limit(new, metric) >= _limit(previous, metric) else new)["limits"]
+        limits |= {metric: limiting[metric]} if metric in limiting else {}
+    shared = {part: known(part) for part in ("models", "preprocessing", "metrics")}
+    return {**new, **shared, "methods": methods, "limits": limits, "n": min(previous["n"], new["n"])}
+
+
+def _limit(plan: Mapping[str, Any], metric: str) -> int:
+    return min(plan["limits"].get(metric, plan["n"]), plan["n"])

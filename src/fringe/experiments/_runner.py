@@ -1,0 +1,388 @@
+"""Compute tasks: maps and scores of some images by one method, as records."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fringe._rng import KeyedGenerator
+from fringe.baselines import InputSpace
+from fringe.classifier import Classifier
+from fringe.errors import FringeError, TargetError, TransientError, is_device_error, is_transient
+from fringe.experiments._evaluator import Candidate, Evaluator, MethodResult
+from fringe.experiments._images import open_image_entry, open_references
+from fringe.experiments._manifest import Resolved, describe, digest, first_logits, load, versions
+from fringe.experiments._plan import Arm
+from fringe.experiments._records import ScoreRecord, Status, StoredMap
+from fringe.experiments._tasks import Task
+from fringe.metrics import EvaluationContext, Scores
+from fringe.models import LoadedModel
+from fringe.paths import Problem, verify
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """The result of a task.
+
+    Attributes:
+        rows: Records of its scores.
+        maps: Maps that were made, by image digest.
+        left: Reasons by image for those that are left to a later run: the system failed, not the image.
+    """
+
+    rows: list[ScoreRecord]
+    maps: dict[str, StoredMap]
+    left: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True)
+class _Evaluated:
+    """Scores of a batch by metric; by image, why it has none and the metadata that holds for every metric; and the
+    maps that were made."""
+
+    scores: Mapping[str, Scores]
+    faults: tuple[str, ...]
+    metadata: Sequence[Mapping[str, Any]]
+    maps: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class _ModelContext:
+    """A model ready to be used, with the bounds and references of its inputs."""
+
+    label: str
+    loaded: LoadedModel
+    classifier: Classifier
+    bounds: tuple[Tensor, Tensor]
+    references: Mapping[tuple[int, ...], Tensor]
+
+    def space(self, x: Tensor) -> InputSpace:
+        return InputSpace(*self.bounds, self.references.get(tuple(x.shape[1:])))
+
+
+@dataclass(frozen=True)
+class _ImageBatch:
+    """Images of one size that are explained together; ``subject`` caches what all methods share."""
+
+    images: list[str]
+    subject: EvaluationContext
+    confidence: list[float]
+
+
+@dataclass(frozen=True)
+class _FailedImage:
+    """An image without a score, and why; ``status`` is None where the reason may pass, so that nothing is recorded."""
+
+    image: str
+    status: Status | None
+    error: str
+
+
+class TaskRunner:
+    """Compute tasks of one plan; holds one model and the images of one task at a time.
+
+    Args:
+        resolved: The plan with its images.
+        device: Device of the model.
+        batch_size: Images of a forward pass, or "auto".
+    """
+
+    def __init__(self, resolved: Resolved, *, device: str = "cpu", batch_size: int | Literal["auto"] = "auto"):
+        self._resolved, self._device = resolved, torch.device(device)
+        self._batch_size: int | Literal["auto"] = batch_size
+        self._context: _ModelContext | None = None
+        self._shard: tuple[Any, list[_ImageBatch], list[_FailedImage]] | None = None
+
+    def perform(self, task: Task, stored: Mapping[str, StoredMap] | None = None) -> TaskResult:
+        """Compute a task.
+
+        Args:
+            task: The task.
+            stored: Stored maps of its setting by image, which are scored and not made again.
+
+        Returns:
+            A record for every image and metric, whatever failed, but for images that are left to a later run.
+
+        Raises:
+            FringeError: If the model cannot be used.
+            TransientError: If the model or the reference images cannot be read now, or the device fails.
+        """
+        context = self._open(task.model)
+        groups, failed = self._images(context, task.images)
+        rows = [
+            self._row(task, one.image, metric, status=one.status, error=one.error)
+            for one in failed
+            if one.status is not None
+            for metric in task.metrics
+        ]
+        maps, current = dict[str, StoredMap](), versions()
+        left = {one.image: one.error for one in failed if one.status is None}
+        for group in groups:
+            try:
+                evaluated = self._evaluate(context, task, group, stored or {})
+            except Exception as error:
+                _stop_at_device_error(error, f"{task.method} on {task.model}")
+                if not is_transient(error):
+                    raise
+                left |= dict.fromkeys(group.images, _first_line(error))
+                continue
+            rows += self._rows(task, group, evaluated)
+            if evaluated.maps is not None:
+                made = zip(group.images, evaluated.maps, evaluated.metadata, strict=True)
+                maps |= {image: StoredMap(values, metadata, current) for image, values, metadata in made}
+        return TaskResult(rows, maps, left)
+
+    def subject(self, model: str, images: Sequence[str]) -> EvaluationContext:
+        """Prepare images (digests) of one size to be explained by a model. Raises FringeError where one cannot be."""
+        groups, failed = self._images(self._open(model), images)
+        if failed or len(groups) != 1:
+            reason = failed[0].error if failed else "they are of several sizes"
+            raise FringeError(f"images: {reason}")
+        return groups[0].subject
+
+    def _evaluate(
+        self, context: _ModelContext, task: Task, group: _ImageBatch, stored: Mapping[str, StoredMap]
+    ) -> _Evaluated:
+        plan = self._resolved.plan
+        arm = next(arm for arm in plan.arms if arm.label == task.model)
+        candidate = next(candidate for candidate in plan.candidates(arm) if candidate.label == task.method)
+        metrics = {label: plan.metrics[label] for label in task.metrics}
+        try:
+            with context.classifier.session(group.subject.problem.inputs.device):
+                evaluator = Evaluator(group.subject, [candidate], metrics, task.metrics, None)
+                current = _stored_of(group, stored)
+                if current is not None:
+                    return _evaluate_stored(evaluator, current)
+                row = evaluator.rows(keep_maps=True)[0]
+            if row.transient:
+                raise TransientError(str(row.error))
+        except Exception as error:  # a method's bug on some images must not cost the others theirs
+            if is_transient(error):
+                raise
+            row = _failed(candidate, task, len(group.images), error)
+        metadata = [_image_metadata(group, row, index) for index in range(len(group.images))]
+        return _Evaluated(row.scores, row.faults, metadata, row.maps)
+
+    def _open(self, label: str) -> _ModelContext:
+        if self._context is None or self._context.label != label:
+            self._context = self._shard = None
+            plan = self._resolved.plan
+            arm = next(arm for arm in plan.arms if arm.label == label)
+            loaded = self._load(arm)
+            low, high = loaded.preprocessing.bounds()
+            required = any(method.uses_references for method in arm.methods.values())
+            references = open_references(self._resolved.references, loaded.preprocessing, plan.exif, required=required)
+            self._context = _ModelContext(
+                label,
+                loaded,
+                Classifier(loaded.module, score=plan.score, batch_size=self._batch_size),
+                (low.to(self._device), high.to(self._device)),
+                {shape: stacked.to(self._device) for shape, stacked in references.items()},
+            )
+        return self._context
+
+    def _load(self, arm: Arm) -> LoadedModel:
+        """Load the model of an arm. Raises FringeError if it is not the one that the run began with."""
+        exif, first = self._resolved.plan.exif, self._resolved.logits.get(arm.label)
+        try:
+            loaded = load(arm, self._device)
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            raise TransientError(f"model {arm.label!r}: {_first_line(error)}") from error
+        if digest(describe(loaded, exif)) != self._resolved.manifest.model_key(arm.label):
+            raise FringeError(f"model {arm.label!r}: its weights changed since the run began; run it again")
+        if first is not None:
+            pictures = [self._resolved.pictures[image] for image in first.values if image in self._resolved.pictures]
+            now = first_logits(loaded, pictures, exif, self._device)
+            if first.differing(now.values, same_device=self._device.type == "cpu"):
+                raise FringeError(f"model {arm.label!r}: what it computes changed since the run began; run it again")
+        return loaded
+
+    def _images(self, context: _ModelContext, images: Sequence[str]) -> tuple[list[_ImageBatch], list[_FailedImage]]:
+        """Open the images of a task; they are cached for the next task, which usually has the same ones."""
+        name = (context.label, tuple(images))
+        if self._shard is None or self._shard[0] != name:
+            opened: dict[tuple[int, ...], list[tuple[str, Tensor]]] = {}
+            failed: list[_FailedImage] = []
+            for image in images:
+                try:
+                    x = self._prepare(context, image)
+                    opened.setdefault(tuple(x.shape), []).append((image, x))
+                except FringeError as error:
+                    status = None if is_transient(error) else "unreadable"
+                    failed.append(_FailedImage(image, status, str(error)))
+            groups = [self._group(context, group, failed) for group in opened.values()]
+            shard = (name, [group for group in groups if group is not None], failed)
+            if any(one.status is None for one in failed):  # the next unit looks again
+                self._shard = None
+                return shard[1], failed
+            self._shard = shard
+        return self._shard[1], self._shard[2]
+
+    def _prepare(self, context: _ModelContext, image: str) -> Tensor:
+        return open_image_entry(self._resolved.pictures[image], context.loaded.preprocessing, self._resolved.plan.exif)
+
+    def _group(
+        self, context: _ModelContext, group: list[tuple[str, Tensor]], failed: list[_FailedImage]
+    ) -> _ImageBatch | None:
+        classifier, noise = context.classifier, KeyedGenerator(self._resolved.plan.seed)
+        images, x = [image for image, _ in group], torch.stack([x for _, x in group]).to(self._device)
+        try:
+            with classifier.session(x.device):
+                logits = classifier.logits(x)
+                faults = [self._fault(context, image, row) for image, row in zip(images, logits, strict=True)]
+                failed += [_FailedImage(i, "failed", fault) for i, fault in zip(images, faults, strict=True) if fault]
+                valid = [i for i, fault in enumerate(faults) if not fault]
+                if not valid:
+                    return None
+                x, logits, images = x[valid], logits[valid], [images[i] for i in valid]
+                target = classifier.resolve_target(self._target(images), logits)
+                space = context.space(x)
+                problem = Problem(classifier, x, logits, target, ids=tuple(images), rng=noise, domain=space)
+                arm = next(arm for arm in self._resolved.plan.arms if arm.label == context.label)
+                classes = logits.shape[1]
+                verify(problem, needs_jvp=any(method.needs_jvp(classes) for method in arm.methods.values()))
+        except TargetError as error:
+            failed += [_FailedImage(image, "failed", str(error)) for image in images]
+            return None
+        except Exception as error:  # a size that the model cannot take, an output that is no logits
+            _stop_at_device_error(error, f"model {context.label!r}")
+            if is_transient(error):
+                failed += [_FailedImage(image, None, _first_line(error)) for image in images]
+                return None
+            if not isinstance(error, (FringeError, RuntimeError)):
+                raise
+            reason = f"the model cannot take these inputs of shape {tuple(x.shape[1:])}: {str(error).splitlines()[0]}"
+            failed += [_FailedImage(image, "failed", reason) for image in images]
+            return None
+        confidence = logits.double().softmax(1).gather(1, target[:, None])[:, 0].tolist()
+        return _ImageBatch(images, EvaluationContext(problem), confidence)
+
+    def _fault(self, context: _ModelContext, image: str, logits: Tensor) -> str | None:
+        """Why an image cannot be explained, or None."""
+        if not logits.isfinite().all():
+            return "the model's logits for this image are NaN or infinite"
+        if self._resolved.plan.target != "label":
+            return None
+        label = self._resolved.pictures[image].ref.label
+        if label is None:
+            return "target 'label': the file name gives no label, such as 284 in 0284_cat.jpg"
+        return None if label < len(logits) else f"label {label} does not fit a model of {len(logits)} classes"
+
+    def _target(self, images: Sequence[str]) -> Any:
+        if self._resolved.plan.target != "label":
+            return self._resolved.plan.target
+        return torch.tensor([self._resolved.pictures[image].ref.label for image in images], device=self._device)
+
+    def _rows(self, task: Task, group: _ImageBatch, evaluated: _Evaluated) -> list[ScoreRecord]:
+        """One record for each image and metric of a batch."""
+        return [
+            self._row(
+                task,
+                image,
+                metric,
+                **evaluated.metadata[index],
+                **_score(evaluated.scores[metric], index, evaluated.faults[index]),
+            )
+            for metric in task.metrics
+            for index, image in enumerate(group.images)
+        ]
+
+    def _row(self, task: Task, image: str, metric: str, **fields: Any) -> ScoreRecord:
+        image_record = next(i for i in self._resolved.manifest.images if i["digest"] == image)
+        empty: dict[str, Any] = {"target": None, "confidence": None, "score": None}
+        return ScoreRecord(
+            setting=task.setting,
+            metric_key=task.metric_keys[task.metrics.index(metric)],
+            image=image,
+            model=task.model,
+            method=task.method,
+            metric=metric,
+            image_id=image_record["id"],
+            label=image_record["label"],
+            **{**empty, **fields},
+        )
+
+
+def _stored_of(group: _ImageBatch, stored: Mapping[str, StoredMap]) -> list[StoredMap] | None:
+    """The stored maps of a batch, or None where one is missing or explains another class: then all are made."""
+    current = [stored[image] for image in group.images if image in stored]
+    same = [one.metadata["target"] for one in current] == group.subject.problem.target.tolist()
+    return current if same else None
+
+
+def _evaluate_stored(evaluator: Evaluator, stored: Sequence[StoredMap]) -> _Evaluated:
+    metadata = [one.metadata for one in stored]
+    faults = tuple("" if one["status"] == "ok" else str(one["status"]) for one in metadata)
+    columns = [dict(one.get("diagnostics", ())) for one in metadata]
+    names = columns[0].keys()  # of one method, so the same for all
+    diagnostics = {name: torch.tensor([one[name] for one in columns], dtype=torch.float64) for name in names}
+    values = torch.stack([one.values for one in stored]).to(evaluator.subject.problem.inputs.device)
+    return _Evaluated(evaluator.score_maps(evaluator.candidates[0], values, diagnostics, faults), faults, metadata)
+
+
+def _image_metadata(group: _ImageBatch, row: MethodResult, index: int) -> dict[str, Any]:
+    """What holds for an image under a method, whatever the metric."""
+    size, evaluated = len(group.images), row.attribution
+    fault: str = row.faults[index]
+    metadata: dict[str, Any] = {
+        "target": int(group.subject.problem.target[index]),
+        "confidence": group.confidence[index],
+        "status": fault or "ok",
+        "error": row.error,
+        **{name: getattr(row.passes, name) / size for name in ("forward", "jvp", "vjp")},
+        "seconds": row.seconds / size,
+        "batch": size,
+    }
+    if evaluated is not None:
+        diagnostics = {
+            **evaluated.diagnostics,
+            "completeness_residual": evaluated.completeness_residual,
+            "endpoint_score": evaluated.endpoint_score,
+            "input_score": evaluated.score,
+        }
+        metadata["verdict"] = evaluated.verdict[index]
+        metadata["diagnostics"] = [(name, float(column[index])) for name, column in diagnostics.items()]
+    return metadata
+
+
+def _score(scores: Scores, index: int, fault: str) -> dict[str, Any]:
+    if fault:
+        return {"score": None}
+    value = float(scores.values[index])
+    return {
+        "score": value if math.isfinite(value) else None,
+        "flags": [name for name, flag in scores.flags.items() if bool(flag[index])],
+        "extras": [(name, float(column[index])) for name, column in scores.details.items()],
+        "curves": [(name, column[index].float().tolist()) for name, column in scores.curves.items()],
+    }
+
+
+def _stop_at_device_error(error: Exception, where: str) -> None:
+    """Raise TransientError if the device failed: everything it is asked for next would fail, too."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if is_device_error(cause):
+            raise TransientError(f"{where}: the device failed ({_first_line(cause)})") from error
+        cause = cause.__cause__
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _failed(candidate: Candidate, task: Task, size: int, error: Exception) -> MethodResult:
+    empty = Scores(torch.full((size,), torch.nan, dtype=torch.float64))
+    return MethodResult(
+        candidate.label,
+        candidate.control,
+        {},
+        dict.fromkeys(task.metrics, empty),
+        ("failed",) * size,
+        error=f"{type(error).__name__}: {_first_line(error)}",
+    )

@@ -1,0 +1,407 @@
+"""What an experiment computes: one model for Python, for a configuration file and for the options of a command."""
+
+import difflib
+import json
+import re
+import reprlib
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, StrictBool, StrictInt, ValidationError
+
+from fringe._files import SETTINGS_BYTES, read_regular
+from fringe.errors import InputError
+
+#: What a plan may be called: it names a file and a folder.
+PLAN_NAME = r"[\w-]+"
+#: What a model may be called. A spec that contains an equals sign has a colon or a slash before it.
+_LABEL = r"[\w.-]+"
+_MAX_DEPTH = 100  # levels of a YAML file that are read; a plan has three
+_TYPED_ONLY = "trust_code"
+
+#: The methods that the paper compares, with presets that explain an image with some hundreds of gradients.
+QUICK_METHODS: Mapping[str, str] = {
+    **{name: name for name in ("fringe", "ig", "smoothgrad")},
+    "guided_ig": "guided_ig:quick",
+    "agi": "agi:paper",
+    **{name: f"{name}:quick" for name in ("ig2", "ggig", "geoig_svi")},
+}
+#: The same at the paper's settings, as far as they are known.
+PAPER_METHODS: Mapping[str, str] = {
+    name: "fringe:auto" if name == "fringe" else f"{name}:paper" for name in QUICK_METHODS
+}
+
+
+def _texts(value: Any, argument: str) -> tuple[str, ...]:
+    """A text or a list of texts as a tuple."""
+    values: Sequence[Any] = (value,) if isinstance(value, (str, Path)) else value
+    if not isinstance(values, (list, tuple)) or not all(isinstance(v, (str, Path)) for v in values):
+        raise _wrong(argument, value, "text or a list of texts")
+    return tuple(map(str, values))
+
+
+def _required(values: Any, argument: str) -> Any:
+    if not values:
+        raise InputError("none given", argument=argument, hint="name at least one, or leave it out")
+    return values
+
+
+def _labelled(pairs: Iterable[tuple[str, Any]], argument: str, hint: str) -> dict[str, Any]:
+    """Pairs of a label and a value as a mapping; raises InputError for a label that is given twice."""
+    result: dict[str, Any] = {}
+    for label, value in pairs:
+        if label in result:
+            raise InputError(f"{label} given twice", argument=argument, hint=hint)
+        result[label] = value
+    return result
+
+
+def _models(value: Any) -> dict[str, Any]:
+    """Models by label; a spec without a label stands under itself."""
+    if isinstance(value, Mapping):
+        table = cast(Mapping[str, Any], value)
+        wrong = next((label for label in table if not re.fullmatch(_LABEL, label) and table[label] != label), None)
+        if wrong is not None:
+            message = f"the label {wrong!r} holds more than letters, digits, '_', '-' and '.'"
+            raise InputError(message, argument="model")
+        if any(isinstance(spec, (int, float, list, dict, type(None))) for spec in table.values()):
+            raise _wrong("model", value, _EXPECTED["model"])
+        return _required(dict(table), "model")
+    if callable(value):
+        return {"model": value}
+    try:
+        texts = _required(_texts(value, "model"), "model")
+    except InputError as error:
+        raise (_wrong("model", value, _EXPECTED["model"]) if error.message != "none given" else error) from None
+    matches = [(re.fullmatch(rf"({_LABEL})=(.+)", text), text) for text in texts]
+    pairs = [(match[1], match[2]) if match else (text, text) for match, text in matches]
+    return _labelled(pairs, "model", "tell them apart with LABEL=SPEC")
+
+
+def _data(value: Any) -> tuple[str, ...]:
+    return _required(_texts(value, "data"), "data")
+
+
+def _methods(value: Any) -> dict[str, Any]:
+    return _configurable(value, "methods", "give each its own label, as in short=ig,long=ig")
+
+
+def _metrics(value: Any) -> dict[str, Any]:
+    return _configurable(value, "metrics", "name each once")
+
+
+def _configurable(value: Any, argument: str, hint: str) -> dict[str, Any]:
+    """Methods or metrics by label: texts, configured objects, or pairs of a label and either."""
+    if isinstance(value, Mapping):
+        return _required(dict(cast(Mapping[str, Any], value)), argument)
+    entries: Any = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    if not isinstance(entries, (list, tuple)):
+        entries = [entries]
+    pairs = [_entry(entry, argument) for entry in cast(Sequence[Any], entries)]
+    return _required(_labelled(pairs, argument, hint), argument)
+
+
+def _entry(entry: Any, argument: str) -> tuple[str, Any]:
+    if isinstance(entry, str):
+        label, equals, name = (part.strip() for part in entry.partition("="))
+        return (label, name) if equals and argument == "methods" else (entry.strip(), entry.strip())
+    if isinstance(entry, (list, tuple)) and len(cast(Sequence[Any], entry)) == 2:
+        return cast(tuple[str, Any], tuple(cast(Sequence[Any], entry)))
+    name = getattr(entry, "name", None)
+    if isinstance(name, str) and hasattr(entry, "record"):
+        return name, entry
+    raise _wrong(argument, entry, "a name, a configured object, or a pair of a label and either")
+
+
+def _settings(value: Any) -> dict[str, dict[str, str]]:
+    """Settings by label and key, each as it would be typed: from a nested or dotted table, or from texts."""
+    if not isinstance(value, Mapping):
+        texts = _texts(value, "set")
+        wrong = next((text for text in texts if "." not in text.partition("=")[0] or "=" not in text), None)
+        if wrong is not None:
+            raise _wrong("set", wrong, "LABEL.KEY=VALUE, such as ig.steps=20")
+        paths = [tuple(part.strip() for part in text.partition("=")[::2]) for text in texts]
+    else:
+        paths = _leaves(cast(Mapping[str, Any], value))
+    result: dict[str, dict[str, str]] = {}
+    for path, text in paths:
+        label, dot, key = (part.strip() for part in path.rpartition("."))
+        if not dot:
+            raise _wrong("set", path, "a table of settings by method or metric, such as 'ig.steps' = 20")
+        result.setdefault(label, {})[key] = text
+    return result
+
+
+def _leaves(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    leaves: list[tuple[str, str]] = []
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            leaves += _leaves(cast(Mapping[str, Any], value), f"{prefix}{key}.")
+        else:
+            leaves.append((f"{prefix}{key}", _as_text(value)))
+    return leaves
+
+
+def _as_text(value: Any) -> str:
+    """A value as one would type it."""
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _limits(value: Any) -> dict[str, int]:
+    if isinstance(value, Mapping):
+        pairs = list(cast(Mapping[str, Any], value).items())
+        wrong = next((n for _, n in pairs if not isinstance(n, int) or isinstance(n, bool)), None)
+        if wrong is not None:
+            raise _wrong("limits", wrong, "a table of integers by metric")
+    else:
+        texts = [text.partition("=") for text in _texts(value, "limits")]
+        wrong = next(("".join(p) for p in texts if not (p[2].strip().isascii() and p[2].strip().isdigit())), None)
+        if wrong is not None:
+            raise _wrong("limits", wrong, "METRIC=N, such as max_sensitivity=64")
+        pairs = [(name.strip(), int(number)) for name, _, number in texts]
+    small = next((f"{name}={n}" for name, n in pairs if n < 1), None)
+    if small is not None:
+        raise _wrong("limits", small, "METRIC=N with N of at least 1, such as max_sensitivity=64")
+    return dict(pairs)
+
+
+def _target(value: Any) -> str | int:
+    text = str(value)
+    if isinstance(value, bool) or not (text in ("predicted", "label") or (text.isascii() and text.isdigit())):
+        raise _wrong("target", value, _EXPECTED["target"])
+    return text if text in ("predicted", "label") else int(text)
+
+
+_EXPECTED = {
+    "name": "letters, digits, _ and -: it names a file",
+    "model": "a spec, a list of specs, or a table of specs by label",
+    "target": "'predicted', 'label' or the number of a class",
+    **dict.fromkeys(("n", "seed", "shard"), "an integer"),
+    **dict.fromkeys(("controls", "trust_code"), "true or false"),
+}
+
+
+class Options(BaseModel):
+    """Base class of options: an unknown name and a wrong value are an InputError that names the field.
+
+    Attributes:
+        expected: What fields take, in words.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
+    expected: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, **values: Any):
+        check_known("", values, type(self).model_fields, "field")
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _input_error(error, self.expected) from error
+
+
+class ExperimentSpec(Options):
+    """What an experiment computes: models, methods and metrics, and the images that they are compared on.
+
+    The fields are the keys of a TOML or YAML file (:meth:`from_file`) and the options of the commands. Names are
+    resolved and models loaded by :func:`fringe.experiments.build_plan`, not here.
+
+    Raises:
+        InputError: For an unknown field, or a value that a field does not take.
+    """
+
+    expected: ClassVar[Mapping[str, str]] = _EXPECTED
+
+    if TYPE_CHECKING:  # the fields are converted from more than their types
+
+        def __init__(self, **values: Any): ...
+
+    name: str = Field(
+        "benchmark", pattern=rf"^{PLAN_NAME}$", description="Name of the plan; a run folder may hold several."
+    )
+    model: Annotated[Mapping[str, Any], PlainValidator(_models)] = Field(
+        {}, description="SPEC or LABEL=SPEC; may be repeated. embedded:digits needs none."
+    )
+    data: Annotated[tuple[str, ...], PlainValidator(_data)] = Field(
+        (), description="Images, folders or embedded:digits; may be repeated."
+    )
+    methods: Annotated[Mapping[str, Any], PlainValidator(_methods)] = Field(
+        QUICK_METHODS, description="NAME, NAME:PRESET or LABEL=NAME, with commas; fringe:auto is the paper's setting."
+    )
+    metrics: Annotated[Mapping[str, Any] | None, PlainValidator(_metrics)] = Field(
+        None, description="NAME or NAME:PRESET, with commas. Default: all."
+    )
+    set: Annotated[Mapping[str, Mapping[str, str]], PlainValidator(_settings)] = Field(
+        {}, description="LABEL.KEY=VALUE: a setting of a method or metric; may be repeated."
+    )
+    preset: str | None = Field(None, description="Tuned preset file; the images it was tuned on are left out.")
+    limits: Annotated[Mapping[str, int], PlainValidator(_limits)] = Field(
+        {"max_sensitivity": 8}, description="METRIC=N: compute a metric on the first N images only; may be repeated."
+    )
+    n: StrictInt = Field(100, ge=1, description="Number of images, sampled by the seed.")
+    seed: StrictInt = Field(0, description="Samples the images and keys all randomness.")
+    target: Annotated[str | int, PlainValidator(_target)] = Field(
+        "predicted", description="Class to explain: 'predicted' (top-1), 'label', or a class number."
+    )
+    score: Literal["logit", "log_probability", "probability"] = Field("logit", description="Explained scalar.")
+    exif: Literal["transpose", "ignore"] = Field("ignore", description="Apply or ignore the EXIF orientation.")
+    references: str | None = Field(
+        None, description="Images for the methods that average over data. Default: the data itself."
+    )
+    controls: StrictBool = Field(True, description="Also score maps that do not depend on the model.")
+    preprocessing: str | None = Field(
+        None, description="'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5. Default: the model's own."
+    )
+    trust_code: StrictBool = Field(False, description="Let the model's author run code; never read from a file.")
+    shard: StrictInt = Field(16, ge=1, description="Images of one task.")
+
+    @classmethod
+    def from_file(cls, config: str | Path) -> Self:
+        """Read the fields that a TOML or YAML file names.
+
+        Args:
+            config: A file of at most 1 MiB; ``.yaml`` and ``.yml`` are YAML without aliases, anything else is TOML.
+
+        Returns:
+            The specification; fields that the file does not name are unset.
+
+        Raises:
+            InputError: If the file cannot be read, or a key or value is wrong. A file cannot set ``trust_code``.
+        """
+        content = _read(Path(config))
+        if _TYPED_ONLY in content:
+            raise InputError(
+                f"a file cannot trust code ({str(config)!r})",
+                argument=_TYPED_ONLY,
+                hint="set it yourself, outside files",
+            )
+        check_known(f"{str(config)!r}: ", content, [key for key in cls.model_fields if key != _TYPED_ONLY], "key")
+        try:
+            return cls(**content)
+        except InputError as error:
+            raise InputError(
+                f"{error.message} (in {str(config)!r})", argument=error.argument, hint=error.hint
+            ) from error
+
+    def over(self, other: "ExperimentSpec") -> "ExperimentSpec":
+        """Combine two specifications.
+
+        Args:
+            other: Fills the fields that were not set here. ``set`` is merged: the settings of ``other`` apply unless
+                they are set here, or belong to a method or metric of ``other`` that this specification replaces.
+
+        Returns:
+            The combined specification.
+        """
+        merged = {**_given(other), **_given(self)}
+        replaced = _labels(_given(other)) - _labels(merged)
+        result: dict[str, dict[str, str]] = {
+            label: dict(one) for label, one in other.set.items() if label not in replaced
+        }
+        for label, settings in self.set.items():
+            result[label] = {**result.get(label, {}), **settings}
+        return ExperimentSpec(**{**merged, **({"set": result} if "set" in merged else {})})
+
+    def with_defaults(self, **values: Any) -> "ExperimentSpec":
+        """Give unset fields other defaults.
+
+        Args:
+            **values: Fields and values, as the constructor takes them.
+
+        Returns:
+            The specification; ``model_fields_set`` is unchanged, so that a default can be told from a choice.
+        """
+        defaults = _given(ExperimentSpec(**values))
+        return ExperimentSpec.model_construct(self.model_fields_set, **{**_all(self), **defaults, **_given(self)})
+
+    def without(self, *fields: str) -> "ExperimentSpec":
+        """Reset fields to their defaults.
+
+        Args:
+            *fields: Names of fields.
+
+        Returns:
+            The specification with these fields unset.
+        """
+        return ExperimentSpec(**{name: value for name, value in _given(self).items() if name not in fields})
+
+
+def check_known(where: str, names: Iterable[str], known: Iterable[str], kind: str) -> None:
+    """Raise InputError, with the nearest name, for one of ``names`` that is not among the ``known``."""
+    known = list(known)
+    for name in map(str, names):
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise InputError(f"{where}unknown {kind} {name!r}{hint} The {kind}s: {', '.join(known)}")
+
+
+def _given(spec: ExperimentSpec) -> dict[str, Any]:
+    return {name: getattr(spec, name) for name in spec.model_fields_set}
+
+
+def _all(spec: ExperimentSpec) -> dict[str, Any]:
+    return {name: getattr(spec, name) for name in ExperimentSpec.model_fields}
+
+
+def _labels(given: Mapping[str, Any]) -> frozenset[str]:
+    """What the methods and metrics that were chosen are called."""
+    return frozenset((*given.get("methods", ()), *(given.get("metrics") or ())))
+
+
+def _wrong(argument: str, value: Any, expected: str) -> InputError:
+    return InputError(f"got {reprlib.repr(value)}, expected {expected}", argument=argument)
+
+
+def _input_error(error: ValidationError, expected: Mapping[str, str]) -> InputError:
+    """The first problem of a validation as an error that names the field, the value and what is expected."""
+    first = error.errors()[0]
+    original = first.get("ctx", {}).get("error")
+    if isinstance(original, InputError):
+        return original
+    name, value = str(first["loc"][0]), first["input"]
+    if first["type"] == "greater_than_equal":
+        return _wrong(name, value, "at least 1")
+    if first["type"] == "literal_error" and name not in expected:
+        choices = [choice.strip("'") for choice in re.split(", | or ", str(first.get("ctx", {})["expected"]))]
+        return _wrong(name, value, f"one of {', '.join(choices)}")
+    return _wrong(name, value, expected.get(name, "text"))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    name = str(path)
+    try:
+        text = read_regular(path, SETTINGS_BYTES).decode()
+        content = _yaml(text) if path.suffix.lower() in (".yaml", ".yml") else tomllib.loads(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {name!r} ({error})", argument="config") from error
+    except RecursionError:
+        raise InputError(f"{name!r} nests its values too deeply to be read", argument="config") from None
+    except ValueError as error:
+        raise InputError(f"{name!r} is no valid TOML or YAML ({error})", argument="config") from error
+    if content is None:  # a YAML file without a key
+        return {}
+    if not isinstance(content, dict):
+        raise InputError(f"{name!r} holds {type(content).__name__}, expected keys with values", argument="config")
+    return cast(dict[str, Any], content)
+
+
+def _yaml(text: str) -> Any:
+    """The content of a YAML file without aliases: a few hundred bytes of them stand for more values than memory
+    holds."""
+    import yaml
+
+    try:
+        depth = 0
+        for event in yaml.parse(text, yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _MAX_DEPTH:  # the time to parse grows with the square of the depth
+                raise RecursionError
+            if isinstance(event, yaml.AliasEvent):
+                raise ValueError(f"line {event.start_mark.line + 1}: write the value out; aliases (*) are not read")
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error

@@ -1,0 +1,284 @@
+"""A mean or a median over images, and how far other images of the same kind would have moved it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fringe._checks import require, require_choice
+from fringe.metrics import Aggregate, Direction
+
+#: A score an image, None or NaN where there is none.
+Column = Sequence[float | None] | NDArray[np.float64]
+
+LEVEL = 0.95
+RESAMPLES = 1000
+#: Numbers that are resampled in one go; memory grows with them, results do not depend on them.
+_RESAMPLED_AT_ONCE = 10_000_000
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Summary of the scores of one method.
+
+    Attributes:
+        mean: Mean; NaN without scores.
+        median: Median.
+        low: Lower end of the 95 % interval of the mean or median, as ``summary`` says; NaN for fewer than two scores.
+        high: Upper end.
+        n: Number of finite scores.
+        half_iqr: (Q3 - Q1) / 2; NaN for fewer than two scores.
+        summary: "mean" or "median".
+    """
+
+    mean: float
+    median: float
+    low: float
+    high: float
+    n: int
+    half_iqr: float = math.nan
+    summary: Aggregate = "mean"
+
+    @property
+    def value(self) -> float:
+        """The mean or the median, as ``summary`` says."""
+        return self.mean if self.summary == "mean" else self.median
+
+
+def estimate(scores: Column, seed: int = 0, summary: Aggregate = "mean") -> Estimate:
+    """Estimate the mean or median with a 95 % percentile bootstrap interval (Efron 1979; 1000 resamples).
+
+    The resamples follow from ``seed`` and the number of finite scores alone, so that methods with as many scores are
+    resampled alike, and their intervals move together. Equal scores have an interval of no width.
+
+    Args:
+        scores: Scores (n,), None or not finite where there is none.
+        seed: Keys the resamples.
+        summary: What the interval is of.
+
+    Returns:
+        The estimate over the finite scores.
+
+    Raises:
+        InputError: For another ``summary`` or shape.
+    """
+    finite = as_column("scores", scores)
+    finite = finite[np.isfinite(finite)]
+    low, high = interval(finite, summary, seed)
+    return Estimate(
+        mean=aggregate(finite, "mean"),
+        median=aggregate(finite, "median"),
+        low=low,
+        high=high,
+        n=int(finite.size),
+        half_iqr=_half_iqr(finite),
+        summary=summary,
+    )
+
+
+def as_column(name: str, scores: Column) -> NDArray[np.float64]:
+    """``scores`` (n,) as numbers, NaN for None. Raises InputError, naming the argument, for another shape."""
+    values = np.asarray(scores, dtype=np.float64)
+    require(values.ndim == 1, name, values.shape, "one number an image")
+    return values
+
+
+def aggregate(finite: NDArray[np.float64], summary: Aggregate) -> float:
+    """The mean or the median of finite numbers, NaN of none; of equal ones the number itself, which their rounded mean
+    may miss."""
+    if finite.size == 0:
+        return math.nan
+    if finite.min() == finite.max():
+        return float(finite[0])
+    return float(np.mean(finite) if summary == "mean" else np.median(finite))
+
+
+def interval(finite: NDArray[np.float64], summary: Aggregate, seed: int) -> tuple[float, float]:
+    """The percentile bootstrap interval of the ``summary`` of finite numbers, NaN of fewer than two."""
+    require_choice("summary", summary, get_args(Aggregate))
+    if finite.size < 2:
+        return math.nan, math.nan
+    if finite.min() == finite.max():
+        return float(finite[0]), float(finite[0])
+    from scipy.stats import bootstrap  # takes a second or more to load, and a comparison without it is none
+
+    item = bootstrap(
+        (finite,),
+        np.mean if summary == "mean" else np.median,
+        n_resamples=RESAMPLES,
+        batch=max(1, _RESAMPLED_AT_ONCE // finite.size),
+        confidence_level=LEVEL,
+        method="percentile",
+        rng=np.random.default_rng(seed),
+    )
+    return float(item.confidence_interval.low), float(item.confidence_interval.high)
+
+
+def _half_iqr(finite: NDArray[np.float64]) -> float:
+    """Quartiles lie linearly between the sorted scores (the paper does not say how)."""
+    if finite.size < 2:
+        return math.nan
+    first, third = np.quantile(finite, [0.25, 0.75])
+    return float(third - first) / 2
+
+
+#: Random assignments of signs; where there are no more than that at all, each is taken once. No p is smaller than
+#: 1e-5 with random ones, so that a hundred comparisons adjusted by :func:`holm` can still come below .001.
+FLIPS = 99_999
+#: Of the sum of sizes: two sums of the same differences that lie nearer than that are equal but for rounding.
+_ROUNDING = 1e-12
+#: Signs in memory at once; results do not depend on them.
+_SIGNS_AT_ONCE = 2_000_000
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Difference between two methods on the same images.
+
+    Attributes:
+        value: Mean or median of a - b over the images where both have a score; NaN without such images.
+        low: Lower end of its 95 % interval; NaN for fewer than two images.
+        high: Upper end.
+        p: Two-sided p of no difference.
+        n: Number of images.
+    """
+
+    value: float
+    low: float
+    high: float
+    p: float
+    n: int
+
+
+def paired(a: Column, b: Column, *, seed: int = 0, summary: Aggregate = "mean") -> Difference:
+    """Compare two methods image by image.
+
+    With ``summary`` "mean" the value is the mean of the differences, which is the difference of the means; with
+    "median" it is the median of the differences, what happens on the typical image, and not the difference of the
+    medians, which may belong to two different images. The interval is that of :func:`estimate`; ``p`` is the sign-flip
+    permutation test of the mean difference, with either summary (see :func:`sign_flip_p`).
+
+    Args:
+        a: Scores (n,) of one method, None or not finite where there is none.
+        b: Scores (n,) of the other on the same images.
+        seed: Keys the resamples and random signs.
+        summary: "mean" or "median" of the differences.
+
+    Returns:
+        The difference a - b.
+
+    Raises:
+        InputError: If the columns have different lengths.
+    """
+    first, second = as_column("a", a), as_column("b", b)
+    require(len(first) == len(second), "b", f"{len(second)} scores", f"{len(first)}, one for each of a")
+    both = np.isfinite(first) & np.isfinite(second)
+    differences = first[both] - second[both]
+    low, high = interval(differences, summary, seed)
+    return Difference(aggregate(differences, summary), low, high, sign_flip_p(differences, seed), int(differences.size))
+
+
+def sign_flip_p(differences: NDArray[np.float64], seed: int = 0) -> float:
+    """The two-sided p of finite ``differences`` (n,): the share of sign assignments whose mean is at least as far from
+    zero (Fisher 1935, section 21).
+
+    All 2^n assignments where these are at most :data:`FLIPS`; else as many random ones and the observed one, so that p
+    is never below 1 / (FLIPS + 1) (Phipson and Smyth 2010). Random signs follow from ``seed`` and n alone. NaN without
+    differences. ``scipy.stats.permutation_test`` with ``permutation_type="samples"`` does the same, too slowly for a
+    table of many comparisons; of random assignments it doubles the smaller tail, which is noisier.
+    """
+    n = differences.size
+    if n == 0:
+        return math.nan
+    exact = 2**n <= FLIPS
+    total = 2**n if exact else FLIPS
+    rng = np.random.default_rng(seed)
+    size, rows = np.abs(differences).sum(), max(1, _SIGNS_AT_ONCE // n)
+    threshold = abs(differences.sum()) - _ROUNDING * size
+    extreme = 0
+    for start in range(0, total, rows):
+        count = min(rows, total - start)
+        finite = _all_bits(start, count, n) if exact else _random_bits(rng, count, n)
+        # The signed sum is that of the kept differences less that of the flipped ones.
+        sums = 2.0 * (finite @ differences) - differences.sum()
+        extreme += int(np.count_nonzero(np.abs(sums) >= threshold))
+    return extreme / total if exact else (extreme + 1) / (total + 1)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjust p values for their number (Holm 1979): below a level, the chance of one false alarm among all is below it.
+
+    Step-down: the k-th smallest of m times m - k + 1, never below a smaller one's, at most 1.
+
+    Args:
+        p_values: Probabilities; NaN stays NaN and does not count.
+
+    Returns:
+        The adjusted values, in the order given.
+
+    Raises:
+        InputError: For a value that is not a probability.
+    """
+    adjusted = np.array(p_values, dtype=np.float64)
+    known = np.flatnonzero(~np.isnan(adjusted))
+    require(bool(((adjusted[known] >= 0) & (adjusted[known] <= 1)).all()), "p_values", p_values, "numbers from 0 to 1")
+    order = known[np.argsort(adjusted[known], kind="stable")]
+    steps = adjusted[order] * np.arange(len(order), 0, -1)
+    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    return adjusted.tolist()
+
+
+def significance_stars(adjusted: float) -> str:
+    """``***`` for an adjusted p below .001, ``**`` below .01, ``*`` below .05, nothing for others and NaN."""
+    return "*" * sum(adjusted < level for level in (0.05, 0.01, 0.001))
+
+
+def _all_bits(start: int, count: int, n: int) -> NDArray[np.float64]:
+    """The binary digits (count, n) of ``start`` and the numbers after it."""
+    numbers = np.arange(start, start + count)[:, None]
+    return ((numbers >> np.arange(n)) & 1).astype(np.float64)
+
+
+def _random_bits(rng: np.random.Generator, count: int, n: int) -> NDArray[np.float64]:
+    """Fair bits (count, n); a row takes whole words of 64, so that it does not depend on how many are drawn at once."""
+    words = rng.integers(0, 2**64, (count, -(-n // 64)), dtype=np.uint64)
+    return np.unpackbits(words.view(np.uint8), axis=1, count=n).astype(np.float64)
+
+
+def near_ties(estimates: Mapping[str, Estimate], direction: Direction) -> tuple[str | None, set[str]]:
+    """Find the best estimate, and those whose interval overlaps its interval.
+
+    A description, not a test: intervals of two methods may overlap where their paired difference is significant (see
+    :func:`paired`). The interval of a mean is the bootstrap's; of a median it is median +- half-IQR, as in the paper's
+    table of max sensitivity (appendices Additional Quantitative Results and Robustness under small input
+    perturbations). The first of equals is the best; an estimate without an interval ties with none.
+
+    Args:
+        estimates: Estimates by label, all of one summary.
+        direction: Whether higher or lower is better.
+
+    Returns:
+        The best label, None if no direction is better or there is no score; and the labels that tie with it.
+
+    Raises:
+        InputError: For means among medians.
+    """
+    kinds = sorted({item.summary for item in estimates.values()})
+    require(len(kinds) < 2, "estimates", " and ".join(kinds), "one summary for all")
+    known = {label: item for label, item in estimates.items() if math.isfinite(item.value)}
+    if direction == "none" or not known:
+        return None, set()
+    choose = max if direction == "higher" else min
+    best = choose(known, key=lambda label: known[label].value)
+    low, high = _span(known[best])
+    spans = {label: _span(item) for label, item in known.items() if label != best}
+    return best, {label for label, span in spans.items() if span[0] <= high and span[1] >= low}
+
+
+def _span(item: Estimate) -> tuple[float, float]:
+    if item.summary == "median":
+        return item.median - item.half_iqr, item.median + item.half_iqr
+    return item.low, item.high

@@ -1,0 +1,223 @@
+"""A run that compares methods on image files: every score, the means, and a picture."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fringe._text import plain, to_csv
+from fringe.data import SOURCE, ImageRef
+from fringe.experiments import (
+    CONTROLS,
+    LEVEL,
+    RESAMPLES,
+    Comparison,
+    ExperimentSpec,
+    MethodResult,
+    build_plan,
+    compare,
+    summarise,
+    tidy,
+)
+from fringe.explanations._base import ImageRun, Prepared, Progress, by_shape, iter_batches
+from fringe.explanations._inputs import Failure
+from fringe.explanations._spec import CompareSpec
+from fringe.metrics import Metric
+
+FIGURE, SCORES = "compare.png", "scores.csv"
+COLUMNS = ("method", "control", "metric", "image", "score", "flags")
+#: Images, and numbers of input, that are compared together.
+BATCH_IMAGES, BATCH_NUMBERS = 64, 10_000_000
+
+
+class ComparisonRun(ImageRun[CompareSpec]):
+    """One run that compares methods on images: :meth:`open`, then :meth:`results`.
+
+    Attributes:
+        methods: The configured methods by label.
+        metrics: The configured metrics by label.
+        failures: Images that could not be compared.
+    """
+
+    command = "compare"
+
+    def __init__(self, inputs: Sequence[str], out: Path, spec: CompareSpec, *, overwrite: bool = False):
+        chosen = {name: getattr(spec, name) for name in ("methods", "metrics", "set", "controls", "references")}
+        plan = build_plan(ExperimentSpec(model={"model": SOURCE}, data=(SOURCE,), **chosen))
+        self.methods, self.metrics = dict(plan.arms[0].methods), dict(plan.metrics)
+        super().__init__(inputs, out, spec, overwrite=overwrite)
+        self._order = {ref.id: i for i, ref in enumerate(self.refs)}
+        self._scores: list[dict[str, Any]] = []
+        self._images: list[dict[str, Any]] = []
+        self._costs: dict[str, dict[str, Any]] = {}
+        self._rows: list[Any] = []
+        self.failures: list[Failure] = []
+
+    @property
+    def compared(self) -> int:
+        """Images that have scores."""
+        return len(self._images)
+
+    @property
+    def errors(self) -> list[tuple[str, str]]:
+        """Label and error of the methods that failed, each once."""
+        errors = [(entry["label"], error["error"]) for entry in self._costs.values() for error in entry["errors"]]
+        return list(dict.fromkeys(errors))
+
+    @property
+    def any_map(self) -> bool:
+        """Whether any method made a map that could be scored."""
+        return any(entry["maps"] for entry in self._costs.values() if not entry["control"])
+
+    def open(self, default_references: Iterable[ImageRef] = ()) -> None:
+        """Load the model and the references, by default the inputs, and check the folder.
+
+        Raises:
+            FringeError: If the model cannot be loaded, or the folder cannot be used.
+            OSError: If the folder cannot be written.
+        """
+        super().open(default_references or (self.refs if len(self.refs) > 1 else ()))
+        self.failures += self.missing
+        self._write(complete=False)
+        for error in self.unwritten:
+            raise error  # before hours of work whose results cannot be written
+
+    def results(self, progress: Progress | None = None) -> Iterator[int]:
+        """Compare batch by batch and write the scores so far; yield the number of images of each batch."""
+        for batch in iter_batches(map(self.prepare, self.refs), BATCH_IMAGES, BATCH_NUMBERS):
+            self.failures += [item for item in batch if isinstance(item, Failure)]
+            for group in by_shape(batch):
+                self._compare(group, progress)
+            self._write(complete=False)
+            yield len(batch)
+        if self._rows:
+            from fringe.explanations._pictures import draw_comparison
+
+            title = f"{self.loaded.architecture} · {self._count()} · {_plural(len(self.methods), 'method')}"
+            pool = None if self.spec.pool == "auto" else self.spec.pool
+            rows = sorted(self._rows, key=lambda row: self._order[row.name])
+            self.folder.attempt(
+                FIGURE, lambda path: draw_comparison(rows, list(self.methods), self.metrics, title, pool, path)
+            )
+        self._write(complete=True)
+
+    def _count(self) -> str:
+        if self.compared > len(self._rows):
+            return f"first {len(self._rows)} of {self.compared} images"
+        return _plural(self.compared, "image")
+
+    def _compare(self, group: list[Prepared], progress: Progress | None) -> None:
+        answer = self.logits(group)
+        if isinstance(answer, str):
+            self.failures += [Failure.of(item.ref, answer) for item in group]
+            return
+        x, logits = answer
+        finite = logits.isfinite().all(1).tolist()
+        reason = "the model's logits for this image are NaN or infinite"
+        self.failures += [Failure.of(item.ref, reason) for item, valid in zip(group, finite, strict=True) if not valid]
+        rows = [i for i, valid in enumerate(finite) if valid]
+        if not rows:
+            return
+        images = [group[i] for i in rows]
+        wanted = self.spec.rows - len(self._rows)
+        comparison = compare(
+            self.classifier,
+            x[rows],
+            self.methods,
+            self.metrics,
+            target=self.spec.target,
+            controls=self.spec.controls,
+            seed=self.spec.seed,
+            space=self.references.space(x),
+            ids=[item.ref.id for item in images],
+            progress=None if progress is None else lambda what, done, total: progress(done, total, what),
+            keep_maps=wanted > 0,
+        )
+        self._scores += tidy(comparison)
+        entries = [self._image(group[i], logits[i], comparison, k) for k, i in enumerate(rows)]
+        self._images += entries
+        for result in comparison.rows:
+            self._add_cost(result)
+        if wanted > 0:
+            from fringe.explanations._pictures import comparison_row
+
+            recipe = self.loaded.preprocessing
+            self._rows += [
+                comparison_row(comparison, k, item.x, entries[k], recipe) for k, item in enumerate(images[:wanted])
+            ]
+
+    def _image(self, item: Prepared, logits: Tensor, comparison: Comparison, row: int) -> dict[str, Any]:
+        ref = item.ref
+        return {
+            "id": ref.id,
+            "source": ref.source,
+            "label": ref.label,
+            "sha256": item.sha256,
+            "prediction": self.top_classes(logits, 1)[0],
+            "target": self.class_entry(int(comparison.target[row])),
+        }
+
+    def _add_cost(self, result: MethodResult) -> None:
+        entry = self._costs.setdefault(
+            result.label,
+            {
+                "label": result.label,
+                "control": result.control,
+                "settings": result.settings,
+                **{"images": 0, "maps": 0, "passes": {"forward": 0, "jvp": 0, "vjp": 0}, "seconds": 0.0, "errors": []},
+            },
+        )
+        entry["seconds"] = round(entry["seconds"] + result.seconds, 3)
+        entry["passes"] = {kind: entry["passes"][kind] + count for kind, count in asdict(result.passes).items()}
+        entry["images"] += len(result.faults)
+        entry["maps"] += result.faults.count("")
+        if result.error is not None:
+            entry["errors"].append({"error": result.error, "images": len(result.faults)})
+
+    def _write(self, *, complete: bool) -> None:
+        """Write the scores and the summary so far, in the order of methods, metrics and inputs."""
+        methods, metrics, order = [*self.methods, *CONTROLS], list(self.metrics), self._order
+        self._scores.sort(key=lambda s: (methods.index(s["method"]), metrics.index(s["metric"]), order[s["image"]]))
+        self._images.sort(key=lambda entry: order[entry["id"]])
+        self.folder.attempt_text(SCORES, scores_csv(self._scores))
+        figure = complete and self._rows and FIGURE not in self.folder.unwritten
+        self.write_summary(
+            {
+                "target": self.spec.target,
+                "complete": complete,
+                "counts": {
+                    "inputs": self.compared + len(self.failures),
+                    "compared": self.compared,
+                    "failed": len(self.failures),
+                },
+                "figure": FIGURE if figure else None,
+                "scores": SCORES,
+                "methods": plain(list(self._costs.values())),
+                "metrics": [_metric(label, metric) for label, metric in self.metrics.items()],
+                "interval": {
+                    "of": "what the entry's summary names",
+                    "kind": "percentile bootstrap over images",
+                    "level": LEVEL,
+                    "resamples": RESAMPLES,
+                },
+                "table": plain(summarise(self._scores, self.metrics, self.spec.seed)),
+                "images": [*self._images, *(failure.entry() for failure in self.failures)],
+            }
+        )
+
+
+def scores_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """One line per method, metric and image; a missing score is empty, flags have semicolons between them."""
+    lines = [{**row, "control": str(row["control"]).lower(), "flags": ";".join(row["flags"])} for row in rows]
+    return to_csv(lines, COLUMNS)
+
+
+def _metric(label: str, metric: Metric) -> dict[str, Any]:
+    words = {"title": metric.title, "direction": metric.direction, "unit": metric.unit, "space": metric.space}
+    return {"label": label, **words, "settings": plain(metric.record())}
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,366 @@
+"""A run that explains images: each result is written as soon as it is computed."""
+
+import dataclasses
+import functools
+import hashlib
+import time
+import warnings
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fringe._files import MAPS_BYTES, read_regular
+from fringe._text import plain
+from fringe.attribution import Attribution, attribute
+from fringe.data import ImageRef
+from fringe.errors import InputError
+from fringe.experiments import changes
+from fringe.explanations._base import ImageRun, Prepared, Progress, by_shape, iter_batches
+from fringe.explanations._folder import CONTACT, MAP, describe_write_error
+from fringe.explanations._inputs import Failure, configured_method, file_digest
+from fringe.explanations._spec import ExplainSpec
+
+#: Version of the files of a run. 2: the settings, the options and checksums are recorded.
+FORMAT = 2
+#: Images of a batch: what is computed together is lost together when the process is killed.
+BATCH_IMAGES = 16
+#: Numbers of input of a batch, on the CPU and elsewhere: 4 and 16 images of 224 x 224 RGB.
+BATCH_NUMBERS = {"cpu": 600_000}
+OTHER_BATCH_NUMBERS = 2_400_000
+#: The same for a batch size that was given: with the snapshots of a path, 14 times as many are held, here 560 MB.
+MAX_BATCH_NUMBERS = 10_000_000
+#: Seconds between two writes of the summary: each holds one entry per image.
+SUMMARY_INTERVAL = 5.0
+#: Difference of two probabilities of a class that is rounding; an accelerator may multiply in a shorter format.
+TOLERANCE, OTHER_TOLERANCE = 1e-4, 5e-2
+
+_SCORES = ("score", "endpoint_score", "completeness_gap", "completeness_residual")
+_ENTRY = ("id", "source", "label", "prediction", "target", "verdict", "advice", *_SCORES, "steps", "seconds")
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One explained image.
+
+    Attributes:
+        folder: Folder of its files.
+        record: Content of its ``explanation.json``.
+        reused: Whether it was computed by an earlier run.
+    """
+
+    folder: Path
+    record: Mapping[str, Any]
+    reused: bool
+
+    def load(self) -> dict[str, Tensor]:
+        """Read the attribution ``values`` and the model's ``input``, each (C, H, W)."""
+        return load(read_regular(self.folder / MAP, MAPS_BYTES))
+
+
+def explain_images(
+    inputs: Sequence[str],
+    out: str | Path,
+    spec: ExplainSpec | None = None,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Iterator[Explanation | Failure]:
+    """Explain images and write each result into a folder as soon as it is computed.
+
+    A call with the same options continues an interrupted run: an intact result of the same image and settings is not
+    computed again. The folder of an image holds ``attribution.safetensors``, ``explanation.json`` and pictures; the
+    folder ``out`` itself gets ``summary.json`` and ``contact.png``.
+
+    Args:
+        inputs: Files, folders, or ``embedded:digits[:INDEX|:START:STOP]``.
+        out: Folder of the results.
+        spec: Options; None builds them from ``options``.
+        overwrite: Replace results of other settings, and write into a folder with other files.
+        progress: Called with the steps done and planned of the current batch.
+        **options: Fields of :class:`ExplainSpec`.
+
+    Returns:
+        An iterator over one result per input, in their order; inputs that lead to no image come last.
+
+    Raises:
+        InputError: If an option makes no sense, or the folder holds results of other settings.
+        OSError: If the folder cannot be written at all.
+    """
+    if spec is not None and options:
+        raise InputError("got a spec and single options, expected one of the two", argument="spec")
+    run = ExplanationRun(inputs, Path(out), spec or ExplainSpec(**options), overwrite=overwrite)
+    run.open()
+    return run.results(progress)
+
+
+class ExplanationRun(ImageRun[ExplainSpec]):
+    """One run of :func:`explain_images`, step by step: :meth:`open`, then :meth:`results`.
+
+    Attributes:
+        method: The configured method.
+        results_so_far: The results that :meth:`results` has yielded.
+    """
+
+    command = "explain"
+
+    def __init__(self, inputs: Sequence[str], out: Path, spec: ExplainSpec, *, overwrite: bool = False):
+        self.method = configured_method(spec)
+        super().__init__(inputs, out, spec, overwrite=overwrite)
+        self.results_so_far: list[Explanation | Failure] = []
+        self._model_checked = False
+
+    @property
+    def explained(self) -> list[Explanation]:
+        """The results so far that are no failures."""
+        return [result for result in self.results_so_far if isinstance(result, Explanation)]
+
+    def open(self, default_references: Iterable[ImageRef] = ()) -> None:
+        """Load the model and the references, and check the folder.
+
+        Raises:
+            FringeError: If the model cannot be loaded or the folder holds results of other settings.
+            OSError: If the folder cannot be written.
+        """
+        super().open(default_references)
+        if self.spec.preset is not None and self.spec.preset.endswith(".json"):
+            configured_method(self.spec, self.loaded.architecture)
+        self._refuse_other_settings()
+        self._write_summary(complete=False)
+        for error in self.unwritten:
+            raise error  # before hours of work whose results cannot be written
+
+    def results(self, progress: Progress | None = None) -> Generator[Explanation | Failure]:
+        """Compute and write what is missing, in the order of the inputs; yield every result."""
+        if self.spec.batch_size == "auto":
+            images, numbers = BATCH_IMAGES, BATCH_NUMBERS.get(self.device.type, OTHER_BATCH_NUMBERS)
+        else:
+            images, numbers = self.spec.batch_size, MAX_BATCH_NUMBERS
+        written = time.monotonic()
+        try:
+            for batch in iter_batches(map(self._stored_or_prepared, self.refs), images, numbers):
+                for result in self._explain(batch, progress):
+                    self.results_so_far.append(result)
+                    yield result
+                if time.monotonic() - written > SUMMARY_INTERVAL:
+                    self._write_summary(complete=False)
+                    written = time.monotonic()
+        except BaseException:
+            self._write_summary(complete=False)
+            raise
+        for failure in self.missing:
+            self.results_so_far.append(failure)
+            yield failure
+        self._write_contact_sheet()
+        self._write_summary(complete=True)
+
+    def record(self) -> dict[str, Any]:
+        """What all results of the run share, as JSON data."""
+        settings = {"format": FORMAT, "settings": plain(self.method.record()), "setting": self.setting}
+        return {**super().record(), **settings}
+
+    # Results of an earlier run
+
+    @functools.cached_property
+    def setting(self) -> dict[str, Any]:
+        """All that shapes a result except the image; results of one folder share it."""
+        loaded, spec = self.loaded, self.spec
+        return {
+            "format": FORMAT,
+            "model": {
+                "architecture": loaded.architecture,
+                "weights": loaded.digest,
+                "structure": hashlib.sha256(str(loaded.module).encode()).hexdigest()[:32],
+                "output": spec.model_output,
+            },
+            "preprocessing": {**plain(loaded.preprocessing.record()), "exif": spec.exif},
+            "class_names": plain(self.class_names),
+            "method": plain(self.method.record()),
+            "references": self.references.digests if self.method.uses_references else None,
+            "target": spec.target,
+            "score": spec.score,
+            "seed": spec.seed,
+            "dtype": "float32",
+        }
+
+    def _refuse_other_settings(self) -> None:
+        """Compare with the results in the folder; with ``overwrite``, name those that will not be replaced."""
+        summary = self.folder.summary()
+        earlier = {} if summary is None else summary.get("setting", {})
+        differences = [] if summary is None else changes(earlier, self.setting)
+        if summary is None or not differences:
+            return
+        if not self._overwrite:
+            text = "; ".join(differences) if earlier else f"format: {summary.get('format', 1)}, now {FORMAT}"
+            message = f"{str(self._out)!r} holds results of other settings ({text})"
+            hint = "name another folder, or pass overwrite=True to replace them"
+            raise InputError(message, argument="out", hint=hint)
+        current = {ref.id for ref in self.refs}
+        stored = [entry["id"] for entry in summary.get("inputs", ()) if "error" not in entry]
+        left = [name for name in stored if name not in current]
+        if left:
+            names = ", ".join([*left[:5], *(["..."] if len(left) > 5 else [])])
+            warnings.warn(f"{len(left)} results of other settings stay in {str(self._out)!r}: {names}", stacklevel=3)
+
+    def _stored_or_prepared(self, ref: ImageRef) -> Prepared | Explanation | Failure:
+        stored = self.folder.read(ref.id)
+        if stored is not None and self._is_current(stored, ref):
+            result = Explanation(self.folder.result_path(ref.id), stored, reused=True)
+            self._check_model(result, ref)
+            return result
+        return self.prepare(ref)
+
+    def _is_current(self, stored: Mapping[str, Any], ref: ImageRef) -> bool:
+        """Whether a stored result is of this image and these settings, with its pictures where they are asked for."""
+        if changes(stored["setting"], self.setting) or (self.spec.figures and "overlay.png" not in stored["files"]):
+            return False
+        if isinstance(ref.origin, int):
+            return (stored["id"], stored["source"], stored["sha256"]) == (ref.id, ref.source, None)
+        sha256 = file_digest(ref.origin)
+        return sha256 is not None and (stored["id"], stored["sha256"]) == (ref.id, sha256)
+
+    def _check_model(self, result: Explanation, ref: ImageRef) -> None:
+        """Compare the model's answer with the first reused result: a digest of weights does not see the code.
+
+        Raises:
+            InputError: If they differ by more than rounding.
+        """
+        if self._model_checked:
+            return
+        logits = self.classifier.logits(result.load()["input"][None].to(self.device))[0].cpu()
+        now = logits.double().softmax(-1)
+        tolerance = TOLERANCE if result.record["device"] == str(self.device) else OTHER_TOLERANCE
+        apart = max(abs(float(now[entry["class"]]) - entry["probability"]) for entry in result.record["top"])
+        if not apart <= tolerance:
+            message = f"its probabilities of {ref.source!r} differ by {apart:.2g} from those in {str(self._out)!r}"
+            hint = "its code or its libraries changed; name another folder for the new results"
+            raise InputError(message, argument="model", hint=hint)
+        self._model_checked = True
+
+    # Computation
+
+    def _explain(
+        self, batch: Sequence[Prepared | Explanation | Failure], progress: Progress | None
+    ) -> list[Explanation | Failure]:
+        """Results of a batch in its order; images of one size are computed together, and written at once."""
+        computed: dict[str, Explanation | Failure] = {}
+        for group in by_shape(batch):
+            results = self._explain_group(group, progress)
+            computed |= {item.ref.id: result for item, result in zip(group, results, strict=True)}
+        return [computed[item.ref.id] if isinstance(item, Prepared) else item for item in batch]
+
+    def _explain_group(self, group: Sequence[Prepared], progress: Progress | None) -> list[Explanation | Failure]:
+        start = time.perf_counter()
+        answer = self.logits(group)
+        if isinstance(answer, str):
+            return [Failure.of(item.ref, answer) for item in group]
+        x, logits = answer
+        result = attribute(
+            self.classifier,
+            x,
+            method=self.method,
+            target=self.spec.target,
+            seed=self.spec.seed,
+            telemetry=self.spec.figures,
+            bad_images="mark",
+            progress=progress,
+            space=self.references.space(x),
+            ids=[item.ref.id for item in group],
+        )
+        result = dataclasses.replace(result, values=result.values.cpu())
+        seconds = time.perf_counter() - start
+        return [self._write(item, logits[row], result, row, seconds) for row, item in enumerate(group)]
+
+    def _write(
+        self, item: Prepared, logits: Tensor, result: Attribution, row: int, seconds: float
+    ) -> Explanation | Failure:
+        if result.verdict[row] in ("nan_input", "nan_logits"):
+            return Failure.of(item.ref, result.advice[row])
+        record = {**self._image_record(item, logits, result, row, seconds), **self.record()}
+
+        def fill(folder: Path) -> None:
+            tensors = {"values": result.values[row].contiguous(), "input": item.x.contiguous()}
+            (folder / MAP).write_bytes(save(tensors))  # the errors of save_file have no number
+            if self.spec.figures:
+                from fringe.explanations._pictures import draw_pictures
+
+                draw_pictures(folder, item.x, result, row, record, self.loaded.preprocessing)
+
+        try:
+            sealed = self.folder.write(item.ref.id, record, fill)
+        except InputError as error:
+            return Failure.of(item.ref, error)
+        except OSError as error:
+            return Failure.of(item.ref, describe_write_error(error))
+        return Explanation(self.folder.result_path(item.ref.id), sealed, reused=False)
+
+    def _image_record(
+        self, item: Prepared, logits: Tensor, result: Attribution, row: int, seconds: float
+    ) -> dict[str, Any]:
+        ref, top, steps, images = (
+            item.ref,
+            self.top_classes(logits),
+            result.diagnostics.get("steps"),
+            len(result.target),
+        )
+        return {
+            "id": ref.id,
+            "source": ref.source,
+            "label": ref.label,
+            "prediction": top[0],
+            "target": self.class_entry(int(result.target[row])),
+            "verdict": result.verdict[row],
+            "advice": result.advice[row],
+            **{name: plain(getattr(result, name)[row]) for name in _SCORES},
+            "steps": None if steps is None else int(steps[row]),
+            "seconds": round(seconds / images, 3),
+            "sha256": item.sha256,
+            "classes": logits.numel(),
+            "top": top,
+            "diagnostics": {name: plain(values[row]) for name, values in result.diagnostics.items()},
+            "cost": {"images": images, "seconds": round(seconds, 3), "passes": dataclasses.asdict(result.passes)},
+        }
+
+    # The files of the run
+
+    def _write_summary(self, *, complete: bool) -> None:
+        results, explained = self.results_so_far, self.explained
+        sheet = complete and self.spec.figures and explained and CONTACT not in self.folder.unwritten
+        counts = {
+            "inputs": len(self.refs) + len(self.missing),
+            "explained": len(explained),
+            "reused": sum(result.reused for result in explained),
+            "failed": len(results) - len(explained),
+            "verdicts": dict(Counter(result.record["verdict"] for result in explained)),
+        }
+        self.write_summary(
+            {
+                "complete": complete,
+                "counts": counts,
+                "contact_sheet": CONTACT if sheet else None,
+                "inputs": [_entry(result) for result in results],
+            }
+        )
+
+    def _write_contact_sheet(self) -> None:
+        explained = self.explained
+        if not explained or not self.spec.figures:
+            return
+        from fringe.explanations._pictures import SHEET, contact_cell, draw_contact_sheet
+
+        recipe = self.loaded.preprocessing
+        cells = [contact_cell(result.load(), result.record, recipe) for result in explained[:SHEET]]
+        title = f"{self.loaded.architecture} · {self.method.name}"
+        self.folder.attempt(CONTACT, lambda path: draw_contact_sheet(cells, title, len(explained), path))
+
+
+def _entry(result: Explanation | Failure) -> dict[str, Any]:
+    """One entry of ``summary.json``."""
+    if isinstance(result, Failure):
+        return result.entry()
+    return {**{name: result.record[name] for name in _ENTRY}, "folder": result.folder.name}

@@ -1,0 +1,157 @@
+"""The folder of results: each result appears complete or not at all, and is checked before it is used again."""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fringe._checks import require_local
+from fringe._files import MAPS_BYTES, RECORD_BYTES, read_regular, sha256_of
+from fringe._text import to_json
+from fringe.errors import InputError
+from fringe.experiments import digest
+
+SUMMARY, CONTACT, EXPLANATION, MAP = "summary.json", "contact.png", "explanation.json", "attribution.safetensors"
+#: Files of one result besides its record.
+FILES = (MAP, "overlay.png", "signed.png", "trajectory.png", "profile.png")
+
+
+class ResultFolder:
+    """The folder of one run of a ``command``.
+
+    A folder with other content is refused unless ``overwrite`` is given; even then only results are replaced, never
+    files of another origin. ``unwritten`` holds the errors of files that could not be written.
+    """
+
+    def __init__(self, root: Path, *, overwrite: bool, command: str):
+        require_local("out", root)
+        self.root, self._command = root, command
+        self.unwritten: dict[str, OSError] = {}
+        try:
+            if root.exists() and not root.is_dir():
+                raise InputError(f"{str(root)!r} is a file, expected a folder", argument="out")
+            foreign = root.is_dir() and any(not _is_partial(path.name) for path in root.iterdir())
+            if foreign and not overwrite and self.summary() is None:
+                message = f"{str(root)!r} holds files that are no results of this command"
+                hint = "name another folder, or pass overwrite=True to write into this one"
+                raise InputError(message, argument="out", hint=hint)
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot use {str(root)!r} ({error.strerror})", argument="out") from error
+
+    def summary(self) -> Mapping[str, Any] | None:
+        """The summary of an earlier run of the same command, if there is one that can be read."""
+        try:
+            document = json.loads(read_regular(self.root / SUMMARY, RECORD_BYTES))
+        except (OSError, ValueError, RecursionError):
+            return None
+        is_ours = isinstance(document, dict) and "fringe" in document and document.get("command") == self._command
+        return document if is_ours else None
+
+    def result_path(self, identity: str) -> Path:
+        """The folder of an image: its id, unless that is the name of a file of the run."""
+        return self.root / (f"{identity}_" if identity.casefold() in (SUMMARY, CONTACT) else identity)
+
+    def read(self, identity: str) -> dict[str, Any] | None:
+        """The record of a result, or None where there is none or a file of it is missing or damaged."""
+        path = self.result_path(identity)
+        try:
+            record = json.loads(read_regular(path / EXPLANATION, RECORD_BYTES))
+            content = {name: value for name, value in record.items() if name != "checksum"}
+            if record["checksum"] != digest(content):
+                return None
+            files: Mapping[str, str] = record["files"]
+            intact = all(sha256_of(path / name, MAPS_BYTES) == expected for name, expected in files.items())
+            return record if intact and MAP in files else None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+
+    def write(self, identity: str, record: Mapping[str, Any], fill: Callable[[Path], None]) -> dict[str, Any]:
+        """``fill`` a hidden folder, add the record with checksums, then rename the folder.
+
+        Returns:
+            The record with the checksums.
+
+        Raises:
+            InputError: If a folder of another origin has the name.
+            OSError: With the name of the result, if it cannot be written.
+        """
+        final = self.result_path(identity)
+        partial, old = self.root / f".partial-{final.name}", self.root / f".old-{final.name}"
+        with _named_errors(final):
+            if final.exists() and not _is_result(final):
+                raise InputError(f"{str(final)!r} exists and is no result of this command")
+            shutil.rmtree(partial, ignore_errors=True)
+            try:
+                partial.mkdir()
+                fill(partial)
+                content = {**record, "files": {path.name: sha256_of(path, MAPS_BYTES) for path in partial.iterdir()}}
+                content = json.loads(to_json(content))
+                sealed = {**content, "checksum": digest(content)}
+                (partial / EXPLANATION).write_text(to_json(sealed), encoding="utf-8")
+                if final.exists():
+                    shutil.rmtree(old, ignore_errors=True)
+                    final.rename(old)
+                try:
+                    partial.rename(final)
+                except OSError:
+                    if old.exists():
+                        old.rename(final)
+                    raise
+                return sealed
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
+                shutil.rmtree(old, ignore_errors=True)
+
+    def attempt(self, name: str, fill: Callable[[Path], object]) -> bool:
+        """Write one file of the run through a temporary neighbour; an error is stored in ``unwritten``."""
+        partial = self.root / f".partial-{name}"
+        try:
+            with _named_errors(self.root / name):
+                try:
+                    partial.unlink(missing_ok=True)  # it could be a link, which would be written through
+                    fill(partial)
+                    os.replace(partial, self.root / name)
+                finally:
+                    with contextlib.suppress(OSError):
+                        partial.unlink(missing_ok=True)
+        except OSError as error:
+            self.unwritten[name] = error
+            return False
+        self.unwritten.pop(name, None)
+        return True
+
+    def attempt_text(self, name: str, text: str) -> bool:
+        """As :meth:`attempt`, for a text."""
+        return self.attempt(name, lambda path: path.write_text(text, encoding="utf-8", newline=""))
+
+    def attempt_json(self, name: str, document: Mapping[str, Any]) -> bool:
+        """As :meth:`attempt`, for a JSON document."""
+        return self.attempt_text(name, to_json(document))
+
+
+def describe_write_error(error: OSError) -> str:
+    """The result that could not be written, and why."""
+    return f"cannot write {error.filename!r} ({error.strerror})"
+
+
+def _is_partial(name: str) -> bool:
+    return name.startswith((".partial-", ".old-"))
+
+
+def _is_result(path: Path) -> bool:
+    """Whether a folder is a result, also an incomplete one: nothing else may be replaced."""
+    return (path / EXPLANATION).is_file() or {file.name for file in path.iterdir()} <= set(FILES)
+
+
+@contextlib.contextmanager
+def _named_errors(path: Path) -> Generator[None]:
+    """System errors with the name of the result: a write to an open file gives none, and that of a temporary file is
+    not helpful."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error

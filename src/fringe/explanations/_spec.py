@@ -1,0 +1,122 @@
+"""The options of runs on image files: one model for keyword arguments, flags and the record."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, PositiveInt
+
+from fringe.errors import InputError
+from fringe.experiments import Options
+
+
+class ImageOptions(Options):
+    """Options of a run on image files, whatever it computes.
+
+    Attributes:
+        model: Spec of the model; None is the embedded model, for the embedded images only.
+        target: Class to explain.
+        score: Explained score of that class.
+        references: Images for the methods that average over data.
+        preprocessing: Preprocessing of the images; None is that of the model.
+        classes: Text file of class names, one per line.
+        trust_code: Allow a model file to run its own code.
+        model_output: What the model returns.
+        batch_size: Images per pass.
+        device: Device of the model.
+        seed: Seed of all randomness.
+        exif: Whether the EXIF orientation is applied.
+
+    Raises:
+        InputError: For an unknown option, or a value that an option does not take.
+    """
+
+    expected: ClassVar[Mapping[str, str]] = {
+        "target": "'predicted' or the number of a class",
+        "set": "a list of KEY=VALUE texts",
+        **dict.fromkeys(("batch_size", "pool"), "'auto' or a positive whole number"),
+        **dict.fromkeys(("trust_code", "figures", "controls"), "true or false"),
+        **dict.fromkeys(("seed", "rows"), "a whole number"),
+    }
+
+    model: str | None = Field(None, description="Model; embedded:digits by default, for its own images only.")
+    target: Literal["predicted"] | int = Field("predicted", description="Class to explain: 'predicted' or its number.")
+    score: Literal["logit", "log_probability", "probability"] = Field("logit", description="Explained score.")
+    references: str | None = Field(None, description="Images for methods that average over data.")
+    preprocessing: str | None = Field(None, description="'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5.")
+    classes: Path | None = Field(None, description="Class names, one per line.")
+    trust_code: bool = Field(False, description="Allow the model's author to run code.")
+    model_output: Literal["auto", "logits", "probabilities"] = Field("auto", description="What the model returns.")
+    batch_size: Literal["auto"] | PositiveInt = Field("auto", description="Images per pass: 'auto' or a number.")
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps, ...")
+    seed: int = Field(0, description="Seed of all randomness.")
+    exif: Literal["transpose", "ignore"] = Field("transpose", description="Apply the EXIF orientation.")
+
+    def record(self) -> dict[str, Any]:
+        """The options as JSON data; ``trust_code`` is left out, since only a person may set it."""
+        return self.model_dump(mode="json", exclude={"trust_code"})
+
+
+class ExplainSpec(ImageOptions):
+    """Options of :func:`fringe.explanations.explain_images`: keyword arguments, flags and the record in one.
+
+    Attributes:
+        method: Name of the method, or NAME:PRESET.
+        preset: Name of a preset of the method, or a tuned preset file.
+        variant: Ablation variant of FRInGe.
+        set: ``KEY=VALUE`` settings of the method.
+        figures: Draw pictures.
+    """
+
+    method: str = Field("fringe", description="Attribution method.")
+    preset: str | None = Field(None, description="Preset name, or a tuned preset file.")
+    variant: str | None = Field(None, description="Ablation variant of fringe.")
+    set: tuple[str, ...] = Field((), description="Setting of the method, KEY=VALUE; may be repeated.")
+    figures: bool = Field(True, description="Draw pictures.")
+
+
+class CompareSpec(ImageOptions):
+    """Options of :class:`fringe.explanations.ComparisonRun`.
+
+    Attributes:
+        methods: Methods as in :class:`fringe.experiments.ExperimentSpec`.
+        metrics: Metrics, likewise.
+        set: ``LABEL.KEY=VALUE`` settings, or a table of them.
+        controls: Also score maps that do not depend on the model.
+        rows: Images in the picture.
+        pool: Pixels over which the picture averages maps.
+    """
+
+    methods: Any = Field("fringe,ig", description="NAME, NAME:PRESET or LABEL=NAME, with commas.")
+    metrics: Any = Field(
+        "mas_insertion,mas_deletion,insertion,deletion,sparseness", description="NAME or NAME:PRESET, with commas."
+    )
+    set: tuple[str, ...] | Mapping[str, Any] = Field(
+        (), description="LABEL.KEY=VALUE: a setting of a method or metric; may be repeated."
+    )
+    controls: bool = Field(True, description="Also score maps that do not depend on the model.")
+    rows: PositiveInt = Field(8, description="Images in the picture.")
+    pool: Literal["auto"] | PositiveInt = Field("auto", description="Pixels over which the picture averages maps.")
+
+
+def read_class_names(path: Path | None) -> tuple[str, ...] | None:
+    """Class names, one per line; the first is class 0. Empty lines at the end do not count.
+
+    Where every line begins with its own number, as in ``284 n02123597 Siamese_cat``, the number and a WordNet
+    identifier after it are removed.
+    """
+    if path is None:
+        return None
+    try:
+        lines = path.read_text(encoding="utf-8").rstrip().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {str(path)!r} as text ({error})", argument="classes") from error
+    if not lines:
+        raise InputError(f"{str(path)!r} names no class", argument="classes")
+    matches = [_NUMBER.match(line) for line in lines]
+    numbered = all(match is not None and int(match[1]) == index for index, match in enumerate(matches))
+    return tuple(_NUMBER.sub("", line).strip() if numbered else line.strip() for line in lines)
+
+
+_NUMBER = re.compile(r"\s*(\d+)\s+(n\d{8}\s+)?(?=\S)")

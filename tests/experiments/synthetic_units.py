@@ -1,0 +1,136 @@
+"""Units that cost nothing to compute and whose scores are known, so that a run can be killed hundreds of times."""
+
+import ctypes
+import os
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fringe.experiments._jobs import Job
+from fringe.experiments._manifest import Manifest, Resolved, digest
+from fringe.experiments._records import ScoreRecord
+from fringe.experiments._runner import TaskResult
+from fringe.experiments._store import Store
+from fringe.experiments._tasks import committed_keys, pending_tasks
+
+SHARD = 2
+"""Images of a unit."""
+
+
+def manifest(methods=("fine",), images=2, metrics=("a", "b")):
+    """A plan of one model; each metric on all images."""
+    pictures = tuple({"digest": digest(i), "id": f"image-{i}", "source": f"{i}.png", "label": i} for i in range(images))
+    known = {name: {"settings": {"metric": name}, "key": digest({"metric": name}), "limit": images} for name in metrics}
+    settings = {"model": {name: {"model": {"weights": "w"}, "method": {"method": name}} for name in methods}}
+    return Manifest({"name": "synthetic", "n": images}, pictures, (), settings, known, {}, {})
+
+
+def rows_of(unit):
+    """The scores of a unit: numbers that follow from their names."""
+    return [
+        ScoreRecord(
+            setting=unit.setting,
+            metric_key=key,
+            image=image,
+            model=unit.model,
+            method=unit.method,
+            metric=metric,
+            image_id=image[:4],
+            label=3,
+            target=1,
+            confidence=0.5,
+            score=int(digest([unit.setting, key, image])[:8], 16) / 7,
+            status="ok",
+            flags=["flat"],
+            diagnostics=[("waypoint_kl", 0.25)],
+            extras=[("zero", 1.0)],
+            curves=[("scores", [0.0, 0.5, 1.0])],
+            seconds=time.perf_counter(),  # what alone differs between two runs
+        )
+        for metric, key in zip(unit.metrics, unit.metric_keys, strict=True)
+        for image in unit.images
+    ]
+
+
+@dataclass(frozen=True)
+class SyntheticWorker:
+    """Writes the unit's name to ``log``, its process beside it, and does as the method's name says, unless the file
+    ``behave`` is there."""
+
+    log: Path
+    behave: Path
+
+    def perform(self, unit, kept=None):
+        note(self.log, unit.key)
+        note(self.log.with_name("processes"), f"{os.getpid()} {unit.method}")
+        if not self.behave.exists():
+            misbehave(unit.method)
+        return TaskResult(rows_of(unit), {})
+
+
+def misbehave(how):
+    if how == "exits":
+        os._exit(7)
+    if how == "leaves":
+        os._exit(0)
+    if how == "segfaults":
+        ctypes.string_at(0)
+    if how == "hangs":
+        time.sleep(600)
+    if how == "lasts":
+        time.sleep(1.0)
+    if how == "raises":
+        raise AssertionError("a bug")
+    if how == "unmounted":
+        raise OSError(5, "Input/output error")
+
+
+def note(log, line):
+    """Append a line that survives the process being killed."""
+    descriptor = os.open(log, os.O_APPEND | os.O_CREAT | os.O_WRONLY)
+    os.write(descriptor, f"{line}\n".encode())
+    os.close(descriptor)
+
+
+def noted(log):
+    return log.read_text().split("\n")[:-1] if log.exists() else []
+
+
+@dataclass(frozen=True)
+class SyntheticJob(Job):
+    """A job whose worker computes nothing. ``base`` holds the store, the log and the switch."""
+
+    base: Path = Path()
+
+    def worker(self):
+        return SyntheticWorker(self.base / "log", self.base / "behave")
+
+    def left(self):
+        """The units that are missing."""
+        return pending_tasks(self.resolved.manifest, committed_keys(self.store), SHARD)
+
+
+def job(base, asked):
+    """The work of a manifest in ``base / "run"``."""
+    return SyntheticJob(Resolved(None, asked, {}, ()), Store(base / "run"), base=base)
+
+
+def table(store):
+    """Every committed row by its name, without the time it took."""
+    found = {}
+    for key in store.tasks():
+        rows, _ = store.read(key)
+        for row in rows:
+            assert row.key not in found, "a score was computed twice"
+            found[row.key] = replace(row, seconds=0.0, forward=0.0, jvp=0.0, vjp=0.0)
+    return found
+
+
+def expected(asked, shard=SHARD):
+    """The table that a plan comes to."""
+    units = pending_tasks(asked, (), shard)
+    return {row.key: replace(row, seconds=0.0) for unit in units for row in rows_of(unit)}
+
+
+def leftovers(root):
+    return sorted(path.relative_to(root).as_posix() for path in root.rglob(".partial-*"))

@@ -1,0 +1,120 @@
+"""Image-level dominance, worked by hand."""
+
+import numpy as np
+import pytest
+
+from fringe.errors import InputError
+from fringe.experiments._selection import WEIGHTS, Dominance, dominance, pick
+
+DIRECTIONS = {"mas_insertion": "higher", "mas_deletion": "lower", "insertion": "higher", "deletion": "lower"}
+SCORES = {  # three images, FRInGe and three rivals
+    "mas_insertion": {"fringe": [0.8, 0.5, 0.4], "a": [0.5, 0.5, 0.3], "b": [0.6, 0.4, 0.3], "c": [0.9, 0.6, 0.5]},
+    "mas_deletion": {"fringe": [0.2, 0.5, 0.3], "a": [0.5, 0.6, 0.6], "b": [0.3, 0.6, 0.2], "c": [0.4, 0.6, 0.1]},
+    "insertion": {"fringe": [0.7, 0.7, 0.7], "a": [0.4, 0.7, 0.7], "b": [0.7, 0.7, 0.7], "c": [0.7, 0.7, 0.7]},
+    "deletion": {"fringe": [0.1, 0.2, 0.3], "a": [0.1, 0.2, 0.3], "b": [0.1, 0.2, 0.3], "c": [0.7, 0.2, 0.0]},
+}
+
+
+def columns(scores=SCORES, **changes):
+    made = {metric: {label: np.array(of) for label, of in methods.items()} for metric, methods in scores.items()}
+    for place, value in changes.items():
+        metric, label = place.split("__")
+        made[metric][label] = np.array(value)
+    return made
+
+
+def test_the_score_by_hand():
+    found = dominance(columns(), "fringe", DIRECTIONS)
+    # Image 0: MAS insertion (.3 + .2 - .1) / 3, MAS deletion (.3 + .1 + .2) / 3, insertion .3 / 3, deletion .6 / 3.
+    # Image 1: (0 + .1 - .1) / 3, (.1 + .1 + .1) / 3, 0, 0. Image 2: (.1 + .1 - .1) / 3, (.3 - .1 - .2) / 3, 0, -.3 / 3.
+    expected = [(2 * 0.4 + 2 * 0.6 + 0.3 + 0.6) / 3 / 6, (2 * 0.0 + 2 * 0.3) / 3 / 6, (2 * 0.1 + 2 * 0.0 - 0.3) / 3 / 6]
+    np.testing.assert_allclose(found.score, expected, rtol=1e-12, atol=1e-15)
+    # On image 1 it beats one of three on MAS insertion; on image 2 two of three there, but one on MAS deletion.
+    assert found.eligible.tolist() == [True, False, False]
+
+
+def test_half_of_the_rivals_is_not_most():
+    two = {metric: {label: methods[label] for label in ("fringe", "a", "c")} for metric, methods in SCORES.items()}
+    assert dominance(columns(two), "fringe", DIRECTIONS).eligible.tolist() == [False, False, False]
+
+
+def test_the_weights_are_the_argument():
+    only = {"mas_insertion": 1.0, "mas_deletion": 3.0}
+    found = dominance(columns(), "fringe", DIRECTIONS, only)
+    np.testing.assert_allclose(found.score, np.array([0.4 + 3 * 0.6, 3 * 0.3, 0.1]) / 12, rtol=1e-12)
+    assert WEIGHTS["mas_insertion"] == WEIGHTS["mas_deletion"] == 2 * WEIGHTS["insertion"] == 2 * WEIGHTS["deletion"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_who_has_no_score_is_left_out_and_not_beaten():
+    nan, inf = np.nan, np.inf
+    found = dominance(columns(mas_insertion__a=[nan, 0.5, inf]), "fringe", DIRECTIONS)
+    first = (2 * 0.1 / 2 + 2 * 0.6 / 3 + 0.3 / 3 + 0.6 / 3) / 6  # (.2 - .1) / 2 of two rivals
+    assert found.score[0] == pytest.approx(first)
+    assert found.eligible.tolist() == [False, False, False]  # one of three is beaten
+    reference = dominance(columns(deletion__fringe=[nan, 0.2, 0.3]), "fringe", DIRECTIONS)
+    assert np.isnan(reference.score).tolist() == [True, False, False]
+    assert not reference.eligible[0]
+    everybody = columns(insertion__a=[nan] * 3, insertion__b=[0.1, nan, 0.1], insertion__c=[0.1, nan, 0.1])
+    assert np.isnan(dominance(everybody, "fringe", DIRECTIONS).score).tolist() == [False, True, False]
+
+
+def test_picks_by_hand():
+    score = [0.5, -0.2, 0.1, 0.9, np.nan, 0.0, 0.3, 0.12, -0.4]
+    eligible = [True, False, True, False, False, False, True, True, False]
+    found = pick(Dominance(np.array(score), np.array(eligible)), strong=2, typical=2, failures=2)
+    assert found.strong == (0, 6)  # 3 has more, but is not eligible
+    assert found.failures == (8, 1)
+    assert found.typical == (2, 7)  # the median of the eight is .11: .10 and .12 are as near, and 2 comes first
+
+
+def test_equals_come_in_their_order():
+    found = pick(Dominance(np.zeros(9), np.ones(9, dtype=bool)), strong=2, typical=3, failures=2)
+    assert (found.strong, found.failures, found.typical) == ((0, 1), (2, 3), (4, 5, 6))
+
+
+def test_fewer_images_than_asked_for():
+    assert pick(Dominance(np.full(3, np.nan), np.ones(3, dtype=bool))).strong == ()
+    found = pick(Dominance(np.array([0.1, 0.4, 0.2, 0.3]), np.array([True, True, True, False])))
+    assert (found.strong, found.typical, found.failures) == ((1, 2, 0), (), (3,))
+    nothing = pick(Dominance(np.arange(5.0), np.ones(5, dtype=bool)), strong=0, typical=1, failures=0)
+    assert (nothing.strong, nothing.typical, nothing.failures) == ((), (2,), ())
+    with pytest.raises(InputError, match="typical: got -1, expected an integer of at least 0"):
+        pick(Dominance(np.zeros(3), np.zeros(3, dtype=bool)), typical=-1)
+
+
+def test_no_image_is_picked_twice_and_the_order_of_the_methods_does_not_matter():
+    rng = np.random.default_rng(3)
+    scores = {metric: {label: rng.random(12) for label in "abcd"} for metric in DIRECTIONS}
+    turned = {metric: dict(reversed(methods.items())) for metric, methods in scores.items()}
+    first, second = (dominance(found, "b", DIRECTIONS) for found in (scores, turned))
+    np.testing.assert_allclose(first.score, second.score, rtol=1e-12)
+    found = pick(first)
+    everybody = found.strong + found.typical + found.failures
+    assert len(set(everybody)) == len(everybody)
+    assert first.score[list(found.failures)].max() <= first.score[list(found.typical)].min()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"weights": {"mas_insertion": 1.0}}, "weights: mas_deletion is missing"),
+        ({"weights": {**WEIGHTS, "insertion": 0.0}}, r"weights\['insertion'\]: got 0.0, expected a positive number"),
+        (
+            {"weights": {**WEIGHTS, "infidelity": 1.0}},
+            "scores: infidelity is missing, which has a weight; there are mas",
+        ),
+        (
+            {"directions": {**DIRECTIONS, "deletion": "none"}},
+            "directions: deletion needs 'higher' or 'lower', got 'none'",
+        ),
+        ({"directions": {"mas_insertion": "higher"}}, "directions: mas_deletion needs 'higher' or 'lower', got None"),
+        ({"reference": "frnge"}, "reference: got 'frnge', which has no mas_insertion; known: fringe, a, b, c"),
+        ({"scores": columns(deletion__a=[0.1])}, r"scores: got columns of shapes \(1,\), \(3,\)"),
+        ({"scores": {m: {"fringe": np.zeros(3)} for m in SCORES}}, "scores: only fringe has mas_insertion"),
+    ],
+)
+def test_what_is_missing_is_named(change, message):
+    arguments = {"scores": columns(), "reference": "fringe", "directions": DIRECTIONS, **change}
+    with pytest.raises(InputError, match=message):
+        dominance(**arguments)

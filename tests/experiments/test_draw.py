@@ -1,0 +1,154 @@
+"""Which images take part: a prefix of one order, whatever else lies in the folder."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from fringe.data import find_inputs
+from fringe.errors import InputError
+from fringe.experiments._images import REFERENCES, content_digest, in_order, sample_images, sample_references
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Twenty different files that bear an image's suffix; the draw opens none of them."""
+    for number in range(20):
+        write(tmp_path, f"{number:04d}_cat-{number}.png")
+    return tmp_path
+
+
+def write(folder, name, content=None):
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(name.encode() if content is None else content)
+    return path
+
+
+def names(drawn):
+    return [Path(picture.ref.source).name for picture in drawn.pictures]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("n", [1, 2, 19])
+def test_a_smaller_draw_is_the_beginning_of_a_larger_one(folder, n, seed):
+    for data in (str(folder), "embedded:digits:0:20"):
+        drawn = sample_images([data], n, seed)
+        assert drawn.pictures == sample_images([data], 20, seed).pictures[:n]
+        assert len(drawn.pictures) == n
+
+
+def test_the_order_is_the_seeds(folder):
+    def order(seed):
+        return [ref.id for ref in in_order([str(folder)], seed)]
+
+    by_hand = sorted(order(0), key=lambda name: hashlib.sha256(f"7 {name}".encode()).hexdigest())
+    assert order(7) == by_hand
+    assert order(0) != order(1)
+    assert sorted(order(0)) == sorted(order(1))
+
+
+def test_another_file_moves_none(folder):
+    before = names(sample_images([str(folder)], 20, 3))
+    for number in range(10):
+        write(folder, f"dog-{number}.png")
+    write(folder, "0000_cat-0.txt")
+    after = names(sample_images([str(folder)], 30, 3))
+    assert [name for name in after if name in before] == before
+    (folder / "0003_cat-3.png").unlink()
+    assert names(sample_images([str(folder)], 29, 3)) == [name for name in after if name != "0003_cat-3.png"]
+
+
+def test_the_folder_and_the_order_of_arguments_do_not_matter(folder, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "there"
+    folder.rename(elsewhere)
+    drawn = sample_images([str(elsewhere)], 8, 0)
+    elsewhere.rename(folder)
+    one_by_one = [ref.source for ref in find_inputs([str(folder)])]
+    assert [p.digest for p in sample_images(one_by_one[::-1], 8, 0).pictures] == [p.digest for p in drawn.pictures]
+
+
+def test_the_last_ones_come_from_the_other_end(folder):
+    data = [str(folder)]
+    first, last = names(sample_images(data, 12, 0)), names(sample_images(data, 8, 0, holdout=True))
+    assert set(first).isdisjoint(last)
+    assert sorted(first + last) == sorted(names(sample_images(data, 20, 0)))
+    assert last == names(sample_images(data, 20, 0))[:11:-1]
+
+
+def test_what_is_excluded_is_never_drawn(folder):
+    data = [str(folder)]
+    tuned = {picture.digest for picture in sample_images(data, 5, 0, holdout=True).pictures}
+    left = sample_images(data, 15, 0, tuned)
+    assert tuned.isdisjoint(picture.digest for picture in left.pictures)
+    assert names(left) == names(sample_images(data, 15, 0))
+    with pytest.raises(
+        InputError, match=r"n: got 16, but there are 15 different .* \(5 are excluded: a setting was tuned"
+    ):
+        sample_images(data, 16, 0, tuned)
+
+
+def test_copies_of_one_content_count_once(folder):
+    for number in range(20):
+        write(folder, f"copies/copy-{number}.png", f"{number % 4:04d}_cat-{number % 4}.png".encode())
+    drawn = sample_images([str(folder)], 20, 0)
+    assert len({picture.digest for picture in drawn.pictures}) == 20
+    with pytest.raises(InputError, match=r"n: got 21, but there are 20 different images behind"):
+        sample_images([str(folder)], 21, 0)
+
+
+def test_a_name_is_the_content(folder):
+    (picture,) = sample_images([str(folder / "0003_cat-3.png")], 1, 0).pictures
+    assert picture.digest == hashlib.sha256(b"0003_cat-3.png").hexdigest()[:32]
+    assert picture.ref.label == 3
+    write(folder, "0003_cat-3.png", b"other")
+    assert content_digest(picture.ref) != picture.digest
+    digits = [picture.digest for picture in sample_images(["embedded:digits"], 297, 0).pictures]
+    assert len(set(digits)) == 297
+
+
+def test_an_image_that_cannot_be_read_is_missing_and_counts(folder):
+    """Its place is not given to another, or the draw would depend on what can be read today."""
+    data, before = [str(folder)], names(sample_images([str(folder)], 20, 0))
+    gone = folder / before[2]
+    gone.unlink()
+    gone.symlink_to(folder / "nowhere.png")
+    drawn = sample_images(data, 5, 0)
+    assert names(drawn) == [*before[:2], *before[3:5]]
+    assert drawn.missing == (f"{gone}: No such file or directory",)
+
+
+def test_nothing_to_draw_from(tmp_path):
+    with pytest.raises(InputError, match=r"data: folder .* holds no images"):
+        sample_images([str(tmp_path)], 1, 0)
+    with pytest.raises(InputError, match=r"data: .* is neither a file, a folder"):
+        sample_images([str(tmp_path / "absent")], 1, 0)
+    write(tmp_path, "a.png", b"")
+    write(tmp_path, "b.png", b"")
+    with pytest.raises(InputError, match=r"n: got 2, but there are 1 different images behind .*; ask for fewer"):
+        sample_images([str(tmp_path)], 2, 0)
+
+
+def test_references_do_not_depend_on_n(folder):
+    data = [str(folder)]
+    assert len(sample_references(data, None, 0)) == 20
+    assert [p.ref for p in sample_references(data, None, 0)] == in_order(data, 1)
+    (folder / "0007_cat-7.png").unlink()
+    (folder / "0007_cat-7.png").symlink_to(folder / "nowhere.png")
+    assert len(sample_references(data, None, 0)) == 19
+    digits = sample_references(data, "embedded:digits", 0)
+    assert len(digits) == REFERENCES == len({picture.digest for picture in digits})
+
+
+def test_a_file_of_the_same_stem_elsewhere_moves_no_other(tmp_path):
+    for name in ("a", "b", "c", "d"):
+        make_file(tmp_path / "x" / f"{name}.png", name)
+    before = [ref.source for ref in in_order([str(tmp_path)], 0)]
+    make_file(tmp_path / "y" / "a.png", "another")
+    after = [ref.source for ref in in_order([str(tmp_path)], 0)]
+    assert [source for source in after if "/x/" in source] == before
+
+
+def make_file(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode())

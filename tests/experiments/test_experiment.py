@@ -1,0 +1,103 @@
+"""An experiment from its specification to a table: in memory, in a folder, and in processes alike."""
+
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+from small_plans import IG
+from torch import nn
+
+from fringe import FringeError, InputError, Insertion, SmoothGrad
+from fringe.experiments import ExperimentSpec, ProcessExecutor, Results, estimate, read_results, run_experiment
+from fringe.experiments import Store as RunFolder
+from fringe.experiments._results import gather
+
+SPEC = ExperimentSpec(
+    model="embedded:digits", methods={"ig": IG, "sg": SmoothGrad(samples=2)}, metrics=["insertion", "sparseness"], n=4
+)
+TIMES = ("seconds", "forward", "jvp", "vjp")
+
+
+def numbers(results: Results):
+    return results.frame.select(
+        pl.exclude("seconds", "setting", "metric_key", "status", "verdict"), pl.col("status", "verdict").cast(pl.String)
+    )
+
+
+def test_memory_a_folder_and_processes_give_one_table(tmp_path):
+    memory = run_experiment(SPEC)
+    folder = run_experiment(SPEC, tmp_path / "run")
+    other = run_experiment(SPEC, RunFolder(tmp_path / "processes"), executor=ProcessExecutor(1))
+    assert numbers(memory).equals(numbers(folder))
+    assert numbers(read_results(RunFolder(tmp_path / "run", create=False))).equals(numbers(folder))
+    assert folder.frame["score"].to_list() == pytest.approx(other.frame["score"].to_list(), rel=1e-5)
+    assert memory.frame.height == 2 * (2 + 4) * 4
+    assert memory.frame["status"].cast(pl.String).unique().to_list() == ["ok"]
+    assert memory.missing() == []
+
+
+def test_what_a_folder_holds_is_not_computed_again(tmp_path, monkeypatch):
+    first = run_experiment(SPEC, tmp_path)
+    monkeypatch.setattr(SmoothGrad, "attribute", lambda *_: pytest.fail("computed again"))
+    assert numbers(run_experiment(SPEC, tmp_path)).equals(numbers(first))
+    with pytest.raises(InputError, match=r"holds a benchmark with other settings .*amend=True"):
+        run_experiment(ExperimentSpec(seed=1).over(SPEC), tmp_path)
+
+
+def test_a_summary_is_the_estimate_of_each_method_and_metric():
+    results = run_experiment(SPEC)
+    table = results.summary(seed=3)
+    assert table.height == 2 * (2 + 4)
+    for row in table.iter_rows(named=True):
+        found = estimate(results.scores(row["model"], row["method"], row["metric"]), 3)
+        assert (row["mean"], row["low"], row["high"], row["n"]) == (found.mean, found.low, found.high, 4)
+        assert (row["images"], row["missing"], row["failed"]) == (4, 0, 0)
+
+
+def test_scores_that_are_missing_or_failed_say_so():
+    whole = run_experiment(ExperimentSpec(controls=False).over(SPEC))
+    records = dict(whole._records)
+    digests = [image["digest"] for image in whole.manifest.images]
+    for key, record in list(records.items()):
+        if record.method == "sg" and record.image == digests[1]:
+            del records[key]
+        if record.method == "sg" and record.image == digests[2]:
+            records[key] = type(record)(**{**vars(record), "score": None, "status": "failed", "error": "no memory"})
+    results = gather(whole.manifest, records)
+    column = results.scores("digits", "sg", "insertion")
+    assert np.isnan(column).tolist() == [False, True, True, False]
+    assert [column[0], column[3]] == [whole.scores("digits", "sg", "insertion")[i] for i in (0, 3)]
+    assert [(c.method, c.metric, c.required, c.scored, c.failed, c.missing) for c in results.coverage()] == [
+        ("ig", "insertion", 4, 4, 0, 0),
+        ("ig", "sparseness", 4, 4, 0, 0),
+        ("sg", "insertion", 4, 2, 1, 1),
+        ("sg", "sparseness", 4, 2, 1, 1),
+    ]
+    assert results.missing() == [
+        f"digits, sg, {m}: 1 of 4 images are not computed" for m in ("insertion", "sparseness")
+    ]
+    assert results.failures().rows() == [("digits", "sg", "no memory", 2, 1)]
+    assert math.isfinite(results.summary()["mean"].min())
+
+
+def test_a_metric_of_fewer_images_has_fewer_rows():
+    results = run_experiment(ExperimentSpec(limits={"insertion": 1}, controls=False).over(SPEC))
+    counts = results.frame.group_by(pl.col("metric").cast(pl.String)).len().sort("metric").rows()
+    assert counts == [("insertion", 2), ("sparseness", 8)]
+
+
+def test_a_model_in_memory_is_scored():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(32 * 32, 3))
+    spec = ExperimentSpec(
+        model={"net": net}, data="embedded:digits", methods=[IG], metrics=[Insertion(steps=4)], n=2, controls=False
+    )
+    with pytest.raises(FringeError, match="preprocessing: none given for a model in memory"):
+        run_experiment(spec)
+    results = run_experiment(ExperimentSpec(preprocessing="resize=32,channels=1,mean=0.5,std=0.5").over(spec))
+    assert np.isfinite(results.scores("net", "ig", "insertion")).all()
+
+
+def test_an_unknown_executor_is_refused(tmp_path):
+    with pytest.raises(InputError, match="executor: got 'threads', expected one of serial, processes"):
+        run_experiment(SPEC, tmp_path, executor="threads")

@@ -1,0 +1,119 @@
+"""Names of settings: the same for the same content, another for any other; and differences as people read them."""
+
+import dataclasses
+import hashlib
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fringe.experiments._manifest import SCHEMA, CacheKey, changes, digest
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=6,
+)
+words = st.sampled_from("abc")
+records = st.dictionaries(words, words | st.integers(0, 2) | st.dictionaries(words, words, max_size=2), max_size=3)
+
+
+def backwards(data):
+    """The same data with every mapping's names in the opposite order, and tuples for lists."""
+    if isinstance(data, dict):
+        return {name: backwards(data[name]) for name in reversed(list(data))}
+    return tuple(map(backwards, data)) if isinstance(data, list) else data
+
+
+@settings(max_examples=50)
+@given(plain)
+def test_a_digest_depends_on_content_alone(data):
+    assert digest(data) == digest(json.loads(json.dumps(data))) == digest(backwards(data))
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.floats(allow_nan=False, allow_infinity=False))
+def test_floats_are_exact(a, b):
+    assert (digest(a) == digest(b)) == (repr(a) == repr(b))
+
+
+def test_what_a_digest_tells_apart():
+    """A number's sign, its kind and its last bit are part of it: they are other settings, if of the same value."""
+    data = [0.0, -0.0, 0, False, None, "", "0", [], {}, [0], 0.1, 0.1 + 2**-56, 1e16, 10**16, "é", "e\u0301"]
+    assert len({digest(one) for one in data}) == len(data)
+
+
+def test_a_digest_is_the_sha_256_of_canonical_json():
+    data = {"b": [1, 0.5, None], "a": {"é": True}}
+    text = '{"a":{"\\u00e9":true},"b":[1,0.5,null]}'
+    assert digest(data) == hashlib.sha256(text.encode()).hexdigest()[:32]
+    with pytest.raises(TypeError):
+        digest({1, 2})
+
+
+SETTING = CacheKey(
+    model={"weights": "w", "preprocessing": {"resize": (8, 8)}},
+    method={"method": "ig", "steps": 50},
+    target="predicted",
+    score="logit",
+    seed=0,
+    references=("a", "b"),
+)
+OTHER = {
+    "model": {"weights": "w", "preprocessing": {"resize": (8, 9)}},
+    "method": {"method": "ig", "steps": 51},
+    "target": 3,
+    "score": "log_probability",
+    "seed": 1,
+    "references": ("b", "a"),
+    "dtype": "float64",
+    "schema": SCHEMA + 1,
+}
+
+
+def test_every_field_is_part_of_the_key():
+    assert set(OTHER) == {field.name for field in dataclasses.fields(CacheKey)}
+    keys = [dataclasses.replace(SETTING, **{name: value}).key for name, value in OTHER.items()]
+    keys.append(dataclasses.replace(SETTING, references=None).key)
+    assert len({SETTING.key, *keys}) == len(keys) + 1
+
+
+def test_a_setting_keeps_its_key_through_json():
+    record = SETTING.record()
+    assert json.loads(json.dumps(record)) == record
+    assert CacheKey(**record).key == SETTING.key == digest(record)
+    turned = dataclasses.replace(SETTING, method={"steps": 50, "method": "ig"})
+    assert turned.key == SETTING.key
+
+
+def test_changes_are_told_by_leaf():
+    old = {"method": {"tau": 0.003, "solver": {"steps": 8}}, "seed": 0, "gone": [1], "same": {"a": None}}
+    new = {"method": {"tau": 0.005, "solver": {"steps": 8, "tol": 0.1}}, "seed": 0, "same": {"a": None}, "new": "x"}
+    assert changes(old, new) == [
+        "method.tau: 0.003, now 0.005",
+        "method.solver.tol: absent, now 0.1",
+        "gone: [1], now absent",
+        "new: absent, now x",
+    ]
+    assert changes(new, new) == []
+    assert changes({"a": {"b": 1}}, {"a": 3}) == ['a: {"b": 1}, now 3']
+
+
+def test_long_changes_are_told_apart_though_cut():
+    before, now = [0] * 60 + [1], [0] * 60 + [2]
+    (line,) = changes({"images": before}, {"images": now})
+    first, second = line.removeprefix("images: ").split(", now ")
+    assert first != second
+    assert len(line) < 120
+    assert digest(before)[:8] in first
+
+
+@given(records, records)
+def test_no_change_means_the_same_record(old, new):
+    lines = changes(old, new)
+    assert bool(lines) == (old != new)
+
+
+def test_numbers_that_are_equal_and_named_apart_are_a_change():
+    assert digest({"sigma": 3}) != digest({"sigma": 3.0})
+    assert changes({"sigma": 3}, {"sigma": 3.0}) == ["sigma: 3, now 3.0"]

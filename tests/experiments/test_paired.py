@@ -1,0 +1,211 @@
+"""Paired differences: against closed forms, enumeration, the t test, and scipy's own permutation test."""
+
+import importlib
+import itertools
+import math
+import time
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fringe.errors import InputError
+from fringe.experiments import estimate
+from fringe.experiments._statistics import Difference, holm, paired, sign_flip_p, significance_stars
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(11)
+
+
+def by_enumeration(differences):
+    """The share of the 2^n assignments that are at least as extreme, one by one in exact fractions of 1/8."""
+    observed = abs(sum(differences))
+    signs = list(itertools.product((1, -1), repeat=len(differences)))
+    return sum(abs(sum(s * d for s, d in zip(row, differences, strict=True))) >= observed for row in signs) / len(signs)
+
+
+def scipys(differences, statistic=np.mean):
+    return stats.permutation_test(
+        (differences,),
+        statistic,
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=9999,
+        rng=np.random.default_rng(0),
+    ).pvalue
+
+
+@pytest.mark.parametrize("n", range(1, 9))
+def test_few_differences_are_enumerated(rng, n):
+    for _ in range(5):
+        differences = rng.integers(-9, 12, n) / 8  # eighths: sums are exact, and many are equal
+        assert sign_flip_p(differences) == by_enumeration(differences.tolist())
+
+
+def test_fishers_example_by_all_assignments():
+    """Darwin's fifteen pairs of maize (Fisher 1935, section 21): 1726 of 2^15 assignments are at least as extreme."""
+    darwin = np.array([49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48], dtype=float)
+    sums = np.zeros(1)
+    for difference in darwin:
+        sums = np.concatenate([sums + difference, sums - difference])
+    exact = np.mean(np.abs(sums) >= darwin.sum())
+    assert exact == 1726 / 2**15
+    assert sign_flip_p(darwin) == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / 9999))
+
+
+@pytest.mark.parametrize("n", [2, 5, 9, 13])
+def test_scipy_finds_the_same_p_of_all_assignments(rng, n):
+    differences = rng.normal(0.4, 1.0, n)
+    assert sign_flip_p(differences) == pytest.approx(scipys(differences, np.mean), rel=1e-12)
+
+
+@pytest.mark.parametrize(("n", "shift"), [(14, 0.5), (40, 0.3), (64, 0.1), (65, 0.0)])
+def test_scipy_finds_the_same_p_of_random_assignments_but_for_chance(rng, n, shift):
+    differences = rng.normal(shift, 1.0, n)
+    found, theirs = sign_flip_p(differences), scipys(differences)
+    variance = found * (1 - found) + 4 * (found / 2) * (1 - found / 2)  # of one draw; scipy doubles a tail of half of p
+    assert found == pytest.approx(theirs, abs=4 * math.sqrt(variance / 9999))
+
+
+def test_normal_differences_have_the_p_of_the_t_test(rng):
+    for shift in (0.0, 0.1, 0.2, 0.3):
+        differences = rng.normal(shift, 1.0, 150)
+        expected = stats.ttest_1samp(differences, 0.0).pvalue
+        assert sign_flip_p(differences) == pytest.approx(expected, abs=0.003 + 4 * math.sqrt(expected / 9999))
+
+
+def test_normal_differences_have_the_interval_of_the_standard_error(rng):
+    mine, theirs = rng.normal(0.3, 1.0, 4000), rng.normal(size=4000)
+    found = paired(mine, theirs)
+    error = (mine - theirs).std(ddof=1) / math.sqrt(4000)
+    assert found.value == pytest.approx(mine.mean() - theirs.mean(), rel=1e-12)
+    assert [found.low, found.high] == pytest.approx(
+        [found.value - 1.96 * error, found.value + 1.96 * error], abs=0.2 * error
+    )
+
+
+def test_the_interval_is_that_of_the_differences(rng):
+    mine, theirs = rng.normal(size=(2, 30))
+    for summary in ("mean", "median"):
+        found, expected = paired(mine, theirs, seed=4, summary=summary), estimate(mine - theirs, 4, summary)
+        assert (found.value, found.low, found.high, found.n) == (expected.value, expected.low, expected.high, 30)
+
+
+def test_the_median_difference_is_not_the_difference_of_medians():
+    mine, theirs = [1.0, 5.0, 6.0], [2.0, 3.0, 7.0]
+    assert paired(mine, theirs, summary="median").value == -1.0  # of -1, 2 and -1; the medians differ by +2
+    assert paired(mine, theirs).value == 0.0
+
+
+def test_pairing_finds_what_two_intervals_hide(rng):
+    image = rng.normal(0.0, 1.0, 50)  # what makes an image hard for everybody
+    theirs, mine = image, image + rng.normal(0.05, 0.05, 50)
+    a, b = estimate(mine), estimate(theirs)
+    assert a.low < b.high
+    assert b.low < a.high
+    found = paired(mine, theirs)
+    assert 0 < found.low < found.value < found.high < 0.1
+    assert found.p < 0.001
+
+
+def test_only_images_with_both_scores_count(rng):
+    mine, theirs = rng.normal(size=(2, 20))
+    holes = [None if i == 3 else math.nan if i == 7 else value for i, value in enumerate(mine)]
+    others = [math.inf if i == 11 else value for i, value in enumerate(theirs)]
+    both = np.setdiff1d(np.arange(20), [3, 7, 11])
+    assert paired(holes, others) == paired(mine[both], theirs[both])
+    assert paired(holes, others).n == 17
+
+
+def test_swapping_the_two_turns_the_sign_alone(rng):
+    mine, theirs = rng.normal(size=(2, 30))
+    found, swapped = paired(mine, theirs), paired(theirs, mine)
+    assert (swapped.value, swapped.p) == (-found.value, found.p)
+    assert [swapped.low, swapped.high] == pytest.approx([-found.high, -found.low], rel=1e-9)
+
+
+@pytest.mark.filterwarnings("error")
+def test_too_few_and_equal_scores():
+    none, one = paired([None, 1.0], [2.0, math.nan]), paired([1.0], [0.25])
+    assert none.n == 0
+    assert all(math.isnan(value) for value in (none.value, none.low, none.high, none.p))
+    assert (one.value, one.p, one.n) == (0.75, 1.0, 1)  # either sign is as extreme as the other
+    assert math.isnan(one.low)
+    assert paired([0.5] * 40, [0.5] * 40) == Difference(0.0, 0.0, 0.0, 1.0, 40)
+    assert paired([0.3] * 40, [0.1] * 40).p == 1 / 100_000  # the smallest that random signs can find
+
+
+@pytest.mark.filterwarnings("error")
+def test_rounding_does_not_break_ties():
+    tenths = np.array([0.1, 0.2, 0.3, -0.6, 0.7, 0.1])  # 0.8; sums of tenths that are equal differ by rounding
+    assert sign_flip_p(tenths) == by_enumeration(np.round(tenths * 10).astype(int).tolist())
+
+
+def test_signs_follow_from_the_seed_and_not_from_how_many_are_drawn_at_once(rng, monkeypatch):
+    differences = rng.normal(0.2, 1.0, 70)
+    whole = sign_flip_p(differences, 3)
+    assert sign_flip_p(differences, 4) != whole
+    monkeypatch.setattr(importlib.import_module("fringe.experiments._statistics"), "_SIGNS_AT_ONCE", 1000)
+    assert sign_flip_p(differences, 3) == whole
+
+
+def test_scores_must_be_of_the_same_images():
+    with pytest.raises(InputError, match="b: got '2 scores', expected 3, one for each of a"):
+        paired([1.0, 2.0, 3.0], [1.0, 2.0])
+
+
+def test_a_thousand_images_are_compared_quickly(rng):
+    mine, theirs = rng.normal(size=(2, 1000))
+    paired(mine, theirs)  # loads scipy
+    start = time.process_time()
+    paired(mine, theirs)
+    assert time.process_time() - start < 0.5  # 0.02 s when nobody else is there; scipy's test takes 2 s
+
+
+def literal_holm(p_values):
+    """Holm (1979): reject in order until the first p above level / (m - k + 1); adjusted: the level where that is."""
+    m, order = len(p_values), sorted(range(len(p_values)), key=lambda i: p_values[i])
+    adjusted = [0.0] * m
+    for k, i in enumerate(order):
+        adjusted[i] = min(1.0, max((m - j) * p_values[order[j]] for j in range(k + 1)))
+    return adjusted
+
+
+def test_holms_textbook_example():
+    """Four hypotheses of which two fall at .05 (Wikipedia, "Holm-Bonferroni method")."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+def test_holm_is_its_definition(rng):
+    for size in (1, 2, 7, 30):
+        p_values = rng.uniform(0, 1, size) ** 3
+        assert holm(p_values.tolist()) == pytest.approx(literal_holm(p_values.tolist()), rel=1e-12)
+        rejected = {i for i, p in enumerate(holm(p_values.tolist())) if p <= 0.05}
+        order, expected = np.argsort(p_values), set()
+        for k, i in enumerate(order):
+            if p_values[i] > 0.05 / (size - k):
+                break
+            expected.add(int(i))
+        assert rejected == expected
+
+
+def test_what_was_not_tested_does_not_count():
+    adjusted = holm([0.01, math.nan, 0.04, 0.03, 0.005, math.nan])
+    assert [adjusted[i] for i in (0, 2, 3, 4)] == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert math.isnan(adjusted[1])
+    assert math.isnan(adjusted[5])
+    assert holm([]) == []
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    for wrong in (-0.1, 1.2):
+        with pytest.raises(InputError, match="p_values: got"):
+            holm([0.2, wrong])
+
+
+@pytest.mark.parametrize(
+    ("adjusted", "stars"),
+    [(0.0, "***"), (0.00099, "***"), (0.001, "**"), (0.01, "*"), (0.049, "*"), (0.05, ""), (1.0, ""), (math.nan, "")],
+)
+def test_marks(adjusted, stars):
+    assert significance_stars(adjusted) == stars

@@ -1,0 +1,238 @@
+"""Trouble that may pass is no result: what it kept from being computed is left to the next run of the same plan. What
+will not pass is recorded."""
+
+import os
+import sys
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from forked_runs import spawn_quickly
+from PIL import Image
+from poison_methods import Troubled
+from small_plans import IG, arms, digits_plan, small
+from synthetic_units import expected, job, manifest, table
+
+from fringe import ExpectedGradients
+from fringe.errors import FringeError, TransientError
+from fringe.experiments import Progress, RunLog, RunOptions, run_plan
+from fringe.experiments._executors import ProcessExecutor, run_tasks
+from fringe.experiments._plan import Arm, ModelSource
+from fringe.experiments._results import coverage
+from fringe.experiments._store import Store
+from fringe.experiments._tasks import crashes
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs a fork server")
+PASSES = ["memory", "numpy", "torch", "allocator", "disk", "file", "wrapped", "nested"]
+STAYS = ["bug", "data", "shape"]
+
+
+def pictures(folder, n=4):
+    folder.mkdir()
+    for number in range(n):
+        content = bytes((number * 31 + 7 * i + i // 8) % 256 for i in range(64))
+        Image.frombytes("L", (8, 8), content).save(folder / f"{number}_picture.png")
+    return folder
+
+
+def cells(out, finished):
+    return [(cell.scored, cell.failed, cell.missing) for cell in coverage(Store(out), finished.resolved.manifest)]
+
+
+@pytest.mark.parametrize("trouble", PASSES)
+def test_what_may_pass_is_left_to_the_next_run(tmp_path, trouble):
+    plan = small(arms=arms(troubled=Troubled(trouble, str(tmp_path / "cure")), ig=IG))
+    out = tmp_path / "run"
+    first = run_plan(plan, out, RunOptions())
+    assert (first.stopped, first.log.left, first.log.failed, first.partial) == (None, 2, 0, True)
+    assert [(one["method"], one["images"]) for one in first.left] == [("troubled", 2)]
+    assert first.left[0]["reason"]
+    assert cells(out, first) == [(0, 0, 2)] * 2 + [(2, 0, 0)] * 2  # two metrics of each method
+    assert {row.method for row in table(Store(out)).values()} == {"ig"}
+    (tmp_path / "cure").touch()
+    second = run_plan(plan, out, RunOptions())
+    assert (second.log.count("done"), second.log.left, second.partial) == (2, 0, False)
+    assert cells(out, second) == [(2, 0, 0)] * 4
+
+
+@pytest.mark.parametrize("trouble", STAYS)
+def test_what_will_not_pass_is_recorded(tmp_path, trouble):
+    plan = small(arms=arms(troubled=Troubled(trouble, str(tmp_path / "cure")), ig=IG))
+    first = run_plan(plan, tmp_path / "run", RunOptions())
+    assert (first.log.left, first.log.failed) == (0, 2)
+    second = run_plan(plan, tmp_path / "run", RunOptions())
+    assert (second.log.reports, second.failed_before) == ([], 4)
+
+
+def test_a_device_that_fails_ends_the_run_and_fails_no_unit(tmp_path):
+    """What comes after it in the same process would fail as well, for no fault of its own."""
+    plan = small(arms=arms(ig=IG, troubled=Troubled("device", str(tmp_path / "cure")), more=replace(IG, steps=4)))
+    out = tmp_path / "run"
+    first = run_plan(plan, out, RunOptions())
+    assert first.stopped == (
+        "troubled on digits: the device failed (CUDA error: an illegal memory access was encountered)"
+    )
+    assert Counter(row.status for row in table(Store(out)).values()) == {"ok": 2}
+    (tmp_path / "cure").touch()
+    assert not run_plan(plan, out, RunOptions()).partial
+
+
+@linux
+def test_with_processes_the_same(tmp_path, monkeypatch):
+    spawn_quickly(monkeypatch)
+    plan = small(arms=arms(troubled=Troubled("memory", str(tmp_path / "cure")), ig=IG))
+    first = run_plan(plan, tmp_path / "run", RunOptions(workers=2))
+    assert (first.stopped, first.log.left, first.log.failed) == (None, 2, 0)
+    device = small(name="device", arms=arms(troubled=Troubled("device", str(tmp_path / "cure"))))
+    assert "the device failed" in run_plan(device, tmp_path / "device", RunOptions(workers=1)).stopped
+    (tmp_path / "cure").touch()
+    assert not run_plan(plan, tmp_path / "run", RunOptions(workers=2)).partial
+
+
+@linux
+def test_a_unit_that_meets_a_broken_disk_is_not_set_aside(tmp_path, monkeypatch):
+    spawn_quickly(monkeypatch)
+    asked = manifest(("unmounted", "fine"), 2)
+    work, account = job(tmp_path, asked), RunLog()
+    run_tasks(work, work.left(), account, lambda report: None, ProcessExecutor(2))
+    assert Counter((r.task.method, r.state) for r in account.reports) == {("unmounted", "left"): 1, ("fine", "done"): 1}
+    assert crashes(work.store) == []
+    (tmp_path / "behave").touch()
+    run_tasks(work, work.left(), RunLog(), lambda report: None, ProcessExecutor(2))
+    assert table(work.store) == expected(asked)
+
+
+@pytest.mark.parametrize("save_maps", [False, True])
+def test_images_on_a_folder_that_goes_away_amid_a_run_are_scored_when_it_is_back(tmp_path, save_maps):
+    folder, away = pictures(tmp_path / "images"), tmp_path / "away"
+    (folder / "9_broken.png").write_bytes((folder / "1_picture.png").read_bytes()[:50])
+    plan = digits_plan(data=(str(folder),), n=5, shard=2)
+    whole = run_plan(plan, tmp_path / "whole", RunOptions())
+    lacking = [failed for _, failed, _ in cells(tmp_path / "whole", whole)]
+    assert lacking == [1] * len(lacking)  # the broken one
+
+    told = Progress(ended=lambda report: folder.rename(away) if folder.exists() else None)
+    out = tmp_path / "run"
+    first = run_plan(plan, out, RunOptions(save_maps=save_maps), told)
+    assert first.stopped is None
+    assert first.log.left > 0
+    reasons = {one["reason"] for one in first.left}
+    assert all("does not exist" in reason for reason in reasons)
+    away.rename(folder)
+    second = run_plan(plan, out, RunOptions(save_maps=save_maps))
+    assert second.log.left == 0
+    assert cells(out, second) == cells(tmp_path / "whole", whole)
+    known, found = table(Store(tmp_path / "whole")), table(Store(out))
+    assert {key: row.score for key, row in found.items()} == pytest.approx(
+        {key: row.score for key, row in known.items()}, abs=1e-4
+    )
+    assert {key: row.status for key, row in found.items()} == {key: row.status for key, row in known.items()}
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_an_image_that_may_not_be_read_is_scored_when_it_may(tmp_path):
+    folder = pictures(tmp_path / "images")
+    plan = small(data=(str(folder),), n=4)
+    told = Progress(began=lambda resolved, units: (folder / "1_picture.png").chmod(0))
+    assert run_plan(plan, tmp_path / "run", RunOptions(), told).log.left == 1
+    (folder / "1_picture.png").chmod(0o644)
+    assert not run_plan(plan, tmp_path / "run", RunOptions()).partial
+
+
+def test_one_image_of_a_unit_does_not_hold_up_the_others(tmp_path):
+    folder = pictures(tmp_path / "images")
+    lost = folder / "1_picture.png"
+    content = lost.read_bytes()
+    plan = small(data=(str(folder),), n=4, shard=4)
+    first = run_plan(plan, tmp_path / "run", RunOptions(), Progress(began=lambda resolved, units: lost.unlink()))
+    assert [(r.state, len(r.left), r.failed) for r in first.log.reports] == [("done", 1, 0)]
+    assert cells(tmp_path / "run", first) == [(3, 0, 1)] * 2
+    lost.write_bytes(content)
+    second = run_plan(plan, tmp_path / "run", RunOptions())
+    assert [len(report.task.images) for report in second.log.reports] == [1]
+    assert cells(tmp_path / "run", second) == [(4, 0, 0)] * 2
+
+
+def test_an_image_that_is_back_is_scored_by_the_methods_that_follow(tmp_path):
+    folder = pictures(tmp_path / "images")
+    lost = folder / "1_picture.png"
+    content = lost.read_bytes()
+    plan = small(data=(str(folder),), n=4, shard=4, arms=arms(ig=IG, more=replace(IG, steps=4)))
+    told = Progress(lambda resolved, units: lost.unlink(), lambda report: lost.write_bytes(content))
+    first = run_plan(plan, tmp_path / "run", RunOptions(), told)
+    assert [(one["method"], one["images"]) for one in first.left] == [("ig", 1)]
+
+
+def test_an_image_that_changes_and_changes_back_is_scored(tmp_path):
+    folder = pictures(tmp_path / "images")
+    content = (folder / "1_picture.png").read_bytes()
+    plan = small(data=(str(folder),), n=4)
+    told = Progress(began=lambda resolved, units: (folder / "1_picture.png").write_bytes(b"half"))
+    first = run_plan(plan, tmp_path / "run", RunOptions(), told)
+    assert ["changed since the run began" in one["reason"] for one in first.left] == [True]
+    (folder / "1_picture.png").write_bytes(content)
+    assert not run_plan(plan, tmp_path / "run", RunOptions()).partial
+
+
+def test_reference_images_that_go_away_make_no_score_of_the_others(tmp_path):
+    folder, others = pictures(tmp_path / "images", 2), pictures(tmp_path / "others", 3)
+    lost = others / "1_picture.png"
+    content = lost.read_bytes()
+    methods = arms(eg=ExpectedGradients(samples=4))
+    plan = small(data=(str(folder),), references=str(others), arms=methods)
+    run_plan(plan, tmp_path / "whole", RunOptions())
+    first = run_plan(plan, tmp_path / "run", RunOptions(), Progress(began=lambda resolved, units: lost.unlink()))
+    assert f"{str(lost)!r}: does not exist" in first.stopped
+    assert table(Store(tmp_path / "run")) == {}
+    lost.write_bytes(content)
+    assert not run_plan(plan, tmp_path / "run", RunOptions()).partial
+    assert table(Store(tmp_path / "run")) == table(Store(tmp_path / "whole"))
+    # a method that uses none is computed without them
+    unused = small(data=(str(folder),), references=str(others))
+    told = Progress(began=lambda resolved, units: lost.unlink())
+    finished = run_plan(unused, tmp_path / "other", RunOptions(), told)
+    assert (finished.stopped, finished.partial) == (None, False)
+
+
+NET = """
+import torch
+from pathlib import Path
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.layer = torch.nn.Linear(192, 4)
+    def forward(self, x):
+        if not Path({cure!r}).exists() and len(x) >= {least}:
+            raise {error}
+        return self.layer(x.flatten(1))
+def net():
+    return Net()
+"""
+
+
+@pytest.mark.parametrize("error", ["MemoryError", 'RuntimeError("DefaultCPUAllocator: can\'t allocate memory")'])
+def test_a_model_that_has_no_memory_fails_no_image(tmp_path, error):
+    cure = tmp_path / "cure"
+
+    def plan(least):
+        source = tmp_path / f"net{least}.py"
+        source.write_text(NET.format(cure=str(cure), least=least, error=error))
+        model = ModelSource(f"{source}:net", "resize=8x8,mean=0.5,std=0.5", trust_code=True)
+        return small(data=(str(tmp_path / "images"),), arms=(Arm("net", model, {"ig": IG}),), n=4, shard=4)
+
+    pictures(tmp_path / "images")
+    first = run_plan(plan(2), tmp_path / "run", RunOptions())
+    assert (first.stopped, first.log.left, first.log.failed) == (None, 4, 0)
+    with pytest.raises(TransientError, match=r"net1\.py:net': .*[Mm]emory"):  # for one image already: before any unit
+        run_plan(plan(1), tmp_path / "other", RunOptions())
+    cure.touch()
+    assert not run_plan(plan(2), tmp_path / "run", RunOptions()).partial
+    assert not run_plan(plan(1), tmp_path / "other", RunOptions()).partial
+
+
+def test_what_a_person_must_mend_is_no_trouble_that_passes(tmp_path):
+    plan = small(arms=(Arm("net", ModelSource(f"{tmp_path}/absent.py:net", trust_code=True), {"ig": IG}),))
+    with pytest.raises(FringeError) as caught:
+        run_plan(plan, tmp_path / "run", RunOptions())
+    assert not isinstance(caught.value, TransientError)

@@ -1,0 +1,272 @@
+"""Runs that explain images: equal to the library's maps, resumed after a kill, and never mixed with other settings."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+import fringe
+from fringe import InputError
+from fringe.explanations import ExplainSpec, Explanation, Failure, explain_images
+
+IG = {"method": "ig", "set": ("steps=4",), "figures": False}
+DIGITS = ["embedded:digits:0:3"]
+
+
+def explain(out, inputs=DIGITS, **options):
+    return list(explain_images(inputs, out, **{**IG, **options}))
+
+
+def reused(results):
+    return [result.reused for result in results]
+
+
+def read(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def stored(out):
+    """Everything in a folder that does not depend on the clock, by path."""
+    files = {}
+    for path in sorted(out.rglob("*")):
+        name = str(path.relative_to(out))
+        if path.suffix == ".json":
+            files[name] = without_times(read(path))
+        elif path.is_file():
+            files[name] = path.read_bytes()
+    return files
+
+
+def without_times(value):
+    if isinstance(value, dict):
+        timed = ("seconds", "checksum", "reused", "passes", "images")
+        return {key: without_times(item) for key, item in value.items() if key not in timed}
+    return [without_times(item) for item in value] if isinstance(value, list) else value
+
+
+def picture(path, seed=0):
+    pixels = np.random.default_rng(seed).integers(0, 255, (8, 8), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+def test_results_come_one_by_one_and_are_on_disk_when_they_come(tmp_path):
+    seen = []
+    for result in explain_images(DIGITS, tmp_path, ExplainSpec(**IG, batch_size=1)):
+        seen.append(sorted(path.name for path in tmp_path.iterdir() if path.is_dir()))
+        assert torch.equal(result.load()["values"], load_file(result.folder / "attribution.safetensors")["values"])
+    assert seen == [["digits-0000"], ["digits-0000", "digits-0001"], ["digits-0000", "digits-0001", "digits-0002"]]
+
+
+KILLED = """
+import os, signal, sys
+from fringe.explanations import ExplainSpec, explain_images
+spec = ExplainSpec(method="ig", set=("steps=4",), batch_size=1, figures={figures})
+for number, result in enumerate(explain_images(["embedded:digits:0:4"], {out!r}, spec)):
+    if number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("figures", [False, True])
+def test_a_killed_run_continues_and_equals_one_that_was_not_killed(tmp_path, figures):
+    out, whole = tmp_path / "killed", tmp_path / "whole"
+    code = KILLED.format(out=str(out), figures=figures)
+    environment = {**os.environ, "PYTHONPATH": str(Path(fringe.__file__).parents[1])}
+    killed = subprocess.run([sys.executable, "-c", code], env=environment, timeout=300)
+    assert killed.returncode == -signal.SIGKILL
+    assert not read(out / "summary.json")["complete"]
+    times = {path: path.stat().st_mtime_ns for path in out.glob("digits-*/*")}
+    options = {"inputs": ["embedded:digits:0:4"], "batch_size": 1, "figures": figures}
+    assert reused(explain(out, **options)) == [True, True, False, False]
+    assert times
+    assert all(path.stat().st_mtime_ns == time for path, time in times.items())
+    assert reused(explain(whole, **options)) == [False] * 4
+    assert stored(out) == stored(whole)
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        ({"set": ("steps=5",)}, "method.steps: 4, now 5"),
+        ({"method": "smoothgrad", "set": ("samples=2",)}, "method.method: ig, now smoothgrad"),
+        ({"seed": 1}, "seed: 0, now 1"),
+        ({"target": 3}, "target: predicted, now 3"),
+        ({"score": "probability"}, "score: logit, now probability"),
+        ({"preprocessing": "resize=32,channels=1,mean=0.5,std=0.35"}, "preprocessing.mean"),
+    ],
+)
+def test_other_settings_are_refused_with_the_difference_and_replaced_on_request(tmp_path, change, difference):
+    explain(tmp_path)
+    before = stored(tmp_path)
+    with pytest.raises(InputError) as caught:
+        explain(tmp_path, **change)
+    assert difference in caught.value.message
+    assert (caught.value.argument, "overwrite=True" in caught.value.hint) == ("out", True)
+    assert stored(tmp_path) == before
+    assert reused(explain(tmp_path, **change, overwrite=True)) == [False] * 3
+    assert reused(explain(tmp_path, **change)) == [True] * 3
+
+
+def test_another_model_is_refused_also_where_only_its_code_changed(tmp_path):
+    source, out = tmp_path / "net.py", tmp_path / "out"
+    text = "import torch\nclass Net(torch.nn.Linear):\n    def forward(self, x):\n        {body}\ndef net():\n"
+    text += "    torch.manual_seed({seed})\n    return Net(64, 4)\n"
+    options = {"model": f"{source}:net", "trust_code": True, "preprocessing": "unit,channels=1"}
+    images = [str(picture(tmp_path / "a.png"))]
+    source.write_text(text.format(body="return super().forward(x.flatten(1))", seed=0))
+    explain(out, images, **options)
+    source.write_text(text.format(body="return super().forward(x.flatten(1))", seed=1))
+    with pytest.raises(InputError, match=r"model\.weights"):
+        explain(out, images, **options)
+    source.write_text(text.format(body="return super().forward(x.flatten(1).square())", seed=0))
+    with pytest.raises(InputError, match=r"its probabilities of .* differ"):
+        explain(out, images, **options)
+
+
+def test_batch_size_and_device_names_are_no_other_settings(tmp_path):
+    explain(tmp_path)
+    assert reused(explain(tmp_path, batch_size=2, device="cpu")) == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("attribution.safetensors", lambda path: path.write_bytes(path.read_bytes()[:-1])),
+        ("attribution.safetensors", lambda path: path.unlink()),
+        ("explanation.json", lambda path: path.write_text(path.read_text().replace("predicted", "predictee"))),
+        ("explanation.json", lambda path: path.write_text("[" * 10**5)),
+        ("explanation.json", lambda path: path.write_text("")),
+        ("explanation.json", lambda path: path.unlink()),
+        ("overlay.png", lambda path: path.write_bytes(b"")),
+    ],
+)
+def test_a_damaged_result_is_computed_again(tmp_path, file, damage):
+    explain(tmp_path, figures=True)
+    before = stored(tmp_path)
+    damage(tmp_path / "digits-0001" / file)
+    assert reused(explain(tmp_path, figures=True, batch_size=1)) == [True, False, True]
+    after = stored(tmp_path)
+    assert after.keys() == before.keys()
+    new, old = (load_file(tmp_path / f"digits-000{i}" / "attribution.safetensors")["values"] for i in (1, 1))
+    assert torch.equal(new, old)
+
+
+def test_an_image_of_other_content_under_the_same_name_is_computed_again(tmp_path):
+    images = [str(picture(tmp_path / f"{name}.png", seed)) for seed, name in enumerate("ab")]
+    options = {"model": "embedded:digits", "inputs": images}
+    explain(tmp_path / "out", **options)
+    picture(tmp_path / "b.png", 7)
+    assert reused(explain(tmp_path / "out", **options)) == [True, False]
+
+
+def test_pictures_that_are_asked_for_later_are_drawn_and_never_lost(tmp_path):
+    explain(tmp_path)
+    assert reused(explain(tmp_path, figures=True)) == [False] * 3
+    assert (tmp_path / "digits-0000" / "overlay.png").is_file()
+    assert (tmp_path / "contact.png").is_file()
+    assert reused(explain(tmp_path)) == [True] * 3
+    assert (tmp_path / "digits-0000" / "overlay.png").is_file()
+
+
+def test_more_inputs_reuse_the_earlier_results_in_any_order(tmp_path):
+    explain(tmp_path)
+    grown = explain(tmp_path, ["embedded:digits:4", "embedded:digits:1", "embedded:digits:0"])
+    assert reused(grown) == [False, True, True]
+    assert [entry["id"] for entry in read(tmp_path / "summary.json")["inputs"]] == [
+        "digits-0004",
+        "digits-0001",
+        "digits-0000",
+    ]
+
+
+def test_results_of_other_settings_that_stay_are_named(tmp_path):
+    explain(tmp_path)
+    with pytest.warns(UserWarning, match="2 results of other settings stay in .*: digits-0001, digits-0002"):
+        explain(tmp_path, ["embedded:digits:0"], seed=1, overwrite=True)
+    assert [entry["id"] for entry in read(tmp_path / "summary.json")["inputs"]] == ["digits-0000"]
+
+
+def test_a_folder_of_an_earlier_format_is_refused(tmp_path):
+    explain(tmp_path)
+    summary = read(tmp_path / "summary.json")
+    del summary["setting"], summary["format"]
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(InputError, match="format: 1, now 2"):
+        explain(tmp_path)
+
+
+def test_the_leftovers_of_a_kill_do_not_make_a_folder_foreign(tmp_path):
+    (tmp_path / ".partial-summary.json").write_text("{")
+    (tmp_path / ".partial-digits-0000").mkdir()
+    assert reused(explain(tmp_path)) == [False] * 3
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_the_record_gives_the_options_back(tmp_path):
+    spec = ExplainSpec(**IG, seed=3, target=4, references="embedded:digits:20:22")
+    assert [type(result) for result in explain_images(DIGITS, tmp_path, spec)] == [Explanation] * 3
+    record = read(tmp_path / "digits-0001" / "explanation.json")
+    assert ExplainSpec.model_validate(record["options"]) == spec
+    assert "trust_code" not in record["options"]
+    assert ExplainSpec.model_validate(read(tmp_path / "summary.json")["options"]) == spec
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stepz": 3}, "unknown field 'stepz'; did you mean 'set'? The fields: model, target"),
+        ({"target": "cat"}, "target: got 'cat', expected 'predicted' or the number of a class"),
+        ({"batch_size": 0}, "batch_size: got 0, expected 'auto' or a positive whole number"),
+        ({"method": "igg"}, "did you mean 'ig'"),
+        ({"variant": "euclidean"}, "variant: belongs to the method fringe, not to 'ig'"),
+        ({"set": ("steps",)}, "set: got 'steps', expected KEY=VALUE"),
+        ({"score": "entropy"}, "score: got 'entropy', expected"),
+    ],
+)
+def test_options_that_make_no_sense_are_named_before_anything_is_written(tmp_path, options, message):
+    with pytest.raises(InputError) as caught:
+        explain(tmp_path / "out", **options)
+    assert message in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_inputs_that_fail_are_results_with_a_reason(tmp_path):
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"no image")
+    results = explain(
+        tmp_path / "out", [str(broken), "embedded:digits:0", str(tmp_path / "absent.png")], model="embedded:digits"
+    )
+    assert [type(result) for result in results] == [Failure, Explanation, Failure]
+    assert [result.source for result in results if isinstance(result, Failure)] == [
+        str(broken),
+        str(tmp_path / "absent.png"),
+    ]
+
+
+def test_an_unreadable_hash_is_a_warning_and_the_image_is_explained_each_time(tmp_path, monkeypatch):
+    path = picture(tmp_path / "x.png")
+    real = fringe.explanations._inputs.sha256_of
+
+    def gone(file, *limit):
+        if str(file) == str(path):
+            raise OSError(116, "Stale file handle")
+        return real(file, *limit)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fringe.explanations._inputs.sha256_of", gone)
+        with pytest.warns(UserWarning, match="the SHA-256 of .* is not recorded"):
+            (result,) = explain(tmp_path / "out", [str(path)], model="embedded:digits")
+        assert result.record["sha256"] is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert reused(explain(tmp_path / "out", [str(path)], model="embedded:digits")) == [False]
