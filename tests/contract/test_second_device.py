@@ -16,8 +16,8 @@ from fringe.captum import CaptumAttributor
 from fringe.experiments._evaluator import CONTROLS
 from fringe.experiments._manifest import resolve
 from fringe.experiments._plan import Arm, ModelSource, Plan
-from fringe.experiments._tasks import pending_tasks
 from fringe.experiments._runner import TaskRunner
+from fringe.experiments._tasks import pending_tasks
 from fringe.metrics import EndpointKL, Insertion, MaxSensitivity, Sparseness
 from fringe.models import load_model
 from fringe.quantus import explain_func
