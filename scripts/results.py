@@ -142,7 +142,8 @@ def _cell(results: Results, model: str, method: str, metric: str, base: str) -> 
     difference = paired(scores, reference)
     star = "*" if difference.low * difference.high > 0 else ""
     digits = 3 if abs(difference.value) < 100 else 0
-    return f"{difference.value:+.{digits}f} [{difference.low:+.{digits}f}, {difference.high:+.{digits}f}]{star}"
+    text = f"{difference.value:+.{digits}f} [{difference.low:+.{digits}f}, {difference.high:+.{digits}f}]{star}"
+    return text.replace("-", "−")
 
 
 def _number(value: float, digits: int) -> str:
