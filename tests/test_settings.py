@@ -197,6 +197,13 @@ def test_a_description_is_plain_data():
     json.dumps(Toy.describe())
 
 
+def test_the_outer_help_of_an_annotation_counts():
+    """A method words the help of a shared annotation, such as that of a baseline, in its own way."""
+    help_of = {kind.name: {entry["name"]: entry["help"] for entry in kind.describe()} for kind in METHODS.values()}
+    assert help_of["ig"]["baseline"].startswith("where the path begins: zero")
+    assert help_of["smoothgrad"]["baseline"].startswith("of inner IG maps: zero")
+
+
 def test_a_class_without_bounds_keeps_working():
     assert Plain(steps=2, share=1).record() == {"method": "plain", "steps": 2, "share": 1}
     assert Plain().with_text({"share": "1"}) == Plain(share=1.0)

@@ -31,7 +31,9 @@ def plain(value: Any) -> Any:
     """JSON data of nested values; tensors become lists, and numbers that are not finite None, which is not zero."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Sequence):
         return [plain(item) for item in value]
     if hasattr(value, "tolist"):
         return plain(value.tolist())

@@ -12,7 +12,7 @@ from torch import nn
 from fringe import METRICS, FRInGe, FringeError, InputError, Insertion, IntegratedGradients
 from fringe.experiments import ExperimentSpec, _plan, build_plan
 from fringe.experiments import resolve as look
-from fringe.tuning import FORMAT
+from fringe.tuning._preset import FORMAT
 
 SMALL = {"methods": ("ig",), "metrics": ("sparseness",)}
 

@@ -9,6 +9,7 @@ import pytest
 from matplotlib.colors import to_hex
 from plots_toys import assert_apart
 
+from fringe.plots import Contrast, ForestPanel, plot_forest
 from fringe.plots._curves import CurvePanel, mean_and_error, plot_curves
 
 
@@ -110,6 +111,13 @@ def test_what_is_written_around_a_panel():
     assert figure.get_suptitle() == "$t"
     assert figure.legends[0].get_title().get_text() == "mean over images; band: ± 1.96 standard errors"
     assert figure.axes[0].get_ylabel() == "p"
+
+
+def test_names_are_no_formulas():
+    bad = r"$\frac{$"
+    plot_curves([panel(bad, title=bad, axis=bad)], title=bad).canvas.draw()
+    contrast = Contrast(bad, 0.1, 0.0, 0.2, 0.01)
+    plot_forest([ForestPanel(bad, (contrast,), "higher", bad)], reference=bad, title=bad).canvas.draw()
 
 
 def test_responses_beyond_0_and_1_are_shown_whole():

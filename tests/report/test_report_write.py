@@ -40,7 +40,7 @@ def test_a_report_is_written_into_the_run_and_again_byte_by_byte(tmp_path):
     store = known(tmp_path / "run")
     first = {path: path.read_bytes() for path in write_report(store).paths}
     assert first.keys() == {tmp_path / "run" / "report" / name for name in FILES}
-    assert {path: path.read_bytes() for path in write_report(store).paths} == first
+    assert {path: path.read_bytes() for path in write_report(str(tmp_path / "run")).paths} == first
     assert Store(tmp_path / "run", create=False).tasks()
 
 

@@ -118,12 +118,12 @@ def attribute(
     """
     chosen = get_method(method)
     if bad_images not in get_args(OnBad):
-        raise InputError(f"bad_images: got {bad_images!r}, expected 'raise' or 'mark'")
+        raise InputError(f"got {bad_images!r}, expected 'raise' or 'mark'", argument="bad_images")
     classifier = Classifier.of(model, score, batch_size)
     inputs, arguments = explained_inputs(inputs, forward_args, forward_kwargs)
     _check_inputs(inputs)
     if ids is not None and len(ids) != len(inputs):
-        raise InputError(f"ids: got {len(ids)} for {len(inputs)} images")
+        raise InputError(f"got {len(ids)} for {len(inputs)} images", argument="ids")
     with classifier.session(inputs.device):
         before = dataclasses.replace(classifier.passes)
         x = (inputs.clone() if inputs.is_inference() else inputs).detach()
@@ -145,7 +145,7 @@ def attribute(
         fault = _faults(x, problem.logits)
         finite = [i for i, f in enumerate(fault) if f is None]
         if bad_images == "raise" and len(finite) < len(fault):
-            raise InputError(_describe_faults(fault))
+            raise _fault_error(fault)
         if finite:
             part = problem.select(finite) if len(finite) < len(fault) else problem
             verify(part, needs_jvp=chosen.needs_jvp(problem.logits.shape[1]))
@@ -179,15 +179,16 @@ def _explain(method: Attributor, problem: Problem) -> Attribution:
 
 def _check_inputs(inputs: Tensor) -> None:
     if not isinstance(inputs, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InputError(f"inputs: expected a torch.Tensor (B, *S), got {type(inputs).__name__}")
+        raise InputError(f"expected a torch.Tensor (B, *S), got {type(inputs).__name__}", argument="inputs")
     if inputs.dim() < 2 or inputs.numel() == 0:
         raise InputError(
-            f"inputs: got shape {tuple(inputs.shape)}, expected a batch (B, *S) with at least one image; "
-            "add a batch axis with inputs[None] for a single one"
+            f"got shape {tuple(inputs.shape)}, expected a batch (B, *S) with at least one image",
+            argument="inputs",
+            hint="add a batch axis with inputs[None] for a single one",
         )
     if not inputs.is_floating_point():
         raise InputError(
-            f"inputs: got dtype {inputs.dtype}, expected floating point (scale and normalise images first)"
+            f"got dtype {inputs.dtype}, expected floating point (scale and normalise images first)", argument="inputs"
         )
 
 
@@ -195,16 +196,17 @@ def _baseline(method: Attributor, baseline: float | Tensor | None, x: Tensor) ->
     if baseline is None:
         return None
     if not method.accepts_baseline:
-        raise InputError(f"baseline: the method {method.name!r} does not begin at one; leave it out")
+        raise InputError(f"the method {method.name!r} does not begin at one", argument="baseline", hint="leave it out")
     value = torch.as_tensor(baseline, dtype=x.dtype, device=x.device).detach()
     try:
         value = value.expand_as(x)
     except RuntimeError as error:
         raise InputError(
-            f"baseline: got shape {tuple(value.shape)}, expected one that broadcasts to the inputs {tuple(x.shape)}"
+            f"got shape {tuple(value.shape)}, expected one that broadcasts to the inputs {tuple(x.shape)}",
+            argument="baseline",
         ) from error
     if not bool(torch.isfinite(value).all()):
-        raise InputError("baseline: it holds NaN or infinity")
+        raise InputError("it holds NaN or infinity", argument="baseline")
     return value
 
 
@@ -214,12 +216,14 @@ def _faults(x: Tensor, logits: Tensor) -> list[Verdict | None]:
     return ["nan_input" if i else "nan_logits" if j else None for i, j in zip(bad_input, bad_logits, strict=True)]
 
 
-def _describe_faults(fault: list[Verdict | None]) -> str:
+def _fault_error(fault: list[Verdict | None]) -> InputError:
     images = [i for i, f in enumerate(fault) if f == "nan_input"]
     if images:
-        return f"inputs: images {images} hold NaN or infinity; leave them out, or pass bad_images='mark'"
+        message, hint = f"images {images} hold NaN or infinity", "leave them out, or pass bad_images='mark'"
+        return InputError(message, argument="inputs", hint=hint)
     images = [i for i, f in enumerate(fault) if f == "nan_logits"]
-    return f"model: its logits for images {images} are NaN or infinite; check the model, or pass bad_images='mark'"
+    message, hint = f"its logits for images {images} are NaN or infinite", "check the model, or pass bad_images='mark'"
+    return InputError(message, argument="model", hint=hint)
 
 
 def _nothing(method: Attributor, problem: Problem) -> Attribution:

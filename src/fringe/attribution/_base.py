@@ -238,11 +238,13 @@ def reference_images(problem: Problem, purpose: str) -> Tensor:
     """
     given, shape = problem.domain.references, tuple(problem.inputs.shape[1:])
     if given is None:
-        raise InputError(f"space: {purpose}; pass some with attribute(..., space=InputSpace(references=...))")
+        hint = "pass some with attribute(..., space=InputSpace(references=...))"
+        raise InputError(purpose, argument="space", hint=hint)
     if tuple(given.shape[1:]) != shape or not len(given):
         expected = ", ".join(["P", *map(str, shape)])
-        raise InputError(f"space.references: got shape {tuple(given.shape)}, expected ({expected}) with P at least 1")
+        message = f"got shape {tuple(given.shape)}, expected ({expected}) with P at least 1"
+        raise InputError(message, argument="space.references")
     references = given.detach().to(problem.inputs)
     if not bool(torch.isfinite(references).all()):
-        raise InputError("space.references: they hold NaN or infinity")
+        raise InputError("they hold NaN or infinity", argument="space.references")
     return references

@@ -369,8 +369,10 @@ def _distribution(value: object) -> tuple[float, ...] | tuple[tuple[float, ...],
         raise InputError(f"got {value!r}, expected numbers (C,) or (B, C)", argument="reference") from error
     sums = q.sum(-1)
     if q.dim() not in (1, 2) or bool((q < 0).any()) or not bool(torch.isfinite(q).all()):
-        raise InputError(f"reference: expected non-negative numbers (C,) or (B, C), got shape {tuple(q.shape)}")
+        raise InputError(
+            f"expected non-negative numbers (C,) or (B, C), got shape {tuple(q.shape)}", argument="reference"
+        )
     if not bool(torch.isclose(sums, torch.ones_like(sums), rtol=0, atol=1e-6).all()):
-        raise InputError(f"reference: each distribution must sum to 1, got {sums.flatten()[0].item():.6g}")
+        raise InputError(f"each distribution must sum to 1, got {sums.flatten()[0].item():.6g}", argument="reference")
     q = q / sums[..., None]
     return tuple(q.tolist()) if q.dim() == 1 else tuple(tuple(row) for row in q.tolist())

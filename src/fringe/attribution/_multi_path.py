@@ -171,9 +171,9 @@ class IG2(Attributor):
             if not others:
                 position = image if problem.rows is None else problem.rows[image]
                 raise InputError(
-                    f"space.references: the model predicts the target of image {position}, class {target}, for all "
-                    f"{len(predicted)} of them; pass images of other classes with "
-                    "attribute(..., space=InputSpace(references=...))"
+                    f"the model predicts the target of image {position}, class {target}, for all {len(predicted)}",
+                    argument="space.references",
+                    hint="pass images of other classes with attribute(..., space=InputSpace(references=...))",
                 )
             drawn.append(others[: self.references])
         return drawn
@@ -184,8 +184,9 @@ class IG2(Attributor):
         layer = last_linear_layer(problem)
         if layer is None and self.representation == "penultimate":
             raise InputError(
-                "representation: got 'penultimate', but the model is no module with an nn.Linear that takes one row an "
-                "image; use 'logits'"
+                "got 'penultimate', but the model is no module with an nn.Linear that takes one row per image",
+                argument="representation",
+                hint="use 'logits'",
             )
         return layer
 
