@@ -7,8 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from fringe._checks import require_local
-from fringe._files import require_inside, write_atomic
+from fringe._files import require_inside, require_local, write_atomic
 from fringe._text import to_csv
 from fringe.errors import InputError
 from fringe.experiments import ModelSource, Resolved, Results, ScoreRecord, Store, read_results

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from fringe._checks import require
 from fringe.attribution import Attributor
-from fringe.errors import FringeError, InputError, is_transient
+from fringe.errors import FringeError, InputError, is_transient, require
 from fringe.tuning._objective import PAPER_WEIGHTS, SCORES, Weights, objective
 from fringe.tuning._space import SearchSpace
 

@@ -5,9 +5,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from fringe._checks import require
 from fringe.attribution import Attributor, FRInGe
-from fringe.errors import InputError, check_known
+from fringe.errors import InputError, check_known, require
 from fringe.settings import Setting, settings_of
 
 if TYPE_CHECKING:

@@ -21,10 +21,9 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
-from fringe._checks import is_whole, require, require_local, require_positive, require_whole
-from fringe._files import MAPS_BYTES, open_regular
+from fringe._files import MAPS_BYTES, open_regular, require_local
 from fringe._process import fate, this_process
-from fringe.errors import InputError
+from fringe.errors import InputError, require, require_integer, require_positive
 from fringe.tuning._space import SearchSpace
 
 #: How each line of a journal begins.
@@ -58,8 +57,8 @@ class SharedStudy:
     ):
         require_local("journal", journal)
         require(bool(name), "name", name, "a name for the study")
-        require_whole("trials", trials)
-        require(is_whole(seed, least=0), "seed", seed, "a whole number not below zero")
+        require_integer("trials", trials)
+        require_integer("seed", seed, least=0)
         require_positive("stale_after", stale_after)
         self._journal, self._space, self._start = journal, space, start
         self._slots, self._seed, self._stale_after = trials, seed, stale_after

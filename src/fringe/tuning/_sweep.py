@@ -8,9 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from fringe._checks import require
 from fringe.attribution import Attributor, FRInGe
-from fringe.errors import InputError, check_known
+from fringe.errors import InputError, check_known, require
 from fringe.tuning._objective import PAPER_WEIGHTS, SCORES, Array, Weights, objective, objective_of_means, score_matrix
 from fringe.tuning._space import SMOOTHING, NumericDistribution, space_of
 
