@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fringe._filters import gaussian_blur
+from fringe._filters import gaussian_blur as gaussian_blur
 from fringe._rng import KeyedGenerator
 from fringe.errors import InputError, known_hint
 from fringe.linalg import batch_view

@@ -54,6 +54,11 @@ class TransientError(FringeError):
     """
 
 
+def nearest(name: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.5) -> list[str]:
+    """Return up to ``n`` of the ``known`` names whose similarity to ``name`` is at least ``cutoff``, best first."""
+    return difflib.get_close_matches(name, list(known), n=n, cutoff=cutoff)
+
+
 def did_you_mean(name: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.5) -> str | None:
     """Suggest the name that a mistyped one was probably meant to be.
 
@@ -66,7 +71,7 @@ def did_you_mean(name: str, known: Iterable[str], *, n: int = 1, cutoff: float =
     Returns:
         ``"did you mean 'a' or 'b'?"``, or None if no name is similar.
     """
-    near = difflib.get_close_matches(name, list(known), n=n, cutoff=cutoff)
+    near = nearest(name, known, n=n, cutoff=cutoff)
     return f"did you mean {' or '.join(map(repr, near))}?" if near else None
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fringe.errors import InputError
 from fringe.geometry import geometry_dtype
+from fringe.linalg import batch_view
 from fringe.metrics._base import Aggregate, Direction, EvaluatedMaps, EvaluationContext, Explainer, Metric, Scores
 from fringe.settings import Doc, Positive, PositiveInt
 
@@ -186,4 +187,4 @@ def _norm(maps: Tensor) -> Tensor:
 
 
 def _divide(maps: Tensor, divisor: Tensor) -> Tensor:
-    return maps / divisor.view(-1, *[1] * (maps.dim() - 1))
+    return maps / batch_view(divisor, maps)

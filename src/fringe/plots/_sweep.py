@@ -60,7 +60,12 @@ class SweepCurve:
 
 @dataclass(frozen=True)
 class SweepPanel:
-    """The curves of one setting, which ``factor`` names."""
+    """The curves of one setting.
+
+    Attributes:
+        factor: Name of the setting.
+        curves: A curve per network.
+    """
 
     factor: str
     curves: tuple[SweepCurve, ...]
