@@ -39,7 +39,7 @@ _HOMES = {
     "InputSpace": "baselines",
     "compare": "experiments",
 }
-_REGISTRIES = {"attribution": "METHODS", "metrics": "METRICS"}  # their classes are public here, too
+_REGISTRIES = {"attribution": "METHODS", "metrics": "METRICS"}  # their classes are public names of this package as well
 
 
 def __getattr__(name: str) -> Any:

@@ -72,7 +72,7 @@ def sha256_of(path: str | os.PathLike[str], limit: int = IMAGE_BYTES) -> str:
 def write_atomic(path: Path, content: bytes, *, durable: bool = False) -> None:
     """Replace a file in one step: readers see the old content or the new one, never a part.
 
-    The content is written to a neighbour whose name tells the process that writes it, and which is removed if anything
+    The content is written to a neighbour whose name contains that of this process, and which is removed if anything
     goes wrong, an interrupt included.
 
     Args:
@@ -134,7 +134,7 @@ def require_inside(folder: Path, root: Path) -> None:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Open without waiting: opening a pipe would otherwise block until somebody writes to it."""
+    """Open without waiting: opening a pipe would otherwise block until another process writes to it."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 

@@ -74,7 +74,7 @@ class GeoIGKNN(Attributor):
 
     def attribute(self, problem: Problem) -> Attribution:
         baseline = problem.resolve_baseline(self.baseline)
-        references = reference_images(problem, "geoig_knn walks from one image of the data to the next")
+        references = reference_images(problem, "geoig_knn goes from one image of the data to the next")
         points = torch.cat((references, problem.inputs, baseline))
         graph = NeighbourGraph(references.flatten(1), self.neighbours)
         routes, lengths = self._routes(graph, points, problem)

@@ -97,7 +97,7 @@ class PathIntegral:
         steps: Steps taken, per image.
         outcomes: How the paths ended, per image.
         stats: What was measured along the paths.
-        trajectories: Records of the paths, if they were asked for.
+        trajectories: Records of the paths, if they were requested.
         uncorrected_gap: The gap (B,) of the rule itself, if it corrects the maps.
     """
 

@@ -1,4 +1,4 @@
-"""Models: one string names a classifier, and comes back with its preprocessing, class names and digest.
+"""Models: one string names a classifier, and is loaded with its preprocessing, class names and digest.
 
 >>> model = load_model("embedded:digits")
 >>> model.architecture, model.preprocessing.resize

@@ -135,7 +135,7 @@ def _attempt(
     for name in SCORES:
         require(name in scores, "score", ", ".join(scores) or "nothing", f"{name!r} among the scores")
     value = objective(*(scores[name] for name in SCORES), weights=weights)
-    # JSON has no word for what is not finite.
+    # JSON cannot represent numbers that are not finite.
     stored = {name: [v if math.isfinite(v) else None for v in values] for name, values in scores.items()}
     if math.isfinite(value):
         return value, {"scores": stored}

@@ -198,7 +198,7 @@ def _open(path: Path, name: str, identity: dict[str, Any]) -> optuna.Study:
 
 
 def _plain(value: Any) -> Any:
-    """``value`` as it comes back from JSON."""
+    """Return ``value`` as it is after it was written as JSON and read again."""
     try:
         return json.loads(json.dumps(value))
     except (TypeError, ValueError) as error:
