@@ -53,8 +53,8 @@ class CaptumAttributor(GradientAttribution):
         batch_size: Bound on the images of one pass, as for :class:`fringe.Classifier`.
         seed: Seed of everything that is random.
         space: The space of valid inputs.
-        multiplies_by_inputs: Value of Captum's attribute of this name: True for maps of contributions, in units of the score;
-            False for a method whose maps are gradients.
+        multiplies_by_inputs: Value of Captum's attribute of this name: True for maps of contributions, in units of
+            the score; False for a method whose maps are gradients.
 
     Raises:
         InputError: For an unknown method or an invalid argument.

@@ -219,7 +219,7 @@ class Attributor(Settings):
 
     @property
     def planned_passes(self) -> float | None:
-        """Forward and backward passes of one image, to the order of magnitude; None if the settings do not determine it."""
+        """Forward and backward passes of one image, to the order of magnitude; None if other things decide."""
         return None
 
 

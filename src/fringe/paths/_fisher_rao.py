@@ -131,7 +131,7 @@ class _Slots:
 class FisherRaoRun(PathRun):
     """One run of tracking paths, in slots: when an image arrives, a waiting one takes its slot, so batches stay full.
 
-    There are three kinds of batches, so that nothing superfluous is computed: first steps, further steps, and end points,
+    There are three kinds of batches, which need different products: first steps, further steps, and end points,
     which need only the score's gradient. Nothing is shared between slots, so an image's path does not depend on the
     others; when memory runs out the batch is repeated with half the slots and nothing is lost. A step reads one small
     tensor back from the device: which slots are finite, and which have arrived.

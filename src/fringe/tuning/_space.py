@@ -70,7 +70,7 @@ class NumericDistribution:
         return trial.suggest_float(name, self.low, self.high, log=self.log)
 
     def clip(self, value: object) -> float:
-        """Move a value into the range; a value that is not a number, such as ``"auto"``, becomes the middle of the range."""
+        """Move a value into the range; one that is not a number, such as ``"auto"``, becomes the middle."""
         if not _is_number(value):
             value = math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2
         near = min(max(cast(float, value), self.low), self.high)
