@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fringe._checks import require_local
+from fringe._files import require_local
 from fringe._text import to_csv
 from fringe.experiments import Plan, Resolved, Results
 from fringe.paper.plans import CAP, NO_CAP, OBJECTIVE, first

@@ -9,11 +9,10 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
-from fringe._checks import require_positive
 from fringe._filters import gaussian_blur
 from fringe._rng import KeyedGenerator
 from fringe.attribution import Attributor
-from fringe.errors import InputError, check_known, known_hint
+from fringe.errors import InputError, check_known, known_hint, require_positive
 from fringe.experiments import Resolved, TaskRunner
 from fringe.metrics import EvaluationContext
 from fringe.paths import Problem
