@@ -1,10 +1,9 @@
 """Checks at the door of a settings record: each names the field, what came, and what is expected."""
 
 import math
-import re
 from collections.abc import Sequence
-from os import PathLike, fspath
 
+from fringe._files import require_local as require_local
 from fringe.errors import InputError
 
 
@@ -43,12 +42,3 @@ def require_whole(name: str, value: object, least: int = 1) -> None:
 
 def require_choice(name: str, value: object, choices: Sequence[object]) -> None:
     require(value in choices, name, value, f"one of {', '.join(map(str, choices))}")
-
-
-def require_local(name: str, path: str | PathLike[str]) -> None:
-    """Raise InputError for a URL such as ``s3://bucket/run``: as a path, it would name a local folder ``s3:``."""
-    text = fspath(path)
-    # Two letters at least, as C:\ is a drive; and one slash is enough, as a Path has lost the second.
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:[/\\]", text):
-        scheme = text.partition(":")[0]
-        raise InputError(f"{name}: got {text!r}; {scheme}:// is not supported, name a folder or file of this machine")

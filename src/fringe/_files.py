@@ -7,6 +7,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import stat
 from pathlib import Path
 from typing import BinaryIO
@@ -105,6 +106,15 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def require_local(name: str, path: str | os.PathLike[str]) -> None:
+    """Raise InputError for a URL such as ``s3://bucket/run``: as a path, it would name a local folder ``s3:``."""
+    text = os.fspath(path)
+    # Two letters at least, as C:\ is a drive; and one slash is enough, as a Path has lost the second.
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:[/\\]", text):
+        scheme = text.partition(":")[0]
+        raise InputError(f"{name}: got {text!r}; {scheme}:// is not supported, name a folder or file of this machine")
 
 
 def require_inside(folder: Path, root: Path) -> None:

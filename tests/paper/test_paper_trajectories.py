@@ -14,7 +14,7 @@ from fringe.experiments import Arm, ModelSource, Plan
 from fringe.experiments._images import prepare
 from fringe.experiments._manifest import load, resolve
 from fringe.metrics import get_metric
-from fringe.paper.walks import SHOWN, blur_change, walks
+from fringe.paper._trajectories import SHOWN, blur_change, trajectories
 
 METHODS = {
     "fringe": FRInGe(tau=3e-2, cg_iterations=4),
@@ -33,7 +33,7 @@ def digits():
 
 @pytest.fixture(scope="module")
 def walked(digits):
-    return walks(digits, "digits", 2)
+    return trajectories(digits, "digits", 2)
 
 
 def random(*shape):
@@ -112,7 +112,7 @@ def test_shapes_that_do_not_fit_are_refused():
 def test_the_images_are_the_first_of_the_plan(digits, walked):
     assert list(walked) == [image["digest"] for image in digits.manifest.images[:2]]
     chosen = digits.manifest.images[2]["digest"]
-    assert list(walks(digits, "digits", [chosen])) == [chosen]
+    assert list(trajectories(digits, "digits", [chosen])) == [chosen]
 
 
 def test_a_method_without_a_trajectory_has_no_walk(walked):
@@ -156,14 +156,14 @@ def test_a_walk_that_went_on_shows_six_points_with_both_ends(walked):
 
 def test_the_seed_is_the_plans_unless_another_is_given(digits, walked):
     digest = next(iter(walked))
-    other = walks(digits, "digits", [digest], seed=5, batch_size=3)[digest][2].attribution
+    other = trajectories(digits, "digits", [digest], seed=5, batch_size=3)[digest][2].attribution
     np.testing.assert_allclose(other, directly(digits, digest, "noisy", seed=5).values[0].numpy(), rtol=1e-5, atol=1e-7)
     assert np.abs(other - walked[digest][2].attribution).max() > 1e-2
 
 
 def test_the_target_is_the_plans(digits):
     aimed = replace(digits, plan=replace(digits.plan, target=3))
-    (digest, found), *_ = walks(aimed, "digits", 1).items()
+    (digest, found), *_ = trajectories(aimed, "digits", 1).items()
     same = directly(digits, digest, "ig", target=3)
     np.testing.assert_array_equal(found[1].attribution, same.values[0].numpy())
     assert np.abs(found[1].attribution - directly(digits, digest, "ig").values[0].numpy()).max() > 1e-2
@@ -171,15 +171,15 @@ def test_the_target_is_the_plans(digits):
 
 def test_names_that_are_not_the_plans_are_refused_with_the_nearest(digits):
     with pytest.raises(InputError, match=r"model: got 'digit'; did you mean 'digits'\? Known: digits"):
-        walks(digits, "digit", 1)
+        trajectories(digits, "digit", 1)
     known = digits.manifest.images[1]["digest"]
     with pytest.raises(InputError, match=rf"images: got '{known[:-1]}'; did you mean '{known}'\? .* plan's 3 digests"):
-        walks(digits, "digits", [known[:-1]])
+        trajectories(digits, "digits", [known[:-1]])
     with pytest.raises(InputError, match=r"images: got the text"):
-        walks(digits, "digits", known)
+        trajectories(digits, "digits", known)
 
 
 @pytest.mark.parametrize("count", [0, -1, 4])
 def test_more_images_than_the_plan_has_are_refused(digits, count):
     with pytest.raises(InputError, match=f"images: got {count}, expected 1 to 3"):
-        walks(digits, "digits", count)
+        trajectories(digits, "digits", count)

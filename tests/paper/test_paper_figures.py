@@ -12,8 +12,8 @@ from fringe import FRInGe, InputError
 from fringe.experiments import Arm, Manifest, ModelSource, Plan, Results
 from fringe.experiments._manifest import resolve
 from fringe.metrics import Sparseness
-from fringe.paper import cap_study, draw_cap, draw_sweep, draw_trajectories
-from fringe.paper.plans import OBJECTIVE
+from fringe.paper._studies import OBJECTIVE, cap_plan
+from fringe.paper._trajectories import draw_profiles, draw_sweep, draw_variants
 
 FACTORS = {"tau": [0.002, 0.004], "steps": [3]}
 BASE = FRInGe(tau=0.003, steps=2)
@@ -81,10 +81,10 @@ def test_an_image_that_nobody_has_is_left_out_and_a_setting_that_lacks_another_i
 def test_figures_have_a_name_that_is_a_file_name(tmp_path):
     methods = {"fringe": FRInGe(steps=2, cg_iterations=2)}
     resolved = resolve(plan(methods, label="hub/net: a", n=2))
-    paths = draw_trajectories(resolved, 1, tmp_path)
+    paths = draw_variants(resolved, 1, tmp_path)
     assert [path.name for path in paths] == ["trajectories-hub_net__a-1.png"]
-    assert draw_trajectories(resolved, 0, tmp_path) == []
-    cap = draw_cap(resolve(cap_study(plan(methods, n=1))), 5, tmp_path)
+    assert draw_variants(resolved, 0, tmp_path) == []
+    cap = draw_profiles(resolve(cap_plan(plan(methods, n=1))), 5, tmp_path)
     assert [path.name for path in cap] == ["profiles-digits-1.png"]  # there is one image, not five
     for path in (*paths, *cap):
         with Image.open(path) as picture:
@@ -95,5 +95,5 @@ def test_figures_are_not_drawn_to_a_url(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     resolved = resolve(plan({"fringe": FRInGe(steps=2, cg_iterations=2)}, n=1))
     with pytest.raises(InputError, match="s3:// is not supported"):
-        draw_trajectories(resolved, 1, Path("s3://bucket/run"))
+        draw_variants(resolved, 1, Path("s3://bucket/run"))
     assert list(tmp_path.iterdir()) == []
