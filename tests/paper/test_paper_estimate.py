@@ -12,7 +12,7 @@ from fringe.experiments._evaluator import Candidate, make_maps
 from fringe.experiments._manifest import resolve
 from fringe.experiments._runner import TaskRunner
 from fringe.metrics import MaxSensitivity, Sparseness
-from fringe.paper import estimate_cost
+from fringe.paper._estimate import estimate_cost
 
 
 def study(methods, data=("embedded:digits",), n=2, controls=False, **known):

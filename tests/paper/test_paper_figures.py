@@ -9,9 +9,10 @@ import pytest
 from PIL import Image
 
 from fringe import FRInGe, InputError
-from fringe.experiments import Arm, Manifest, ModelSource, Plan, Results
+from fringe.experiments import Arm, ExperimentSpec, Manifest, ModelSource, Plan, Results, run_experiment
 from fringe.experiments._manifest import resolve
 from fringe.metrics import Sparseness
+from fringe.paper import ablation_study, cap_study, draw_study, sweep_study
 from fringe.paper._studies import OBJECTIVE, cap_plan
 from fringe.paper._trajectories import draw_profiles, draw_sweep, draw_variants
 
@@ -97,3 +98,24 @@ def test_figures_are_not_drawn_to_a_url(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="s3:// is not supported"):
         draw_variants(resolved, 1, Path("s3://bucket/run"))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("make", "files"),
+    [
+        (ablation_study, ["trajectories-digits-1.png"]),
+        (cap_study, ["profiles-digits-1.png"]),
+        (lambda spec: sweep_study(spec, ["steps=2,3"]), ["sensitivity.png", "sensitivity.csv"]),
+    ],
+    ids=["ablation", "cap", "sweep"],
+)
+def test_a_study_is_planned_run_and_drawn_from_python(tmp_path, make, files):
+    settings = ["fringe.steps=2", "fringe.cg_iterations=2", "insertion.steps=3", "deletion.steps=3"]
+    spec = ExperimentSpec(model="embedded:digits", data="embedded:digits", n=1, set=[*settings, "infidelity.samples=2"])
+    study = make(spec)
+    results = run_experiment(study.plan, tmp_path / "run")
+    assert results.methods("digits", controls=False) == tuple(study.plan.arms[0].methods)
+    assert set(results.frame["status"]) == {"ok"}
+    paths = draw_study(study, tmp_path / "run", tmp_path / "figures", images=1)
+    assert [path.name for path in paths] == files
+    assert sorted(tmp_path.joinpath("figures").iterdir()) == sorted(paths)

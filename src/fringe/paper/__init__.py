@@ -1,12 +1,11 @@
 """The paper's studies: what each computes in a run folder, its figures, and its numbers beside the paper's."""
 
-from fringe.paper._estimate import MapCost as MapCost
 from fringe.paper._estimate import MethodCost as MethodCost
 from fringe.paper._estimate import ModelEstimate as ModelEstimate
-from fringe.paper._estimate import estimate_cost as estimate_cost
 from fringe.paper._estimate import estimate_plans as estimate_plans
+from fringe.paper._reproduction import ComparedValue as ComparedValue
+from fringe.paper._reproduction import ReproductionFiles as ReproductionFiles
 from fringe.paper._reproduction import compare_with_paper as compare_with_paper
-from fringe.paper._reproduction import write_page as write_page
 from fringe.paper._reproduction import write_reproduction as write_reproduction
 from fringe.paper._studies import DEFAULT as DEFAULT
 from fringe.paper._studies import STUDIES as STUDIES

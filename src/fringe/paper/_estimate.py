@@ -34,16 +34,7 @@ MANY = 12
 
 @dataclass(frozen=True)
 class MapCost:
-    """The cost of one map.
-
-    Attributes:
-        seconds: Time of the map.
-        scores: Time of its scores.
-        forward: Forward passes of the map.
-        jvp: Its Jacobian-vector products.
-        vjp: Its vector-Jacobian products.
-        fraction: Fraction of the map that was computed; the rest is extrapolated from its progress.
-    """
+    """Seconds of one map and of its scores, the passes of the map, and the fraction of it that was computed."""
 
     seconds: float
     scores: float
@@ -154,20 +145,10 @@ def estimate_plans(
 def estimate_cost(
     resolved: Resolved, model: str, methods: Collection[str] | None = None, *, seconds: float = 5.0, device: str = "cpu"
 ) -> dict[str, MapCost]:
-    """Estimate what a map of each method costs, from the plan's first image that can be explained.
+    """Estimate what a map of each method (and control) costs, from the plan's first image that can be explained.
 
-    Args:
-        resolved: The plan with its images.
-        model: Label of the model.
-        methods: Labels of methods and controls; None: all.
-        seconds: Time after which a map is stopped; its cost is extrapolated from the steps that were done.
-        device: Device of the model.
-
-    Returns:
-        Costs by method. Metrics that ask for further maps are counted as those maps.
-
-    Raises:
-        FringeError: If no image can be explained, or a method cannot be used.
+    A map is stopped after ``seconds``, and its cost extrapolated from the steps that were done. Metrics that ask for
+    further maps are counted as those maps. Raises FringeError if no image can be explained, or a method cannot be used.
     """
     plan = resolved.plan
     arm = next(arm for arm in plan.arms if arm.label == model)

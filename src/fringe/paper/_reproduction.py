@@ -167,30 +167,19 @@ def write_reproduction(
     """
     figures, timings = list[Path](), list[Timing]()
     for name, study in resolved.items():
-        figures += draw_study(Study(study.plan, base), study, run, images, out / name, device=device)
-    write_page(base, run, out, timings, figures)
+        figures += draw_study(Study(study.plan, base), run, out / name, images=images, device=device, resolved=study)
+    _write_page(base, run, out, timings, figures)
     for methods in (("fringe", "ig"), (DEFAULT,)):  # apart: run times of an older folder stay valid
         plan, path = timed_plan(base, methods), out / "runtime" / "kept.json"
         part = stored_timings(plan, path, device=device, batch_size=batch_size, measuring=measuring)
         on_timings(part)
         timings += part
-    pages = write_page(base, run, out, timings, figures)
+    pages = _write_page(base, run, out, timings, figures)
     return ReproductionFiles(tuple(pages), tuple(figures))
 
 
-def write_page(base: Plan, run: Path, out: Path, timings: Sequence[Timing], figures: Sequence[Path]) -> list[Path]:
-    """Write our numbers beside the paper's: as a page with figures, as Markdown, and as CSV.
-
-    Args:
-        base: The plan that the studies are made from.
-        run: Run folder; its studies of the same images are shown, also those of an earlier call.
-        out: Folder of the page.
-        timings: Measured run times.
-        figures: PNG files of the studies.
-
-    Returns:
-        The files that were written.
-    """
+def _write_page(base: Plan, run: Path, out: Path, timings: Sequence[Timing], figures: Sequence[Path]) -> list[Path]:
+    """Write our numbers beside the paper's: as a page with figures, as Markdown, and as CSV."""
     store = Store(run, create=False)
     plans = {name: manifest.plan for name, manifest in manifests(store).items()}
     stored = [name for name in STUDIES if name in plans]

@@ -17,7 +17,7 @@ from fringe._rng import KeyedGenerator
 from fringe._text import to_csv
 from fringe.attribution import Attributor
 from fringe.errors import InputError, check_known, known_hint
-from fringe.experiments import Plan, Resolved, Results, Store, TaskRunner, read_results
+from fringe.experiments import Plan, Resolved, Results, Store, TaskRunner, read_results, resolve
 from fringe.metrics import EvaluationContext
 from fringe.paper._studies import CAPPED, OBJECTIVE, UNCAPPED, Study, base_method
 from fringe.plots import PathRecord, SweepCurve, SweepPanel, plot_profiles, plot_sensitivity, plot_variants
@@ -32,21 +32,11 @@ ORDER = ("ig", UNCAPPED, CAPPED)
 
 
 def blur_change(points: Tensor, start: Tensor, sigma: float = SIGMA) -> Tensor:
-    """Map where images differ from the first one.
+    """Map where ``points`` (M, C, H, W) differ from ``start`` (C, H, W), as (M, H, W) in [0, 1].
 
-    The absolute change, averaged over the channels, under a Gaussian, divided by its largest entry over all points. The
-    paper shows a "normalized blur-change map relative to the initial image" and gives no formula: this is our reading.
-
-    Args:
-        points: Images (M, C, H, W).
-        start: The first image (C, H, W).
-        sigma: Standard deviation of the Gaussian in pixels.
-
-    Returns:
-        Maps (M, H, W) in [0, 1]; zero where nothing changed.
-
-    Raises:
-        InputError: For other shapes, or a ``sigma`` that is not positive.
+    The absolute change, averaged over the channels, under a Gaussian of ``sigma`` pixels, divided by its largest entry
+    over all points; zero where nothing changed. The paper shows a "normalized blur-change map relative to the initial
+    image" and gives no formula: this is our reading of its words.
     """
     if points.dim() != 4 or points.shape[1:] != start.shape:
         shapes = f"{tuple(points.shape)} and {tuple(start.shape)}"
@@ -97,28 +87,27 @@ def trajectories(
     return paths
 
 
-def draw_study(study: Study, resolved: Resolved, run: Path, images: int, out: Path, *, device: str) -> list[Path]:
-    """Draw the figures of a study of a run.
+def draw_study(
+    study: Study, run: Path, out: Path, *, images: int = 2, device: str = "cpu", resolved: Resolved | None = None
+) -> list[Path]:
+    """Draw the figures of a study that was run.
 
     Args:
         study: The study.
-        resolved: Its plan with its images.
         run: Run folder, from which a sweep reads its scores.
-        images: Number of images whose paths are drawn.
         out: Folder of the figures.
+        images: Number of images whose paths are drawn.
         device: Device that computes the paths.
+        resolved: The study's plan with its images, if it was resolved before.
 
     Returns:
         The files that were written; none for a study without figures.
     """
     name = study.plan.name
-    if name == "ablation":
-        return draw_variants(resolved, images, out, device=device)
-    if name == "cap":
-        return draw_profiles(resolved, images, out, device=device)
     if name == "sweep":
         return draw_sweep(study.base, read_results(Store(run, create=False), name), study.factors, out)
-    return []
+    draw = {"ablation": draw_variants, "cap": draw_profiles}.get(name)
+    return draw(resolved or resolve(study.plan), images, out, device=device) if draw else []
 
 
 def draw_variants(resolved: Resolved, images: int, out: Path, *, device: str = "cpu") -> list[Path]:
