@@ -253,7 +253,17 @@ def paper_models(names: Sequence[str]) -> dict[str, str]:
 
 
 def check_studies(names: Sequence[str]) -> list[str]:
-    """Return the names, or all studies if there are none. Raises InputError for an unknown name."""
+    """Check the names of studies.
+
+    Args:
+        names: Names that came.
+
+    Returns:
+        The names, or those of all studies if there are none.
+
+    Raises:
+        InputError: For an unknown name.
+    """
     return _known("studies", names or STUDIES, STUDIES)
 
 

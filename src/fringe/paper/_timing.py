@@ -120,7 +120,14 @@ def slowdowns(timings: Sequence[Timing], method: str, reference: str) -> dict[tu
 
 
 def timing_records(timings: Sequence[Timing]) -> list[dict[str, Any]]:
-    """Return run times as JSON data; a number that is not finite is None."""
+    """Return run times as JSON data.
+
+    Args:
+        timings: Run times.
+
+    Returns:
+        The fields of each; a number that is not finite is None.
+    """
     return [{k: None if v != v else v for k, v in asdict(timing).items()} for timing in timings]
 
 
@@ -131,7 +138,15 @@ def read_timings(records: Sequence[Mapping[str, Any]]) -> list[Timing]:
 
 
 def write_timings(path: Path, timings: Sequence[Timing]) -> None:
-    """Write run times to a JSON file, in one step; its folder is made."""
+    """Write run times to a JSON file, in one step.
+
+    Args:
+        path: The file; its folder is made.
+        timings: Run times.
+
+    Raises:
+        OSError: If the system cannot write the file.
+    """
     _write_json(path, timing_records(timings))
 
 

@@ -153,10 +153,13 @@ def draw_sweep(base: Plan, results: Results, factors: Mapping[str, Sequence[Any]
 
 def _choose(images: Sequence[str] | int, known: Sequence[str]) -> list[str]:
     if isinstance(images, str):
-        raise InputError(f"images: got the text {images!r}, expected a list such as [{images!r}], or how many")
+        raise InputError(
+            f"got the text {images!r}, expected a list such as [{images!r}], or how many", argument="images"
+        )
     if isinstance(images, int):
         if not 1 <= images <= len(known):
-            raise InputError(f"images: got {images}, expected 1 to {len(known)}: so many images has the plan")
+            message = f"got {images}, expected 1 to {len(known)}: so many images has the plan"
+            raise InputError(message, argument="images")
         return list(known[:images])
     for digest in images:
         if digest not in known:

@@ -100,9 +100,9 @@ def test_methods_take_turns_on_each_image_after_a_start_that_is_nobodys_time(mon
 
     monkeypatch.setattr(_timing, "make_maps", spy)
     resolved = study(n=2)
-    told = []
-    measure_runtimes(resolved, batch_size=7, progress=told.append)
-    assert told == ["digits, sequential", "digits, batched"]
+    reported = []
+    measure_runtimes(resolved, batch_size=7, progress=reported.append)
+    assert reported == ["digits, sequential", "digits, batched"]
     one, two = ((image["digest"],) for image in resolved.manifest.images)
     assert [(label, ids, warm) for label, ids, warm, _ in calls] == [
         ("fringe", one, True),

@@ -54,22 +54,22 @@ def test_no_benchmark_of_the_seed_draws_its_images(seed):
 
 
 def test_the_best_of_the_trials_is_written_with_what_it_was_tuned_on(tmp_path):
-    told = []
+    reported = []
     found = tune_preset(
         plan(seed=2),
         tmp_path,
         RunOptions(),
         *steps(3),
-        progress=lambda trial, done, all: told.append((trial, done, all)),
+        progress=lambda trial, done, all: reported.append((trial, done, all)),
     )
-    assert [(trial.number, done, every) for trial, done, every in told] == [(0, 1, 3), (1, 2, 3), (2, 3, 3)]
+    assert [(trial.number, done, every) for trial, done, every in reported] == [(0, 1, 3), (1, 2, 3), (2, 3, 3)]
     assert found.path == tmp_path / "digits.preset.json"
     method, about = read_preset(found.path, "digits")
     assert method == found.tuned.best
     images = [image["digest"] for image in resolve(tuning_plan(plan(seed=2))).manifest.images]
     assert (about["images"], about["trials"], about["seed"]) == (images, 3, 2)
-    assert about["objective"] == found.tuned.value == max(trial.value for trial, *_ in told)
-    assert told[0][0].settings == {"steps": 3}  # the setting that was given comes first
+    assert about["objective"] == found.tuned.value == max(trial.value for trial, *_ in reported)
+    assert reported[0][0].settings == {"steps": 3}  # the setting that was given comes first
 
     results = read_results(Store(tmp_path), "tune")  # the folder's plan is the best setting's
     assert results.manifest.settings["net"][TRIAL]["method"] == {**method.record()}
