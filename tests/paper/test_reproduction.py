@@ -10,8 +10,9 @@ import polars as pl
 import pytest
 
 from fringe import FRInGe, IntegratedGradients, SmoothGrad
-from fringe.experiments import Arm, Manifest, ModelSource, Plan, Results
+from fringe.experiments import Arm, ExperimentSpec, Manifest, ModelSource, Plan, Results, run_experiment
 from fringe.metrics import METRICS, Infidelity, MaxSensitivity, get_metric
+from fringe.paper import estimate_reproduction, reproduction_plan, write_reproduction
 from fringe.paper._reproduction import (
     ComparedValue,
     compare_with_paper,
@@ -293,3 +294,21 @@ def test_the_readings_state_the_settings_that_the_papers_presets_have():
         assert FRInGe.preset(name, "euclidean").tau == preset.tau
     for metric in ("mas_insertion", "mas_deletion"):
         assert get_metric(metric) != get_metric(f"{metric}:text")
+
+
+def test_a_reproduction_is_estimated_run_and_written_from_python(tmp_path):
+    settings = ["fringe.steps=2", "fringe.cg_iterations=2", "ig.steps=2", "max_sensitivity.samples=1"]
+    spec = ExperimentSpec(
+        model={"vgg19": "embedded:digits"}, data="embedded:digits", methods="fringe,ig", n=1, set=settings
+    )
+    base, run, studies = reproduction_plan(spec), tmp_path / "run", ["max_sensitivity"]
+    (before,) = estimate_reproduction(base, run, studies=studies, seconds=600)
+    assert [(cost.method, cost.maps) for cost in before.costs] == [("fringe", 1), ("ig", 1), (DEFAULT, 1)]
+    for name, plan in study_plans(base, studies).items():
+        scores = run_experiment(plan, run).scores("vgg19", "ig", name)
+    (after,) = estimate_reproduction(base, run, studies=studies)
+    assert after.lines() == ["vgg19: nothing left to do"]
+    files = write_reproduction(base, run, tmp_path / "page", studies=studies)
+    assert [path.name for path in files.pages] == ["reproduction.html", "reproduction.md", "reproduction.csv"]
+    (row,) = [row for row in csv.DictReader(files.pages[2].open()) if row["method"] == "ig"]
+    assert (row["value"], float(row["ours"])) == ("0.0678", pytest.approx(scores[0]))

@@ -260,11 +260,11 @@ def _reproduce(base: "Plan", names: Sequence[str], flags: "RunFlags", figures: i
                     reports += [path for path in report_plan(flags, resolved[name]) if path.endswith(".html")]
             files = write_reproduction(
                 base,
-                resolved,
                 flags.out,
                 out,
+                studies=names,
+                resolved=resolved,
                 images=figures,
-                measuring="runtime" in names,
                 device=device,
                 batch_size=flags.batch_size,
                 on_timings=timings.extend,
@@ -297,12 +297,11 @@ def _end_reproduction(
 def _estimate(base: "Plan", names: Sequence[str], flags: "RunFlags", seconds: float) -> Exit:
     """Show what a reproduction lacks, how many passes that takes, and how long, one map after the other."""
     from fringe.models import resolve_device
-    from fringe.paper import DEFAULT, MethodCost, estimate_plans, study_plans, timed_plan
+    from fringe.paper import MethodCost, estimate_reproduction
 
-    timed = timed_plan(base, ("fringe", "ig", DEFAULT)) if "runtime" in names else None
-    device, studies, retry = resolve_device(flags.device), list(study_plans(base, names).values()), flags.retry_failed
+    device, retry = resolve_device(flags.device), flags.retry_failed
     costs, shown = list[MethodCost](), ""
-    for part in estimate_plans(studies, timed, flags.out, device=device, seconds=seconds, retry=retry):
+    for part in estimate_reproduction(base, flags.out, studies=names, device=device, seconds=seconds, retry=retry):
         costs += part.costs
         if not flags.as_json:
             heading = [f"{part.study}: {part.images} images"] if part.study != shown else []

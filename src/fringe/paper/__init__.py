@@ -2,12 +2,11 @@
 
 from fringe.paper._estimate import MethodCost as MethodCost
 from fringe.paper._estimate import ModelEstimate as ModelEstimate
-from fringe.paper._estimate import estimate_plans as estimate_plans
+from fringe.paper._estimate import estimate_reproduction as estimate_reproduction
 from fringe.paper._reproduction import ComparedValue as ComparedValue
 from fringe.paper._reproduction import ReproductionFiles as ReproductionFiles
 from fringe.paper._reproduction import compare_with_paper as compare_with_paper
 from fringe.paper._reproduction import write_reproduction as write_reproduction
-from fringe.paper._studies import DEFAULT as DEFAULT
 from fringe.paper._studies import STUDIES as STUDIES
 from fringe.paper._studies import Study as Study
 from fringe.paper._studies import ablation_study as ablation_study
@@ -19,14 +18,12 @@ from fringe.paper._studies import reproduction_plan as reproduction_plan
 from fringe.paper._studies import runtime_study as runtime_study
 from fringe.paper._studies import study_plans as study_plans
 from fringe.paper._studies import sweep_study as sweep_study
-from fringe.paper._studies import timed_plan as timed_plan
 from fringe.paper._studies import tuning_study as tuning_study
 from fringe.paper._tables import PaperValue as PaperValue
 from fringe.paper._tables import paper_tables as paper_tables
 from fringe.paper._timing import Timing as Timing
 from fringe.paper._timing import measure_runtimes as measure_runtimes
 from fringe.paper._timing import slowdowns as slowdowns
-from fringe.paper._timing import stored_timings as stored_timings
 from fringe.paper._timing import timing_records as timing_records
 from fringe.paper._timing import write_timings as write_timings
 from fringe.paper._trajectories import draw_study as draw_study

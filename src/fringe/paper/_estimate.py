@@ -26,6 +26,7 @@ from fringe.experiments import (
     resolve,
 )
 from fringe.metrics import EvaluationContext, evaluate
+from fringe.paper._studies import DEFAULT, STUDIES, study_plans, timed_plan
 from fringe.paper._timing import Stop, synchronize
 
 #: Methods of a model above which an estimate shows them together.
@@ -111,24 +112,30 @@ def _describe(costs: Sequence[MethodCost]) -> str:
     return f"{maps} maps, {forward:.3g} F + {jvp:.3g} JVP + {vjp:.3g} VJP, {hours:.2g} h{rough}"
 
 
-def estimate_plans(
-    plans: Sequence[Plan], timed: Plan | None, out: Path, *, device: str, seconds: float, retry: bool = False
+def estimate_reproduction(
+    base: Plan,
+    out: Path,
+    *,
+    studies: Sequence[str] = STUDIES,
+    device: str = "cpu",
+    seconds: float = 2.0,
+    retry: bool = False,
 ) -> Iterator[ModelEstimate]:
-    """Estimate what plans lack in a folder, how many passes that takes, and how long here, one after the other.
+    """Estimate what a reproduction lacks in a folder: maps, their passes, and the time one after the other.
 
     Args:
-        plans: Plans in the order in which they run: what an earlier one computes is not missing in a later one.
-        timed: The plan whose run times are measured: its maps are made twice and not scored.
+        base: The plan of :func:`reproduction_plan`.
         out: Run folder; it may not exist yet.
+        studies: Names of the studies; what an earlier one computes is not missing in a later one.
         device: Device of the probe.
         seconds: Longest time of a map of the probe.
         retry: Count failed scores as missing.
 
     Yields:
-        One estimate per plan and model.
+        One estimate per study and model.
     """
     have = committed_keys(Store(out, create=False)) if os.path.isfile(out / MARKER) else set[Key]()
-    for plan in plans:
+    for plan in study_plans(base, studies).values():
         resolved = resolve(plan)
         tasks = pending_tasks(resolved.manifest, have, plan.shard, force=retry)
         have |= {key for *_, key in required_keys(resolved.manifest)}
@@ -136,7 +143,8 @@ def estimate_plans(
         for task in tasks:
             maps[task.model, task.method] += len(task.images)
         yield from _estimates(resolved, maps, seconds, device)
-    if timed is not None:
+    if "runtime" in studies:  # each map is made twice, and not scored
+        timed = timed_plan(base, ("fringe", "ig", DEFAULT))
         resolved = resolve(timed)
         twice = {(arm.label, name): 2 * len(resolved.manifest.images) for arm in timed.arms for name in arm.methods}
         yield from _estimates(resolved, twice, seconds, device, scored=False)

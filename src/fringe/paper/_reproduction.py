@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fringe._text import to_csv
 from fringe.experiments import Plan, Resolved, Results, Store, estimate, manifests, read_results
-from fringe.paper._studies import DEFAULT, SPECS, STUDIES, WITH_DEFAULT, Study, timed_plan
+from fringe.paper._studies import DEFAULT, SPECS, STUDIES, WITH_DEFAULT, Study, study_plans, timed_plan
 from fringe.paper._tables import READINGS, SECONDS, PaperValue, paper_tables
 from fringe.paper._timing import BatchSize, Timing, slowdowns, stored_timings
 from fringe.paper._trajectories import draw_study
@@ -137,12 +137,12 @@ def comparison_csv(rows: Sequence[ComparedValue]) -> str:
 
 def write_reproduction(
     base: Plan,
-    resolved: Mapping[str, Resolved],
     run: Path,
     out: Path,
     *,
-    images: int,
-    measuring: bool,
+    studies: Sequence[str] = STUDIES,
+    resolved: Mapping[str, Resolved] | None = None,
+    images: int = 2,
     device: str = "cpu",
     batch_size: BatchSize = "auto",
     on_timings: Callable[[Sequence[Timing]], None] = lambda timings: None,
@@ -153,11 +153,12 @@ def write_reproduction(
 
     Args:
         base: The plan of :func:`reproduction_plan`.
-        resolved: The plans of :func:`study_plans` that were run, with their images, by name.
         run: Run folder; its studies of the same images are shown, also those of an earlier call.
         out: Folder of the page.
+        studies: Names of the studies whose figures are drawn; with "runtime", run times that are not stored are
+            measured.
+        resolved: Plans of these studies with their images, by name, if they were resolved before.
         images: Number of images whose paths are drawn.
-        measuring: Whether run times that are not stored are measured.
         device: Device of the models.
         batch_size: Images of a forward pass, or "auto".
         on_timings: Called with run times as they are read or measured.
@@ -166,12 +167,13 @@ def write_reproduction(
         The files that were written.
     """
     figures, timings = list[Path](), list[Timing]()
-    for name, study in resolved.items():
-        figures += draw_study(Study(study.plan, base), run, out / name, images=images, device=device, resolved=study)
+    for name, plan in study_plans(base, studies).items():
+        known = (resolved or {}).get(name)
+        figures += draw_study(Study(plan, base), run, out / name, images=images, device=device, resolved=known)
     _write_page(base, run, out, timings, figures)
     for methods in (("fringe", "ig"), (DEFAULT,)):  # apart: run times of an older folder stay valid
         plan, path = timed_plan(base, methods), out / "runtime" / "kept.json"
-        part = stored_timings(plan, path, device=device, batch_size=batch_size, measuring=measuring)
+        part = stored_timings(plan, path, device=device, batch_size=batch_size, measuring="runtime" in studies)
         on_timings(part)
         timings += part
     pages = _write_page(base, run, out, timings, figures)
