@@ -91,7 +91,7 @@ def test_inputs_at_the_door():
     ],
 )
 def test_a_method_by_its_title_or_class_is_answered_with_its_name(asked, meant):
-    from fringe.cli.app import app
+    from fringe.cli import app
     from typer.testing import CliRunner
 
     with pytest.raises(fringe.InputError, match=f"got {asked!r}; did you mean {meant!r}"):
