@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # Small networks on busy machines: one thread is faster than two that wait for each other.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint types check sweep bench gpu clean
+.PHONY: demo test lint types check sweep bench gpu results clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -39,6 +39,9 @@ bench: $(STAMP)
 
 gpu: $(STAMP)
 	$(BIN)/python benchmarks/gpu.py --out out/gpu.json
+
+results: $(STAMP)
+	$(BIN)/python scripts/results.py --shared $(or $(FRINGE_SHARED),../shared) --out out/results
 
 clean:
 	rm -rf $(VENV) out .pytest_cache .ruff_cache .hypothesis

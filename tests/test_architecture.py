@@ -38,7 +38,7 @@ HEAVY = {  # package: the only rooms that may import it
     "scipy": {"paths", "experiments"},
     "pyarrow": {"experiments"},
     "yaml": {"cli", "experiments"},
-    "polars": {"experiments"},
+    "polars": {"experiments", "report"},
     "pebble": {"experiments"},
     "jinja2": {"report"},
     "captum": {"captum"},

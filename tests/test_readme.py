@@ -14,13 +14,17 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", TEXT, flags=re.DOTALL)
 
 
-def test_python_examples_run_and_their_assertions_hold():
+def test_python_examples_run_and_their_assertions_hold(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     session: dict[str, object] = {}
-    assert len(blocks("python")) == 4
+    assert len(blocks("python")) == 5
     for block in blocks("python"):
         exec(compile(block, "README.md", "exec"), session)
     assert session["ablated"].gamma_step == 0.0
     assert {row.label for row in session["result"].rows} == {"fringe", "ig", "zero", "random", "uniform", "edge"}
+    assert session["page"].is_file()
+    assert (session["results"].frame["status"] == "ok").all()
+    assert len(list((tmp_path / "out" / "explained").glob("*/explanation.json"))) == 2
     assert len(session["entropy"]) == session["found"].diagnostics["steps"][0] + 1
 
 

@@ -25,10 +25,14 @@ if TYPE_CHECKING:
     from fringe.classifier import Classifier as Classifier
     from fringe.classifier import PassCounts as PassCounts
     from fringe.classifier import Shared as Shared
+    from fringe.experiments import ExperimentSpec as ExperimentSpec
     from fringe.experiments import compare as compare
+    from fringe.experiments import run_experiment as run_experiment
+    from fringe.explanations import explain_images as explain_images
     from fringe.metrics import METRICS as METRICS
     from fringe.metrics import Metric as Metric
     from fringe.metrics import Scores as Scores
+    from fringe.report import write_report as write_report
 
 __version__ = "0.1.0"
 
@@ -37,7 +41,9 @@ _HOMES = {
     **dict.fromkeys(("METRICS", "Metric", "Scores"), "metrics"),
     **dict.fromkeys(("BinaryClassifier", "Classifier", "PassCounts", "Shared"), "classifier"),
     "InputSpace": "baselines",
-    "compare": "experiments",
+    **dict.fromkeys(("ExperimentSpec", "compare", "run_experiment"), "experiments"),
+    "explain_images": "explanations",
+    "write_report": "report",
 }
 _REGISTRIES = {"attribution": "METHODS", "metrics": "METRICS"}  # their classes are public names of this package as well
 

@@ -91,8 +91,9 @@ def test_inputs_at_the_door():
     ],
 )
 def test_a_method_by_its_title_or_class_is_answered_with_its_name(asked, meant):
-    from fringe.cli import app
     from typer.testing import CliRunner
+
+    from fringe.cli import app
 
     with pytest.raises(fringe.InputError, match=f"got {asked!r}; did you mean {meant!r}"):
         fringe.attribute(torch.nn.Flatten(), torch.randn(1, 1, 2, 2), method=asked)

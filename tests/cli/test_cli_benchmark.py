@@ -333,7 +333,7 @@ def test_a_worker_process_computes_the_same(tmp_path):
 
 
 def test_a_package_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch):
-    monkeypatch.setattr("fringe.experiments._run.present", absent)
+    monkeypatch.setattr("fringe.experiments._run.committed_keys", absent)
     result = benchmark(tmp_path / "run", "--n", 1, *IG)
     assert result.exit_code == 2
     assert result.stderr == "error: this command needs pyarrow, which is not installed; install fringe[bench]\n"

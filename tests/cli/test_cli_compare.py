@@ -201,7 +201,7 @@ def test_images_of_several_sizes_keep_their_order(tmp_path):
         (("--set", "steps=3"), "expected LABEL.KEY=VALUE"),
         (("--set", "igg.steps=3"), "'igg' is not compared here; did you mean 'ig'"),
         (("--set", "ig.step=3"), "did you mean 'steps'"),
-        (("--set", "ig.steps=few"), "expected a whole number"),
+        (("--set", "ig.steps=few"), "expected a positive whole number"),
         (("--pool", "wide"), "--pool"),
         (("--references", "/nowhere"), "--references: '/nowhere'"),
         (("--target", "10"), "class 10 does not exist"),

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from fringe.benchmark.keys import digest
 from pyarrow import parquet
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import fringe
 from fringe.cli import app
+from fringe.experiments import digest
 
 NUMBERS = Path(__file__).parent / "golden_outputs.json"
 RELATIVE, ABSOLUTE = 3e-5, 5e-6

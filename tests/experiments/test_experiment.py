@@ -1,6 +1,7 @@
 """An experiment from its specification to a table: in memory, in a folder, and in processes alike."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -101,3 +102,14 @@ def test_a_model_in_memory_is_scored():
 def test_an_unknown_executor_is_refused(tmp_path):
     with pytest.raises(InputError, match="executor: got 'threads', expected one of serial, processes"):
         run_experiment(SPEC, tmp_path, executor="threads")
+
+
+def test_of_two_records_with_one_key_the_one_with_a_score_counts(tmp_path):
+    first, store = run_experiment(SPEC, tmp_path), RunFolder(tmp_path)
+    for key in store.tasks():
+        rows, metadata = store.read(key)
+        failed = [replace(row, score=None, status="failed", error="no memory") for row in rows]
+        for name in (f"0{key[1:]}", f"f{key[1:]}"):  # read before and after the task itself
+            if name != key:
+                store.commit(name, failed, metadata)
+    assert numbers(read_results(store)).equals(numbers(first))

@@ -57,7 +57,7 @@ def test_a_full_disk_stops_the_run_until_there_is_room(mounted, whole):
     room = os.statvfs(mounted)
     ballast.write_bytes(b"x" * (room.f_bavail * room.f_frsize - 200_000))
     first = run_plan(digits_plan(shard=1), out, RunOptions())
-    needed = re.search(r"no space left \((\d+) bytes are needed; free some and run the same command", first.stopped)
+    needed = re.search(r"no space left \((\d+) bytes are needed; free some and run it again", first.stopped)
     assert 4_000 < int(needed[1]) < 40_000
     done = first.log.count("done")
     assert 2 < done < 20

@@ -152,6 +152,6 @@ def test_a_map_of_another_class_is_made_again(made):
     assert TaskRunner(resolved).perform(unit, kept).maps == {}
     assert len(made) == 2
     first, second = kept
-    other = replace(kept[second], facts={**kept[second].metadata, "target": 9 - kept[second].metadata["target"]})
+    other = replace(kept[second], metadata={**kept[second].metadata, "target": 9 - kept[second].metadata["target"]})
     assert TaskRunner(resolved).perform(unit, {**kept, second: other}).maps.keys() == {first, second}
     assert len(made) == 4

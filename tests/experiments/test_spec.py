@@ -7,12 +7,12 @@ import pickle
 
 import pytest
 import torch
-from fringe.tuning.preset import FORMAT
 from torch import nn
 
 from fringe import METRICS, FRInGe, FringeError, InputError, Insertion, IntegratedGradients
 from fringe.experiments import ExperimentSpec, _plan, build_plan
 from fringe.experiments import resolve as look
+from fringe.tuning._preset import FORMAT
 
 SMALL = {"methods": ("ig",), "metrics": ("sparseness",)}
 

@@ -114,7 +114,7 @@ def test_what_is_written_around_a_panel():
 
 
 def test_names_are_no_formulas():
-    bad = r"$\frac{"
+    bad = r"$\frac{$"
     plot_curves([panel(bad, title=bad, axis=bad)], title=bad).canvas.draw()
     contrast = Contrast(bad, 0.1, 0.0, 0.2, 0.01)
     plot_forest([ForestPanel(bad, (contrast,), "higher", bad)], reference=bad, title=bad).canvas.draw()

@@ -127,4 +127,4 @@ def test_text_is_drawn_as_it_is_written():
     assert sanitise("a\n b\t c") == "a b c"
     assert sanitise("猫 $x^2$ é") == "□ $x^2$ é"
     assert sanitise("x" * 30, 10) == "x" * 9 + "…"
-    signed_map(np.ones((1, 4, 4)), title=r"$\frac{", unit="$").canvas.draw()
+    signed_map(np.ones((1, 4, 4)), title=r"$\frac{$", unit=r"$\frac{$").canvas.draw()

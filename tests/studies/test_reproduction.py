@@ -111,7 +111,7 @@ def results(scores):
     settings = {}
     for model, method, _ in scores:
         settings.setdefault(model, {})[method] = {"method": {}}
-    metrics = {metric: {"summary": METRICS[metric].summary} for *_, metric in scores}
+    metrics = {metric: {"summary": METRICS[metric].aggregate} for *_, metric in scores}
     manifest = Manifest({}, (), (), settings, metrics, {}, {})
     rows = [(*key, float(value), "ok") for key, values in scores.items() for value in values]
     return Results(manifest, pl.DataFrame(rows, ["model", "method", "metric", "score", "status"], orient="row"))

@@ -129,7 +129,7 @@ def _typed(match: re.Match[str]) -> str:
 def _parameter(argument: str) -> str | None:
     """The parameter of the current command for an argument of the library, if it has one."""
     name = argument.partition(".")[0]
-    return next((known for known in (name, _ALIASES.get(name)) if known in FLAGS), None)
+    return next((known for known in (name, _ALIASES.get(name), f"{name}s") if known in FLAGS), None)
 
 
 def _require_extra(extra: str) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fringe.experiments._manifest import digest as digest
     from fringe.experiments._manifest import load as load
     from fringe.experiments._manifest import resolve as resolve
+    from fringe.experiments._options import Options as Options
     from fringe.experiments._plan import Arm as Arm
     from fringe.experiments._plan import ModelSource as ModelSource
     from fringe.experiments._plan import Plan as Plan
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
     from fringe.experiments._spec import PAPER_METHODS as PAPER_METHODS
     from fringe.experiments._spec import QUICK_METHODS as QUICK_METHODS
     from fringe.experiments._spec import ExperimentSpec as ExperimentSpec
-    from fringe.experiments._spec import Options as Options
     from fringe.experiments._statistics import LEVEL as LEVEL
     from fringe.experiments._statistics import RESAMPLES as RESAMPLES
     from fringe.experiments._statistics import Difference as Difference
@@ -129,7 +129,8 @@ _MODULES = {
     "_run": ("Interrupted Progress RunOptions RunResult interruptible require_same_logits run_experiment run_plan"),
     "_runner": "TaskRunner",
     "_selection": "WEIGHTS Dominance Examples dominance pick",
-    "_spec": "PAPER_METHODS QUICK_METHODS ExperimentSpec Options",
+    "_options": "Options",
+    "_spec": "PAPER_METHODS QUICK_METHODS ExperimentSpec",
     "_status": "TRIAL count_failures describe_failures has_scores planned_work planned_work_of read_status run_record",
     "_statistics": "LEVEL RESAMPLES Difference Estimate estimate holm near_ties paired significance_stars",
     "_store": "CRASHES MARKER Store StoreFull",

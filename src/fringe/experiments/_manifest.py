@@ -269,13 +269,9 @@ def _settings(
 def _metric(plan: Plan, label: str) -> dict[str, Any]:
     metric = plan.metrics[label]
     description = {name: getattr(metric, name) for name in ("title", "direction", "unit", "space", "source")}
-    return {
-        **description,
-        "summary": metric.aggregate,
-        "settings": metric.record(),
-        "key": digest(metric.record()),
-        "limit": plan.limit(label),
-    }
+    settings = metric.record()
+    description |= {"summary": metric.aggregate, "settings": settings, "key": digest(settings)}
+    return {**description, "limit": plan.limit(label)}
 
 
 def _image(picture: ImageEntry) -> dict[str, Any]:

@@ -1,18 +1,17 @@
 """What an experiment computes: one model for Python, for a configuration file and for the options of a command."""
 
-import difflib
 import json
 import re
-import reprlib
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, StrictBool, StrictInt, ValidationError
+from pydantic import Field, PlainValidator, StrictBool, StrictInt
 
 from fringe._files import SETTINGS_BYTES, read_regular
 from fringe.errors import InputError
+from fringe.experiments._options import Options, check_known, wrong_value
 
 #: What a plan may be called: it names a file and a folder.
 PLAN_NAME = r"[\w-]+"
@@ -38,7 +37,7 @@ def _texts(value: Any, argument: str) -> tuple[str, ...]:
     """A text or a list of texts as a tuple."""
     values: Sequence[Any] = (value,) if isinstance(value, (str, Path)) else value
     if not isinstance(values, (list, tuple)) or not all(isinstance(v, (str, Path)) for v in values):
-        raise _wrong(argument, value, "text or a list of texts")
+        raise wrong_value(argument, value, "text or a list of texts")
     return tuple(map(str, values))
 
 
@@ -67,14 +66,14 @@ def _models(value: Any) -> dict[str, Any]:
             message = f"the label {wrong!r} holds more than letters, digits, '_', '-' and '.'"
             raise InputError(message, argument="model")
         if any(isinstance(spec, (int, float, list, dict, type(None))) for spec in table.values()):
-            raise _wrong("model", value, _EXPECTED["model"])
+            raise wrong_value("model", value, _EXPECTED["model"])
         return _required(dict(table), "model")
     if callable(value):
         return {"model": value}
     try:
         texts = _required(_texts(value, "model"), "model")
     except InputError as error:
-        raise (_wrong("model", value, _EXPECTED["model"]) if error.message != "none given" else error) from None
+        raise (wrong_value("model", value, _EXPECTED["model"]) if error.message != "none given" else error) from None
     matches = [(re.fullmatch(rf"({_LABEL})=(.+)", text), text) for text in texts]
     pairs = [(match[1], match[2]) if match else (text, text) for match, text in matches]
     return _labelled(pairs, "model", "tell them apart with LABEL=SPEC")
@@ -112,7 +111,7 @@ def _entry(entry: Any, argument: str) -> tuple[str, Any]:
     name = getattr(entry, "name", None)
     if isinstance(name, str) and hasattr(entry, "record"):
         return name, entry
-    raise _wrong(argument, entry, "a name, a configured object, or a pair of a label and either")
+    raise wrong_value(argument, entry, "a name, a configured object, or a pair of a label and either")
 
 
 def _settings(value: Any) -> dict[str, dict[str, str]]:
@@ -121,7 +120,7 @@ def _settings(value: Any) -> dict[str, dict[str, str]]:
         texts = _texts(value, "set")
         wrong = next((text for text in texts if "." not in text.partition("=")[0] or "=" not in text), None)
         if wrong is not None:
-            raise _wrong("set", wrong, "LABEL.KEY=VALUE, such as ig.steps=20")
+            raise wrong_value("set", wrong, "LABEL.KEY=VALUE, such as ig.steps=20")
         paths = [tuple(part.strip() for part in text.partition("=")[::2]) for text in texts]
     else:
         paths = _leaves(cast(Mapping[str, Any], value))
@@ -129,7 +128,7 @@ def _settings(value: Any) -> dict[str, dict[str, str]]:
     for path, text in paths:
         label, dot, key = (part.strip() for part in path.rpartition("."))
         if not dot:
-            raise _wrong("set", path, "a table of settings by method or metric, such as 'ig.steps' = 20")
+            raise wrong_value("set", path, "a table of settings by method or metric, such as 'ig.steps' = 20")
         result.setdefault(label, {})[key] = text
     return result
 
@@ -156,23 +155,23 @@ def _limits(value: Any) -> dict[str, int]:
         pairs = list(cast(Mapping[str, Any], value).items())
         wrong = next((n for _, n in pairs if not isinstance(n, int) or isinstance(n, bool)), None)
         if wrong is not None:
-            raise _wrong("limits", wrong, "a table of integers by metric")
+            raise wrong_value("limits", wrong, "a table of integers by metric")
     else:
         texts = [text.partition("=") for text in _texts(value, "limits")]
         wrong = next(("".join(p) for p in texts if not (p[2].strip().isascii() and p[2].strip().isdigit())), None)
         if wrong is not None:
-            raise _wrong("limits", wrong, "METRIC=N, such as max_sensitivity=64")
+            raise wrong_value("limits", wrong, "METRIC=N, such as max_sensitivity=64")
         pairs = [(name.strip(), int(number)) for name, _, number in texts]
     small = next((f"{name}={n}" for name, n in pairs if n < 1), None)
     if small is not None:
-        raise _wrong("limits", small, "METRIC=N with N of at least 1, such as max_sensitivity=64")
+        raise wrong_value("limits", small, "METRIC=N with N of at least 1, such as max_sensitivity=64")
     return dict(pairs)
 
 
 def _target(value: Any) -> str | int:
     text = str(value)
     if isinstance(value, bool) or not (text in ("predicted", "label") or (text.isascii() and text.isdigit())):
-        raise _wrong("target", value, _EXPECTED["target"])
+        raise wrong_value("target", value, _EXPECTED["target"])
     return text if text in ("predicted", "label") else int(text)
 
 
@@ -183,24 +182,6 @@ _EXPECTED = {
     **dict.fromkeys(("n", "seed", "shard"), "an integer"),
     **dict.fromkeys(("controls", "trust_code"), "true or false"),
 }
-
-
-class Options(BaseModel):
-    """Base class of options: an unknown name and a wrong value are an InputError that names the field.
-
-    Attributes:
-        expected: What fields take, in words.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
-    expected: ClassVar[Mapping[str, str]] = {}
-
-    def __init__(self, **values: Any):
-        check_known("", values, type(self).model_fields, "field")
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise _input_error(error, self.expected) from error
 
 
 class ExperimentSpec(Options):
@@ -329,16 +310,6 @@ class ExperimentSpec(Options):
         return ExperimentSpec(**{name: value for name, value in _given(self).items() if name not in fields})
 
 
-def check_known(where: str, names: Iterable[str], known: Iterable[str], kind: str) -> None:
-    """Raise InputError, with the nearest name, for one of ``names`` that is not among the ``known``."""
-    known = list(known)
-    for name in map(str, names):
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
-            raise InputError(f"{where}unknown {kind} {name!r}{hint} The {kind}s: {', '.join(known)}")
-
-
 def _given(spec: ExperimentSpec) -> dict[str, Any]:
     return {name: getattr(spec, name) for name in spec.model_fields_set}
 
@@ -350,25 +321,6 @@ def _all(spec: ExperimentSpec) -> dict[str, Any]:
 def _labels(given: Mapping[str, Any]) -> frozenset[str]:
     """What the methods and metrics that were chosen are called."""
     return frozenset((*given.get("methods", ()), *(given.get("metrics") or ())))
-
-
-def _wrong(argument: str, value: Any, expected: str) -> InputError:
-    return InputError(f"got {reprlib.repr(value)}, expected {expected}", argument=argument)
-
-
-def _input_error(error: ValidationError, expected: Mapping[str, str]) -> InputError:
-    """The first problem of a validation as an error that names the field, the value and what is expected."""
-    first = error.errors()[0]
-    original = first.get("ctx", {}).get("error")
-    if isinstance(original, InputError):
-        return original
-    name, value = str(first["loc"][0]), first["input"]
-    if first["type"] == "greater_than_equal":
-        return _wrong(name, value, "at least 1")
-    if first["type"] == "literal_error" and name not in expected:
-        choices = [choice.strip("'") for choice in re.split(", | or ", str(first.get("ctx", {})["expected"]))]
-        return _wrong(name, value, f"one of {', '.join(choices)}")
-    return _wrong(name, value, expected.get(name, "text"))
 
 
 def _read(path: Path) -> dict[str, Any]:

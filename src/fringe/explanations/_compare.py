@@ -1,5 +1,6 @@
 """A run that compares methods on image files: every score, the means, and a picture."""
 
+import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -46,6 +47,7 @@ class ComparisonRun(ImageRun[CompareSpec]):
     def __init__(self, inputs: Sequence[str], out: Path, spec: CompareSpec, *, overwrite: bool = False):
         chosen = {name: getattr(spec, name) for name in ("methods", "metrics", "set", "controls", "references")}
         plan = build_plan(ExperimentSpec(model={"model": SOURCE}, data=(SOURCE,), **chosen))
+        importlib.import_module("fringe.explanations._pictures")  # a missing package is reported now
         self.methods, self.metrics = dict(plan.arms[0].methods), dict(plan.metrics)
         super().__init__(inputs, out, spec, overwrite=overwrite)
         self._order = {ref.id: i for i, ref in enumerate(self.refs)}

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import importlib
 import time
 import warnings
 from collections import Counter
@@ -111,6 +112,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
 
     def __init__(self, inputs: Sequence[str], out: Path, spec: ExplainSpec, *, overwrite: bool = False):
         self.method = configured_method(spec)
+        if spec.figures:  # a missing package is reported now, not when the first map is drawn
+            importlib.import_module("fringe.explanations._pictures")
         super().__init__(inputs, out, spec, overwrite=overwrite)
         self.results_so_far: list[Explanation | Failure] = []
         self._model_checked = False

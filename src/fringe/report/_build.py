@@ -119,13 +119,8 @@ def _map_section(results: Results, table: Table, source: MapSource | None, prefi
 def _cost_section(results: Results, table: Table) -> Section:
     head = ("method", "images", "forward", "forward mode (JVP)", "backward (VJP)", "passes", "seconds")
     rows = tuple(
-        (
-            cost.method,
-            str(cost.n),
-            *(_amount(value) for value in (cost.forward, cost.jvp, cost.vjp, cost.passes)),
-            f"{cost.seconds:.3g}" if math.isfinite(cost.seconds) else "—",
-        )
-        for cost in costs(results, table.model)
+        (method, str(n), *map(_amount, passes), f"{seconds:.3g}" if math.isfinite(seconds) else "—")
+        for method, n, *passes, seconds in costs(results, table.model).rows()
     )
     simple = SimpleTable("Cost of a map, means over images", head, rows, frozenset(range(1, len(head))))
     return Section("Cost", simple=simple, text=(_COST_TEXT,))

@@ -1,14 +1,15 @@
 """Which images the grids of maps show, and why these; and the grids."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fringe.errors import InputError
-from fringe.experiments import WEIGHTS, Results, ScoreRecord, dominance, pick
+from fringe.experiments import WEIGHTS, Results, dominance, pick
 from fringe.metrics import Direction
 from fringe.plots import GridCell, GridRow, MetricLabel, captions, comparison_grid, labels
-from fringe.report._failures import by_image
+from fringe.report._failures import STATUS, by_image
 from fringe.report._maps import GridData
 from fringe.report._render import Figure
 from fringe.report._table import Column, Table
@@ -83,48 +84,38 @@ def ranking_columns(table: Table) -> dict[str, Column]:
 def plot_examples(results: Results, table: Table, examples: ExampleSet, data: GridData) -> Figure:
     """Draw one grid: a row per image, the input and a column per method, the reference first."""
     metrics = labels([MetricLabel(c.label, c.settings["metric"], c.title, c.direction) for c in table.columns])
-    records = {method: by_image(results, table.model, method) for method in table.methods}
     return comparison_grid(
-        [_grid_row(results, table, metrics, records, image, data) for image in examples.images],
+        [_grid_row(results, table, metrics, image, data) for image in examples.images],
         table.methods,
         title=f"{table.model} · {examples.title}",
         caption=captions(metrics),
     )
 
 
-def _grid_row(
-    results: Results,
-    table: Table,
-    metrics: list[MetricLabel],
-    records: Mapping[str, Mapping[str, ScoreRecord]],
-    image: str,
-    data: GridData,
-) -> GridRow:
-    entry = next(one for one in results.manifest.images if one["digest"] == image)
-    scores = [
-        metric.annotations([_score(results, table, m, metric.label, image) for m in records]) for metric in metrics
+def _grid_row(results: Results, table: Table, metrics: Sequence[MetricLabel], image: str, data: GridData) -> GridRow:
+    rows = results.frame.filter(model=table.model, image=image).filter(STATUS != "missing")
+    scores = rows.rows_by_key(["method", "metric"], named=True, unique=True)
+    maps = by_image(results, table.model).filter(image=image).rows_by_key("method", named=True, unique=True)
+    by_metric = [
+        metric.annotations([scores.get((m, metric.label), {}).get("score") or math.nan for m in table.methods])
+        for metric in metrics
     ]
-    annotations = list(zip(*scores, strict=True)) or [()] * len(records)
+    annotations = list(zip(*by_metric, strict=True)) or [()] * len(table.methods)
     cells = tuple(
-        GridCell(data.maps[method].get(image), words, _remark(records[method].get(image), image in data.maps[method]))
-        for method, words in zip(records, annotations, strict=True)
+        GridCell(data.maps[method].get(image), words, _remark(maps.get(method), image in data.maps[method]))
+        for method, words in zip(table.methods, annotations, strict=True)
     )
+    entry = next(one for one in results.manifest.images if one["digest"] == image)
     name = entry["id"] if entry["label"] is None else f"{entry['id']}, is {_class(data, entry['label'])}"
-    known = [rows[image] for rows in records.values() if image in rows]
-    row = next((row for row in known if row.target is not None and row.confidence is not None), None)
-    prediction = "" if row is None else f"{_class(data, row.target or 0)} · {row.confidence:.1%}"
+    explained = (maps[method] for method in table.methods if method in maps)
+    row = next((row for row in explained if row["target"] is not None and row["confidence"] is not None), None)
+    prediction = "" if row is None else f"{_class(data, row['target'])} · {row['confidence']:.1%}"
     return GridRow(data.images[image], name, prediction, cells)
 
 
-def _score(results: Results, table: Table, method: str, metric: str, image: str) -> float:
-    cell = results.cell(table.model, method, metric)
-    indices = [index for index, row in enumerate(cell.rows) if row is not None and row.image == image]
-    return float(cell.scores[indices[0]]) if indices else math.nan
-
-
-def _remark(row: ScoreRecord | None, stored: bool) -> str:
-    if row is not None and row.status != "ok":
-        return row.status.replace("_", " ")
+def _remark(row: Mapping[str, Any] | None, stored: bool) -> str:
+    if row is not None and row["status"] != "ok":
+        return row["status"].replace("_", " ")
     return "" if stored else "not kept"
 
 

@@ -1,88 +1,64 @@
 """What the images cost, and the chapter of a report on what is missing, what failed, and what came with a flag."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-import numpy as np
+import polars as pl
 
-from fringe.experiments import Results, ScoreRecord, Store, crashes
+from fringe.experiments import Results, Store, crashes
 from fringe.report._render import Chapter, Section, SimpleTable
 from fringe.report._table import Table
 
-
-@dataclass(frozen=True)
-class Cost:
-    """What an image's map takes by a method, means over the ``n`` images for which it was computed."""
-
-    method: str
-    n: int
-    forward: float
-    jvp: float
-    vjp: float
-    seconds: float
-
-    @property
-    def passes(self) -> float:
-        return self.forward + self.jvp + self.vjp
+#: The status of a score as text.
+STATUS = pl.col("status").cast(pl.String)
+_NO_MAP = ("failed", "unreadable")
 
 
-@dataclass(frozen=True)
-class Failure:
-    """On how many ``images`` a method failed, under at least one metric, and why."""
-
-    model: str
-    method: str
-    images: int
-    reason: str
+def by_image(results: Results, model: str) -> pl.DataFrame:
+    """Return one row of ``results.frame`` per method and computed image of a model, a valid one if there is one: what
+    it says of the map holds for every metric."""
+    rows = results.frame.filter((pl.col("model").cast(pl.String) == model) & (STATUS != "missing"))
+    texts = rows.with_columns(pl.col("method", "image", "status", "verdict").cast(pl.String))
+    return texts.sort(STATUS != "ok", maintain_order=True).unique(["method", "image"], keep="first")
 
 
-def by_image(results: Results, model: str, method: str) -> dict[str, ScoreRecord]:
-    """Return a record per computed image, by digest, a valid one if there is one: what it says of the map holds for
-    every metric."""
-    records: dict[str, ScoreRecord] = {}
-    for row in _rows(results, model, method):
-        if row.image not in records or records[row.image].status != "ok":
-            records[row.image] = row
-    return records
+def costs(results: Results, model: str) -> pl.DataFrame:
+    """Return ``method``, ``n``, and the means of ``forward``, ``jvp``, ``vjp``, ``passes`` and ``seconds`` over the n
+    images that have a map, one row per method; controls cost nothing."""
+    means = (
+        by_image(results, model)
+        .filter(~STATUS.is_in(_NO_MAP))
+        .with_columns(passes=pl.sum_horizontal("forward", "jvp", "vjp"))
+        .group_by("method")
+        .agg(pl.len().alias("n"), pl.col("forward", "jvp", "vjp", "passes", "seconds").mean())
+    )
+    methods = pl.DataFrame({"method": results.methods(model, controls=False)}, schema={"method": pl.String})
+    joined = methods.join(means, on="method", how="left", maintain_order="left")
+    return joined.with_columns(pl.col("n").fill_null(0), pl.col(pl.Float64).fill_null(float("nan")))
 
 
-def costs(results: Results, model: str) -> list[Cost]:
-    """Return the cost of each method; images without a map are left out, and controls cost nothing."""
-    lines: list[Cost] = []
-    for method in results.methods(model, controls=False):
-        rows = [row for row in by_image(results, model, method).values() if row.status not in ("failed", "unreadable")]
-        spent = np.array([(row.forward, row.jvp, row.vjp, row.seconds) for row in rows]).reshape(-1, 4)
-        mean = [float(column.mean()) if column.size else float("nan") for column in spent.T]
-        lines.append(Cost(method, len(rows), *mean))
-    return lines
+def failures(results: Results) -> pl.DataFrame:
+    """Return ``model``, ``method``, ``images`` and ``reason``: on how many images a method failed, under at least one
+    metric, the most frequent reason of a method first."""
+    reason = pl.concat_str(STATUS.str.replace_all("_", " "), "error", separator=": ", ignore_nulls=True)
+    failed = results.frame.filter(~STATUS.is_in(["ok", "missing"])).with_columns(reason=reason)
+    counts = failed.group_by("model", "method", "reason", maintain_order=True).agg(images=pl.col("image").n_unique())
+    order = counts.with_row_index("order").with_columns(pl.col("order").min().over("model", "method"))
+    ranked = order.sort("order", "images", descending=[False, True], maintain_order=True)
+    return ranked.select("model", "method", "images", "reason")
 
 
-def failures(results: Results) -> list[Failure]:
-    """Return why images have no score, the most frequent reason of a method first."""
-    result: list[Failure] = []
-    for model in results.models:
-        for method in results.methods(model):
-            pairs = {(_reason(row), row.image) for row in _rows(results, model, method) if row.status != "ok"}
-            reasons = Counter(reason for reason, _ in sorted(pairs))
-            result += [Failure(model, method, images, reason) for reason, images in reasons.most_common()]
-    return result
-
-
-def verdicts(results: Results, model: str) -> dict[str, Mapping[str, int]]:
+def verdicts(results: Results, model: str) -> dict[str, dict[str, int]]:
     """Count how often a method gave each verdict on its maps; methods that give none are left out."""
-    result = {
-        method: Counter(row.verdict for row in by_image(results, model, method).values() if row.verdict is not None)
-        for method in results.methods(model, controls=False)
-    }
-    return {method: counts for method, counts in result.items() if counts}
+    counts = by_image(results, model).drop_nulls("verdict").group_by("method", "verdict").len().rows()
+    methods = [name for name in results.methods(model, controls=False) if any(name == row[0] for row in counts)]
+    return {name: {verdict: count for method, verdict, count in counts if method == name} for name in methods}
 
 
-def quarantined(store: Store, results: Results) -> list[Failure]:
-    """Return the tasks of this plan that ended their process again and again, and are not retried."""
+def quarantined(store: Store, results: Results) -> list[str]:
+    """Return a line per task of this plan that ended its process again and again, and is not retried."""
     known = results.manifest.settings
     return [
-        Failure(crash["model"], crash["method"], len(crash["images"]), crash["reason"])
+        f"set aside: {crash['model']}, {crash['method']}, {len(crash['images'])} images: {crash['reason']}"
         for crash in crashes(store)
         if crash["setting"] == known.get(crash["model"], {}).get(crash["method"])
     ]
@@ -92,7 +68,7 @@ def failure_chapter(results: Results, tables: Sequence[Table], store: Store) -> 
     """Return what is missing, what failed and why, verdicts of the methods on their own maps, and metrics' flags."""
     missing = (
         *results.missing(),
-        *(f"set aside: {q.model}, {q.method}, {q.images} images: {q.reason}" for q in quarantined(store, results)),
+        *quarantined(store, results),
         *(f"drawn and not read: {reason}" for reason in results.manifest.missing),
     )
     sections = [
@@ -106,7 +82,7 @@ def failure_chapter(results: Results, tables: Sequence[Table], store: Store) -> 
 
 
 def _failures(results: Results) -> Section:
-    rows = tuple((one.model, one.method, str(one.images), one.reason) for one in failures(results))
+    rows = tuple(tuple(map(str, row)) for row in failures(results).rows())
     if not rows:
         return Section("Failed", lines=("No method failed on an image.",))
     head = ("model", "method", "images", "reason")
@@ -150,13 +126,3 @@ def _flags(table: Table) -> SimpleTable | None:
 def _number(count: int) -> str:
     """Return a count, or a point for zero: other numbers should stand out."""
     return str(count) if count else "·"
-
-
-def _rows(results: Results, model: str, method: str) -> Iterator[ScoreRecord]:
-    for metric in results.metrics:
-        yield from (row for row in results.cell(model, method, metric).rows if row is not None)
-
-
-def _reason(row: ScoreRecord) -> str:
-    status = row.status.replace("_", " ")
-    return f"{status}: {row.error}" if row.error else status

@@ -223,8 +223,8 @@ def _maps(
     maps = store.load_maps(setting, digests)
     if runner is None:
         return maps
-    records = by_image(results, model, method)
-    failed = {digest for digest, row in records.items() if row.status in ("failed", "unreadable")}
+    status = dict(by_image(results, model).filter(method=method).select("image", "status").iter_rows())
+    failed = {digest for digest in digests if status.get(digest) in ("failed", "unreadable")}
     missing = tuple(digest for digest in digests if digest not in maps and digest not in failed)
     if missing:
         computed = runner.perform(Task(model, method, setting, (), (), missing)).maps

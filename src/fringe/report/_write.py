@@ -1,16 +1,19 @@
 """A report of a run, from its folder to files."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+import polars as pl
+
 from fringe._files import require_inside, require_local, write_atomic
-from fringe._text import to_csv
+from fringe._text import FORMULA, to_csv
 from fringe.errors import InputError
-from fringe.experiments import ModelSource, Resolved, Results, ScoreRecord, Store, read_results
+from fringe.experiments import ModelSource, Resolved, Results, Store, read_results
 from fringe.report._build import ReportInputs, build_report
 from fringe.report._maps import MapSource, load_experiment
 from fringe.report._render import html_page, latex_document, markdown_report
@@ -96,7 +99,22 @@ def write_report(
 def scores_csv(results: Results) -> str:
     """Return every score that the plan requires, in its order. ``status`` is ``missing`` if an image was not computed;
     an empty ``score`` beside ``ok`` means that the metric is not defined there."""
-    return to_csv(list(_score_rows(results)))
+    text = pl.col(pl.String)
+    is_formula = text.str.contains(f"^[{re.escape(''.join(FORMULA))}]")
+    frame = results.frame.select(
+        pl.lit(results.manifest.name).alias("plan"),
+        pl.col("model", "method").cast(pl.String),
+        pl.when("control").then(pl.lit("yes")).otherwise(pl.lit("no")).alias("control"),
+        pl.col("metric", "image", "image_id").cast(pl.String),
+        "label",
+        "target",
+        pl.col("confidence", "score").fill_nan(None),
+        pl.col("status", "error", "verdict").cast(pl.String),
+        pl.col("flags").cast(pl.List(pl.String)).list.join(" "),
+        pl.col("forward", "jvp", "vjp", "seconds"),
+    )
+    guarded = pl.when(is_formula).then(pl.lit("'") + text).when(text != "").then(text)
+    return frame.with_columns(guarded.name.keep()).write_csv()
 
 
 def summary_csv(tables: Sequence[Table]) -> str:
@@ -148,32 +166,6 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> ReportFiles:
     except OSError as error:
         raise InputError(f"cannot write in {str(folder)!r} ({error.strerror})", argument="out") from error
     return ReportFiles(paths)
-
-
-def _score_rows(results: Results) -> Iterator[dict[str, Any]]:
-    for (model, method, metric), cell in results.cells.items():
-        images = results.manifest.images_of(metric)
-        for image, row in zip(images, cell.rows, strict=True):
-            yield {
-                "plan": results.manifest.name,
-                "model": model,
-                "method": method,
-                "control": results.is_control(method),
-                "metric": metric,
-                "image": image["digest"],
-                "image_id": image["id"],
-                "label": image["label"],
-                **_known(row),
-            }
-
-
-def _known(row: ScoreRecord | None) -> dict[str, Any]:
-    names = ("target", "confidence", "score", "status", "error", "verdict")
-    costs = ("forward", "jvp", "vjp", "seconds")
-    if row is None:
-        return {**dict.fromkeys(names), "status": "missing", "flags": None, **dict.fromkeys(costs)}
-    fields = {name: getattr(row, name) for name in names}
-    return {**fields, "flags": " ".join(row.flags), **{name: getattr(row, name) for name in costs}}
 
 
 def _summary(table: Table, row: TableRow, column: Column, cell: TableCell) -> dict[str, Any]:

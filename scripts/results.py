@@ -1,0 +1,234 @@
+"""Run the experiments of ``experiments/`` and write their tables into docs/results.md.
+
+    python scripts/results.py --shared ../shared --out out/results                  # all of them: hours
+    python scripts/results.py --shared ../shared --only settings_cifar_resnet20     # one of them
+    python scripts/results.py --shared ../shared --tables                           # tables of what is stored
+
+A run that was interrupted is resumed. The page holds one marked place for each table, ``<!-- table: NAME -->`` to
+``<!-- end -->``; a table whose run is not in ``--out`` stays as it is. Settings are chosen on the first half of the
+images (every second file, from the first on) and judged on the second half.
+"""
+
+import argparse
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from fringe.experiments import ExperimentSpec, Results, Store, paired, read_results, run_experiment
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "results.md"
+#: Metrics that the last columns show.
+DIAGNOSTICS = ("completeness_residual", "endpoint_kl")
+ARROWS = {"higher": " ↑", "lower": " ↓", "none": ""}
+
+
+@dataclass(frozen=True)
+class Table:
+    """An experiment: the method that the others are compared with, the half of the images, and titles of methods."""
+
+    base: str
+    half: int = 1
+    names: dict[str, str] = field(default_factory=dict[str, str])
+
+
+DEFAULTS = {
+    "feedback": "**`FRInGe()`**: geodesic, feedback",
+    "geodesic": "geodesic, a JVP in each step",
+    "preview": "`fringe:preview`",
+    "rank4": "geodesic, rank 4",
+    "no_prior": "geodesic, γ_prior = 0",
+    "diffusion": "diffusion (control: ignores the gradient)",
+    "cg": "`fringe:full_metric` (the former default)",
+    "cg_prior": "full metric, γ_prior = 3e-3",
+    "paper": "`fringe:paper`",
+    "paper_resnet18": "`fringe:resnet18`",
+}
+METHODS = {
+    "fringe": "**`FRInGe()`**",
+    "full_metric": "`fringe:full_metric`",
+    "resnet50": "`fringe:resnet50`",
+    "diffusion": "diffusion (control)",
+    "agi_official": "agi (official)",
+    "agi_path": "agi (path)",
+    "svi_official": "geoig_svi (official)",
+    "svi_repaired": "geoig_svi (repaired)",
+}
+TABLES = {
+    "default_cifar_resnet20": Table("cg", names=DEFAULTS),
+    "default_mobilenet_v1_025": Table("cg", names=DEFAULTS),
+    "default_mobilenet_v2": Table("cg", names=DEFAULTS),
+    "methods_cifar_resnet20": Table("fringe", names=METHODS),
+    "methods_mobilenet_v1_025": Table("fringe", names=METHODS),
+    "methods_mobilenet_v2": Table("fringe", names=METHODS),
+    "sensitivity_cifar_resnet20": Table("fringe", names=METHODS),
+    "damping_choose_cifar_resnet20": Table("blur_1e-8_K20", half=0),
+    "damping_judge_cifar_resnet20": Table("blur_1e-8_K20"),
+    "damping_judge_mobilenet_v1_025": Table("blur_1e-8_K20"),
+    "settings_cifar_resnet20": Table("centre", half=0),
+}
+
+
+def run(name: str, shared: Path, out: Path, device: str) -> None:
+    """Run one experiment, or what is missing of it."""
+    images = "cifar10" if "cifar" in name else "imagenet"
+    folder = out / "images" / f"{images}-{TABLES[name].half}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted((shared / "images" / images).iterdir())[TABLES[name].half :: 2]:
+        if not (folder / path.name).exists():
+            (folder / path.name).symlink_to(path.resolve())
+    spec = ExperimentSpec.from_file(ROOT / "experiments" / f"{name}.toml")
+    before = Path.cwd()
+    os.chdir(shared / "models")  # the specification names the model's file by zoo.py
+    try:
+        spec = spec.model_copy(update={"data": (str(folder.resolve()),), "trust_code": True})
+        run_experiment(spec, (before / out / name).resolve(), device=device)
+    finally:
+        os.chdir(before)
+
+
+def summary(results: Results, model: str, method: str) -> dict[str, float]:
+    """Return what does not depend on a metric: verdicts, passes and diagnostics of the maps of a method."""
+    rows = [row for row in results.cell(model, method, results.metrics[0]).rows if row is not None]
+    diagnostics = [dict(row.diagnostics) for row in rows]
+
+    def column(name: str) -> np.ndarray:
+        return np.array([values.get(name, np.nan) for values in diagnostics], dtype=float)
+
+    residual, end = column("completeness_residual"), column("endpoint_kl")
+    return {
+        "passes": float(np.mean([row.forward + row.jvp + row.vjp for row in rows])),
+        "ok": float(np.mean([row.verdict == "ok" for row in rows])),
+        "residual": float("nan") if np.isnan(residual).all() else float(np.nanmedian(residual)),
+        "end": float("nan") if np.isnan(end).all() else float(np.nanmean(end)),
+    }
+
+
+def table(results: Results, model: str, base: str, names: dict[str, str], suffix: str = "") -> str:
+    """Return a Markdown table: scores of the base, and paired differences to it of all others.
+
+    ``suffix`` selects the metrics under another reference, such as ``":zero"``.
+    """
+    metrics = [m for m in results.metrics if m.endswith(suffix) and (suffix or ":" not in m) and m not in DIAGNOSTICS]
+    about = results.manifest.metrics
+    titles = [m.removesuffix(suffix).replace("_", " ") + ARROWS[about[m]["direction"]] for m in metrics]
+    head = ["setting", "passes", *titles, *(() if suffix else ("end KL", "residual", "`ok`"))]
+    count = int(np.isfinite(results.scores(model, base, metrics[0])).sum())
+    reference = " under the zero reference" if suffix else ""
+    lines = [f"`{model}`{reference}, n = {count}:", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for method in results.methods(model):
+        numbers = summary(results, model, method)
+        cells = [_cell(results, model, method, metric, base) for metric in metrics]
+        if not suffix:
+            cells += [_number(numbers["end"], 2), _number(numbers["residual"], 3)]
+            cells.append("–" if np.isnan(numbers["residual"]) else f"{numbers['ok']:.0%}")
+        lines.append("| " + " | ".join([names.get(method, method), f"{numbers['passes']:.0f}", *cells]) + " |")
+    return "\n".join(lines)
+
+
+def _cell(results: Results, model: str, method: str, metric: str, base: str) -> str:
+    scores, reference = results.scores(model, method, metric), results.scores(model, base, metric)
+    median = results.manifest.metrics[metric]["summary"] == "median"
+    if not np.isfinite(scores).any():
+        return "–"
+    if method == base:
+        return f"{(np.nanmedian if median else np.nanmean)(scores):.3f}"
+    if not np.isfinite(scores - reference).any():
+        return f"({(np.nanmedian if median else np.nanmean)(scores):.3f})"
+    difference = paired(scores, reference)
+    star = "*" if difference.low * difference.high > 0 else ""
+    digits = 3 if abs(difference.value) < 100 else 0
+    text = f"{difference.value:+.{digits}f} [{difference.low:+.{digits}f}, {difference.high:+.{digits}f}]{star}"
+    return text.replace("-", "−")
+
+
+def _number(value: float, digits: int) -> str:
+    return "–" if np.isnan(value) else f"{value:.{digits}f}"
+
+
+def write_tables(out: Path, only: list[str]) -> None:
+    """Replace the tables of the page whose runs are stored."""
+    page = PAGE.read_text(encoding="utf-8")
+    for name in only:
+        if (out / name).is_dir():
+            results = read_results(Store(out / name, create=False))
+            (model,) = results.models
+            suffixes = ["", *sorted({":" + m.partition(":")[2] for m in results.metrics if ":" in m})]
+            parts = [table(results, model, TABLES[name].base, TABLES[name].names, suffix) for suffix in suffixes]
+            text = "\n\n".join(parts)
+            pattern = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)"
+            page, count = re.subn(pattern, lambda m: f"{m[1]}\n{text}\n\n{m[2]}", page, flags=re.DOTALL)  # noqa: B023
+            print(f"{name}: {'written' if count else 'the page has no such place'}")
+    PAGE.write_text(page, encoding="utf-8")
+
+
+#: What the figure shows: the name of a point, and its distance above the point.
+POINTS = {
+    "feedback": ("FRInGe()", 5),
+    "preview": ("preview", 5),
+    "diffusion": ("diffusion", -11),
+    "no_prior": ("γ_prior = 0", -11),
+    "cg": ("full metric", 5),
+    "paper": ("paper", -11),
+    "blur_ig": ("Blur IG", 5),
+    "ig": ("IG", 5),
+    "smoothgrad": ("SmoothGrad", -11),
+    "guided_ig": ("Guided IG", 5),
+}
+
+
+def figure(runs: list[Results]) -> Figure:
+    """Draw passes per image against two scores, one row of panels for each network."""
+    drawing = Figure(figsize=(9, 3.2 * len(runs)), layout="constrained")
+    axes = drawing.subplots(len(runs), 2, squeeze=False)
+    for row, results in zip(axes, runs, strict=True):
+        (model,) = results.models
+        for axis, metric in zip(row, ("mas_insertion", "deletion"), strict=True):
+            methods = [method for method in POINTS if method in results.methods(model)]
+            scores = {method: float(np.nanmean(results.scores(model, method, metric))) for method in methods}
+            for method in methods:
+                (name, above), passes = POINTS[method], summary(results, model, method)["passes"]
+                if method in ("feedback", "diffusion"):  # close together: the name of the upper one goes above
+                    above = 5 if scores[method] == max(scores["feedback"], scores["diffusion"]) else -11
+                colour = "tab:red" if method == "feedback" else "tab:blue" if method in DEFAULTS else "tab:gray"
+                axis.plot(passes, scores[method], "o" if method in DEFAULTS else "s", color=colour, ms=6)
+                style = {"xytext": (5, above), "textcoords": "offset points", "fontsize": 8, "color": colour}
+                axis.annotate(name, (passes, scores[method]), **style)
+            axis.set_xscale("log")
+            axis.set_xlim(40, 4000)
+            axis.set_xticks([50, 100, 200, 500, 1000, 2000], ["50", "100", "200", "500", "1000", "2000"])
+            axis.minorticks_off()
+            words = "MAS insertion, higher is better" if metric == "mas_insertion" else "deletion, lower is better"
+            axis.set_title(f"{model}: {words}", fontsize=10, loc="left")
+            axis.spines[["top", "right"]].set_visible(False)
+            axis.margins(y=0.15)
+    drawing.supxlabel("forward and backward passes through the network for one image", fontsize=10)
+    return drawing
+
+
+def main() -> None:
+    """Run the experiments, write the tables and the figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shared", type=Path, default=Path("../shared"), help="folder with models/ and images/")
+    parser.add_argument("--out", type=Path, default=Path("out/results"), help="folder of the runs")
+    parser.add_argument("--only", action="append", choices=TABLES, help="one experiment; may be repeated")
+    parser.add_argument("--tables", action="store_true", help="write the tables of stored runs, and compute nothing")
+    parser.add_argument("--device", default="cpu")
+    arguments = parser.parse_args()
+    only = arguments.only or list(TABLES)
+    for name in [] if arguments.tables else only:
+        print(f"{name} ...", flush=True)
+        run(name, arguments.shared, arguments.out, arguments.device)
+    write_tables(arguments.out, only)
+    runs = [arguments.out / name for name in ("default_cifar_resnet20", "default_mobilenet_v1_025")]
+    if all(run.is_dir() for run in runs):
+        image = PAGE.parent / "images" / "price.png"
+        figure([read_results(Store(run, create=False)) for run in runs]).savefig(image, dpi=130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Options as pydantic models whose errors name the field, what came, and what is expected."""
+
+import difflib
+import re
+import reprlib
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fringe.errors import InputError
+
+
+class Options(BaseModel):
+    """Base class of options: an unknown name and a wrong value are an InputError that names the field.
+
+    Attributes:
+        expected: What fields take, in words.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
+    expected: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, **values: Any):
+        check_known("", values, type(self).model_fields, "field")
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _input_error(error, self.expected) from error
+
+
+def check_known(where: str, names: Iterable[str], known: Iterable[str], kind: str) -> None:
+    """Raise InputError, with the nearest name, for one of ``names`` that is not among the ``known``."""
+    known = list(known)
+    for name in map(str, names):
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise InputError(f"{where}unknown {kind} {name!r}{hint} The {kind}s: {', '.join(known)}")
+
+
+def wrong_value(argument: str, value: Any, expected: str) -> InputError:
+    """The error of a value that an option does not take."""
+    return InputError(f"got {reprlib.repr(value)}, expected {expected}", argument=argument)
+
+
+def _input_error(error: ValidationError, expected: Mapping[str, str]) -> InputError:
+    """The first problem of a validation as an error that names the field, the value and what is expected."""
+    first = error.errors()[0]
+    original = first.get("ctx", {}).get("error")
+    if isinstance(original, InputError):
+        return original
+    name, value = str(first["loc"][0]), first["input"]
+    if first["type"] == "greater_than_equal":
+        return wrong_value(name, value, "at least 1")
+    if first["type"] == "literal_error" and name not in expected:
+        choices = [choice.strip("'") for choice in re.split(", | or ", str(first.get("ctx", {})["expected"]))]
+        return wrong_value(name, value, f"one of {', '.join(choices)}")
+    return wrong_value(name, value, expected.get(name, "text"))

@@ -1,0 +1,100 @@
+"""Flags made from the fields of a model: the same names, defaults and values as in Python and in a file."""
+
+import pytest
+from typer.testing import CliRunner
+
+from fringe.cli import app
+from fringe.experiments import ExperimentSpec, Store, manifests
+from fringe.explanations import CompareSpec, ExplainSpec
+
+SMALL = (
+    "--methods",
+    "ig",
+    "--set",
+    "ig.steps=2",
+    "--no-controls",
+    "--metrics",
+    "sparseness",
+    "--n",
+    "2",
+    "--no-report",
+)
+FILE = """
+methods = "ig"
+metrics = ["sparseness"]
+n = 2
+controls = false
+set.ig.steps = 2
+"""
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def plan(folder):
+    return manifests(Store(folder, create=False))["benchmark"].plan
+
+
+@pytest.mark.parametrize(
+    ("command", "spec", "others"),
+    [
+        ("explain", ExplainSpec, ()),
+        ("compare", CompareSpec, ()),
+        ("benchmark", ExperimentSpec, ("name", "shard")),
+        ("runtime", ExperimentSpec, ("name", "shard")),
+        ("reproduce", ExperimentSpec, ("name", "shard")),
+    ],
+)
+def test_every_field_is_a_flag_with_its_help(command, spec, others):
+    shown = run(command, "--help").stdout
+    words = " ".join(shown.split())
+    for name, field in spec.model_fields.items():
+        flag = "--limit" if name == "limits" else f"--{name.replace('_', '-')}"
+        assert (f" {flag} " in shown) == (name not in others), flag
+        if name not in others:
+            assert " ".join(field.description.split()) in words
+
+
+def test_a_file_gives_the_plan_of_the_flags_and_flags_come_first(tmp_path):
+    (tmp_path / "plan.toml").write_text(FILE)
+    assert run("benchmark", "--out", tmp_path / "flags", *SMALL).exit_code == 0
+    file = ("--config", tmp_path / "plan.toml", "--no-report")
+    assert run("benchmark", "--out", tmp_path / "file", *file).exit_code == 0
+    assert plan(tmp_path / "file") == plan(tmp_path / "flags")
+    both = run("benchmark", "--out", tmp_path / "both", *file, "--n", 1, "--set", "ig.steps=3")
+    assert both.exit_code == 0, both.output
+    assert (plan(tmp_path / "both")["n"], plan(tmp_path / "both")["methods"]["digits"]["ig"]["steps"]) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("limit = {}", "unknown key 'limit'; did you mean 'limits'?"),
+        ("trust_code = true", "--trust-code: a file cannot trust code"),
+        ('n = "three"', "--n: got 'three', expected an integer"),
+        ("n = 0", "--n: got 0, expected at least 1"),
+        ("limits = { sparseness = -1 }", "--limit: got 'sparseness=-1'"),
+        ("n = [", "--config: "),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_one_line_that_names_the_flag(tmp_path, text, message):
+    (tmp_path / "plan.toml").write_text(text)
+    result = run("benchmark", "--out", tmp_path / "run", "--config", tmp_path / "plan.toml")
+    assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("explian",), "explain"),
+        (("explain", "embedded:digits:0", "--out", "x", "--scor", "logit"), "--score"),
+        (("explain", "embedded:digits:0"), "--out"),
+        (("benchmark", "--out", "x", "--n", "many"), "--n"),
+    ],
+)
+def test_a_wrong_flag_is_exit_code_2_with_the_nearest_one(arguments, message):
+    result = run(*arguments)
+    assert (result.exit_code, message in result.stderr) == (2, True), result.stderr

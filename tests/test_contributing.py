@@ -1,0 +1,155 @@
+"""CONTRIBUTING.md says what to touch for each kind of addition: every row is walked through."""
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import ClassVar
+
+import pytest
+import torch
+from pydantic import Field
+from torch import nn
+from typer.testing import CliRunner
+
+import fringe
+from fringe import experiments
+from fringe.attribution import METHODS, Attributor
+from fringe.metrics import METRICS, EvaluatedMaps, Metric, Scores
+from fringe.models import Preprocessing, load_model
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+DIGITS = {"model": "embedded:digits", "data": "embedded:digits", "n": 2, "controls": False}
+
+
+def command(*arguments):
+    from fringe.cli import app
+
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_every_path_of_the_page_exists():
+    rows = PAGE.split("## What to touch")[1].split("## ")[0]
+    paths = re.findall(r"`((?:src|tests)/[\w/.]+)`", rows)
+    assert len(paths) >= 12
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_the_tree_names_every_package():
+    tree = PAGE.split("```")[3]
+    packages = {path.parent.name for path in (ROOT / "src" / "fringe").glob("*/__init__.py")}
+    assert packages <= set(re.findall(r"(\w+)/", tree))
+
+
+@dataclass(frozen=True)
+class Signs(Attributor):
+    """Signs of the gradient."""
+
+    name: ClassVar[str] = "signs"
+    title: ClassVar[str] = "Signs"
+    source: ClassVar[str] = "this test"
+
+    def attribute(self, problem):
+        result = METHODS["ig"](steps=2).attribute(problem)
+        return dataclasses.replace(result, values=result.values.sign())
+
+
+def test_a_method_is_a_class_and_a_line(monkeypatch, tmp_path):
+    monkeypatch.setitem(METHODS, "signs", Signs)
+    spec = experiments.ExperimentSpec(**DIGITS, methods="signs,ig", metrics="sparseness", set=["ig.steps=2"])
+    results = experiments.run_experiment(spec)
+    (model,) = results.models
+    assert (results.scores(model, "signs", "sparseness") == 0).all()  # all entries weigh the same
+    assert (results.scores(model, "ig", "sparseness") > 0).all()
+    listed = command("methods")
+    assert listed.exit_code == 0
+    assert "signs" in listed.output
+
+
+@dataclass(frozen=True)
+class Mass(Metric):
+    """Sum of the map."""
+
+    name: ClassVar[str] = "mass"
+    title: ClassVar[str] = "Mass"
+    direction: ClassVar[str] = "none"
+    space: ClassVar[str] = "map"
+    source: ClassVar[str] = "this test"
+
+    def score(self, maps: EvaluatedMaps) -> Scores:
+        return Scores(maps.values.double().flatten(1).sum(1))
+
+
+def test_a_metric_is_a_class_and_a_line(monkeypatch):
+    monkeypatch.setitem(METRICS, "mass", Mass)
+    method = METHODS["ig"](steps=2)
+    results = experiments.run_experiment(experiments.ExperimentSpec(**DIGITS, methods=[("ig", method)], metrics="mass"))
+    model = load_model("embedded:digits")
+    images = [image["digest"] for image in results.manifest.images]
+    assert results.scores(results.models[0], "ig", "mass").shape == (len(images),)
+    assert "mass" in command("metrics").output
+    x = torch.rand(2, 1, 32, 32)
+    maps = fringe.attribute(model.module, x, method=method).values
+    scored = fringe.compare(model.module, x, [method], ["mass"], controls=False).rows[0].scores["mass"].values
+    torch.testing.assert_close(scored, maps.double().flatten(1).sum(1))
+
+
+def test_a_flag_is_a_field(monkeypatch, tmp_path):
+    class Extended(experiments.ExperimentSpec):
+        flavour: str = Field("plain", description="Taste of the maps.")
+
+    monkeypatch.setattr(experiments, "ExperimentSpec", Extended)
+    output = command("benchmark", "--help").output
+    assert "--flavour" in output
+    assert "Taste of the maps." in output
+    (tmp_path / "plan.toml").write_text('flavour = "sour"\n')
+    assert Extended.from_file(tmp_path / "plan.toml").flavour == "sour"
+
+
+def test_a_report_section_is_a_function(monkeypatch, tmp_path):
+    from fringe.report import _build, write_report
+
+    original = _build._model_chapter
+
+    def with_remark(inputs, table, prefix):
+        chapter = original(inputs, table, prefix)
+        remark = _build.Section("Remark", ("A section of mine.",))
+        return _build.Chapter(chapter.title, (*chapter.sections, remark))
+
+    monkeypatch.setattr(_build, "_model_chapter", with_remark)
+    spec = experiments.ExperimentSpec(**DIGITS, methods="ig", metrics="sparseness", set=["ig.steps=2"])
+    experiments.run_experiment(spec, tmp_path / "run")
+    page = write_report(tmp_path / "run", tmp_path / "report").page
+    assert "A section of mine." in page.read_text(encoding="utf-8")
+    assert all("A section of mine." in p.read_text(encoding="utf-8") for p in page.parent.glob("report.*"))
+
+
+def test_an_executor_is_a_class(tmp_path):
+    class Counting(experiments.SerialExecutor):
+        scheduled = 0
+
+        def schedule(self, task):
+            Counting.scheduled += 1
+            super().schedule(task)
+
+    spec = experiments.ExperimentSpec(**DIGITS, methods="ig", metrics="sparseness", set=["ig.steps=2"], shard=1)
+    results = experiments.run_experiment(spec, tmp_path / "run", executor=Counting())
+    assert Counting.scheduled == 2
+    assert (results.frame["status"] == "ok").all()
+
+
+def test_a_model_family_is_a_loader(monkeypatch):
+    from fringe.models import _load
+
+    def load(options):
+        net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))
+        return _load.LoadedParts(net, "toy", Preprocessing.parse("resize=8"), None)
+
+    family = _load.Loader("toy:NAME", "for this test", load)
+    monkeypatch.setattr(_load, "LOADERS", MappingProxyType({**_load.LOADERS, "toy": family}))
+    monkeypatch.setattr(_load, "_PREFIXES", (*_load._PREFIXES, "toy"))
+    assert load_model("toy:anything").architecture == "toy"
+    with pytest.raises(fringe.FringeError, match="toy:NAME"):
+        load_model("nothing")
