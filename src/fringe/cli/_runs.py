@@ -7,8 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from fringe._checks import require_local
-from fringe._files import require_inside
+from fringe._files import require_inside, require_local
 from fringe.cli._console import Exit, Progress, print_error, require_consent, say, warn
 from fringe.errors import InputError
 from fringe.experiments import (

@@ -8,7 +8,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fringe._checks import require, require_choice
+from fringe.errors import require, require_choice
 from fringe.metrics import Aggregate, Direction
 
 #: A score an image, None or NaN where there is none.

@@ -8,8 +8,7 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fringe._checks import require_local
-from fringe._files import MAPS_BYTES, RECORD_BYTES, read_regular, sha256_of
+from fringe._files import MAPS_BYTES, RECORD_BYTES, read_regular, require_local, sha256_of
 from fringe._text import to_json
 from fringe.errors import InputError
 from fringe.experiments import digest
