@@ -287,8 +287,8 @@ def look_up(name: str, registry: Mapping[str, type[S]]) -> type[S]:
         The class.
 
     Raises:
-        InputError: If no class has this name. The message suggests the class with the most similar name or ``title``; only
-            letters and digits are compared, without case.
+        InputError: If no class has this name. The message suggests the class with the most similar name or ``title``;
+            only letters and digits are compared, without case.
     """
     if name in registry:
         return registry[name]

@@ -82,8 +82,8 @@ def attribute(
     """Explain why a model predicts a class: one map for each image.
 
     Args:
-        model: A classifier of such inputs, any module or callable. Its weights are frozen during the call, and its state
-            is restored.
+        model: A classifier of such inputs, any module or callable. Its weights are frozen during the call, and its
+            state is restored.
         inputs: Images (B, *S). A dictionary is passed to the model by name, and its one floating-point tensor is
             explained.
         method: A registered name, or a configured method such as ``FRInGe(tau=1e-3)``.
