@@ -26,7 +26,7 @@ from fringe.errors import InputError
 if TYPE_CHECKING:
     from fringe.cli._runs import RunFlags, RunSummary, TimingOptions
     from fringe.experiments import ExperimentSpec, Plan
-    from fringe.paper import Study, Timing
+    from fringe.paper import PaperStudy, Timing
 
 Given = dict[str, Any]
 Figures = Annotated[int, typer.Option(min=0, metavar="N", help="Images whose paths are drawn.")]
@@ -316,7 +316,7 @@ def _estimate(base: "Plan", names: Sequence[str], flags: "RunFlags", seconds: fl
     return Exit.DONE
 
 
-def _run_study(study: "Study", flags: "RunFlags", images: int, *, report: bool) -> Exit:
+def _run_study(study: "PaperStudy", flags: "RunFlags", images: int, *, report: bool) -> Exit:
     """Run the plan of a study, report and draw it."""
     from fringe.cli._runs import report_folder, report_plan, run_plans
     from fringe.experiments import run_record

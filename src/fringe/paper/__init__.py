@@ -8,7 +8,7 @@ from fringe.paper._reproduction import ReproductionFiles as ReproductionFiles
 from fringe.paper._reproduction import compare_with_paper as compare_with_paper
 from fringe.paper._reproduction import write_reproduction as write_reproduction
 from fringe.paper._studies import STUDIES as STUDIES
-from fringe.paper._studies import Study as Study
+from fringe.paper._studies import PaperStudy as PaperStudy
 from fringe.paper._studies import ablation_study as ablation_study
 from fringe.paper._studies import cap_study as cap_study
 from fringe.paper._studies import check_studies as check_studies

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fringe._text import to_csv
 from fringe.experiments import Plan, Resolved, Results, Store, estimate, manifests, read_results
-from fringe.paper._studies import DEFAULT, SPECS, STUDIES, WITH_DEFAULT, Study, study_plans, timed_plan
+from fringe.paper._studies import DEFAULT, SPECS, STUDIES, WITH_DEFAULT, PaperStudy, study_plans, timed_plan
 from fringe.paper._tables import READINGS, SECONDS, PaperValue, paper_tables
 from fringe.paper._timing import BatchSize, Timing, slowdowns, stored_timings
 from fringe.paper._trajectories import draw_study
@@ -169,7 +169,7 @@ def write_reproduction(
     figures, timings = list[Path](), list[Timing]()
     for name, plan in study_plans(base, studies).items():
         known = (resolved or {}).get(name)
-        figures += draw_study(Study(plan, base), run, out / name, images=images, device=device, resolved=known)
+        figures += draw_study(PaperStudy(plan, base), run, out / name, images=images, device=device, resolved=known)
     _write_page(base, run, out, timings, figures)
     for methods in (("fringe", "ig"), (DEFAULT,)):  # apart: run times of an older folder stay valid
         plan, path = timed_plan(base, methods), out / "runtime" / "kept.json"

@@ -31,7 +31,7 @@ SMALL = 64
 
 
 @dataclass(frozen=True)
-class Study:
+class PaperStudy:
     """A study that is run and drawn.
 
     Attributes:
@@ -45,7 +45,7 @@ class Study:
     factors: Mapping[str, Sequence[Any]] | None = None
 
 
-def ablation_study(spec: ExperimentSpec) -> Study:
+def ablation_study(spec: ExperimentSpec) -> PaperStudy:
     """Plan the scores and paths of FRInGe with parts removed, by default on 100 images.
 
     Args:
@@ -58,10 +58,10 @@ def ablation_study(spec: ExperimentSpec) -> Study:
         InputError: If the first method is not FRInGe.
     """
     base = _plan_of(spec, "ablation")
-    return Study(ablation_plan(base), base)
+    return PaperStudy(ablation_plan(base), base)
 
 
-def cap_study(spec: ExperimentSpec) -> Study:
+def cap_study(spec: ExperimentSpec) -> PaperStudy:
     """Plan the path diagnostics of FRInGe with and without its Euclidean cap, and of IG, by default on 100 images.
 
     Args:
@@ -74,10 +74,10 @@ def cap_study(spec: ExperimentSpec) -> Study:
         InputError: If the first method is not FRInGe, or has no cap.
     """
     base = _plan_of(spec, "cap", metrics=DIAGNOSTICS, also=("ig",))
-    return Study(cap_plan(base), base)
+    return PaperStudy(cap_plan(base), base)
 
 
-def sweep_study(spec: ExperimentSpec, factors: Sequence[str] = ()) -> Study:
+def sweep_study(spec: ExperimentSpec, factors: Sequence[str] = ()) -> PaperStudy:
     """Plan the tuning objective along one setting at a time, by default on 100 images.
 
     Args:
@@ -93,7 +93,7 @@ def sweep_study(spec: ExperimentSpec, factors: Sequence[str] = ()) -> Study:
     """
     base = _plan_of(spec, "sweep", metrics=OBJECTIVE)
     values = read_factors(base_method(base.arms[0]), factors)
-    return Study(sweep_plan(base, values), base, values)
+    return PaperStudy(sweep_plan(base, values), base, values)
 
 
 def tuning_study(spec: ExperimentSpec) -> Plan:

@@ -1,4 +1,4 @@
-"""The paths of a model's methods on a few images, and the figures of the studies (appendices "Ablation Study
+"""The paths of a model's methods on a few images, and the figures of the studies (appendices "Ablation PaperStudy
 Configurations" and "Geometric Effect of the Euclidean Trust-Region Cap")."""
 
 import math
@@ -16,10 +16,10 @@ from fringe._filters import gaussian_blur
 from fringe._rng import KeyedGenerator
 from fringe._text import to_csv
 from fringe.attribution import Attributor
-from fringe.errors import InputError, check_known, known_hint
+from fringe.errors import InputError, check_known, known_hint, require_positive
 from fringe.experiments import Plan, Resolved, Results, Store, TaskRunner, read_results, resolve
 from fringe.metrics import EvaluationContext
-from fringe.paper._studies import CAPPED, OBJECTIVE, UNCAPPED, Study, base_method
+from fringe.paper._studies import CAPPED, OBJECTIVE, UNCAPPED, PaperStudy, base_method
 from fringe.plots import PathRecord, SweepCurve, SweepPanel, plot_profiles, plot_sensitivity, plot_variants
 from fringe.tuning import SweepLine, one_at_a_time, sweep_lines
 
@@ -41,8 +41,7 @@ def blur_change(points: Tensor, start: Tensor, sigma: float = SIGMA) -> Tensor:
     if points.dim() != 4 or points.shape[1:] != start.shape:
         shapes = f"{tuple(points.shape)} and {tuple(start.shape)}"
         raise InputError(f"points and start: got shapes {shapes}, expected (M, C, H, W) and (C, H, W)")
-    if not 0 < sigma < math.inf:
-        raise InputError(f"got {sigma!r}, expected a positive number", argument="sigma")
+    require_positive("sigma", sigma)
     blurred = gaussian_blur((points - start).abs().mean(1, keepdim=True), sigma)[:, 0]
     largest = blurred.max()
     return blurred if largest == 0 else blurred / largest
@@ -88,7 +87,7 @@ def trajectories(
 
 
 def draw_study(
-    study: Study, run: Path, out: Path, *, images: int = 2, device: str = "cpu", resolved: Resolved | None = None
+    study: PaperStudy, run: Path, out: Path, *, images: int = 2, device: str = "cpu", resolved: Resolved | None = None
 ) -> list[Path]:
     """Draw the figures of a study that was run.
 
