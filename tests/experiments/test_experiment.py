@@ -12,7 +12,7 @@ from torch import nn
 from fringe import FringeError, InputError, Insertion, SmoothGrad
 from fringe.experiments import ExperimentSpec, ProcessExecutor, Results, estimate, read_results, run_experiment
 from fringe.experiments import Store as RunFolder
-from fringe.experiments._results import gather
+from fringe.experiments._results import results_from
 
 SPEC = ExperimentSpec(
     model="embedded:digits", methods={"ig": IG, "sg": SmoothGrad(samples=2)}, metrics=["insertion", "sparseness"], n=4
@@ -65,7 +65,7 @@ def test_scores_that_are_missing_or_failed_say_so():
             del records[key]
         if record.method == "sg" and record.image == digests[2]:
             records[key] = type(record)(**{**vars(record), "score": None, "status": "failed", "error": "no memory"})
-    results = gather(whole.manifest, records)
+    results = results_from(whole.manifest, records)
     column = results.scores("digits", "sg", "insertion")
     assert np.isnan(column).tolist() == [False, True, True, False]
     assert [column[0], column[3]] == [whole.scores("digits", "sg", "insertion")[i] for i in (0, 3)]

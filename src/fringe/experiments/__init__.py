@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from fringe.experiments._results import CellStatus as CellStatus
     from fringe.experiments._results import Results as Results
     from fringe.experiments._results import coverage as coverage
-    from fringe.experiments._results import gather as gather
     from fringe.experiments._results import read_results as read_results
+    from fringe.experiments._results import results_from as results_from
     from fringe.experiments._results import results_of as results_of
     from fringe.experiments._run import Interrupted as Interrupted
     from fringe.experiments._run import Progress as Progress
@@ -103,9 +103,7 @@ __all__ = [  # noqa: RUF022 - by topic
     "Comparison",
     "Results",
     "read_results",
-    "Store",
     "Executor",
-    "SerialExecutor",
     "ProcessExecutor",
     "Estimate",
     "estimate",
@@ -125,7 +123,7 @@ _MODULES = {
     "_manifest": "FirstLogits Manifest Resolved changes digest load resolve",
     "_plan": "Arm ModelSource Plan build_plan configured default_model with_settings",
     "_records": "ScoreRecord StoredMap",
-    "_results": "Cell CellStatus Results coverage gather read_results results_of",
+    "_results": "Cell CellStatus Results coverage read_results results_from results_of",
     "_run": ("Interrupted Progress RunOptions RunResult interruptible require_same_logits run_experiment run_plan"),
     "_runner": "TaskRunner",
     "_selection": "WEIGHTS Dominance Examples dominance pick",

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -131,11 +132,26 @@ class Results:
         return tuple(self.manifest.metrics)
 
     def methods(self, model: str, *, controls: bool = True) -> tuple[str, ...]:
-        """List the methods of a model in their order, the controls last."""
+        """List the methods of a model in their order, the controls last.
+
+        Args:
+            model: Label of the model.
+            controls: Whether to include the controls.
+
+        Returns:
+            Labels of the methods.
+        """
         return tuple(m for m in self.manifest.settings[model] if controls or not self.is_control(m))
 
     def is_control(self, method: str) -> bool:
-        """Whether a method is a control map."""
+        """Tell whether a method is a control map.
+
+        Args:
+            method: Label of the method.
+
+        Returns:
+            True for a control.
+        """
         return method in CONTROLS and all("control" in s[method]["method"] for s in self.manifest.settings.values())
 
     @cached_property
@@ -145,15 +161,37 @@ class Results:
         return {(str(a), str(b), str(c)): Cell(part, lambda: self._records) for (a, b, c), part in parts.items()}
 
     def cell(self, model: str, method: str, metric: str) -> Cell:
-        """Return one part of the table."""
+        """Select one method under one metric.
+
+        Args:
+            model: Label of the model.
+            method: Label of the method.
+            metric: Label of the metric.
+
+        Returns:
+            This part of the table.
+        """
         return self.cells[model, method, metric]
 
     def scores(self, model: str, method: str, metric: str) -> Column:
-        """Return the scores (n,) of one method under one metric, NaN where there is none."""
+        """Select the scores of one method under one metric.
+
+        Args:
+            model: Label of the model.
+            method: Label of the method.
+            metric: Label of the metric.
+
+        Returns:
+            Scores (n,) in the order of the images, NaN where there is none.
+        """
         return self.cells[model, method, metric].scores
 
     def coverage(self) -> list[CellStatus]:
-        """Count the scores of every model, method and metric, in the order of the plan."""
+        """Count the scores of every model, method and metric.
+
+        Returns:
+            The counts, in the order of the plan.
+        """
         status = pl.col("status").cast(pl.String)
         counts = self.frame.group_by(_CELL, maintain_order=True).agg(
             pl.len().alias("required"),
@@ -163,7 +201,11 @@ class Results:
         return [CellStatus(**row) for row in counts.iter_rows(named=True)]
 
     def missing(self) -> list[str]:
-        """Describe every part of the table in which images were not computed."""
+        """Describe every part of the table in which images were not computed.
+
+        Returns:
+            One line for each part.
+        """
         return [
             f"{cell.model}, {cell.method}, {cell.metric}: {cell.missing} of {cell.required} images are not computed"
             for cell in self.coverage()
@@ -183,8 +225,8 @@ class Results:
         )
         counts = groups.agg(pl.len().alias("scores"), pl.col("image").n_unique().alias("images"))
         order = {(model, method): i for i, (model, method, *_) in enumerate(self.cells)}
-        places = [order[model, method] for model, method in counts.select("model", "method").iter_rows()]
-        counts = counts.with_columns(pl.Series("order", places, dtype=pl.Int64))
+        positions = [order[model, method] for model, method in counts.select("model", "method").iter_rows()]
+        counts = counts.with_columns(pl.Series("order", positions, dtype=pl.Int64))
         return counts.sort("order", "scores", descending=[False, True], maintain_order=True).drop("order")
 
     def summary(self, seed: int = 0) -> pl.DataFrame:
@@ -205,23 +247,28 @@ class Results:
         return pl.DataFrame(rows)
 
     def to_pandas(self) -> Any:
-        """Return the table as a pandas DataFrame; needs pandas."""
+        """Convert the table for pandas, which must be installed.
+
+        Returns:
+            :attr:`frame` as a ``pandas.DataFrame``.
+        """
         return self.frame.to_pandas()
 
 
-def read_results(store: Store, name: str | None = None) -> Results:
+def read_results(run: Store | str | Path, name: str | None = None) -> Results:
     """Read the results of a plan.
 
     Args:
-        store: A run folder.
+        run: A run folder.
         name: The plan; needed where the folder holds several.
 
     Returns:
         The results; scores that are not in the folder are missing.
 
     Raises:
-        InputError: If there is no such plan.
+        InputError: If there is no such folder or plan.
     """
+    store = run if isinstance(run, Store) else Store(Path(run), create=False)
     plans = manifests(store)
     chosen = name or (next(iter(plans)) if len(plans) == 1 else None)
     if chosen not in plans:
@@ -244,7 +291,7 @@ def results_of(store: Store, manifest: Manifest) -> Results:
     )
 
 
-def gather(manifest: Manifest, records: Mapping[Key, ScoreRecord]) -> Results:
+def results_from(manifest: Manifest, records: Mapping[Key, ScoreRecord]) -> Results:
     """Results of a manifest from records in memory."""
     scores = pl.DataFrame(pl.from_arrow(to_table(list(records.values()))))
     return Results(manifest, _joined(manifest, scores.lazy()), lambda: records)

@@ -136,7 +136,7 @@ class Store:
     # Units
 
     def has(self, key: str) -> bool:
-        """Whether a task is committed, and its file intact.""" """Whether the unit is committed, and whole."""
+        """Whether a task is committed, and its file intact."""
         return self._content(key) is not None
 
     def commit(self, key: str, rows: Sequence[ScoreRecord], metadata: Mapping[str, Any]) -> None:
