@@ -1,6 +1,7 @@
 """An experiment from its specification to a table: in memory, in a folder, and in processes alike."""
 
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -113,3 +114,10 @@ def test_of_two_records_with_one_key_the_one_with_a_score_counts(tmp_path):
             if name != key:
                 store.commit(name, failed, metadata)
     assert numbers(read_results(store)).equals(numbers(first))
+
+
+def test_without_polars_nothing_is_computed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "polars", None)
+    monkeypatch.setattr("fringe.experiments._run.build_plan", lambda spec: pytest.fail("the plan was begun"))
+    with pytest.raises(ImportError, match="polars"):
+        run_experiment(ExperimentSpec())

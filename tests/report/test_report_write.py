@@ -283,9 +283,8 @@ def test_maps_of_images_that_failed_are_not_asked_for(digits, monkeypatch):
     digests = [image["digest"] for image in results.manifest.images[:2]]
     records = {row.key: row for cell in results.cells.values() for row in cell.rows}
     failed = [row for row in records.values() if (row.method, row.image) == ("sg", digests[0])]
-    results = results_from(
-        results.manifest, {**records, **{r.key: dataclasses.replace(r, status="failed") for r in failed}}
-    )
+    changed = {r.key: dataclasses.replace(r, status="failed") for r in failed}
+    results = results_from(results.manifest, {**records, **changed})
     monkeypatch.setattr(store, "load_maps", lambda setting, images: {})
     shown = load_maps(results, "digits", digests, MapSource(store, lambda model: resolved))
     assert [list(shown.maps[method]) for method in ("ig", "sg")] == [digests, digests[1:]]

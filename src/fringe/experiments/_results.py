@@ -5,19 +5,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from fringe.errors import InputError
 from fringe.experiments._evaluator import CONTROLS
+from fringe.experiments._formats import ScoreRecord, to_table
 from fringe.experiments._manifest import Manifest
-from fringe.experiments._records import ScoreRecord, to_table
 from fringe.experiments._statistics import estimate
 from fringe.experiments._store import Store
 from fringe.experiments._tasks import Key, manifests, versions_of
+
+if TYPE_CHECKING:
+    import polars as pl  # of the extra bench, which :func:`fringe.compare` does without
 
 Column = NDArray[np.float64]
 
@@ -61,7 +63,7 @@ class Cell:
         frame: The rows of :attr:`Results.frame` for these images, in their order.
     """
 
-    frame: pl.DataFrame
+    frame: "pl.DataFrame"
     _records: Callable[[], Mapping[Key, ScoreRecord]] = field(default=dict[Key, ScoreRecord], repr=False)
 
     @property
@@ -105,7 +107,7 @@ class Results:
     def __init__(
         self,
         manifest: Manifest,
-        frame: pl.DataFrame,
+        frame: "pl.DataFrame",
         records: Callable[[], Mapping[Key, ScoreRecord]] = dict,
         versions: Callable[[], Mapping[str, Mapping[str, int]]] = dict,
     ):
@@ -192,6 +194,8 @@ class Results:
         Returns:
             The counts, in the order of the plan.
         """
+        import polars as pl
+
         status = pl.col("status").cast(pl.String)
         counts = self.frame.group_by(_CELL, maintain_order=True).agg(
             pl.len().alias("required"),
@@ -212,12 +216,14 @@ class Results:
             if cell.missing
         ]
 
-    def failures(self) -> pl.DataFrame:
+    def failures(self) -> "pl.DataFrame":
         """Count the scores that failed.
 
         Returns:
             ``model``, ``method``, ``reason``, ``scores`` and ``images``, the most frequent reason of a method first.
         """
+        import polars as pl
+
         status = pl.col("status").cast(pl.String)
         failed = self.frame.filter(~status.is_in(["ok", _MISSING]))
         groups = failed.with_columns(reason=pl.coalesce("error", status)).group_by(
@@ -229,7 +235,7 @@ class Results:
         counts = counts.with_columns(pl.Series("order", positions, dtype=pl.Int64))
         return counts.sort("order", "scores", descending=[False, True], maintain_order=True).drop("order")
 
-    def summary(self, seed: int = 0) -> pl.DataFrame:
+    def summary(self, seed: int = 0) -> "pl.DataFrame":
         """Summarise each method under each metric.
 
         Args:
@@ -239,6 +245,8 @@ class Results:
             One row for each model, method and metric: the fields of :class:`fringe.experiments.Estimate` over the
             images with a score, and the counts ``images``, ``missing`` and ``failed``.
         """
+        import polars as pl
+
         rows: list[dict[str, Any]] = []
         for (model, method, metric), cell in self.cells.items():
             numbers = asdict(estimate(cell.scores, seed, self.manifest.metrics[metric]["summary"]))
@@ -279,6 +287,8 @@ def read_results(run: Store | str | Path, name: str | None = None) -> Results:
 
 def results_of(store: Store, manifest: Manifest) -> Results:
     """Read the results of a manifest, which may no longer be the folder's."""
+    import polars as pl
+
     empty = pl.DataFrame(pl.from_arrow(to_table([])))
     paths = store.intact_files()
     options: dict[str, Any] = {"schema": empty.schema, "missing_columns": "insert", "extra_columns": "ignore"}
@@ -293,6 +303,8 @@ def results_of(store: Store, manifest: Manifest) -> Results:
 
 def results_from(manifest: Manifest, records: Mapping[Key, ScoreRecord]) -> Results:
     """Results of a manifest from records in memory."""
+    import polars as pl
+
     scores = pl.DataFrame(pl.from_arrow(to_table(list(records.values()))))
     return Results(manifest, _joined(manifest, scores.lazy()), lambda: records)
 
@@ -311,8 +323,10 @@ def _best(records: Iterable[ScoreRecord]) -> dict[Key, ScoreRecord]:
     return result
 
 
-def _joined(manifest: Manifest, scores: pl.LazyFrame) -> pl.DataFrame:
+def _joined(manifest: Manifest, scores: "pl.LazyFrame") -> "pl.DataFrame":
     """The required scores with what is known of each."""
+    import polars as pl
+
     known = scores.select(*_KEY, *_SCORE).with_columns(pl.col(name).cast(pl.Categorical) for name in _WORDS)
     best = known.sort(pl.col("status").cast(pl.String) != "ok", maintain_order=True).unique(_KEY, keep="first")
     joined = _required(manifest).join(best, on=_KEY, how="left", maintain_order="left")
@@ -320,8 +334,10 @@ def _joined(manifest: Manifest, scores: pl.LazyFrame) -> pl.DataFrame:
     return joined.with_columns(status=status).collect()
 
 
-def _required(manifest: Manifest) -> pl.LazyFrame:
+def _required(manifest: Manifest) -> "pl.LazyFrame":
     """Every score that a plan requires, in its order."""
+    import polars as pl
+
     words = pl.Categorical
     methods = [(a, b, "control" in s["method"]) for a, named in manifest.settings.items() for b, s in named.items()]
     settings = pl.DataFrame(

@@ -13,10 +13,10 @@ from fringe._process import Interrupted as Interrupted
 from fringe._process import interruptible as interruptible
 from fringe.errors import InputError, TransientError
 from fringe.experiments._executors import Executor, ProcessExecutor, SerialExecutor, run_tasks
+from fringe.experiments._formats import ScoreRecord
 from fringe.experiments._jobs import Job, RunLog, TaskReport
 from fringe.experiments._manifest import Resolved, changes, digest, resolve
 from fringe.experiments._plan import Plan, build_plan
-from fringe.experiments._records import ScoreRecord
 from fringe.experiments._results import Results, results_from, results_of
 from fringe.experiments._runner import TaskRunner
 from fringe.experiments._spec import ExperimentSpec
@@ -129,6 +129,8 @@ def run_experiment(
         TransientError: If the disk or device fails: the same call resumes.
         Interrupted: On SIGINT or SIGTERM; what was committed stays, and the same call resumes.
     """
+    import polars  # noqa: F401  # pyright: ignore[reportUnusedImport] - if it is absent, say so before hours of work
+
     plan = spec if isinstance(spec, Plan) else build_plan(spec)
     if out is None:
         return _in_memory(plan, device, batch_size, progress or Progress())

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 from pydantic import Field, PlainValidator, StrictBool, StrictInt
 
 from fringe._files import SETTINGS_BYTES, read_regular
+from fringe._options import Options, check_known, wrong_value
 from fringe.errors import InputError
-from fringe.experiments._options import Options, check_known, wrong_value
 
 #: What a plan may be called: it names a file and a folder.
 PLAN_NAME = r"[\w-]+"
