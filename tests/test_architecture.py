@@ -29,7 +29,7 @@ HEAVY = {  # package: the only rooms that may import it
     "matplotlib": {"plots"},
     "typer": {"cli"},
     "rich": {"cli"},
-    "pydantic": {"cli", "experiments", "explanations", "settings"},
+    "pydantic": {None, "cli", "experiments", "explanations", "settings"},
     "PIL": {"models", "data", "cli"},
     "torchvision": {"models"},
     "timm": {"models"},

@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fringe.experiments._formats import ScoreRecord
 from fringe.experiments._jobs import Job
 from fringe.experiments._manifest import Manifest, Resolved, digest
-from fringe.experiments._records import ScoreRecord
 from fringe.experiments._runner import TaskResult
 from fringe.experiments._store import Store
 from fringe.experiments._tasks import committed_keys, pending_tasks

@@ -1,6 +1,7 @@
 """An experiment from its specification to a table: in memory, in a folder, and in processes alike."""
 
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import nn
 from fringe import FringeError, InputError, Insertion, SmoothGrad
 from fringe.experiments import ExperimentSpec, ProcessExecutor, Results, estimate, read_results, run_experiment
 from fringe.experiments import Store as RunFolder
-from fringe.experiments._results import gather
+from fringe.experiments._results import results_from
 
 SPEC = ExperimentSpec(
     model="embedded:digits", methods={"ig": IG, "sg": SmoothGrad(samples=2)}, metrics=["insertion", "sparseness"], n=4
@@ -65,7 +66,7 @@ def test_scores_that_are_missing_or_failed_say_so():
             del records[key]
         if record.method == "sg" and record.image == digests[2]:
             records[key] = type(record)(**{**vars(record), "score": None, "status": "failed", "error": "no memory"})
-    results = gather(whole.manifest, records)
+    results = results_from(whole.manifest, records)
     column = results.scores("digits", "sg", "insertion")
     assert np.isnan(column).tolist() == [False, True, True, False]
     assert [column[0], column[3]] == [whole.scores("digits", "sg", "insertion")[i] for i in (0, 3)]
@@ -113,3 +114,10 @@ def test_of_two_records_with_one_key_the_one_with_a_score_counts(tmp_path):
             if name != key:
                 store.commit(name, failed, metadata)
     assert numbers(read_results(store)).equals(numbers(first))
+
+
+def test_without_polars_nothing_is_computed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "polars", None)
+    monkeypatch.setattr("fringe.experiments._run.build_plan", lambda spec: pytest.fail("the plan was begun"))
+    with pytest.raises(ImportError, match="polars"):
+        run_experiment(ExperimentSpec())

@@ -19,8 +19,7 @@ import torch
 
 from fringe import _process
 from fringe.errors import FringeError, InputError, TransientError
-from fringe.experiments._integrity import is_intact
-from fringe.experiments._records import ScoreRecord, StoredMap
+from fringe.experiments._formats import ScoreRecord, StoredMap, is_intact
 from fringe.experiments._store import CRASHES, MARKER, PLANS, Store
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")

@@ -2,7 +2,7 @@
 
 from fringe.experiments import Manifest, ScoreRecord, Store
 from fringe.experiments._manifest import digest
-from fringe.experiments._results import gather
+from fringe.experiments._results import results_from
 
 METRICS = {
     "mas_insertion": ("MAS insertion", "higher", "", "mean"),
@@ -108,7 +108,7 @@ def rows(about, scores, **more):
 
 
 def results(about, scores, **more):
-    return gather(about, rows(about, scores, **more))
+    return results_from(about, rows(about, scores, **more))
 
 
 def store_of(folder, about, scores, **more):

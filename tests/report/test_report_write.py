@@ -10,7 +10,7 @@ import torch
 from fringe import IntegratedGradients
 from fringe.attribution import SmoothGrad
 from fringe.errors import InputError
-from fringe.experiments import Arm, ModelSource, Plan, RunOptions, Store, gather, read_results, run_plan
+from fringe.experiments import Arm, ModelSource, Plan, RunOptions, Store, read_results, results_from, run_plan
 from fringe.metrics import METRICS
 from fringe.report import _write as write_module
 from fringe.report import build_table, write_report
@@ -283,7 +283,8 @@ def test_maps_of_images_that_failed_are_not_asked_for(digits, monkeypatch):
     digests = [image["digest"] for image in results.manifest.images[:2]]
     records = {row.key: row for cell in results.cells.values() for row in cell.rows}
     failed = [row for row in records.values() if (row.method, row.image) == ("sg", digests[0])]
-    results = gather(results.manifest, {**records, **{r.key: dataclasses.replace(r, status="failed") for r in failed}})
+    changed = {r.key: dataclasses.replace(r, status="failed") for r in failed}
+    results = results_from(results.manifest, {**records, **changed})
     monkeypatch.setattr(store, "load_maps", lambda setting, images: {})
     shown = load_maps(results, "digits", digests, MapSource(store, lambda model: resolved))
     assert [list(shown.maps[method]) for method in ("ig", "sg")] == [digests, digests[1:]]

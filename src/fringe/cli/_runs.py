@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from fringe._files import require_inside, require_local
+from fringe._options import Options
 from fringe.cli._console import Exit, Progress, print_error, require_consent, say, warn
 from fringe.errors import InputError
 from fringe.experiments import (
     CRASHES,
     ExperimentSpec,
-    Options,
     Plan,
     Resolved,
     RunOptions,

@@ -1,99 +1,84 @@
 """Experiments: methods compared under metrics on many images, stored, resumed and summarised."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from fringe.experiments._comparison import Comparison as Comparison
-    from fringe.experiments._comparison import compare as compare
-    from fringe.experiments._comparison import summarise as summarise
-    from fringe.experiments._comparison import tidy as tidy
-    from fringe.experiments._evaluator import CONTROLS as CONTROLS
-    from fringe.experiments._evaluator import Candidate as Candidate
-    from fringe.experiments._evaluator import MethodResult as MethodResult
-    from fringe.experiments._evaluator import make_maps as make_maps
-    from fringe.experiments._executors import Executor as Executor
-    from fringe.experiments._executors import ProcessExecutor as ProcessExecutor
-    from fringe.experiments._executors import SerialExecutor as SerialExecutor
-    from fringe.experiments._executors import TaskFailure as TaskFailure
-    from fringe.experiments._images import ImageEntry as ImageEntry
-    from fringe.experiments._images import content_digest as content_digest
-    from fringe.experiments._images import prepare as prepare
-    from fringe.experiments._jobs import Job as Job
-    from fringe.experiments._jobs import RunLog as RunLog
-    from fringe.experiments._jobs import TaskReport as TaskReport
-    from fringe.experiments._manifest import FirstLogits as FirstLogits
-    from fringe.experiments._manifest import Manifest as Manifest
-    from fringe.experiments._manifest import Resolved as Resolved
-    from fringe.experiments._manifest import changes as changes
-    from fringe.experiments._manifest import digest as digest
-    from fringe.experiments._manifest import load as load
-    from fringe.experiments._manifest import resolve as resolve
-    from fringe.experiments._options import Options as Options
-    from fringe.experiments._plan import Arm as Arm
-    from fringe.experiments._plan import ModelSource as ModelSource
-    from fringe.experiments._plan import Plan as Plan
-    from fringe.experiments._plan import build_plan as build_plan
-    from fringe.experiments._plan import configured as configured
-    from fringe.experiments._plan import default_model as default_model
-    from fringe.experiments._plan import with_settings as with_settings
-    from fringe.experiments._records import ScoreRecord as ScoreRecord
-    from fringe.experiments._records import StoredMap as StoredMap
-    from fringe.experiments._results import Cell as Cell
-    from fringe.experiments._results import CellStatus as CellStatus
-    from fringe.experiments._results import Results as Results
-    from fringe.experiments._results import coverage as coverage
-    from fringe.experiments._results import gather as gather
-    from fringe.experiments._results import read_results as read_results
-    from fringe.experiments._results import results_of as results_of
-    from fringe.experiments._run import Interrupted as Interrupted
-    from fringe.experiments._run import Progress as Progress
-    from fringe.experiments._run import RunOptions as RunOptions
-    from fringe.experiments._run import RunResult as RunResult
-    from fringe.experiments._run import interruptible as interruptible
-    from fringe.experiments._run import require_same_logits as require_same_logits
-    from fringe.experiments._run import run_experiment as run_experiment
-    from fringe.experiments._run import run_plan as run_plan
-    from fringe.experiments._runner import TaskRunner as TaskRunner
-    from fringe.experiments._selection import WEIGHTS as WEIGHTS
-    from fringe.experiments._selection import Dominance as Dominance
-    from fringe.experiments._selection import Examples as Examples
-    from fringe.experiments._selection import dominance as dominance
-    from fringe.experiments._selection import pick as pick
-    from fringe.experiments._spec import PAPER_METHODS as PAPER_METHODS
-    from fringe.experiments._spec import QUICK_METHODS as QUICK_METHODS
-    from fringe.experiments._spec import ExperimentSpec as ExperimentSpec
-    from fringe.experiments._statistics import LEVEL as LEVEL
-    from fringe.experiments._statistics import RESAMPLES as RESAMPLES
-    from fringe.experiments._statistics import Difference as Difference
-    from fringe.experiments._statistics import Estimate as Estimate
-    from fringe.experiments._statistics import estimate as estimate
-    from fringe.experiments._statistics import holm as holm
-    from fringe.experiments._statistics import near_ties as near_ties
-    from fringe.experiments._statistics import paired as paired
-    from fringe.experiments._statistics import significance_stars as significance_stars
-    from fringe.experiments._status import TRIAL as TRIAL
-    from fringe.experiments._status import count_failures as count_failures
-    from fringe.experiments._status import describe_failures as describe_failures
-    from fringe.experiments._status import has_scores as has_scores
-    from fringe.experiments._status import planned_work as planned_work
-    from fringe.experiments._status import planned_work_of as planned_work_of
-    from fringe.experiments._status import read_status as read_status
-    from fringe.experiments._status import run_record as run_record
-    from fringe.experiments._store import CRASHES as CRASHES
-    from fringe.experiments._store import MARKER as MARKER
-    from fringe.experiments._store import Store as Store
-    from fringe.experiments._store import StoreFull as StoreFull
-    from fringe.experiments._tasks import Key as Key
-    from fringe.experiments._tasks import Task as Task
-    from fringe.experiments._tasks import committed_keys as committed_keys
-    from fringe.experiments._tasks import crashes as crashes
-    from fringe.experiments._tasks import manifests as manifests
-    from fringe.experiments._tasks import mixed as mixed
-    from fringe.experiments._tasks import orphaned as orphaned
-    from fringe.experiments._tasks import pending_tasks as pending_tasks
-    from fringe.experiments._tasks import required_keys as required_keys
-    from fringe.experiments._tasks import versions_of as versions_of
+from fringe.experiments._comparison import Comparison as Comparison
+from fringe.experiments._comparison import compare as compare
+from fringe.experiments._comparison import summarise as summarise
+from fringe.experiments._comparison import tidy as tidy
+from fringe.experiments._evaluator import CONTROLS as CONTROLS
+from fringe.experiments._evaluator import Candidate as Candidate
+from fringe.experiments._evaluator import MethodResult as MethodResult
+from fringe.experiments._evaluator import make_maps as make_maps
+from fringe.experiments._executors import Executor as Executor
+from fringe.experiments._executors import ProcessExecutor as ProcessExecutor
+from fringe.experiments._executors import SerialExecutor as SerialExecutor
+from fringe.experiments._formats import ScoreRecord as ScoreRecord
+from fringe.experiments._formats import StoredMap as StoredMap
+from fringe.experiments._images import ImageEntry as ImageEntry
+from fringe.experiments._images import content_digest as content_digest
+from fringe.experiments._images import prepare as prepare
+from fringe.experiments._jobs import RunLog as RunLog
+from fringe.experiments._jobs import TaskReport as TaskReport
+from fringe.experiments._manifest import FirstLogits as FirstLogits
+from fringe.experiments._manifest import Manifest as Manifest
+from fringe.experiments._manifest import Resolved as Resolved
+from fringe.experiments._manifest import changes as changes
+from fringe.experiments._manifest import digest as digest
+from fringe.experiments._manifest import load as load
+from fringe.experiments._manifest import resolve as resolve
+from fringe.experiments._plan import Arm as Arm
+from fringe.experiments._plan import ModelSource as ModelSource
+from fringe.experiments._plan import Plan as Plan
+from fringe.experiments._plan import build_plan as build_plan
+from fringe.experiments._plan import configured as configured
+from fringe.experiments._plan import default_model as default_model
+from fringe.experiments._results import Cell as Cell
+from fringe.experiments._results import Results as Results
+from fringe.experiments._results import read_results as read_results
+from fringe.experiments._results import results_from as results_from
+from fringe.experiments._results import results_of as results_of
+from fringe.experiments._run import Interrupted as Interrupted
+from fringe.experiments._run import Progress as Progress
+from fringe.experiments._run import RunOptions as RunOptions
+from fringe.experiments._run import RunResult as RunResult
+from fringe.experiments._run import require_same_logits as require_same_logits
+from fringe.experiments._run import run_experiment as run_experiment
+from fringe.experiments._run import run_plan as run_plan
+from fringe.experiments._runner import TaskRunner as TaskRunner
+from fringe.experiments._spec import PAPER_METHODS as PAPER_METHODS
+from fringe.experiments._spec import ExperimentSpec as ExperimentSpec
+from fringe.experiments._statistics import LEVEL as LEVEL
+from fringe.experiments._statistics import RESAMPLES as RESAMPLES
+from fringe.experiments._statistics import WEIGHTS as WEIGHTS
+from fringe.experiments._statistics import Difference as Difference
+from fringe.experiments._statistics import Estimate as Estimate
+from fringe.experiments._statistics import dominance as dominance
+from fringe.experiments._statistics import estimate as estimate
+from fringe.experiments._statistics import holm as holm
+from fringe.experiments._statistics import near_ties as near_ties
+from fringe.experiments._statistics import paired as paired
+from fringe.experiments._statistics import pick as pick
+from fringe.experiments._statistics import significance_stars as significance_stars
+from fringe.experiments._status import TRIAL as TRIAL
+from fringe.experiments._status import count_failures as count_failures
+from fringe.experiments._status import describe_failures as describe_failures
+from fringe.experiments._status import has_scores as has_scores
+from fringe.experiments._status import planned_work as planned_work
+from fringe.experiments._status import planned_work_of as planned_work_of
+from fringe.experiments._status import read_status as read_status
+from fringe.experiments._status import run_record as run_record
+from fringe.experiments._store import CRASHES as CRASHES
+from fringe.experiments._store import MARKER as MARKER
+from fringe.experiments._store import Store as Store
+from fringe.experiments._store import StoreFull as StoreFull
+from fringe.experiments._tasks import Key as Key
+from fringe.experiments._tasks import Task as Task
+from fringe.experiments._tasks import committed_keys as committed_keys
+from fringe.experiments._tasks import crashes as crashes
+from fringe.experiments._tasks import manifests as manifests
+from fringe.experiments._tasks import mixed as mixed
+from fringe.experiments._tasks import pending_tasks as pending_tasks
+from fringe.experiments._tasks import required_keys as required_keys
+from fringe.experiments._tasks import versions_of as versions_of
 
 __all__ = [  # noqa: RUF022 - by topic
     "ExperimentSpec",
@@ -103,9 +88,7 @@ __all__ = [  # noqa: RUF022 - by topic
     "Comparison",
     "Results",
     "read_results",
-    "Store",
     "Executor",
-    "SerialExecutor",
     "ProcessExecutor",
     "Estimate",
     "estimate",
@@ -113,34 +96,3 @@ __all__ = [  # noqa: RUF022 - by topic
     "paired",
     "holm",
 ]
-
-#: Names of this package by the module that they are imported from when they are first used: the command line reads
-#: :class:`ExperimentSpec` without loading torch.
-_MODULES = {
-    "_comparison": "Comparison compare summarise tidy",
-    "_evaluator": "CONTROLS Candidate MethodResult make_maps",
-    "_executors": "Executor ProcessExecutor SerialExecutor TaskFailure",
-    "_images": "ImageEntry content_digest prepare",
-    "_jobs": "Job RunLog TaskReport",
-    "_manifest": "FirstLogits Manifest Resolved changes digest load resolve",
-    "_plan": "Arm ModelSource Plan build_plan configured default_model with_settings",
-    "_records": "ScoreRecord StoredMap",
-    "_results": "Cell CellStatus Results coverage gather read_results results_of",
-    "_run": ("Interrupted Progress RunOptions RunResult interruptible require_same_logits run_experiment run_plan"),
-    "_runner": "TaskRunner",
-    "_selection": "WEIGHTS Dominance Examples dominance pick",
-    "_options": "Options",
-    "_spec": "PAPER_METHODS QUICK_METHODS ExperimentSpec",
-    "_status": "TRIAL count_failures describe_failures has_scores planned_work planned_work_of read_status run_record",
-    "_statistics": "LEVEL RESAMPLES Difference Estimate estimate holm near_ties paired significance_stars",
-    "_store": "CRASHES MARKER Store StoreFull",
-    "_tasks": ("Key Task committed_keys crashes manifests mixed orphaned pending_tasks required_keys versions_of"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    module = next((module for module, names in _MODULES.items() if name in names.split()), None)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    return value

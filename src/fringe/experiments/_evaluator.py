@@ -80,11 +80,11 @@ def parse_methods(methods: Methods, controls: bool) -> list[Candidate]:
     return candidates
 
 
-def refuse_twice(argument: str, labels: Sequence[str], cure: str = "") -> None:
+def refuse_twice(argument: str, labels: Sequence[str], hint: str = "") -> None:
     """Raise InputError if two labels are the same."""
     twice = sorted({label for label in labels if labels.count(label) > 1})
     if twice:
-        raise InputError(f"{argument}: {', '.join(twice)} given twice{cure}")
+        raise InputError(f"{argument}: {', '.join(twice)} given twice{hint}")
 
 
 def make_maps(candidate: Candidate, problem: Problem) -> tuple[Tensor, Attribution | None]:

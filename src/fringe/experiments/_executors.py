@@ -46,15 +46,30 @@ class Executor(Protocol):
         ...
 
     def start(self, job: Job, tasks: int) -> None:
-        """Prepare for at most this many tasks of a job."""
+        """Prepare for the tasks of a job.
+
+        Args:
+            job: Plan, store and options.
+            tasks: Largest number of tasks that will be scheduled.
+        """
         ...
 
     def schedule(self, task: Task) -> None:
-        """Begin a task; at most ``capacity`` of them are running."""
+        """Begin a task; at most ``capacity`` of them are running.
+
+        Args:
+            task: A task of the job.
+        """
         ...
 
     def completed(self, timeout: float) -> list[tuple[Task, TaskReport | TaskFailure]]:
-        """Wait at most ``timeout`` seconds for running tasks, and return those that ended.
+        """Wait for running tasks, and return those that ended.
+
+        Args:
+            timeout: Longest time to wait, in seconds.
+
+        Returns:
+            Each task that ended, with its report or the reason why it has none.
 
         Raises:
             FringeError: If the model or the store cannot be used: the run ends.
@@ -75,8 +90,8 @@ def run_tasks(job: Job, tasks: Sequence[Task], log: RunLog, callback: Callback, 
     Args:
         job: Plan, store and options.
         tasks: Tasks of the job.
-        account: Gets the report of each task, and is up to date at any time, also when this is interrupted.
-        watch: Called with each report.
+        log: Gets the report of each task, and is up to date at any time, also when this is interrupted.
+        callback: Called with each report.
         executor: Where tasks are performed; it is started and stopped here.
 
     Raises:
@@ -186,9 +201,20 @@ class ProcessExecutor:
         self._idle, self._running = list[_Worker](), dict[Future[TaskReport], tuple[Task, _Worker]]()
 
     def start(self, job: Job, tasks: int) -> None:
+        """Set how many processes there will be.
+
+        Args:
+            job: Plan, store and options.
+            tasks: Largest number of tasks; there are no more processes.
+        """
         self._job, self.capacity = job, max(1, min(self.capacity, tasks))
 
     def schedule(self, task: Task) -> None:
+        """Begin a task in an idle process, or in a new one.
+
+        Args:
+            task: A task of the job.
+        """
         worker = next((worker for worker in self._idle if worker.alive), None)
         if worker is None:
             worker = _Worker(self._job, self.capacity)
@@ -197,12 +223,24 @@ class ProcessExecutor:
         self._running[worker.pool.schedule(_perform, args=(task,), timeout=self.timeout)] = task, worker
 
     def completed(self, timeout: float) -> list[tuple[Task, TaskReport | TaskFailure]]:
+        """Wait for running tasks, and return those that ended.
+
+        Args:
+            timeout: Longest time to wait, in seconds.
+
+        Returns:
+            Each task that ended, with its report, or why its process gave none.
+
+        Raises:
+            FringeError: If the model or the store cannot be used.
+        """
         wait(self._running, timeout, return_when=FIRST_COMPLETED)
         # A process that ends with exit code 0 gives no result: pebble replaces it, and its task would never end.
         ended = [future for future, (_, worker) in self._running.items() if future.done() or worker.replaced]
         return [self._result(future, *self._running.pop(future)) for future in ended]
 
     def stop(self) -> None:
+        """End all processes."""
         for worker in (*self._idle, *(worker for _, worker in self._running.values())):
             worker.stop()
         self._idle, self._running = [], {}

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fringe.errors import FringeError, is_transient
+from fringe.experiments._formats import StoredMap
 from fringe.experiments._manifest import Resolved, versions
-from fringe.experiments._records import StoredMap
 from fringe.experiments._runner import TaskResult, TaskRunner
 from fringe.experiments._store import Store
 from fringe.experiments._tasks import Task

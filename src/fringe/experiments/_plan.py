@@ -112,8 +112,8 @@ class Plan:
         for arm in self.arms:
             taken = sorted(set(arm.methods) & set(CONTROLS)) if self.controls else []
             if not arm.methods or taken:
-                cure = f"{', '.join(taken)} is a control; choose another label, or leave the controls out"
-                raise InputError(f"methods: {cure if taken else 'none given'}")
+                problem = f"{', '.join(taken)} is a control; choose another label, or leave the controls out"
+                raise InputError(f"methods: {problem if taken else 'none given'}")
 
     def candidates(self, arm: Arm) -> list[Candidate]:
         """Who takes part on a model: its methods, then the controls."""

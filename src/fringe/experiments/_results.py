@@ -4,19 +4,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from fringe.errors import InputError
 from fringe.experiments._evaluator import CONTROLS
+from fringe.experiments._formats import ScoreRecord, to_table
 from fringe.experiments._manifest import Manifest
-from fringe.experiments._records import ScoreRecord, to_table
 from fringe.experiments._statistics import estimate
 from fringe.experiments._store import Store
 from fringe.experiments._tasks import Key, manifests, versions_of
+
+if TYPE_CHECKING:
+    import polars as pl  # of the extra bench, which :func:`fringe.compare` does without
 
 Column = NDArray[np.float64]
 
@@ -60,7 +63,7 @@ class Cell:
         frame: The rows of :attr:`Results.frame` for these images, in their order.
     """
 
-    frame: pl.DataFrame
+    frame: "pl.DataFrame"
     _records: Callable[[], Mapping[Key, ScoreRecord]] = field(default=dict[Key, ScoreRecord], repr=False)
 
     @property
@@ -104,7 +107,7 @@ class Results:
     def __init__(
         self,
         manifest: Manifest,
-        frame: pl.DataFrame,
+        frame: "pl.DataFrame",
         records: Callable[[], Mapping[Key, ScoreRecord]] = dict,
         versions: Callable[[], Mapping[str, Mapping[str, int]]] = dict,
     ):
@@ -131,11 +134,26 @@ class Results:
         return tuple(self.manifest.metrics)
 
     def methods(self, model: str, *, controls: bool = True) -> tuple[str, ...]:
-        """List the methods of a model in their order, the controls last."""
+        """List the methods of a model in their order, the controls last.
+
+        Args:
+            model: Label of the model.
+            controls: Whether to include the controls.
+
+        Returns:
+            Labels of the methods.
+        """
         return tuple(m for m in self.manifest.settings[model] if controls or not self.is_control(m))
 
     def is_control(self, method: str) -> bool:
-        """Whether a method is a control map."""
+        """Tell whether a method is a control map.
+
+        Args:
+            method: Label of the method.
+
+        Returns:
+            True for a control.
+        """
         return method in CONTROLS and all("control" in s[method]["method"] for s in self.manifest.settings.values())
 
     @cached_property
@@ -145,15 +163,39 @@ class Results:
         return {(str(a), str(b), str(c)): Cell(part, lambda: self._records) for (a, b, c), part in parts.items()}
 
     def cell(self, model: str, method: str, metric: str) -> Cell:
-        """Return one part of the table."""
+        """Select one method under one metric.
+
+        Args:
+            model: Label of the model.
+            method: Label of the method.
+            metric: Label of the metric.
+
+        Returns:
+            This part of the table.
+        """
         return self.cells[model, method, metric]
 
     def scores(self, model: str, method: str, metric: str) -> Column:
-        """Return the scores (n,) of one method under one metric, NaN where there is none."""
+        """Select the scores of one method under one metric.
+
+        Args:
+            model: Label of the model.
+            method: Label of the method.
+            metric: Label of the metric.
+
+        Returns:
+            Scores (n,) in the order of the images, NaN where there is none.
+        """
         return self.cells[model, method, metric].scores
 
     def coverage(self) -> list[CellStatus]:
-        """Count the scores of every model, method and metric, in the order of the plan."""
+        """Count the scores of every model, method and metric.
+
+        Returns:
+            The counts, in the order of the plan.
+        """
+        import polars as pl
+
         status = pl.col("status").cast(pl.String)
         counts = self.frame.group_by(_CELL, maintain_order=True).agg(
             pl.len().alias("required"),
@@ -163,19 +205,25 @@ class Results:
         return [CellStatus(**row) for row in counts.iter_rows(named=True)]
 
     def missing(self) -> list[str]:
-        """Describe every part of the table in which images were not computed."""
+        """Describe every part of the table in which images were not computed.
+
+        Returns:
+            One line for each part.
+        """
         return [
             f"{cell.model}, {cell.method}, {cell.metric}: {cell.missing} of {cell.required} images are not computed"
             for cell in self.coverage()
             if cell.missing
         ]
 
-    def failures(self) -> pl.DataFrame:
+    def failures(self) -> "pl.DataFrame":
         """Count the scores that failed.
 
         Returns:
             ``model``, ``method``, ``reason``, ``scores`` and ``images``, the most frequent reason of a method first.
         """
+        import polars as pl
+
         status = pl.col("status").cast(pl.String)
         failed = self.frame.filter(~status.is_in(["ok", _MISSING]))
         groups = failed.with_columns(reason=pl.coalesce("error", status)).group_by(
@@ -183,11 +231,11 @@ class Results:
         )
         counts = groups.agg(pl.len().alias("scores"), pl.col("image").n_unique().alias("images"))
         order = {(model, method): i for i, (model, method, *_) in enumerate(self.cells)}
-        places = [order[model, method] for model, method in counts.select("model", "method").iter_rows()]
-        counts = counts.with_columns(pl.Series("order", places, dtype=pl.Int64))
+        positions = [order[model, method] for model, method in counts.select("model", "method").iter_rows()]
+        counts = counts.with_columns(pl.Series("order", positions, dtype=pl.Int64))
         return counts.sort("order", "scores", descending=[False, True], maintain_order=True).drop("order")
 
-    def summary(self, seed: int = 0) -> pl.DataFrame:
+    def summary(self, seed: int = 0) -> "pl.DataFrame":
         """Summarise each method under each metric.
 
         Args:
@@ -197,6 +245,8 @@ class Results:
             One row for each model, method and metric: the fields of :class:`fringe.experiments.Estimate` over the
             images with a score, and the counts ``images``, ``missing`` and ``failed``.
         """
+        import polars as pl
+
         rows: list[dict[str, Any]] = []
         for (model, method, metric), cell in self.cells.items():
             numbers = asdict(estimate(cell.scores, seed, self.manifest.metrics[metric]["summary"]))
@@ -205,23 +255,28 @@ class Results:
         return pl.DataFrame(rows)
 
     def to_pandas(self) -> Any:
-        """Return the table as a pandas DataFrame; needs pandas."""
+        """Convert the table for pandas, which must be installed.
+
+        Returns:
+            :attr:`frame` as a ``pandas.DataFrame``.
+        """
         return self.frame.to_pandas()
 
 
-def read_results(store: Store, name: str | None = None) -> Results:
+def read_results(run: Store | str | Path, name: str | None = None) -> Results:
     """Read the results of a plan.
 
     Args:
-        store: A run folder.
+        run: A run folder.
         name: The plan; needed where the folder holds several.
 
     Returns:
         The results; scores that are not in the folder are missing.
 
     Raises:
-        InputError: If there is no such plan.
+        InputError: If there is no such folder or plan.
     """
+    store = run if isinstance(run, Store) else Store(Path(run), create=False)
     plans = manifests(store)
     chosen = name or (next(iter(plans)) if len(plans) == 1 else None)
     if chosen not in plans:
@@ -232,6 +287,8 @@ def read_results(store: Store, name: str | None = None) -> Results:
 
 def results_of(store: Store, manifest: Manifest) -> Results:
     """Read the results of a manifest, which may no longer be the folder's."""
+    import polars as pl
+
     empty = pl.DataFrame(pl.from_arrow(to_table([])))
     paths = store.intact_files()
     options: dict[str, Any] = {"schema": empty.schema, "missing_columns": "insert", "extra_columns": "ignore"}
@@ -244,8 +301,10 @@ def results_of(store: Store, manifest: Manifest) -> Results:
     )
 
 
-def gather(manifest: Manifest, records: Mapping[Key, ScoreRecord]) -> Results:
+def results_from(manifest: Manifest, records: Mapping[Key, ScoreRecord]) -> Results:
     """Results of a manifest from records in memory."""
+    import polars as pl
+
     scores = pl.DataFrame(pl.from_arrow(to_table(list(records.values()))))
     return Results(manifest, _joined(manifest, scores.lazy()), lambda: records)
 
@@ -264,8 +323,10 @@ def _best(records: Iterable[ScoreRecord]) -> dict[Key, ScoreRecord]:
     return result
 
 
-def _joined(manifest: Manifest, scores: pl.LazyFrame) -> pl.DataFrame:
+def _joined(manifest: Manifest, scores: "pl.LazyFrame") -> "pl.DataFrame":
     """The required scores with what is known of each."""
+    import polars as pl
+
     known = scores.select(*_KEY, *_SCORE).with_columns(pl.col(name).cast(pl.Categorical) for name in _WORDS)
     best = known.sort(pl.col("status").cast(pl.String) != "ok", maintain_order=True).unique(_KEY, keep="first")
     joined = _required(manifest).join(best, on=_KEY, how="left", maintain_order="left")
@@ -273,8 +334,10 @@ def _joined(manifest: Manifest, scores: pl.LazyFrame) -> pl.DataFrame:
     return joined.with_columns(status=status).collect()
 
 
-def _required(manifest: Manifest) -> pl.LazyFrame:
+def _required(manifest: Manifest) -> "pl.LazyFrame":
     """Every score that a plan requires, in its order."""
+    import polars as pl
+
     words = pl.Categorical
     methods = [(a, b, "control" in s["method"]) for a, named in manifest.settings.items() for b, s in named.items()]
     settings = pl.DataFrame(

@@ -12,11 +12,11 @@ from fringe._process import Interrupted as Interrupted
 from fringe._process import interruptible as interruptible
 from fringe.errors import InputError, TransientError, require_choice
 from fringe.experiments._executors import Executor, ProcessExecutor, SerialExecutor, run_tasks
+from fringe.experiments._formats import ScoreRecord
 from fringe.experiments._jobs import Job, RunLog, TaskReport
 from fringe.experiments._manifest import Resolved, changes, digest, resolve
 from fringe.experiments._plan import Plan, build_plan
-from fringe.experiments._records import ScoreRecord
-from fringe.experiments._results import Results, gather, results_of
+from fringe.experiments._results import Results, results_from, results_of
 from fringe.experiments._runner import TaskRunner
 from fringe.experiments._spec import ExperimentSpec
 from fringe.experiments._store import CRASHES, MAPS, PLANS, UNITS, Store
@@ -128,6 +128,8 @@ def run_experiment(
         TransientError: If the disk or device fails: the same call resumes.
         Interrupted: On SIGINT or SIGTERM; what was committed stays, and the same call resumes.
     """
+    import polars  # noqa: F401  # pyright: ignore[reportUnusedImport] - if it is absent, say so before hours of work
+
     plan = spec if isinstance(spec, Plan) else build_plan(spec)
     if out is None:
         return _in_memory(plan, device, batch_size, progress or Progress())
@@ -152,7 +154,7 @@ def _in_memory(plan: Plan, device: str, batch_size: int | Literal["auto"], progr
         records |= {record.key: record for record in result.rows}
         failed = {record.image for record in result.rows if record.status != "ok"}
         progress.ended(TaskReport(task, "left" if result.left else "done", len(failed), left=result.left))
-    return gather(resolved.manifest, records)
+    return results_from(resolved.manifest, records)
 
 
 def run_plan(plan: Plan, root: Path, options: RunOptions, progress: Progress | None = None) -> RunResult:
@@ -161,7 +163,7 @@ def run_plan(plan: Plan, root: Path, options: RunOptions, progress: Progress | N
     Args:
         plan: The plan.
         root: The run folder.
-        how: How it is run.
+        options: How it is run.
         progress: Callbacks.
 
     Returns:

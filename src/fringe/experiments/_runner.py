@@ -13,10 +13,10 @@ from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.errors import FringeError, TargetError, TransientError, is_device_error, is_transient
 from fringe.experiments._evaluator import Candidate, Evaluator, MethodResult
+from fringe.experiments._formats import ScoreRecord, Status, StoredMap
 from fringe.experiments._images import open_image_entry, open_references
 from fringe.experiments._manifest import Resolved, describe, digest, first_logits, load, versions
 from fringe.experiments._plan import Arm
-from fringe.experiments._records import ScoreRecord, Status, StoredMap
 from fringe.experiments._tasks import Task
 from fringe.metrics import EvaluationContext, Scores
 from fringe.models import LoadedModel

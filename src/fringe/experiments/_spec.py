@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 from pydantic import Field, PlainValidator, StrictBool, StrictInt
 
 from fringe._files import SETTINGS_BYTES, read_regular
+from fringe._options import Options, check_known, wrong_value
 from fringe.errors import InputError
-from fringe.experiments._options import Options, check_known, wrong_value
 
 #: What a plan may be called: it names a file and a folder.
 PLAN_NAME = r"[\w-]+"
@@ -189,6 +189,26 @@ class ExperimentSpec(Options):
 
     The fields are the keys of a TOML or YAML file (:meth:`from_file`) and the options of the commands. Names are
     resolved and models loaded by :func:`fringe.experiments.build_plan`, not here.
+
+    Attributes:
+        name: Name of the plan; a run folder may hold several.
+        model: A spec for :func:`fringe.models.load_model`, a list of specs, or a table of specs or modules by label.
+        data: Images, folders or ``"embedded:digits"``.
+        methods: Methods by label: names, ``"NAME:PRESET"``, or configured methods.
+        metrics: Metrics by label, likewise; all if None.
+        set: Settings of methods and metrics by label and key, as in ``{"ig.steps": 20}``.
+        preset: Tuned preset file; the images that it was tuned on are left out.
+        limits: Number of images by metric, for metrics that only the first images are scored by.
+        n: Number of images.
+        seed: Samples the images and keys all randomness.
+        target: ``"predicted"`` (top-1), ``"label"``, or the number of a class.
+        score: Explained scalar of that class.
+        exif: Whether the EXIF orientation of photos is applied.
+        references: Images for methods that average over data; ``data`` if None.
+        controls: Whether to score maps that do not depend on the model, too.
+        preprocessing: Preprocessing of the images; the model's if None.
+        trust_code: Whether the model's author may run code; never read from a file.
+        shard: Number of images of one task.
 
     Raises:
         InputError: For an unknown field, or a value that a field does not take.

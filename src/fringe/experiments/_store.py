@@ -20,22 +20,27 @@ from torch import Tensor
 from fringe._files import MAPS_BYTES, RECORD_BYTES, open_regular, read_regular, require_local
 from fringe._process import fate_of, process_name
 from fringe.errors import InputError, TransientError
-from fringe.experiments._integrity import (
+from fringe.experiments._formats import (
     BLANK,
     NO_LOCKS,
     REFUSED,
+    ScoreRecord,
+    StoredMap,
     as_error,
+    from_bytes,
+    from_table,
     is_absent,
     is_intact,
     is_task_file,
     problem_of,
     read_record,
     sync_folder,
+    to_bytes,
+    to_table,
     with_checksum,
 )
-from fringe.experiments._integrity import StoreFull as StoreFull
+from fringe.experiments._formats import StoreFull as StoreFull
 from fringe.experiments._manifest import digest
-from fringe.experiments._records import ScoreRecord, StoredMap, from_bytes, from_table, to_bytes, to_table
 
 UNITS, MAPS, CLAIMS, CRASHES, PLANS, LOGITS = "units", "maps", "claims", "crashes", "plans", "logits"
 FOLDERS = (UNITS, MAPS, CLAIMS, CRASHES, PLANS, LOGITS)
@@ -135,7 +140,7 @@ class Store:
     # Units
 
     def has(self, key: str) -> bool:
-        """Whether a task is committed, and its file intact.""" """Whether the unit is committed, and whole."""
+        """Whether a task is committed, and its file intact."""
         return self._content(key) is not None
 
     def commit(self, key: str, rows: Sequence[ScoreRecord], metadata: Mapping[str, Any]) -> None:

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
+from fringe._options import Options
 from fringe.errors import InputError
-from fringe.experiments import Options
 
 
 class ImageOptions(Options):
