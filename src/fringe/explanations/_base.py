@@ -13,6 +13,7 @@ from torch import Tensor
 
 import fringe
 from fringe._files import sha256_of
+from fringe._text import to_json
 from fringe.attribution import Attributor, FRInGe, get_method
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
@@ -73,7 +74,13 @@ class References:
         self._source, self.ids, self.digests = spec.references or "inputs", list[str](), list[str]()
         self._bounds = [bound.to(device) for bound in recipe.bounds()]
         images: dict[tuple[int, ...], list[Tensor]] = {}
-        chosen = self._choose(spec.references, default)
+        refs, missing = (list(default), []) if spec.references is None else find_images([spec.references])
+        if spec.references is not None and not refs:
+            raise InputError(missing[0].reason, argument="references")
+        for failure in missing:
+            warnings.warn(f"references left out: {failure.reason}", stacklevel=2)
+        count = min(len(refs), MAX_REFERENCES)
+        chosen = [refs[i * len(refs) // count] for i in range(count)]
         for ref in chosen:
             try:
                 x = open_image(ref, recipe, spec.exif)
@@ -89,17 +96,6 @@ class References:
             raise InputError(message, argument="references")
         self._images = {shape: torch.stack(group).to(device) for shape, group in images.items()}
 
-    @staticmethod
-    def _choose(text: str | None, default: Iterable[ImageRef]) -> list[ImageRef]:
-        refs, missing = (list(default), []) if text is None else find_images([text])
-        if text is None:
-            return _spread(refs)
-        if not refs:
-            raise InputError(missing[0].reason, argument="references")
-        for failure in missing:
-            warnings.warn(f"references left out: {failure.reason}", stacklevel=2)
-        return _spread(refs)
-
     def space(self, inputs: Tensor) -> InputSpace:
         low, high = self._bounds
         return InputSpace(low, high, self._images.get(tuple(inputs.shape[1:])))
@@ -108,20 +104,11 @@ class References:
         return {"source": self._source, "images": self.ids} if self.ids else None
 
 
-def _spread(refs: Sequence[ImageRef]) -> list[ImageRef]:
-    """At most ``MAX_REFERENCES`` of the images, spread evenly."""
-    count = min(len(refs), MAX_REFERENCES)
-    return [refs[i * len(refs) // count] for i in range(count)]
-
-
 def find_images(inputs: Sequence[str]) -> tuple[list[ImageRef], list[Failure]]:
     """The images behind the inputs, and the inputs that lead to none."""
-    failures: list[Failure] = []
-
-    def note(source: str, error: ImageError) -> None:
-        failures.append(Failure(None, source, None, str(error)))
-
-    return list(find_inputs(inputs, on_error=note)), failures
+    errors: list[tuple[str, ImageError]] = []
+    refs = list(find_inputs(inputs, on_error=lambda source, error: errors.append((source, error))))
+    return refs, [Failure(None, source, None, str(error)) for source, error in errors]
 
 
 def open_image(ref: ImageRef, recipe: Preprocessing, exif: Any) -> Tensor:
@@ -168,9 +155,7 @@ def _base_method(spec: ExplainSpec, architecture: str | None) -> Attributor:
     if not isinstance(base, FRInGe):
         raise InputError(f"belongs to the method fringe, not to {spec.method!r}", argument="variant")
     variant = cast(Any, spec.variant)
-    if preset is None:
-        return base.variant(variant)
-    return FRInGe.preset(preset, variant)
+    return base.variant(variant) if preset is None else FRInGe.preset(preset, variant)
 
 
 @dataclass(frozen=True)
@@ -334,7 +319,7 @@ class ImageRun(Generic[Spec]):
     def write_document(self, document: Mapping[str, Any]) -> None:
         """Write ``summary.json``, with the record of the run first."""
         self.document = {**self.record(), **document}
-        self.folder.attempt_json(SUMMARY, self.document)
+        self.folder.attempt_text(SUMMARY, to_json(self.document))
 
 
 Item = TypeVar("Item")

@@ -31,7 +31,7 @@ from fringe.explanations._base import (
     file_digest,
     iter_batches,
 )
-from fringe.explanations._folder import CONTACT, MAP, describe_write_error
+from fringe.explanations._folder import CONTACT, MAP
 from fringe.explanations._spec import ExplainSpec
 
 #: Version of the files of a run. 2: the settings, the options and checksums are recorded.
@@ -149,12 +149,14 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         self._write_summary(complete=True)
 
     def _add(self, result: Explanation | Failure) -> Explanation | Failure:
+        """Add a result, and its entry of ``summary.json``."""
         if isinstance(result, Failure):
             self.failures.append(result)
+            self._entries.append(result.entry())
         else:
             self.explained.append(result)
-        self.done = len(self.explained)
-        self._entries.append(_entry(result))
+            self.done += 1
+            self._entries.append({**{name: result.record[name] for name in _ENTRY}, "folder": result.folder.name})
         return result
 
     def record(self) -> dict[str, Any]:
@@ -296,7 +298,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         except InputError as error:
             return Failure.of(item.ref, error)
         except OSError as error:
-            return Failure.of(item.ref, describe_write_error(error))
+            return Failure.of(item.ref, f"cannot write {error.filename!r} ({error.strerror})")
         return Explanation(self.folder.result_path(item.ref.id), sealed, reused=False)
 
     def _image_record(
@@ -348,10 +350,3 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         cells = [contact_cell(result.load(), result.record, recipe) for result in explained[:SHEET]]
         title = f"{self.loaded.architecture} · {self.method.name}"
         self.folder.attempt(CONTACT, lambda path: draw_contact_sheet(cells, title, len(explained), path))
-
-
-def _entry(result: Explanation | Failure) -> dict[str, Any]:
-    """One entry of ``summary.json``."""
-    if isinstance(result, Failure):
-        return result.entry()
-    return {**{name: result.record[name] for name in _ENTRY}, "folder": result.folder.name}
