@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import subprocess
 import sys
@@ -185,3 +186,40 @@ def test_importing_the_package_loads_nothing_heavy():
         "jinja2",
     }
     assert set(loaded).isdisjoint(heavy)
+
+
+@pytest.fixture(scope="module")
+def house():
+    """The program that measures the structure of the library."""
+    spec = importlib.util.spec_from_file_location("house", PACKAGE.parents[1] / "scripts" / "house.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["house"] = module  # its dataclass looks itself up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("measure", "most"),
+    [("deep_imports", 0), ("undocumented", 0), ("abolished", 0), ("public_names", 100), ("long_signatures", 7)],
+)
+def test_the_structure_keeps_its_measures(house, measure, most):
+    result = list(getattr(house, measure)(house.modules()))
+    assert len(result) <= most, result
+
+
+def test_the_measures_see_what_they_count(house, tmp_path, monkeypatch):
+    """A package with one fault of each kind."""
+    (tmp_path / "metrics").mkdir()
+    (tmp_path / "paths").mkdir()
+    (tmp_path / "paths" / "_base.py").write_text("Problem = 1\n")
+    (tmp_path / "metrics" / "__init__.py").write_text(
+        "from fringe.paths._base import Problem\n\n__all__ = ['score']\n\n\n"
+        'def score(a, b, c, d, e, f, g, found) -> int:\n    """Score."""\n    return 1\n'
+    )
+    monkeypatch.setattr(house, "PACKAGE", tmp_path)
+    every = house.modules()
+    assert house.deep_imports(every) == ["fringe.metrics.__init__: fringe.paths._base"]
+    assert house.undocumented(every) == ["fringe.metrics.__init__.score"]
+    assert house.long_signatures(every) == ["fringe.metrics.__init__.score: 8"]
+    assert list(house.public_names(every)) == ["score"]
+    assert len(house.abolished(every)) == 1
