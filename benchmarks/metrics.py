@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import fringe
 import shared_models
-from fringe._filters import gaussian_blur
+from fringe.baselines import gaussian_blur
 from fringe.metrics import METRICS, EvaluationContext, Insertion, evaluate
 from fringe.paths import Problem
 

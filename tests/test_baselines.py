@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from fringe import InputError, InputSpace
-from fringe._filters import gaussian_blur
 from fringe._rng import KeyedGenerator
-from fringe.baselines import BASELINES, make_baseline, parse_baseline
+from fringe.baselines import BASELINES, gaussian_blur, make_baseline, parse_baseline
 
 NOISE = KeyedGenerator(3)
 

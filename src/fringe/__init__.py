@@ -45,7 +45,7 @@ _HOMES = {
     "explain_images": "explanations",
     "write_report": "report",
 }
-_REGISTRIES = {"attribution": "METHODS", "metrics": "METRICS"}  # their classes are public here, too
+_REGISTRIES = {"attribution": "METHODS", "metrics": "METRICS"}  # their classes are public names of this package as well
 
 
 def __getattr__(name: str) -> Any:

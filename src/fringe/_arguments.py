@@ -132,7 +132,7 @@ def explained_inputs(
 
 
 def _length(inputs: Any) -> int:
-    """The batch size; -1 for what is no batch and will be refused."""
+    """The batch size; -1 for a value that is not a batch and will be refused."""
     return len(inputs) if isinstance(inputs, Tensor) and inputs.dim() else -1
 
 

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import stat
 from pathlib import Path
 from typing import BinaryIO
@@ -71,7 +72,7 @@ def sha256_of(path: str | os.PathLike[str], limit: int = IMAGE_BYTES) -> str:
 def write_atomic(path: Path, content: bytes, *, durable: bool = False) -> None:
     """Replace a file in one step: readers see the old content or the new one, never a part.
 
-    The content is written to a neighbour whose name tells the process that writes it, and which is removed if anything
+    The content is written to a neighbour whose name contains that of this process, and which is removed if anything
     goes wrong, an interrupt included.
 
     Args:
@@ -98,6 +99,17 @@ def write_atomic(path: Path, content: bytes, *, durable: bool = False) -> None:
         _sync_folder(path.parent)
 
 
+def require_local(name: str, path: str | os.PathLike[str]) -> None:
+    """Raise InputError for a URL such as ``s3://bucket/run``: as a path, it would name a local folder ``s3:``."""
+    text = os.fspath(path)
+    # Two letters at least, as C:\ is a drive; and one slash is enough, as a Path has lost the second.
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:[/\\]", text):
+        scheme = text.partition(":")[0]
+        raise InputError(
+            f"got {text!r}; {scheme}:// is not supported, name a folder or file of this machine", argument=name
+        )
+
+
 def _sync_folder(folder: Path) -> None:
     with contextlib.suppress(OSError, AttributeError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -122,7 +134,7 @@ def require_inside(folder: Path, root: Path) -> None:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Open without waiting: opening a pipe would otherwise block until somebody writes to it."""
+    """Open without waiting: opening a pipe would otherwise block until another process writes to it."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 

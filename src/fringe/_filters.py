@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fringe._checks import require
-from fringe.errors import InputError
+from fringe.errors import InputError, require
 
 #: What a kernel sees beyond the edge: zeros (counted), the image mirrored without or with its edge, or nothing.
 Padding = Literal["zeros", "reflect", "replicate", "exclude"]

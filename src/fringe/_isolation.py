@@ -30,11 +30,11 @@ def isolated(module: nn.Module | None, device: torch.device, mode: Mode) -> Gene
             stack.enter_context(torch.autocast(device.type, enabled=False))
         # Fused attention has neither forward-mode nor second derivatives; the fast path has no derivatives at all.
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        stack.enter_context(_no_fast_path())
-        stack.enter_context(_full_precision())
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
+        _use_full_precision(stack)
         if module is not None:
-            stack.enter_context(_no_parameter_gradients(module))
-            stack.enter_context(_evaluation_mode(module) if mode == "eval" else _copied_buffers(module))
+            _freeze(module, mode, stack)
         yield
 
 
@@ -44,70 +44,37 @@ def detached(x: Tensor) -> Tensor:
         return x.clone() if x.is_inference() else x.detach()
 
 
-@contextlib.contextmanager
-def _evaluation_mode(module: nn.Module) -> Generator[None]:
-    flags = [(child, child.training) for child in module.modules()]
-    if any(training for _, training in flags):
+def _set(stack: contextlib.ExitStack, owner: Any, name: str, value: object) -> None:
+    """Set an attribute until the stack is closed."""
+    stack.callback(setattr, owner, name, getattr(owner, name))
+    setattr(owner, name, value)
+
+
+def _freeze(module: nn.Module, mode: Mode, stack: contextlib.ExitStack) -> None:
+    """Switch the gradients of parameters off, and training mode, or else what a module in training mode writes into."""
+    for parameter in [p for p in module.parameters() if p.requires_grad]:
+        _set(stack, parameter, "requires_grad", False)
+    modules = list(module.modules())
+    if mode == "keep":
+        for child in modules:
+            for name, buffer in list(child.named_buffers(recurse=False)):  # such as running statistics
+                _set(stack, child, name, buffer.clone())
+        return
+    for child in modules:
+        stack.callback(setattr, child, "training", child.training)
+    if any(child.training for child in modules):
         warnings.warn(
             "the model is in training mode; it is explained in evaluation mode and given back as it was "
             "(Classifier(model, mode='keep') explains it as it is)",
             stacklevel=2,
         )
         module.eval()
-    try:
-        yield
-    finally:
-        for child, training in flags:
-            child.training = training
 
 
-@contextlib.contextmanager
-def _copied_buffers(module: nn.Module) -> Generator[None]:
-    """A module in training mode writes into its buffers (running statistics): give it copies."""
-    buffers = [(m, name, b) for m in module.modules() for name, b in m.named_buffers(recurse=False)]
-    for child, name, buffer in buffers:
-        setattr(child, name, buffer.clone())
-    try:
-        yield
-    finally:
-        for child, name, buffer in buffers:
-            setattr(child, name, buffer)
-
-
-@contextlib.contextmanager
-def _no_parameter_gradients(module: nn.Module) -> Generator[None]:
-    required = [p for p in module.parameters() if p.requires_grad]
-    for parameter in required:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in required:
-            parameter.requires_grad_(True)
-
-
-@contextlib.contextmanager
-def _no_fast_path() -> Generator[None]:
-    enabled = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(enabled)
-
-
-@contextlib.contextmanager
-def _full_precision() -> Generator[None]:
+def _use_full_precision(stack: contextlib.ExitStack) -> None:
     """No TF32: its 10-bit products make the Fisher operator unsymmetric, and CG needs symmetry."""
     cudnn, onednn, cuda = torch.backends.cudnn, torch.backends.mkldnn, torch.backends.cuda
     # set at run time, so untyped; a CPU rounds to bfloat16 after torch.set_float32_matmul_precision("medium")
     settings: list[Any] = [getattr(b, k) for b in (cudnn, onednn) for k in ("conv", "rnn")]
-    settings += [cuda.matmul, getattr(onednn, "matmul")]  # noqa: B009
-    before = [s.fp32_precision for s in settings]
-    for s in settings:
-        s.fp32_precision = "ieee"
-    try:
-        yield
-    finally:
-        for s, precision in zip(settings, before, strict=True):
-            s.fp32_precision = precision
+    for setting in (*settings, cuda.matmul, getattr(onednn, "matmul")):  # noqa: B009
+        _set(stack, setting, "fp32_precision", "ieee")

@@ -63,22 +63,20 @@ def _apply(function: type[torch.autograd.Function], *args: Any) -> Tensor:
     return cast(Callable[..., Tensor], function.apply)(*args)
 
 
+#: Arguments of both functions after the tensors that they are given always, in their order, with the defaults.
+_CONVOLUTION: dict[str, Any] = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+_BATCH_NORM: dict[str, Any] = {"weight": None, "bias": None, "training": False, "momentum": 0.1, "eps": 1e-5}
+
+
 def _convolution(
-    plain: Callable[..., Tensor],
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] | str = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
+    plain: Callable[..., Tensor], input: Tensor, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any
 ) -> Tensor:
-    axes = weight.dim() - 2
+    options = {**_CONVOLUTION, **dict(zip(_CONVOLUTION, args, strict=False)), **kwargs}
     learnt = weight.requires_grad or (bias is not None and bias.requires_grad)
-    if isinstance(padding, str) or learnt or x.dim() != weight.dim():
-        return plain(x, weight, bias, stride, padding, dilation, groups)
-    geometry = (_per_axis(stride, axes), _per_axis(padding, axes), _per_axis(dilation, axes), groups)
-    return _apply(_Convolution, x, weight, bias, geometry)
+    if isinstance(options["padding"], str) or learnt or input.dim() != weight.dim():
+        return plain(input, weight, bias, *args, **kwargs)
+    stride, padding, dilation = (_per_axis(options[name], weight.dim() - 2) for name in tuple(_CONVOLUTION)[:3])
+    return _apply(_Convolution, input, weight, bias, (stride, padding, dilation, options["groups"]))
 
 
 def _batch_norm(
@@ -86,15 +84,15 @@ def _batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
     running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
+    *args: Any,
+    **kwargs: Any,
 ) -> Tensor:
-    if training or running_mean is None or running_var is None:
-        return plain(input, running_mean, running_var, weight, bias, training, momentum, eps)
-    scale = (running_var + eps).rsqrt() if weight is None else (running_var + eps).rsqrt() * weight
+    options = {**_BATCH_NORM, **dict(zip(_BATCH_NORM, args, strict=False)), **kwargs}
+    if options["training"] or running_mean is None or running_var is None:
+        return plain(input, running_mean, running_var, *args, **kwargs)
+    weight, bias = options["weight"], options["bias"]
+    scale = (running_var + options["eps"]).rsqrt()
+    scale = scale if weight is None else scale * weight
     shift = -running_mean * scale if bias is None else bias - running_mean * scale
     shape = (1, -1, *[1] * (input.dim() - 2))
     return torch.addcmul(shift.view(shape), input, scale.view(shape))
@@ -117,11 +115,7 @@ class LinearLayers(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func in (torch.conv1d, torch.conv2d, torch.conv3d):
-            return _convolution(func, *args, **_renamed(kwargs))
+            return _convolution(func, *args, **kwargs)
         if func is F.batch_norm:
             return _batch_norm(func, *args, **kwargs)
         return func(*args, **kwargs)
-
-
-def _renamed(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {("x" if name == "input" else name): value for name, value in kwargs.items()}

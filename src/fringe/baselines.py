@@ -1,12 +1,12 @@
 """Input-space baselines, where the paths of the baseline methods begin: a name with at most one number."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fringe._filters import gaussian_blur
+from fringe._filters import gaussian_blur as gaussian_blur
 from fringe._rng import KeyedGenerator
 from fringe.errors import InputError, known_hint
 from fringe.linalg import batch_view
@@ -62,58 +62,10 @@ class InputSpace:
         return low[None], high[None]
 
 
-def _zero(x: Tensor, low: Tensor, high: Tensor, number: float, noise: Callable[[], Tensor]) -> Tensor:
-    """Zero in the model's coordinates: the mean colour of the data for a model with normalised inputs."""
-    return torch.zeros_like(x)
-
-
-def _black(x: Tensor, low: Tensor, high: Tensor, number: float, noise: Callable[[], Tensor]) -> Tensor:
-    """The smallest valid value."""
-    return low.expand_as(x).clone()
-
-
-def _white(x: Tensor, low: Tensor, high: Tensor, number: float, noise: Callable[[], Tensor]) -> Tensor:
-    """The largest valid value."""
-    return high.expand_as(x).clone()
-
-
-def _mean(x: Tensor, low: Tensor, high: Tensor, number: float, noise: Callable[[], Tensor]) -> Tensor:
-    """Each channel's mean over the image (over the whole input where it has no channels and space)."""
-    axes = tuple(range(2, x.dim())) or (1,)
-    return x.mean(axes, keepdim=True).expand_as(x).clone()
-
-
-def _blurred(x: Tensor, low: Tensor, high: Tensor, number: float, noise: Callable[[], Tensor]) -> Tensor:
-    """The image under a Gaussian blur whose standard deviation is a share (0.1) of its shorter side."""
-    return gaussian_blur(x, number * min(x.shape[-2:]), "reflect")
-
-
-def _noisy(x: Tensor, low: Tensor, high: Tensor, number: float, noise: Callable[[], Tensor]) -> Tensor:
-    """The image with Gaussian noise of a share (0.5) of the valid range, clipped to it (Sturmfels et al. 2020)."""
-    return torch.minimum(torch.maximum(x + number * (high - low) * noise(), low), high)
-
-
-def _uniform(x: Tensor, low: Tensor, high: Tensor, number: float, noise: Callable[[], Tensor]) -> Tensor:
-    """Uniform random numbers over the valid range (Sturmfels et al. 2020)."""
-    return low + (high - low) * noise()
-
-
-@dataclass(frozen=True)
-class _Kind:
-    make: Callable[[Tensor, Tensor, Tensor, float, Callable[[], Tensor]], Tensor]
-    number: float | None = None
-    uniform: bool = False
-
-
-BASELINES = {
-    "zero": _Kind(_zero),
-    "black": _Kind(_black),
-    "white": _Kind(_white),
-    "mean": _Kind(_mean),
-    "blur": _Kind(_blurred, 0.1),
-    "noise": _Kind(_noisy, 0.5),
-    "uniform": _Kind(_uniform, uniform=True),
-}
+#: Names of baselines, each with the default of its number; None: it takes none.
+BASELINES: Mapping[str, float | None] = {
+    "zero": None, "black": None, "white": None, "mean": None, "blur": 0.1, "noise": 0.5, "uniform": None,
+}  # fmt: skip
 
 
 def parse_baseline(text: object, argument: str = "baseline") -> tuple[str, float]:
@@ -127,7 +79,7 @@ def parse_baseline(text: object, argument: str = "baseline") -> tuple[str, float
     if name not in BASELINES:
         hint = known_hint(name, BASELINES, f"known baselines: {known}", cutoff=0.4)
         raise InputError(f"got {text!r}", argument=argument, hint=hint)
-    default = BASELINES[name].number
+    default = BASELINES[name]
     if not colon:
         return name, default or 0.0
     try:
@@ -143,14 +95,20 @@ def parse_baseline(text: object, argument: str = "baseline") -> tuple[str, float
 def make_baseline(text: str, inputs: Tensor, space: InputSpace, rng: KeyedGenerator, keys: Sequence[str]) -> Tensor:
     """Return the baseline named by ``text`` of each image: (B, *S). ``keys`` (B) name the images for what is random."""
     name, number = parse_baseline(text)
-    kind = BASELINES[name]
     low, high = space.bounds(inputs)
-    draw = rng.uniform if kind.uniform else rng.normal
-
-    def noise() -> Tensor:
-        return torch.stack([draw(f"baseline {key}", x) for key, x in zip(keys, inputs, strict=True)])
-
-    return kind.make(inputs, low, high, number, noise)
+    if name == "zero":  # in the model's coordinates: the mean colour of the data for a model with normalised inputs
+        return torch.zeros_like(inputs)
+    if name in ("black", "white"):
+        return (low if name == "black" else high).expand_as(inputs).clone()
+    if name == "mean":  # of each channel, or of the input if it has no channels and space
+        return inputs.mean(tuple(range(2, inputs.dim())) or (1,), keepdim=True).expand_as(inputs).clone()
+    if name == "blur":  # the number is a share of the shorter side
+        return gaussian_blur(inputs, number * min(inputs.shape[-2:]))
+    draw = rng.uniform if name == "uniform" else rng.normal  # both as in Sturmfels et al. 2020
+    noise = torch.stack([draw(f"baseline {key}", x) for key, x in zip(keys, inputs, strict=True)])
+    if name == "uniform":
+        return low + (high - low) * noise
+    return torch.minimum(torch.maximum(inputs + number * (high - low) * noise, low), high)
 
 
 def _broadcasts(value: Tensor, inputs: Tensor) -> bool:

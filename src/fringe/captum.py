@@ -53,8 +53,8 @@ class CaptumAttributor(GradientAttribution):
         batch_size: Bound on the images of one pass, as for :class:`fringe.Classifier`.
         seed: Seed of everything that is random.
         space: The space of valid inputs.
-        multiplies_by_inputs: What Captum is told when it asks: True for maps of contributions, in units of the score;
-            False for a method whose maps are gradients.
+        multiplies_by_inputs: Value of Captum's attribute of this name: True for maps of contributions, in units of
+            the score; False for a method whose maps are gradients.
 
     Raises:
         InputError: For an unknown method or an invalid argument.
@@ -78,7 +78,7 @@ class CaptumAttributor(GradientAttribution):
 
     @property
     def multiplies_by_inputs(self) -> bool:
-        """What Captum is told: whether maps are contributions, not gradients."""
+        """Whether maps are contributions, not gradients."""
         return self._multiplies_by_inputs
 
     def has_convergence_delta(self) -> bool:
@@ -108,11 +108,11 @@ class CaptumAttributor(GradientAttribution):
             additional_forward_args: Further arguments of the model. As in Captum, a tensor whose first axis is as long
                 as the batch belongs to the images, row by row; everything else is passed unchanged, and so is
                 ``fringe.Shared(value)``.
-            return_convergence_delta: Whether the completeness gap is returned, too.
+            return_convergence_delta: Whether the completeness gap is returned as well.
 
         Returns:
             Maps (B, *S), in a tuple if the inputs were in one; and the gap (B,): the map's sum, minus the score at the
-            input, plus the score where the method's own path ended, which is at ``baselines`` only if the path goes
+            input, plus the score where the path of the method ended, which is at ``baselines`` only if the path goes
             there.
 
         Raises:

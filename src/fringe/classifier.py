@@ -157,7 +157,8 @@ class Classifier(Network):
         one_hot = torch.zeros(*target.shape, logits.shape[1], dtype=logits.dtype, device=logits.device)
         cotangent = one_hot.scatter_(-1, target[..., None], 1.0)
         if kind != "logit":
-            p = logits.softmax(-1).view(len(logits), *[1] * (target.dim() - 1), -1)
+            p = logits.softmax(-1)
+            p = p if target.dim() == 1 else p[:, None]
             cotangent = one_hot - p
             if kind == "probability":
                 cotangent = p.expand_as(cotangent).gather(-1, target[..., None]) * cotangent

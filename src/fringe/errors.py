@@ -1,7 +1,8 @@
 """Errors: each names the argument, what came, and what to do."""
 
 import difflib
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 
 
 class FringeError(ValueError):
@@ -53,6 +54,11 @@ class TransientError(FringeError):
     """
 
 
+def nearest(name: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.5) -> list[str]:
+    """Return up to ``n`` of the ``known`` names whose similarity to ``name`` is at least ``cutoff``, best first."""
+    return difflib.get_close_matches(name, list(known), n=n, cutoff=cutoff)
+
+
 def did_you_mean(name: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.5) -> str | None:
     """Suggest the name that a mistyped one was probably meant to be.
 
@@ -65,7 +71,7 @@ def did_you_mean(name: str, known: Iterable[str], *, n: int = 1, cutoff: float =
     Returns:
         ``"did you mean 'a' or 'b'?"``, or None if no name is similar.
     """
-    near = difflib.get_close_matches(name, list(known), n=n, cutoff=cutoff)
+    near = nearest(name, known, n=n, cutoff=cutoff)
     return f"did you mean {' or '.join(map(repr, near))}?" if near else None
 
 
@@ -100,6 +106,29 @@ def check_known(argument: str, name: str, known: Iterable[str]) -> None:
     if name not in names:
         hint = known_hint(name, names, f"known: {', '.join(names) or 'none'}")
         raise InputError(f"got {name!r}", argument=argument, hint=hint)
+
+
+def require(condition: bool, name: str, value: object, expected: str) -> None:
+    """Raise InputError for the argument ``name`` unless ``condition`` holds."""
+    if not condition:
+        raise InputError(f"got {value!r}, expected {expected}", argument=name)
+
+
+def require_positive(name: str, value: object) -> None:
+    """Raise InputError unless ``value`` is a finite number above zero."""
+    is_positive = isinstance(value, (int, float)) and math.isfinite(value) and value > 0
+    require(is_positive, name, value, "a positive number")
+
+
+def require_integer(name: str, value: object, least: int = 1) -> None:
+    """Raise InputError unless ``value`` is an integer, and no bool, of at least ``least``."""
+    expected = "a positive integer" if least == 1 else f"an integer of at least {least}"
+    require(type(value) is int and value >= least, name, value, expected)
+
+
+def require_choice(name: str, value: object, choices: Sequence[object]) -> None:
+    """Raise InputError unless ``value`` is one of ``choices``."""
+    require(value in choices, name, value, f"one of {', '.join(map(str, choices))}")
 
 
 def is_transient(error: BaseException) -> bool:

@@ -9,11 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fringe._checks import require_choice
 from fringe.attribution import Attributor, attribute, get_method
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score
-from fringe.errors import InputError, check_known
+from fringe.errors import InputError, check_known, require_choice
 from fringe.settings import settings_of
 
 __all__ = ["explain_func"]

@@ -8,7 +8,6 @@ Values are checked, not converted: a setting is recorded as it was given, so tha
 """
 
 import dataclasses
-import difflib
 import json
 import re
 import unicodedata
@@ -22,7 +21,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, cast
 from annotated_types import Ge, Gt, Le, Lt, Predicate
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
-from fringe.errors import FringeError, InputError, did_you_mean
+from fringe.errors import FringeError, InputError, did_you_mean, nearest
 
 
 @dataclass(frozen=True)
@@ -288,15 +287,15 @@ def look_up(name: str, registry: Mapping[str, type[S]]) -> type[S]:
         The class.
 
     Raises:
-        InputError: If there is none. A name that resembles a registered name, or the ``title`` of a class, is answered
-            with the registered one: letters and digits count, in either case.
+        InputError: If no class has this name. The message suggests the class with the most similar name or ``title``;
+            only letters and digits are compared, without case.
     """
     if name in registry:
         return registry[name]
     key = next(iter(registry.values())).record_key
     spellings = {_letters(getattr(kind, "title", "")): known for known, kind in registry.items()}
     spellings |= {_letters(known): known for known in registry}
-    near = difflib.get_close_matches(_letters(name), spellings, n=1, cutoff=0.5)
+    near = nearest(_letters(name), spellings)
     hint = f"; did you mean {spellings[near[0]]!r}?" if near else "."
     raise InputError(f"got {name!r}{hint} Known {key}s: {_list(registry)}", argument=key)
 

@@ -10,7 +10,7 @@ from fringe import METHODS, METRICS, InputError
 from fringe.cli import app
 from fringe.experiments import configured
 from fringe.explanations import ExplainSpec
-from fringe.explanations._inputs import configured_method
+from fringe.explanations._base import configured_method
 
 
 def invoke(*arguments):

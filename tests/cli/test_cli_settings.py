@@ -8,7 +8,7 @@ from fringe import FRInGe, InputError
 from fringe.classifier import SCORES
 from fringe.cli._listing import EXAMPLES
 from fringe.explanations import ExplainSpec
-from fringe.explanations._inputs import configured_method
+from fringe.explanations._base import configured_method
 from fringe.explanations._spec import read_class_names
 from fringe.models import LOADERS
 

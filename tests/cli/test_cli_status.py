@@ -13,7 +13,7 @@ from fringe.experiments import TRIAL, Arm, ModelSource, Plan, RunOptions, Store,
 from fringe.experiments._store import CRASHES, PLANS
 from fringe.experiments._tasks import pending_tasks
 from fringe.metrics import Sparseness
-from fringe.paper import tuning
+from fringe.paper import _tuning
 
 
 def status(run, *arguments):
@@ -115,7 +115,7 @@ def test_units_that_were_set_aside_are_named(tmp_path):
 
 
 def test_the_trials_of_a_search_are_kept_and_not_called_stale(tmp_path):
-    assert TRIAL == tuning.TRIAL
+    assert TRIAL == _tuning.TRIAL
     for steps in (2, 3, 4):
         run_plan(only(small(name="tune"), trial=IntegratedGradients(steps=steps)), tmp_path, RunOptions(amend=True))
     known = document(tmp_path)

@@ -14,10 +14,10 @@ from fringe import FRInGe, FringeError
 from fringe.cli import app
 from fringe.experiments import Interrupted, Store, read_results
 from fringe.experiments._images import sample_images
-from fringe.paper import timings, tuning
-from fringe.paper.plans import DIAGNOSTICS, OBJECTIVE, VARIANTS
-from fringe.paper.published import READINGS, published
-from fringe.paper.runtime import from_record
+from fringe.paper import _timing, _tuning, paper_tables
+from fringe.paper._studies import DIAGNOSTICS, OBJECTIVE, VARIANTS
+from fringe.paper._tables import READINGS
+from fringe.paper._timing import read_timings
 
 TINY = ("--set", "fringe.steps=2", "--set", "fringe.cg_iterations=2", "--n", "2")
 METRICS = ("--set", "insertion.steps=4", "--set", "deletion.steps=4", "--set", "infidelity.samples=2")
@@ -199,7 +199,7 @@ def test_a_search_says_how_it_began_and_where_it_was_stopped(tmp_path, monkeypat
         raise Interrupted("interrupted (SIGTERM)")
 
     with monkeypatch.context() as patch:
-        patch.setattr(tuning, "_score", stop)
+        patch.setattr(_tuning, "_score", stop)
         stopped = run(*arguments)
     assert stopped.exit_code == 75
     assert "run the same command again to go on" in stopped.stderr
@@ -264,7 +264,7 @@ def test_reproduce_sets_our_numbers_beside_the_papers_and_goes_on(tmp_path, monk
 
     with (report / "reproduction.csv").open() as file:
         rows = list(csv.DictReader(file))
-    paper = {(c.study, c.model, c.method, c.metric): c for c in published()}
+    paper = {(c.study, c.model, c.method, c.metric): c for c in paper_tables()}
     assert len(rows) == 2 * 6 + 2 * 4
     for row in rows:
         cell = paper[row["study"], row["model"], row["method"], row["metric"]]
@@ -277,16 +277,16 @@ def test_reproduce_sets_our_numbers_beside_the_papers_and_goes_on(tmp_path, monk
     assert "0.597 ± 0.015" in page
     assert results(tmp_path, "comparison").manifest.metrics["infidelity"]["settings"]["samples"] == 2
 
-    real, calls = timings.measure, []
+    real, calls = _timing.measure_runtimes, []
 
     def interrupt(resolved, **known):
         raise Interrupted("interrupted (SIGTERM)")
 
     with monkeypatch.context() as patch:
-        patch.setattr(timings, "measure", interrupt)
+        patch.setattr(_timing, "measure_runtimes", interrupt)
         stopped = run(*arguments, "--studies", "runtime")
     assert (stopped.exit_code, "run the same command again for the rest" in stopped.stderr) == (75, True)
-    monkeypatch.setattr(timings, "measure", lambda *a, **k: calls.append(a) or real(*a, **k))
+    monkeypatch.setattr(_timing, "measure_runtimes", lambda *a, **k: calls.append(a) or real(*a, **k))
     timed = run(*arguments, "--studies", "runtime", "--json")
     document = json.loads(timed.stdout)
     assert (timed.exit_code, document["plans"], len(document["timings"]), len(calls)) == (0, [], 6, 2)  # FRInGe() apart
@@ -296,9 +296,9 @@ def test_reproduce_sets_our_numbers_beside_the_papers_and_goes_on(tmp_path, monk
     def known(resolved, **_):
         calls.append(resolved)
         methods = resolved.plan.arms[0].methods
-        return from_record([row for row in document["timings"] if row["method"] in methods])
+        return read_timings([row for row in document["timings"] if row["method"] in methods])
 
-    monkeypatch.setattr(timings, "measure", known)
+    monkeypatch.setattr(_timing, "measure_runtimes", known)
     kept = report / "runtime" / "kept.json"
     for damaged in ("", "[1]", '{"a": 1}', None):
         kept.unlink()
@@ -313,7 +313,7 @@ def test_reproduce_sets_our_numbers_beside_the_papers_and_goes_on(tmp_path, monk
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr("fringe.paper.timings.read_regular", fails)
+        patch.setattr("fringe.paper._timing.read_regular", fails)
         assert run(*arguments, "--studies", "runtime", "--json").exit_code == 75
     assert (kept.read_text(), len(calls)) == (whole, 10)  # hours of measuring stay
     assert run(*arguments, "--studies", "runtime").exit_code == 0

@@ -25,7 +25,7 @@ from fringe.experiments._runner import TaskRunner
 from fringe.experiments._store import CRASHES, Store
 from fringe.experiments._tasks import mixed, pending_tasks
 from fringe.metrics import Insertion, Sparseness
-from fringe.paper.tuning import Search, search
+from fringe.paper import tune_preset
 from fringe.report import write_report
 from fringe.tuning import space_of
 
@@ -186,17 +186,17 @@ def test_devices_round_differently_and_one_may_not_run_a_model_at_all():
 
 
 def test_a_search_does_not_go_on_with_another_model(tmp_path, plan):
-    wanted = Search(space_of(type(IG), ["steps"], {"steps": (1, 20)}), 2)
+    searched = space_of(type(IG), ["steps"], {"steps": (1, 20)}), 2
     plan = replace(plan, name="tune", n=2)
-    found = search(plan, tmp_path / "run", RunOptions(), wanted)
+    found = tune_preset(plan, tmp_path / "run", RunOptions(), *searched)
     write(tmp_path, CHANGED)
     for how in (RunOptions(), RunOptions(amend=True)):
         with pytest.raises(InputError, match="model 'net': its logits are not those"):
-            search(plan, tmp_path / "run", how, wanted)
+            tune_preset(plan, tmp_path / "run", how, *searched)
     with pytest.raises(InputError, match="renew: the trials of a search were scored with the model as it was"):
-        search(plan, tmp_path / "run", RunOptions(renew=True), wanted)
+        tune_preset(plan, tmp_path / "run", RunOptions(renew=True), *searched)
     write(tmp_path, FIRST)
-    assert search(plan, tmp_path / "run", RunOptions(), wanted).tuned == found.tuned
+    assert tune_preset(plan, tmp_path / "run", RunOptions(), *searched).tuned == found.tuned
 
 
 # Versions

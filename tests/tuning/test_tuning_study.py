@@ -18,7 +18,7 @@ from fringe import FringeError, InputError, _process
 from fringe._process import fate, this_process
 from fringe.errors import TransientError
 from fringe.experiments import StoreFull
-from fringe.tuning import _study
+from fringe.tuning import Study, _study
 from fringe.tuning._study import Journal, SharedStudy
 
 HERE = Path(__file__).parent
@@ -153,10 +153,10 @@ def taken_elsewhere(
     """A trial that another host took and does not finish."""
     search(journal, trials)
     study = study_of(journal)
-    settings = {"space": SPACE, "start": SPACE.clip(BASE), "trials": trials + 1, "seed": 5, "stale_after": 1e9}
+    where = Study(journal, "study", 5, study.user_attrs["identity"], stale_after=1e9)
     with monkeypatch.context() as patch:
         patch.setattr(_study, "this_process", lambda: this_process() | {"host": host})
-        other = SharedStudy(journal, "study", study.user_attrs["identity"], **settings)
+        other = SharedStudy(where, SPACE, SPACE.clip(BASE), trials + 1)
         return other, other.ask()
 
 

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 from fringe import FRInGe
-from fringe.tuning import Tuned, objective, space_of, tune
+from fringe.tuning import Study, Tuned, objective, space_of, tune
 
 BASE = FRInGe()
 SPACE = space_of(FRInGe, ("tau", "damping", "cg_iterations"))
@@ -25,8 +25,9 @@ def value_of(method):
 
 
 def search(journal: Path, trials: int, score=score, **more) -> Tuned:
-    about = {"base": BASE, "space": SPACE, "name": "study", "seed": 5} | more
-    return tune(about.pop("base"), about.pop("space"), score, journal=journal, trials=trials, **about)
+    given = {name: more.pop(name) for name in ("name", "seed", "identity", "stale_after") if name in more}
+    study = Study(journal, **({"name": "study", "seed": 5} | given))
+    return tune(more.pop("base", BASE), more.pop("space", SPACE), score, study, trials=trials, **more)
 
 
 def asked(tuned: Tuned) -> list[dict]:

@@ -1,6 +1,7 @@
 """Attribution methods, and the parts that a method is made of."""
 
-from fringe.attribution._attribute import METHODS, attribute, get_method
+from fringe.attribution._attribute import METHODS, attribute
+from fringe.attribution._attribute import get_method as get_method
 from fringe.attribution._base import Attribution, Attributor, Baseline, Trajectory
 from fringe.attribution._base import Progress as Progress
 from fringe.attribution._base import ProgressCounter as ProgressCounter
@@ -45,7 +46,6 @@ __all__ = [
     "SmoothGrad",
     "Trajectory",
     "attribute",
-    "get_method",
     "gradient_attribution",
     "integrate",
     "path_attribution",

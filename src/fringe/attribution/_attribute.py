@@ -82,7 +82,8 @@ def attribute(
     """Explain why a model predicts a class: one map for each image.
 
     Args:
-        model: A classifier of such inputs, any module or callable; it is evaluated frozen and given back as it was.
+        model: A classifier of such inputs, any module or callable. Its weights are frozen during the call, and its
+            state is restored.
         inputs: Images (B, *S). A dictionary is passed to the model by name, and its one floating-point tensor is
             explained.
         method: A registered name, or a configured method such as ``FRInGe(tau=1e-3)``.
@@ -99,7 +100,7 @@ def attribute(
             ``nan_input`` or ``nan_logits`` while the others are explained; ``"raise"`` names it in an InputError.
         progress: Called with the steps done and planned.
         baseline: A number, or a tensor that broadcasts to the inputs; it replaces the one that the method names.
-        space: The valid range of inputs, and reference images for the methods that ask for them.
+        space: The valid range of inputs, and reference images for the methods that need them.
         ids: Names (B) of the images. Without them an image is known by its content, so that a map never depends on the
             images around it.
         forward_args: What the model takes after the inputs, ``model(inputs, *forward_args, **forward_kwargs)``. Every
@@ -111,10 +112,10 @@ def attribute(
         The maps (B, *S) or (B, K, *S), and what is known of each.
 
     Raises:
-        InputError: If an argument makes no sense.
+        InputError: If an argument is invalid.
         TargetError: If a target or contrast is no class of the model.
         ModelOutputError: If the model's output cannot be read as logits (B, C).
-        NotDifferentiableError: If its derivatives cannot be believed.
+        NotDifferentiableError: If its derivatives are missing or wrong.
     """
     chosen = get_method(method)
     if bad_images not in get_args(OnBad):
@@ -185,10 +186,6 @@ def _check_inputs(inputs: Tensor) -> None:
             f"got shape {tuple(inputs.shape)}, expected a batch (B, *S) with at least one image",
             argument="inputs",
             hint="add a batch axis with inputs[None] for a single one",
-        )
-    if not inputs.is_floating_point():
-        raise InputError(
-            f"got dtype {inputs.dtype}, expected floating point (scale and normalise images first)", argument="inputs"
         )
 
 

@@ -54,10 +54,10 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class Attribution:
-    """The maps of B images, and what is known of each. Row i of every field with a leading B belongs to image i.
+    """The maps of B images, and measurements of each. Row i of every field with a leading B belongs to image i.
 
     Of K classes per image, ``target``, scores and completeness are (B, K), ``values`` (B, K, *S), the verdict is the
-    worst of them, and diagnostics of methods with a path for each class are (B, K), too.
+    worst of them, and diagnostics of methods with a path for each class are (B, K) as well.
 
     Attributes:
         values: Maps (B, *S) in the dtype and on the device of the inputs (float32 for half precision). A positive
@@ -73,7 +73,7 @@ class Attribution:
         diagnostics: Measurements (B,) by name.
         passes: Passes that the call took.
         settings: Record of the method.
-        trajectory: The path of each image, if it was asked for.
+        trajectory: The path of each image, if it was requested.
     """
 
     values: Tensor
@@ -219,7 +219,7 @@ class Attributor(Settings):
 
     @property
     def planned_passes(self) -> float | None:
-        """Forward and backward passes of one image, to the order of magnitude; None if the settings do not tell."""
+        """Forward and backward passes of one image, to the order of magnitude; None if other things decide."""
         return None
 
 

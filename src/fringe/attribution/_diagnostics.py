@@ -59,8 +59,8 @@ def path_diagnostics(result: PathIntegral, problem: Problem, log_q: Tensor | Non
     """The paper's path diagnostics, (B,) each: distances in radians, entropies and divergences in nats, lengths in
     input units. ``log_q`` (B, C) is the reference distribution; None: uniform."""
     log_q = uniform_log_probs(problem.logits) if log_q is None else log_q
-    stats, gauge = result.stats, GeodesicDiagnostics(log_probabilities(problem.logits), log_q)
-    moved, distance, log_p0 = stats.count > 0, gauge.distance(), gauge.log_p0
+    stats, geodesic = result.stats, GeodesicDiagnostics(log_probabilities(problem.logits), log_q)
+    moved, distance, log_p0 = stats.count > 0, geodesic.distance(), geodesic.log_p0
     return {
         "steps": torch.tensor(result.steps, device=distance.device),
         "distance": distance,

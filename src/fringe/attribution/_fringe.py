@@ -294,24 +294,19 @@ class FRInGe(Attributor):
         rule = rule if self.quadrature == "auto" else self.quadrature
         result = integrate(SegmentPieces(path, Quadrature(rule, self.quadrature_rtol), problem))
         log_q = path.log_reference(problem)
-        diagnostics = _diagnostics(result, problem, log_q)
+        stats = result.stats
+        diagnostics = {
+            **path_diagnostics(result, problem, log_q),
+            "cg_iterations_mean": stats.mean("cg_iterations"),
+            "cg_residual_mean": stats.mean("cg_residual"),
+            "cg_residual_max": stats.largest["cg_residual"],
+            "cg_breakdown": (stats.largest["cg_status"] > int(CGStatus.ITERATION_LIMIT)).to(torch.float64),
+        }
         if result.uncorrected_gap is not None:
             diagnostics["uncorrected_residual"] = result.rule_residual
         start_kl = kl(log_probabilities(problem.logits), log_q).tolist()
         statuses = [_status(self, result, diagnostics, start_kl[i], i) for i in range(len(result.steps))]
         return build_attribution(self, result, problem, diagnostics, statuses)
-
-
-def _diagnostics(result: PathIntegral, problem: Problem, log_q: Tensor) -> dict[str, Tensor]:
-    """The paper's path diagnostics and the solver's account, (B,) each."""
-    stats = result.stats
-    return {
-        **path_diagnostics(result, problem, log_q),
-        "cg_iterations_mean": stats.mean("cg_iterations"),
-        "cg_residual_mean": stats.mean("cg_residual"),
-        "cg_residual_max": stats.largest["cg_residual"],
-        "cg_breakdown": (stats.largest["cg_status"] > int(CGStatus.ITERATION_LIMIT)).to(torch.float64),
-    }
 
 
 def _status(

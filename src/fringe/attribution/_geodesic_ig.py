@@ -15,6 +15,7 @@ from fringe.attribution._integrate import integrate
 from fringe.attribution._pieces import NodePieces
 from fringe.attribution._quadrature import quadrature_nodes
 from fringe.geometry import geometry_dtype
+from fringe.linalg import batch_view
 from fringe.paths import (
     AuthorsEnergy,
     AuthorsSVI,
@@ -73,7 +74,7 @@ class GeoIGKNN(Attributor):
 
     def attribute(self, problem: Problem) -> Attribution:
         baseline = problem.resolve_baseline(self.baseline)
-        references = reference_images(problem, "geoig_knn walks from one image of the data to the next")
+        references = reference_images(problem, "geoig_knn goes from one image of the data to the next")
         points = torch.cat((references, problem.inputs, baseline))
         graph = NeighbourGraph(references.flatten(1), self.neighbours)
         routes, lengths = self._routes(graph, points, problem)
@@ -223,7 +224,7 @@ class GeoIGSVI(Attributor):
         relaxation = PathOptimizer(self._energy(problem), self.iterations, self.learning_rate, self.stochastic)
         relaxed = relaxation.run(straight, problem.every_row, _draw(problem), counter.tick)
         moves = (problem.inputs != baseline).flatten(1).any(1)  # an image that is its own baseline has no path
-        points = torch.where(moves.view(-1, *[1] * problem.inputs.dim()), relaxed.points, straight)
+        points = torch.where(batch_view(moves, straight), relaxed.points, straight)
         line = Polyline.from_vertices(resample_by_arc_length(points) if self.resample else points)
         result = integrate(NodePieces(Vertices(line), problem))
         plain = path_attribution(self, result, problem, "use more steps")
@@ -253,8 +254,7 @@ class GeoIGSVI(Attributor):
 
 def _line(inputs: Tensor, baseline: Tensor, fractions: Tensor) -> Tensor:
     """Points ``x' + a (x - x')`` (B, N, *S) for ``fractions`` a (N,)."""
-    a = fractions.to(inputs).view(1, -1, *[1] * (inputs.dim() - 1))
-    return baseline[:, None] + a * (inputs - baseline)[:, None]
+    return baseline[:, None] + batch_view(fractions.to(inputs), inputs) * (inputs - baseline)[:, None]
 
 
 def _draw(problem: Problem) -> NoiseFn:

@@ -97,7 +97,7 @@ class PathIntegral:
         steps: Steps taken, per image.
         outcomes: How the paths ended, per image.
         stats: What was measured along the paths.
-        trajectories: Records of the paths, if they were asked for.
+        trajectories: Records of the paths, if they were requested.
         uncorrected_gap: The gap (B,) of the rule itself, if it corrects the maps.
     """
 
@@ -222,11 +222,11 @@ class Recorder:
 
     def __init__(self, problem: Problem, stream: PieceStream, images: Sequence[int]):
         self._begins, self._scale = stream.begins, stream.scale
-        gauge, zeros = stream.gauge, torch.zeros(len(problem.inputs), device=problem.inputs.device)
-        start = {**gauge.point(problem.every_row, gauge.log_p0, zeros), "score": problem.score(problem.logits)}
+        geodesic, zeros = stream.geodesic, torch.zeros(len(problem.inputs), device=problem.inputs.device)
+        start = {**geodesic.point(problem.every_row, geodesic.log_p0, zeros), "score": problem.score(problem.logits)}
         table = {name: column.tolist() for name, column in start.items()}
         shape = (*problem.target.shape[1:], *problem.inputs.shape[1:])
-        zero = torch.zeros(shape, dtype=gauge.log_p0.dtype, device=zeros.device)
+        zero = torch.zeros(shape, dtype=geodesic.log_p0.dtype, device=zeros.device)
         self._totals: dict[int, Tensor] = {}
         self._latest: dict[int, tuple[int, Tensor, Tensor]] = {}
         self._logs: dict[int, _Log] = {}

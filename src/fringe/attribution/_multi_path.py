@@ -59,7 +59,7 @@ class AGI(Attributor):
             )
 
     def _towards(self, target: int, count: int) -> list[int]:
-        """The classes that an image of class ``target`` walks towards, of ``count`` classes."""
+        """The classes that an image of class ``target`` is moved towards, of ``count`` classes."""
         ids = range(0, count, max(count // self.classes, 1))
         return [c for c in ids if c != target] or [(target + 1) % count]
 
@@ -94,7 +94,7 @@ class AGI(Attributor):
 
 
 _AGI_STALLED = (
-    "no walk took a step: the classes to walk towards are predicted already, though another one is the target"
+    "no path took a step: the classes that paths lead to are predicted already, though another one is the target"
 )
 _NOT_A_PATH = "mode='official' restarts every step from the input, so its steps do not add up to a path"
 
@@ -158,7 +158,7 @@ class IG2(Attributor):
 
     def _draw(self, problem: Problem) -> list[list[int]]:
         """The numbers of each image's references."""
-        references = reference_images(problem, "ig2 walks towards images of other classes")
+        references = reference_images(problem, "ig2 follows paths to images of other classes")
         classes: dict[int, list[int]] = {}
         for group in problem.groups(by_score=False):
             rows = torch.tensor(group[:1], device=references.device).expand(len(references))
@@ -191,4 +191,4 @@ class IG2(Attributor):
         return layer
 
 
-_IG2_STALLED = "no walk took a step: the references have the image's own representation, or its gradient is zero"
+_IG2_STALLED = "no path took a step: the references have the image's own representation, or its gradient is zero"

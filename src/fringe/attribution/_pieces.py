@@ -59,7 +59,7 @@ class PieceStream(ABC):
     Args:
         problem: The images and the model.
         planned: Steps of each path that are known beforehand.
-        gauge: Distances to the reference distribution.
+        geodesic: Distances to the reference distribution.
         begins: The end at which paths begin.
 
     Attributes:
@@ -78,8 +78,10 @@ class PieceStream(ABC):
     scale: Tensor | None = None
     error: Tensor | None = None
 
-    def __init__(self, problem: Problem, planned: list[int], gauge: GeodesicDiagnostics, begins: Orientation = "input"):
-        self.problem, self.planned, self.gauge = problem, planned, gauge
+    def __init__(
+        self, problem: Problem, planned: list[int], geodesic: GeodesicDiagnostics, begins: Orientation = "input"
+    ):
+        self.problem, self.planned, self.geodesic = problem, planned, geodesic
         self.begins: Orientation = begins
         self.taken, self.outcomes = list(planned), [PathStatus.COMPLETE] * len(planned)
         self.score = problem.score(problem.logits)
@@ -159,7 +161,7 @@ class PooledPieces(PieceStream):
         quadrature: Quadrature,
         problem: Problem,
     ):
-        super().__init__(problem, [steps] * len(images), _gauge(problem))
+        super().__init__(problem, [steps] * len(images), _to_uniform(problem))
         self.path, self.steps, self.quadrature = path, steps, quadrature
         self.owners, self.images = images, torch.tensor(images, device=self.score.device)
         index = self.images
@@ -224,7 +226,7 @@ class SitePieces(PieceStream):
     """
 
     def __init__(self, sites: SampleSet, problem: Problem, weight_fn: WeightFn = _displacement):
-        super().__init__(problem, [sites.count] * len(problem.inputs), _gauge(problem))
+        super().__init__(problem, [sites.count] * len(problem.inputs), _to_uniform(problem))
         self.sites, self.weight_fn, self.scale = sites, weight_fn, sites.displacement
 
     def __iter__(self) -> Iterator[Piece]:
@@ -267,14 +269,14 @@ class NodePieces(SitePieces):
 
     def _measure(self, at: Evaluation) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         log_p, share = log_probabilities(at.logits), at.sample.displacement
-        stats = self.gauge.point(at.rows, log_p, at.sample.alpha)
+        stats = self.geodesic.point(at.rows, log_p, at.sample.alpha)
         stats["euclidean_step"] = (share.abs() if share.dim() == 1 else _norm(share)) * self._length[at.rows]
         return stats, self._trace(at, log_p) if self.problem.record_path else {}
 
     def _trace(self, at: Evaluation, log_p: Tensor) -> dict[str, Tensor]:
         """The score, and how far each point is from the one before on its path."""
         if self._before is None:
-            self._before = self.problem.inputs.clone(), self.gauge.log_p0.clone()
+            self._before = self.problem.inputs.clone(), self.geodesic.log_p0.clone()
         first = at.rows != at.rows.roll(1)
         first[:1] = True
         last, before = first.roll(-1), []
@@ -314,7 +316,7 @@ def finite_maps(values: Tensor) -> list[bool]:
     return torch.isfinite(values).flatten(1).all(1).tolist()
 
 
-def _gauge(problem: Problem) -> GeodesicDiagnostics:
+def _to_uniform(problem: Problem) -> GeodesicDiagnostics:
     return GeodesicDiagnostics(log_probabilities(problem.logits), uniform_log_probs(problem.logits))
 
 

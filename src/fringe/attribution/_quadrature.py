@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fringe.linalg import batch_view
 from fringe.paths import Point, Problem, Segment
 
 NodeRule = Literal["midpoint", "gausslegendre", "trapezoid", "left", "right", "closed_mean"]
@@ -123,7 +124,7 @@ def corrected(values: Tensor, error: Tensor) -> Tensor:
     size = values.abs()
     total = size.double().flatten(error.dim()).sum(-1)
     share = torch.where(total > 0, error / torch.where(total > 0, total, 1.0), 0.0)
-    return values - share.to(values.dtype).view(*error.shape, *[1] * (values.dim() - error.dim())) * size
+    return values - batch_view(share.to(values.dtype), values) * size
 
 
 def completeness_gap(values: Tensor, difference: Tensor) -> Tensor:

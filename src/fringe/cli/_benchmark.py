@@ -1,14 +1,13 @@
 """``fringe benchmark``, ``status`` and ``report``."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fringe._text import to_json
 from fringe.cli._console import Exit, exit_on_error, require_consent, resumable, say
-from fringe.cli._options import AsJson, Config, RunFolder, Yes, with_options
+from fringe.cli._options import AsJson, Config, RunFolder, with_options
 from fringe.errors import InputError
 
 if TYPE_CHECKING:
@@ -86,62 +85,44 @@ def status(run: RunFolder, as_json: AsJson = False) -> None:
     raise typer.Exit(Exit.SOME_FAILED if any(cell["failed"] for cell in cells) else Exit.DONE)
 
 
-def report(
-    run: RunFolder,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the report (default: RUN/report, or a folder in it).")
-    ] = None,
-    plan: Annotated[str | None, typer.Option(metavar="NAME", help="Plan of the folder (default: all).")] = None,
-    reference: Reference = None,
-    allow_partial: Annotated[
-        bool, typer.Option("--allow-partial", help="Report although some images are not computed.")
-    ] = False,
-    grid: Annotated[bool, typer.Option("--grid/--no-grid", help="Draw maps of selected images.")] = True,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SPEC", help="SPEC or LABEL=SPEC: model to make maps with that were not stored."),
-    ] = None,
-    preprocessing: Annotated[str | None, typer.Option(metavar="TEXT", help="Preprocessing of that model.")] = None,
-    trust_code: Annotated[bool, typer.Option("--trust-code", help="Allow the model's author to run code.")] = False,
-    yes: Yes = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps, ...")] = "auto",
-    batch_size: Annotated[str, typer.Option(metavar="auto|N", help="Images per pass: 'auto' or a number.")] = "auto",
-) -> None:
+@with_options("fringe.cli._runs:ReportOptions")
+def report(how: dict[str, Any], run: RunFolder, reference: Reference = None) -> None:
     """Write tables (Markdown, LaTeX, CSV) and one HTML page from the scores of a run.
 
     Nothing that the folder names is loaded or run: maps are those that were stored, or made by the model of --model.
     """
     with exit_on_error("bench"):
-        from fringe.cli._runs import TimingOptions, report_folder
+        from fringe.cli._runs import ReportOptions, report_folder
         from fringe.experiments import ExperimentSpec, ModelSource, Store, manifests
         from fringe.models import resolve_device
         from fringe.report import write_report
 
-        store = Store(run, create=False)
+        store, options = Store(run, create=False), ReportOptions(**how)
         plans = manifests(store)
-        if plan is not None and plan not in plans:
-            message = f"got {plan!r}; the plans in {str(run)!r}: {', '.join(plans) or 'none'}"
+        if options.plan is not None and options.plan not in plans:
+            message = f"got {options.plan!r}; the plans in {str(run)!r}: {', '.join(plans) or 'none'}"
             raise InputError(message, argument="plan")
-        names = [plan] if plan is not None else list(plans)
+        names = [options.plan] if options.plan is not None else list(plans)
         if not names:
             raise InputError(f"{str(run)!r} holds no plan yet", argument="run")
         labels = list(dict.fromkeys(label for name in names for label in plans[name].settings))
-        specs = ExperimentSpec(model=model).model if model else {}
+        specs = ExperimentSpec(model=options.model).model if options.model else {}
         sources = {
-            label: ModelSource(spec, preprocessing, trust_code) for label, spec in _labelled(specs, labels).items()
+            label: ModelSource(spec, options.preprocessing, options.trust_code)
+            for label, spec in _labelled(specs, labels).items()
         }
-        options = TimingOptions(out=run, device=device, batch_size=batch_size)
-        if grid:
-            _require_consent([plans[name] for name in names], list(sources), yes=yes)
+        if options.grid:
+            _require_consent([plans[name] for name in names], list(sources), yes=options.yes)
         for name in names:
+            folder = options.out and options.out / (name if len(names) > 1 else "")
             written = write_report(
                 store,
-                report_folder(run, name) if out is None else out / (name if len(names) > 1 else ""),
+                folder or report_folder(run, name),
                 plan=name,
                 reference=reference,
-                allow_partial=allow_partial,
-                grid=grid,
-                device=resolve_device(device),
+                allow_partial=options.allow_partial,
+                grid=options.grid,
+                device=resolve_device(options.device),
                 batch_size=options.batch_size,
                 models={label: source for label, source in sources.items() if label in plans[name].settings},
             )

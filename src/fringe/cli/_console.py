@@ -88,14 +88,21 @@ def resumable(*extras: str) -> Generator[None]:
 def _usage_errors(extras: Sequence[str]) -> Generator[None]:
     try:
         with _short_warnings():
-            for extra in extras:
-                _require_extra(extra)
+            for extra in extras:  # before anything is computed or written
+                package = next((package for package in _EXTRAS[extra] if not _is_installed(package)), None)
+                if package is not None:
+                    raise InputError(_install(package, f"install fringe[{extra}]"))
             yield
     except FringeError as error:
         print_error(error_text(error))
         raise typer.Exit(Exit.RESUMABLE if isinstance(error, TransientError) else Exit.USAGE) from error
     except ModuleNotFoundError as error:
-        print_error(_missing_package(error))
+        package = (error.name or "").partition(".")[0]
+        extra = next((name for name, packages in _EXTRAS.items() if package in packages), None)
+        if extra is None and package not in _CORE:
+            raise
+        hint = f"install fringe[{extra}]" if extra else "it belongs to fringe itself: install fringe again"
+        print_error(_install(package, hint))
         raise typer.Exit(Exit.USAGE) from error
 
 
@@ -132,13 +139,6 @@ def _parameter(argument: str) -> str | None:
     return next((known for known in (name, _ALIASES.get(name), f"{name}s") if known in FLAGS), None)
 
 
-def _require_extra(extra: str) -> None:
-    """Raise InputError if a package of the extra is absent, before anything is computed or written."""
-    for package in _EXTRAS[extra]:
-        if not _is_installed(package):
-            raise InputError(f"this command needs {package}, which is not installed; install fringe[{extra}]")
-
-
 def _is_installed(package: str) -> bool:
     try:
         return importlib.util.find_spec(package) is not None
@@ -146,13 +146,7 @@ def _is_installed(package: str) -> bool:
         return False
 
 
-def _missing_package(error: ModuleNotFoundError) -> str:
-    """Which package is absent, and what installs it. Raises the error itself for a package that is not ours."""
-    package = (error.name or "").partition(".")[0]
-    extra = next((name for name, packages in _EXTRAS.items() if package in packages), None)
-    if extra is None and package not in _CORE:
-        raise error
-    hint = f"install fringe[{extra}]" if extra else "it belongs to fringe itself: install fringe again"
+def _install(package: str, hint: str) -> str:
     return f"this command needs {package}, which is not installed; {hint}"
 
 

@@ -1,28 +1,21 @@
 """``fringe explain`` and ``fringe compare``: runs on image files."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from fringe._text import to_json
-from fringe.cli._console import (
-    Exit,
-    Progress,
-    error_text,
-    exit_on_error,
-    print_error,
-    require_consent,
-    say,
-    warn,
-)
+from fringe.cli._console import Exit, Progress, error_text, exit_on_error, print_error, require_consent, say, warn
 from fringe.cli._options import AsJson, Inputs, Out, Overwrite, Yes, with_options
 from fringe.errors import FringeError
 
 if TYPE_CHECKING:
-    from fringe.explanations import ComparisonRun, ExplanationRun, Failure
+    from fringe.explanations import ComparisonRun, ExplanationRun
+
+    Run = ExplanationRun | ComparisonRun
 
 
 @with_options("fringe.explanations:ExplainSpec")
@@ -39,50 +32,31 @@ def explain(
     Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some inputs failed, 130 interrupted.
     """
     with exit_on_error():
+        from fringe.attribution import preset_names
         from fringe.experiments import planned_work
         from fringe.explanations import ExplainSpec, ExplanationRun
 
         run = ExplanationRun(inputs, out, ExplainSpec(**given), overwrite=overwrite)
-        _require_images(run)
-        require_consent(planned_work({run.method.name: run.method}, {}, len(run.refs)), yes=yes, quiet=as_json)
-        run.open()
-        code = _explain(run, out, as_json=as_json)
+        _open(run, planned_work({run.method.name: run.method}, {}, len(run.refs)), yes=yes, quiet=as_json)
+        architecture = run.loaded.architecture
+        if run.spec.preset is None and run.method.name == "fringe" and architecture in preset_names():
+            warn(f"hint: the paper tuned a setting for this network; use it with --preset {architecture}")
+        code = _compute(run, lambda: _show_explanations(run, out), as_json=as_json)
+        if code == Exit.INTERRUPTED:
+            warn(f"interrupted: {run.done} finished inputs are in {out}; run the same command again to go on")
     raise typer.Exit(code)
 
 
-def _explain(run: "ExplanationRun", out: Path, *, as_json: bool) -> Exit:
-    from fringe.attribution import preset_names
+def _show_explanations(run: "ExplanationRun", out: Path) -> None:
     from fringe.cli._tables import show_explanations
-    from fringe.explanations import Failure
 
-    architecture = run.loaded.architecture
-    if run.spec.preset is None and run.method.name == "fringe" and architecture in preset_names():
-        warn(f"hint: the paper tuned a setting for this network; use it with --preset {architecture}")
-    try:
-        with (
-            Progress("images", len(run.refs), quiet=as_json, steps=True) as bars,
-            contextlib.closing(run.results(bars.step)) as results,
-        ):
-            for _ in results:
-                bars.advance()
-    except KeyboardInterrupt:
-        warn(f"interrupted: {len(run.explained)} finished inputs are in {out}; run the same command again to go on")
-        return Exit.INTERRUPTED
-    if as_json:
-        typer.echo(to_json(run.document), nl=False)
-    else:
-        show_explanations(run.document["inputs"])
-        if run.document["counts"]["reused"]:
-            say(f"{run.document['counts']['reused']} results of an earlier run were reused")
-        sheet = run.document["contact_sheet"]
-        say(f"\npictures: {out / sheet}" if sheet else "")
-        if str(out / "summary.json") not in [str(error.filename) for error in run.unwritten]:
-            say(f"results:  {out / 'summary.json'} and one folder per input")
-    failures = [result for result in run.results_so_far if isinstance(result, Failure)]
-    _print_failures(failures, (), run.unwritten)
-    if not failures and not run.unwritten:
-        return Exit.DONE
-    return Exit.SOME_FAILED if run.explained else Exit.NOTHING_DONE
+    show_explanations(run.document["inputs"])
+    if run.document["counts"]["reused"]:
+        say(f"{run.document['counts']['reused']} results of an earlier run were reused")
+    sheet = run.document["contact_sheet"]
+    say(f"\npictures: {out / sheet}" if sheet else "")
+    if str(out / "summary.json") not in [str(error.filename) for error in run.unwritten]:
+        say(f"results:  {out / 'summary.json'} and one folder per input")
 
 
 @with_options("fringe.explanations:CompareSpec")
@@ -103,51 +77,56 @@ def compare(
         from fringe.explanations import CompareSpec, ComparisonRun
 
         run = ComparisonRun(inputs, out, CompareSpec(**given), overwrite=overwrite)
-        _require_images(run)
-        require_consent(planned_work(run.methods, run.metrics, len(run.refs)), yes=yes, quiet=as_json)
-        run.open()
-        code = _compare(run, out, as_json=as_json)
+        _open(run, planned_work(run.methods, run.metrics, len(run.refs)), yes=yes, quiet=as_json)
+        code = _compute(run, lambda: _show_comparison(run, out), as_json=as_json)
+        if code == Exit.INTERRUPTED:
+            warn(f"interrupted: {run.done} compared inputs are in {out}")
     raise typer.Exit(code)
 
 
-def _compare(run: "ComparisonRun", out: Path, *, as_json: bool) -> Exit:
+def _show_comparison(run: "ComparisonRun", out: Path) -> None:
     from fringe.cli._tables import show_comparison
 
-    try:
-        with Progress("images", len(run.refs), quiet=as_json, steps=True) as bars:
-            for images in run.results(bars.step):
-                bars.advance(images)
-    except KeyboardInterrupt:
-        warn(f"interrupted: {run.compared} compared inputs are in {out}")
-        return Exit.INTERRUPTED
-    if as_json:
-        typer.echo(to_json(run.document), nl=False)
-    elif run.compared:
-        show_comparison(run.document, run.metrics)
-        lost = {str(error.filename) for error in run.unwritten}
-        files = [str(out / name) for name in ("compare.png", "scores.csv", "summary.json")]
-        written = [path for path in files if path not in lost]
-        say(f"\nresults: {', '.join(written)}" if written else "")
-    _print_failures(run.failures, run.errors, run.unwritten)
-    if not run.any_map:
-        return Exit.NOTHING_DONE
-    return Exit.SOME_FAILED if run.failures or run.errors or run.unwritten else Exit.DONE
+    if not run.done:
+        return
+    show_comparison(run.document, run.metrics)
+    lost = {str(error.filename) for error in run.unwritten}
+    files = [str(out / name) for name in ("compare.png", "scores.csv", "summary.json")]
+    written = [path for path in files if path not in lost]
+    say(f"\nresults: {', '.join(written)}" if written else "")
 
 
-def _require_images(run: "ExplanationRun | ComparisonRun") -> None:
-    """Exit where the inputs lead to no image."""
+def _open(run: "Run", work: Sequence[tuple[str, float, float]], *, yes: bool, quiet: bool) -> None:
+    """Open a run after consent to its work; exit where the inputs lead to no image."""
     if not run.refs:
         for failure in run.missing:
             print_error(failure.reason)
         raise typer.Exit(Exit.NOTHING_DONE)
+    require_consent(work, yes=yes, quiet=quiet)
+    run.open()
 
 
-def _print_failures(
-    failures: "Sequence[Failure]", errors: Sequence[tuple[str, str]], unwritten: Sequence[OSError]
-) -> None:
-    for failure in failures:
+def _compute(run: "Run", show: Callable[[], None], *, as_json: bool) -> Exit:
+    """Compute a run, show its results, and print what failed."""
+    try:
+        with (
+            Progress("images", len(run.refs), quiet=as_json, steps=True) as bars,
+            contextlib.closing(run.results(bars.step)) as results,
+        ):
+            for result in results:
+                bars.advance(result if isinstance(result, int) else 1)
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    if as_json:
+        typer.echo(to_json(run.document), nl=False)
+    else:
+        show()
+    for failure in run.failures:
         print_error(failure.reason if failure.source in failure.reason else f"{failure.source}: {failure.reason}")
-    for label, text in errors:
+    for label, text in run.errors:
         print_error(f"{label}: {error_text(FringeError(text))}")
-    for error in unwritten:
+    for error in run.unwritten:
         print_error(f"cannot write {error.filename!r} ({error.strerror})")
+    if not run.any_map:
+        return Exit.NOTHING_DONE
+    return Exit.SOME_FAILED if run.failures or run.errors or run.unwritten else Exit.DONE

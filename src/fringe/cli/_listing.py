@@ -1,7 +1,7 @@
 """``fringe methods``, ``metrics``, ``presets`` and ``models``: what there is to choose from."""
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +22,7 @@ EXAMPLES = {
     "module": "mypackage.networks:small --trust-code --preprocessing resize=32,mean=0.5,std=0.5",
     "export": "network.pt2 --trust-code --preprocessing imagenet",
 }
+_KEYS = {"requires_explainer": "needs_method"}
 _BETTER = {"higher": "higher is better", "lower": "lower is better", "none": "neither end is better"}
 
 
@@ -31,14 +32,8 @@ def methods(name: Name = None, as_json: AsJson = False) -> None:
         from fringe.attribution import METHODS, get_method
 
         chosen = METHODS if name is None else {name: type(get_method(name))}
-        entries: list[dict[str, Any]] = [
-            {"name": key, "title": kind.title or key, "source": kind.source, **_described(kind)}
-            for key, kind in chosen.items()
-        ]
-        if as_json:
-            typer.echo(to_json({"methods": entries}), nl=False)
-            return
-        for entry in entries:
+        entries = [_described(key, kind, ("source",)) for key, kind in chosen.items()]
+        for entry in _shown("methods", entries, as_json=as_json):
             _print_entry(entry, {"source": entry["source"]})
 
 
@@ -48,22 +43,9 @@ def metrics(name: Name = None, as_json: AsJson = False) -> None:
         from fringe.metrics import METRICS, get_metric
 
         chosen = METRICS if name is None else {name: type(get_metric(name))}
-        entries: list[dict[str, Any]] = [
-            {
-                "name": key,
-                **{
-                    attribute: getattr(kind, attribute)
-                    for attribute in ("title", "source", "direction", "unit", "space")
-                },
-                "needs_method": kind.requires_explainer,
-                **_described(kind),
-            }
-            for key, kind in chosen.items()
-        ]
-        if as_json:
-            typer.echo(to_json({"metrics": entries}), nl=False)
-            return
-        for entry in entries:
+        attributes = ("source", "direction", "unit", "space", "requires_explainer")
+        entries = [_described(key, kind, attributes) for key, kind in chosen.items()]
+        for entry in _shown("metrics", entries, as_json=as_json):
             scale = _BETTER[entry["direction"]] + (f", in {entry['unit']}" if entry["unit"] else "")
             _print_entry(entry, {"reads": scale, "looks at": entry["space"], "source": entry["source"]})
 
@@ -73,14 +55,10 @@ def presets(as_json: AsJson = False) -> None:
     with exit_on_error():
         from fringe.attribution import paper_settings, table
 
-        entries: list[dict[str, Any]] = [
-            {"model": m, "variant": v, "settings": paper_settings(m, v)} for m, v in table()
-        ]
-        if as_json:
-            typer.echo(to_json({"presets": entries}), nl=False)
-            return
+        entries = [{"model": m, "variant": v, "settings": paper_settings(m, v)} for m, v in table()]
         names = ("tau", "eta_max", "delta_euc", "damping", "gamma_step", "gamma_prior", "cg_iterations")
-        rows = [(e["model"], e["variant"], *(_text(e["settings"].get(n, "")) for n in names)) for e in entries]
+        shown = _shown("presets", entries, as_json=as_json)
+        rows = [(e["model"], e["variant"], *(_text(e["settings"].get(n, "")) for n in names)) for e in shown]
         _print_table(("--preset", "--variant", *names), rows)
 
 
@@ -89,21 +67,31 @@ def models(as_json: AsJson = False) -> None:
     with exit_on_error():
         from fringe.models import LOADERS
 
-        entries: list[dict[str, Any]] = [
+        entries = [
             {"family": name, "form": loader.form, "summary": loader.summary, "example": f"--model {EXAMPLES[name]}"}
             for name, loader in LOADERS.items()
         ]
-        if as_json:
-            typer.echo(to_json({"models": entries}), nl=False)
-            return
-        _print_table(("form", "what it is", "example"), [(e["form"], e["summary"], e["example"]) for e in entries])
+        rows = [(e["form"], e["summary"], e["example"]) for e in _shown("models", entries, as_json=as_json)]
+        _print_table(("form", "what it is", "example"), rows)
 
 
-def _described(kind: Any) -> dict[str, Any]:
-    """The first paragraph of the docstring, the presets and the settings."""
-    summary = " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].split())
-    presets = {name: dict(settings) for name, settings in kind.presets.items()}
-    return {"summary": summary, "presets": presets, "settings": kind.describe()}
+def _shown(name: str, entries: Sequence[dict[str, Any]], *, as_json: bool) -> Sequence[dict[str, Any]]:
+    """The entries that are printed as text; none after they were printed as a JSON document."""
+    if as_json:
+        typer.echo(to_json({name: entries}), nl=False)
+    return () if as_json else entries
+
+
+def _described(key: str, kind: Any, attributes: Sequence[str]) -> dict[str, Any]:
+    """A method or metric: its name, some attributes, the first paragraph of the docstring, presets and settings."""
+    return {
+        "name": key,
+        "title": kind.title or key,
+        **{_KEYS.get(attribute, attribute): getattr(kind, attribute) for attribute in attributes},
+        "summary": " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].split()),
+        "presets": {name: dict(settings) for name, settings in kind.presets.items()},
+        "settings": kind.describe(),
+    }
 
 
 def _print_entry(entry: Mapping[str, Any], notes: Mapping[str, str]) -> None:
@@ -128,11 +116,13 @@ def _text(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    if not rows:
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in header:
         table.add_column(name, overflow="fold")

@@ -30,7 +30,7 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]
 
 _METAVARS = {
     **{"set": "[LABEL.]KEY=VALUE", "limits": "METRIC=N", "methods": "NAMES", "metrics": "NAMES", "out": "DIR"},
-    **{"model": "SPEC", "data": "DIR", "references": "DIR", "timeout": "SECONDS"},
+    **{"model": "SPEC", "data": "DIR", "references": "DIR", "timeout": "SECONDS", "plan": "NAME"},
 }
 #: Flags with another name than their field.
 _NAMES = {"limits": "--limit", "as_json": "--json"}
@@ -50,16 +50,16 @@ def with_options(*models: str, skip: tuple[str, ...] = ()) -> Callable[[Command]
         def build() -> Command:
             specs: list[type[BaseModel]] = [_load(path) for path in models]
             fields = [{n: f for n, f in spec.model_fields.items() if n not in skip} for spec in specs]
-            own = list(inspect.signature(command, eval_str=True).parameters.values())[len(models) :]
+            others = list(inspect.signature(command, eval_str=True).parameters.values())[len(models) :]
 
             def run(**values: Any) -> None:
                 given = [{n: v for n in names if (v := _value(n, values.pop(n))) is not None} for names in fields]
                 command(*given, **values)
 
             flags = [_flag(name, field) for names in fields for name, field in names.items()]
-            own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
-            required = [p for p in (*own, *flags) if p.default is inspect.Parameter.empty]
-            parameters = [*required, *(p for p in (*flags, *own) if p not in required)]
+            others = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in others]
+            required = [p for p in (*others, *flags) if p.default is inspect.Parameter.empty]
+            parameters = [*required, *(p for p in (*flags, *others) if p not in required)]
             run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
             run.__annotations__ = {p.name: p.annotation for p in parameters}
             run.__name__, run.__doc__ = command.__name__, command.__doc__
@@ -89,11 +89,10 @@ def _flag(name: str, field: Any) -> inspect.Parameter:
             text += f"  [default: {shown}]"
         metavar = _METAVARS.get(name) or _metavar(hint)
         kind = list[str] if _is_many(hint) else hint if hint in (int, float, Path) else str
-        if field.is_required():
-            required = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
-            return required.replace(annotation=Annotated[kind, typer.Option(flag, help=text, metavar=metavar)])
-        option = Annotated[kind | None, typer.Option(flag, help=text, metavar=metavar, show_default=False)]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
+        kind = kind if field.is_required() else kind | None
+        option = Annotated[kind, typer.Option(flag, help=text, metavar=metavar, show_default=False)]
+    empty = inspect.Parameter.empty if field.is_required() else None
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=empty, annotation=option)
 
 
 def _is_many(hint: Any) -> bool:

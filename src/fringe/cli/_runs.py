@@ -7,8 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from fringe._checks import require_local
-from fringe._files import require_inside
+from fringe._files import require_inside, require_local
 from fringe._options import Options
 from fringe.cli._console import Exit, Progress, print_error, require_consent, say, warn
 from fringe.errors import InputError
@@ -37,8 +36,8 @@ from fringe.models import resolve_device
 SHOWN = 5
 
 
-class TimingOptions(Options):
-    """How run times are measured: in this process, and anew."""
+class ComputeOptions(Options):
+    """Where maps are computed."""
 
     expected: ClassVar[Mapping[str, str]] = {
         "batch_size": "'auto' or a positive whole number",
@@ -46,10 +45,27 @@ class TimingOptions(Options):
         "workers": "a whole number of at least 0",
     }
 
-    out: Path = Field(description="Run folder; an existing one is resumed.")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps, ...")
     batch_size: Literal["auto"] | PositiveInt = Field("auto", description="Images per pass: 'auto' or a number.")
     yes: bool = Field(False, description="Start without asking, however many passes the settings mean.")
+
+
+class ReportOptions(ComputeOptions):
+    """What a report of a stored run says, and with which models it makes maps."""
+
+    out: Path | None = Field(None, description="Folder of the report (default: RUN/report, or a folder in it).")
+    plan: str | None = Field(None, description="Plan of the folder (default: all).")
+    allow_partial: bool = Field(False, description="Report although some images are not computed.")
+    grid: bool = Field(True, description="Draw maps of selected images.  [default: grid]")
+    model: tuple[str, ...] = Field((), description="SPEC or LABEL=SPEC: model to make maps with that were not stored.")
+    preprocessing: str | None = Field(None, description="Preprocessing of that model.")
+    trust_code: bool = Field(False, description="Allow the model's author to run code.")
+
+
+class TimingOptions(ComputeOptions):
+    """How run times are measured: in this process, and anew."""
+
+    out: Path = Field(description="Run folder; an existing one is resumed.")
     as_json: bool = Field(False, description="Print one JSON document, and no progress bars.")
 
     def __init__(self, **values: Any):
@@ -72,16 +88,8 @@ class RunFlags(TimingOptions):
         if self.timeout is not None and not self.workers:
             message = "a task that takes too long is ended with its process"
             raise InputError(message, argument="timeout", hint="add --workers 1, or more")
-        return RunOptions(
-            device=resolve_device(self.device),
-            batch_size=self.batch_size,
-            workers=self.workers,
-            timeout=self.timeout,
-            save_maps=self.save_maps,
-            amend=self.amend,
-            retry=self.retry_failed,
-            renew=self.renew,
-        )
+        same = self.model_dump(include={"batch_size", "workers", "timeout", "save_maps", "amend", "renew"})
+        return RunOptions(device=resolve_device(self.device), retry=self.retry_failed, **same)
 
 
 def read_spec(given: dict[str, Any], config: Path | None) -> ExperimentSpec:

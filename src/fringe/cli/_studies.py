@@ -1,9 +1,7 @@
 """``fringe ablate``, ``diagnose``, ``sweep``, ``runtime``, ``tune`` and ``reproduce``."""
 
-import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,8 +25,8 @@ from fringe.errors import InputError
 
 if TYPE_CHECKING:
     from fringe.cli._runs import RunFlags, RunSummary, TimingOptions
-    from fringe.experiments import ExperimentSpec, Plan, Resolved
-    from fringe.paper import Timing
+    from fringe.experiments import ExperimentSpec, Plan
+    from fringe.paper import PaperStudy, Timing
 
 Given = dict[str, Any]
 Figures = Annotated[int, typer.Option(min=0, metavar="N", help="Images whose paths are drawn.")]
@@ -44,11 +42,10 @@ def ablate(given: Given, how: Given, config: Config = None, figures: Figures = 2
     """
     with resumable("bench"):
         from fringe.cli._runs import RunFlags, read_spec
-        from fringe.paper import ablation, draw_trajectories, study_plan
+        from fringe.paper import ablation_study
 
         flags = RunFlags(**how)
-        plan = ablation(study_plan(read_spec(given, config), "ablation"))
-        code = _run_study(plan, flags, draw_trajectories, figures, report=report)
+        code = _run_study(ablation_study(read_spec(given, config)), flags, figures, report=report)
     raise typer.Exit(code)
 
 
@@ -60,11 +57,10 @@ def diagnose(given: Given, how: Given, config: Config = None, figures: Figures =
     """
     with resumable("bench"):
         from fringe.cli._runs import RunFlags, read_spec
-        from fringe.paper import DIAGNOSTICS, cap_study, draw_cap, study_plan
+        from fringe.paper import cap_study
 
         flags = RunFlags(**how)
-        plan = cap_study(study_plan(read_spec(given, config), "cap", metrics=DIAGNOSTICS, also=("ig",)))
-        code = _run_study(plan, flags, draw_cap, figures, report=report)
+        code = _run_study(cap_study(read_spec(given, config)), flags, figures, report=report)
     raise typer.Exit(code)
 
 
@@ -84,17 +80,10 @@ def sweep(
     """
     with resumable("bench"):
         from fringe.cli._runs import RunFlags, read_spec
-        from fringe.experiments import Store, read_results
-        from fringe.paper import OBJECTIVE, draw_sweep, first, read_factors, study_plan, sweep_plan
+        from fringe.paper import sweep_study
 
         flags = RunFlags(**how)
-        base = study_plan(read_spec(given, config), "sweep", metrics=OBJECTIVE)
-        grid = read_factors(first(base.arms[0]), factor or ())
-
-        def draw(resolved: "Resolved", images: int, out: Path, *, device: str) -> Sequence[Path]:
-            return draw_sweep(base, read_results(Store(flags.out, create=False), "sweep"), grid, out)
-
-        code = _run_study(sweep_plan(base, grid), flags, draw, 0, report=False)
+        code = _run_study(sweep_study(read_spec(given, config), factor or ()), flags, 0, report=False)
     raise typer.Exit(code)
 
 
@@ -115,25 +104,24 @@ def _runtime(spec: "ExperimentSpec", options: "TimingOptions") -> Exit:
     from fringe.cli._runs import report_folder
     from fringe.experiments import Store, planned_work_of, resolve
     from fringe.models import resolve_device
-    from fringe.paper import measure, record, runtime_plan, slowdowns
+    from fringe.paper import measure_runtimes, runtime_study, slowdowns, timing_records, write_timings
 
-    plan, device = runtime_plan(spec), resolve_device(options.device)
+    plan, device = runtime_study(spec), resolve_device(options.device)
     require_consent(planned_work_of([plan, plan]), yes=options.yes, quiet=options.as_json)
     Store(options.out)
     path = report_folder(options.out, "runtime") / "runtime.json"
     try:
         with interruptible():
-            timings = measure(resolve(plan), device=device, batch_size=options.batch_size)
+            timings = measure_runtimes(resolve(plan), device=device, batch_size=options.batch_size)
     except Interrupted as error:
         print_error(f"{error}; run times are measured in one go: nothing is stored")
         return Exit.INTERRUPTED
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record(timings), indent=1), encoding="utf-8")
+    write_timings(path, timings)
     lost = plan.n - min(timing.n for timing in timings)
     if lost:
         warn(f"{lost} of {plan.n} images cannot be explained, and are left out")
     if options.as_json:
-        typer.echo(to_json({"timings": record(timings)}), nl=False)
+        typer.echo(to_json({"timings": timing_records(timings)}), nl=False)
         return Exit.DONE
     for t in timings:
         passes = f"{t.forward:.0f} F + {t.jvp:.0f} JVP + {t.vjp:.0f} VJP"
@@ -171,14 +159,14 @@ def tune(
 
 def _tune(spec: "ExperimentSpec", flags: "RunFlags", trials: int, ranges: Sequence[str], *, smoothing: bool) -> Exit:
     from fringe.experiments import planned_work_of
-    from fringe.paper import OBJECTIVE, Search, first, read_search_space, search, study_plan, tuning_plan
+    from fringe.paper import read_search_space, tune_preset, tuning_study
     from fringe.tuning import Trial
 
-    plan = study_plan(spec, "tune", n=256, metrics=OBJECTIVE)
-    work = [(name, passes, count * trials) for name, passes, count in planned_work_of([tuning_plan(plan)])]
+    plan = tuning_study(spec)
+    work = [(name, passes, count * trials) for name, passes, count in planned_work_of([plan])]
     options = flags.run_options()
     require_consent(work, yes=flags.yes, quiet=flags.as_json)
-    space = read_search_space(type(first(plan.arms[0])), ranges, smoothing=smoothing)
+    space = read_search_space(plan, ranges, smoothing=smoothing)
     with Progress("trials", trials, quiet=flags.as_json) as bar, interruptible():
 
         def watch(trial: Trial, done: int, planned: int) -> None:
@@ -188,7 +176,7 @@ def _tune(spec: "ExperimentSpec", flags: "RunFlags", trials: int, ranges: Sequen
                 say(f"trial {trial.number}: {trial.problem or f'{trial.value:.4f}'} ({', '.join(values)})")
 
         try:
-            result = search(plan, flags.out, options, Search(space, trials), watch)
+            result = tune_preset(plan, flags.out, options, space, trials, progress=watch)
         except Interrupted as error:
             print_error(f"{error}; the trials so far are in {flags.out}: run the same command again to go on")
             if flags.as_json:
@@ -233,10 +221,10 @@ def reproduce(
     with resumable("bench"):
         from fringe.cli._runs import RunFlags, read_spec
         from fringe.experiments import ExperimentSpec
-        from fringe.paper import STUDIES, paper_models, reproduction_plan, require_names
+        from fringe.paper import check_studies, paper_models, reproduction_plan
 
         spec, flags = read_spec(given, config), RunFlags(**how)
-        names = require_names("studies", _names(studies) or STUDIES, STUDIES)
+        names = check_studies(_names(studies))
         if imagenet is not None and spec.data:
             raise InputError("--data names images, too; give one of them", argument="imagenet")
         if models is not None and spec.model:
@@ -256,51 +244,52 @@ def _reproduce(base: "Plan", names: Sequence[str], flags: "RunFlags", figures: i
     from fringe.cli._runs import report_folder, report_plan, run_plans
     from fringe.experiments import Store
     from fringe.models import resolve_device
-    from fringe.paper import DEFAULT, Timing, draw_study, plans, runtime_base, stored_timings, write_page
+    from fringe.paper import Timing, study_plans, write_reproduction
 
-    studies, device = plans(base, names), resolve_device(flags.device)
+    studies, device = study_plans(base, names), resolve_device(flags.device)
     Store(flags.out)  # also where only run times are measured
     summary = run_plans(list(studies.values()), flags)
-    timings, out = list[Timing](), report_folder(flags.out, "benchmark")
+    timings, out, reports = list[Timing](), report_folder(flags.out, "benchmark"), list[str]()
     if not summary.finished:
         return _end_reproduction(summary.code, summary, flags, [], [])
     resolved = {result.resolved.plan.name: result.resolved for result in summary.results}
-    drawn, reports = list[Path](), list[Path]()
     try:
         with interruptible():
             for name in studies:
                 if name != "sweep":
-                    reports += [Path(path) for path in report_plan(flags, resolved[name]) if path.endswith(".html")]
-                drawn += draw_study(name, base, resolved[name], flags.out, figures, out / name, device=device)
-            pages = write_page(base, flags.out, out, [], drawn)
-            for methods in (("fringe", "ig"), (DEFAULT,)):  # apart: run times of an older folder stay valid
-                timings += stored_timings(
-                    runtime_base(base, methods),
-                    report_folder(flags.out, "runtime") / "kept.json",
-                    device=device,
-                    batch_size=flags.batch_size,
-                    measuring="runtime" in names,
-                )
-            pages = write_page(base, flags.out, out, timings, drawn)
+                    reports += [path for path in report_plan(flags, resolved[name]) if path.endswith(".html")]
+            files = write_reproduction(
+                base,
+                flags.out,
+                out,
+                studies=names,
+                resolved=resolved,
+                images=figures,
+                device=device,
+                batch_size=flags.batch_size,
+                on_timings=timings.extend,
+            )
     except Interrupted as error:
         print_error(f"{error}; what is there so far is in {flags.out}: run the same command again for the rest")
         return _end_reproduction(Exit.RESUMABLE, summary, flags, timings, [])
     if not flags.as_json:
-        for path in (*drawn, *pages):
-            if path.suffix == ".png" or path in pages:
-                say(f"{'page' if path in pages else 'figure'}: {path}")
-    return _end_reproduction(summary.code, summary, flags, timings, [*pages, *reports, *drawn])
+        for path in files.figures:
+            if path.suffix == ".png":
+                say(f"figure: {path}")
+        for path in files.pages:
+            say(f"page: {path}")
+    return _end_reproduction(summary.code, summary, flags, timings, [*files.pages, *reports, *files.figures])
 
 
 def _end_reproduction(
-    code: Exit, summary: "RunSummary", flags: "RunFlags", timings: "Sequence[Timing]", paths: Sequence[Path]
+    code: Exit, summary: "RunSummary", flags: "RunFlags", timings: "Sequence[Timing]", paths: Sequence[Path | str]
 ) -> Exit:
     """Print the one document of a run that was asked for it, also where it was stopped."""
     from fringe.experiments import run_record
-    from fringe.paper import record
+    from fringe.paper import timing_records
 
     if flags.as_json:
-        document = {"plans": [run_record(result) for result in summary.results], "timings": record(timings)}
+        document = {"plans": [run_record(result) for result in summary.results], "timings": timing_records(timings)}
         typer.echo(to_json({**document, "report": [str(path) for path in paths]}), nl=False)
     return code
 
@@ -308,40 +297,39 @@ def _end_reproduction(
 def _estimate(base: "Plan", names: Sequence[str], flags: "RunFlags", seconds: float) -> Exit:
     """Show what a reproduction lacks, how many passes that takes, and how long, one map after the other."""
     from fringe.models import resolve_device
-    from fringe.paper import DEFAULT, Share, estimate_plans, plans, runtime_base
+    from fringe.paper import MethodCost, estimate_reproduction
 
-    timed = runtime_base(base, ("fringe", "ig", DEFAULT)) if "runtime" in names else None
-    device, studies, retry = resolve_device(flags.device), list(plans(base, names).values()), flags.retry_failed
-    shares, shown = list[Share](), ""
-    for part in estimate_plans(studies, timed, flags.out, device=device, seconds=seconds, retry=retry):
-        shares += part.shares
+    device, retry = resolve_device(flags.device), flags.retry_failed
+    costs, shown = list[MethodCost](), ""
+    for part in estimate_reproduction(base, flags.out, studies=names, device=device, seconds=seconds, retry=retry):
+        costs += part.costs
         if not flags.as_json:
             heading = [f"{part.study}: {part.images} images"] if part.study != shown else []
             shown = part.study
             say("\n".join([*heading, *(f"  {line}" for line in part.lines())]))
-    hours = sum(share.hours for share in shares)
+    hours = sum(cost.hours for cost in costs)
     if flags.as_json:
-        document = {"device": device, "hours": hours, "methods": [asdict(share) for share in shares]}
+        document = {"device": device, "hours": hours, "methods": [cost.record() for cost in costs]}
         typer.echo(to_json(document), nl=False)
     else:
         say(f"in all about {hours:.2g} hours on {device}, one map after the other, without what is stored")
     return Exit.DONE
 
 
-def _run_study(
-    plan: "Plan", flags: "RunFlags", draw: Callable[..., Sequence[Path]], images: int, *, report: bool
-) -> Exit:
+def _run_study(study: "PaperStudy", flags: "RunFlags", images: int, *, report: bool) -> Exit:
     """Run the plan of a study, report and draw it."""
     from fringe.cli._runs import report_folder, report_plan, run_plans
     from fringe.experiments import run_record
     from fringe.models import resolve_device
+    from fringe.paper import draw_study
 
-    summary, paths = run_plans([plan], flags), list[str]()
+    summary, paths = run_plans([study.plan], flags), list[str]()
     if summary.finished:
         resolved = summary.results[0].resolved
         paths += report_plan(flags, resolved) if report else []
         folder = report_folder(flags.out, resolved.plan.name)
-        paths += map(str, draw(resolved, images, folder, device=resolve_device(flags.device)))
+        device = resolve_device(flags.device)
+        paths += map(str, draw_study(study, flags.out, folder, images=images, device=device, resolved=resolved))
     if flags.as_json:
         typer.echo(to_json({**run_record(summary.results[0]), "report": paths}), nl=False)
     for path in [] if flags.as_json else paths:

@@ -5,6 +5,6 @@ from fringe.data._digits import digits_samples
 from fringe.data._digits import load_digits as load_digits
 from fringe.data._images import Sample, open_image
 from fringe.data._inputs import ImageRef, find_inputs
-from fringe.errors import ImageError
+from fringe.errors import ImageError as ImageError
 
-__all__ = ["ImageError", "ImageRef", "Sample", "digits_samples", "find_inputs", "open_image"]
+__all__ = ["ImageRef", "Sample", "digits_samples", "find_inputs", "open_image"]

@@ -139,7 +139,7 @@ def _images_below(folder: Path, report: OnError) -> list[Path]:
         report(name, ImageError(f"folder {name!r} cannot be listed ({error.strerror})"))
 
     images = sorted(
-        (parent / name for parent, names in _walk(folder, unreadable) for name in names),
+        (parent / name for parent, names in _list_images(folder, unreadable) for name in names),
         key=lambda path: path.relative_to(folder).as_posix(),
     )
     if not images and not unlisted:
@@ -147,7 +147,7 @@ def _images_below(folder: Path, report: OnError) -> list[Path]:
     return images
 
 
-def _walk(folder: Path, unreadable: Callable[[OSError], None]) -> Iterator[tuple[Path, list[str]]]:
+def _list_images(folder: Path, unreadable: Callable[[OSError], None]) -> Iterator[tuple[Path, list[str]]]:
     """Folders with the image names in each; a folder reached again through a link is not entered again."""
     entered: set[str] = set()
     for parent, folders, names in os.walk(folder, followlinks=True, onerror=unreadable):
@@ -185,7 +185,7 @@ def _with_unique_ids(refs: list[ImageRef]) -> list[ImageRef]:
     for ref in named:
         key = ref.id.casefold()
         seen[key] += 1
-        # copies of one picture under one name: nothing but their order tells them apart
+        # copies of one picture under one name: only their order distinguishes them
         unique.append(ref if seen[key] == 1 else replace(ref, id=f"{ref.id}-{seen[key]}"))
     return unique
 

@@ -33,6 +33,7 @@ from fringe.experiments._plan import configured as configured
 from fringe.experiments._plan import default_model as default_model
 from fringe.experiments._plan import planned_work as planned_work
 from fringe.experiments._plan import planned_work_of as planned_work_of
+from fringe.experiments._plan import with_settings as with_settings
 from fringe.experiments._results import Cell as Cell
 from fringe.experiments._results import Results as Results
 from fringe.experiments._results import read_results as read_results

@@ -8,10 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from fringe._checks import require_choice
 from fringe._process import Interrupted as Interrupted
 from fringe._process import interruptible as interruptible
-from fringe.errors import InputError, TransientError
+from fringe.errors import InputError, TransientError, require_choice
 from fringe.experiments._executors import Executor, ProcessExecutor, SerialExecutor, run_tasks
 from fringe.experiments._formats import ScoreRecord
 from fringe.experiments._jobs import Job, RunLog, State, TaskReport

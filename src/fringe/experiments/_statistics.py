@@ -8,8 +8,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fringe._checks import require, require_choice, require_positive, require_whole
-from fringe.errors import InputError
+from fringe.errors import InputError, require, require_choice, require_integer, require_positive
 from fringe.metrics import Aggregate, Direction
 
 #: A score an image, None or NaN where there is none.
@@ -344,7 +343,7 @@ def pick(dominance: Dominance, strong: int = 3, typical: int = 3, failures: int 
     the lowest of all that are left; ``typical`` the nearest to the median score of what is left then. The first of
     equals goes first, and images without a score are never picked."""
     for name, count in (("strong", strong), ("typical", typical), ("failures", failures)):
-        require_whole(name, count, least=0)
+        require_integer(name, count, least=0)
     score = dominance.score
     left = [int(i) for i in np.flatnonzero(np.isfinite(score))]
     middle = float(np.median(score[left])) if left else 0.0

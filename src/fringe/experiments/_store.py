@@ -17,8 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fringe._checks import require_local
-from fringe._files import MAPS_BYTES, RECORD_BYTES, open_regular, read_regular
+from fringe._files import MAPS_BYTES, RECORD_BYTES, open_regular, read_regular, require_local
 from fringe._process import fate_of, process_name
 from fringe.errors import InputError, TransientError
 from fringe.experiments._formats import (

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from fringe.explanations._spec import CompareSpec, ExplainSpec
 
 if TYPE_CHECKING:
+    from fringe.explanations._base import Failure
     from fringe.explanations._compare import ComparisonRun
     from fringe.explanations._explain import Explanation, ExplanationRun, explain_images
-    from fringe.explanations._inputs import Failure
 
 __all__ = [
     "CompareSpec",
@@ -26,11 +26,13 @@ __all__ = [
     "explain_images",
 ]
 
-_MODULES = {"_compare": ("ComparisonRun",), "_explain": ("Explanation", "ExplanationRun", "explain_images")}
+_MODULES = {
+    **{"ComparisonRun": "_compare", "Failure": "_base"},
+    **dict.fromkeys(("Explanation", "ExplanationRun", "explain_images"), "_explain"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    module = next((module for module, names in {**_MODULES, "_inputs": ("Failure",)}.items() if name in names), None)
-    if module is None:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

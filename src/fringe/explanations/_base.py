@@ -1,26 +1,161 @@
-"""What runs on image files share: options, model, images in batches, and the summary of the run."""
+"""What runs on image files share: their images, references, model and method, and the summary of the run."""
 
+import importlib
 import platform
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 import fringe
+from fringe._files import sha256_of
+from fringe._text import to_json
+from fringe.attribution import Attributor, FRInGe, get_method
+from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
-from fringe.data import ImageError, ImageRef
+from fringe.data import ImageError, ImageRef, find_inputs
 from fringe.errors import InputError
-from fringe.experiments import default_model
+from fringe.experiments import content_digest, default_model, with_settings
 from fringe.explanations._folder import SUMMARY, ResultFolder
-from fringe.explanations._inputs import Failure, References, file_digest, find_images, open_image
-from fringe.explanations._spec import ImageOptions, read_class_names
+from fringe.explanations._spec import ExplainSpec, ImageOptions, read_class_names
 from fringe.models import LoadedModel, ModelError, Preprocessing, load_model, resolve_device
 
 Progress = Callable[..., None]
 Spec = TypeVar("Spec", bound=ImageOptions)
+#: References that are used, spread evenly over the given ones.
+MAX_REFERENCES = 64
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One input that could not be explained.
+
+    Attributes:
+        id: Id of the image; None if the input leads to no image.
+        source: The input.
+        label: Label in the file name, if any.
+        reason: Why it failed.
+    """
+
+    id: str | None
+    source: str
+    label: int | None
+    reason: str
+
+    @staticmethod
+    def of(ref: ImageRef, reason: object) -> "Failure":
+        return Failure(ref.id, ref.source, ref.label, str(reason))
+
+    def entry(self) -> dict[str, Any]:
+        """The failure as an entry of ``summary.json``."""
+        return {"id": self.id, "source": self.source, "label": self.label, "error": self.reason}
+
+
+class References:
+    """The input space of each shape: the valid range, and the reference images of that shape.
+
+    Args:
+        spec: Options of the run.
+        recipe: Preprocessing of the model.
+        device: Device of the references.
+        default: Reference images where the options name none.
+
+    Raises:
+        InputError: If the given images lead to none that can be opened.
+    """
+
+    def __init__(
+        self, spec: ImageOptions, recipe: Preprocessing, device: torch.device, default: Iterable[ImageRef] = ()
+    ):
+        self._source, self.ids, self.digests = spec.references or "inputs", list[str](), list[str]()
+        self._bounds = [bound.to(device) for bound in recipe.bounds()]
+        images: dict[tuple[int, ...], list[Tensor]] = {}
+        refs, missing = (list(default), []) if spec.references is None else find_images([spec.references])
+        if spec.references is not None and not refs:
+            raise InputError(missing[0].reason, argument="references")
+        for failure in missing:
+            warnings.warn(f"references left out: {failure.reason}", stacklevel=2)
+        count = min(len(refs), MAX_REFERENCES)
+        chosen = [refs[i * len(refs) // count] for i in range(count)]
+        for ref in chosen:
+            try:
+                x = open_image(ref, recipe, spec.exif)
+                self.digests.append(content_digest(ref))
+            except (ImageError, ModelError, OSError) as error:
+                if spec.references is not None:
+                    warnings.warn(f"reference left out: {error}", stacklevel=2)
+                continue
+            self.ids.append(ref.id)
+            images.setdefault(tuple(x.shape), []).append(x)
+        if spec.references is not None and not self.ids:
+            message = f"none of the {len(chosen)} images behind {spec.references!r} can be opened"
+            raise InputError(message, argument="references")
+        self._images = {shape: torch.stack(group).to(device) for shape, group in images.items()}
+
+    def space(self, inputs: Tensor) -> InputSpace:
+        low, high = self._bounds
+        return InputSpace(low, high, self._images.get(tuple(inputs.shape[1:])))
+
+    def record(self) -> dict[str, Any] | None:
+        return {"source": self._source, "images": self.ids} if self.ids else None
+
+
+def find_images(inputs: Sequence[str]) -> tuple[list[ImageRef], list[Failure]]:
+    """The images behind the inputs, and the inputs that lead to none."""
+    errors: list[tuple[str, ImageError]] = []
+    refs = list(find_inputs(inputs, on_error=lambda source, error: errors.append((source, error))))
+    return refs, [Failure(None, source, None, str(error)) for source, error in errors]
+
+
+def open_image(ref: ImageRef, recipe: Preprocessing, exif: Any) -> Tensor:
+    image = ref.open(channels=3 if recipe.channels == 3 else 1, exif=exif).image
+    return recipe.normalise(recipe.pixels(image))
+
+
+def file_digest(origin: Path | int) -> str | None:
+    """SHA-256 of an image file; None for an embedded image and, with a warning, for a file that cannot be read."""
+    if not isinstance(origin, Path):
+        return None
+    try:
+        return sha256_of(origin)
+    except OSError as error:
+        if origin.is_file():
+            warnings.warn(f"the SHA-256 of {str(origin)!r} is not recorded ({error.strerror})", stacklevel=2)
+        return None
+
+
+def configured_method(spec: ExplainSpec, architecture: str | None = None) -> Attributor:
+    """The method of a spec; a tuned preset file must be of the ``architecture``, if given.
+
+    Raises:
+        InputError: For an unknown name or setting, or a value that is not taken.
+    """
+    wrong = next((text for text in spec.set if "=" not in text), None)
+    if wrong is not None:
+        raise InputError(f"got {wrong!r}, expected KEY=VALUE, such as tau=1e-3", argument="set")
+    pairs = (text.partition("=") for text in spec.set)
+    return with_settings(_base_method(spec, architecture), {key.strip(): value.strip() for key, _, value in pairs})
+
+
+def _base_method(spec: ExplainSpec, architecture: str | None) -> Attributor:
+    name, _, named_preset = spec.method.partition(":")
+    base, preset = get_method(name), spec.preset or named_preset or None
+    if base.name == "geoig_knn":
+        importlib.import_module("sklearn")  # a missing package is reported before anything is computed
+    if preset is not None and preset.endswith(".json"):
+        from fringe.tuning import read_preset
+
+        base, preset = read_preset(Path(preset), architecture)[0], None
+    if spec.variant is None:
+        return base if preset is None else type(base).preset(preset)
+    if not isinstance(base, FRInGe):
+        raise InputError(f"belongs to the method fringe, not to {spec.method!r}", argument="variant")
+    variant = cast(Any, spec.variant)
+    return base.variant(variant) if preset is None else FRInGe.preset(preset, variant)
 
 
 @dataclass(frozen=True)
@@ -39,9 +174,8 @@ class Prepared:
 
 
 class ImageRun(Generic[Spec]):
-    """A run on image files that writes into a folder.
-
-    The constructor reads options and finds images, and :meth:`open` loads the model and checks the folder.
+    """A run on image files that writes into a folder: the constructor reads options and finds images, :meth:`open`
+    loads the model and checks the folder, and ``results`` computes.
 
     Args:
         inputs: Files, folders, or ``embedded:digits[:INDEX|:START:STOP]``.
@@ -55,6 +189,8 @@ class ImageRun(Generic[Spec]):
         missing: Inputs that lead to no image.
         loaded: The model, once it is open.
         document: Content of ``summary.json``.
+        done: Number of images with a result.
+        failures: Inputs without a result.
 
     Raises:
         InputError: If an option makes no sense.
@@ -70,31 +206,56 @@ class ImageRun(Generic[Spec]):
         self.class_names = read_class_names(spec.classes)
         self._model = spec.model or default_model(inputs)
         self.refs, self.missing = find_images(inputs)
+        self._default_references: Sequence[ImageRef] = ()
+        self.done, self.failures = 0, list[Failure]()
+
+    @property
+    def errors(self) -> list[tuple[str, str]]:
+        """Label and error of the methods that failed, each once."""
+        return []
+
+    @property
+    def any_map(self) -> bool:
+        """Whether any method made a map."""
+        return self.done > 0
 
     @property
     def unwritten(self) -> Sequence[OSError]:
         """Errors of the files of the run itself that could not be written."""
         return list(self.folder.unwritten.values())
 
-    def open(self, default_references: Iterable[ImageRef] = ()) -> None:
+    def open(self) -> None:
         """Load the model and the references, and check the folder.
 
         Raises:
-            FringeError: If the model cannot be loaded, or the folder cannot be used.
+            FringeError: If the model cannot be loaded, or the folder holds something else.
+            OSError: If the folder cannot be written.
         """
         spec = self.spec
-        device = resolve_device(spec.device)
-        recipe = None if spec.preprocessing is None else Preprocessing.parse(spec.preprocessing)
-        names, trusted = self.class_names, spec.trust_code
+        self.device = torch.device(resolve_device(spec.device))
         self.loaded = load_model(
-            self._model, trust_code=trusted, preprocessing=recipe, class_names=names, device=device
+            self._model,
+            trust_code=spec.trust_code,
+            preprocessing=None if spec.preprocessing is None else Preprocessing.parse(spec.preprocessing),
+            class_names=self.class_names,
+            device=self.device,
         )
-        self.device = torch.device(device)
         self.classifier = Classifier(
             self.loaded.module, score=spec.score, output=spec.model_output, batch_size=spec.batch_size
         )
-        self.references = References(spec, self.loaded.preprocessing, self.device, default_references)
+        self.references = References(spec, self.loaded.preprocessing, self.device, self._default_references)
         self.folder = ResultFolder(self._out, overwrite=self._overwrite, command=self.command)
+        self._check()
+        self._write_summary(complete=False)
+        for error in self.unwritten:
+            raise error  # before hours of work whose results cannot be written
+
+    def _check(self) -> None:
+        """Check what needs the model and the folder."""
+
+    def _write_summary(self, *, complete: bool) -> None:
+        """Write what is computed so far."""
+        raise NotImplementedError
 
     def record(self) -> dict[str, Any]:
         """What all results of the run share, as JSON data."""
@@ -150,10 +311,15 @@ class ImageRun(Generic[Spec]):
         names = self.loaded.class_names
         return {"class": index, "name": names[index] if names is not None and index < len(names) else None}
 
-    def write_summary(self, document: Mapping[str, Any]) -> None:
+    def image_entry(self, ref: ImageRef, logits: Tensor, target: Tensor) -> dict[str, Any]:
+        """An image, what the model says of it and the explained class, as JSON data."""
+        best, explained = self.top_classes(logits, 1)[0], self.class_entry(int(target))
+        return {"id": ref.id, "source": ref.source, "label": ref.label, "prediction": best, "target": explained}
+
+    def write_document(self, document: Mapping[str, Any]) -> None:
         """Write ``summary.json``, with the record of the run first."""
         self.document = {**self.record(), **document}
-        self.folder.attempt_json(SUMMARY, self.document)
+        self.folder.attempt_text(SUMMARY, to_json(self.document))
 
 
 Item = TypeVar("Item")

@@ -1,20 +1,17 @@
 """A run that compares methods on image files: every score, the means, and a picture."""
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from fringe._text import plain, to_csv
-from fringe.data import SOURCE, ImageRef
+from fringe.data import SOURCE
 from fringe.experiments import (
     CONTROLS,
     LEVEL,
     RESAMPLES,
-    Comparison,
     ExperimentSpec,
     MethodResult,
     build_plan,
@@ -22,8 +19,7 @@ from fringe.experiments import (
     summarise,
     tidy,
 )
-from fringe.explanations._base import ImageRun, Prepared, Progress, by_shape, iter_batches
-from fringe.explanations._inputs import Failure
+from fringe.explanations._base import Failure, ImageRun, Prepared, Progress, by_shape, iter_batches
 from fringe.explanations._spec import CompareSpec
 from fringe.metrics import Metric
 
@@ -39,7 +35,6 @@ class ComparisonRun(ImageRun[CompareSpec]):
     Attributes:
         methods: The configured methods by label.
         metrics: The configured metrics by label.
-        failures: Images that could not be compared.
     """
 
     command = "compare"
@@ -50,49 +45,30 @@ class ComparisonRun(ImageRun[CompareSpec]):
         importlib.import_module("fringe.explanations._pictures")  # a missing package is reported now
         self.methods, self.metrics = dict(plan.arms[0].methods), dict(plan.metrics)
         super().__init__(inputs, out, spec, overwrite=overwrite)
+        self._default_references = self.refs if len(self.refs) > 1 else ()
         self._order = {ref.id: i for i, ref in enumerate(self.refs)}
         self._scores: list[dict[str, Any]] = []
         self._images: list[dict[str, Any]] = []
         self._costs: dict[str, dict[str, Any]] = {}
         self._rows: list[Any] = []
-        self.failures: list[Failure] = []
-
-    @property
-    def compared(self) -> int:
-        """Images that have scores."""
-        return len(self._images)
+        self.failures += self.missing
 
     @property
     def errors(self) -> list[tuple[str, str]]:
-        """Label and error of the methods that failed, each once."""
         errors = [(entry["label"], error["error"]) for entry in self._costs.values() for error in entry["errors"]]
         return list(dict.fromkeys(errors))
 
     @property
     def any_map(self) -> bool:
-        """Whether any method made a map that could be scored."""
         return any(entry["maps"] for entry in self._costs.values() if not entry["control"])
 
-    def open(self, default_references: Iterable[ImageRef] = ()) -> None:
-        """Load the model and the references, by default the inputs, and check the folder.
-
-        Raises:
-            FringeError: If the model cannot be loaded, or the folder cannot be used.
-            OSError: If the folder cannot be written.
-        """
-        super().open(default_references or (self.refs if len(self.refs) > 1 else ()))
-        self.failures += self.missing
-        self._write(complete=False)
-        for error in self.unwritten:
-            raise error  # before hours of work whose results cannot be written
-
-    def results(self, progress: Progress | None = None) -> Iterator[int]:
+    def results(self, progress: Progress | None = None) -> Generator[int]:
         """Compare batch by batch and write the scores so far; yield the number of images of each batch."""
         for batch in iter_batches(map(self.prepare, self.refs), BATCH_IMAGES, BATCH_NUMBERS):
             self.failures += [item for item in batch if isinstance(item, Failure)]
             for group in by_shape(batch):
                 self._compare(group, progress)
-            self._write(complete=False)
+            self._write_summary(complete=False)
             yield len(batch)
         if self._rows:
             from fringe.explanations._pictures import draw_comparison
@@ -103,12 +79,12 @@ class ComparisonRun(ImageRun[CompareSpec]):
             self.folder.attempt(
                 FIGURE, lambda path: draw_comparison(rows, list(self.methods), self.metrics, title, pool, path)
             )
-        self._write(complete=True)
+        self._write_summary(complete=True)
 
     def _count(self) -> str:
-        if self.compared > len(self._rows):
-            return f"first {len(self._rows)} of {self.compared} images"
-        return _plural(self.compared, "image")
+        if self.done > len(self._rows):
+            return f"first {len(self._rows)} of {self.done} images"
+        return _plural(self.done, "image")
 
     def _compare(self, group: list[Prepared], progress: Progress | None) -> None:
         answer = self.logits(group)
@@ -123,7 +99,7 @@ class ComparisonRun(ImageRun[CompareSpec]):
         if not rows:
             return
         images = [group[i] for i in rows]
-        wanted = self.spec.rows - len(self._rows)
+        shown = max(self.spec.rows - len(self._rows), 0)
         comparison = compare(
             self.classifier,
             x[rows],
@@ -135,31 +111,24 @@ class ComparisonRun(ImageRun[CompareSpec]):
             space=self.references.space(x),
             ids=[item.ref.id for item in images],
             progress=None if progress is None else lambda what, done, total: progress(done, total, what),
-            keep_maps=wanted > 0,
+            keep_maps=shown > 0,
         )
         self._scores += tidy(comparison)
-        entries = [self._image(group[i], logits[i], comparison, k) for k, i in enumerate(rows)]
+        entries = [
+            {**self.image_entry(item.ref, logits[i], target), "sha256": item.sha256}
+            for i, item, target in zip(rows, images, comparison.target, strict=True)
+        ]
         self._images += entries
+        self.done += len(entries)
         for result in comparison.rows:
             self._add_cost(result)
-        if wanted > 0:
+        if shown:
             from fringe.explanations._pictures import comparison_row
 
             recipe = self.loaded.preprocessing
             self._rows += [
-                comparison_row(comparison, k, item.x, entries[k], recipe) for k, item in enumerate(images[:wanted])
+                comparison_row(comparison, k, item.x, entries[k], recipe) for k, item in enumerate(images[:shown])
             ]
-
-    def _image(self, item: Prepared, logits: Tensor, comparison: Comparison, row: int) -> dict[str, Any]:
-        ref = item.ref
-        return {
-            "id": ref.id,
-            "source": ref.source,
-            "label": ref.label,
-            "sha256": item.sha256,
-            "prediction": self.top_classes(logits, 1)[0],
-            "target": self.class_entry(int(comparison.target[row])),
-        }
 
     def _add_cost(self, result: MethodResult) -> None:
         entry = self._costs.setdefault(
@@ -178,20 +147,20 @@ class ComparisonRun(ImageRun[CompareSpec]):
         if result.error is not None:
             entry["errors"].append({"error": result.error, "images": len(result.faults)})
 
-    def _write(self, *, complete: bool) -> None:
+    def _write_summary(self, *, complete: bool) -> None:
         """Write the scores and the summary so far, in the order of methods, metrics and inputs."""
         methods, metrics, order = [*self.methods, *CONTROLS], list(self.metrics), self._order
         self._scores.sort(key=lambda s: (methods.index(s["method"]), metrics.index(s["metric"]), order[s["image"]]))
         self._images.sort(key=lambda entry: order[entry["id"]])
         self.folder.attempt_text(SCORES, scores_csv(self._scores))
         figure = complete and self._rows and FIGURE not in self.folder.unwritten
-        self.write_summary(
+        self.write_document(
             {
                 "target": self.spec.target,
                 "complete": complete,
                 "counts": {
-                    "inputs": self.compared + len(self.failures),
-                    "compared": self.compared,
+                    "inputs": self.done + len(self.failures),
+                    "compared": self.done,
                     "failed": len(self.failures),
                 },
                 "figure": FIGURE if figure else None,

@@ -7,7 +7,7 @@ import importlib
 import time
 import warnings
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,17 @@ from fringe.attribution import Attribution, attribute
 from fringe.data import ImageRef
 from fringe.errors import InputError
 from fringe.experiments import changes
-from fringe.explanations._base import ImageRun, Prepared, Progress, by_shape, iter_batches
-from fringe.explanations._folder import CONTACT, MAP, describe_write_error
-from fringe.explanations._inputs import Failure, configured_method, file_digest
+from fringe.explanations._base import (
+    Failure,
+    ImageRun,
+    Prepared,
+    Progress,
+    by_shape,
+    configured_method,
+    file_digest,
+    iter_batches,
+)
+from fringe.explanations._folder import CONTACT, MAP
 from fringe.explanations._spec import ExplainSpec
 
 #: Version of the files of a run. 2: the settings, the options and checksums are recorded.
@@ -105,7 +113,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
 
     Attributes:
         method: The configured method.
-        results_so_far: The results that :meth:`results` has yielded.
+        explained: The results that :meth:`results` has yielded.
     """
 
     command = "explain"
@@ -115,28 +123,9 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         if spec.figures:  # a missing package is reported now, not when the first map is drawn
             importlib.import_module("fringe.explanations._pictures")
         super().__init__(inputs, out, spec, overwrite=overwrite)
-        self.results_so_far: list[Explanation | Failure] = []
+        self.explained: list[Explanation] = []
+        self._entries: list[dict[str, Any]] = []
         self._model_checked = False
-
-    @property
-    def explained(self) -> list[Explanation]:
-        """The results so far that are no failures."""
-        return [result for result in self.results_so_far if isinstance(result, Explanation)]
-
-    def open(self, default_references: Iterable[ImageRef] = ()) -> None:
-        """Load the model and the references, and check the folder.
-
-        Raises:
-            FringeError: If the model cannot be loaded or the folder holds results of other settings.
-            OSError: If the folder cannot be written.
-        """
-        super().open(default_references)
-        if self.spec.preset is not None and self.spec.preset.endswith(".json"):
-            configured_method(self.spec, self.loaded.architecture)
-        self._refuse_other_settings()
-        self._write_summary(complete=False)
-        for error in self.unwritten:
-            raise error  # before hours of work whose results cannot be written
 
     def results(self, progress: Progress | None = None) -> Generator[Explanation | Failure]:
         """Compute and write what is missing, in the order of the inputs; yield every result."""
@@ -148,19 +137,27 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         try:
             for batch in iter_batches(map(self._stored_or_prepared, self.refs), images, numbers):
                 for result in self._explain(batch, progress):
-                    self.results_so_far.append(result)
-                    yield result
+                    yield self._add(result)
                 if time.monotonic() - written > SUMMARY_INTERVAL:
                     self._write_summary(complete=False)
                     written = time.monotonic()
         except BaseException:
             self._write_summary(complete=False)
             raise
-        for failure in self.missing:
-            self.results_so_far.append(failure)
-            yield failure
+        yield from map(self._add, self.missing)
         self._write_contact_sheet()
         self._write_summary(complete=True)
+
+    def _add(self, result: Explanation | Failure) -> Explanation | Failure:
+        """Add a result, and its entry of ``summary.json``."""
+        if isinstance(result, Failure):
+            self.failures.append(result)
+            self._entries.append(result.entry())
+        else:
+            self.explained.append(result)
+            self.done += 1
+            self._entries.append({**{name: result.record[name] for name in _ENTRY}, "folder": result.folder.name})
+        return result
 
     def record(self) -> dict[str, Any]:
         """What all results of the run share, as JSON data."""
@@ -191,8 +188,10 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             "dtype": "float32",
         }
 
-    def _refuse_other_settings(self) -> None:
+    def _check(self) -> None:
         """Compare with the results in the folder; with ``overwrite``, name those that will not be replaced."""
+        if self.spec.preset is not None and self.spec.preset.endswith(".json"):
+            configured_method(self.spec, self.loaded.architecture)
         summary = self.folder.summary()
         earlier = {} if summary is None else summary.get("setting", {})
         differences = [] if summary is None else changes(earlier, self.setting)
@@ -299,24 +298,15 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         except InputError as error:
             return Failure.of(item.ref, error)
         except OSError as error:
-            return Failure.of(item.ref, describe_write_error(error))
+            return Failure.of(item.ref, f"cannot write {error.filename!r} ({error.strerror})")
         return Explanation(self.folder.result_path(item.ref.id), sealed, reused=False)
 
     def _image_record(
         self, item: Prepared, logits: Tensor, result: Attribution, row: int, seconds: float
     ) -> dict[str, Any]:
-        ref, top, steps, images = (
-            item.ref,
-            self.top_classes(logits),
-            result.diagnostics.get("steps"),
-            len(result.target),
-        )
+        steps, images = result.diagnostics.get("steps"), len(result.target)
         return {
-            "id": ref.id,
-            "source": ref.source,
-            "label": ref.label,
-            "prediction": top[0],
-            "target": self.class_entry(int(result.target[row])),
+            **self.image_entry(item.ref, logits, result.target[row]),
             "verdict": result.verdict[row],
             "advice": result.advice[row],
             **{name: plain(getattr(result, name)[row]) for name in _SCORES},
@@ -324,7 +314,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             "seconds": round(seconds / images, 3),
             "sha256": item.sha256,
             "classes": logits.numel(),
-            "top": top,
+            "top": self.top_classes(logits),
             "diagnostics": {name: plain(values[row]) for name, values in result.diagnostics.items()},
             "cost": {"images": images, "seconds": round(seconds, 3), "passes": dataclasses.asdict(result.passes)},
         }
@@ -332,21 +322,21 @@ class ExplanationRun(ImageRun[ExplainSpec]):
     # The files of the run
 
     def _write_summary(self, *, complete: bool) -> None:
-        results, explained = self.results_so_far, self.explained
+        explained = self.explained
         sheet = complete and self.spec.figures and explained and CONTACT not in self.folder.unwritten
         counts = {
             "inputs": len(self.refs) + len(self.missing),
             "explained": len(explained),
             "reused": sum(result.reused for result in explained),
-            "failed": len(results) - len(explained),
+            "failed": len(self.failures),
             "verdicts": dict(Counter(result.record["verdict"] for result in explained)),
         }
-        self.write_summary(
+        self.write_document(
             {
                 "complete": complete,
                 "counts": counts,
                 "contact_sheet": CONTACT if sheet else None,
-                "inputs": [_entry(result) for result in results],
+                "inputs": self._entries,
             }
         )
 
@@ -360,10 +350,3 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         cells = [contact_cell(result.load(), result.record, recipe) for result in explained[:SHEET]]
         title = f"{self.loaded.architecture} · {self.method.name}"
         self.folder.attempt(CONTACT, lambda path: draw_contact_sheet(cells, title, len(explained), path))
-
-
-def _entry(result: Explanation | Failure) -> dict[str, Any]:
-    """One entry of ``summary.json``."""
-    if isinstance(result, Failure):
-        return result.entry()
-    return {**{name: result.record[name] for name in _ENTRY}, "folder": result.folder.name}

@@ -8,8 +8,7 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fringe._checks import require_local
-from fringe._files import MAPS_BYTES, RECORD_BYTES, read_regular, sha256_of
+from fringe._files import MAPS_BYTES, RECORD_BYTES, read_regular, require_local, sha256_of
 from fringe._text import to_json
 from fringe.errors import InputError
 from fringe.experiments import digest
@@ -106,7 +105,7 @@ class ResultFolder:
                 shutil.rmtree(partial, ignore_errors=True)
                 shutil.rmtree(old, ignore_errors=True)
 
-    def attempt(self, name: str, fill: Callable[[Path], object]) -> bool:
+    def attempt(self, name: str, fill: Callable[[Path], object]) -> None:
         """Write one file of the run through a temporary neighbour; an error is stored in ``unwritten``."""
         partial = self.root / f".partial-{name}"
         try:
@@ -118,24 +117,13 @@ class ResultFolder:
                 finally:
                     with contextlib.suppress(OSError):
                         partial.unlink(missing_ok=True)
+            self.unwritten.pop(name, None)
         except OSError as error:
             self.unwritten[name] = error
-            return False
-        self.unwritten.pop(name, None)
-        return True
 
-    def attempt_text(self, name: str, text: str) -> bool:
+    def attempt_text(self, name: str, text: str) -> None:
         """As :meth:`attempt`, for a text."""
-        return self.attempt(name, lambda path: path.write_text(text, encoding="utf-8", newline=""))
-
-    def attempt_json(self, name: str, document: Mapping[str, Any]) -> bool:
-        """As :meth:`attempt`, for a JSON document."""
-        return self.attempt_text(name, to_json(document))
-
-
-def describe_write_error(error: OSError) -> str:
-    """The result that could not be written, and why."""
-    return f"cannot write {error.filename!r} ({error.strerror})"
+        self.attempt(name, lambda path: path.write_text(text, encoding="utf-8", newline=""))
 
 
 def _is_partial(name: str) -> bool:

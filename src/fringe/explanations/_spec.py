@@ -12,21 +12,7 @@ from fringe.errors import InputError
 
 
 class ImageOptions(Options):
-    """Options of a run on image files, whatever it computes.
-
-    Attributes:
-        model: Spec of the model; None is the embedded model, for the embedded images only.
-        target: Class to explain.
-        score: Explained score of that class.
-        references: Images for the methods that average over data.
-        preprocessing: Preprocessing of the images; None is that of the model.
-        classes: Text file of class names, one per line.
-        trust_code: Allow a model file to run its own code.
-        model_output: What the model returns.
-        batch_size: Images per pass.
-        device: Device of the model.
-        seed: Seed of all randomness.
-        exif: Whether the EXIF orientation is applied.
+    """Options of a run on image files, whatever it computes; the descriptions of the fields are the help of the flags.
 
     Raises:
         InputError: For an unknown option, or a value that an option does not take.
@@ -59,15 +45,7 @@ class ImageOptions(Options):
 
 
 class ExplainSpec(ImageOptions):
-    """Options of :func:`fringe.explanations.explain_images`: keyword arguments, flags and the record in one.
-
-    Attributes:
-        method: Name of the method, or NAME:PRESET.
-        preset: Name of a preset of the method, or a tuned preset file.
-        variant: Ablation variant of FRInGe.
-        set: ``KEY=VALUE`` settings of the method.
-        figures: Draw pictures.
-    """
+    """Options of :func:`fringe.explanations.explain_images`: keyword arguments, flags and the record in one."""
 
     method: str = Field("fringe", description="Attribution method.")
     preset: str | None = Field(None, description="Preset name, or a tuned preset file.")
@@ -77,16 +55,8 @@ class ExplainSpec(ImageOptions):
 
 
 class CompareSpec(ImageOptions):
-    """Options of :class:`fringe.explanations.ComparisonRun`.
-
-    Attributes:
-        methods: Methods as in :class:`fringe.experiments.ExperimentSpec`.
-        metrics: Metrics, likewise.
-        set: ``LABEL.KEY=VALUE`` settings, or a table of them.
-        controls: Also score maps that do not depend on the model.
-        rows: Images in the picture.
-        pool: Pixels over which the picture averages maps.
-    """
+    """Options of :class:`fringe.explanations.ComparisonRun`; methods, metrics and their settings as in
+    :class:`fringe.experiments.ExperimentSpec`."""
 
     methods: Any = Field("fringe,ig", description="NAME, NAME:PRESET or LABEL=NAME, with commas.")
     metrics: Any = Field(

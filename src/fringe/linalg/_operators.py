@@ -33,8 +33,8 @@ Boundary = Literal["neumann", "dirichlet", "periodic"]
 
 
 def batch_view(values: Tensor, like: Tensor) -> Tensor:
-    """Reshape ``values`` (B,) to (B, 1, ...), so that they broadcast against ``like`` (B, *S)."""
-    return values.view(-1, *[1] * (like.dim() - 1))
+    """Reshape ``values`` (B, ...) to (B, ..., 1, ...), so that they broadcast against ``like`` (B, ..., *S)."""
+    return values.view(*values.shape, *[1] * (like.dim() - values.dim()))
 
 
 class LinearOperator(Protocol):

@@ -4,7 +4,8 @@ from fringe.metrics._base import ARROW as ARROW
 from fringe.metrics._base import Aggregate as Aggregate
 from fringe.metrics._base import Direction, EvaluatedMaps, EvaluationContext, Explainer, Metric, Scores
 from fringe.metrics._base import best_of as best_of
-from fringe.metrics._evaluate import METRICS, evaluate, get_metric
+from fringe.metrics._evaluate import METRICS, evaluate
+from fringe.metrics._evaluate import get_metric as get_metric
 from fringe.metrics._insertion_deletion import Deletion, Insertion
 from fringe.metrics._mas import MASDeletion, MASInsertion
 from fringe.metrics._path_diagnostics import CompletenessResidual, EndpointKL, TrackingErrorMax, TrackingErrorMean
@@ -31,5 +32,4 @@ __all__ = [
     "TrackingErrorMax",
     "TrackingErrorMean",
     "evaluate",
-    "get_metric",
 ]

@@ -99,7 +99,7 @@ class Scores:
 
 
 def best_of(values: Sequence[float | None], direction: Direction) -> float | None:
-    """Return the best of the finite ``values``; None if there is none, or no better and worse."""
+    """Return the best of the finite ``values``; None if no value is finite, or no direction is better."""
     finite = [v for v in values if v is not None and math.isfinite(v)]
     if direction == "none" or not finite:
         return None

@@ -87,7 +87,7 @@ def evaluate(
     names = [name for name, _ in chosen]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        hint = "scores are told apart by name, so ask separately"
+        hint = "scores are stored by name: evaluate them in separate calls"
         raise InputError(f"{', '.join(repeated)} given twice", argument="metrics", hint=hint)
     _check_maps(values, context)
     for name, metric in chosen:

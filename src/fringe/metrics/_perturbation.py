@@ -12,6 +12,7 @@ from fringe._filters import Padding, blur, box_kernel, gaussian_kernel, round_up
 from fringe.baselines import make_baseline
 from fringe.errors import InputError
 from fringe.geometry import geometry_dtype
+from fringe.linalg import batch_view
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric
 from fringe.settings import Doc, Positive, PositiveInt, PositiveOddInt
 
@@ -253,7 +254,7 @@ def _curve(
     rank = ranking.rank.unsqueeze(1) if ranking.rank.dim() < before.dim() else ranking.rank
 
     def probe(rows: Tensor, counts: Tensor) -> Tensor:
-        exchanged = rank[rows] < counts.view(-1, *[1] * (before.dim() - 1))
+        exchanged = rank[rows] < batch_view(counts, before)
         mixed = torch.where(exchanged, after[rows], before[rows])
         return problem.probability(problem.forward(mixed, rows), rows)
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fringe.errors import InputError
 from fringe.geometry import geometry_dtype
+from fringe.linalg import batch_view
 from fringe.metrics._base import Aggregate, Direction, EvaluatedMaps, EvaluationContext, Explainer, Metric, Scores
 from fringe.settings import Doc, Positive, PositiveInt
 
@@ -147,7 +148,7 @@ class MaxSensitivity(Metric):
             after = after.detach().to(before)
             length = _norm(after)
             unit = length.where(length > 0, 1.0) if self.normalise else size[rows]
-            distance = _norm(_divide(before[rows], size[rows]) - _divide(after, unit))
+            distance = _norm(before[rows] / batch_view(size[rows], after) - after / batch_view(unit, after))
             return torch.stack([distance, _norm(noise.to(before)), (length == 0).to(before)], 1)
 
         def draw(key: str, x: Tensor) -> Tensor:
@@ -183,7 +184,3 @@ def _best_scale(predicted: Tensor, change: Tensor) -> Tensor:
 
 def _norm(maps: Tensor) -> Tensor:
     return maps.flatten(1).norm(dim=1)
-
-
-def _divide(maps: Tensor, divisor: Tensor) -> Tensor:
-    return maps / divisor.view(-1, *[1] * (maps.dim() - 1))

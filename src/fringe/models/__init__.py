@@ -1,14 +1,17 @@
-"""Models: one string names a classifier, and comes back with its preprocessing, class names and digest.
+"""Models: one string names a classifier, and is loaded with its preprocessing, class names and digest.
 
 >>> model = load_model("embedded:digits")
 >>> model.architecture, model.preprocessing.resize
 ('digits', (32, 32))
 """
 
-from fringe.errors import ModelError
+from fringe.errors import ModelError as ModelError
 from fringe.models._base import state_digest as state_digest
 from fringe.models._load import LOADERS as LOADERS
-from fringe.models._load import LoadedModel, devices, load_model, resolve_device, usable_device
+from fringe.models._load import LoadedModel, load_model
+from fringe.models._load import devices as devices
+from fringe.models._load import resolve_device as resolve_device
+from fringe.models._load import usable_device as usable_device
 from fringe.models._preprocessing import Preprocessing
 
-__all__ = ["LoadedModel", "ModelError", "Preprocessing", "devices", "load_model", "resolve_device", "usable_device"]
+__all__ = ["LoadedModel", "Preprocessing", "load_model"]

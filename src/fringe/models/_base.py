@@ -68,7 +68,7 @@ class LoadOptions:
 
 @dataclass(frozen=True)
 class LoadedParts:
-    """A module in any mode on any device, with what its source knows of it."""
+    """A module in any mode on any device, with what its source says about it."""
 
     module: nn.Module
     architecture: str
@@ -221,8 +221,8 @@ def _some(names: list[str]) -> str:
 def state_digest(module: nn.Module) -> str:
     """Return the SHA-256, in hexadecimal, over the state dict sorted by name: names, dtypes, shapes and bytes.
 
-    It sees neither the code of ``forward`` nor the content of state that is no dense tensor, so it tells two sets of
-    weights of one architecture apart, not two architectures without weights.
+    It sees neither the code of ``forward`` nor the content of state that is no dense tensor, so it distinguishes two
+    sets of weights of one architecture, not two architectures without weights.
     """
     total = hashlib.sha256()
     for name, value in sorted(module.state_dict().items()):

@@ -30,7 +30,7 @@ from fringe.models._transformers import load_transformers
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A module in evaluation mode without parameter gradients, with what is known of it.
+    """A module in evaluation mode without parameter gradients, with its metadata.
 
     Attributes:
         spec: The text that named the model.

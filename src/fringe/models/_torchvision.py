@@ -91,7 +91,7 @@ def import_torchvision(extra: str = "vision") -> Any:
     """Import torchvision, also where its compiled operators do not fit the installed PyTorch.
 
     Beside a PyTorch built for another accelerator the extension does not load, and the package then fails to
-    import because it describes two operators nobody declared. Declaring them is enough for every classifier.
+    import because it describes two undeclared operators. Declaring them is enough for every classifier.
     """
     try:
         return import_extra("torchvision", extra)

@@ -43,7 +43,7 @@ from fringe.paths._natural_gradient import Structure as Structure
 from fringe.paths._natural_gradient import TrustRegion as TrustRegion
 from fringe.paths._problem import Problem
 from fringe.paths._problem import Progress as Progress
-from fringe.paths._verification import verify
+from fringe.paths._verification import verify as verify
 
 __all__ = [
     "GeodesicDiagnostics",
@@ -59,5 +59,4 @@ __all__ = [
     "Segment",
     "StraightLine",
     "Vertices",
-    "verify",
 ]

@@ -36,7 +36,7 @@ class AdversarialPath(Path):
     no bounds, it is a share of the image's own range, and nothing is clipped. With ``restart_from_input`` every step
     departs from the input itself, though it follows the gradient at the point that the step before led to: the authors'
     code. Its segments all touch the input and carry that gradient at that end, so they are not a path, and do not sum
-    to a change of the score beyond one step. ``closed`` asks for the gradient of the explained score at the last point.
+    to a change of the score beyond one step. ``closed`` requests the gradient of the explained score at the last point.
     """
 
     target_classes: tuple[int, ...]
@@ -88,7 +88,7 @@ class CounterfactualPath(Path):
 
     with r the input of ``layer`` (None: the logits). ``eta`` is in input units; ``"auto"`` is ``AUTO_STEP`` sqrt(n)
     times the mean valid range of the entries. Steps are clipped to the valid range where the domain has one. A
-    row whose u is zero, as at the reference itself, has arrived. ``closed`` asks for the score's gradient at the end.
+    row whose u is zero, as at the reference itself, has arrived. ``closed`` requests the score's gradient at the end.
     """
 
     references: tuple[int, ...]

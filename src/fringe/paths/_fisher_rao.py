@@ -46,7 +46,7 @@ class FisherRaoTracking(Path):
         tau: KL budget of a step in nats: the number of steps is ``T = ceil(d_FR / sqrt(2 tau))``.
         waypoint: ``"next"`` aims at s_{k+1}, ``"current"`` at s_k as the printed algorithm does.
         steps: Number of steps, instead of T.
-        until: ``"arrival"`` stops when KL(p || reference) falls below ``arrival_kl``, and goes on towards the last
+        until: ``"arrival"`` stops when KL(p || reference) falls below ``arrival_kl``, and continues towards the last
             waypoint until then.
         arrival_kl: In nats.
         max_steps: Maximum number of steps until arrival.
@@ -131,7 +131,7 @@ class _Slots:
 class FisherRaoRun(PathRun):
     """One run of tracking paths, in slots: when an image arrives, a waiting one takes its slot, so batches stay full.
 
-    There are three kinds of batches, so that nothing is computed in vain: first steps, further steps, and end points,
+    There are three kinds of batches, which need different products: first steps, further steps, and end points,
     which need only the score's gradient. Nothing is shared between slots, so an image's path does not depend on the
     others; when memory runs out the batch is repeated with half the slots and nothing is lost. A step reads one small
     tensor back from the device: which slots are finite, and which have arrived.

@@ -16,6 +16,7 @@ from torch import Tensor
 from fringe._linear_layers import LinearLayers
 from fringe.classifier import Score
 from fringe.errors import NotDifferentiableError
+from fringe.linalg import batch_view
 from fringe.paths._problem import Problem
 
 #: f: the explained score of the target, its log-probability, or the sum of all logits.
@@ -141,7 +142,7 @@ class PointEnergy(PathEnergy):
         deviation = points - initial
         distance = deviation.flatten(2).norm(dim=2)
         energy = distance.double().sum(1) + values.sum(1)
-        gradient = model_gradient + _unit(deviation, _point_view(distance, deviation))
+        gradient = model_gradient + _unit(deviation, batch_view(distance, deviation))
         return EnergyAndGradient(energy, gradient, _mean_norm(model_gradient))
 
 
@@ -157,8 +158,8 @@ class LengthEnergy(PathEnergy):
         adjacent = torch.zeros_like(values)
         adjacent[:, 1:] += 0.5 * length
         adjacent[:, :-1] += 0.5 * length
-        model_gradient = model_gradient * _point_view(adjacent, points)
-        length_gradient = _point_view(stretch, points) * _unit(step, _point_view(length, points))
+        model_gradient = model_gradient * batch_view(adjacent.to(points.dtype), points)
+        length_gradient = batch_view(stretch.to(points.dtype), points) * _unit(step, batch_view(length, points))
         gradient = model_gradient.clone()
         gradient[:, 1:] += length_gradient
         gradient[:, :-1] -= length_gradient
@@ -182,18 +183,13 @@ class AuthorsEnergy(PathEnergy):
         weight[:ends] += END_PENALTY
         weight[count - ends :] += END_PENALTY  # a path so short that its ends overlap pays twice
         energy = (weight.double() * distance.flatten(2).double().sum(2)).sum(1) - values.sum(1)
-        gradient = _point_view(weight[None], points) * _unit(deviation, distance) - model_gradient
+        gradient = batch_view(weight[None], points) * _unit(deviation, distance) - model_gradient
         return EnergyAndGradient(energy, gradient, _mean_norm(model_gradient))
 
 
 def _unit(vector: Tensor, norm: Tensor) -> Tensor:
     """``vector / norm``, the gradient of the norm; zero where the norm is."""
     return torch.where(norm > 0, vector / torch.where(norm > 0, norm, 1.0), 0.0)
-
-
-def _point_view(values: Tensor, points: Tensor) -> Tensor:
-    """``values`` (G, N) for broadcasting against ``points`` (G, N, *S), in its dtype."""
-    return values.to(points.dtype).view(*values.shape, *[1] * (points.dim() - 2))
 
 
 def _mean_norm(gradient: Tensor) -> Tensor:

@@ -161,7 +161,7 @@ def _search(points: NDArray[np.float64]) -> Any:
 
 
 def _adjacency(edges: Indices, weights: NDArray[np.float64], count: int) -> Any:
-    """Each edge once; a weight of zero is an edge, too."""
+    """Each edge once; an edge may have the weight zero."""
     from scipy.sparse import coo_array
 
     return coo_array((weights, (edges[:, 0], edges[:, 1])), shape=(count, count))

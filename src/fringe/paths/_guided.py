@@ -24,7 +24,7 @@ class GuidedPath(Path):
 
     Step k moves the entries with the smallest ``|g_i|`` towards x, the lowest ``fraction`` of all entries at a time,
     until :math:`\|z - x\|_1 = (1 - k/N) \|x - x'\|_1`. The progress of an entry from x' to x never leaves
-    ``k/N +- max_dist``: 0 is the straight line, 1 the full box between x' and x. ``closed`` asks for the gradient at
+    ``k/N +- max_dist``: 0 is the straight line, 1 the full box between x' and x. ``closed`` requests the gradient at
     the end.
     """
 

@@ -260,7 +260,7 @@ def _between(vertices: Tensor, piece: Tensor, fraction: Tensor) -> Tensor:
     """Points at ``fraction`` (B, N) of the line from vertex ``piece`` (B, N) to the next."""
     rows = torch.arange(len(vertices), device=vertices.device)[:, None]
     start, stop = vertices[rows, piece], vertices[rows, piece + 1]
-    return start + fraction.to(start.dtype).view(*fraction.shape, *[1] * (start.dim() - 2)) * (stop - start)
+    return start + batch_view(fraction.to(start.dtype), start) * (stop - start)
 
 
 # -- the path from an image to its blurred version --------------------------------------------------------------------

@@ -100,7 +100,7 @@ class Direction:
         fisher_norm_squared: ``v^T G v`` (B,), zero if it was not asked for.
         stats: Statistics (B,) of the solve by name.
         geodesic_norm_squared: ``(m^T v)^2`` (B,), its part along the geodesic, of solve="geodesic".
-        logit_range: The largest minus the smallest entry of J v (B,), if ``v^T G v`` was asked for.
+        logit_range: The largest minus the smallest entry of J v (B,), if ``v^T G v`` was requested.
     """
 
     v: Tensor

@@ -237,7 +237,7 @@ class Problem:
         """Group images that share evaluations at a common point: those with equal forward arguments.
 
         Args:
-            by_score: Whether target and contrast must be equal, too.
+            by_score: Whether target and contrast must be equal as well.
 
         Returns:
             The images of each group.

@@ -35,7 +35,12 @@ _TILE = 1.5
 
 @dataclass(frozen=True)
 class Annotation:
-    """A score under a map, such as ``MI .43``; the ``best`` of its kind is bold."""
+    """A score under a map.
+
+    Attributes:
+        text: The score, such as ``MI .43``.
+        best: Whether it is the best of its kind, which is bold.
+    """
 
     text: str
     best: bool = False

@@ -18,7 +18,7 @@ from matplotlib.font_manager import findfont, get_font
 from matplotlib.text import Text
 
 INK, MUTED, RULE = "#1f2328", "#5f6773", "#c9ced6"
-# Okabe and Ito's palette, told apart with any colour vision.
+# Okabe and Ito's palette, which differ for any colour vision.
 BLUE, VERMILION, GREEN, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9"
 PURPLE, BROWN = "#cc79a7", "#8c613c"
 SERIES = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BROWN, INK)

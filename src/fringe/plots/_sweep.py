@@ -30,7 +30,7 @@ _SHORT = 2.5
 _LINES: Style = {"linewidth": 1.4, "marker": "o", "markersize": 2.6}
 _CENTRE: Style = {"marker": "o", "linestyle": "none", "markersize": 6.5, "markerfacecolor": "white"}
 _CENTRE["markeredgewidth"] = 1.4
-# A hairline, since dashes tell networks apart.
+# A thin line, because dashes distinguish networks.
 _CENTRE_OFF_AXIS: Style = {"linewidth": 0.7, "gid": "centre off the axis"}
 _FAILED: Style = {"marker": "x", "linestyle": "none", "markersize": 4.5, "markeredgewidth": 1.2}
 
@@ -60,7 +60,12 @@ class SweepCurve:
 
 @dataclass(frozen=True)
 class SweepPanel:
-    """The curves of one setting, which ``factor`` names."""
+    """The curves of one setting.
+
+    Attributes:
+        factor: Name of the setting.
+        curves: A curve per network.
+    """
 
     factor: str
     curves: tuple[SweepCurve, ...]

@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from fringe._checks import require_local
-from fringe._files import require_inside, write_atomic
+from fringe._files import require_inside, require_local, write_atomic
 from fringe._text import FORMULA, to_csv
 from fringe.errors import InputError
 from fringe.experiments import ModelSource, Resolved, Results, Store, read_results

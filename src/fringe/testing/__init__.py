@@ -1,4 +1,4 @@
-"""Checks of the contract that every attribution method and every metric keeps, for third-party ones, too."""
+"""Checks of the contract of every attribution method and every metric, also of other packages."""
 
 from fringe.testing._attributors import ATTRIBUTOR_CHECKS, check_attributor
 from fringe.testing._checks import CheckError, CheckResult

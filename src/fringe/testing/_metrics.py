@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fringe._rng import KeyedGenerator, content_hash
 from fringe.attribution import IntegratedGradients, attribute
 from fringe.classifier import Classifier
+from fringe.linalg import batch_view
 from fringe.metrics import Direction, EvaluationContext, Explainer, Metric, Scores, Sparseness, evaluate, get_metric
 from fringe.paths import Problem
 from fringe.testing._checks import (
@@ -281,4 +282,4 @@ def _explainer(values: Tensor, stability: int) -> Explainer:
 def _with_norm_of(like: Tensor, maps: Tensor) -> Tensor:
     """``maps`` (L, *S) scaled to the Euclidean norms of ``like``."""
     scale = like.flatten(1).norm(dim=1) / maps.flatten(1).norm(dim=1)
-    return maps * scale.view(-1, *[1] * (maps.dim() - 1))
+    return maps * batch_view(scale, maps)

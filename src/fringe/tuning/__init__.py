@@ -13,6 +13,7 @@ from fringe.tuning._search import Trial as Trial
 from fringe.tuning._search import Tuned as Tuned
 from fringe.tuning._search import tune as tune
 from fringe.tuning._space import SearchSpace as SearchSpace
+from fringe.tuning._space import Study as Study
 from fringe.tuning._space import paper_space as paper_space
 from fringe.tuning._space import space_of as space_of
 from fringe.tuning._sweep import SweepLine as SweepLine

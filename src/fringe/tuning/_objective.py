@@ -1,13 +1,13 @@
 """What a search maximises: the paper's objective (its appendix "Hyperparameter Selection Protocol")."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fringe._checks import require, require_not_negative, require_positive
-from fringe.errors import InputError
+from fringe.errors import InputError, require, require_positive
 
 Array = NDArray[np.float64]
 
@@ -25,7 +25,13 @@ class Weights:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            require_not_negative(field.name, getattr(self, field.name))
+            weight: object = getattr(self, field.name)
+            require(
+                isinstance(weight, (int, float)) and 0 <= weight < math.inf,
+                field.name,
+                weight,
+                "a number not below zero",
+            )
         require(any((self.insertion, self.deletion, self.fidelity)), "weights", self, "one above zero")
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 import fringe
-from fringe._checks import is_whole, require, require_local
-from fringe._files import PRESET_BYTES, read_regular, write_atomic
+from fringe._files import PRESET_BYTES, read_regular, require_local, write_atomic
 from fringe.attribution import METHODS, Attributor
-from fringe.errors import InputError, TransientError, check_known
+from fringe.errors import InputError, TransientError, check_known, require
 from fringe.settings import settings_of
 from fringe.tuning._search import Tuned
 
@@ -48,8 +47,8 @@ _METADATA: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "weights": (_is_text, "text"),
     "objective": (_is_number, "a finite number"),
     "images": (_are_texts, "a list, each item text"),
-    "trials": (is_whole, "a whole number"),
-    "seed": (lambda value: is_whole(value, least=0), "a whole number"),
+    "trials": (lambda value: type(value) is int and value >= 1, "a whole number"),
+    "seed": (lambda value: type(value) is int and value >= 0, "a whole number"),
     "version": (_is_text, "text"),
 }
 

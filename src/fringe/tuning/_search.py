@@ -5,14 +5,12 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from fringe._checks import require
 from fringe.attribution import Attributor
-from fringe.errors import FringeError, InputError, is_transient
+from fringe.errors import FringeError, InputError, is_transient, require
 from fringe.tuning._objective import PAPER_WEIGHTS, SCORES, Weights, objective
-from fringe.tuning._space import SearchSpace
+from fringe.tuning._space import SearchSpace, Study
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -61,15 +59,11 @@ def tune(
     base: Attributor,
     space: SearchSpace,
     score: Score,
+    study: Study,
     *,
-    journal: Path,
-    name: str,
     trials: int,
-    seed: int,
-    identity: Mapping[str, Any] | None = None,
     weights: Weights = PAPER_WEIGHTS,
     progress: Progress | None = None,
-    stale_after: float = 3600.0,
 ) -> Tuned:
     """Score ``base`` and then settings that a tree-structured Parzen estimator (Optuna's TPESampler) proposes.
 
@@ -83,16 +77,10 @@ def tune(
             as it is and shown to the estimator as the nearest point of the space.
         space: The searched settings.
         score: Scores a setting.
-        journal: File of the study. All scores are stored there, per image.
-        name: Name of the study in the file.
+        study: Where the trials are stored.
         trials: Number of trials, those of earlier calls and of other processes included.
-        seed: Seed of the proposals.
-        identity: Plain data that the scores depend on, such as the weights' digest and the images. A study that was
-            made with another one, or another base, space, seed or objective, is refused.
         weights: Weights of the objective.
         progress: Called after each trial of this process.
-        stale_after: Seconds after which an unfinished trial of another host is started again; a trial should not take
-            longer. Those of killed processes of this host are started again at once.
 
     Returns:
         The best setting and all finished trials.
@@ -106,37 +94,28 @@ def tune(
         from fringe.tuning._study import SLOT, SharedStudy
     except ModuleNotFoundError as error:
         raise InputError("tune needs Optuna: pip install 'fringe[tune]'") from error
-    facts = {
+    identity = {
         "base": base.record(),
         "space": space.record(),
         "weights": dataclasses.asdict(weights),
-        "seed": seed,
-        "identity": dict(identity or {}),
+        "seed": study.seed,
+        "identity": dict(study.identity),
     }
-    study = SharedStudy(
-        Path(journal),
-        name,
-        facts,
-        space=space,
-        start=space.clip(base),
-        trials=trials,
-        seed=seed,
-        stale_after=stale_after,
-    )
-    while (trial := study.ask()) is not None:
+    shared = SharedStudy(dataclasses.replace(study, identity=identity), space, space.clip(base), trials)
+    while (trial := shared.ask()) is not None:
         slot = trial.user_attrs[SLOT]
         try:
             value, attributes = _attempt(base, slot, trial.params, score, weights)
         except BaseException:
             with contextlib.suppress(OSError):  # the journal may be on the disk that failed: the first error says more
-                study.release(trial)
+                shared.release(trial)
             raise
-        study.tell(trial, value, attributes)
+        shared.tell(trial, value, attributes)
         if progress is not None:
-            finished = _finished(study, base, space)
+            finished = _finished(shared, base, space)
             for done in (t for t in finished if t.number == slot):
                 progress(done, len(finished), trials)
-    return _result(study, base, space, seed)
+    return _result(shared, base, space, study.seed)
 
 
 def _setting(base: Attributor, slot: int, settings: Mapping[str, Any]) -> Attributor:
@@ -156,7 +135,7 @@ def _attempt(
     for name in SCORES:
         require(name in scores, "score", ", ".join(scores) or "nothing", f"{name!r} among the scores")
     value = objective(*(scores[name] for name in SCORES), weights=weights)
-    # JSON has no word for what is not finite.
+    # JSON cannot represent numbers that are not finite.
     stored = {name: [v if math.isfinite(v) else None for v in values] for name, values in scores.items()}
     if math.isfinite(value):
         return value, {"scores": stored}

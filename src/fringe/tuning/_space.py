@@ -1,19 +1,47 @@
-"""Where a search looks: settings of a method, with the ranges and choices that their annotations carry."""
+"""Where a search looks and where it is stored: ranges and choices of a method's settings, and the journal."""
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from fringe._checks import require
+from fringe._files import require_local
 from fringe.attribution import Attributor, FRInGe
-from fringe.errors import InputError, check_known
+from fringe.errors import InputError, check_known, require, require_integer, require_positive
 from fringe.settings import Setting, settings_of
 
 if TYPE_CHECKING:
     from optuna import Trial
 
 SMOOTHING = ("gamma_step", "gamma_prior")
+
+
+@dataclass(frozen=True)
+class Study:
+    """Where the trials of a search are stored, and what makes them those of one search.
+
+    Attributes:
+        journal: File of the study. All scores are stored there, per image.
+        name: Name of the study in the file.
+        seed: Seed of the proposals.
+        identity: Plain data that the scores depend on, such as the weights' digest and the images. A study that was
+            made with another one, or another base, space, seed or objective, is refused.
+        stale_after: Seconds after which an unfinished trial of another host is started again; a trial should not take
+            longer. Those of killed processes of this host are started again at once.
+    """
+
+    journal: Path
+    name: str
+    seed: int
+    identity: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    stale_after: float = 3600.0
+
+    def __post_init__(self) -> None:
+        require_local("journal", self.journal)
+        require(bool(self.name), "name", self.name, "a name for the study")
+        require_integer("seed", self.seed, least=0)
+        require_positive("stale_after", self.stale_after)
 
 
 @dataclass(frozen=True)
@@ -42,7 +70,7 @@ class NumericDistribution:
         return trial.suggest_float(name, self.low, self.high, log=self.log)
 
     def clip(self, value: object) -> float:
-        """Move a value into the range; what is no number, such as ``"auto"``, becomes the middle of the range."""
+        """Move a value into the range; one that is not a number, such as ``"auto"``, becomes the middle."""
         if not _is_number(value):
             value = math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2
         near = min(max(cast(float, value), self.low), self.high)

@@ -21,11 +21,10 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
-from fringe._checks import is_whole, require, require_local, require_positive, require_whole
 from fringe._files import MAPS_BYTES, open_regular
 from fringe._process import fate, this_process
-from fringe.errors import InputError
-from fringe.tuning._space import SearchSpace
+from fringe.errors import InputError, require_integer
+from fringe.tuning._space import SearchSpace, Study
 
 #: How each line of a journal begins.
 _RECORD = b'{"op_code":'
@@ -40,32 +39,15 @@ class SharedStudy:
     Slot 0 is ``start``, a point of the space; the setting of slot k follows from the seed, k and the scores that were
     known when it was drawn, so that an interrupted study asks the same after it is resumed. An abandoned trial is
     marked as failed, and a new trial with the same setting takes its slot: the last one counts. Processes take
-    turns by a lock file beside the journal. A study with another ``identity`` (plain data) is refused; ``stale_after``
-    is in seconds.
+    turns by a lock file beside the journal. A study that was made with another ``identity`` is refused.
     """
 
-    def __init__(
-        self,
-        journal: Path,
-        name: str,
-        identity: Mapping[str, Any],
-        *,
-        space: SearchSpace,
-        start: Mapping[str, Any],
-        trials: int,
-        seed: int,
-        stale_after: float,
-    ):
-        require_local("journal", journal)
-        require(bool(name), "name", name, "a name for the study")
-        require_whole("trials", trials)
-        require(is_whole(seed, least=0), "seed", seed, "a whole number not below zero")
-        require_positive("stale_after", stale_after)
-        self._journal, self._space, self._start = journal, space, start
-        self._slots, self._seed, self._stale_after = trials, seed, stale_after
-        journal.parent.mkdir(parents=True, exist_ok=True)
+    def __init__(self, study: Study, space: SearchSpace, start: Mapping[str, Any], trials: int):
+        require_integer("trials", trials)
+        self._settings, self._space, self._start, self._slots = study, space, start, trials
+        study.journal.parent.mkdir(parents=True, exist_ok=True)
         with self._locked():
-            self._study = _open(journal, name, _plain(dict(identity)))
+            self._study = _open(study.journal, study.name, _plain(dict(study.identity)))
 
     def ask(self) -> optuna.Trial | None:
         """Start the next trial, with its setting, in this process; None if every slot is taken."""
@@ -80,7 +62,9 @@ class SharedStudy:
                 self._study.enqueue_trial({}, {SLOT: len(current)})
             # Optuna hands out the first that waits; one without a slot was enqueued by the user.
             slot = self._with_state(TrialState.WAITING)[0].user_attrs.get(SLOT, len(current))
-            self._study.sampler = TPESampler(seed=_slot_seed(self._seed, slot), multivariate=True, constant_liar=True)
+            self._study.sampler = TPESampler(
+                seed=_slot_seed(self._settings.seed, slot), multivariate=True, constant_liar=True
+            )
             trial = self._study.ask()
             if SLOT not in trial.user_attrs:
                 trial.set_user_attr(SLOT, slot)
@@ -116,7 +100,7 @@ class SharedStudy:
 
     @contextlib.contextmanager
     def _locked(self) -> Generator[None]:
-        with _quiet(), _exclusive(Path(f"{self._journal}.turn")):
+        with _quiet(), _exclusive(Path(f"{self._settings.journal}.turn")):
             yield
 
     def _fail_stale_trials(self) -> None:
@@ -134,7 +118,7 @@ class SharedStudy:
         # The process is recorded last in `ask`: without one, that call was cut short.
         now = fate(trial.user_attrs[_PROCESS]) if _PROCESS in trial.user_attrs else "gone"
         started = trial.datetime_start.timestamp() if trial.datetime_start else 0.0
-        return now == "gone" or (now == "unknown" and time.time() - started > self._stale_after)
+        return now == "gone" or (now == "unknown" and time.time() - started > self._settings.stale_after)
 
     def _requeue(self, trial: FrozenTrial, deaths: int) -> None:
         """Queue the trial's setting for its slot again, then fail it: in this order no crash loses the setting."""
@@ -214,7 +198,7 @@ def _open(path: Path, name: str, identity: dict[str, Any]) -> optuna.Study:
 
 
 def _plain(value: Any) -> Any:
-    """``value`` as it comes back from JSON."""
+    """Return ``value`` as it is after it was written as JSON and read again."""
     try:
         return json.loads(json.dumps(value))
     except (TypeError, ValueError) as error:

@@ -8,9 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from fringe._checks import require
 from fringe.attribution import Attributor, FRInGe
-from fringe.errors import InputError, check_known
+from fringe.errors import InputError, check_known, require
 from fringe.tuning._objective import PAPER_WEIGHTS, SCORES, Array, Weights, objective, objective_of_means, score_matrix
 from fringe.tuning._space import SMOOTHING, NumericDistribution, space_of
 
@@ -30,8 +29,8 @@ LEVEL = 0.95
 class SweepLine:
     """The objective (V,) at ascending ``values`` (V,) of a ``factor``, with 95 % intervals ``low`` to ``high`` (V,).
 
-    NaN where a setting failed. ``centre`` is the value that the base has, one of ``values``; None if that is no number,
-    as ``"auto"``, or two gammas that differ. ``centre_objective`` is the objective of the base.
+    NaN where a setting failed. ``centre`` is the value that the base has, one of ``values``; None if that is not a
+    number, such as ``"auto"`` or two different gammas. ``centre_objective`` is the objective of the base.
     """
 
     factor: str

@@ -12,7 +12,7 @@ from fringe.experiments._evaluator import Candidate, make_maps
 from fringe.experiments._manifest import resolve
 from fringe.experiments._runner import TaskRunner
 from fringe.metrics import MaxSensitivity, Sparseness
-from fringe.paper.probe import probe
+from fringe.paper._estimate import estimate_cost
 
 
 def study(methods, data=("embedded:digits",), n=2, controls=False, **known):
@@ -37,11 +37,11 @@ METHODS = {"fringe": FRInGe(steps=3, cg_iterations=3), "ig": IntegratedGradients
 
 def test_a_map_that_is_finished_costs_what_it_cost():
     resolved = study(METHODS)
-    costs = probe(resolved, "digits", seconds=600)
+    costs = estimate_cost(resolved, "digits", seconds=600)
     assert list(costs) == ["fringe", "ig"]
     for name, cost in costs.items():
         assert (cost.forward, cost.jvp, cost.vjp) == spent(resolved, METHODS[name])
-        assert cost.share == 1.0
+        assert cost.fraction == 1.0
         assert cost.seconds > 0
         assert cost.scores > 0
 
@@ -58,8 +58,8 @@ def test_a_map_that_is_finished_costs_what_it_cost():
 )
 def test_a_map_that_is_stopped_is_told_to_within_a_small_factor(method):
     resolved = study({"m": method})
-    (cost,) = probe(resolved, "digits", seconds=0.0).values()
-    assert 0 < cost.share < 0.5
+    (cost,) = estimate_cost(resolved, "digits", seconds=0.0).values()
+    assert 0 < cost.fraction < 0.5
     true = sum(spent(resolved, method))  # together: a JVP at the first step alone is not told apart from one a step
     assert true / 2 <= cost.forward + cost.jvp + cost.vjp <= 2.5 * true
 
@@ -67,7 +67,7 @@ def test_a_map_that_is_stopped_is_told_to_within_a_small_factor(method):
 def test_metrics_that_ask_for_maps_cost_those_maps():
     metrics = {"max_sensitivity": MaxSensitivity(samples=6), "sparseness": Sparseness()}
     some = study(METHODS, n=4, metrics=metrics, limits={"max_sensitivity": 2})
-    one, other = probe(some, "digits", seconds=600).values()
+    one, other = estimate_cost(some, "digits", seconds=600).values()
     maps = 6 * 2 / 4  # six for half of the images; what the other metric takes is the same for all methods
     assert one.scores - maps * one.seconds == pytest.approx(other.scores - maps * other.seconds, rel=1e-6)
     assert one.scores > maps * one.seconds
@@ -75,8 +75,8 @@ def test_metrics_that_ask_for_maps_cost_those_maps():
 
 def test_only_some_methods_and_the_controls():
     resolved = study(METHODS, controls=True)
-    assert list(probe(resolved, "digits", seconds=600)) == [*METHODS, *CONTROLS]
-    costs = probe(resolved, "digits", ["ig", "zero"], seconds=600)
+    assert list(estimate_cost(resolved, "digits", seconds=600)) == [*METHODS, *CONTROLS]
+    costs = estimate_cost(resolved, "digits", ["ig", "zero"], seconds=600)
     assert list(costs) == ["ig", "zero"]
     assert (costs["zero"].forward, costs["zero"].vjp) == (0.0, 0.0)
 
@@ -91,6 +91,6 @@ def test_an_image_that_cannot_be_explained_is_passed_over(tmp_path):
         file.truncate(60)
     resolved = study(methods, [str(tmp_path)], n=3)
     assert resolved.manifest.images[0]["source"] == first
-    assert probe(resolved, "digits")["ig"].vjp == 2
+    assert estimate_cost(resolved, "digits")["ig"].vjp == 2
     with pytest.raises(FringeError, match="cannot be decoded"):
-        probe(study(methods, [first], n=1), "digits")
+        estimate_cost(study(methods, [first], n=1), "digits")

@@ -10,25 +10,20 @@ import polars as pl
 import pytest
 
 from fringe import FRInGe, IntegratedGradients, SmoothGrad
-from fringe.experiments import Arm, Manifest, ModelSource, Plan, Results
+from fringe.experiments import Arm, ExperimentSpec, Manifest, ModelSource, Plan, Results, run_experiment
 from fringe.metrics import METRICS, Infidelity, MaxSensitivity, get_metric
-from fringe.paper.plans import DIAGNOSTICS, OBJECTIVE, VARIANTS
-from fringe.paper.published import METRICS as NAMES
-from fringe.paper.published import MODELS, READINGS, Published
-from fringe.paper.reproduction import (
-    DEFAULT,
-    SPECS,
-    STUDIES,
-    Against,
-    beside,
-    cells_csv,
-    markdown,
-    parts,
-    plans,
-    readings,
-    runtime_base,
+from fringe.paper import estimate_reproduction, reproduction_plan, write_reproduction
+from fringe.paper._reproduction import (
+    ComparedValue,
+    compare_with_paper,
+    comparison_csv,
+    comparison_markdown,
+    comparison_tables,
 )
-from fringe.paper.runtime import Timing
+from fringe.paper._studies import DEFAULT, DIAGNOSTICS, OBJECTIVE, SPECS, STUDIES, VARIANTS, study_plans, timed_plan
+from fringe.paper._tables import METRICS as NAMES
+from fringe.paper._tables import MODELS, READINGS, PaperValue
+from fringe.paper._timing import Timing
 from fringe.report import comparison_page
 
 
@@ -46,7 +41,7 @@ def base(n=1000, **metrics):
 
 
 def test_the_plans_are_the_papers_studies_of_its_six_networks():
-    found = plans(base())
+    found = study_plans(base())
     assert tuple(found) == tuple(name for name in STUDIES if name != "runtime")
     assert {name: plan.name for name, plan in found.items()} == {name: name for name in found}
     assert {name: plan.n for name, plan in found.items()} == {
@@ -80,12 +75,12 @@ def test_the_plans_are_the_papers_studies_of_its_six_networks():
 
 
 def test_some_studies_of_fewer_images_with_metrics_of_ones_own():
-    found = plans(
+    found = study_plans(
         base(5, infidelity=Infidelity(samples=3), max_sensitivity=MaxSensitivity(samples=2)), ["cap", "sweep"]
     )
     assert [(name, plan.n) for name, plan in found.items()] == [("cap", 5), ("sweep", 5)]
     assert found["sweep"].metrics["infidelity"] == Infidelity(samples=3)
-    other = plans(base(5, max_sensitivity=MaxSensitivity(samples=2)), ["max_sensitivity"])
+    other = study_plans(base(5, max_sensitivity=MaxSensitivity(samples=2)), ["max_sensitivity"])
     assert other["max_sensitivity"].metrics == {"max_sensitivity": MaxSensitivity(samples=2)}
 
 
@@ -93,16 +88,16 @@ def test_a_network_without_a_cap_is_left_out_of_its_study():
     whole = base()
     first, second, *_ = whole.arms
     bare = replace(first, methods={**first.methods, "fringe": FRInGe(delta_euc=None)})
-    found = plans(replace(whole, arms=(bare, second)), ["cap", "comparison"])
+    found = study_plans(replace(whole, arms=(bare, second)), ["cap", "comparison"])
     assert [arm.label for arm in found["cap"].arms] == [second.label]
     assert [arm.label for arm in found["comparison"].arms] == [first.label, second.label]
 
 
 def test_run_times_are_of_fringe_and_ig():
-    found = runtime_base(base())
+    found = timed_plan(base())
     assert (found.name, found.n, found.controls) == ("runtime", 64, False)
     assert [tuple(arm.methods) for arm in found.arms] == [("fringe", "ig")] * 6
-    alone = runtime_base(base(), (DEFAULT,))
+    alone = timed_plan(base(), (DEFAULT,))
     assert [dict(arm.methods) for arm in alone.arms] == [{DEFAULT: FRInGe()}] * 6
 
 
@@ -119,7 +114,7 @@ def results(scores):
 
 def test_ours_is_the_mean_with_half_its_interval_beside_the_papers_cell():
     spread = np.array([0.58, 0.59, 0.6, 0.61, 0.62, np.nan])
-    found = beside(
+    found = compare_with_paper(
         {
             "comparison": results({("resnet18", "fringe", "mas_insertion"): spread}),
             "ablation": results({("resnet18", "euclidean", "mas_insertion"): np.full(4, 0.75)}),
@@ -142,19 +137,19 @@ def test_ours_is_the_mean_with_half_its_interval_beside_the_papers_cell():
 
 def test_a_median_has_half_its_quartiles_range():
     scores = np.array([0.05, 0.07, 0.08, 0.09, 0.5])
-    (found,) = beside({"max_sensitivity": results({("resnet18", "ig", "max_sensitivity"): scores})})
+    (found,) = compare_with_paper({"max_sensitivity": results({("resnet18", "ig", "max_sensitivity"): scores})})
     assert (found.ours, found.half) == (pytest.approx(0.08), pytest.approx((0.09 - 0.07) / 2))
     assert found.overlap is True  # 0.0833 ± 0.0171 in the paper
 
 
 def test_a_network_or_method_that_the_paper_has_not_is_not_beside_it():
     scores = {("resnet34", "fringe", "insertion"): np.ones(2), ("resnet18", "blur_ig", "insertion"): np.ones(2)}
-    assert beside({"comparison": results(scores)}) == []
-    assert beside({"ablation": results({("resnet18", "ig", "insertion"): np.ones(2)})}) == []
-    assert cells_csv([]) == (
+    assert compare_with_paper({"comparison": results(scores)}) == []
+    assert compare_with_paper({"ablation": results({("resnet18", "ig", "insertion"): np.ones(2)})}) == []
+    assert comparison_csv([]) == (
         "study,model,method,metric,value,half,ours,ours_half,n,overlap,default_value,default_half,default_n\n"
     )
-    assert markdown([]) == ""
+    assert comparison_markdown([]) == ""
 
 
 @pytest.mark.parametrize(
@@ -172,10 +167,10 @@ def test_a_network_or_method_that_the_paper_has_not_is_not_beside_it():
 def test_intervals_overlap_where_their_distance_is_no_more_than_both_halves(paper, ours, verdict):
     # in binary, 0.53 - 0.5 is a little more than 0.03: halves with room for it
     halves = (paper[1] + 1e-12, ours[1] + 1e-12)
-    cell = Published("comparison", "resnet18", "ig", "insertion", paper[0], halves[0])
-    assert Against(cell, ours[0], halves[1], 9).overlap is verdict
+    cell = PaperValue("comparison", "resnet18", "ig", "insertion", paper[0], halves[0])
+    assert ComparedValue(cell, ours[0], halves[1], 9).overlap is verdict
     seconds = replace(cell, study="runtime", metric="seconds")
-    assert Against(seconds, ours[0], halves[1], 9).overlap is None
+    assert ComparedValue(seconds, ours[0], halves[1], 9).overlap is None
 
 
 def test_run_times_stand_beside_the_papers_as_a_ratio_that_is_told_no_verdict():
@@ -185,7 +180,7 @@ def test_run_times_stand_beside_the_papers_as_a_ratio_that_is_told_no_verdict():
         Timing("resnet18", "fringe", "batched", 1.0, math.nan, 4, 1, 1, 1, "CPU"),
         Timing("resnet18", "ig", "batched", 1.0, math.nan, 4, 1, 0, 1, "CPU"),
     ]
-    found = beside({}, timings)
+    found = compare_with_paper({}, timings)
     assert [(row.paper.method, row.paper.metric, row.ours, row.half) for row in found[:2]] == [
         ("fringe", "seconds", 6.0, 0.5),
         ("ig", "seconds", 2.0, 0.1),
@@ -193,12 +188,12 @@ def test_run_times_stand_beside_the_papers_as_a_ratio_that_is_told_no_verdict():
     ratio = found[2]
     assert (ratio.paper.metric, ratio.paper.value, ratio.ours, ratio.overlap) == ("slowdown", 19.0, 3.0, None)
     assert len(found) == 3
-    assert "seconds are those of another machine" in parts(found)[0].note
-    assert [row.paper.metric for row in beside({}, timings[:1])] == ["seconds"]  # no ratio without ig
+    assert "seconds are those of another machine" in comparison_tables(found)[0].note
+    assert [row.paper.metric for row in compare_with_paper({}, timings[:1])] == ["seconds"]  # no ratio without ig
 
 
 def test_the_tables_count_what_agrees_and_lose_no_cell():
-    found = beside(
+    found = compare_with_paper(
         {
             "comparison": results(
                 {
@@ -209,13 +204,13 @@ def test_the_tables_count_what_agrees_and_lose_no_cell():
             )
         }
     )
-    (part,) = parts(found)
+    (part,) = comparison_tables(found)
     assert part.note == "1 of 2 cells have intervals that overlap the paper's."
     assert [row.agree for row in part.rows] == [True, False, None]
-    text = markdown(found)
+    text = comparison_markdown(found)
     assert "| resnet18 | mas_insertion | fringe | 0.597 ± 0.015 | 0.600 ± 0.000 | — | 3 | yes |" in text
     assert "| resnet18 | infidelity | ig | 0.104 ± 0.009 | — | — | 0 |  |" in text
-    lines = list(csv.DictReader(io.StringIO(cells_csv(found))))
+    lines = list(csv.DictReader(io.StringIO(comparison_csv(found))))
     assert [(row["method"], row["value"], row["ours"], row["n"], row["overlap"]) for row in lines] == [
         ("fringe", "0.597", "0.6", "3", "yes"),
         ("ig", "0.443", "0.9", "3", "no"),
@@ -224,7 +219,7 @@ def test_the_tables_count_what_agrees_and_lose_no_cell():
 
 
 def test_the_default_has_a_column_beside_the_papers_setting():
-    found = beside(
+    found = compare_with_paper(
         {
             "comparison": results(
                 {
@@ -247,7 +242,7 @@ def test_the_default_has_a_column_beside_the_papers_setting():
             Timing("resnet18", DEFAULT, "sequential", 1.0, 0.25, 4, 1, 1, 1, "CPU"),
         ],
     )
-    by_study = {part.title: part for part in parts(found)}
+    by_study = {part.title: part for part in comparison_tables(found)}
     assert {title: part.more for title, part in by_study.items()} == {
         "comparison": ("FRInGe()",),
         "ablation": (),
@@ -263,12 +258,12 @@ def test_the_default_has_a_column_beside_the_papers_setting():
     assert rows["resnet18", "ig"][1] == rows["resnet50", "fringe"][1] == ("—",)
     assert [row.more for row in by_study["runtime"].rows] == [("1.000 ± 0.250",), ("—",), ("0.500",)]
 
-    text = markdown(found)
+    text = comparison_markdown(found)
     assert f"| resnet18 | insertion | fringe | 0.492 ± 0.016 | 0.250 ± 0.000 | {default} | 3 | no |" in text
-    page = comparison_page("title", [], parts(found))
+    page = comparison_page("title", [], comparison_tables(found))
     assert '<th scope="col">ours</th><th scope="col">FRInGe()</th>' in page
     assert f"<td>0.250 ± 0.000</td><td>{default}</td><td>3</td>" in page
-    lines = list(csv.DictReader(io.StringIO(cells_csv(found))))
+    lines = list(csv.DictReader(io.StringIO(comparison_csv(found))))
     assert [float(row["default_value"]) for row in lines if row["default_value"]] == pytest.approx([0.8, 1.0, 0.5])
     assert [row["default_n"] for row in lines] == ["3", "", "", "", "4", "", "4"]
 
@@ -284,9 +279,9 @@ def test_each_reading_names_settings_that_exist():
     for name in ("waypoint", "reorthogonalise", "boundary", "blur_sigma", "blur_size", "cg_rtol", "tau"):
         assert f"fringe.{name}" in named
     assert {"mas_insertion.rescale", "mas_deletion.rescale"} <= named
-    page = comparison_page("title", [], [], readings=readings())
-    for reading, text in zip(READINGS, readings(), strict=True):
-        assert all(setting in text for setting in reading.settings)
+    page = comparison_page("title", [], [], readings=[reading.text for reading in READINGS])
+    for reading in READINGS:
+        assert all(setting in reading.text for setting in reading.settings)
     assert page.count("To change it: ") == len(READINGS)
     assert "Readings of the paper" not in comparison_page("title", [], [])
 
@@ -299,3 +294,21 @@ def test_the_readings_state_the_settings_that_the_papers_presets_have():
         assert FRInGe.preset(name, "euclidean").tau == preset.tau
     for metric in ("mas_insertion", "mas_deletion"):
         assert get_metric(metric) != get_metric(f"{metric}:text")
+
+
+def test_a_reproduction_is_estimated_run_and_written_from_python(tmp_path):
+    settings = ["fringe.steps=2", "fringe.cg_iterations=2", "ig.steps=2", "max_sensitivity.samples=1"]
+    spec = ExperimentSpec(
+        model={"vgg19": "embedded:digits"}, data="embedded:digits", methods="fringe,ig", n=1, set=settings
+    )
+    base, run, studies = reproduction_plan(spec), tmp_path / "run", ["max_sensitivity"]
+    (before,) = estimate_reproduction(base, run, studies=studies, seconds=600)
+    assert [(cost.method, cost.maps) for cost in before.costs] == [("fringe", 1), ("ig", 1), (DEFAULT, 1)]
+    for name, plan in study_plans(base, studies).items():
+        scores = run_experiment(plan, run).scores("vgg19", "ig", name)
+    (after,) = estimate_reproduction(base, run, studies=studies)
+    assert after.lines() == ["vgg19: nothing left to do"]
+    files = write_reproduction(base, run, tmp_path / "page", studies=studies)
+    assert [path.name for path in files.pages] == ["reproduction.html", "reproduction.md", "reproduction.csv"]
+    (row,) = [row for row in csv.DictReader(files.pages[2].open()) if row["method"] == "ig"]
+    assert (row["value"], float(row["ours"])) == ("0.0678", pytest.approx(scores[0]))

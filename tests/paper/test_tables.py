@@ -8,14 +8,14 @@ from importlib import resources
 import pytest
 
 from fringe import METHODS, METRICS
-from fringe.paper.plans import CAP, NO_CAP, VARIANTS
-from fringe.paper.published import MODELS, published
+from fringe.paper._studies import CAPPED, UNCAPPED, VARIANTS
+from fringe.paper._tables import MODELS, paper_tables
 
 TABLES = ("ablation", "comparison", "euclidean_cap", "max_sensitivity", "runtime")
 
 
 def cells(study):
-    return {(c.model, c.method, c.metric): (c.value, c.half) for c in published() if c.study == study}
+    return {(c.model, c.method, c.metric): (c.value, c.half) for c in paper_tables() if c.study == study}
 
 
 def shipped(name):
@@ -34,7 +34,7 @@ def test_no_table_is_left_out():
 
 
 def test_every_cell_is_there_once():
-    counts = Counter(cell.study for cell in published())
+    counts = Counter(cell.study for cell in paper_tables())
     six = len(MODELS)
     assert counts == {
         "comparison": six * 6 * 8,
@@ -43,14 +43,14 @@ def test_every_cell_is_there_once():
         "max_sensitivity": six * 2,
         "runtime": six * 3,
     }
-    names = [(c.study, c.model, c.method, c.metric) for c in published()]
+    names = [(c.study, c.model, c.method, c.metric) for c in paper_tables()]
     assert len(set(names)) == len(names)
     numbers = Counter(name for name in TABLES for line in shipped(name).splitlines()[1:] if line)
     assert numbers["comparison"] + numbers["ablation"] + numbers["euclidean_cap"] == 288 + 108 + 40
 
 
 def test_every_number_of_the_files_is_a_value_or_a_half():
-    ours = Counter(number for c in published() for number in (c.value, c.half) if not math.isnan(number))
+    ours = Counter(number for c in paper_tables() for number in (c.value, c.half) if not math.isnan(number))
     theirs = Counter()
     for name in TABLES:
         for row in csv.DictReader(shipped(name).decode().splitlines()):
@@ -80,7 +80,7 @@ def test_the_names_are_ours():
     for study, methods in (
         ("comparison", set(METHODS)),
         ("ablation", set(VARIANTS)),
-        ("cap", {CAP, NO_CAP}),
+        ("cap", {CAPPED, UNCAPPED}),
         ("max_sensitivity", {"fringe", "ig"}),
         ("runtime", {"fringe", "ig"}),
     ):

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
 
 MODELS = ("resnet18", "resnet50", "resnet101", "resnet152", "inception_v3", "vgg19")
+#: Our names of the paper's metrics, in the order of its tables.
 METRICS = {
     "mas_ins": "mas_insertion",
     "mas_del": "mas_deletion",
@@ -17,15 +17,24 @@ METRICS = {
     "infidelity": "infidelity",
     "sparseness": "sparseness",
 }
+#: Our labels of methods and variants that the paper names otherwise.
+METHODS = {"geodesic_ig": "geoig_svi", "on": "cap", "off": "no_cap"}
+#: The numbers of the table of run times: seconds per image, and FRInGe's over those of IG.
 SECONDS, SLOWDOWN = "seconds", "slowdown"
-"""What the paper's table of run times holds: seconds of an image, and FRInGe's over those of IG."""
-METHODS = {"geodesic_ig": "geoig_svi"}
-"""The paper's names that are not ours."""
 
 
 @dataclass(frozen=True)
-class Published:
-    """A cell of the paper: ``value`` with half its interval, or half its interquartile range for a median."""
+class PaperValue:
+    """A number of the paper's tables.
+
+    Attributes:
+        study: Name of the study.
+        model: Label of the network.
+        method: Label of the method or variant.
+        metric: Name of the metric, of the diagnostic, or "seconds" or "slowdown".
+        value: The mean, or the median of max sensitivity.
+        half: Half its 95 % interval, or half the interquartile range of a median; NaN if the paper gives none.
+    """
 
     study: str
     model: str
@@ -37,8 +46,13 @@ class Published:
 
 @dataclass(frozen=True)
 class Reading:
-    """What the paper leaves open (``gap``), what we do (``ours``), and the ``settings`` that change it, as ``--set``
-    names them."""
+    """What the paper leaves open, and what we do.
+
+    Attributes:
+        gap: What the paper leaves open.
+        ours: What we do.
+        settings: The settings that change it, as METHOD.NAME.
+    """
 
     gap: str
     ours: str
@@ -46,7 +60,7 @@ class Reading:
 
     @property
     def text(self) -> str:
-        """In plain sentences."""
+        """The reading in plain sentences."""
         return f"{self.gap} {self.ours} To change it: {', '.join(self.settings)}."
 
 
@@ -100,45 +114,40 @@ READINGS = (
 
 
 @cache
-def published() -> tuple[Published, ...]:
-    """Every cell of the paper's tables of scores, diagnostics, sensitivities and run times, by our names."""
-    return (*_comparison(), *_ablation(), *_cap(), *_sensitivity(), *_runtime())
+def paper_tables() -> tuple[PaperValue, ...]:
+    """Read the paper's tables of scores, diagnostics, sensitivities and run times.
+
+    Returns:
+        Every number of the tables, under the names of this library.
+    """
+    return (*_means(), *_sensitivities(), *_runtimes())
 
 
-def _comparison() -> Iterator[Published]:
-    for row in _rows("comparison"):
-        method = METHODS.get(row["method"], row["method"])
-        yield Published("comparison", row["model"], method, METRICS[row["metric"]], *_numbers(row))
+def _means() -> Iterator[PaperValue]:
+    files = (
+        ("comparison", "comparison", "method", "metric"),
+        ("ablation", "ablation", "variant", "metric"),
+        ("cap", "euclidean_cap", "euclidean_cap", "diagnostic"),
+    )
+    for study, file, method, metric in files:
+        for row in _rows(file):
+            names = METHODS.get(row[method], row[method]), METRICS.get(row[metric], row[metric])
+            yield PaperValue(study, row["model"], *names, float(row["mean"]), float(row["ci95"] or math.nan))
 
 
-def _ablation() -> Iterator[Published]:
-    for row in _rows("ablation"):
-        yield Published("ablation", row["model"], row["variant"], METRICS[row["metric"]], *_numbers(row))
-
-
-def _cap() -> Iterator[Published]:
-    for row in _rows("euclidean_cap"):
-        label = {"on": "cap", "off": "no_cap"}[row["euclidean_cap"]]
-        yield Published("cap", row["model"], label, row["diagnostic"], *_numbers(row))
-
-
-def _sensitivity() -> Iterator[Published]:
+def _sensitivities() -> Iterator[PaperValue]:
     for row in _rows("max_sensitivity"):
         for method in ("fringe", "ig"):
             numbers = float(row[f"{method}_median"]), float(row[f"{method}_half_iqr"])
-            yield Published("max_sensitivity", row["model"], method, "max_sensitivity", *numbers)
+            yield PaperValue("max_sensitivity", row["model"], method, "max_sensitivity", *numbers)
 
 
-def _runtime() -> Iterator[Published]:
+def _runtimes() -> Iterator[PaperValue]:
     for row in _rows("runtime"):
         for method in ("fringe", "ig"):
             numbers = float(row[f"{method}_s"]), float(row[f"{method}_ci95"])
-            yield Published("runtime", row["model"], method, SECONDS, *numbers)
-        yield Published("runtime", row["model"], "fringe", SLOWDOWN, float(row["slowdown"]), math.nan)
-
-
-def _numbers(row: dict[str, Any]) -> tuple[float, float]:
-    return float(row["mean"]), float(row["ci95"] or math.nan)
+            yield PaperValue("runtime", row["model"], method, SECONDS, *numbers)
+        yield PaperValue("runtime", row["model"], "fringe", SLOWDOWN, float(row["slowdown"]), math.nan)
 
 
 def _rows(name: str) -> list[dict[str, str]]:

@@ -7,7 +7,17 @@ import pytest
 from fringe import FRInGe, InputError, IntegratedGradients, SmoothGrad
 from fringe.experiments import Arm, ModelSource, Plan
 from fringe.metrics import Infidelity, Insertion, Sparseness
-from fringe.paper.plans import CAP, DIAGNOSTICS, NO_CAP, OBJECTIVE, VARIANTS, ablation, cap_study, centre, sweep_plan
+from fringe.paper._studies import (
+    CAPPED,
+    DIAGNOSTICS,
+    OBJECTIVE,
+    UNCAPPED,
+    VARIANTS,
+    ablation_plan,
+    base_fringe,
+    cap_plan,
+    sweep_plan,
+)
 
 
 def plan(*arms, **changes):
@@ -22,7 +32,7 @@ def methods(found, place=0):
 
 def test_the_paper_tuned_three_variants_of_a_network_and_the_rest_are_its_setting_reduced():
     base = FRInGe.preset("resnet18")
-    found = methods(ablation(plan(("net", {"fringe": base, "ig": IntegratedGradients()}))))
+    found = methods(ablation_plan(plan(("net", {"fringe": base, "ig": IntegratedGradients()}))))
     assert [*found] == [*VARIANTS]
     assert VARIANTS[0] == "fringe"
     for name in ("fringe", "fisher_rao_unregularized", "euclidean"):
@@ -35,7 +45,7 @@ def test_the_paper_tuned_three_variants_of_a_network_and_the_rest_are_its_settin
 
 def test_any_other_setting_is_reduced_itself():
     base = replace(FRInGe.preset("resnet18"), tau=0.004)
-    found = methods(ablation(plan(("resnet18", {"own": base}))))
+    found = methods(ablation_plan(plan(("resnet18", {"own": base}))))
     assert found == {
         "fringe": base,
         "fisher_rao_unregularized": replace(base, gamma_step=0.0, gamma_prior=0.0),
@@ -48,29 +58,29 @@ def test_any_other_setting_is_reduced_itself():
 
 
 def test_each_model_has_the_variants_of_its_own_setting():
-    found = ablation(plan(("a", {"fringe": FRInGe.preset("vgg19")}), ("b", {"fringe": FRInGe(steps=2)})))
+    found = ablation_plan(plan(("a", {"fringe": FRInGe.preset("vgg19")}), ("b", {"fringe": FRInGe(steps=2)})))
     assert methods(found)["euclidean"] == FRInGe.preset("vgg19", "euclidean")
     assert methods(found, 1)["euclidean"] == FRInGe(steps=2).variant("euclidean")
 
 
 def test_an_ablation_keeps_what_it_is_scored_by():
     before = plan(("a", {"fringe": FRInGe()}))
-    found = ablation(before)
+    found = ablation_plan(before)
     assert found == replace(before, name="ablation", arms=found.arms)
     assert found.limit("sparseness") == 1
 
 
 def test_the_cap_is_taken_off_and_nothing_else():
     base = FRInGe.preset("resnet50")
-    found = cap_study(plan(("a", {"fringe": base, "smoothgrad": SmoothGrad()})))
-    assert methods(found) == {CAP: base, NO_CAP: replace(base, delta_euc=None), "ig": IntegratedGradients()}
+    found = cap_plan(plan(("a", {"fringe": base, "smoothgrad": SmoothGrad()})))
+    assert methods(found) == {CAPPED: base, UNCAPPED: replace(base, delta_euc=None), "ig": IntegratedGradients()}
     assert base.delta_euc == 5.00773
     assert tuple(found.metrics) == DIAGNOSTICS
     assert (found.name, found.limits, found.controls, found.n) == ("cap", {}, False, 3)
-    own = cap_study(plan(("a", {"fringe": FRInGe(), "ig": IntegratedGradients(steps=9)})))
+    own = cap_plan(plan(("a", {"fringe": FRInGe(), "ig": IntegratedGradients(steps=9)})))
     assert methods(own)["ig"] == IntegratedGradients(steps=9)
     with pytest.raises(InputError, match="the setting of a has no Euclidean cap to take off; set delta_euc"):
-        cap_study(plan(("a", {"fringe": FRInGe(delta_euc=None)})))
+        cap_plan(plan(("a", {"fringe": FRInGe(delta_euc=None)})))
 
 
 def test_a_sweep_varies_one_setting_of_the_first_method_under_the_plans_own_metrics():
@@ -98,7 +108,7 @@ def test_without_factors_a_sweep_is_the_papers():
 
 def test_a_study_of_fringe_refuses_another_method():
     other = plan(("a", {"ig": IntegratedGradients(), "fringe": FRInGe()}))
-    for study in (ablation, cap_study):
+    for study in (ablation_plan, cap_plan):
         with pytest.raises(InputError, match="the study is of fringe, got 'ig' first for a"):
             study(other)
-    assert centre(plan(("a", {"x": FRInGe(steps=4)})).arms[0]) == FRInGe(steps=4)
+    assert base_fringe(plan(("a", {"x": FRInGe(steps=4)})).arms[0]) == FRInGe(steps=4)

@@ -16,8 +16,16 @@ from fringe.experiments import Arm, ModelSource, Plan
 from fringe.experiments._images import prepare
 from fringe.experiments._manifest import load, resolve
 from fringe.metrics import Sparseness
-from fringe.paper import runtime
-from fringe.paper.runtime import Timing, from_record, identity, measure, place_of, record, slowdowns
+from fringe.paper import _timing
+from fringe.paper._timing import (
+    Timing,
+    cache_key,
+    device_name,
+    measure_runtimes,
+    read_timings,
+    slowdowns,
+    timing_records,
+)
 from fringe.paths import Problem, verify
 
 METHODS = {"fringe": FRInGe(steps=2, cg_iterations=3), "ig": IntegratedGradients(steps=3)}
@@ -64,7 +72,7 @@ def of_attribute(resolved, label, **options):
 @pytest.mark.parametrize("target", ["predicted", 3])
 def test_the_passes_are_those_of_the_maps_that_attribute_makes(target):
     resolved = study(seed=5, target=target)
-    found = {(t.method, t.mode): t for t in measure(resolved)}
+    found = {(t.method, t.mode): t for t in measure_runtimes(resolved)}
     assert list(found) == [("fringe", "sequential"), ("ig", "sequential"), ("fringe", "batched"), ("ig", "batched")]
     for label in METHODS:
         timing = found[label, "sequential"]
@@ -79,22 +87,22 @@ def test_the_passes_are_those_of_the_maps_that_attribute_makes(target):
 
 def test_labels_explain_labels():
     resolved = study(target="label", n=2, methods={"ig": IntegratedGradients(steps=2)})
-    assert [t.n for t in measure(resolved)] == [2, 2]
+    assert [t.n for t in measure_runtimes(resolved)] == [2, 2]
 
 
 def test_methods_take_turns_on_each_image_after_a_start_that_is_nobodys_time(monkeypatch):
-    real, calls = runtime.make_maps, []
+    real, calls = _timing.make_maps, []
 
     def spy(entrant, problem):
         size = problem.model.batch_size.on(problem.inputs.device)
         calls.append((entrant.label, problem.ids, problem.progress is not None, size))
         return real(entrant, problem)
 
-    monkeypatch.setattr(runtime, "make_maps", spy)
+    monkeypatch.setattr(_timing, "make_maps", spy)
     resolved = study(n=2)
-    told = []
-    measure(resolved, batch_size=7, watch=told.append)
-    assert told == ["digits, sequential", "digits, batched"]
+    reported = []
+    measure_runtimes(resolved, batch_size=7, progress=reported.append)
+    assert reported == ["digits, sequential", "digits, batched"]
     one, two = ((image["digest"],) for image in resolved.manifest.images)
     assert [(label, ids, warm) for label, ids, warm, _ in calls] == [
         ("fringe", one, True),
@@ -121,13 +129,13 @@ def test_images_of_several_sizes_are_timed_and_broken_ones_left_out(tmp_path):
         grey(tmp_path / f"{name}.png", size)
     (tmp_path / "d.png").write_bytes((tmp_path / "a.png").read_bytes()[:40])
     resolved = study([str(tmp_path)], 4, "channels=1,mean=0.3,std=0.35", {"ig": IntegratedGradients(steps=2)})
-    found = measure(resolved)
+    found = measure_runtimes(resolved)
     assert [(t.mode, t.n) for t in found] == [("sequential", 3), ("batched", 3)]
     assert [passes(t) for t in found] == [passes(found[0])] * 2
     (tmp_path / "only").mkdir()
     (tmp_path / "only" / "d.png").write_bytes((tmp_path / "d.png").read_bytes())
     with pytest.raises(FringeError, match=r"images: .*d.png"):
-        measure(study([str(tmp_path / "only")], 1))
+        measure_runtimes(study([str(tmp_path / "only")], 1))
 
 
 def timing(method="fringe", mode="sequential", seconds=1.0, model="a", half=0.25):
@@ -143,22 +151,22 @@ def test_a_slowdown_is_a_ratio_of_seconds_of_one_model_and_mode():
 
 def test_a_record_is_json_and_comes_back():
     before = [timing(), timing(mode="batched", half=math.nan)]
-    plain = json.loads(json.dumps(record(before), allow_nan=False))
+    plain = json.loads(json.dumps(timing_records(before), allow_nan=False))
     assert plain[1]["half"] is None
-    again = from_record(plain)
+    again = read_timings(plain)
     assert again[0] == before[0]
     assert (again[1].mode, math.isnan(again[1].half), again[1].forward) == ("batched", True, 1.5)
 
 
 def test_times_are_of_one_setting_image_and_machine():
     resolved = study()
-    name = identity(resolved, "digits", "cpu", "auto")
-    assert identity(study(), "digits", "cpu", "auto") == name
+    name = cache_key(resolved, "digits", "cpu", "auto")
+    assert cache_key(study(), "digits", "cpu", "auto") == name
     others = {
-        identity(resolved, "digits", "cpu", 4),
-        identity(study(n=2), "digits", "cpu", "auto"),
-        identity(study(target=3), "digits", "cpu", "auto"),
-        identity(study(methods={**METHODS, "ig": IntegratedGradients(steps=4)}), "digits", "cpu", "auto"),
+        cache_key(resolved, "digits", "cpu", 4),
+        cache_key(study(n=2), "digits", "cpu", "auto"),
+        cache_key(study(target=3), "digits", "cpu", "auto"),
+        cache_key(study(methods={**METHODS, "ig": IntegratedGradients(steps=4)}), "digits", "cpu", "auto"),
     }
     assert len(others - {name}) == 4
-    assert place_of("cpu") == f"CPU, {torch.get_num_threads()} threads"
+    assert device_name("cpu") == f"CPU, {torch.get_num_threads()} threads"

@@ -15,9 +15,9 @@ from fringe.experiments import _run as engine
 from fringe.experiments._images import sample_images
 from fringe.experiments._manifest import resolve
 from fringe.metrics import Deletion, Infidelity, Insertion, Sparseness
-from fringe.paper import tuning
-from fringe.paper.plans import OBJECTIVE
-from fringe.paper.tuning import TRIAL, Search, search, tuning_plan
+from fringe.paper import _tuning
+from fringe.paper._studies import OBJECTIVE, tuning_plan
+from fringe.paper._tuning import TRIAL, tune_preset
 from fringe.tuning import objective, read_preset, space_of
 
 METRICS = {"insertion": Insertion(steps=4), "deletion": Deletion(steps=4), "infidelity": Infidelity(samples=2)}
@@ -30,7 +30,7 @@ def plan(method=None, data=("embedded:digits",), n=2, **known):
 
 
 def steps(trials, low=2, high=40):
-    return Search(space_of(IntegratedGradients, ["steps"], {"steps": (low, high)}), trials)
+    return space_of(IntegratedGradients, ["steps"], {"steps": (low, high)}), trials
 
 
 def test_a_trials_plan_is_scored_by_the_objective_on_the_end_of_the_order():
@@ -54,18 +54,22 @@ def test_no_benchmark_of_the_seed_draws_its_images(seed):
 
 
 def test_the_best_of_the_trials_is_written_with_what_it_was_tuned_on(tmp_path):
-    told = []
-    found = search(
-        plan(seed=2), tmp_path, RunOptions(), steps(3), lambda trial, done, all: told.append((trial, done, all))
+    reported = []
+    found = tune_preset(
+        plan(seed=2),
+        tmp_path,
+        RunOptions(),
+        *steps(3),
+        progress=lambda trial, done, all: reported.append((trial, done, all)),
     )
-    assert [(trial.number, done, every) for trial, done, every in told] == [(0, 1, 3), (1, 2, 3), (2, 3, 3)]
+    assert [(trial.number, done, every) for trial, done, every in reported] == [(0, 1, 3), (1, 2, 3), (2, 3, 3)]
     assert found.path == tmp_path / "digits.preset.json"
     method, about = read_preset(found.path, "digits")
     assert method == found.tuned.best
     images = [image["digest"] for image in resolve(tuning_plan(plan(seed=2))).manifest.images]
     assert (about["images"], about["trials"], about["seed"]) == (images, 3, 2)
-    assert about["objective"] == found.tuned.value == max(trial.value for trial, *_ in told)
-    assert told[0][0].settings == {"steps": 3}  # the setting that was given comes first
+    assert about["objective"] == found.tuned.value == max(trial.value for trial, *_ in reported)
+    assert reported[0][0].settings == {"steps": 3}  # the setting that was given comes first
 
     results = read_results(Store(tmp_path), "tune")  # the folder's plan is the best setting's
     assert results.manifest.settings["net"][TRIAL]["method"] == {**method.record()}
@@ -85,14 +89,14 @@ def test_a_search_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(engine, "run_tasks", stop)
         with pytest.raises(Interrupted):
-            search(plan(), tmp_path / "a", RunOptions(), steps(4))
-    resumed = search(plan(), tmp_path / "a", RunOptions(), steps(4))
-    whole = search(plan(), tmp_path / "b", RunOptions(), steps(4))
+            tune_preset(plan(), tmp_path / "a", RunOptions(), *steps(4))
+    resumed = tune_preset(plan(), tmp_path / "a", RunOptions(), *steps(4))
+    whole = tune_preset(plan(), tmp_path / "b", RunOptions(), *steps(4))
     known = [[(t.number, t.settings, t.value) for t in found.tuned.trials] for found in (resumed, whole)]
     assert known[0] == known[1]
     assert len(known[0]) == 4
     again = []
-    search(plan(), tmp_path / "a", RunOptions(), steps(4), lambda *trial: again.append(trial))
+    tune_preset(plan(), tmp_path / "a", RunOptions(), *steps(4), progress=lambda *trial: again.append(trial))
     assert again == []
 
 
@@ -103,7 +107,7 @@ def test_an_image_without_a_score_fails_the_trial_with_its_reason(tmp_path):
     (folder / "b.png").write_bytes((folder / "a.png").read_bytes()[:50])
     message = r"none of 2 trials succeeded .*1 of 2 images have no score \('.*b.png': cannot be decoded"
     with pytest.raises(FringeError, match=message):
-        search(plan(data=[str(folder)]), tmp_path / "run", RunOptions(), steps(2))
+        tune_preset(plan(data=[str(folder)]), tmp_path / "run", RunOptions(), *steps(2))
 
 
 def test_images_that_go_away_amid_a_search_fail_no_trial(tmp_path):
@@ -111,20 +115,20 @@ def test_images_that_go_away_amid_a_search_fail_no_trial(tmp_path):
     folder.mkdir()
     for number in range(2):
         Image.fromarray(np.full((32, 32), 90 + number, dtype=np.uint8)).save(folder / f"{number}.png")
-    asked, out, real = plan(data=[str(folder)]), tmp_path / "run", tuning.run_plan
+    asked, out, real = plan(data=[str(folder)]), tmp_path / "run", _tuning.run_plan
 
     def run_without(trial_plan, root, how):
         """The images go away between the plan and its units."""
         return real(trial_plan, root, how, Progress(began=lambda resolved, units: folder.rename(away)))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tuning, "run_plan", run_without)
+        patch.setattr(_tuning, "run_plan", run_without)
         with pytest.raises(TransientError, match=r"images have no score yet .*does not exist"):
-            search(asked, out, RunOptions(), steps(2))
+            tune_preset(asked, out, RunOptions(), *steps(2))
     away.rename(folder)
-    found = search(asked, out, RunOptions(), steps(2))
+    found = tune_preset(asked, out, RunOptions(), *steps(2))
     assert [trial.problem for trial in found.tuned.trials] == ["", ""]
-    whole = search(asked, tmp_path / "whole", RunOptions(), steps(2))
+    whole = tune_preset(asked, tmp_path / "whole", RunOptions(), *steps(2))
     assert found.tuned == whole.tuned
 
 
@@ -141,22 +145,22 @@ def test_a_disk_that_fails_amid_a_search_fails_no_trial(tmp_path, monkeypatch, n
         patch.setattr(os, "replace", fails)
         for _ in range(3):
             with pytest.raises(Interrupted, match="nothing that was computed before is lost"):
-                search(plan(), tmp_path / "run", RunOptions(), steps(2))
-    found = search(plan(), tmp_path / "run", RunOptions(), steps(2))
+                tune_preset(plan(), tmp_path / "run", RunOptions(), *steps(2))
+    found = tune_preset(plan(), tmp_path / "run", RunOptions(), *steps(2))
     assert [trial.problem for trial in found.tuned.trials] == ["", ""]
 
 
 def test_other_images_or_another_model_are_another_search(tmp_path):
-    search(plan(), tmp_path, RunOptions(), steps(1))
+    tune_preset(plan(), tmp_path, RunOptions(), *steps(1))
     with pytest.raises(InputError, match=r"made with other settings.*images"):
-        search(plan(n=3), tmp_path, RunOptions(), steps(2))
+        tune_preset(plan(n=3), tmp_path, RunOptions(), *steps(2))
     with pytest.raises(InputError, match=r"made with other settings.*base"):
-        search(plan(IntegratedGradients(steps=5)), tmp_path, RunOptions(), steps(2))
+        tune_preset(plan(IntegratedGradients(steps=5)), tmp_path, RunOptions(), *steps(2))
 
 
 def test_fringe_is_searched_over_its_own_space(tmp_path):
-    wanted = Search(space_of(FRInGe, ["tau"], {"tau": (1e-3, 1e-2)}), 2)
-    found = search(plan(FRInGe(steps=2, cg_iterations=2)), tmp_path, RunOptions(), wanted)
+    searched = space_of(FRInGe, ["tau"], {"tau": (1e-3, 1e-2)}), 2
+    found = tune_preset(plan(FRInGe(steps=2, cg_iterations=2)), tmp_path, RunOptions(), *searched)
     assert 1e-3 <= found.tuned.trials[1].settings["tau"] <= 1e-2
     assert found.tuned.best.steps == 2
-    assert tuning.JOURNAL in {path.name for path in tmp_path.iterdir()}
+    assert _tuning.JOURNAL in {path.name for path in tmp_path.iterdir()}

@@ -1,0 +1,259 @@
+"""Our numbers beside the paper's: number by number, as tables, and as a page with the figures of the studies."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from fringe._text import to_csv
+from fringe.experiments import Plan, Resolved, Results, Store, estimate, manifests, read_results
+from fringe.paper._studies import DEFAULT, SPECS, STUDIES, WITH_DEFAULT, PaperStudy, study_plans, timed_plan
+from fringe.paper._tables import READINGS, SECONDS, PaperValue, paper_tables
+from fringe.paper._timing import BatchSize, Timing, slowdowns, stored_timings
+from fringe.paper._trajectories import draw_study
+from fringe.report import ComparisonRow, ComparisonTable, comparison_page
+
+PAGE = "reproduction"
+TITLE = "Our numbers beside the paper's (arXiv 2605.06404)"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A number over ``n`` images with half its interval."""
+
+    value: float
+    half: float
+    n: int
+
+
+@dataclass(frozen=True)
+class ComparedValue:
+    """A number of the paper beside ours.
+
+    Attributes:
+        paper: The paper's number.
+        ours: Our number.
+        half: Half its interval.
+        n: Number of images.
+        default: The number of ``FRInGe()``; None for other methods and studies.
+    """
+
+    paper: PaperValue
+    ours: float
+    half: float
+    n: int
+    default: Measurement | None = None
+
+    @property
+    def overlap(self) -> bool | None:
+        """Whether the two intervals overlap; None if one is missing, and for seconds, which are another machine's."""
+        numbers = (self.paper.value, self.paper.half, self.ours, self.half)
+        if self.paper.metric == SECONDS or not all(math.isfinite(number) for number in numbers):
+            return None
+        return abs(self.ours - self.paper.value) <= self.half + self.paper.half
+
+
+@dataclass(frozen=True)
+class ReproductionFiles:
+    """The files of a reproduction.
+
+    Attributes:
+        pages: The comparison as HTML, Markdown and CSV.
+        figures: Figures of the studies, and the numbers of the sweep.
+    """
+
+    pages: tuple[Path, ...]
+    figures: tuple[Path, ...]
+
+
+def compare_with_paper(results: Mapping[str, Results], timings: Iterable[Timing] = ()) -> list[ComparedValue]:
+    """Put our numbers beside the paper's.
+
+    Args:
+        results: Results by name of the study.
+        timings: Measured run times.
+
+    Returns:
+        Every number of the paper for which there is one of ours, in the paper's order.
+    """
+    one_by_one = [t for t in timings if t.mode == "sequential"]
+    by_method = {(t.model, t.method): t for t in one_by_one}
+    ratios = {method: slowdowns(one_by_one, method, "ig") for method in ("fringe", DEFAULT)}
+
+    def measurement(value: PaperValue, method: str) -> Measurement | None:
+        if value.study != "runtime":
+            return _measurement(value, method, results[value.study]) if value.study in results else None
+        timing = by_method.get((value.model, method))
+        ratio = ratios.get(method, {}).get((value.model, "sequential"))
+        if timing is not None and value.metric == SECONDS:
+            return Measurement(timing.seconds, timing.half, timing.n)
+        return None if timing is None or ratio is None else Measurement(ratio, math.nan, timing.n)
+
+    rows: list[ComparedValue] = []
+    for value in paper_tables():
+        ours = measurement(value, value.method)
+        if ours is not None:
+            has_default = value.method == "fringe" and value.study in WITH_DEFAULT
+            default = measurement(value, DEFAULT) if has_default else None
+            rows.append(ComparedValue(value, ours.value, ours.half, ours.n, default))
+    return rows
+
+
+def comparison_tables(rows: Sequence[ComparedValue]) -> list[ComparisonTable]:
+    """Return a table for each study, with how many intervals overlap."""
+    studies = dict.fromkeys(row.paper.study for row in rows)
+    return [_table(study, [row for row in rows if row.paper.study == study]) for study in studies]
+
+
+def comparison_markdown(rows: Sequence[ComparedValue]) -> str:
+    """Return the tables as Markdown."""
+    lines: list[str] = []
+    for table in comparison_tables(rows):
+        lines += [f"## {table.title}", "", table.note, ""]
+        heads = "".join(f" {name} |" for name in ("paper", "ours", *table.more, "n"))
+        lines += [f"| network | metric | method |{heads} overlap |"]
+        lines += ["|---|---|---|" + "---:|" * (3 + len(table.more)) + "---|"]
+        for row in table.rows:
+            overlap = {True: "yes", False: "no", None: ""}[row.agree]
+            lines.append("| " + " | ".join((*row.names, row.theirs, row.ours, *row.more, str(row.n), overlap)) + " |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def comparison_csv(rows: Sequence[ComparedValue]) -> str:
+    """Return CSV with one line per number."""
+    ours, default = ("ours", "ours_half", "n", "overlap"), [field.name for field in fields(Measurement)]
+    lines = [
+        {
+            **asdict(row.paper),
+            **dict(zip(ours, (row.ours, row.half, row.n, row.overlap), strict=True)),
+            **{f"default_{name}": getattr(row.default, name, None) for name in default},
+        }
+        for row in rows
+    ]
+    names = [field.name for field in fields(PaperValue)]
+    return to_csv(lines, (*names, *ours, *(f"default_{name}" for name in default)))
+
+
+def write_reproduction(
+    base: Plan,
+    run: Path,
+    out: Path,
+    *,
+    studies: Sequence[str] = STUDIES,
+    resolved: Mapping[str, Resolved] | None = None,
+    images: int = 2,
+    device: str = "cpu",
+    batch_size: BatchSize = "auto",
+    on_timings: Callable[[Sequence[Timing]], None] = lambda timings: None,
+) -> ReproductionFiles:
+    """Draw the figures of the studies, measure run times, and write the page.
+
+    The page is written before the run times are measured, which may take hours, and again after.
+
+    Args:
+        base: The plan of :func:`reproduction_plan`.
+        run: Run folder; its studies of the same images are shown, also those of an earlier call.
+        out: Folder of the page.
+        studies: Names of the studies whose figures are drawn; with "runtime", run times that are not stored are
+            measured.
+        resolved: Plans of these studies with their images, by name, if they were resolved before.
+        images: Number of images whose paths are drawn.
+        device: Device of the models.
+        batch_size: Images of a forward pass, or "auto".
+        on_timings: Called with run times as they are read or measured.
+
+    Returns:
+        The files that were written.
+    """
+    figures, timings = list[Path](), list[Timing]()
+    for name, plan in study_plans(base, studies).items():
+        known = (resolved or {}).get(name)
+        figures += draw_study(PaperStudy(plan, base), run, out / name, images=images, device=device, resolved=known)
+    _write_page(base, run, out, timings, figures)
+    for methods in (("fringe", "ig"), (DEFAULT,)):  # apart: run times of an older folder stay valid
+        plan, path = timed_plan(base, methods), out / "runtime" / "kept.json"
+        part = stored_timings(plan, path, device=device, batch_size=batch_size, measuring="runtime" in studies)
+        on_timings(part)
+        timings += part
+    pages = _write_page(base, run, out, timings, figures)
+    return ReproductionFiles(tuple(pages), tuple(figures))
+
+
+def _write_page(base: Plan, run: Path, out: Path, timings: Sequence[Timing], figures: Sequence[Path]) -> list[Path]:
+    """Write our numbers beside the paper's: as a page with figures, as Markdown, and as CSV."""
+    store = Store(run, create=False)
+    plans = {name: manifest.plan for name, manifest in manifests(store).items()}
+    stored = [name for name in STUDIES if name in plans]
+    same = [name for name in stored if (plans[name]["data"], plans[name]["seed"]) == ([*base.data], base.seed)]
+    rows = compare_with_paper({name: read_results(store, name) for name in same}, timings)
+    notes, readings = [*_notes(base), *_timing_notes(timings)], [reading.text for reading in READINGS]
+    pictures = [(path.stem, path.read_bytes()) for path in figures if path.suffix == ".png"]
+    text = [f"# {TITLE}", "", *(f"- {note}" for note in notes), ""]
+    text += ["## Readings of the paper", "", *(f"- {reading}" for reading in readings), "", comparison_markdown(rows)]
+    contents = {
+        ".html": comparison_page(TITLE, notes, comparison_tables(rows), pictures, readings),
+        ".md": "\n".join(text),
+        ".csv": comparison_csv(rows),
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    for suffix, content in contents.items():
+        (out / f"{PAGE}{suffix}").write_text(content, encoding="utf-8")
+    return [out / f"{PAGE}{suffix}" for suffix in contents]
+
+
+def _measurement(value: PaperValue, method: str, results: Results) -> Measurement | None:
+    """Our number for a number of the paper, of its method or another."""
+    if (value.model, method, value.metric) not in results.cells:
+        return None
+    summary = results.manifest.metrics[value.metric]["summary"]
+    result = estimate(list(results.scores(value.model, method, value.metric)), summary=summary)
+    half = result.half_iqr if summary == "median" else (result.high - result.low) / 2
+    return Measurement(result.value, half, result.n)
+
+
+def _table(study: str, rows: Sequence[ComparedValue]) -> ComparisonTable:
+    both = [row for row in rows if row.overlap is not None]
+    note = f"{sum(bool(row.overlap) for row in both)} of {len(both)} cells have intervals that overlap the paper's."
+    if study == "runtime":
+        note = "No interval compares: seconds are those of another machine, and a slowdown has none."
+    more = ("FRInGe()",) if study in WITH_DEFAULT else ()
+    return ComparisonTable(study.replace("_", " "), note, ("network", "metric", "method"), tuple(map(_row, rows)), more)
+
+
+def _row(row: ComparedValue) -> ComparisonRow:
+    paper, default = row.paper, row.default or Measurement(math.nan, math.nan, 0)
+    numbers = _number(paper.value, paper.half), _number(row.ours, row.half)
+    more = (_number(default.value, default.half),) if paper.study in WITH_DEFAULT else ()
+    return ComparisonRow((paper.model, paper.metric, paper.method), *numbers, row.n, row.overlap, more)
+
+
+def _number(value: float, half: float) -> str:
+    if not math.isfinite(value):
+        return "—"
+    form = ".2e" if abs(value) >= 1000 else ".3f"
+    return f"{value:{form}} ± {half:{form}}" if math.isfinite(half) else f"{value:{form}}"
+
+
+def _notes(base: Plan) -> list[str]:
+    specs = ", ".join(f"{arm.label} = {arm.model.spec}" for arm in base.arms)
+    named = [arm.label for arm in base.arms if arm.label in SPECS]
+    others = [arm.label for arm in base.arms if SPECS.get(arm.label) != arm.model.spec]
+    return [
+        f"Networks: {specs}.",
+        *([f"Not the paper's networks, whatever they are called: {', '.join(others)}."] if others else []),
+        *([] if named else ["None has the name of a network of the paper (LABEL=SPEC): there is nothing to compare."]),
+        f"Images: {base.n} of {', '.join(base.data)}, drawn by seed {base.seed}, the paper gives no list.",
+        "The column FRInGe() is our default setting, in the rows of fringe only, and timed on its own.",
+        "The paper does not give the settings of the other methods; ours are in the reports of the studies.",
+        "± is half a 95 % bootstrap interval, for max sensitivity and its median half the interquartile range.",
+    ]
+
+
+def _timing_notes(timings: Sequence[Timing]) -> list[str]:
+    """Run times as ratios: seconds of another machine are no reproduction."""
+    return [
+        f"{model}, {mode}: {name} takes {ratio:.1f} times as long as IG on {timings[0].device}."
+        for name, method in (("FRInGe", "fringe"), ("FRInGe()", DEFAULT))
+        for (model, mode), ratio in slowdowns(timings, method, "ig").items()
+    ]

@@ -1,0 +1,277 @@
+"""Run times: one image at a time as the paper measured them, and in batches as one would; stored model by model."""
+
+import contextlib
+import json
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from fringe._files import RECORD_BYTES, UnfitFile, read_regular, write_atomic
+from fringe.classifier import PassCounts
+from fringe.errors import FringeError
+from fringe.experiments import Arm, Candidate, Plan, Resolved, TaskRunner, digest, estimate, make_maps, resolve
+from fringe.metrics import EvaluationContext
+
+Mode = Literal["sequential", "batched"]
+BatchSize = int | Literal["auto"]
+Spent = tuple[float, PassCounts]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The run time of a method on a model.
+
+    What is asked of a model once for all methods, its logits and the check of its derivatives, belongs to no map.
+
+    Attributes:
+        model: Label of the model.
+        method: Label of the method.
+        mode: "sequential" (one image and one point of the path at a time) or "batched".
+        seconds: Mean time of a map.
+        half: Half the 95 % bootstrap interval of ``seconds`` over images; NaN for batches.
+        n: Number of images.
+        forward: Mean forward passes of a map.
+        jvp: Mean Jacobian-vector products.
+        vjp: Mean vector-Jacobian products.
+        device: Name of the device.
+    """
+
+    model: str
+    method: str
+    mode: Mode
+    seconds: float
+    half: float
+    n: int
+    forward: float
+    jvp: float
+    vjp: float
+    device: str
+
+
+class Stop(Exception):
+    """Raised from a progress callback to end a map early."""
+
+
+def measure_runtimes(
+    resolved: Resolved,
+    *,
+    device: str = "cpu",
+    batch_size: BatchSize = "auto",
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[Timing]:
+    """Time each method of a plan on its images.
+
+    First one image at a time (the paper's protocol, appendix on computational complexity), the methods in turn on each
+    image so that a machine that slows down slows all of them; then in batches.
+
+    Args:
+        resolved: The plan with its images; those that cannot be explained are left out.
+        device: Device of the models.
+        batch_size: Largest number of images of a pass of the batches, or "auto".
+        progress: Called with the model and mode that begins.
+
+    Returns:
+        One timing for each model, mode and method.
+
+    Raises:
+        FringeError: If no image can be explained, or a method cannot be used.
+    """
+    timings, name = list[Timing](), device_name(device)
+    for arm in resolved.plan.arms:
+        progress(f"{arm.label}, sequential")
+        runner = TaskRunner(resolved, device=device, batch_size=1)
+        sizes = _image_sizes(runner, arm, [image["digest"] for image in resolved.manifest.images])
+        spent = _measure(runner, arm, [[image] for image in sizes])
+        timings += [_timing(arm.label, label, "sequential", s, len(sizes), name) for label, s in spent.items()]
+        progress(f"{arm.label}, batched")
+        runner = TaskRunner(resolved, device=device, batch_size=batch_size)
+        groups: dict[tuple[int, ...], list[str]] = {}
+        for image, size in sizes.items():
+            groups.setdefault(size, []).append(image)
+        spent = _measure(runner, arm, list(groups.values()), warm_up_each=True)
+        timings += [_timing(arm.label, label, "batched", s, len(sizes), name) for label, s in spent.items()]
+    return timings
+
+
+def slowdowns(timings: Sequence[Timing], method: str, reference: str) -> dict[tuple[str, Mode], float]:
+    """Compare the run times of two methods.
+
+    Args:
+        timings: Run times.
+        method: Label of a method.
+        reference: Label of the method that it is compared with.
+
+    Returns:
+        Seconds of ``method`` over those of ``reference``, by model and mode.
+    """
+    seconds = {(t.model, t.mode): t.seconds for t in timings if t.method == reference}
+    return {
+        (t.model, t.mode): t.seconds / seconds[t.model, t.mode]
+        for t in timings
+        if t.method == method and (t.model, t.mode) in seconds
+    }
+
+
+def timing_records(timings: Sequence[Timing]) -> list[dict[str, Any]]:
+    """Return run times as JSON data.
+
+    Args:
+        timings: Run times.
+
+    Returns:
+        The fields of each; a number that is not finite is None.
+    """
+    return [{k: None if v != v else v for k, v in asdict(timing).items()} for timing in timings]
+
+
+def read_timings(records: Sequence[Mapping[str, Any]]) -> list[Timing]:
+    """Return the run times that :func:`timing_records` made JSON data."""
+    plain: list[dict[str, Any]] = [{k: math.nan if v is None else v for k, v in record.items()} for record in records]
+    return [Timing(**record) for record in plain]
+
+
+def write_timings(path: Path, timings: Sequence[Timing]) -> None:
+    """Write run times to a JSON file, in one step.
+
+    Args:
+        path: The file; its folder is made.
+        timings: Run times.
+
+    Raises:
+        OSError: If the system cannot write the file.
+    """
+    _write_json(path, timing_records(timings))
+
+
+def cache_key(resolved: Resolved, model: str, device: str, batch_size: BatchSize) -> str:
+    """Return a digest of all that the run times of a model depend on: settings, images, versions and machine."""
+    manifest = resolved.manifest
+    images = [image["digest"] for image in manifest.images]
+    versions = {name: manifest.versions[name] for name in ("fringe", "torch", "python")}
+    return digest([manifest.settings[model], images, versions, device_name(device), str(batch_size)])
+
+
+def device_name(device: str) -> str:
+    """Return the name of a device, or the number of threads of the CPU."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    return f"CPU, {torch.get_num_threads()} threads"
+
+
+def stored_timings(plan: Plan, path: Path, *, device: str, batch_size: BatchSize, measuring: bool) -> list[Timing]:
+    """Read the run times of each model of a plan, and measure those that are missing.
+
+    Args:
+        plan: Models, methods and images.
+        path: JSON file of the stored run times.
+        device: Device of the models.
+        batch_size: Images per pass of the batched mode.
+        measuring: Measure what is not stored for the same settings, images and machine; each model is stored at once.
+
+    Returns:
+        The run times that are stored or measured.
+    """
+    resolved, stored, timings = resolve(plan), _read(path), list[Timing]()
+    for arm in plan.arms:
+        key = cache_key(resolved, arm.label, device, batch_size)
+        if key not in stored and measuring:
+            alone = replace(resolved, plan=replace(plan, arms=(arm,)))
+            stored[key] = timing_records(measure_runtimes(alone, device=device, batch_size=batch_size))
+            _write_json(path, stored)
+        timings += read_timings(stored.get(key, []))
+    return timings
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all that was begun on it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _image_sizes(runner: TaskRunner, arm: Arm, images: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """The shape of each image that can be explained, by digest. This also runs the network a first time."""
+    sizes: dict[str, tuple[int, ...]] = {}
+    problem: FringeError | None = None
+    for image in images:
+        try:
+            sizes[image] = tuple(runner.subject(arm.label, (image,)).problem.inputs.shape[1:])
+        except FringeError as error:
+            problem = error
+    if problem is not None and not sizes:
+        raise problem
+    return sizes
+
+
+def _measure(
+    runner: TaskRunner, arm: Arm, groups: Sequence[Sequence[str]], *, warm_up_each: bool = False
+) -> dict[str, list[Spent]]:
+    """Seconds and passes of each method on each group of images."""
+    spent: dict[str, list[Spent]] = {label: [] for label in arm.methods}
+    for i, images in enumerate(groups):
+        context = runner.subject(arm.label, images)
+        for label, method in arm.methods.items():
+            if i == 0 or warm_up_each:
+                _warm_up(Candidate(label, method), context)
+            spent[label].append(_time(Candidate(label, method), context))
+    return spent
+
+
+def _warm_up(candidate: Candidate, context: EvaluationContext) -> None:
+    """Take the first step of a map: the first call allocates and autotunes, and is not timed."""
+
+    def stop(done: int, planned: int) -> None:
+        if done:
+            raise Stop
+
+    with contextlib.suppress(Stop), context.problem.model.session(context.problem.inputs.device):
+        make_maps(candidate, replace(context.problem, progress=stop))
+
+
+def _time(candidate: Candidate, context: EvaluationContext) -> Spent:
+    classifier, device = context.problem.model, context.problem.inputs.device
+    with classifier.session(device):
+        before = replace(classifier.passes)
+        synchronize(device)
+        began = time.perf_counter()
+        make_maps(candidate, context.problem)
+        synchronize(device)
+        return time.perf_counter() - began, classifier.passes.since(before)
+
+
+def _timing(model: str, method: str, mode: Mode, spent: Sequence[Spent], n: int, device: str) -> Timing:
+    mean, half = sum(seconds for seconds, _ in spent) / n, math.nan
+    if mode == "sequential":
+        result = estimate([seconds for seconds, _ in spent])
+        mean, half = result.mean, (result.high - result.low) / 2
+    forward, jvp, vjp = (sum(getattr(counts, kind) for _, counts in spent) / n for kind in ("forward", "jvp", "vjp"))
+    return Timing(model, method, mode, mean, half, n, forward, jvp, vjp, device)
+
+
+def _read(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """The stored run times; a damaged file is set aside. A disk that does not answer is not an absent file."""
+    try:
+        stored = json.loads(read_regular(path, RECORD_BYTES))
+        for records in stored.values():
+            read_timings(records)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (UnfitFile, ValueError, TypeError, AttributeError, RecursionError):
+        aside = path.with_name(f"{path.name}.{time.time_ns()}.aside")
+        message = f"'{path}' is damaged: set aside as '{aside}'; run times are measured again"
+        warnings.warn(message, stacklevel=3)
+        os.replace(path, aside)
+        return {}
+    return stored
+
+
+def _write_json(path: Path, document: object) -> None:
+    """Replace the file at once or not at all: the run times of a model take hours."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, json.dumps(document, indent=1).encode())

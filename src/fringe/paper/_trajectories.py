@@ -1,0 +1,235 @@
+"""The paths of a model's methods on a few images, and the figures of the studies (appendices "Ablation PaperStudy
+Configurations" and "Geometric Effect of the Euclidean Trust-Region Cap")."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor
+
+from fringe._files import require_local
+from fringe._filters import gaussian_blur
+from fringe._rng import KeyedGenerator
+from fringe._text import to_csv
+from fringe.attribution import Attributor
+from fringe.errors import InputError, check_known, known_hint, require_positive
+from fringe.experiments import Plan, Resolved, Results, Store, TaskRunner, read_results, resolve
+from fringe.metrics import EvaluationContext
+from fringe.paper._studies import CAPPED, OBJECTIVE, UNCAPPED, PaperStudy, base_method
+from fringe.plots import PathRecord, SweepCurve, SweepPanel, plot_profiles, plot_sensitivity, plot_variants
+from fringe.tuning import SweepLine, one_at_a_time, sweep_lines
+
+#: Points of a path that are shown, both ends among them.
+SHOWN = 6
+#: Pixels: the standard deviation of the method's own blur, its preconditioner's. The paper gives none for its maps.
+SIGMA = 1.0
+#: The columns of the paper's figure of geometric profiles.
+ORDER = ("ig", UNCAPPED, CAPPED)
+
+
+def blur_change(points: Tensor, start: Tensor, sigma: float = SIGMA) -> Tensor:
+    """Map where ``points`` (M, C, H, W) differ from ``start`` (C, H, W), as (M, H, W) in [0, 1].
+
+    The absolute change, averaged over the channels, under a Gaussian of ``sigma`` pixels, divided by its largest entry
+    over all points; zero where nothing changed. The paper shows a "normalized blur-change map relative to the initial
+    image" and gives no formula: this is our reading of its words.
+    """
+    if points.dim() != 4 or points.shape[1:] != start.shape:
+        shapes = f"{tuple(points.shape)} and {tuple(start.shape)}"
+        raise InputError(f"points and start: got shapes {shapes}, expected (M, C, H, W) and (C, H, W)")
+    require_positive("sigma", sigma)
+    blurred = gaussian_blur((points - start).abs().mean(1, keepdim=True), sigma)[:, 0]
+    largest = blurred.max()
+    return blurred if largest == 0 else blurred / largest
+
+
+def trajectories(
+    resolved: Resolved,
+    model: str,
+    images: Sequence[str] | int,
+    *,
+    device: str = "cpu",
+    batch_size: int | Literal["auto"] = "auto",
+    seed: int | None = None,
+) -> dict[str, tuple[PathRecord, ...]]:
+    """Compute the paths of a model's methods, one image at a time, with the plan's target and score.
+
+    Args:
+        resolved: The plan with its images.
+        model: Label of the model.
+        images: Digests of images of the plan, or how many of its first ones.
+        device: Device of the model.
+        batch_size: Images of a forward pass, or "auto".
+        seed: Keys the noise; None: the plan's seed.
+
+    Returns:
+        By digest, the path of each method that has one, in the order of the plan.
+
+    Raises:
+        InputError: If the model or an image is not the plan's.
+        FringeError: If the model cannot take an image.
+    """
+    arms = {arm.label: arm for arm in resolved.plan.arms}
+    check_known("model", model, arms)
+    runner = TaskRunner(resolved, device=device, batch_size=batch_size)
+    paths: dict[str, tuple[PathRecord, ...]] = {}
+    for digest in _choose(images, [image["digest"] for image in resolved.manifest.images]):
+        context = runner.subject(model, (digest,))
+        rng = context.problem.rng if seed is None else KeyedGenerator(seed)
+        with context.problem.model.session(context.problem.inputs.device):
+            records = [_path_record(name, method, context, rng) for name, method in arms[model].methods.items()]
+        paths[digest] = tuple(record for record in records if record is not None)
+    return paths
+
+
+def draw_study(
+    study: PaperStudy, run: Path, out: Path, *, images: int = 2, device: str = "cpu", resolved: Resolved | None = None
+) -> list[Path]:
+    """Draw the figures of a study that was run.
+
+    Args:
+        study: The study.
+        run: Run folder, from which a sweep reads its scores.
+        out: Folder of the figures.
+        images: Number of images whose paths are drawn.
+        device: Device that computes the paths.
+        resolved: The study's plan with its images, if it was resolved before.
+
+    Returns:
+        The files that were written; none for a study without figures.
+    """
+    name = study.plan.name
+    if name == "sweep":
+        return draw_sweep(study.base, read_results(Store(run, create=False), name), study.factors, out)
+    draw = {"ablation": draw_variants, "cap": draw_profiles}.get(name)
+    return draw(resolved or resolve(study.plan), images, out, device=device) if draw else []
+
+
+def draw_variants(resolved: Resolved, images: int, out: Path, *, device: str = "cpu") -> list[Path]:
+    """Draw the paths of the plan's methods: a figure for each model and each of the first ``images``."""
+    paths: list[Path] = []
+    for name, title, records in _first_paths(resolved, images, device):
+        paths.append(_file(out, f"trajectories-{name}.png"))
+        plot_variants(records, title=title).savefig(paths[-1])
+    return paths
+
+
+def draw_profiles(resolved: Resolved, images: int, out: Path, *, device: str = "cpu") -> list[Path]:
+    """Draw the step lengths and entropy of IG, and of FRInGe without and with the Euclidean cap: a figure for each
+    model and each of the first ``images``."""
+    paths: list[Path] = []
+    for name, title, records in _first_paths(resolved, images, device):
+        by_label = {record.label: record for record in records}
+        paths.append(_file(out, f"profiles-{name}.png"))
+        plot_profiles([by_label[label] for label in ORDER if label in by_label], title=title).savefig(paths[-1])
+    return paths
+
+
+def draw_sweep(base: Plan, results: Results, factors: Mapping[str, Sequence[Any]] | None, out: Path) -> list[Path]:
+    """Draw the sensitivity of all models, and write its numbers as CSV; ``base`` is the plan that the sweep varies."""
+    lines = {arm.label: _sweep_lines(arm.label, base_method(arm), results, factors) for arm in base.arms}
+    panels = [
+        SweepPanel(factor, tuple(_curve(model, line[factor]) for model, line in lines.items() if factor in line))
+        for factor in dict.fromkeys(factor for line in lines.values() for factor in line)
+    ]
+    figure, csv = _file(out, "sensitivity.png"), _file(out, "sensitivity.csv")
+    images = max((cell.scored for cell in results.coverage()), default=0)
+    plot_sensitivity(panels, title=f"One setting varied at a time, {images} images").savefig(figure)
+    columns = ("model", "factor", "value", "objective", "low", "high")
+    rows: list[dict[str, Any]] = [
+        dict(zip(columns, (model, line.factor, *numbers), strict=True))
+        for model, by_factor in lines.items()
+        for line in by_factor.values()
+        for numbers in zip(line.values, line.objective, line.low, line.high, strict=True)
+    ]
+    csv.write_text(to_csv(rows, columns), encoding="utf-8", newline="")
+    return [figure, csv]
+
+
+def _choose(images: Sequence[str] | int, known: Sequence[str]) -> list[str]:
+    if isinstance(images, str):
+        raise InputError(
+            f"got the text {images!r}, expected a list such as [{images!r}], or how many", argument="images"
+        )
+    if isinstance(images, int):
+        if not 1 <= images <= len(known):
+            message = f"got {images}, expected 1 to {len(known)}: so many images has the plan"
+            raise InputError(message, argument="images")
+        return list(known[:images])
+    for digest in images:
+        if digest not in known:
+            hint = known_hint(digest, known, f"it is none of the plan's {len(known)} digests")
+            raise InputError(f"got {digest!r}", argument="images", hint=hint)
+    return list(images)
+
+
+def _path_record(label: str, method: Attributor, context: EvaluationContext, rng: KeyedGenerator) -> PathRecord | None:
+    """The path on the context's only image; None for a method that records none."""
+    problem = replace(context.problem, rng=rng, record_path=True)
+    result = method.attribute(problem)
+    trajectory = None if result.trajectory is None else result.trajectory[0]
+    if trajectory is None:
+        return None
+    shown = _spread(len(trajectory.snapshot_steps))
+    points = trajectory.snapshots[shown]
+    low, high = (bound.cpu() for bound in problem.domain.bounds(problem.inputs))
+    steps = {name: column.numpy() for name, column in trajectory.steps.items()}
+    names = ("fisher_rao_step", "euclidean_step", "active_bound")
+    return PathRecord(
+        label=label,
+        entropy=trajectory.points["entropy"].numpy() / math.log(problem.logits.shape[1]),
+        snapshot_steps=trajectory.snapshot_steps[shown].numpy(),
+        images=((points - low) / (high - low)).clamp(0, 1).permute(0, 2, 3, 1).numpy(),
+        changes=blur_change(points, trajectory.snapshots[0]).numpy(),
+        attribution=result.values[0].cpu().numpy(),
+        verdict=result.verdict[0],
+        **{name: steps.get(name, np.empty(0)) for name in names},
+    )
+
+
+def _spread(count: int) -> list[int]:
+    """At most ``SHOWN`` positions of so many, evenly, with the first and the last."""
+    if count <= SHOWN:
+        return list(range(count))
+    return [round(i * (count - 1) / (SHOWN - 1)) for i in range(SHOWN)]
+
+
+def _first_paths(resolved: Resolved, images: int, device: str) -> Iterator[tuple[str, str, tuple[PathRecord, ...]]]:
+    """Part of a file name, title and paths for each model and each of the first images."""
+    names = {image["digest"]: image["id"] for image in resolved.manifest.images}
+    count = min(images, len(names))
+    for arm in resolved.plan.arms if count else ():
+        label = re.sub(r"[^\w.-]", "_", arm.label)
+        for i, (digest, records) in enumerate(trajectories(resolved, arm.label, count, device=device).items(), 1):
+            yield f"{label}-{i}", f"{arm.label}: {names[digest]}", records
+
+
+def _sweep_lines(
+    model: str, base: Attributor, results: Results, factors: Mapping[str, Sequence[Any]] | None
+) -> dict[str, SweepLine]:
+    """The objective along each factor. An image without a score under every setting, such as one that cannot be read,
+    is left out of all; a setting that lacks a score of another image has failed: its mean would be over other images.
+    """
+    settings = one_at_a_time(base, factors)
+    columns = {label: {name: results.scores(model, label, name) for name in OBJECTIVE} for label in settings}
+    known = np.stack([np.isfinite([*column.values()]).all(0) for column in columns.values()])
+    images = np.asarray(known.any(0))
+    scores = {
+        label: {name: values[images].tolist() for name, values in column.items()} if images.any() else None
+        for label, column in columns.items()
+    }
+    return sweep_lines(base, scores, factors)
+
+
+def _curve(model: str, line: SweepLine) -> SweepCurve:
+    return SweepCurve(model, line.values, line.objective, line.low, line.high, line.centre, line.centre_objective)
+
+
+def _file(out: Path, name: str) -> Path:
+    require_local("out", out)
+    out.mkdir(parents=True, exist_ok=True)
+    return out / name

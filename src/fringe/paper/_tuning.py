@@ -1,0 +1,144 @@
+"""A search for a model's setting on images that no evaluation uses."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from fringe.attribution import Attributor
+from fringe.errors import FringeError, InputError, TransientError
+from fringe.experiments import (
+    TRIAL,
+    Interrupted,
+    Plan,
+    Resolved,
+    RunOptions,
+    Store,
+    require_same_logits,
+    resolve,
+    results_of,
+    run_plan,
+)
+from fringe.paper._studies import OBJECTIVE, base_method, tuning_plan
+from fringe.tuning import (
+    PAPER_WEIGHTS,
+    Progress,
+    SearchSpace,
+    Study,
+    Tuned,
+    Weights,
+    preset_metadata,
+    tune,
+    write_preset,
+)
+
+JOURNAL = "tune.journal"
+
+
+@dataclass(frozen=True)
+class TunedPreset:
+    """A tuned setting and the file that it was written to.
+
+    Attributes:
+        model: Label of the model.
+        tuned: The best setting, and all trials.
+        path: The preset file.
+    """
+
+    model: str
+    tuned: Tuned
+    path: Path
+
+
+def tune_preset(
+    plan: Plan,
+    root: Path,
+    options: RunOptions,
+    space: SearchSpace,
+    trials: int,
+    *,
+    weights: Weights = PAPER_WEIGHTS,
+    progress: Progress | None = None,
+) -> TunedPreset:
+    """Tune the first method of a plan's model, and write a preset file.
+
+    The scores of every trial are stored, and the trials in a journal: a search that was killed is resumed by the same
+    call, also in several processes at once.
+
+    Args:
+        plan: The plan of :func:`tuning_study`.
+        root: Run folder.
+        options: How the trials are run.
+        space: The settings that are searched.
+        trials: Number of settings, the given one included.
+        weights: Weights of the objective.
+        progress: Called with each trial, how many are done, and how many there will be.
+
+    Returns:
+        The best setting and its file.
+
+    Raises:
+        InputError: For several models, ``renew``, or a folder that holds another search.
+        FringeError: If no trial has a score.
+        TransientError: If scores are left to a later run.
+        Interrupted: On SIGINT or SIGTERM.
+    """
+    if options.renew:
+        raise InputError("renew: the trials of a search were scored with the model as it was; name another folder")
+    store, trial_plan = Store(root), tuning_plan(plan)
+    resolved = resolve(trial_plan, logits=True)
+    require_same_logits(store, resolved, renew=False)
+    arm = plan.arms[0]
+    method, model = base_method(arm), resolved.manifest.models[arm.label]
+
+    def score(method: Attributor) -> dict[Literal["insertion", "deletion", "infidelity"] | str, Sequence[float]]:
+        return _score(trial_plan, method, store, options)
+
+    tuned = tune(
+        method,
+        space,
+        score,
+        Study(root / JOURNAL, f"{arm.label} {method.name}", plan.seed, _search_key(resolved, arm.label)),
+        trials=trials,
+        weights=weights,
+        progress=progress,
+    )
+    images = [image["digest"] for image in resolved.manifest.images]
+    metadata = preset_metadata(tuned, architecture=model["architecture"], weights=model["weights"], images=images)
+    path = root / f"{model['architecture']}.preset.json"
+    write_preset(path, tuned, metadata)
+    score(tuned.best)  # the folder's plan is then the best setting's, not the last one's
+    return TunedPreset(arm.label, tuned, path)
+
+
+def _score(plan: Plan, method: Attributor, store: Store, options: RunOptions) -> dict[str, Sequence[float]]:
+    """The trial's scores by metric, (n,) each. Raises FringeError where an image has none: a mean over others would
+    compare settings on different images."""
+    arm = replace(plan.arms[0], methods={TRIAL: method})
+    result = run_plan(replace(plan, arms=(arm,)), store.root, replace(options, amend=True))
+    if result.stopped:
+        raise Interrupted(result.stopped)
+    if result.left:
+        raise TransientError(f"{result.left[0]['images']} images have no score yet ({result.left[0]['reason']})")
+    results = results_of(store, result.resolved.manifest)
+    cells = {name: results.cell(arm.label, TRIAL, name) for name in OBJECTIVE}
+    worst = max(cells.values(), key=lambda cell: cell.failed + cell.missing)
+    if worst.failed + worst.missing:
+        reasons = dict.fromkeys(row.error or row.status for row in worst.rows if row is not None and row.status != "ok")
+        raise FringeError(
+            f"{worst.failed + worst.missing} of {len(worst.frame)} images have no score "
+            f"({next(iter(reasons), 'they are not computed')})"
+        )
+    return {name: [float(score) for score in cell.scores] for name, cell in cells.items()}
+
+
+def _search_key(resolved: Resolved, model: str) -> dict[str, Any]:
+    """What a search's scores depend on beside the setting."""
+    manifest = resolved.manifest
+    return {
+        "model": {name: value for name, value in manifest.models[model].items() if name != "spec"},
+        "images": [image["digest"] for image in manifest.images],
+        "metrics": {name: manifest.metrics[name]["settings"] for name in OBJECTIVE},
+        "target": manifest.plan["target"],
+        "score": manifest.plan["score"],
+    }
