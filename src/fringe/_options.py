@@ -1,6 +1,5 @@
 """Options as pydantic models whose errors name the field, what came, and what is expected."""
 
-import difflib
 import re
 import reprlib
 from collections.abc import Iterable, Mapping
@@ -8,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fringe.errors import InputError
+from fringe.errors import InputError, did_you_mean
 
 
 class Options(BaseModel):
@@ -34,9 +33,15 @@ def check_known(where: str, names: Iterable[str], known: Iterable[str], kind: st
     known = list(known)
     for name in map(str, names):
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
-            raise InputError(f"{where}unknown {kind} {name!r}{hint} The {kind}s: {', '.join(known)}")
+            raise InputError(
+                f"{where}unknown {kind} {name!r}{nearest_known(name, known)} The {kind}s: {', '.join(known)}"
+            )
+
+
+def nearest_known(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """The end of a sentence about an unknown name: the nearest one that is known, if one is near."""
+    near = did_you_mean(name, known, cutoff=cutoff)
+    return f"; {near}" if near else "."
 
 
 def wrong_value(argument: str, value: Any, expected: str) -> InputError:

@@ -17,7 +17,7 @@ from fringe.errors import InputError
 from fringe.experiments import RunLog, RunOptions, run_plan
 from fringe.experiments._executors import SerialExecutor, run_tasks
 from fringe.experiments._plan import Arm, ModelSource
-from fringe.experiments._results import coverage, read_results
+from fringe.experiments._results import read_results, results_of
 from fringe.experiments._store import Store
 from fringe.experiments._tasks import committed_keys, orphaned, pending_tasks
 from fringe.metrics import Insertion, Sparseness
@@ -60,7 +60,10 @@ def test_units_that_overlap_count_once(tmp_path):
     assert len(work.store.tasks()) == 3
     found = all_rows(work.store)
     assert {key: replace(row, seconds=0.0) for key, row in found.items()} == expected(work.resolved.manifest)
-    assert [(cell.required, cell.scored) for cell in coverage(work.store, work.resolved.manifest)] == [(3, 3), (3, 3)]
+    assert [(cell.required, cell.scored) for cell in results_of(work.store, work.resolved.manifest).coverage()] == [
+        (3, 3),
+        (3, 3),
+    ]
 
 
 # Plans that change
@@ -103,7 +106,7 @@ def test_a_plan_that_grows_computes_what_is_new(tmp_path):
     grown = run_plan(plan, tmp_path, RunOptions())
     assert grown.log.reports == []  # another name for the same maps: they are there
     store = Store(tmp_path)
-    assert all(cell.scored == cell.required == 3 for cell in coverage(store, grown.resolved.manifest))
+    assert all(cell.scored == cell.required == 3 for cell in results_of(store, grown.resolved.manifest).coverage())
     assert orphaned(store) == []
     assert read_results(store).missing() == []
 

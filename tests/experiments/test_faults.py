@@ -22,7 +22,7 @@ from fringe import IntegratedGradients
 from fringe.errors import FringeError, InputError, TransientError
 from fringe.experiments import Progress, RunLog, RunOptions, run_plan
 from fringe.experiments._executors import ProcessExecutor, SerialExecutor, run_tasks
-from fringe.experiments._results import coverage, read_results
+from fringe.experiments._results import read_results, results_of
 from fringe.experiments._run import Interrupted, interruptible
 from fringe.experiments._store import Store, StoreFull
 
@@ -215,7 +215,7 @@ def test_a_damaged_unit_shows_as_missing_and_is_computed_again(tmp_path, damage)
     store = Store(tmp_path)
     before, victim = table(store), store.tasks()[1]
     DAMAGES[damage](tmp_path / "units" / f"{victim}.parquet")
-    assert [cell.missing for cell in coverage(store, finished.resolved.manifest)] == [1, 1]
+    assert [cell.missing for cell in results_of(store, finished.resolved.manifest).coverage()] == [1, 1]
     holes = [f"digits, ig, {metric}: 1 of 3 images are not computed" for metric in ("sparseness", "insertion")]
     assert read_results(store).missing() == holes
     again = run_plan(plan, tmp_path, RunOptions())

@@ -21,7 +21,7 @@ from synthetic_units import SyntheticJob, SyntheticWorker, expected, job, manife
 from fringe.errors import FringeError
 from fringe.experiments import RunLog, RunOptions, run_plan
 from fringe.experiments._executors import ProcessExecutor, SerialExecutor, run_tasks
-from fringe.experiments._results import coverage
+from fringe.experiments._results import results_of
 from fringe.experiments._store import CRASHES, Store
 from fringe.experiments._tasks import crashes
 
@@ -238,7 +238,8 @@ def test_a_poisonous_method_of_a_real_plan(tmp_path):
     def cells():
         store = Store(out)
         return {
-            (cell.method, cell.metric): (cell.scored, cell.missing) for cell in coverage(store, first.resolved.manifest)
+            (cell.method, cell.metric): (cell.scored, cell.missing)
+            for cell in results_of(store, first.resolved.manifest).coverage()
         }
 
     first = run_plan(plan, out, RunOptions(workers=2))

@@ -11,7 +11,7 @@ from synthetic_units import expected, job, manifest
 
 from fringe.experiments import RunLog
 from fringe.experiments._executors import SerialExecutor, run_tasks
-from fringe.experiments._results import coverage
+from fringe.experiments._results import results_of
 from fringe.experiments._store import Store
 
 UNITS = 2000
@@ -42,7 +42,7 @@ def test_open_files_and_memory_stay_flat(tmp_path, monkeypatch):
 
     before = held()
     store = Store(tmp_path / "run")
-    assert all(cell.scored == 20 for cell in coverage(store, asked))
+    assert all(cell.scored == 20 for cell in results_of(store, asked).coverage())
     assert held()[0] == before[0]
     rows = {row.key: replace(row, seconds=0.0) for key in store.tasks()[::10] for row in store.read(key)[0]}
     assert len(rows) == UNITS // 10 * 2

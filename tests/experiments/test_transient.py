@@ -18,7 +18,7 @@ from fringe.errors import FringeError, TransientError
 from fringe.experiments import Progress, RunLog, RunOptions, run_plan
 from fringe.experiments._executors import ProcessExecutor, run_tasks
 from fringe.experiments._plan import Arm, ModelSource
-from fringe.experiments._results import coverage
+from fringe.experiments._results import results_of
 from fringe.experiments._store import Store
 from fringe.experiments._tasks import crashes
 
@@ -36,7 +36,10 @@ def pictures(folder, n=4):
 
 
 def cells(out, finished):
-    return [(cell.scored, cell.failed, cell.missing) for cell in coverage(Store(out), finished.resolved.manifest)]
+    return [
+        (cell.scored, cell.failed, cell.missing)
+        for cell in results_of(Store(out), finished.resolved.manifest).coverage()
+    ]
 
 
 @pytest.mark.parametrize("trouble", PASSES)

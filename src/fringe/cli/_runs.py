@@ -21,11 +21,11 @@ from fringe.experiments import (
     Store,
     Task,
     TaskReport,
-    count_failures,
     describe_failures,
     has_scores,
     mixed,
     planned_work_of,
+    results_of,
     run_plan,
     versions_of,
 )
@@ -146,7 +146,8 @@ def _print_result(result: RunResult, flags: RunFlags) -> None:
     if result.log.failed or result.failed_before or result.set_aside:
         crashed = {report.task.key for report in reports if report.state == "crashed"}
         crashes = [record for key, record in store.records(CRASHES).items() if key in crashed]
-        for line in describe_failures(count_failures(store, manifest), [*result.set_aside, *crashes], SHOWN):
+        failures = results_of(store, manifest).failures().to_dicts()
+        for line in describe_failures(failures, [*result.set_aside, *crashes], SHOWN):
             print_error(line)
         warn(f"'fringe status {flags.out}' lists what has no score; --retry-failed computes it again")
     for line in mixed(versions_of(store.metadata().values(), manifest)):

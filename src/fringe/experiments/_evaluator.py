@@ -65,6 +65,10 @@ class Candidate:
     def control(self) -> bool:
         return self.method is None
 
+    def record(self) -> dict[str, Any]:
+        """The method and its settings as plain data."""
+        return {"control": self.label} if self.method is None else self.method.record()
+
 
 def parse_methods(methods: Methods, controls: bool) -> list[Candidate]:
     """List the methods in their order, then the controls. Raises InputError for unknown methods and repeated labels."""
@@ -93,11 +97,6 @@ def make_maps(candidate: Candidate, problem: Problem) -> tuple[Tensor, Attributi
         return CONTROLS[candidate.label](problem), None
     attribution = candidate.method.attribute(problem)
     return attribution.values, attribution
-
-
-def record(candidate: Candidate) -> dict[str, Any]:
-    """The candidate and its settings as plain data."""
-    return {"control": candidate.label} if candidate.method is None else candidate.method.record()
 
 
 def _candidate(entry: str | Attributor | Named) -> Candidate:
@@ -177,7 +176,7 @@ class Evaluator:
         classifier = self.subject.problem.model
         start, passes = time.perf_counter(), dataclasses.replace(classifier.passes)
         row = MethodResult(
-            candidate.label, candidate.control, record(candidate), self._nothing(), ("failed",) * self.batch
+            candidate.label, candidate.control, candidate.record(), self._nothing(), ("failed",) * self.batch
         )
         self._notify(candidate.label, before)
         try:

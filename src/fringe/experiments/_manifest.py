@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import fringe
 from fringe.classifier import Classifier
 from fringe.errors import FringeError, TransientError, is_transient
-from fringe.experiments._images import ImageEntry, ImageSample, open_image_entry, sample_images, sample_references
+from fringe.experiments._images import ImageEntry, open_image_entry, sample_images, sample_references
 from fringe.experiments._plan import Arm, Plan
 from fringe.models import LoadedModel
 
@@ -75,6 +75,29 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any], at: str = "") -> lis
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 60 else f"{text[:40]}… ({digest(value)[:8]})"
+
+
+def without_growth(previous: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """``new`` without what only adds to the old plan: more images, other models, methods and metrics."""
+
+    def known(part: str) -> dict[str, Any]:
+        return {name: value for name, value in new[part].items() if name in previous[part]}
+
+    methods = {
+        model: {name: method for name, method in counts.items() if name in previous["methods"][model]}
+        for model, counts in new["methods"].items()
+        if model in previous["methods"]
+    }
+    limits: dict[str, int] = {}
+    for metric in previous["metrics"]:
+        limiting = (previous if _limit(new, metric) >= _limit(previous, metric) else new)["limits"]
+        limits |= {metric: limiting[metric]} if metric in limiting else {}
+    shared = {part: known(part) for part in ("models", "preprocessing", "metrics")}
+    return {**new, **shared, "methods": methods, "limits": limits, "n": min(previous["n"], new["n"])}
+
+
+def _limit(plan: Mapping[str, Any], metric: str) -> int:
+    return min(plan["limits"].get(metric, plan["n"]), plan["n"])
 
 
 #: Images of a model whose logits are kept.
@@ -222,7 +245,7 @@ def resolve(plan: Plan, *, logits: bool = False) -> Resolved:
         versions=versions(),
     )
     first = {label: first_logits(model, drawn.pictures, plan.exif) for label, model in loaded.items()} if logits else {}
-    return Resolved(plan, manifest, _by_digest(drawn), references, first)
+    return Resolved(plan, manifest, {picture.digest: picture for picture in drawn.pictures}, references, first)
 
 
 def versions() -> dict[str, str]:
@@ -256,7 +279,7 @@ def _settings(
     return {
         candidate.label: CacheKey(
             model=description,
-            method={"control": candidate.label} if candidate.method is None else candidate.method.record(),
+            method=candidate.record(),
             target=plan.target,
             score=plan.score,
             seed=plan.seed,
@@ -277,7 +300,3 @@ def _metric(plan: Plan, label: str) -> dict[str, Any]:
 def _image(picture: ImageEntry) -> dict[str, Any]:
     ref = picture.ref
     return {"digest": picture.digest, "id": ref.id, "source": ref.source, "label": ref.label}
-
-
-def _by_digest(drawn: ImageSample) -> dict[str, ImageEntry]:
-    return {picture.digest: picture for picture in drawn.pictures}

@@ -1,7 +1,6 @@
 """Plans: an experiment with every model, method and metric configured."""
 
 import copy
-import difflib
 import importlib.util
 import re
 import warnings
@@ -13,6 +12,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import nn
 
+from fringe._options import nearest_known
 from fringe.attribution import Attributor, FRInGe, get_method, preset_names
 from fringe.classifier import Score
 from fringe.data import ImageError, find_inputs
@@ -115,6 +115,10 @@ class Plan:
                 problem = f"{', '.join(taken)} is a control; choose another label, or leave the controls out"
                 raise InputError(f"methods: {problem if taken else 'none given'}")
 
+    def arm(self, label: str) -> Arm:
+        """The arm of a label."""
+        return next(arm for arm in self.arms if arm.label == label)
+
     def candidates(self, arm: Arm) -> list[Candidate]:
         """Who takes part on a model: its methods, then the controls."""
         controls = [Candidate(name, None) for name in CONTROLS] if self.controls else []
@@ -131,7 +135,7 @@ class Plan:
             "data": list(self.data),
             "models": {arm.label: arm.model.spec for arm in self.arms},
             "preprocessing": {arm.label: arm.model.preprocessing for arm in self.arms},
-            "methods": {arm.label: {e.label: _settings(e) for e in self.candidates(arm)} for arm in self.arms},
+            "methods": {arm.label: {e.label: e.record() for e in self.candidates(arm)} for arm in self.arms},
             "metrics": {label: metric.record() for label, metric in self.metrics.items()},
             "limits": dict(self.limits),
             "n": self.n,
@@ -142,10 +146,6 @@ class Plan:
             "references": self.references,
             **({"last": True} if self.holdout else {}),
         }
-
-
-def _settings(candidate: Candidate) -> dict[str, Any]:
-    return {"control": candidate.label} if candidate.method is None else candidate.method.record()
 
 
 def build_plan(spec: ExperimentSpec) -> Plan:
@@ -208,7 +208,7 @@ def check_settings(settings: Mapping[str, Any], labels: Iterable[str]) -> None:
     labels = list(labels)
     for label in settings:
         if label not in labels:
-            message = f"{label!r} is not compared here{_nearest(label, labels, 0.4)} Compared: {', '.join(labels)}"
+            message = f"{label!r} is not compared here{nearest_known(label, labels, 0.4)} Compared: {', '.join(labels)}"
             raise InputError(message, argument="set")
 
 
@@ -231,16 +231,13 @@ def with_settings(base: Configured, texts: Mapping[str, str]) -> Configured:
         raise InputError(str(error), argument="set") from error
 
 
-def _nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
-    return f"; did you mean {near[0]!r}?" if near else "."
-
-
 def _limits(limits: Mapping[str, int], metrics: Mapping[str, Metric], *, required: bool) -> dict[str, int]:
     """The limits of the plan's metrics; those of a default may name others."""
     for name in limits:
         if required and name not in metrics:
-            message = f"{name!r} is no metric of this run{_nearest(name, metrics)} Its metrics: {', '.join(metrics)}"
+            message = (
+                f"{name!r} is no metric of this run{nearest_known(name, metrics)} Its metrics: {', '.join(metrics)}"
+            )
             raise InputError(message, argument="limits")
     return {name: n for name, n in limits.items() if name in metrics}
 
@@ -335,3 +332,35 @@ class _TunedPreset:
         return tuple(
             replace(arm, methods={**arm.methods, name: self.method}) if arm.label in fitting else arm for arm in arms
         )
+
+
+def planned_work(
+    methods: Mapping[str, Attributor],
+    metrics: Mapping[str, Metric],
+    images: int,
+    limits: Mapping[str, int] | None = None,
+) -> list[tuple[str, float, float]]:
+    """List what maps and scores would take, as far as the settings tell.
+
+    Args:
+        methods: Methods by label.
+        metrics: Metrics by label.
+        images: Number of images.
+        limits: Metrics that are computed on the first images only.
+
+    Returns:
+        What is computed, the forward and backward passes of one, and how many.
+    """
+    work: list[tuple[str, float, float]] = []
+    for label, metric in metrics.items():
+        samples = getattr(metric, "samples", 0)  # forward passes of a score, or complete maps
+        count = min((limits or {}).get(label, images), images)
+        work.append((f"the score {label}", samples, count * len(methods)))
+        if metric.requires_explainer:
+            work += [(f"a map by {name}", m.planned_passes or 0.0, samples * count) for name, m in methods.items()]
+    return work + [(f"a map by {name}", m.planned_passes or 0.0, images) for name, m in methods.items()]
+
+
+def planned_work_of(plans: Iterable[Plan]) -> list[tuple[str, float, float]]:
+    """As :func:`planned_work`, for all models of plans."""
+    return [work for p in plans for arm in p.arms for work in planned_work(arm.methods, p.metrics, p.n, p.limits)]

@@ -309,11 +309,6 @@ def results_from(manifest: Manifest, records: Mapping[Key, ScoreRecord]) -> Resu
     return Results(manifest, _joined(manifest, scores.lazy()), lambda: records)
 
 
-def coverage(store: Store, manifest: Manifest) -> list[CellStatus]:
-    """Count the scores of every model, method and metric of a plan, in its order."""
-    return results_of(store, manifest).coverage()
-
-
 def _best(records: Iterable[ScoreRecord]) -> dict[Key, ScoreRecord]:
     """Records by key; of two with one key, the one with a score."""
     result: dict[Key, ScoreRecord] = {}

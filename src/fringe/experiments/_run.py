@@ -4,7 +4,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,14 +13,29 @@ from fringe._process import interruptible as interruptible
 from fringe.errors import InputError, TransientError, require_choice
 from fringe.experiments._executors import Executor, ProcessExecutor, SerialExecutor, run_tasks
 from fringe.experiments._formats import ScoreRecord
-from fringe.experiments._jobs import Job, RunLog, TaskReport
-from fringe.experiments._manifest import Resolved, changes, digest, resolve
+from fringe.experiments._jobs import Job, RunLog, State, TaskReport
+from fringe.experiments._manifest import Manifest, Resolved, changes, digest, resolve, without_growth
 from fringe.experiments._plan import Plan, build_plan
-from fringe.experiments._results import Results, results_from, results_of
+from fringe.experiments._results import CellStatus, Results, results_from, results_of
 from fringe.experiments._runner import TaskRunner
 from fringe.experiments._spec import ExperimentSpec
 from fringe.experiments._store import CRASHES, MAPS, PLANS, UNITS, Store
-from fringe.experiments._tasks import Key, Task, committed_keys, pending_tasks, required_keys
+from fringe.experiments._tasks import (
+    Key,
+    Task,
+    committed_keys,
+    crashes,
+    manifests,
+    orphaned,
+    pending_tasks,
+    required_keys,
+    versions_of,
+)
+
+#: States of tasks by their name in a record.
+_STATES: Mapping[str, State] = {"done": "done", "there": "cached", "crashed": "crashed"}
+#: Name of the method that a search scores.
+TRIAL = "trial"
 
 
 @dataclass(frozen=True)
@@ -218,7 +233,7 @@ def _check_compatible(store: Store, resolved: Resolved, *, amend: bool) -> None:
     if previous is None or amend:
         return
     new: dict[str, Any] = json.loads(json.dumps(resolved.manifest.record()["plan"]))
-    lines = changes(previous["plan"], _without_growth(previous["plan"], new))
+    lines = changes(previous["plan"], without_growth(previous["plan"], new))
     if lines:
         raise InputError(
             f"{str(store.root)!r} holds a {plan.name} with other settings ({'; '.join(lines)})",
@@ -273,24 +288,101 @@ def _results_of(store: Store, resolved: Resolved, label: str) -> list[tuple[str,
     ]
 
 
-def _without_growth(previous: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """``new`` without what only adds to the old plan: more images, other models, methods and metrics."""
+def read_status(run: Path) -> dict[str, Any]:
+    """Describe a run folder.
 
-    def known(part: str) -> dict[str, Any]:
-        return {name: value for name, value in new[part].items() if name in previous[part]}
+    Args:
+        run: Folder of the run; nothing is written to it.
 
-    methods = {
-        model: {name: method for name, method in counts.items() if name in previous["methods"][model]}
-        for model, counts in new["methods"].items()
-        if model in previous["methods"]
+    Returns:
+        JSON data: ``plans`` by name, with the numbers of required, scored, failed and missing scores of each model,
+        method and metric under ``cells``; ``set_aside`` tasks that ended their process; ``invalidated`` tasks that no
+        plan asks for; ``damaged`` files; and the number of stored ``trials`` of a search.
+
+    Raises:
+        InputError: If the folder holds no run.
+    """
+    store = Store(run, create=False)
+    unused = [asdict(task) for task in orphaned(store)]
+    return {
+        "run": str(run),
+        "plans": {name: _plan_status(store, manifest) for name, manifest in manifests(store).items()},
+        "set_aside": [{name: c[name] for name in ("model", "method", "images", "reason")} for c in crashes(store)],
+        "invalidated": [task for task in unused if task["method"] != TRIAL],
+        "damaged": {str(path): problem for path, problem in store.damaged().items()},
+        "trials": sum(task["method"] == TRIAL for task in unused),
     }
-    limits: dict[str, int] = {}
-    for metric in previous["metrics"]:
-        limiting = (previous if _limit(new, metric) >= _limit(previous, metric) else new)["limits"]
-        limits |= {metric: limiting[metric]} if metric in limiting else {}
-    shared = {part: known(part) for part in ("models", "preprocessing", "metrics")}
-    return {**new, **shared, "methods": methods, "limits": limits, "n": min(previous["n"], new["n"])}
 
 
-def _limit(plan: Mapping[str, Any], metric: str) -> int:
-    return min(plan["limits"].get(metric, plan["n"]), plan["n"])
+def _plan_status(store: Store, manifest: Manifest) -> dict[str, Any]:
+    results = results_of(store, manifest)
+    return {
+        "images": len(manifest.images),
+        "not_read": list(manifest.missing),
+        "cells": [_cell_status(cell) for cell in results.coverage()],
+        "failures": results.failures().drop("images").to_dicts(),
+        "versions": versions_of(store.metadata().values(), manifest),
+    }
+
+
+def _cell_status(cell: CellStatus) -> dict[str, Any]:
+    counts = {"wanted": cell.required, "scored": cell.scored, "failed": cell.failed, "missing": cell.missing}
+    return {"model": cell.model, "method": cell.method, "metric": cell.metric, **counts}
+
+
+def describe_failures(
+    failures: Sequence[Mapping[str, Any]], crashes: Sequence[Mapping[str, Any]], limit: int
+) -> list[str]:
+    """Describe failures in lines.
+
+    Args:
+        failures: Rows of :meth:`Results.failures`.
+        crashes: Tasks that were set aside because they end their process.
+        limit: Largest number of lines; a further one counts the others.
+
+    Returns:
+        One line per reason, most frequent first, with the affected methods; then the tasks that were set aside.
+    """
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for entry in failures:
+        groups.setdefault((entry["model"], entry["reason"]), []).append(entry)
+    totals = {key: sum(entry["scores"] for entry in group) for key, group in groups.items()}
+    lines = [
+        f"{_count(totals[key], 'score')} of {', '.join(entry['method'] for entry in groups[key])} on {key[0]}: {key[1]}"
+        for key in sorted(groups, key=lambda key: -totals[key])
+    ]
+    lines += [
+        f"set aside: {task['method']} on {task['model']}, {_count(len(task['images']), 'image')}: {task['reason']}"
+        for task in crashes
+    ]
+    more = len(lines) - limit
+    return [*lines[:limit], f"and {_count(more, 'other reason')}"] if more > 0 else lines
+
+
+def run_record(result: RunResult) -> dict[str, Any]:
+    """Describe how a run of a plan ended, as JSON data."""
+    manifest = result.resolved.manifest
+    return {
+        "plan": manifest.name,
+        "images": len(manifest.images),
+        "missing": list(manifest.missing),
+        "units": {name: result.log.count(state) for name, state in _STATES.items()},
+        "left": result.left,
+        "failed": result.log.failed,
+        "failed_before": result.failed_before,
+        "set_aside": len(result.set_aside),
+        "stopped": result.stopped,
+    }
+
+
+def has_scores(result: RunResult, store: Store) -> bool:
+    """Whether any score of the plan of a run was computed, now or before."""
+    manifest = result.resolved.manifest
+    if not result.partial or not manifest.images:
+        return bool(manifest.images)
+    scored = committed_keys(store, failures=False)
+    return any(key in scored for *_, key in required_keys(manifest))
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}{'' if n == 1 else 's'}"

@@ -147,7 +147,7 @@ class TaskRunner:
         self, context: _ModelContext, task: Task, group: _ImageBatch, stored: Mapping[str, StoredMap]
     ) -> _Evaluated:
         plan = self._resolved.plan
-        arm = next(arm for arm in plan.arms if arm.label == task.model)
+        arm = plan.arm(task.model)
         candidate = next(candidate for candidate in plan.candidates(arm) if candidate.label == task.method)
         metrics = {label: plan.metrics[label] for label in task.metrics}
         try:
@@ -170,7 +170,7 @@ class TaskRunner:
         if self._context is None or self._context.label != label:
             self._context = self._shard = None
             plan = self._resolved.plan
-            arm = next(arm for arm in plan.arms if arm.label == label)
+            arm = plan.arm(label)
             loaded = self._load(arm)
             low, high = loaded.preprocessing.bounds()
             required = any(method.uses_references for method in arm.methods.values())
@@ -208,9 +208,10 @@ class TaskRunner:
         if self._shard is None or self._shard[0] != name:
             opened: dict[tuple[int, ...], list[tuple[str, Tensor]]] = {}
             failed: list[_FailedImage] = []
+            recipe = context.loaded.preprocessing
             for image in images:
                 try:
-                    x = self._prepare(context, image)
+                    x = open_image_entry(self._resolved.pictures[image], recipe, self._resolved.plan.exif)
                     opened.setdefault(tuple(x.shape), []).append((image, x))
                 except FringeError as error:
                     status = None if is_transient(error) else "unreadable"
@@ -222,9 +223,6 @@ class TaskRunner:
                 return shard[1], failed
             self._shard = shard
         return self._shard[1], self._shard[2]
-
-    def _prepare(self, context: _ModelContext, image: str) -> Tensor:
-        return open_image_entry(self._resolved.pictures[image], context.loaded.preprocessing, self._resolved.plan.exif)
 
     def _group(
         self, context: _ModelContext, group: list[tuple[str, Tensor]], failed: list[_FailedImage]
@@ -243,7 +241,7 @@ class TaskRunner:
                 target = classifier.resolve_target(self._target(images), logits)
                 space = context.space(x)
                 problem = Problem(classifier, x, logits, target, ids=tuple(images), rng=noise, domain=space)
-                arm = next(arm for arm in self._resolved.plan.arms if arm.label == context.label)
+                arm = self._resolved.plan.arm(context.label)
                 classes = logits.shape[1]
                 verify(problem, needs_jvp=any(method.needs_jvp(classes) for method in arm.methods.values()))
         except TargetError as error:

@@ -122,7 +122,8 @@ def committed_keys(store: Store, *, failures: bool = True) -> set[Key]:
     """Keys of all committed scores; without those that failed unless ``failures``."""
     result: set[Key] = set()
     for metadata in store.metadata().values():
-        result.update(_scores(metadata, failures))
+        failed = set() if failures else {(metric, image) for metric, image in metadata.get("failed", ())}
+        result.update(key for key in stored_keys(metadata) if key[1:] not in failed)
     return result
 
 
@@ -173,11 +174,6 @@ def orphaned(store: Store) -> list[OrphanedTask]:
         for name, metadata in store.metadata().items()
         if required.isdisjoint(stored_keys(metadata))
     ]
-
-
-def _scores(metadata: Mapping[str, Any], failures: bool) -> Iterator[Key]:
-    bad = set() if failures else {(metric, image) for metric, image in metadata.get("failed", ())}
-    return (key for key in stored_keys(metadata) if key[1:] not in bad)
 
 
 def _reason(metadata: Mapping[str, Any], plans: list[Manifest]) -> str:
