@@ -11,8 +11,7 @@ from fringe.cli._options import AsJson, Config, RunFolder, with_options
 from fringe.errors import InputError
 
 if TYPE_CHECKING:
-    from fringe.cli._runs import RunFlags
-    from fringe.experiments import ExperimentSpec, Manifest
+    from fringe.experiments import Manifest
 
 SPEC, FLAGS = "fringe.experiments:ExperimentSpec", "fringe.cli._runs:RunFlags"
 #: Fields of a specification without a flag.
@@ -42,27 +41,19 @@ def benchmark(
     Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some images failed, 75 stopped early (run it again).
     """
     with resumable("bench"):
-        from fringe.cli._runs import RunFlags, read_spec
+        from fringe.cli._runs import RunFlags, read_spec, report_plan, run_plans
+        from fringe.experiments import build_plan, run_record
 
-        code = _benchmark(read_spec(given, config), RunFlags(**how), report=report, reference=reference)
-    raise typer.Exit(code)
-
-
-def _benchmark(spec: "ExperimentSpec", flags: "RunFlags", *, report: bool, reference: str | None) -> Exit:
-    from fringe.cli._runs import report_plan, run_plans
-    from fringe.experiments import build_plan, run_record
-
-    plan = build_plan(spec)
-    for arm in plan.arms:
-        if reference is not None and reference not in arm.methods:  # the report would refuse it after hours of work
-            raise InputError(f"got {reference!r}; the methods: {', '.join(arm.methods)}", argument="reference")
-    summary = run_plans([plan], flags)
-    written: list[str] = []
-    if report and summary.finished:
-        written = report_plan(flags, summary.results[0].resolved, reference=reference)
-    if flags.as_json:
-        typer.echo(to_json({**run_record(summary.results[0]), "report": written}), nl=False)
-    return summary.code
+        plan, flags, written = build_plan(read_spec(given, config)), RunFlags(**how), list[str]()
+        for arm in plan.arms:
+            if reference is not None and reference not in arm.methods:  # the report would refuse it after hours of work
+                raise InputError(f"got {reference!r}; the methods: {', '.join(arm.methods)}", argument="reference")
+        summary = run_plans([plan], flags)
+        if report and summary.finished:
+            written = report_plan(flags, summary.results[0].resolved, reference=reference)
+        if flags.as_json:
+            typer.echo(to_json({**run_record(summary.results[0]), "report": written}), nl=False)
+    raise typer.Exit(summary.code)
 
 
 def status(run: RunFolder, as_json: AsJson = False) -> None:

@@ -283,7 +283,21 @@ class ExplanationRun(ImageRun[ExplainSpec]):
     ) -> Explanation | Failure:
         if result.verdict[row] in ("nan_input", "nan_logits"):
             return Failure.of(item.ref, result.advice[row])
-        record = {**self._image_record(item, logits, result, row, seconds), **self.record()}
+        steps, images = result.diagnostics.get("steps"), len(result.target)
+        record = {
+            **self.image_entry(item.ref, logits, result.target[row]),
+            "verdict": result.verdict[row],
+            "advice": result.advice[row],
+            **{name: plain(getattr(result, name)[row]) for name in _SCORES},
+            "steps": None if steps is None else int(steps[row]),
+            "seconds": round(seconds / images, 3),
+            "sha256": item.sha256,
+            "classes": logits.numel(),
+            "top": self.top_classes(logits),
+            "diagnostics": {name: plain(values[row]) for name, values in result.diagnostics.items()},
+            "cost": {"images": images, "seconds": round(seconds, 3), "passes": dataclasses.asdict(result.passes)},
+            **self.record(),
+        }
 
         def fill(folder: Path) -> None:
             tensors = {"values": result.values[row].contiguous(), "input": item.x.contiguous()}
@@ -300,24 +314,6 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         except OSError as error:
             return Failure.of(item.ref, f"cannot write {error.filename!r} ({error.strerror})")
         return Explanation(self.folder.result_path(item.ref.id), sealed, reused=False)
-
-    def _image_record(
-        self, item: Prepared, logits: Tensor, result: Attribution, row: int, seconds: float
-    ) -> dict[str, Any]:
-        steps, images = result.diagnostics.get("steps"), len(result.target)
-        return {
-            **self.image_entry(item.ref, logits, result.target[row]),
-            "verdict": result.verdict[row],
-            "advice": result.advice[row],
-            **{name: plain(getattr(result, name)[row]) for name in _SCORES},
-            "steps": None if steps is None else int(steps[row]),
-            "seconds": round(seconds / images, 3),
-            "sha256": item.sha256,
-            "classes": logits.numel(),
-            "top": self.top_classes(logits),
-            "diagnostics": {name: plain(values[row]) for name, values in result.diagnostics.items()},
-            "cost": {"images": images, "seconds": round(seconds, 3), "passes": dataclasses.asdict(result.passes)},
-        }
 
     # The files of the run
 

@@ -108,23 +108,22 @@ def comparison_row(
         label.annotations([float(result.scores[label.label].values[index]) for result in methods])
         for label in _labels(comparison.metrics)
     ]
-    words = list(zip(*columns, strict=True))
-    best, target = entry["prediction"], entry["target"]
-    prediction = f"{class_label(best)} · {best['probability']:.1%}"
-    tiles = [
+    cells = [
         GridCell(
             None if result.maps is None else result.maps[index].cpu().numpy().copy(),
-            words[k],
+            words,
             result.faults[index].replace("_", " "),
         )
-        for k, result in enumerate(methods)
+        for result, words in zip(methods, zip(*columns, strict=True), strict=True)
     ]
+    best, target = entry["prediction"], entry["target"]
+    prediction = f"{class_label(best)} · {best['probability']:.1%}"
     same = best["class"] == target["class"]
     return GridRow(
         image=to_image(x, recipe),
         name=entry["id"],
         prediction=prediction if same else f"{class_label(target)}, not {prediction}",
-        cells=tuple(tiles),
+        cells=tuple(cells),
     )
 
 
