@@ -167,7 +167,7 @@ def test_one_bad_image_and_one_bad_method_do_not_stop_the_rest(tmp_path):
 def test_a_method_without_its_references_is_a_row_with_its_error(tmp_path):
     alone = quick(tmp_path, "embedded:digits:0", "--methods", "ig2,ig", *QUICK[-2:])
     assert alone.exit_code == 3
-    assert "error: ig2: --references: ig2 walks" in alone.stderr
+    assert "error: ig2: --references: ig2 follows paths" in alone.stderr
     assert "pass images with --references DIR" in alone.stderr
     failed = next(m for m in read(tmp_path)["methods"] if m["label"] == "ig2")
     assert (failed["maps"], failed["images"], len(failed["errors"])) == (0, 1, 1)

@@ -19,7 +19,7 @@ from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.data import ImageError, ImageRef, find_inputs
 from fringe.errors import InputError
-from fringe.experiments import content_digest, default_model
+from fringe.experiments import content_digest, default_model, with_settings
 from fringe.explanations._folder import SUMMARY, ResultFolder
 from fringe.explanations._spec import ExplainSpec, ImageOptions, read_class_names
 from fringe.models import LoadedModel, ModelError, Preprocessing, load_model, resolve_device
@@ -138,11 +138,7 @@ def configured_method(spec: ExplainSpec, architecture: str | None = None) -> Att
     if wrong is not None:
         raise InputError(f"got {wrong!r}, expected KEY=VALUE, such as tau=1e-3", argument="set")
     pairs = (text.partition("=") for text in spec.set)
-    method = _base_method(spec, architecture)
-    try:
-        return method.with_text({key.strip(): value.strip() for key, _, value in pairs})
-    except InputError as error:
-        raise InputError(str(error), argument="set") from error
+    return with_settings(_base_method(spec, architecture), {key.strip(): value.strip() for key, _, value in pairs})
 
 
 def _base_method(spec: ExplainSpec, architecture: str | None) -> Attributor:
