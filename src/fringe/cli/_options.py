@@ -31,6 +31,7 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]
 _METAVARS = {
     **{"set": "[LABEL.]KEY=VALUE", "limits": "METRIC=N", "methods": "NAMES", "metrics": "NAMES", "out": "DIR"},
     **{"model": "SPEC", "data": "DIR", "references": "DIR", "timeout": "SECONDS", "plan": "NAME"},
+    **{"imagenet": "DIR", "models": "NAMES", "studies": "NAMES", "probe": "SECONDS"},
 }
 #: Flags with another name than their field.
 _NAMES = {"limits": "--limit", "as_json": "--json"}

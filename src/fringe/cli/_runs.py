@@ -62,6 +62,17 @@ class ReportOptions(ComputeOptions):
     trust_code: bool = Field(False, description="Allow the model's author to run code.")
 
 
+class ReproduceOptions(Options):
+    """What of the paper is reproduced."""
+
+    imagenet: Path | None = Field(None, description="ImageNet's validation images; the same as --data.")
+    models: str | None = Field(None, description="Some of the paper's six networks.")
+    studies: str | None = Field(None, description="Some of comparison, ablation, cap, max_sensitivity, sweep, runtime.")
+    figures: NonNegativeInt = Field(2, description="Images whose paths are drawn.")
+    dry_run: bool = Field(False, description="Show what is missing, its passes and its time, from a probe.")
+    probe: float = Field(2.0, ge=0.1, description="Longest map of the probe.")
+
+
 class TimingOptions(ComputeOptions):
     """How run times are measured: in this process, and anew."""
 

@@ -194,45 +194,31 @@ def _tune(spec: "ExperimentSpec", flags: "RunFlags", trials: int, ranges: Sequen
     return Exit.DONE
 
 
-@with_options(SPEC, FLAGS, skip=UNTYPED)
-def reproduce(
-    given: Given,
-    how: Given,
-    config: Config = None,
-    imagenet: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="ImageNet's validation images; the same as --data.")
-    ] = None,
-    models: Annotated[str | None, typer.Option(metavar="NAMES", help="Some of the paper's six networks.")] = None,
-    studies: Annotated[
-        str | None,
-        typer.Option(metavar="NAMES", help="Some of comparison, ablation, cap, max_sensitivity, sweep, runtime."),
-    ] = None,
-    figures: Figures = 2,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what is missing, its passes and its time, from a probe.")
-    ] = False,
-    probe: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Longest map of the probe.")] = 2.0,
-) -> None:
+@with_options(SPEC, FLAGS, "fringe.cli._runs:ReproduceOptions", skip=UNTYPED)
+def reproduce(given: Given, how: Given, what: Given, config: Config = None) -> None:
     """Run all studies of the paper, and write a page with its numbers and ours. An interrupted run is resumed.
 
     By default the paper's six networks and eight methods on 1000 images; 64 for the cap, max_sensitivity, the sweep of
     settings, and run times.
     """
     with resumable("bench"):
-        from fringe.cli._runs import RunFlags, read_spec
+        from fringe.cli._runs import ReproduceOptions, RunFlags, read_spec
         from fringe.experiments import ExperimentSpec
         from fringe.paper import check_studies, paper_models, reproduction_plan
 
-        spec, flags = read_spec(given, config), RunFlags(**how)
-        names = check_studies(_names(studies))
-        if imagenet is not None and spec.data:
+        spec, flags, options = read_spec(given, config), RunFlags(**how), ReproduceOptions(**what)
+        names = check_studies(_names(options.studies))
+        if options.imagenet is not None and spec.data:
             raise InputError("--data names images, too; give one of them", argument="imagenet")
-        if models is not None and spec.model:
+        if options.models is not None and spec.model:
             raise InputError("--model names networks, too; give one of them", argument="models")
-        chosen = {"data": str(imagenet)} if imagenet is not None else {}
-        typed = ExperimentSpec(**chosen, **({"model": paper_models(_names(models))} if models else {}))
+        chosen = {"data": str(options.imagenet)} if options.imagenet is not None else {}
+        typed = ExperimentSpec(**chosen, **({"model": paper_models(_names(options.models))} if options.models else {}))
         base = reproduction_plan(typed.over(spec))
-        code = _estimate(base, names, flags, probe) if dry_run else _reproduce(base, names, flags, figures)
+        if options.dry_run:
+            code = _estimate(base, names, flags, options.probe)
+        else:
+            code = _reproduce(base, names, flags, options.figures)
     raise typer.Exit(code)
 
 
