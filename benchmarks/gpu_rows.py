@@ -196,7 +196,11 @@ def channels_last() -> Context[Any]:
 
 def tf32(products: str = "ieee") -> Context[Any]:
     """In place of the library's own rule: full precision while it holds a model."""
-    return mock.patch.object(_isolation, "_full_precision", partial(rounding, "tf32", products))
+
+    def use(stack: contextlib.ExitStack) -> None:
+        stack.enter_context(rounding("tf32", products))
+
+    return mock.patch.object(_isolation, "_use_full_precision", use)
 
 
 def unverified(*_: object, **__: object) -> None:
