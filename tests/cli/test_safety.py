@@ -261,35 +261,11 @@ def test_a_plan_whose_name_leads_out_is_no_plan(folder, tmp_path):
 def test_a_half_written_file_that_is_a_link_is_not_written_through(tmp_path):
     precious, out = tmp_path / "precious", tmp_path / "out"
     precious.write_text("kept")
-    assert (
-        run(
-            "explain",
-            "embedded:digits:0",
-            "--out",
-            out,
-            "--model",
-            "embedded:digits",
-            "--no-figures",
-            "--set",
-            "steps=1",
-        ).exit_code
-        == 0
-    )
+    model = ("--model", "embedded:digits", "--set", "steps=1")
+    command = ("explain", "embedded:digits:0", "--out", out, *model, "--no-figures")
+    assert run(*command).exit_code == 0
     (out / ".partial-summary.json").symlink_to(precious)
-    assert (
-        run(
-            "explain",
-            "embedded:digits:0",
-            "--out",
-            out,
-            "--model",
-            "embedded:digits",
-            "--no-figures",
-            "--set",
-            "steps=1",
-        ).exit_code
-        == 0
-    )
+    assert run(*command).exit_code == 0
     assert precious.read_text() == "kept"
 
 

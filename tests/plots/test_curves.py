@@ -114,10 +114,14 @@ def test_what_is_written_around_a_panel():
 
 
 def test_names_are_no_formulas():
+    """Drawing raises if a name is read as a formula that is none; the name is shown as it is."""
     bad = r"$\frac{$"
-    plot_curves([panel(bad, title=bad, axis=bad)], title=bad).canvas.draw()
     contrast = Contrast(bad, 0.1, 0.0, 0.2, 0.01)
-    plot_forest([ForestPanel(bad, (contrast,), "higher", bad)], reference=bad, title=bad).canvas.draw()
+    forest = plot_forest([ForestPanel(bad, (contrast,), "higher", bad)], reference=bad, title=bad)
+    for figure in (plot_curves([panel(bad, title=bad, axis=bad)], title=bad), forest):
+        figure.canvas.draw()
+        assert figure.get_suptitle() == bad
+        assert bad in figure.axes[0].get_title(loc="left")
 
 
 def test_responses_beyond_0_and_1_are_shown_whole():

@@ -117,7 +117,7 @@ def to_bytes(maps: Mapping[str, StoredMap], seal: str) -> bytes:
 
 
 def from_bytes(content: bytes) -> dict[str, StoredMap]:
-    """The maps of a whole file."""
+    """Return the maps of a complete file."""
     from safetensors.torch import load
 
     length = int.from_bytes(content[:8], "little")  # the format: length of a JSON header, header, numbers

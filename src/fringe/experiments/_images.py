@@ -124,7 +124,7 @@ def open_image_entry(picture: ImageEntry, recipe: Preprocessing, exif: Literal["
     return x
 
 
-#: Reference images that are kept for the methods that average over the data.
+#: Number of reference images for the methods that average over the data.
 REFERENCES = 64
 
 

@@ -21,7 +21,7 @@ from fringe.experiments._images import ImageEntry, open_image_entry, sample_imag
 from fringe.experiments._plan import Arm, Plan
 from fringe.models import LoadedModel
 
-#: Raised when a change of this library moves numbers that are kept under the same names.
+#: Raised when a change of this library moves numbers that are stored under the same names.
 SCHEMA = 1
 
 
@@ -100,7 +100,7 @@ def _limit(plan: Mapping[str, Any], metric: str) -> int:
     return min(plan["limits"].get(metric, plan["n"]), plan["n"])
 
 
-#: Images of a model whose logits are kept.
+#: Images whose logits are stored for each model.
 IMAGES = 4
 
 #: Largest difference that is rounding, as a part of the largest logit, on one kind of device.

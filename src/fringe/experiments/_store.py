@@ -315,7 +315,7 @@ class Store:
         return self.root / UNITS / f"{key}.parquet"
 
     def _content(self, key: str) -> bytes | None:
-        """The bytes of a unit's file; None where it is not there or not whole."""
+        """The bytes of a unit's file; None if it is absent or incomplete."""
         content = self._read(self._task_file(key))
         return content if content is not None and is_task_file(content) else None
 

@@ -43,7 +43,7 @@ def protocol(results: Results) -> tuple[str, ...]:
             "score says little before it beats theirs."
         )
     sentences.append(
-        "All methods meet the same images, targets and noise; differences between them are taken image by image."
+        "All methods get the same images, targets and noise; differences between them are paired by image."
     )
     several = mixed(results.versions)
     if several:
@@ -98,9 +98,9 @@ def _images(manifest: Manifest) -> str:
     count, plan = len(manifest.images), manifest.plan
     lost = f"; {len(manifest.missing)} more were drawn and cannot be read" if manifest.missing else ""
     turned = (
-        "turned upright as their cameras mark them"
+        "rotated by their EXIF orientation"
         if plan["exif"] == "transpose"
-        else "taken as they are stored, without the turn that a camera may have marked"
+        else "read as they are stored; their EXIF orientation is ignored"
     )
     return (
         f"{count} images of {', '.join(plan['data'])}, drawn by seed {plan['seed']} and known by their content{lost}. "
@@ -112,7 +112,7 @@ def _target(target: str | int) -> str:
     if target == "predicted":
         return (
             "Each image is explained for the class that the model predicts on it (top 1 on the clean image), and the "
-            "class is kept for all methods and metrics."
+            "class is the same for all methods and metrics."
         )
     if target == "label":
         return "Each image is explained for the class that its label names, whatever the model predicts."
