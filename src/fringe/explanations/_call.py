@@ -10,9 +10,9 @@ from fringe._progress import shown
 from fringe.attribution import Attribution, Attributor, Context, InputKind, Progress, attribute
 from fringe.classifier import Classifier, Target
 from fringe.errors import InputError, TargetError, check_known, did_you_mean
+from fringe.explanations._base import POINTS
 from fringe.inputs import CONVERTERS, Request
 from fringe.models import LoadedModel, Preprocessing
-from fringe.page import POINTS
 
 
 def explain(
