@@ -21,7 +21,10 @@ from fringe.models import load_model
 
 QUICK = ("--set", "tau=0.02", "--set", "cg_iterations=4")
 DIGITS = ("--model", "embedded:digits")
-FILES = {"overlay.png", "signed.png", "trajectory.png", "profile.png", "attribution.safetensors", "explanation.json"}
+FILES = {
+    *("overlay.png", "signed.png", "trajectory.png", "profile.png", "attribution.safetensors", "explanation.json"),
+    *("explanation.html", "path.webp"),
+}
 
 
 def run(*arguments):
@@ -75,6 +78,7 @@ def test_a_run_writes_what_the_library_computes(tmp_path):
         assert full["model"]["digest"] == loaded.digest
         assert full["settings"]["tau"] == 0.02
         assert len(full["top"]) == 5
+        assert set(full["files"]) == FILES - {"explanation.json"}
     for picture in (tmp_path / "out").rglob("*.png"):
         with Image.open(picture) as image:
             assert min(image.size) > 200

@@ -170,6 +170,8 @@ def test_batch_size_and_device_names_are_no_other_settings(tmp_path):
         ("explanation.json", lambda path: path.write_text("")),
         ("explanation.json", lambda path: path.unlink()),
         ("overlay.png", lambda path: path.write_bytes(b"")),
+        ("explanation.html", lambda path: path.write_text("")),
+        ("path.webp", lambda path: path.unlink()),
     ],
 )
 def test_a_damaged_result_is_computed_again(tmp_path, file, damage):

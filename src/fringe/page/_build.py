@@ -80,7 +80,7 @@ def page_document(result: Attribution, row: int = 0, *, details: Mapping[str, An
     classes = 1 if single.target.dim() == 1 else single.target.shape[1]
     each = [single] if single.target.dim() == 1 else [single.of_class(k) for k in range(classes)]
     path = None if single.trajectory is None else single.trajectory[0]
-    if path is not None and not _leads_to(path, single.values[0]):
+    if path is not None and not (len(path.snapshots) > 1 and _leads_to(path, single.values[0])):
         path = None
     inputs = context.inputs[row][None] if path is None else path.snapshots
     values = single.values if path is None else path.cumulative
