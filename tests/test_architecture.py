@@ -19,12 +19,12 @@ LAYERS = [
     {"paper"},
     {"report", "explanations"},
     {"experiments"},
-    {"tuning", "plots", "testing"},
+    {"tuning", "testing"},
     {"attribution", "metrics", "models", "data"},
     {"paths"},
     {"baselines"},
     {"classifier", "geometry"},
-    {"linalg", "settings"},
+    {"linalg", "settings", "plots"},
 ]
 HEAVY = {  # package: the only rooms that may import it
     "matplotlib": {"plots"},

@@ -13,7 +13,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
-from fringe.metrics import ARROW, Direction, best_of
+from fringe._direction import ARROW, Direction, best_of
 from fringe.plots._maps import SMALL, Plane, clipped_aspect, colour_bar, display_scale, empty_reason, picture, show
 from fringe.plots._style import (
     INK,
