@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fringe._options import nearest_known
-from fringe.attribution import Attributor, FRInGe, get_method, preset_names
+from fringe.attribution import METHODS, Attributor, FRInGe, get_method, preset_names
 from fringe.classifier import Score
 from fringe.data import ImageError, find_inputs
 from fringe.errors import InputError
@@ -21,6 +21,7 @@ from fringe.experiments._evaluator import CONTROLS, Candidate
 from fringe.experiments._spec import PLAN_NAME, ExperimentSpec
 from fringe.metrics import METRICS, Metric, get_metric
 from fringe.models import LoadedModel, Preprocessing, load_model, state_digest
+from fringe.settings import canonical_name
 from fringe.tuning import read_preset
 
 #: The paper's setting of FRInGe for a model's architecture, as the name of a method.
@@ -165,11 +166,12 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     given = spec.model_fields_set
     texts: Mapping[str, Any] = {name: name for name in METRICS} if spec.metrics is None else spec.metrics
     metrics: dict[str, Metric] = {label: get_metric(metric) for label, metric in texts.items()}
-    check_settings(spec.set, [*spec.methods, *metrics])
-    metrics = {label: with_settings(metric, spec.set.get(label, {})) for label, metric in metrics.items()}
+    texts_of = _by_known_label(spec.set, [*spec.methods, *metrics])
+    check_settings(texts_of, [*spec.methods, *metrics])
+    metrics = {label: with_settings(metric, texts_of.get(label, {})) for label, metric in metrics.items()}
     for label, method in spec.methods.items():
-        with_settings(FRInGe() if method == AUTO else configured(method), spec.set.get(label, {}))
-    limits = _limits(spec.limits, metrics, required="limits" in given)
+        with_settings(FRInGe() if method == AUTO else configured(method), texts_of.get(label, {}))
+    limits = _limits(_by_known_label(spec.limits, metrics), metrics, required="limits" in given)
     _require_images(spec.references)
     tuned = None if spec.preset is None else _TunedPreset.read(spec.preset)
     models = spec.model or {EMBEDDED: default_model(spec.data)}
@@ -178,7 +180,7 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     arms = arms if tuned is None else tuned.apply(arms)
     return Plan(
         data=data,
-        arms=tuple(_with_settings(arm, spec.set) for arm in arms),
+        arms=tuple(_with_settings(arm, texts_of) for arm in arms),
         metrics=metrics,
         limits=limits,
         exclude=frozenset[str]() if tuned is None else tuned.images,
@@ -201,6 +203,15 @@ def configured(method: str | Attributor) -> Attributor:
     if base.name == "geoig_knn" and importlib.util.find_spec("sklearn") is None:
         raise InputError("geoig_knn needs scikit-learn", argument="methods", hint="install fringe[graph]")
     return type(base).preset(preset) if colon else base
+
+
+def _by_known_label(values: Mapping[str, Any], labels: Iterable[str]) -> dict[str, Any]:
+    """Values by the label that they are meant for: one that is not known is spelled as the registries do."""
+    known, result = set(labels), dict[str, Any]()
+    for label, value in values.items():
+        name = label if label in known else canonical_name(canonical_name(label, METHODS), METRICS)
+        result[name] = {**result.get(name, {}), **value} if isinstance(value, Mapping) else value
+    return result
 
 
 def check_settings(settings: Mapping[str, Any], labels: Iterable[str]) -> None:

@@ -3,12 +3,18 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import AfterValidator, Field, PositiveInt
 
 from fringe._options import Options
+from fringe.attribution import METHODS
 from fringe.errors import InputError
+from fringe.settings import canonical_name
+
+
+def _canonical_method(text: str) -> str:
+    return canonical_name(text, METHODS)
 
 
 class ImageOptions(Options):
@@ -47,7 +53,7 @@ class ImageOptions(Options):
 class ExplainSpec(ImageOptions):
     """Options of :func:`fringe.explanations.explain_images`: keyword arguments, flags and the record in one."""
 
-    method: str = Field("fringe", description="Attribution method.")
+    method: Annotated[str, AfterValidator(_canonical_method)] = Field("fringe", description="Attribution method.")
     preset: str | None = Field(None, description="Preset name, or a tuned preset file.")
     variant: str | None = Field(None, description="Ablation variant of fringe.")
     set: tuple[str, ...] = Field((), description="Setting of the method, KEY=VALUE; may be repeated.")
