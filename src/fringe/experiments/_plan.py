@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from fringe._options import nearest_known
+from fringe._outputs import OutputKind
 from fringe.attribution import METHODS, Attributor, FRInGe, get_method, preset_names
 from fringe.classifier import Score
 from fringe.data import ImageError, find_inputs
@@ -40,24 +41,28 @@ class ModelSource:
         preprocessing: Replaces the preprocessing of the source.
         trust_code: Whether code of the model's author may run.
         module: A model in memory, in place of a source; it needs ``preprocessing``.
+        output: What the model returns, as for :class:`fringe.Classifier`.
     """
 
     spec: str
     preprocessing: str | None = None
     trust_code: bool = False
     module: nn.Module | None = None
+    output: OutputKind = "auto"
 
     def load(self, device: torch.device | str = "cpu") -> LoadedModel:
         """Load the model in evaluation mode, without parameter gradients; a module in memory is copied."""
         recipe = None if self.preprocessing is None else Preprocessing.parse(self.preprocessing)
         if self.module is None:
-            return load_model(self.spec, trust_code=self.trust_code, preprocessing=recipe, device=device)
+            return load_model(
+                self.spec, trust_code=self.trust_code, preprocessing=recipe, device=device, output=self.output
+            )
         if recipe is None:
             raise InputError(
                 "none given for a model in memory", argument="preprocessing", hint="say how images become its inputs"
             )
         module, digest = copy.deepcopy(self.module).eval().requires_grad_(False), state_digest(self.module)
-        return LoadedModel(self.spec, module.to(device), recipe, None, digest, type(self.module).__name__)
+        return LoadedModel(self.spec, module.to(device), recipe, None, digest, type(self.module).__name__, self.output)
 
 
 @dataclass(frozen=True)
@@ -131,6 +136,7 @@ class Plan:
 
     def record(self) -> dict[str, Any]:
         """The plan as plain data, for people and for telling two plans apart."""
+        outputs = {arm.label: arm.model.output for arm in self.arms if arm.model.output != "auto"}
         return {
             "name": self.name,
             "data": list(self.data),
@@ -145,6 +151,7 @@ class Plan:
             "score": self.score,
             "exif": self.exif,
             "references": self.references,
+            **({"model_output": outputs} if outputs else {}),
             **({"last": True} if self.holdout else {}),
         }
 
@@ -286,7 +293,7 @@ def _sources(spec: ExperimentSpec, models: Mapping[str, Any]) -> dict[str, Model
     result: dict[str, ModelSource] = {}
     for name, model in models.items():
         text, module = (model, None) if isinstance(model, str) else (name, model)
-        source = ModelSource(text, spec.preprocessing, spec.trust_code, module)
+        source = ModelSource(text, spec.preprocessing, spec.trust_code, module, spec.model_output)
         label = source.load().architecture if name == model else name
         if label in result:
             raise InputError(f"{label} given twice", argument="model", hint="tell them apart with LABEL=SPEC")

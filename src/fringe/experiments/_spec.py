@@ -11,6 +11,7 @@ from pydantic import Field, PlainValidator, StrictBool, StrictInt
 
 from fringe._files import SETTINGS_BYTES, read_regular
 from fringe._options import Options, check_known, wrong_value
+from fringe._outputs import OutputKind
 from fringe.attribution import METHODS
 from fringe.errors import InputError
 from fringe.metrics import METRICS
@@ -215,6 +216,8 @@ class ExperimentSpec(Options):
         controls: Whether to score maps that do not depend on the model, too.
         preprocessing: Preprocessing of the images; the model's if None.
         trust_code: Whether the model's author may run code; never read from a file.
+        model_output: What the models return: ``"logits"``, ``"probabilities"``, or ``"auto"``, which refuses what looks
+            like probabilities.
         shard: Number of images of one task.
 
     Raises:
@@ -264,6 +267,7 @@ class ExperimentSpec(Options):
         None, description="'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5. Default: the model's own."
     )
     trust_code: StrictBool = Field(False, description="Let the model's author run code; never read from a file.")
+    model_output: OutputKind = Field("auto", description="What the model returns.")
     shard: StrictInt = Field(16, ge=1, description="Images of one task.")
 
     @classmethod

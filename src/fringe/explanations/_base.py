@@ -239,9 +239,10 @@ class ImageRun(Generic[Spec]):
             preprocessing=None if spec.preprocessing is None else Preprocessing.parse(spec.preprocessing),
             class_names=self.class_names,
             device=self.device,
+            output=spec.model_output,
         )
         self.classifier = Classifier(
-            self.loaded.module, score=spec.score, output=spec.model_output, batch_size=spec.batch_size
+            self.loaded.module, score=spec.score, output=self.loaded.output, batch_size=spec.batch_size
         )
         self.references = References(spec, self.loaded.preprocessing, self.device, self._default_references)
         self.folder = ResultFolder(self._out, overwrite=self._overwrite, command=self.command)

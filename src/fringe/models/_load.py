@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from fringe._outputs import OutputKind
 from fringe.errors import InputError, ModelError, did_you_mean
 from fringe.models import _digits
 from fringe.models._base import (
@@ -39,6 +40,7 @@ class LoadedModel:
         class_names: K names, or None if the source has none.
         digest: SHA-256 over the state dict, in hexadecimal: a name for the weights.
         architecture: Bare name, such as ``resnet18``.
+        output: What the network returns, as for :class:`fringe.Classifier`.
     """
 
     spec: str
@@ -47,6 +49,7 @@ class LoadedModel:
     class_names: tuple[str, ...] | None
     digest: str
     architecture: str
+    output: OutputKind = "auto"
 
     def prepare(self, images: Sequence[Image.Image]) -> Tensor:
         """Prepare images for the network.
@@ -96,6 +99,7 @@ def load_model(
     preprocessing: Preprocessing | None = None,
     class_names: Sequence[str] | None = None,
     device: str | torch.device = "cpu",
+    output: OutputKind = "auto",
 ) -> LoadedModel:
     """Load the model that a spec names, in evaluation mode and without parameter gradients.
 
@@ -107,6 +111,7 @@ def load_model(
         preprocessing: Replaces what the source says.
         class_names: Replaces what the source says.
         device: The device to load it to.
+        output: What the model returns, as for :class:`fringe.Classifier`.
 
     Returns:
         The model with its preprocessing, class names and digest.
@@ -120,7 +125,7 @@ def load_model(
     names = parts.class_names if class_names is None else tuple(class_names)
     digest = state_digest(parts.module)
     module = parts.module.eval().requires_grad_(False).to(checked_device)
-    return LoadedModel(spec, module, parts.preprocessing, names, digest, parts.architecture)
+    return LoadedModel(spec, module, parts.preprocessing, names, digest, parts.architecture, output)
 
 
 def _family(spec: str) -> tuple[str, str]:
