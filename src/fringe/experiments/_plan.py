@@ -21,7 +21,7 @@ from fringe.errors import InputError
 from fringe.experiments._evaluator import CONTROLS, Candidate
 from fringe.experiments._spec import PLAN_NAME, ExperimentSpec
 from fringe.metrics import METRICS, Metric, get_metric
-from fringe.models import LoadedModel, Preprocessing, load_model, state_digest
+from fringe.models import LoadedModel, Preprocessing, load_model, state_digest, stated_preprocessing
 from fringe.settings import canonical_name
 from fringe.tuning import read_preset
 
@@ -40,7 +40,7 @@ class ModelSource:
         spec: Text for :func:`fringe.models.load_model`; a name where ``module`` is given.
         preprocessing: Replaces the preprocessing of the source.
         trust_code: Whether code of the model's author may run.
-        module: A model in memory, in place of a source; it needs ``preprocessing``.
+        module: A model in memory, in place of a source; it needs ``preprocessing``, here or as its attribute.
         output: What the model returns, as for :class:`fringe.Classifier`.
     """
 
@@ -52,7 +52,9 @@ class ModelSource:
 
     def load(self, device: torch.device | str = "cpu") -> LoadedModel:
         """Load the model in evaluation mode, without parameter gradients; a module in memory is copied."""
-        recipe = None if self.preprocessing is None else Preprocessing.parse(self.preprocessing)
+        text = self.preprocessing
+        recipe = stated_preprocessing(self.module) if self.module is not None and text is None else None
+        recipe = recipe if text is None else Preprocessing.parse(text)
         if self.module is None:
             return load_model(
                 self.spec, trust_code=self.trust_code, preprocessing=recipe, device=device, output=self.output

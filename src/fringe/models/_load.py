@@ -23,7 +23,7 @@ from fringe.models._base import (
 )
 from fringe.models._exported import load_exported
 from fringe.models._preprocessing import Preprocessing
-from fringe.models._python import FILE_SPEC, MODULE_SPEC, load_attribute, load_file_function
+from fringe.models._python import FILE_SPEC, MODULE_SPEC, load_attribute, load_file_function, require_file
 from fringe.models._timm import load_timm
 from fringe.models._torchvision import load_torchvision
 from fringe.models._transformers import load_transformers
@@ -83,7 +83,11 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
         ),
         "timm": Loader("timm:NAME[@WEIGHTS]", "a tag, random[:SEED] or .safetensors", load_timm),
         "hf": Loader("hf:NAME[@REVISION]", "a hub repository or a local folder", load_transformers),
-        "file": Loader("FILE.py:FUNCTION[@FILE.safetensors]", "runs the file; trust_code", load_file_function),
+        "file": Loader(
+            "FILE.py:FUNCTION[@FILE.safetensors]",
+            "runs the file; trust_code; PREPROCESSING and CLASSES in it are read",
+            load_file_function,
+        ),
         "module": Loader("PACKAGE.MODULE:NAME[@FILE.safetensors]", "imports the module; trust_code", load_attribute),
         "export": Loader("FILE.pt2", "an exported program; trust_code", load_exported),
     }
@@ -102,6 +106,9 @@ def load_model(
     output: OutputKind = "auto",
 ) -> LoadedModel:
     """Load the model that a spec names, in evaluation mode and without parameter gradients.
+
+    A Python file or module may state how its images are prepared, and what its classes are called: in constants
+    ``PREPROCESSING`` and ``CLASSES``, or in attributes ``preprocessing`` and ``class_names`` of the network.
 
     Named files are never unpickled without ``trust_code``; downloads of torchvision and timm are read as weights only.
 
@@ -151,6 +158,7 @@ def _family(spec: str) -> tuple[str, str]:
 def _unknown(spec: str) -> ModelError:
     prefix, colon, _ = spec.partition(":")
     if prefix.endswith(".py"):
+        require_file(prefix)
         return ModelError(
             f"model {spec!r} names no function", hint=f"name the file and a function in it, as in {prefix}:make_model"
         )
