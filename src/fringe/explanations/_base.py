@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import fringe
+from fringe._class_names import read_class_names, resolve_class_name
 from fringe._files import sha256_of
 from fringe._text import to_json
 from fringe.attribution import Attributor, FRInGe, get_method
@@ -21,7 +22,7 @@ from fringe.data import ImageError, ImageRef, find_inputs
 from fringe.errors import InputError
 from fringe.experiments import content_digest, default_model, with_settings
 from fringe.explanations._folder import SUMMARY, ResultFolder
-from fringe.explanations._spec import ExplainSpec, ImageOptions, read_class_names
+from fringe.explanations._spec import ExplainSpec, ImageOptions
 from fringe.models import LoadedModel, ModelError, Preprocessing, load_model, resolve_device
 
 Progress = Callable[..., None]
@@ -188,6 +189,7 @@ class ImageRun(Generic[Spec]):
         refs: The images.
         missing: Inputs that lead to no image.
         loaded: The model, once it is open.
+        target: "predicted" or the number of the explained class, once it is open.
         document: Content of ``summary.json``.
         done: Number of images with a result.
         failures: Inputs without a result.
@@ -198,6 +200,7 @@ class ImageRun(Generic[Spec]):
 
     command: ClassVar[str]
     loaded: LoadedModel
+    target: int | str
     document: dict[str, Any]
 
     def __init__(self, inputs: Sequence[str], out: Path, spec: Spec, *, overwrite: bool = False):
@@ -241,6 +244,8 @@ class ImageRun(Generic[Spec]):
             device=self.device,
             output=spec.model_output,
         )
+        named = isinstance(spec.target, str) and spec.target != "predicted"
+        self.target = resolve_class_name(str(spec.target), self.loaded.class_names) if named else spec.target
         self.classifier = Classifier(
             self.loaded.module, score=spec.score, output=self.loaded.output, batch_size=spec.batch_size
         )

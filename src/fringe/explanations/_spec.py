@@ -5,16 +5,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, PositiveInt
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 
 from fringe._options import Options
 from fringe.attribution import METHODS
-from fringe.errors import InputError
 from fringe.settings import canonical_name
 
 
 def _canonical_method(text: str) -> str:
     return canonical_name(text, METHODS)
+
+
+def _number(target: Any) -> Any:
+    """The number that a text of digits stands for; any other target is unchanged."""
+    is_number = isinstance(target, str) and re.fullmatch(r"[+-]?[0-9]{1,9}", target.strip())
+    return int(target) if is_number else target
 
 
 class ImageOptions(Options):
@@ -25,7 +30,7 @@ class ImageOptions(Options):
     """
 
     expected: ClassVar[Mapping[str, str]] = {
-        "target": "'predicted' or the number of a class",
+        "target": "'predicted', or the number or name of a class",
         "set": "a list of KEY=VALUE texts",
         **dict.fromkeys(("batch_size", "pool"), "'auto' or a positive whole number"),
         **dict.fromkeys(("trust_code", "figures", "controls"), "true or false"),
@@ -33,7 +38,9 @@ class ImageOptions(Options):
     }
 
     model: str | None = Field(None, description="Model; embedded:digits by default, for its own images only.")
-    target: Literal["predicted"] | int = Field("predicted", description="Class to explain: 'predicted' or its number.")
+    target: Annotated[int | str, BeforeValidator(_number)] = Field(
+        "predicted", description="Class to explain: 'predicted', its number or its name."
+    )
     score: Literal["logit", "log_probability", "probability"] = Field("logit", description="Explained score.")
     references: str | None = Field(None, description="Images for methods that average over data.")
     preprocessing: str | None = Field(None, description="'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5.")
@@ -74,25 +81,3 @@ class CompareSpec(ImageOptions):
     controls: bool = Field(True, description="Also score maps that do not depend on the model.")
     rows: PositiveInt = Field(8, description="Images in the picture.")
     pool: Literal["auto"] | PositiveInt = Field("auto", description="Pixels over which the picture averages maps.")
-
-
-def read_class_names(path: Path | None) -> tuple[str, ...] | None:
-    """Class names, one per line; the first is class 0. Empty lines at the end do not count.
-
-    Where every line begins with its own number, as in ``284 n02123597 Siamese_cat``, the number and a WordNet
-    identifier after it are removed.
-    """
-    if path is None:
-        return None
-    try:
-        lines = path.read_text(encoding="utf-8").rstrip().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {str(path)!r} as text ({error})", argument="classes") from error
-    if not lines:
-        raise InputError(f"{str(path)!r} names no class", argument="classes")
-    matches = [_NUMBER.match(line) for line in lines]
-    numbered = all(match is not None and int(match[1]) == index for index, match in enumerate(matches))
-    return tuple(_NUMBER.sub("", line).strip() if numbered else line.strip() for line in lines)
-
-
-_NUMBER = re.compile(r"\s*(\d+)\s+(n\d{8}\s+)?(?=\S)")
