@@ -85,11 +85,11 @@ def resolve_class_name(text: str, names: Sequence[str] | None) -> int:
         hint = "give the number of a class, or the names with classes="
         raise TargetError(f"got {text!r}, but the model has no class names", argument="target", hint=hint)
     short = _plain(text)
-    whole = [_plain(name) for name in names]
+    complete = [_plain(name) for name in names]
     parts = [[_plain(part) for part in name.split(",")] for name in names]
     fits = [
         [name == text for name in names],
-        [name == short for name in whole],
+        [name == short for name in complete],
         [short in some for some in parts],
         [any(part.startswith(short) or f" {short} " in f" {part} " for part in some) for some in parts],
     ]
