@@ -6,7 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from fringe.app._fragments import comparison, ended_line, error_box, page_frame, status_line
+from fringe.app._fragments import comparison, ended_line, error_box, page_frame, sample_buttons, status_line
 from fringe.app._service import Service
 from fringe.app._worker import Job, reason
 from fringe.errors import FringeError
@@ -22,9 +22,14 @@ addEventListener("message", (event) => {
 });
 </script>"""
 TITLE = (
-    "<header class='fringe-head'><h1>fringe</h1><p>See what a classifier saw: choose an image, a model and a method. "
-    "Red speaks for the class, blue against it.</p></header>"
+    "<header class='fringe-head'><h1>fringe</h1><p>See what a classifier saw: choose an image, a model and a method."
+    "</p></header>"
 )
+#: Tells the server which sample was clicked.
+_PICK = """element.addEventListener("click", (event) => {
+  const button = event.target.closest("button");
+  if (button) trigger("click", { index: Number(button.dataset.index) });
+});"""
 EMPTY = "<p class='fringe-empty'>{}</p>"
 #: Seconds between two looks at a running job.
 INTERVAL = 0.25
@@ -34,26 +39,45 @@ Start = Callable[..., Job]
 Show = Callable[[Any], str]
 
 
-class ImageField(gr.Image):
-    """A field for an image file that hands over its path: gradio's own would open the file with any decoder."""
+def image_field() -> gr.Image:
+    """A field for an image file that hands over its path: gradio's own would open the file with any decoder.
 
-    is_template = True
+    The method is replaced and the class is not derived from, since gradio writes a ``.pyi`` file beside the module of
+    every class of components.
+    """
+    field = gr.Image(
+        label="Image", type="filepath", sources=["upload", "clipboard"], height=260, buttons=[], elem_id="image"
+    )
 
-    def preprocess(self, payload: Any) -> str | None:
-        """The path of the uploaded file."""
+    def path(payload: Any) -> str | None:
         return None if payload is None else payload.path
+
+    field.preprocess = path
+    return field
 
 
 def theme() -> gr.Theme:
     """Gradio's look with fonts of the system: its own are fetched from a network."""
-    return gr.themes.Default(
+    plain = gr.themes.Default(
         primary_hue="blue", neutral_hue="slate", font=list(FONTS), font_mono=["ui-monospace", "DejaVu Sans Mono"]
+    )
+    # darker than gradio's own, for contrast
+    return plain.set(
+        button_primary_background_fill="*primary_700",
+        button_primary_background_fill_hover="*primary_800",
+        button_primary_background_fill_dark="*primary_700",
+        button_primary_background_fill_hover_dark="*primary_800",
+        body_text_color_subdued="*neutral_600",
+        body_text_color_subdued_dark="*neutral_300",
+        block_label_text_color="*neutral_600",
+        block_label_text_color_dark="*neutral_300",
+        color_accent="*primary_700",
     )
 
 
 def build_blocks(service: Service) -> gr.Blocks:
     """Build the page of a service."""
-    with gr.Blocks(title="fringe", analytics_enabled=False, delete_cache=(600, 3600)) as blocks:
+    with gr.Blocks(title="fringe", analytics_enabled=False, delete_cache=(600, 3600), fill_width=True) as blocks:
         gr.HTML(TITLE)
         with gr.Row(equal_height=False):
             with gr.Column(scale=1, min_width=280):
@@ -70,26 +94,15 @@ def build_blocks(service: Service) -> gr.Blocks:
 
 def _choices(service: Service) -> tuple[gr.Image, gr.Dropdown]:
     """The image, the samples and the model."""
-    image = ImageField(
-        label="Image", type="filepath", sources=["upload", "clipboard"], height=260, buttons=[], elem_id="image"
-    )
+    image = image_field()
     if service.samples:
-        samples = gr.Gallery(
-            [(str(sample.file), sample.title) for sample in service.samples],
-            label="Samples",
-            columns=5,
-            allow_preview=False,
-            interactive=False,
-            buttons=[],
-            height="auto",
-            object_fit="contain",
-            elem_id="samples",
-        )
+        samples = gr.HTML(sample_buttons(service.samples), js_on_load=_PICK, elem_id="samples")
 
-        def pick(event: gr.SelectData) -> str:
-            return str(service.samples[int(event.index)].file)
+        def pick(event: gr.EventData) -> str:
+            index = event._data["index"]  # pyright: ignore[reportPrivateUsage] - its attributes are not typed
+            return str(service.samples[int(index)].file)
 
-        samples.select(pick, None, image, show_progress="hidden", api_visibility="private")
+        samples.click(pick, None, image, show_progress="hidden", api_visibility="private")
     names = list(service.models)
     model = gr.Dropdown(names, value=names[0], label="Model", elem_id="model", filterable=False)
     return image, model

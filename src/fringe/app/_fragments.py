@@ -2,9 +2,10 @@
 
 import base64
 import math
+from collections.abc import Sequence
 from html import escape
 
-from fringe.app._service import Compared, Explained
+from fringe.app._service import Compared, Explained, Sample
 from fringe.app._worker import Status
 from fringe.metrics import best_of
 
@@ -19,6 +20,19 @@ _HEIGHT = (
     ".observe(document.documentElement)</script>"
 )
 BLIND = "Blind maps do not look at the model. A score tells something of a method only where it beats all of them."
+
+
+def sample_buttons(samples: Sequence[Sample]) -> str:
+    """The samples as buttons that carry their number; the pictures are in the text itself."""
+    buttons = ""
+    for index, sample in enumerate(samples):
+        data = base64.b64encode(sample.file.read_bytes()).decode()
+        title = escape(sample.title, quote=True)
+        buttons += (
+            f"<button type='button' data-index='{index}'><img alt='' src='data:image/png;base64,{data}'>"
+            f"<span>{title}</span></button>"
+        )
+    return f"<div class='fringe-samples' role='group' aria-label='Samples'>{buttons}</div>"
 
 
 def status_line(status: Status) -> str:
@@ -81,7 +95,7 @@ def _figure(result: Compared, label: str) -> str:
         text = escape(f"Map by {title} for {result.target}", quote=True)
         body = f"<img alt='{text}' src='data:image/png;base64,{base64.b64encode(png).decode()}'>"
     note = f"for {result.target} · {verdict} · {passes} passes · {row.seconds:.1f} s"
-    return f"<figure><h3>{escape(title)}</h3>{body}<figcaption>{escape(note)}</figcaption></figure>"
+    return f"<figure><h2>{escape(title)}</h2>{body}<figcaption>{escape(note)}</figcaption></figure>"
 
 
 def _table(result: Compared) -> str:
@@ -110,7 +124,7 @@ def _table(result: Compared) -> str:
         f"<tr><td></td><th scope='colgroup' colspan='{len(methods)}'>methods</th>"
         f"<th scope='colgroup' class='blind' colspan='{len(blind)}'>blind maps</th></tr>"
         f"<tr><th scope='col'>score</th>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-        f"<p class='fringe-note'>{BLIND} The better of the two methods is bold.{star} One image decides nothing: "
+        f"<p class='fringe-note'>The brighter a pixel, the more it counts for the class or against it. {BLIND} The better of the two methods is bold.{star} One image decides nothing: "
         "compare on many with <code>fringe compare</code>.</p>"
     )
 

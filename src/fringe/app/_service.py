@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fringe._text import to_csv
 from fringe.app._worker import Job, Limits, Worker
-from fringe.attribution import METHODS, Attribution, Attributor
+from fringe.attribution import METHODS, Attribution, get_method
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.data import SOURCE, ImageRef, find_inputs, open_image
@@ -121,7 +121,7 @@ class Service:
 
         def run(job: Job) -> Explained:
             self._check_input(loaded, image)
-            kind = _method(method)
+            kind = get_method(method)
             target = f"top{CLASSES}" if kind.many_targets else "predicted"
             result = explain(loaded, image, method=kind, target=target, progress=job.report)
             result = _renamed(result, name, model)
@@ -148,7 +148,7 @@ class Service:
             comparison = compare(
                 Classifier(loaded.module),
                 x,
-                {method: _method(method) for method in titles},
+                {method: get_method(method) for method in titles},
                 METRICS,
                 space=InputSpace(low.to(x.device), high.to(x.device)),
                 progress=lambda what, done, total: job.report(done, total, titles.get(what, what)),
@@ -307,12 +307,6 @@ def _methods() -> dict[str, str]:
             result[name] = kind.title
             result |= {f"{name}:{p}": f"{kind.title}, {p}" for p in ("preview", "quick") if p in kind.presets}
     return result
-
-
-def _method(name: str) -> Attributor:
-    """A method of the list by its name and preset."""
-    name, _, preset = name.partition(":")
-    return METHODS[name].preset(preset) if preset else METHODS[name]()
 
 
 def _samples(inputs: Sequence[str], folder: Path) -> tuple[Sample, ...]:
