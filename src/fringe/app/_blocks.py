@@ -193,7 +193,7 @@ def _follow(service: Service, start: Callable[[], Job], show: Show) -> Generator
     elif job.state == "failed":
         yield [error_box(reason(job.error)), *empty, idle]
     else:
-        yield [ended_line(job.status(), service.limits.seconds), *empty, idle]
+        yield [ended_line(job.status(), service.limits.time_limit), *empty, idle]
 
 
 def _forget(service: Service) -> Callable[[gr.Request], None]:

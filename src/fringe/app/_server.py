@@ -16,6 +16,7 @@ from fringe._class_names import read_class_names
 from fringe.app._service import Service, load_models
 from fringe.app._spec import LOOPBACK, AppSpec
 from fringe.app._worker import Limits
+from fringe.data import SOURCE
 from fringe.errors import InputError
 
 Scope = MutableMapping[str, Any]
@@ -111,13 +112,13 @@ class AppServer:
                 argument="host",
                 hint="pass allow_remote=True if they may, or leave it at 127.0.0.1",
             )
-        limits = Limits(pixels=spec.max_pixels, seconds=spec.time_limit, queue=spec.queue)
+        limits = Limits(max_pixels=spec.max_pixels, time_limit=spec.time_limit, queue=spec.queue)
         self._socket = _listen(spec.host, spec.port)
         self._folder = Path(tempfile.mkdtemp(prefix="fringe-app-"))
         atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
         try:
             models = load_models(
-                spec.model,
+                spec.model or (SOURCE,),
                 trust_code=spec.trust_code,
                 preprocessing=spec.preprocessing,
                 class_names=read_class_names(spec.classes),
@@ -151,7 +152,7 @@ class AppServer:
             footer_links=[],
             allowed_paths=[],
             show_error=False,
-            max_file_size=self.service.limits.upload_bytes,
+            max_file_size=self.service.limits.max_upload_bytes,
             ssr_mode=False,
             enable_monitoring=False,
             pwa=False,
@@ -215,7 +216,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise InputError(
-            f"{port} cannot be used at {host} ({error.strerror})", argument="port", hint="port=0 takes a free one"
+            f"{port} cannot be used at {host} ({error.strerror})", argument="port", hint="name another port, or 0 for a free one"
         ) from error
     return listening
 

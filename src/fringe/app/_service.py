@@ -187,7 +187,7 @@ class Service:
         if file is None:
             raise InputError("no image is chosen", hint="drop one into the field, or pick a sample")
         try:
-            return open_image(file, max_pixels=self.limits.pixels)
+            return open_image(file, max_pixels=self.limits.max_pixels)
         except InputError:
             raise
         except ValueError as error:
@@ -198,8 +198,8 @@ class Service:
         parameter = next(loaded.module.parameters(), None)
         x = loaded.prepare([image]).to(None if parameter is None else parameter.device)
         height, width = x.shape[-2:]
-        if height * width > self.limits.input_pixels:
-            most = self.limits.input_pixels
+        if height * width > self.limits.max_input_pixels:
+            most = self.limits.max_input_pixels
             message = f"the model would get {width} x {height} pixels, more than {most}"
             raise InputError(message, hint="shrink the image")
         try:

@@ -26,7 +26,7 @@ class AppSpec(Options):
     }
 
     model: tuple[str, ...] = Field(
-        ("embedded:digits",), description="SPEC or NAME=SPEC: a model that people may choose; may be repeated."
+        (), description="SPEC or NAME=SPEC: a model that people may choose; may be repeated. [default: embedded:digits]"
     )
     samples: tuple[str, ...] | None = Field(None, description="Images or folders that people may pick from.")
     host: str = Field("127.0.0.1", description="Address to listen at.")

@@ -22,28 +22,28 @@ class Limits:
     """What one person may ask of the app.
 
     Attributes:
-        pixels: Pixels of an uploaded image, compared with its header before it is decoded.
-        input_pixels: Pixels of the model's input, after its preprocessing.
-        seconds: Time of one computation.
+        max_pixels: Pixels of an uploaded image, compared with its header before it is decoded.
+        max_input_pixels: Pixels of the model's input, after its preprocessing.
+        max_upload_bytes: Length of an uploaded file.
+        time_limit: Seconds of one computation.
         queue: Computations that may wait.
-        upload_bytes: Length of an uploaded file.
 
     Raises:
         InputError: If a limit is not positive; the queue may be 0.
     """
 
-    pixels: int = 20_000_000
-    input_pixels: int = 1_500_000
-    seconds: float = 600.0
+    max_pixels: int = 20_000_000
+    max_input_pixels: int = 1_500_000
+    max_upload_bytes: int = 32 * 2**20
+    time_limit: float = 600.0
     queue: int = 8
-    upload_bytes: int = 32 * 2**20
 
     def __post_init__(self) -> None:
-        for name, least in (("pixels", 1), ("input_pixels", 1), ("queue", 0), ("upload_bytes", 1)):
+        for name, least in (("max_pixels", 1), ("max_input_pixels", 1), ("max_upload_bytes", 1), ("queue", 0)):
             if getattr(self, name) < least:
                 raise InputError(f"got {getattr(self, name)}, expected at least {least}", argument=name)
-        if not self.seconds > 0:
-            raise InputError(f"got {self.seconds}, expected more than 0 seconds", argument="seconds")
+        if not self.time_limit > 0:
+            raise InputError(f"got {self.time_limit}, expected more than 0 seconds", argument="time_limit")
 
 
 class StoppedError(Exception):
@@ -167,7 +167,7 @@ class Worker:
             InputError: If too many are waiting already.
         """
         self.stop(owner)
-        job = Job(owner, compute, self.limits.seconds)
+        job = Job(owner, compute, self.limits.time_limit)
         with self._condition:
             busy = self._running is not None and not self._running.is_stopping
             pending = len(self._waiting) + busy

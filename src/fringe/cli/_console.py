@@ -41,6 +41,7 @@ _MORE = {"model": "see 'fringe models'"}
 
 #: Packages that some commands need, by the extra that installs them.
 _EXTRAS = {
+    "app": ("gradio",),
     "bench": ("filelock", "jinja2", "pebble", "polars", "pyarrow", "yaml"),
     "graph": ("sklearn",),
     "tune": ("optuna",),
