@@ -140,7 +140,7 @@ def _compare_tab(service: Service, image: gr.Image, model: gr.Dropdown) -> None:
 
 def _method(service: Service, label: str, index: int) -> gr.Dropdown:
     choices = [(title, name) for name, title in service.methods.items()]
-    return gr.Dropdown(choices, value=choices[index][1], label=label, filterable=False)
+    return gr.Dropdown(choices, value=choices[index][1], label=label, filterable=False, min_width=260)
 
 
 def _buttons(label: str) -> tuple[gr.Button, gr.Button]:
@@ -151,7 +151,7 @@ def _buttons(label: str) -> tuple[gr.Button, gr.Button]:
 
 
 def _download(label: str) -> gr.DownloadButton:
-    return gr.DownloadButton(label, visible=False, size="sm")
+    return gr.DownloadButton(label, visible=False, size="sm", min_width=90)
 
 
 def _connect(

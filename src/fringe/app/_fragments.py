@@ -1,6 +1,7 @@
 """Pieces of HTML that the app shows. What comes from files, models and errors is escaped."""
 
 import base64
+import hashlib
 import math
 from collections.abc import Sequence
 from html import escape
@@ -14,11 +15,12 @@ _ENDED = {
     "stopped": "Stopped. Nothing is computed any more.",
     "expired": "Stopped at the limit of {limit}. A quick method, or a smaller image or model, takes less time.",
 }
-#: Told to the frame around the page, so that the frame can be as high as the page.
-_HEIGHT = (
-    "<script>new ResizeObserver(() => parent.postMessage({fringeHeight: document.documentElement.scrollHeight}, '*'))"
-    ".observe(document.documentElement)</script>"
+#: Added to the page in the frame, which tells its height so that the frame can be as high, and has its own policy.
+_SCRIPT = (
+    "new ResizeObserver(() => parent.postMessage({fringeHeight: document.documentElement.scrollHeight}, '*'))"
+    ".observe(document.documentElement)"
 )
+_HASH = f"'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"
 BLIND = "Blind maps do not look at the model. A score tells something of a method only where it beats all of them."
 
 
@@ -66,7 +68,8 @@ def duration(seconds: float) -> str:
 def page_frame(result: Explained) -> str:
     """The page of an explanation in a frame that may run its script and nothing else: it has no origin, so it reaches
     neither the app nor what the browser stores for it."""
-    page = result.page.replace("</body>", f"{_HEIGHT}</body>", 1)
+    page = result.page.replace("script-src ", f"script-src {_HASH} ", 1)
+    page = page.replace("</body>", f"<script>{_SCRIPT}</script></body>", 1)
     title = escape(f"Explanation of {result.name}", quote=True)
     return (
         f"<iframe class='fringe-page' sandbox='allow-scripts' title='{title}' srcdoc='{escape(page, quote=True)}'>"
@@ -99,33 +102,32 @@ def _figure(result: Compared, label: str) -> str:
 
 
 def _table(result: Compared) -> str:
-    rows = result.comparison.rows
-    methods, blind = [row for row in rows if not row.control], [row for row in rows if row.control]
-    head = "".join(f"<th scope='col'>{escape(result.titles[row.label])}</th>" for row in methods)
-    head += "".join(f"<th scope='col' class='blind'>{escape(row.label)}</th>" for row in blind)
-    body, beaten = "", False
-    for label, metric in result.comparison.metrics.items():
-        scores = [float(row.scores[label].values[0]) for row in rows]
-        best = best_of(scores[: len(methods)], metric.direction)
-        bound = best_of(scores[len(methods) :], metric.direction)
-        differ, cells = len({_number(score) for score in scores[: len(methods)]}) > 1, ""
-        for index, score in enumerate(scores):
-            if index >= len(methods):
-                cells += f"<td class='blind'>{_number(score)}</td>"
-                continue
+    """One row a method, then one a blind map; one column a score."""
+    rows, metrics = result.comparison.rows, result.comparison.metrics
+    scores = {(row.label, label): float(row.scores[label].values[0]) for row in rows for label in metrics}
+    methods, blind = [[row.label for row in rows if row.control == control] for control in (False, True)]
+    head = "".join(f"<th scope='col'>{escape(m.title)} <small>{m.direction} is better</small></th>" for m in metrics.values())
+    body, star = "", ""
+    for method in methods:
+        cells = ""
+        for label, metric in metrics.items():
+            score, other = scores[method, label], [scores[name, label] for name in methods if name != method]
+            better = best_of([score, *other], metric.direction) == score and _number(score) != _number(other[0])
+            bound = best_of([scores[name, label] for name in blind], metric.direction)
             beats = bound is None or (score > bound if metric.direction == "higher" else score < bound)
-            text = _number(score) if beats or not math.isfinite(score) else f"{_number(score)}*"
-            beaten |= text.endswith("*")
-            cells += f"<td>{f'<strong>{text}</strong>' if score == best and differ else text}</td>"
-        body += f"<tr><th scope='row'>{escape(metric.title)} <small>{metric.direction} is better</small></th>{cells}</tr>"
-    star = " * no better than the best blind map." if beaten else ""
+            text = _number(score) + ("*" if math.isfinite(score) and not beats else "")
+            star = star or (" * no better than the best blind map." if text.endswith("*") else "")
+            cells += f"<td>{f'<strong>{text}</strong>' if better else text}</td>"
+        body += f"<tr><th scope='row'>{escape(method)}</th>{cells}</tr>"
+    for name in blind:
+        cells = "".join(f"<td>{_number(scores[name, label])}</td>" for label in metrics)
+        body += f"<tr class='blind'><th scope='row'>{escape(name)} <small>blind</small></th>{cells}</tr>"
     return (
         "<div class='fringe-scroll' tabindex='0' role='region' aria-label='Scores'><table><thead>"
-        f"<tr><td></td><th scope='colgroup' colspan='{len(methods)}'>methods</th>"
-        f"<th scope='colgroup' class='blind' colspan='{len(blind)}'>blind maps</th></tr>"
-        f"<tr><th scope='col'>score</th>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-        f"<p class='fringe-note'>The brighter a pixel, the more it counts for the class or against it. {BLIND} The better of the two methods is bold.{star} One image decides nothing: "
-        "compare on many with <code>fringe compare</code>.</p>"
+        f"<tr><th scope='col'>map</th>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        f"<p class='fringe-note'>The brighter a pixel, the more it counts for the class or against it. {BLIND} The "
+        f"better of the two methods is bold.{star} One image decides nothing: compare on many with "
+        "<code>fringe compare</code>.</p>"
     )
 
 
