@@ -106,7 +106,9 @@ def _table(result: Compared) -> str:
     rows, metrics = result.comparison.rows, result.comparison.metrics
     scores = {(row.label, label): float(row.scores[label].values[0]) for row in rows for label in metrics}
     methods, blind = [[row.label for row in rows if row.control == control] for control in (False, True)]
-    head = "".join(f"<th scope='col'>{escape(m.title)} <small>{m.direction} is better</small></th>" for m in metrics.values())
+    head = "".join(
+        f"<th scope='col'>{escape(m.title)} <small>{m.direction} is better</small></th>" for m in metrics.values()
+    )
     body, star = "", ""
     for method in methods:
         cells = ""

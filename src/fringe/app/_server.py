@@ -216,7 +216,9 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise InputError(
-            f"{port} cannot be used at {host} ({error.strerror})", argument="port", hint="name another port, or 0 for a free one"
+            f"{port} cannot be used at {host} ({error.strerror})",
+            argument="port",
+            hint="name another port, or 0 for a free one",
         ) from error
     return listening
 

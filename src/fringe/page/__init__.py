@@ -7,8 +7,10 @@ the same path as an animated picture.
 The page is made from a document, JSON data of the schema ``fringe/explanation/1``, which the page contains.
 """
 
+from fringe.page._animation import animation as animation
 from fringe.page._animation import thumbnail as thumbnail
 from fringe.page._animation import write_animation
+from fringe.page._build import POINTS as POINTS
 from fringe.page._build import page_document
 from fringe.page._document import Document, decode_maps
 from fringe.page._render import IndexEntry as IndexEntry

@@ -64,8 +64,8 @@ def render_page(document: Mapping[str, Any]) -> str:
     text = json.dumps(checked.json_data(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character, escape in _JSON_ESCAPES.items():
         text = text.replace(character, escape)
-    passes = {f"passes: {name}": count for name, count in checked.passes.items()}
-    facts = {**checked.details, **passes, **checked.settings, **{f"{k} version": v for k, v in checked.versions.items()}}
+    facts = {**checked.details, **{f"passes: {name}": count for name, count in checked.passes.items()}}
+    facts |= {**checked.settings, **{f"{name} version": version for name, version in checked.versions.items()}}
     return _render(
         "page",
         page=checked,
@@ -134,7 +134,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(percent=_percent, number=_number, words=lambda text: text.replace("_", " "))
+    environment.filters.update(percent=_percent, number=_number, words=_words)
     return environment
 
 
@@ -147,6 +147,10 @@ def _percent(share: float | None) -> str:
     if share is None:
         return "–"
     return "< 0.1 %" if 0 < share < 1e-3 else f"{share:.1%}".replace("%", " %")
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _number(value: float | None) -> str:
