@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from gradio.themes import Default
 
 from fringe.app._fragments import comparison, ended_line, error_box, page_frame, sample_buttons, status_line
 from fringe.app._service import Service
@@ -39,8 +40,9 @@ Start = Callable[..., Job]
 Show = Callable[[Any], str]
 
 
-def image_field() -> gr.Image:
-    """A field for an image file that hands over its path: gradio's own would open the file with any decoder.
+def image_field(folder: Path) -> gr.Image:
+    """A field for an image file that hands over its path: gradio's own would open the file with any decoder. Only what
+    lies in the folder of uploads is handed over, whatever a request names.
 
     The method is replaced and the class is not derived from, since gradio writes a ``.pyi`` file beside the module of
     every class of components.
@@ -50,7 +52,9 @@ def image_field() -> gr.Image:
     )
 
     def path(payload: Any) -> str | None:
-        return None if payload is None else payload.path
+        if payload is None or not payload.path:
+            return None
+        return payload.path if Path(payload.path).resolve().is_relative_to(folder.resolve()) else None
 
     field.preprocess = path
     return field
@@ -58,7 +62,7 @@ def image_field() -> gr.Image:
 
 def theme() -> gr.Theme:
     """Gradio's look with fonts of the system: its own are fetched from a network."""
-    plain = gr.themes.Default(
+    plain = Default(
         primary_hue="blue", neutral_hue="slate", font=list(FONTS), font_mono=["ui-monospace", "DejaVu Sans Mono"]
     )
     # darker than gradio's own, for contrast
@@ -75,13 +79,13 @@ def theme() -> gr.Theme:
     )
 
 
-def build_blocks(service: Service) -> gr.Blocks:
-    """Build the page of a service."""
+def build_blocks(service: Service, folder: Path) -> gr.Blocks:
+    """Build the page of a service; uploads are in the folder."""
     with gr.Blocks(title="fringe", analytics_enabled=False, delete_cache=(600, 3600), fill_width=True) as blocks:
         gr.HTML(TITLE)
         with gr.Row(equal_height=False):
             with gr.Column(scale=1, min_width=280):
-                image, model = _choices(service)
+                image, model = _choices(service, folder)
             with gr.Column(scale=3, min_width=280), gr.Tabs():
                 with gr.Tab("Explain", id="explain"):
                     _explain_tab(service, image, model)
@@ -92,9 +96,9 @@ def build_blocks(service: Service) -> gr.Blocks:
     return blocks
 
 
-def _choices(service: Service) -> tuple[gr.Image, gr.Dropdown]:
+def _choices(service: Service, folder: Path) -> tuple[gr.Image, gr.Dropdown]:
     """The image, the samples and the model."""
-    image = image_field()
+    image = image_field(folder)
     if service.samples:
         samples = gr.HTML(sample_buttons(service.samples), js_on_load=_PICK, elem_id="samples")
 

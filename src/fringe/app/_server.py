@@ -145,9 +145,12 @@ class AppServer:
         from fringe.app._blocks import HEAD, STYLE, build_blocks, theme
 
         outer = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+        blocks = build_blocks(self.service, self._folder)
+        # gradio sets it in its own launch, and checks only then that a request names no file but an uploaded one
+        blocks.has_launched = True
         gradio.mount_gradio_app(
             outer,
-            build_blocks(self.service),
+            blocks,
             path="/",
             footer_links=[],
             allowed_paths=[],

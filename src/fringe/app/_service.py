@@ -151,7 +151,7 @@ class Service:
                 {method: get_method(method) for method in titles},
                 METRICS,
                 space=InputSpace(low.to(x.device), high.to(x.device)),
-                progress=lambda what, done, total: job.report(done, total, titles.get(what, what)),
+                progress=lambda what, done, total: job.report(done, total, _in_words(what, titles)),
             )
             job.report(1, 1, "the pictures")
             return self._write_compared(owner, comparison, loaded, x, titles, name)
@@ -225,7 +225,7 @@ class Service:
         (folder / f"{name}.html").write_text(page, encoding="utf-8")
         context = result.context
         assert context is not None
-        arrays = {
+        arrays: dict[str, Any] = {
             "values": result.values[0],
             "target": result.target[0],
             "input": context.inputs[0],
@@ -244,7 +244,7 @@ class Service:
         label = names[target] if names is not None and target < len(names) else f"class {target}"
         maps = {row.label: row.maps[0].cpu().numpy() for row in comparison.rows if row.maps is not None}
         pictures = {label: _png(overlay(image, maps[label])) if label in maps else None for label in titles}
-        arrays = {label.replace(":", "-"): values for label, values in maps.items()}
+        arrays: dict[str, Any] = {label.replace(":", "-"): values for label, values in maps.items()}
         np.savez_compressed(folder / f"{name}.npz", **arrays, input=x[0].cpu().numpy(), target=np.array(target))
         columns = ("method", "control", "metric", "image", "score", "flags")
         rows = [{**row, "image": name, "flags": ";".join(row["flags"])} for row in tidy(comparison)]
@@ -337,6 +337,12 @@ def _guard(check: Callable[[], None]) -> Callable[..., None]:
         check()
 
     return hook
+
+
+def _in_words(what: str, titles: Mapping[str, str]) -> str:
+    """What a comparison is at, with the titles of the methods."""
+    label, _, rest = what.partition(": ")
+    return " ".join((titles.get(label, f"blind map “{label}”"), rest)).strip()
 
 
 def _png(figure: Any) -> bytes:
