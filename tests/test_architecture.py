@@ -14,7 +14,8 @@ PACKAGE = Path(__file__).parents[1] / "src" / "fringe"
 
 # Left imports only what stands to its right; rooms of one layer do not import each other.
 LAYERS = [
-    {"cli", "ui"},
+    {"cli"},
+    {"app"},
     {"captum", "quantus"},
     {"paper"},
     {"report", "explanations"},
@@ -31,8 +32,8 @@ HEAVY = {  # package: the only rooms that may import it
     "matplotlib": {"plots", "attribution"},  # the latter names a type
     "typer": {"cli"},
     "rich": {None, "cli"},
-    "pydantic": {None, "cli", "experiments", "explanations", "page", "settings"},
-    "PIL": {"models", "data", "cli", "page"},
+    "pydantic": {None, "app", "cli", "experiments", "explanations", "page", "settings"},
+    "PIL": {"app", "models", "data", "cli", "page"},
     "torchvision": {"models"},
     "timm": {"models"},
     "transformers": {"models"},
@@ -44,6 +45,7 @@ HEAVY = {  # package: the only rooms that may import it
     "pebble": {"experiments"},
     "jinja2": {"page", "report"},
     "captum": {"captum"},
+    "gradio": {"app"},
     "optuna": {"tuning"},
     "quantus": set(),  # the adapter speaks its language without it
 }
