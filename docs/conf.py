@@ -95,7 +95,8 @@ sphinx_gallery_conf = {
     "show_signature": False,
     "write_computation_times": False,
     "remove_config_comments": True,
-    "image_scrapers": ("matplotlib",),
+    "image_scrapers": ("matplotlib", "fringe_docs.returned_figure"),
+    "ignore_repr_types": r"matplotlib\.|builtins\.(list|tuple|dict)",
     "reset_modules": ("matplotlib",),
     "capture_repr": ("_repr_html_", "__repr__"),
     "backreferences_dir": None,
@@ -108,6 +109,7 @@ html_title = "fringe"
 html_static_path = ["_static"]
 html_css_files = ["fringe.css"]
 html_math_renderer = "mathml"  # drawn by the browser: no script, no font from a network
+html_context = {"default_mode": "auto"}
 html_show_sourcelink = False
 html_copy_source = False
 html_theme_options = {

@@ -1,7 +1,7 @@
 """What this site needs beside Sphinx.
 
-The reference is written from the packages' own lists of names, formulas become MathML, and the pages of the repository's
-root (changelog, contributing, security) appear among the others.
+The reference is written from the packages' own lists of names, formulas become MathML, and the pages of the
+repository's root (changelog, contributing, security) appear among the others.
 """
 
 import dataclasses
@@ -10,15 +10,19 @@ import importlib
 import importlib.util
 import inspect
 import re
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import matplotlib.pyplot as plt
 from docutils import nodes
 from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
+from matplotlib.figure import Figure
 from sphinx.util import logging
+from sphinx_gallery.scrapers import figure_rst
 
 DOCS = Path(__file__).resolve().parents[1]
 ROOT = DOCS.parent
@@ -72,10 +76,10 @@ DATA = {
 }
 
 #: Functions of ``fringe.errors`` and ``fringe.settings`` that this package itself uses.
-HELPERS = frozenset(
-    "nearest did_you_mean known_hint check_known require require_positive require_integer require_choice is_transient "
-    "is_out_of_memory is_device_error odd look_up".split()
-)
+HELPERS = {
+    *("nearest", "did_you_mean", "known_hint", "check_known", "require", "require_positive", "require_integer"),
+    *("require_choice", "is_transient", "is_out_of_memory", "is_device_error", "odd", "look_up"),
+}
 
 #: Pages of the repository's root, shown under these names.
 ROOT_PAGES = {"changelog": "CHANGELOG.md", "contributing": "CONTRIBUTING.md", "security": "SECURITY.md"}
@@ -250,12 +254,21 @@ def _resolve(app: Any, env: Any, node: Any, content: Any) -> Any:
 
 
 #: Commands that the converter of docutils does not know, in those that it knows.
-_COMMANDS = {"dots": "ldots", "tfrac": "frac", "dfrac": "frac", "lVert": "Vert", "rVert": "Vert", "le": "leq", "ge": "geq"}
+_COMMANDS = {
+    "dots": "ldots",
+    "tfrac": "frac",
+    "dfrac": "frac",
+    "lVert": "Vert",
+    "rVert": "Vert",
+    "le": "leq",
+    "ge": "geq",
+}
 
 
 def _mathml(node: Any, as_block: bool) -> str:
     """A formula as MathML; one that cannot be converted is a warning, and shown as it was written."""
     text = re.sub(r"\\([A-Za-z]+)", lambda match: "\\" + _COMMANDS.get(match[1], match[1]), node.astext())
+    text = re.sub(r"\\frac(\w)(\w)", r"\\frac{\1}{\2}", text)  # it reads \\frac12 as the number twelve
     try:
         return str(tex2mathml(_aligned(text) if as_block else text, as_block=as_block))
     except MathError as error:
@@ -280,6 +293,22 @@ def _block_math(self: Any, node: Any) -> None:
 def _aligned(text: str) -> str:
     r"""A formula of several lines is one environment for MathML."""
     return rf"\begin{{aligned}}{text}\end{{aligned}}" if r"\\" in text and r"\begin" not in text else text
+
+
+# -- the gallery ------------------------------------------------------------------------------------------------------
+
+_DRAWN: weakref.WeakSet[Figure] = weakref.WeakSet()
+
+
+def returned_figure(block: Any, block_vars: dict[str, Any], gallery_conf: dict[str, Any]) -> str:
+    """Show the figure that the last line of a block returned: ``result.plot()`` registers none with pyplot."""
+    figure = block_vars["example_globals"].get("___")
+    if not isinstance(figure, Figure) or figure in _DRAWN or plt.fignum_exists(getattr(figure, "number", None)):
+        return ""
+    _DRAWN.add(figure)
+    path = next(block_vars["image_path_iterator"])
+    figure.savefig(path, dpi=100)
+    return figure_rst([path], gallery_conf["src_dir"])
 
 
 # -- pages of the root, and links out of docs/ ------------------------------------------------------------------------
