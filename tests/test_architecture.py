@@ -18,7 +18,7 @@ LAYERS = [
     {"captum", "quantus"},
     {"paper"},
     {"report", "explanations"},
-    {"experiments"},
+    {"experiments", "page"},
     {"tuning", "testing"},
     {"inputs"},
     {"attribution"},
@@ -33,8 +33,8 @@ HEAVY = {  # package: the only rooms that may import it
     "matplotlib": {"plots", "attribution"},  # the latter names a type
     "typer": {"cli"},
     "rich": {None, "cli"},
-    "pydantic": {None, "cli", "experiments", "explanations", "settings"},
-    "PIL": {"models", "data", "cli"},
+    "pydantic": {None, "cli", "experiments", "explanations", "page", "settings"},
+    "PIL": {"models", "data", "cli", "page"},
     "torchvision": {"models"},
     "timm": {"models"},
     "transformers": {"models"},
@@ -44,7 +44,7 @@ HEAVY = {  # package: the only rooms that may import it
     "yaml": {"cli", "experiments"},
     "polars": {"experiments", "report"},
     "pebble": {"experiments"},
-    "jinja2": {"report"},
+    "jinja2": {"page", "report"},
     "captum": {"captum"},
     "optuna": {"tuning"},
     "quantus": set(),  # the adapter speaks its language without it

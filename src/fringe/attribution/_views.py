@@ -161,7 +161,7 @@ def _signed(view: Any, column: int, more: dict[str, Any]) -> Any:
 def _path(view: Any, column: int, more: dict[str, Any]) -> Any:
     from fringe.plots import trajectory
 
-    context, path = view._require_context("path"), view._require_path("path")
+    context, path = view._require_context("path"), view._require_path("path").thinned(6)
     cumulative = path.cumulative if view.target.dim() == 1 else path.cumulative[:, column]
     return trajectory(
         path.points["entropy"].numpy() / math.log(context.probabilities.shape[1]),

@@ -41,7 +41,7 @@ _MORE = {"model": "see 'fringe models'"}
 
 #: Packages that some commands need, by the extra that installs them.
 _EXTRAS = {
-    "bench": ("filelock", "jinja2", "pebble", "polars", "pyarrow", "yaml"),
+    "bench": ("filelock", "pebble", "polars", "pyarrow", "yaml"),
     "graph": ("sklearn",),
     "tune": ("optuna",),
 }

@@ -10,6 +10,7 @@ from fringe._progress import shown
 from fringe.attribution import Attribution, Attributor, Context, InputKind, Progress, attribute
 from fringe.classifier import Classifier, Target
 from fringe.errors import InputError, TargetError, check_known, did_you_mean
+from fringe.explanations._base import POINTS
 from fringe.inputs import CONVERTERS, Request
 from fringe.models import LoadedModel, Preprocessing
 
@@ -54,7 +55,7 @@ def explain(
         seed: Keys all randomness.
         progress: True for a progress bar, or a function that is called with the steps done and planned.
         **options: Further arguments of :func:`fringe.attribute`: ``contrast``, ``score``, ``batch_size``, ``baseline``,
-            ``space``, ``ids``, ``bad_images``, and ``telemetry``, which is True here: pictures need the path.
+            ``space``, ``ids``, ``bad_images``, and ``telemetry``, which is 11 points here: pictures need the path.
 
     Returns:
         The attribution, with the inputs, class names and probabilities in its ``context``.
@@ -68,7 +69,7 @@ def explain(
     if named is not None and len(named) != len(ready.inputs):
         raise InputError(f"got {len(named)} for {len(ready.inputs)} inputs", argument="ids")
     ids = ready.ids if named is None else tuple(map(str, named))
-    arguments: dict[str, Any] = {"space": ready.space, "ids": ready.keys if named is None else ids, "telemetry": True}
+    arguments: dict[str, Any] = {"space": ready.space, "ids": ready.keys if named is None else ids, "telemetry": POINTS}
     arguments |= {**ready.arguments, **options}
     classifier = Classifier.of(ready.model, arguments.pop("score", None), arguments.pop("batch_size", None))
     further = (arguments.get("forward_args"), arguments.get("forward_kwargs"))

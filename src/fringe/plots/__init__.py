@@ -12,6 +12,7 @@ from fringe.plots._grid import MetricLabel as MetricLabel
 from fringe.plots._grid import captions as captions
 from fringe.plots._grid import labels as labels
 from fringe.plots._maps import SheetItem as SheetItem
+from fringe.plots._maps import blend as blend
 from fringe.plots._maps import contact_sheet as contact_sheet
 from fringe.plots._maps import overlay, signed_map
 from fringe.plots._profiles import PathRecord as PathRecord
