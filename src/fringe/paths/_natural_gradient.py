@@ -33,7 +33,7 @@ from fringe.errors import InputError
 from fringe.geometry import (
     Jacobian,
     PullbackFisher,
-    fisher_product,
+    fisher_norm_squared,
     geometry_dtype,
     spherical_loss_gradient,
     sqrt_chart,
@@ -202,7 +202,7 @@ class StepSolver:
             return Direction(v, zero, stats, part)
         # v^T (b - R v) would cost no JVP, but where R dominates it is a difference of large numbers
         u = jacobian.jvp(v).to(log_p.dtype)
-        return Direction(v, (u * fisher_product(log_p.exp(), u)).sum(-1), stats, part, u.amax(-1) - u.amin(-1))
+        return Direction(v, fisher_norm_squared(log_p.exp(), u), stats, part, u.amax(-1) - u.amin(-1))
 
     def _prior(self, x: Tensor) -> Tensor:
         return self.settings.gamma_prior * self.biharmonic.matvec(x)
