@@ -19,17 +19,20 @@ LAYERS = [
     {"paper"},
     {"report", "explanations"},
     {"experiments"},
-    {"tuning", "plots", "testing"},
-    {"attribution", "metrics", "models", "data"},
+    {"tuning", "testing"},
+    {"inputs"},
+    {"attribution"},
+    {"plots"},
+    {"metrics", "models", "data"},
     {"paths"},
     {"baselines"},
     {"classifier", "geometry"},
     {"linalg", "settings"},
 ]
 HEAVY = {  # package: the only rooms that may import it
-    "matplotlib": {"plots"},
+    "matplotlib": {"plots", "attribution"},  # the latter names a type
     "typer": {"cli"},
-    "rich": {"cli"},
+    "rich": {None, "cli"},
     "pydantic": {None, "cli", "experiments", "explanations", "settings"},
     "PIL": {"models", "data", "cli"},
     "torchvision": {"models"},
@@ -200,7 +203,7 @@ def house():
 
 @pytest.mark.parametrize(
     ("measure", "most"),
-    [("deep_imports", 0), ("undocumented", 0), ("abolished", 0), ("public_names", 100), ("long_signatures", 6)],
+    [("deep_imports", 0), ("undocumented", 0), ("abolished", 0), ("public_names", 100), ("long_signatures", 7)],
 )
 def test_the_structure_keeps_its_measures(house, measure, most):
     result = list(getattr(house, measure)(house.modules()))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fringe.experiments import ExperimentSpec as ExperimentSpec
     from fringe.experiments import compare as compare
     from fringe.experiments import run_experiment as run_experiment
+    from fringe.explanations import explain as explain
     from fringe.explanations import explain_images as explain_images
     from fringe.metrics import METRICS as METRICS
     from fringe.metrics import Metric as Metric
@@ -42,7 +43,7 @@ _HOMES = {
     **dict.fromkeys(("BinaryClassifier", "Classifier", "PassCounts", "Shared"), "classifier"),
     "InputSpace": "baselines",
     **dict.fromkeys(("ExperimentSpec", "compare", "run_experiment"), "experiments"),
-    "explain_images": "explanations",
+    **dict.fromkeys(("explain", "explain_images"), "explanations"),
     "write_report": "report",
 }
 _REGISTRIES = {"attribution": "METHODS", "metrics": "METRICS"}  # their classes are public names of this package as well

@@ -67,7 +67,7 @@ def test_inputs_at_the_door():
     with pytest.raises(fringe.InputError, match=r"got torch.float64 on cpu, but the model's weights are torch.float32"):
         fringe.attribute(torch.nn.Linear(4, 3), torch.randn(1, 4, dtype=torch.float64))
     with pytest.raises(fringe.InputError, match="expected a name or a configured method"):
-        fringe.attribute(model, torch.randn(1, 1, 2, 2), method=fringe.FRInGe)
+        fringe.attribute(model, torch.randn(1, 1, 2, 2), method=3)
     with pytest.raises(fringe.InputError, match="bad_images: got 'skip'"):
         fringe.attribute(model, torch.randn(1, 1, 2, 2), bad_images="skip")
     with pytest.raises(fringe.InputError, match="did you mean 'fringe'"):

@@ -6,6 +6,8 @@ from fringe.attribution._base import Attribution, Attributor, Baseline, Trajecto
 from fringe.attribution._base import Progress as Progress
 from fringe.attribution._base import ProgressCounter as ProgressCounter
 from fringe.attribution._base import reference_images as reference_images
+from fringe.attribution._context import Context
+from fringe.attribution._context import InputKind as InputKind
 from fringe.attribution._diagnostics import PathAttributor, gradient_attribution, path_attribution
 from fringe.attribution._expected_gradients import ExpectedGradients
 from fringe.attribution._fringe import FRInGe
@@ -32,6 +34,7 @@ __all__ = [
     "Attributor",
     "Baseline",
     "BlurIG",
+    "Context",
     "ExpectedGradients",
     "FRInGe",
     "GeoIGKNN",

@@ -33,23 +33,28 @@ METHODS: dict[str, type[Attributor]] = {
 }
 
 
-def get_method(method: str | Attributor) -> Attributor:
+def get_method(method: str | Attributor | type[Attributor]) -> Attributor:
     """Return a configured method.
 
     Args:
-        method: A configured method, which is returned as it is, or the name of a registered one.
+        method: A configured method, which is returned as it is; the class of one; or the name of a registered one, with
+            a preset after a colon, as in ``"ig:paper"``.
 
     Returns:
-        The method, by name with its default settings.
+        The method, with its default settings unless a preset is named.
 
     Raises:
-        InputError: If there is no such method.
+        InputError: If there is no such method or preset.
     """
     if isinstance(method, Attributor):
         return method
+    if isinstance(method, type) and issubclass(method, Attributor):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return method()
     if not isinstance(method, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InputError(f"got {method!r}, expected a name or a configured method such as FRInGe()", argument="method")
-    return look_up(method, METHODS)()
+    name, colon, preset = method.partition(":")
+    kind = look_up(name, METHODS)
+    return kind.preset(preset) if colon else kind()
 
 
 OnBad = Literal["raise", "mark"]
@@ -64,7 +69,7 @@ def attribute(
     model: Callable[[Tensor], Any] | Classifier,
     inputs: Tensor | Mapping[str, Any],
     *,
-    method: str | Attributor = "fringe",
+    method: str | Attributor | type[Attributor] = "fringe",
     target: Target = "predicted",
     contrast: int | Sequence[int] | Tensor | None = None,
     score: Score | None = None,
@@ -86,7 +91,8 @@ def attribute(
             state is restored.
         inputs: Images (B, *S). A dictionary is passed to the model by name, and its one floating-point tensor is
             explained.
-        method: A registered name, or a configured method such as ``FRInGe(tau=1e-3)``.
+        method: A registered name, with or without a preset (``"fringe:preview"``), or a configured method such as
+            ``FRInGe(tau=1e-3)``.
         target: ``"predicted"``, an integer, or one integer per image. ``"top5"`` (any number) or integers (B, K)
             explain K classes: the maps are then (B, K, *S). FRInGe's path does not depend on the class and is run
             once, at K - 1 further vector-Jacobian products a step; other methods take K times as long.

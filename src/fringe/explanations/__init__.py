@@ -13,6 +13,7 @@ from fringe.explanations._spec import CompareSpec, ExplainSpec
 
 if TYPE_CHECKING:
     from fringe.explanations._base import Failure
+    from fringe.explanations._call import explain
     from fringe.explanations._compare import ComparisonRun
     from fringe.explanations._explain import Explanation, ExplanationRun, explain_images
 
@@ -23,11 +24,12 @@ __all__ = [
     "Explanation",
     "ExplanationRun",
     "Failure",
+    "explain",
     "explain_images",
 ]
 
 _MODULES = {
-    **{"ComparisonRun": "_compare", "Failure": "_base"},
+    **{"ComparisonRun": "_compare", "Failure": "_base", "explain": "_call"},
     **dict.fromkeys(("Explanation", "ExplanationRun", "explain_images"), "_explain"),
 }
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import fringe
+from fringe._class_names import read_class_names
 from fringe._files import sha256_of
 from fringe._text import to_json
 from fringe.attribution import Attributor, FRInGe, get_method
@@ -21,7 +22,7 @@ from fringe.data import ImageError, ImageRef, find_inputs
 from fringe.errors import InputError
 from fringe.experiments import content_digest, default_model, with_settings
 from fringe.explanations._folder import SUMMARY, ResultFolder
-from fringe.explanations._spec import ExplainSpec, ImageOptions, read_class_names
+from fringe.explanations._spec import ExplainSpec, ImageOptions
 from fringe.models import LoadedModel, ModelError, Preprocessing, load_model, resolve_device
 
 Progress = Callable[..., None]

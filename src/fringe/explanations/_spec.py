@@ -1,6 +1,5 @@
 """The options of runs on image files: one model for keyword arguments, flags and the record."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -8,7 +7,6 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, PositiveInt
 
 from fringe._options import Options
-from fringe.errors import InputError
 
 
 class ImageOptions(Options):
@@ -68,25 +66,3 @@ class CompareSpec(ImageOptions):
     controls: bool = Field(True, description="Also score maps that do not depend on the model.")
     rows: PositiveInt = Field(8, description="Images in the picture.")
     pool: Literal["auto"] | PositiveInt = Field("auto", description="Pixels over which the picture averages maps.")
-
-
-def read_class_names(path: Path | None) -> tuple[str, ...] | None:
-    """Class names, one per line; the first is class 0. Empty lines at the end do not count.
-
-    Where every line begins with its own number, as in ``284 n02123597 Siamese_cat``, the number and a WordNet
-    identifier after it are removed.
-    """
-    if path is None:
-        return None
-    try:
-        lines = path.read_text(encoding="utf-8").rstrip().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {str(path)!r} as text ({error})", argument="classes") from error
-    if not lines:
-        raise InputError(f"{str(path)!r} names no class", argument="classes")
-    matches = [_NUMBER.match(line) for line in lines]
-    numbered = all(match is not None and int(match[1]) == index for index, match in enumerate(matches))
-    return tuple(_NUMBER.sub("", line).strip() if numbered else line.strip() for line in lines)
-
-
-_NUMBER = re.compile(r"\s*(\d+)\s+(n\d{8}\s+)?(?=\S)")

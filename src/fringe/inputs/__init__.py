@@ -1,0 +1,14 @@
+"""What a person gives, as a model takes it: pictures, paths, arrays and tensors, and a model or its name.
+
+Each kind of input has a converter in ``CONVERTERS``.
+"""
+
+from fringe.inputs._images import image_inputs as image_inputs
+from fringe.inputs._model import OpenModel as OpenModel
+from fringe.inputs._model import open_model as open_model
+from fringe.inputs._request import Converter as Converter
+from fringe.inputs._request import ModelInputs as ModelInputs
+from fringe.inputs._request import Request as Request
+
+#: From what the caller gave to what the model takes, by the kind of input.
+CONVERTERS: dict[str, Converter] = {"image": image_inputs}
