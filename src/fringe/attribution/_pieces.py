@@ -134,7 +134,8 @@ class SegmentPieces(PieceStream):
         behind it: it rises with every step, and is whole on arrival alone.
         """
         if self.run.arrival_kl is None or self.problem.progress is None:
-            return super().count(piece)
+            super().count(piece)
+            return
         left, rows = piece.stats["reference_distance"] / self._distance[piece.rows], piece.rows.tolist()
         arrived = (piece.stats["reference_kl"] <= self.run.arrival_kl).tolist()
         for row, step, rest, ended in zip(rows, piece.step.tolist(), left.tolist(), arrived, strict=True):

@@ -13,5 +13,6 @@ from fringe.models._load import devices as devices
 from fringe.models._load import resolve_device as resolve_device
 from fringe.models._load import usable_device as usable_device
 from fringe.models._preprocessing import Preprocessing
+from fringe.models._transformers import import_transformers as import_transformers
 
 __all__ = ["LoadedModel", "Preprocessing", "load_model"]

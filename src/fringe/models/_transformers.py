@@ -24,7 +24,7 @@ class LogitsOf(nn.Module):
 def load_transformers(options: LoadOptions) -> LoadedParts:
     """Fetch or read a model; its repository's own code is never run, and only safetensors are read."""
     name, _, revision = options.target.partition("@")
-    transformers = _import_transformers()
+    transformers = import_transformers()
     source = {"revision": revision or "main", "trust_remote_code": False}
     try:
         model = transformers.AutoModelForImageClassification.from_pretrained(name, use_safetensors=True, **source)
@@ -41,7 +41,15 @@ def load_transformers(options: LoadOptions) -> LoadedParts:
     return LoadedParts(LogitsOf(model), model.config.model_type, recipe, _class_names(model.config.id2label))
 
 
-def _import_transformers() -> Any:
+def import_transformers() -> Any:
+    """Import the transformers library, also beside a torchvision that was built for another torch.
+
+    Returns:
+        The library.
+
+    Raises:
+        ModelError: If it is not installed; the message says how to install it.
+    """
     if is_installed("transformers") and is_installed("torchvision"):
         import_torchvision("hf")  # transformers imports it where it is installed
     return import_extra("transformers", "hf")
