@@ -344,5 +344,5 @@ class ExplanationRun(ImageRun[ExplainSpec]):
 
         recipe = self.loaded.preprocessing
         cells = [contact_cell(result.load(), result.record, recipe) for result in explained[:SHEET]]
-        title = f"{self.loaded.architecture} · {self.method.name}"
-        self.folder.attempt(CONTACT, lambda path: draw_contact_sheet(cells, title, len(explained), path))
+        model, method = self.loaded.architecture, self.method.name
+        self.folder.attempt(CONTACT, lambda path: draw_contact_sheet(cells, model, method, len(explained), path))
