@@ -30,7 +30,7 @@ LAYERS = [
 HEAVY = {  # package: the only rooms that may import it
     "matplotlib": {"plots", "attribution"},  # the latter names a type
     "typer": {"cli"},
-    "rich": {None, "cli"},
+    "rich": {None, "attribution", "cli", "plots"},
     "pydantic": {None, "cli", "experiments", "explanations", "settings"},
     "PIL": {"models", "data", "cli"},
     "torchvision": {"models"},
