@@ -31,7 +31,7 @@ LAYERS = [
 HEAVY = {  # package: the only rooms that may import it
     "matplotlib": {"plots", "attribution"},  # the latter names a type
     "typer": {"cli"},
-    "rich": {None, "cli"},
+    "rich": {None, "attribution", "cli", "plots"},
     "pydantic": {None, "app", "cli", "experiments", "explanations", "page", "settings"},
     "PIL": {"app", "models", "data", "cli", "page"},
     "torchvision": {"models"},
