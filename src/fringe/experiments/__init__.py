@@ -11,6 +11,7 @@ from fringe.experiments._evaluator import make_maps as make_maps
 from fringe.experiments._executors import Executor as Executor
 from fringe.experiments._executors import ProcessExecutor as ProcessExecutor
 from fringe.experiments._executors import SerialExecutor as SerialExecutor
+from fringe.experiments._executors import make_executor as make_executor
 from fringe.experiments._formats import ScoreRecord as ScoreRecord
 from fringe.experiments._formats import StoredMap as StoredMap
 from fringe.experiments._images import ImageEntry as ImageEntry

@@ -1,7 +1,6 @@
 """Run experiments: resume a run folder, compute what is missing, and return the results."""
 
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,8 +9,8 @@ from typing import Any, Literal
 
 from fringe._process import Interrupted as Interrupted
 from fringe._process import interruptible as interruptible
-from fringe.errors import InputError, TransientError, require_choice
-from fringe.experiments._executors import Executor, ProcessExecutor, SerialExecutor, run_tasks
+from fringe.errors import InputError, TransientError
+from fringe.experiments._executors import Executor, ProcessExecutor, SerialExecutor, make_executor, run_tasks
 from fringe.experiments._formats import ScoreRecord
 from fringe.experiments._jobs import Job, RunLog, State, TaskReport
 from fringe.experiments._manifest import Manifest, Resolved, changes, digest, resolve, without_growth
@@ -111,7 +110,7 @@ def run_experiment(
     spec: ExperimentSpec | Plan,
     out: str | Path | Store | None = None,
     *,
-    executor: Executor | Literal["serial", "processes"] = "serial",
+    executor: Executor | str = "serial",
     device: str = "cpu",
     batch_size: int | Literal["auto"] = "auto",
     save_maps: bool = False,
@@ -126,7 +125,8 @@ def run_experiment(
         spec: What is computed.
         out: Run folder. What it holds already is not computed again; None keeps everything in memory.
         executor: Where tasks are performed: ``"serial"`` in this process, ``"processes"`` in one process for each CPU
-            core, or an executor of your own. With None as ``out``, this process is used.
+            core, ``"ray"`` or ``"ray:ADDRESS"`` on a Ray cluster, or an executor. With None as ``out``, this process is
+            used.
         device: Device of the models.
         batch_size: Images of a forward pass, or "auto".
         save_maps: Keep the maps, so that a metric added later needs no new ones.
@@ -148,9 +148,7 @@ def run_experiment(
     plan = spec if isinstance(spec, Plan) else build_plan(spec)
     if out is None:
         return _in_memory(plan, device, batch_size, progress or Progress())
-    if isinstance(executor, str):
-        require_choice("executor", executor, ("serial", "processes"))
-        executor = SerialExecutor() if executor == "serial" else ProcessExecutor(os.cpu_count() or 1)
+    executor = make_executor(executor) if isinstance(executor, str) else executor
     root = out.root if isinstance(out, Store) else Path(out)
     options = RunOptions(device, batch_size, 0, None, save_maps, amend, retry, renew, executor)
     finished = run_plan(plan, root, options, progress)
