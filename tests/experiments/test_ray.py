@@ -1,4 +1,4 @@
-"""A Ray cluster: what a lost machine, a dead actor, a task that kills and a killed driver cost, and what they do not."""
+"""A Ray cluster: what lost machines, dead actors, tasks that kill and a killed driver cost, and what they do not."""
 
 import contextlib
 import os

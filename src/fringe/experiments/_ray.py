@@ -44,7 +44,7 @@ class _Slot:
 class RayExecutor:
     """Perform tasks on a Ray cluster.
 
-    A task is sent to an actor that has its model and images, as far as the queues allow. An actor that dies, or is late,
+    A task is sent to an actor that has its model and images, as far as the queues allow. An actor that dies or is late
     is replaced wherever the cluster has room, now or later; a machine that is lost is not held against the task.
 
     Args:
