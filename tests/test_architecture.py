@@ -44,6 +44,7 @@ HEAVY = {  # package: the only rooms that may import it
     "jinja2": {"report"},
     "captum": {"captum"},
     "optuna": {"tuning"},
+    "ray": {"experiments"},
     "quantus": set(),  # the adapter speaks its language without it
 }
 LARGEST = 400

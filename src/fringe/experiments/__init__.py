@@ -35,6 +35,7 @@ from fringe.experiments._plan import default_model as default_model
 from fringe.experiments._plan import planned_work as planned_work
 from fringe.experiments._plan import planned_work_of as planned_work_of
 from fringe.experiments._plan import with_settings as with_settings
+from fringe.experiments._ray import RayExecutor as RayExecutor
 from fringe.experiments._results import Cell as Cell
 from fringe.experiments._results import Results as Results
 from fringe.experiments._results import read_results as read_results
@@ -91,6 +92,7 @@ __all__ = [  # noqa: RUF022 - by topic
     "read_results",
     "Executor",
     "ProcessExecutor",
+    "RayExecutor",
     "Estimate",
     "estimate",
     "Difference",
