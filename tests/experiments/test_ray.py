@@ -14,8 +14,8 @@ import pytest
 from synthetic_units import expected, job, manifest, noted, table
 
 from fringe.errors import FringeError, InputError
-from fringe.experiments import RunLog
-from fringe.experiments._executors import make_executor, run_tasks
+from fringe.experiments import RunLog, make_executor
+from fringe.experiments._executors import run_tasks
 from fringe.experiments._tasks import crashes
 
 pytest.importorskip("ray", reason="needs fringe[ray]")
@@ -157,8 +157,8 @@ DRIVER = """
 import sys
 from pathlib import Path
 from synthetic_units import job, manifest
-from fringe.experiments import RunLog
-from fringe.experiments._executors import make_executor, run_tasks
+from fringe.experiments import RunLog, make_executor
+from fringe.experiments._executors import run_tasks
 work = job(Path(sys.argv[1]), manifest(("lasts", "fine"), 8))
 run_tasks(work, work.left(), RunLog(), lambda report: None, make_executor("ray:" + sys.argv[2], 2))
 """

@@ -11,7 +11,6 @@ from fringe.experiments._evaluator import make_maps as make_maps
 from fringe.experiments._executors import Executor as Executor
 from fringe.experiments._executors import ProcessExecutor as ProcessExecutor
 from fringe.experiments._executors import SerialExecutor as SerialExecutor
-from fringe.experiments._executors import make_executor as make_executor
 from fringe.experiments._formats import ScoreRecord as ScoreRecord
 from fringe.experiments._formats import StoredMap as StoredMap
 from fringe.experiments._images import ImageEntry as ImageEntry
@@ -48,6 +47,7 @@ from fringe.experiments._run import RunOptions as RunOptions
 from fringe.experiments._run import RunResult as RunResult
 from fringe.experiments._run import describe_failures as describe_failures
 from fringe.experiments._run import has_scores as has_scores
+from fringe.experiments._run import make_executor as make_executor
 from fringe.experiments._run import read_status as read_status
 from fringe.experiments._run import require_same_logits as require_same_logits
 from fringe.experiments._run import run_experiment as run_experiment

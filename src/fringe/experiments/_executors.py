@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal, Protocol, cast
 
-from fringe.errors import FringeError, InputError
+from fringe.errors import FringeError
 from fringe.experiments._jobs import Callback, Job, RunLog, TaskReport, perform
 from fringe.experiments._runner import TaskRunner
 from fringe.experiments._store import CRASHES
@@ -334,29 +334,3 @@ def _perform(task: Task) -> TaskReport:
     except BaseException:  # a bug: the next task gets a new process
         traceback.print_exc()
         os._exit(1)
-
-
-def make_executor(name: str, workers: int | None = None, timeout: float | None = None) -> Executor:
-    """Make an executor.
-
-    Args:
-        name: ``serial``, ``processes``, ``ray`` or ``ray:ADDRESS``.
-        workers: Number of processes; None for one for each core, or as many as a cluster has room for.
-        timeout: Seconds that a task may take in a process of its own; None for no limit.
-
-    Returns:
-        The executor.
-
-    Raises:
-        InputError: For another name.
-    """
-    if name == "serial":
-        return SerialExecutor()
-    if name == "processes":
-        return ProcessExecutor(workers or os.cpu_count() or 1, timeout)
-    family, _, address = name.partition(":")
-    if family == "ray":
-        from fringe.experiments._ray import RayExecutor
-
-        return RayExecutor(address or None, workers=workers, timeout=timeout)
-    raise InputError(f"got {name!r}, expected serial, processes, ray or ray:ADDRESS", argument="executor")

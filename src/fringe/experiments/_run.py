@@ -1,6 +1,7 @@
 """Run experiments: resume a run folder, compute what is missing, and return the results."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,11 +11,12 @@ from typing import Any, Literal
 from fringe._process import Interrupted as Interrupted
 from fringe._process import interruptible as interruptible
 from fringe.errors import InputError, TransientError
-from fringe.experiments._executors import Executor, ProcessExecutor, SerialExecutor, make_executor, run_tasks
+from fringe.experiments._executors import Executor, ProcessExecutor, SerialExecutor, run_tasks
 from fringe.experiments._formats import ScoreRecord
 from fringe.experiments._jobs import Job, RunLog, State, TaskReport
 from fringe.experiments._manifest import Manifest, Resolved, changes, digest, resolve, without_growth
 from fringe.experiments._plan import Plan, build_plan
+from fringe.experiments._ray import RayExecutor
 from fringe.experiments._results import CellStatus, Results, results_from, results_of
 from fringe.experiments._runner import TaskRunner
 from fringe.experiments._spec import ExperimentSpec
@@ -35,6 +37,30 @@ from fringe.experiments._tasks import (
 _STATES: Mapping[str, State] = {"done": "done", "there": "cached", "crashed": "crashed"}
 #: Name of the method that a search scores.
 TRIAL = "trial"
+
+
+def make_executor(name: str, workers: int | None = None, timeout: float | None = None) -> Executor:
+    """Make an executor.
+
+    Args:
+        name: ``serial``, ``processes``, ``ray`` or ``ray:ADDRESS``.
+        workers: Number of processes; None for one for each core, or as many as a cluster has room for.
+        timeout: Seconds that a task may take in a process of its own; None for no limit.
+
+    Returns:
+        The executor.
+
+    Raises:
+        InputError: For another name.
+    """
+    if name == "serial":
+        return SerialExecutor()
+    if name == "processes":
+        return ProcessExecutor(workers or os.cpu_count() or 1, timeout)
+    family, _, address = name.partition(":")
+    if family == "ray":
+        return RayExecutor(address or None, workers=workers, timeout=timeout)
+    raise InputError(f"got {name!r}, expected serial, processes, ray or ray:ADDRESS", argument="executor")
 
 
 @dataclass(frozen=True)
