@@ -40,19 +40,8 @@ TRIAL = "trial"
 
 
 def make_executor(name: str, workers: int | None = None, timeout: float | None = None) -> Executor:
-    """Make an executor.
-
-    Args:
-        name: ``serial``, ``processes``, ``ray`` or ``ray:ADDRESS``.
-        workers: Number of processes; None for one for each core, or as many as a cluster has room for.
-        timeout: Seconds that a task may take in a process of its own; None for no limit.
-
-    Returns:
-        The executor.
-
-    Raises:
-        InputError: For another name.
-    """
+    """Make the executor ``serial``, ``processes``, ``ray`` or ``ray:ADDRESS``. Without ``workers``, there is one for each
+    core, or as many as a cluster has room for; a task may take ``timeout`` seconds. Raises InputError for another name."""
     if name == "serial":
         return SerialExecutor()
     if name == "processes":
@@ -70,19 +59,15 @@ class RunOptions:
     Attributes:
         device: Device of the models.
         batch_size: Images of a forward pass, or "auto".
-        workers: Number of processes; 0 for this process alone.
-        timeout: Seconds that a task may take in a process of its own.
         save_maps: Whether maps are stored.
         amend: Whether other settings may replace those of the folder.
         retry: Whether what failed or was set aside is computed again.
         renew: Whether the results of a model that computes other logits now are set aside.
-        executor: Takes the place of ``workers`` and ``timeout``.
+        executor: Where tasks are performed; None for this process.
     """
 
     device: str = "cpu"
     batch_size: int | Literal["auto"] = "auto"
-    workers: int = 0
-    timeout: float | None = None
     save_maps: bool = False
     amend: bool = False
     retry: bool = False
@@ -176,7 +161,7 @@ def run_experiment(
         return _in_memory(plan, device, batch_size, progress or Progress())
     executor = make_executor(executor) if isinstance(executor, str) else executor
     root = out.root if isinstance(out, Store) else Path(out)
-    options = RunOptions(device, batch_size, 0, None, save_maps, amend, retry, renew, executor)
+    options = RunOptions(device, batch_size, save_maps, amend, retry, renew, executor)
     finished = run_plan(plan, root, options, progress)
     if finished.cause is not None:
         raise finished.cause
@@ -231,8 +216,7 @@ def _run(plan: Plan, root: Path, options: RunOptions, progress: Progress) -> Run
         tasks, quarantined, failed_before = _pending(store, resolved, retry=options.retry)
         progress.began(resolved, tasks)
         job = Job(resolved, store, options.device, options.batch_size, options.save_maps)
-        executor = ProcessExecutor(options.workers, options.timeout) if options.workers else SerialExecutor()
-        run_tasks(job, tasks, log, progress.ended, options.executor or executor)
+        run_tasks(job, tasks, log, progress.ended, options.executor or SerialExecutor())
     except (Interrupted, TransientError) as error:
         cause = error
     return RunResult(resolved, log, None if cause is None else str(cause), cause, quarantined, failed_before)
