@@ -126,9 +126,12 @@ def test_a_process_killed_while_it_waits_costs_nothing(tmp_path):
     work = job(tmp_path, manifest(("fine", "lasts"), 2))
 
     def kill(pid):
-        """Not before the other process has begun; where it was so late that this one took both, none waits."""
+        """Not before its task is committed and the other process has begun; where that was so late that this one took
+        both, none waits."""
 
         def kill_the_waiting(busy):
+            while not work.store.tasks():
+                time.sleep(0.01)
             if busy != pid:
                 os.kill(pid, signal.SIGKILL)
 

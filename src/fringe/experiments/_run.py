@@ -40,8 +40,8 @@ TRIAL = "trial"
 
 
 def make_executor(name: str, workers: int | None = None, timeout: float | None = None) -> Executor:
-    """Make the executor ``serial``, ``processes``, ``ray`` or ``ray:ADDRESS``. Without ``workers``, there is one for each
-    core, or as many as a cluster has room for; a task may take ``timeout`` seconds. Raises InputError for another name."""
+    """Make the executor ``serial``, ``processes``, ``ray`` or ``ray:ADDRESS``. Without ``workers``, there is one for
+    each core, or as many as a cluster has room for. Raises InputError for another name."""
     if name == "serial":
         return SerialExecutor()
     if name == "processes":
