@@ -47,6 +47,7 @@ HEAVY = {  # package: the only rooms that may import it
     "captum": {"captum"},
     "gradio": {"app"},
     "optuna": {"tuning"},
+    "ray": {"experiments"},
     "quantus": set(),  # the adapter speaks its language without it
 }
 LARGEST = 400
