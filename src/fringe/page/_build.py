@@ -131,7 +131,7 @@ def _labels(context: Context, start: Tensor, explained: list[int]) -> list[Label
 
 def _explained(one: Attribution, context: Context, start: Tensor) -> ExplainedClass:
     index, verdict = int(one.target[0]), one.verdict[0]
-    tone, sentence = SENTENCES[verdict]
+    tone, sentence = SENTENCES.get(verdict, ("bad", "This verdict is not known."))
     return ExplainedClass(
         index=index,
         label=printable(context.class_label(index)),
