@@ -118,17 +118,18 @@ def test_the_index_links_every_page_and_names_what_failed(tmp_path):
 
 
 def test_an_input_that_is_called_like_the_index_replaces_nothing(tmp_path):
-    Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "INDEX.html.png")
-    (result,) = explain(tmp_path / "out", [str(tmp_path / "INDEX.html.png")], model="embedded:digits")
-    assert result.folder.is_dir()
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "index.html.png")
+    (result,) = explain(tmp_path / "out", [str(tmp_path / "index.html.png")], model="embedded:digits")
+    assert (result.folder.name, result.folder.is_dir()) == ("index.html_", True)
     assert (tmp_path / "out" / "index.html").is_file()
 
 
-def test_a_result_without_a_page_is_completed(tmp_path):
+@pytest.mark.parametrize("options", [{}, {"method": "ig", "set": ("steps=4",)}], ids=["fringe", "ig"])
+def test_a_result_without_a_page_is_completed(tmp_path, options):
     """Of an earlier version: its folder is intact, but lists no page. It is computed again, and its map stays equal."""
     from fringe.experiments import digest
 
-    explain(tmp_path)
+    explain(tmp_path, **options)
     folder = tmp_path / "digits-0003"
     before = load_file(folder / "attribution.safetensors")["values"]
     record = json.loads((folder / "explanation.json").read_text())
@@ -137,8 +138,8 @@ def test_a_result_without_a_page_is_completed(tmp_path):
         del record["files"][name]
     del record["options"]["top"], record["checksum"]
     (folder / "explanation.json").write_text(json.dumps({**record, "checksum": digest(record)}))
-    assert reused(explain(tmp_path, figures=False)) == [True, True]
-    assert reused(explain(tmp_path)) == [False, True]
+    assert reused(explain(tmp_path, figures=False, **options)) == [True, True]
+    assert reused(explain(tmp_path, **options)) == [False, True]
     assert (folder / "explanation.html").is_file()
     after = load_file(folder / "attribution.safetensors")["values"]
     torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-6)
