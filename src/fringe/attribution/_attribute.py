@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from fringe._arguments import explained_inputs
+from fringe._arguments import explained_inputs, hint_unknown
 from fringe._rng import KeyedGenerator
 from fringe.attribution._base import SEVERITY, Attribution, Attributor, Progress, Trajectory, Verdict
 from fringe.attribution._expected_gradients import ExpectedGradients
@@ -65,6 +65,7 @@ _ADVICE: dict[Verdict, str] = {
 }
 
 
+@hint_unknown
 def attribute(
     model: Callable[[Tensor], Any] | Classifier,
     inputs: Tensor | Mapping[str, Any],

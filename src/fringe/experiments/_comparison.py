@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fringe._arguments import explained_inputs
+from fringe._arguments import explained_inputs, hint_unknown
 from fringe._rng import KeyedGenerator
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Target
@@ -39,6 +39,7 @@ class Comparison:
     seed: int
 
 
+@hint_unknown
 def compare(
     model: Callable[[Tensor], Any] | Classifier,
     inputs: Tensor | Mapping[str, Any],
