@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import torch
+from safetensors.torch import load
 from torch import Tensor
 
 import fringe
 from fringe._class_names import read_class_names, resolve_class_name
-from fringe._files import sha256_of
+from fringe._files import MAPS_BYTES, read_regular, sha256_of
 from fringe._text import to_json
 from fringe.attribution import Attributor, FRInGe, get_method
 from fringe.baselines import InputSpace
@@ -21,12 +22,14 @@ from fringe.classifier import Classifier
 from fringe.data import ImageError, ImageRef, find_inputs
 from fringe.errors import InputError
 from fringe.experiments import content_digest, default_model, with_settings
-from fringe.explanations._folder import SUMMARY, ResultFolder
+from fringe.explanations._folder import MAP, SUMMARY, ResultFolder
 from fringe.explanations._spec import ExplainSpec, ImageOptions
 from fringe.models import LoadedModel, ModelError, Preprocessing, load_model, resolve_device
 
 Progress = Callable[..., None]
 Spec = TypeVar("Spec", bound=ImageOptions)
+#: Points of a path that are stored for its page.
+POINTS = 11
 #: References that are used, spread evenly over the given ones.
 MAX_REFERENCES = 64
 
@@ -54,6 +57,25 @@ class Failure:
     def entry(self) -> dict[str, Any]:
         """The failure as an entry of ``summary.json``."""
         return {"id": self.id, "source": self.source, "label": self.label, "error": self.reason}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One explained image.
+
+    Attributes:
+        folder: Folder of its files.
+        record: Content of its ``explanation.json``.
+        reused: Whether it was computed by an earlier run.
+    """
+
+    folder: Path
+    record: Mapping[str, Any]
+    reused: bool
+
+    def load(self) -> dict[str, Tensor]:
+        """Read the attribution ``values`` and the model's ``input``, each (C, H, W)."""
+        return load(read_regular(self.folder / MAP, MAPS_BYTES))
 
 
 class References:

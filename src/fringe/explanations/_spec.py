@@ -33,6 +33,7 @@ class ImageOptions(Options):
         "target": "'predicted', or the number or name of a class",
         "set": "a list of KEY=VALUE texts",
         **dict.fromkeys(("batch_size", "pool"), "'auto' or a positive whole number"),
+        "top": "a positive whole number",
         **dict.fromkeys(("trust_code", "figures", "controls"), "true or false"),
         **dict.fromkeys(("seed", "rows"), "a whole number"),
     }
@@ -64,7 +65,8 @@ class ExplainSpec(ImageOptions):
     preset: str | None = Field(None, description="Preset name, or a tuned preset file.")
     variant: str | None = Field(None, description="Ablation variant of fringe.")
     set: tuple[str, ...] = Field((), description="Setting of the method, KEY=VALUE; may be repeated.")
-    figures: bool = Field(True, description="Draw pictures.")
+    figures: bool = Field(True, description="Draw pictures and write pages.")
+    top: PositiveInt = Field(5, description="Classes in the page.")
 
 
 class CompareSpec(ImageOptions):

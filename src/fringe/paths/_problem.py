@@ -36,7 +36,7 @@ class Problem:
         rng: Source of random numbers.
         domain: Valid range, baselines and reference images of the input space.
         baseline: Baseline (B, *S) given by the caller.
-        record_path: Whether to record the path of each image.
+        record_path: Whether to record the path of each image; an integer: with this many of its points as images.
         progress: Called with the steps done and planned.
         forward_args: Further arguments of the model.
         score_kind: The explained scalar, if it is not the classifier's own.
@@ -53,7 +53,7 @@ class Problem:
     rng: KeyedGenerator = field(default_factory=KeyedGenerator)
     domain: InputSpace = field(default_factory=InputSpace)
     baseline: Tensor | None = None
-    record_path: bool = False
+    record_path: bool | int = False
     progress: Progress | None = None
     forward_args: ForwardArguments = NO_ARGUMENTS
     score_kind: Score | None = None
