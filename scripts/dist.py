@@ -89,7 +89,7 @@ def check_contents(wheel: Path, sdist: Path, folder: Path) -> None:
     packed = {name for name in contents if ".dist-info/" not in name}
     require(packed == tracked, f"the wheel and the package differ in {sorted(packed ^ tracked)}")
     data = sorted(name for name in packed if not name.endswith(".py"))
-    for suffix in ("py.typed", ".safetensors", ".csv", ".html"):
+    for suffix in ("py.typed", ".safetensors", ".csv", ".html.j2", ".css", ".js"):
         require(any(name.endswith(suffix) for name in data), f"the wheel holds no {suffix}")
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
