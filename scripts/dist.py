@@ -44,7 +44,7 @@ assert len(table.rows) >= 2
 print("python: maps with verdicts", *result.verdict)
 """
 #: Commands of an environment with the core alone, and with the extras.
-CORE = (("--help",), ("--version",), ("explain", "embedded:digits:0:2", "--out", "explained"))
+CORE = (("--help",), ("explain", "--help"), ("--version",), ("explain", "embedded:digits:0:2", "--out", "explained"))
 MORE = (
     ("benchmark", "--n", "2", "--methods", "ig,geoig_knn", "--metrics", "sparseness,insertion", "--out", "scored"),
     ("tune", "--n", "1", "--trials", "1", "--methods", "ig", "--out", "tuned"),
