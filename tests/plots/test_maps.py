@@ -120,7 +120,7 @@ def noisy_map(size):
 @pytest.mark.parametrize("size", [128, 224])
 def test_signs_of_a_large_map_are_averaged_for_display_and_what_was_below_the_noise_shows(size):
     plane = noisy_map(size)
-    drawn = signed_map(plane, image=np.ones((size, size))).axes[0].images[0].get_array()
+    drawn = signed_map(plane, image=np.ones((size, size))).axes[0].images[0].get_array().data
     assert opposite_neighbours(plane) > 0.4
     assert opposite_neighbours(drawn) < 0.02
     left, right = np.asarray(drawn[:, : size // 3]), np.asarray(drawn[:, -size // 3 :])

@@ -51,7 +51,7 @@ def test_maps_of_classes_share_one_scale_and_are_named():
     values = rng.normal(size=(3, 2, 9, 9))
     values[1] *= 10.0
     figure = class_maps(rng.random((9, 9, 3)), values, ["bald_eagle", "kite", "owl"], probabilities=[0.7, 0.2, 0.1])
-    first, *maps = figure.axes
+    _, *maps = figure.axes
     np.testing.assert_array_equal([axes.images[0].get_array() for axes in maps], values.sum(1))
     (limits,) = {axes.images[0].get_clim() for axes in maps}
     assert limits[1] == -limits[0] == np.quantile(np.abs(values[1].sum(0)), 0.99, method="higher")
