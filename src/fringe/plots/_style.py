@@ -4,6 +4,7 @@ The style is set on each artist, not through ``rcParams``: those belong to the p
 of a server would take each other's style, and a user's own settings would change.
 """
 
+import io
 import math
 from collections.abc import Sequence
 from functools import cache
@@ -51,9 +52,18 @@ METHODS = {
 LETTER, LINE, MARGIN = 0.066, 0.17, 0.1
 
 
+class _Figure(Figure):
+    """A figure that a notebook shows as a picture, also where pyplot was never imported."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png")
+        return buffer.getvalue()
+
+
 def new_figure(width: float, height: float, *, dpi: float = DPI, layout: Any = None) -> Figure:
     """Return a white figure of this size in inches with its own canvas, without pyplot or a window system."""
-    figure = Figure(figsize=(width, height), dpi=dpi, facecolor="white", layout=layout)
+    figure = _Figure(figsize=(width, height), dpi=dpi, facecolor="white", layout=layout)
     FigureCanvasAgg(figure)
     return figure
 
