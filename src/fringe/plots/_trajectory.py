@@ -119,8 +119,8 @@ def trajectory(
 
 def amplified(differences: Sequence[Plane]) -> tuple[list[Plane], int]:
     """Return differences (H, W, 3) of images times a factor around grey, in [0, 1], and the factor: 1, 2 or 5 times a
-    power of ten, so that the largest of the last one just fits but for its upper two percent."""
-    size = float(np.quantile(np.abs(differences[-1]), 0.98))
+    power of ten, so that the largest of the last one just fits but for its upper twentieth."""
+    size = float(np.quantile(np.abs(differences[-1]), 0.95))
     largest = min(0.5 / size, 1000.0) if size > 0 else 1.0
     factor = max(factor for factor in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if factor <= max(largest, 1.0))
     return [np.clip(0.5 + factor * difference, 0.0, 1.0) for difference in differences], factor
