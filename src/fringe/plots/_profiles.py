@@ -139,7 +139,9 @@ def geometric_profile(
     legend = 1.05 * LINE * (1 + len(handles)) if handles else 0.0
     sheet = open_sheet(7.4, 3 * _PANEL + _AXIS + legend - 0.2, title=title, ax=ax)
     down, left = (sheet.height + 0.2 - _AXIS - legend) / 3, 0.75
-    axes = [sheet.place(left, k * down + _WORDS, sheet.width - left, max(down - _WORDS - 0.2, 0.1)) for k in range(3)]
+    axes = [
+        sheet.add_axes(left, k * down + _WORDS, sheet.width - left, max(down - _WORDS - 0.2, 0.1)) for k in range(3)
+    ]
     _draw_path(axes, series, active_bound, None, last=len(series[0]))
     for k, (heading, sentence, unit) in enumerate(_panel_words(classes)):
         sheet.write(0, k * down, heading, text_style(LABEL, INK, fontweight="bold"))

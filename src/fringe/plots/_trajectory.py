@@ -96,9 +96,9 @@ def trajectory(
     sheet = open_sheet(*natural, title=title, caption=[_ENTROPY, _CHANGE, *signs], ax=ax)
     across, down = (sheet.width - _NAMES) / columns, (sheet.height - _CURVE - _HEAD) / 3
     tile = (max(across - 0.1, 0.1), max(down - _ROW, 0.1))
-    curve_axes = sheet.place(_NAMES, 0.05, sheet.width - _NAMES, _CURVE - 0.55)
+    curve_axes = sheet.add_axes(_NAMES, 0.05, sheet.width - _NAMES, _CURVE - 0.55)
     tops = [_CURVE + _HEAD + row * down for row in range(3)]
-    grid = [[sheet.place(_NAMES + c * across + 0.05, top, *tile) for c in range(len(steps))] for top in tops]
+    grid = [[sheet.add_axes(_NAMES + c * across + 0.05, top, *tile) for c in range(len(steps))] for top in tops]
     change, factor = amplified([image - drawn[0] for image in drawn])
     for column, (image, plane) in enumerate(zip(drawn, planes, strict=True)):
         show(grid[0][column], image)
