@@ -6,8 +6,7 @@ from typing import Any
 
 from fringe._arguments import ForwardArguments
 from fringe._class_names import ClassNames
-from fringe._progress import shown
-from fringe.attribution import Attribution, Attributor, Context, InputKind, Progress, attribute
+from fringe.attribution import Attribution, Attributor, InputKind, Progress, attribute
 from fringe.classifier import Classifier, Target
 from fringe.errors import InputError, TargetError, check_known, did_you_mean
 from fringe.inputs import CONVERTERS, Request
@@ -73,28 +72,10 @@ def explain(
     classifier = Classifier.of(ready.model, arguments.pop("score", None), arguments.pop("batch_size", None))
     further = (arguments.get("forward_args"), arguments.get("forward_kwargs"))
     logits = classifier.logits(ready.inputs, ForwardArguments.of(len(ready.inputs), *further))
-    names = _named(ready.class_names, logits.shape[1])
-    with shown(progress, "explaining") as report:
-        arguments |= {"method": method, "target": _number(target, names), "seed": seed, "progress": report}
-        result = attribute(classifier, ready.inputs, **arguments)
-    context = Context(
-        kind=kind,
-        inputs=ready.inputs.detach().cpu(),
-        probabilities=logits.double().softmax(-1).float().cpu(),
-        ids=ids,
-        model=ready.label,
-        mean=ready.mean,
-        std=ready.std,
-        class_names=names,
-        features=ready.features,
-    )
-    return result.with_context(context)
-
-
-def _named(names: tuple[str, ...] | None, count: int) -> tuple[str, ...] | None:
-    if names is not None and len(names) != count:
-        raise InputError(f"got {len(names)} for a model of {count} classes", argument="classes")
-    return names
+    names = ready.named(logits.shape[1])
+    arguments |= {"method": method, "target": _number(target, names), "seed": seed, "progress": progress}
+    result = attribute(classifier, ready.inputs, **arguments)
+    return result.with_context(ready.context(kind, logits, ids))
 
 
 def _number(target: Target, names: tuple[str, ...] | None) -> Target:

@@ -39,7 +39,7 @@ def image_inputs(request: Request) -> ModelInputs:
         named += _tensors(item, model)
     ids = tuple(name or f"image-{i}" for i, (name, _) in enumerate(named))
     x = _stack([tensor for _, tensor in named], ids).to(model.device)
-    mean, std = _scale(x, model.preprocessing)
+    mean, std = image_scale(x, model.preprocessing)
     return ModelInputs(
         model=model.model,
         label=model.label,
@@ -135,7 +135,7 @@ def _space(recipe: Preprocessing | None, x: Tensor) -> InputSpace:
     return InputSpace(low.to(x), high.to(x))
 
 
-def _scale(x: Tensor, recipe: Preprocessing | None) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def image_scale(x: Tensor, recipe: Preprocessing | None) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation that turn inputs into pixels; without a preprocessing, inputs in [0, 1] are pixels,
     and others are shown between their smallest and largest entry."""
     if recipe is not None and recipe.channels == x.shape[1]:
