@@ -14,11 +14,12 @@ PACKAGE = Path(__file__).parents[1] / "src" / "fringe"
 
 # Left imports only what stands to its right; rooms of one layer do not import each other.
 LAYERS = [
-    {"cli", "ui"},
+    {"cli"},
+    {"app"},
     {"captum", "quantus"},
     {"paper"},
     {"report", "explanations"},
-    {"experiments"},
+    {"experiments", "page"},
     {"tuning", "testing"},
     {"inputs"},
     {"attribution", "metrics", "models", "data"},
@@ -31,8 +32,8 @@ HEAVY = {  # package: the only rooms that may import it
     "matplotlib": {"plots", "attribution"},  # the latter names a type
     "typer": {"cli"},
     "rich": {None, "attribution", "cli", "plots"},
-    "pydantic": {None, "cli", "experiments", "explanations", "settings"},
-    "PIL": {"models", "data", "cli"},
+    "pydantic": {None, "app", "cli", "experiments", "explanations", "page", "settings"},
+    "PIL": {"app", "models", "data", "cli", "page"},
     "torchvision": {"models"},
     "timm": {"models"},
     "transformers": {"models"},
@@ -42,9 +43,11 @@ HEAVY = {  # package: the only rooms that may import it
     "yaml": {"cli", "experiments"},
     "polars": {"experiments", "report"},
     "pebble": {"experiments"},
-    "jinja2": {"report"},
+    "jinja2": {"page", "report"},
     "captum": {"captum"},
+    "gradio": {"app"},
     "optuna": {"tuning"},
+    "ray": {"experiments"},
     "quantus": set(),  # the adapter speaks its language without it
 }
 LARGEST = 400

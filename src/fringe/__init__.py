@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fringe.metrics import METRICS as METRICS
     from fringe.metrics import Metric as Metric
     from fringe.metrics import Scores as Scores
+    from fringe.page import write_page as write_page
     from fringe.report import write_report as write_report
 
 __version__ = "0.1.0"
@@ -46,6 +47,7 @@ _HOMES = {
     "InputSpace": "baselines",
     **dict.fromkeys(("ExperimentSpec", "compare", "run_experiment"), "experiments"),
     **dict.fromkeys(("explain", "explain_images"), "explanations"),
+    "write_page": "page",
     "write_report": "report",
 }
 _REGISTRIES = {"attribution": "METHODS", "metrics": "METRICS"}  # their classes are public names of this package as well

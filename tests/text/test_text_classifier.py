@@ -107,7 +107,6 @@ def test_the_reasons_are_the_words_with_polarity():
     assert share["fringe"]["mass"] > 0.9 * share["ig"]["mass"], share
     assert share["control"]["hits"] < 0.4, share
     assert abs(share["control"]["mass"] - share["control"]["chance"]) < 0.1, share
-    print(share)
 
 
 def measured(rows) -> dict[str, float]:

@@ -69,6 +69,22 @@ class Trajectory:
         points = {**self.points, "score": self.points["score"][:, k]}
         return dataclasses.replace(self, points=points, cumulative=self.cumulative[:, k])
 
+    def thinned(self, count: int) -> "Trajectory":
+        """Select stored points, evenly and with both ends.
+
+        Args:
+            count: How many at most.
+
+        Returns:
+            The path with these.
+        """
+        last = len(self.snapshot_steps) - 1
+        rows = sorted({round(last * m / (count - 1)) for m in range(count)}) if last >= count else range(last + 1)
+        names = ("snapshot_steps", "snapshots", "cumulative", "probabilities")
+        columns = {name: getattr(self, name) for name in names}
+        some = {name: None if column is None else column[list(rows)] for name, column in columns.items()}
+        return dataclasses.replace(self, **some)
+
 
 @dataclass(frozen=True, repr=False)
 class Attribution(Views):

@@ -111,7 +111,7 @@ def _signed(subject: Subject, ax: Any) -> "Figure":
 def _path(subject: Subject, ax: Any) -> "Figure":
     from fringe.plots import trajectory
 
-    context, path = subject.known(), subject.require_path()
+    context, path = subject.known(), subject.require_path().thinned(6)
     cumulative = path.cumulative
     if cumulative.dim() > path.snapshots.dim():
         cumulative = cumulative[:, subject.column]

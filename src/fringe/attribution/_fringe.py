@@ -299,6 +299,7 @@ class FRInGe(Attributor):
 
     @property
     def shares_path(self) -> bool:
+        """Whether each of K maps from one path is equal to that of a call for its class alone."""
         return self.rule != "adaptive"  # which bisects until the worst class is accurate
 
     def attribute(self, problem: Problem) -> Attribution:

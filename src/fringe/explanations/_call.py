@@ -1,16 +1,18 @@
 """One call for people: a model or its name, and pictures, paths or tensors."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from fringe._arguments import ForwardArguments
-from fringe._class_names import ClassNames
+from fringe._class_names import ClassNames, resolve_class_name
 from fringe._progress import shown
 from fringe.attribution import Attribution, Attributor, Context, FRInGe, InputKind, Progress, attribute, get_method
 from fringe.classifier import Classifier, Target
-from fringe.errors import InputError, TargetError, check_known, did_you_mean
+from fringe.errors import InputError, check_known
+from fringe.explanations._base import POINTS
 from fringe.inputs import CONVERTERS, OPTIONS, Request
 from fringe.models import LoadedModel, Preprocessing, is_text_model
 from fringe.paths import Structure
@@ -60,8 +62,8 @@ def explain(
         seed: Keys all randomness.
         progress: True for a progress bar, or a function that is called with the steps done and planned.
         **options: Further arguments of :func:`fringe.attribute`: ``contrast``, ``score``, ``batch_size``, ``baseline``,
-            ``space``, ``ids``, ``bad_images``, and ``telemetry``, which is True here: pictures need the path. For texts
-            also ``tokenizer`` and ``special`` (see :class:`fringe.text.TextClassifier`), for tables and series
+            ``space``, ``ids``, ``bad_images``, and ``telemetry``, which is 11 points here: pictures need the path. For
+            texts also ``tokenizer`` and ``special`` (see :class:`fringe.text.TextClassifier`), for tables and series
             ``features``, the names of columns or channels.
 
     Returns:
@@ -78,7 +80,7 @@ def explain(
     if named is not None and len(named) != len(ready.inputs):
         raise InputError(f"got {len(named)} for {len(ready.inputs)} inputs", argument="ids")
     ids = ready.ids if named is None else tuple(map(str, named))
-    arguments: dict[str, Any] = {"space": ready.space, "ids": ready.keys if named is None else ids, "telemetry": True}
+    arguments: dict[str, Any] = {"space": ready.space, "ids": ready.keys if named is None else ids, "telemetry": POINTS}
     arguments |= {**ready.arguments, **options}
     classifier = Classifier.of(ready.model, arguments.pop("score", None), arguments.pop("batch_size", None))
     further = (arguments.get("forward_args"), arguments.get("forward_kwargs"))
@@ -143,15 +145,6 @@ def _named(names: tuple[str, ...] | None, count: int) -> tuple[str, ...] | None:
 
 def _number(target: Target, names: tuple[str, ...] | None) -> Target:
     """A target as it is, or the number of the class that it names."""
-    if not isinstance(target, str) or names is None or target == "predicted":
+    if not isinstance(target, str) or target == "predicted" or re.fullmatch(r"top[0-9]+", target):
         return target
-    matches = [k for k, name in enumerate(names) if name.casefold() == target.casefold()]
-    if len(matches) == 1:
-        return matches[0]
-    is_count = target.startswith("top") and target[3:].isdecimal()
-    if is_count:
-        return target
-    if matches:
-        raise TargetError(f"got {target!r}, the name of classes {matches}: give the number", argument="target")
-    hint = did_you_mean(target, names) or "expected 'predicted', 'top5', or the name or number of a class"
-    raise TargetError(f"got {target!r}, which is no class of the model", argument="target", hint=hint)
+    return resolve_class_name(target, names)

@@ -30,6 +30,8 @@ from fringe.plots import (
     trajectory,
 )
 
+#: Points of the path in the picture of it.
+COLUMNS = 6
 #: Images of the contact sheet.
 SHEET = 24
 _THUMBNAIL = 512
@@ -51,7 +53,7 @@ def draw_pictures(
     signed_map(values, title=title, unit=unit, image=image, label=name).savefig(folder / "signed.png")
     path = None if attribution.trajectory is None else attribution.trajectory[row]
     if path is not None:
-        _draw_path(folder, path, name, record, recipe)
+        _draw_path(folder, path.thinned(COLUMNS), name, record, recipe)
 
 
 def _draw_path(folder: Path, path: Trajectory, name: str, record: Mapping[str, Any], recipe: Preprocessing) -> None:

@@ -7,6 +7,7 @@ the same path as an animated picture.
 The page is made from a document, JSON data of the schema ``fringe/explanation/1``, which the page contains.
 """
 
+from fringe.page._animation import animation as animation
 from fringe.page._animation import thumbnail as thumbnail
 from fringe.page._animation import write_animation
 from fringe.page._build import page_document

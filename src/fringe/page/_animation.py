@@ -97,7 +97,9 @@ def _frame(document: Document, number: int, pictures: list[Image.Image]) -> Imag
     return frame
 
 
-def _fitted(draw: ImageDraw.ImageDraw, text: str, font: ImageFont.ImageFont | ImageFont.FreeTypeFont, width: float) -> str:
+def _fitted(
+    draw: ImageDraw.ImageDraw, text: str, font: ImageFont.ImageFont | ImageFont.FreeTypeFont, width: float
+) -> str:
     """The text, cut with an ellipsis where it is longer than ``width`` pixels."""
     if draw.textlength(text, font) <= width:
         return text

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import fringe
-from fringe._text import plain
+from fringe._text import plain, printable
 from fringe.attribution import METHODS, Attribution, Context, Trajectory
 from fringe.errors import InputError
 from fringe.page._document import (
@@ -90,8 +90,8 @@ def page_document(result: Attribution, row: int = 0, *, details: Mapping[str, An
     labels = _labels(context, start, [int(one.target[0]) for one in each])
     snapshots, gain = _snapshots(context, inputs, path, start, [label.index for label in labels])
     document = Document(
-        id=context.ids[row],
-        model=context.model,
+        id=printable(context.ids[row]),
+        model=printable(context.model),
         method=str(result.settings.get("method", "")),
         title=_title(str(result.settings.get("method", ""))),
         width=inputs.shape[-1],
@@ -126,7 +126,7 @@ def _labels(context: Context, start: Tensor, explained: list[int]) -> list[Label
     """The most probable classes of the input, and the explained ones."""
     best = torch.nan_to_num(start).topk(min(PREDICTIONS, len(start))).indices.tolist()
     indices = dict.fromkeys([*best, *explained])
-    return [Label(index=index, label=context.class_label(index)) for index in indices]
+    return [Label(index=index, label=printable(context.class_label(index))) for index in indices]
 
 
 def _explained(one: Attribution, context: Context, start: Tensor) -> ExplainedClass:
@@ -134,7 +134,7 @@ def _explained(one: Attribution, context: Context, start: Tensor) -> ExplainedCl
     tone, sentence = SENTENCES[verdict]
     return ExplainedClass(
         index=index,
-        label=context.class_label(index),
+        label=printable(context.class_label(index)),
         probability=_number(start[index]),
         score=_number(one.score[0]),
         endpoint_score=_number(one.endpoint_score[0]),
@@ -164,7 +164,8 @@ def _snapshots(
     pixels = _rgb(context.pixels(inputs))
     small = max(pixels.shape[1:3]) <= SMALL
     images = encode_images(pixels, IMAGE_BUDGET * 4 // 5, lossless=small)
-    steps, entropy = ([0], _entropy(start)[None]) if path is None else (path.snapshot_steps.tolist(), path.points["entropy"])
+    steps: list[int] = [0] if path is None else path.snapshot_steps.tolist()
+    entropy = torch.special.entr(start.double()).sum()[None] if path is None else path.points["entropy"]
     probabilities = start[None] if path is None else path.probabilities
     changes, gain = [None] * len(images), 1.0
     if path is not None:
@@ -190,10 +191,6 @@ def _rgb(pixels: Tensor) -> Array:
     """Pixels (M, 1 or 3, H, W) as images (M, H, W, 3)."""
     images = pixels.double().permute(0, 2, 3, 1).numpy()
     return np.broadcast_to(images, (*images.shape[:3], 3))
-
-
-def _entropy(probabilities: Tensor) -> Tensor:
-    return torch.special.entr(probabilities.double()).sum()
 
 
 def _number(value: Any) -> float | None:

@@ -19,7 +19,7 @@ import jinja2
 from markupsafe import Markup
 
 from fringe._files import write_atomic
-from fringe._text import printable
+from fringe._text import printable, printable_json
 from fringe.attribution import Attribution
 from fringe.page._build import SENTENCES, SMALL, page_document
 from fringe.page._document import Document, Tone
@@ -62,10 +62,11 @@ def render_page(document: Mapping[str, Any]) -> str:
     """
     checked = Document.of(document)
     text = json.dumps(checked.json_data(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = printable_json(text)
     for character, escape in _JSON_ESCAPES.items():
         text = text.replace(character, escape)
-    passes = {f"passes: {name}": count for name, count in checked.passes.items()}
-    facts = {**checked.details, **passes, **checked.settings, **{f"{k} version": v for k, v in checked.versions.items()}}
+    facts = {**checked.details, **{f"passes: {name}": count for name, count in checked.passes.items()}}
+    facts |= {**checked.settings, **{f"{name} version": version for name, version in checked.versions.items()}}
     return _render(
         "page",
         page=checked,
@@ -134,7 +135,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(percent=_percent, number=_number, words=lambda text: text.replace("_", " "))
+    environment.filters.update(percent=_percent, number=_number, words=_words)
     return environment
 
 
@@ -149,6 +150,10 @@ def _percent(share: float | None) -> str:
     return "< 0.1 %" if 0 < share < 1e-3 else f"{share:.1%}".replace("%", " %")
 
 
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
 def _number(value: float | None) -> str:
     return "–" if value is None or not math.isfinite(value) else f"{value:.4g}"
 
@@ -156,6 +161,8 @@ def _number(value: float | None) -> str:
 def _fact(value: Any) -> str:
     if isinstance(value, str):
         return value
+    if value is None:
+        return "none"
     if isinstance(value, float):
         return f"{value:.6g}"
     return json.dumps(value, ensure_ascii=False)

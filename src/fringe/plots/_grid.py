@@ -168,7 +168,7 @@ def comparison_grid(
     size = (columns * (_TILE + _GAP) + _BAR, head + len(rows) * (_TILE * aspect + foot))
     sheet = open_sheet(*size, title=title, caption=(caption, _scaling(pools)), ax=ax)
     across, down = (sheet.width - _BAR) / columns, (sheet.height - head) / len(rows)
-    tile = (max(across - _GAP, _GAP), max(down - foot, _GAP))
+    tile = (max(across - _GAP, _GAP), max(min(down - foot, (across - _GAP) * aspect), _GAP))
     for column, ((_, bold), lines) in enumerate(zip(_headings(methods), heads, strict=True)):
         style = text_style(LABEL, INK if bold else MUTED, fontweight="bold" if bold else "normal", va="bottom")
         sheet.write(column * across, head - 0.04, "\n".join(lines), style)
@@ -177,7 +177,8 @@ def comparison_grid(
         axes = [sheet.place(column * across, top, *tile) for column in range(columns)]
         _draw_row(axes, row, window)
         below = top + tile[1] + 0.04
-        sheet.write(0, below, "\n".join(lines), text_style(TICK, linespacing=1.3))
+        for number, line in enumerate(lines):
+            sheet.write(0, below + _LINE * number, line, text_style(TICK))
         name = fitted(row.name, tile[0], TICK - 1)
         sheet.write(0, below + _LINE * len(lines), name, text_style(TICK - 1, MUTED))
         for column, cell in enumerate(row.cells, 1):
@@ -218,7 +219,7 @@ def labels(metrics: Sequence[MetricLabel]) -> list[MetricLabel]:
 
 def captions(metrics: Sequence[MetricLabel]) -> str:
     """Return what the short names stand for."""
-    legend = [f"{metric.short} {metric.title} {ARROW[metric.direction]}".strip() for metric in metrics]
+    legend = [f"{metric.short} = {metric.title} {ARROW[metric.direction]}".strip() for metric in metrics]
     return f"{' · '.join(legend)}; bold: the best of an image, unless two tie."
 
 

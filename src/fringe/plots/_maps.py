@@ -150,10 +150,17 @@ def for_display(plane: Plane) -> Plane:
 
 
 def draw_outline(axes: Axes, image: ArrayLike, size: Sequence[int]) -> None:
-    """Draw the edges of an image as faint grey lines over its map."""
+    """Draw the edges of an image as faint grey lines over its map: where its grey value changes fast, or, in a small
+    image, where it crosses the middle of its range."""
     shown = picture(image)
     if shown.shape[:2] != tuple(size):
         raise ValueError(f"image and values: sizes {shown.shape[:2]} and {tuple(size)} differ")
+    if max(shown.shape[:2]) <= SMALL:
+        grey = shown @ GREY
+        if min(grey.shape) > 1 and grey.max() > grey.min():
+            middle = (grey.max() + grey.min()) / 2
+            axes.contour(grey, levels=[middle], colors=[INK], linewidths=0.9, alpha=0.45)
+        return
     edges = edge_strength(shown)
     lines = np.empty((*edges.shape, 4))
     lines[..., :3], lines[..., 3] = to_rgb(INK), 0.4 * edges
@@ -165,8 +172,7 @@ def edge_strength(shown: Plane) -> Plane:
     grey = shown @ GREY
     if min(grey.shape) < 2:
         return np.zeros_like(grey)
-    if max(grey.shape) > SMALL:
-        grey = smoothed(grey, max(grey.shape) / 224)
+    grey = smoothed(grey, max(grey.shape) / 224)
     slope = np.hypot(np.gradient(grey, axis=0), np.gradient(grey, axis=1))
     largest = float(np.quantile(slope, 0.97))
     return np.clip((slope / largest - 0.25) / 0.75, 0.0, 1.0) if largest > 0 else np.zeros_like(slope)

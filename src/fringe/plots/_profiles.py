@@ -60,7 +60,7 @@ _SCALES = (
     "scale from 0: what is constant looks flat. Entropy: 1 means that all classes are equally likely."
 )
 #: Inches of a panel of a profile with its words, of these words, and of the words below the last panel.
-_PANEL, _WORDS, _AXIS = 1.68, 0.38, 0.42
+_PANEL, _WORDS, _AXIS = 1.68, 0.38, 0.48
 
 
 def _nothing() -> Array:
@@ -160,6 +160,7 @@ def geometric_profile(
             title="Shaded: what limited the length of the step",
             alignment="left",
             frameon=False,
+            labelcolor=INK,
             prop=small,
             title_fontproperties=small,
         )
@@ -208,8 +209,9 @@ def plot_profiles(paths: Sequence[PathRecord], *, title: str = "") -> Figure:
     """
     if not paths:
         raise ValueError("plot_profiles: no paths")
-    handles = _handles([path.active_bound for path in paths], "step limited by: ")
-    figure = titled_figure(2.9 * len(paths) + 0.5, 4.7, title=title, caption=[_SCALES], handles=handles)
+    handles = _handles([path.active_bound for path in paths])
+    caption = [_SCALES, *(["Shaded: what limited the length of the step."] if handles else [])]
+    figure = titled_figure(2.9 * len(paths) + 0.5, 4.7, title=title, caption=caption, handles=handles)
     grid = figure.subplots(3, len(paths), squeeze=False)
     for column, path in enumerate(paths):
         series = [np.asarray(a, dtype=np.float64) for a in (path.fisher_rao_step, path.euclidean_step, path.entropy)]
@@ -233,10 +235,10 @@ def runs(active_bound: ArrayLike) -> Iterator[tuple[int, int, int]]:
             yield int(bounds[run[0]]), int(run[0]) + 1, int(run[-1]) + 1
 
 
-def _handles(bounds: Sequence[ArrayLike], prefix: str = "") -> list[Patch]:
+def _handles(bounds: Sequence[ArrayLike]) -> list[Patch]:
     """Return the legend's entries of the bounds that occur."""
     occurring = sorted({bound for one in bounds for bound, _, _ in runs(one)})
-    return [Patch(facecolor=BOUNDS[b][1], alpha=0.35, label=prefix + BOUNDS[b][0]) for b in occurring]
+    return [Patch(facecolor=BOUNDS[b][1], alpha=0.35, label=BOUNDS[b][0]) for b in occurring]
 
 
 def _draw_path(

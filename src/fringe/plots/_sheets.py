@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
-from fringe.plots._layout import Canvas, Sheet, fitted, open_sheet, root, text_width
+from fringe.plots._layout import Canvas, Sheet, fitted, open_sheet, root, text_width, wrapped
 from fringe.plots._maps import (
     annotate_empty,
     blend,
@@ -38,8 +38,8 @@ from fringe.plots._style import (
 
 #: Inches of a tile, between tiles, and between columns of inputs.
 _TILE, _GAP, _BETWEEN = 1.5, 0.06, 0.3
-#: Inches of the words above the tiles of an input, of those above a class, and below each row.
-_HEAD, _LABEL, _BELOW = 0.36, 0.34, 0.16
+#: Inches of the words above the tiles of an input, of a line above a class, and below each row.
+_HEAD, _LINE, _BELOW = 0.36, 0.16, 0.16
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,12 @@ def contact_sheet(items: Sequence[SheetItem], *, title: str = "", ax: Canvas | N
     sheet = open_sheet(*size, title=title, caption=caption, ax=ax)
     across, down = (sheet.width + _BETWEEN) / columns, (sheet.height + _BELOW) / rows
     tile = max((across - _BETWEEN - 2 * _GAP) / 3, _GAP)
+    high = max(min(down - _HEAD - _BELOW, tile * aspect), _GAP)
     for index, item in enumerate(items):
         row, column = divmod(index, columns)
-        _draw_item(sheet, item, column * across, row * down, (tile, max(down - _HEAD - _BELOW, _GAP)))
+        _draw_item(
+            sheet, item, column * across, row * down, (tile, max(min(down - _HEAD - _BELOW, tile * aspect), _GAP))
+        )
     return root(sheet.figure)
 
 
@@ -126,29 +129,44 @@ def class_maps(
         raise ValueError(f"class_maps: got {counts}, expected as many of each and at least one")
     drawn = [for_display(plane) for plane in planes]
     scale = max(display_scale(plane) for plane in drawn)
+    heads = [wrapped(class_title(label), _TILE, TICK, most=2, bold=True) for label in labels]
+    head = _LINE * (1 + max(map(len, heads)) - (probabilities is None)) + 0.02
+    size, aspect = planes[0].shape, clipped_aspect(*planes[0].shape)
     columns = min(1 + len(planes), 6)
-    rows, aspect = math.ceil((1 + len(planes)) / columns), clipped_aspect(*shown.shape[:2])
-    caption = _class_caption(planes[0].shape)
-    size = (columns * (_TILE + _GAP) - _GAP, rows * (_TILE * aspect + _LABEL + _BELOW) - _BELOW)
-    sheet = open_sheet(*size, title=title, caption=caption, ax=ax)
-    across, down = (sheet.width + _GAP) / columns, (sheet.height + _BELOW) / rows
-    tile = (max(across - _GAP, _GAP), max(down - _LABEL - _BELOW, _GAP))
+    rows = math.ceil((1 + len(planes)) / columns)
+    natural = (columns * (_TILE + _GAP) - _GAP, rows * (_TILE * aspect + head + _BELOW) - _BELOW)
+    sheet = open_sheet(*natural, title=title, caption=_class_caption(size), ax=ax)
+    columns, tile = _tiling(sheet, 1 + len(planes), aspect, head) if ax is not None else (columns, _TILE)
     for index in range(1 + len(planes)):
-        top, left = down * (index // columns), across * (index % columns)
-        axes = sheet.place(left, top + _LABEL, *tile)
+        top, left = (tile * aspect + head + _BELOW) * (index // columns), (tile + _GAP) * (index % columns)
+        axes = sheet.place(left, top + head, tile, tile * aspect)
         image_frame(axes)
+        words = [("input", text_style(TICK, MUTED))]
         if index == 0:
             show(axes, shown)
-            sheet.write(left, top + 0.17, "input", text_style(TICK, MUTED))
-            continue
-        show_signed(axes, drawn[index - 1], scale)
-        draw_outline(axes, image, planes[index - 1].shape)
-        annotate_empty(axes, planes[index - 1])
-        name = fitted(class_title(labels[index - 1]), tile[0], TICK, bold=True)
-        sheet.write(left, top, name, text_style(TICK, INK, fontweight="bold"))
-        if math.isfinite(chances[index - 1]):
-            sheet.write(left, top + 0.17, f"probability {chances[index - 1]:.1%}", text_style(TICK, MUTED))
+        else:
+            show_signed(axes, drawn[index - 1], scale)
+            draw_outline(axes, image, size)
+            annotate_empty(axes, planes[index - 1])
+            lines = wrapped(class_title(labels[index - 1]), tile, TICK, most=2, bold=True)
+            words = [(line, text_style(TICK, INK, fontweight="bold")) for line in lines]
+            if math.isfinite(chances[index - 1]):
+                words.append((f"probability {chances[index - 1]:.1%}", text_style(TICK, MUTED)))
+        for line, (text, style) in enumerate(reversed(words), 1):
+            sheet.write(left, top + head - _LINE * line, text, style)
     return root(sheet.figure)
+
+
+def _tiling(sheet: Sheet, count: int, aspect: float, head: float) -> tuple[int, float]:
+    """Return the number of columns that gives ``count`` tiles the largest width on a sheet, and this width."""
+
+    def width(columns: int) -> float:
+        rows = math.ceil(count / columns)
+        high = (sheet.height + _BELOW) / rows - head - _BELOW
+        return max(min((sheet.width + _GAP) / columns - _GAP, high / aspect), _GAP)
+
+    columns = max(range(1, count + 1), key=width)
+    return columns, width(columns)
 
 
 def _class_caption(size: Sequence[int]) -> list[str]:

@@ -45,7 +45,7 @@ METHODS = {
     "ig2": "IG²",
     "agi": "Adversarial Gradients (AGI)",
     "ggig": "Geometrically guided IG",
-    "geoig_knn": "Geodesic IG (nearest neighbours)",
+    "geoig_knn": "Geodesic IG (neighbours)",
     "geoig_svi": "Geodesic IG (fitted path)",
 }
 #: Inches that a letter of size ``TICK`` and a line of it take, and the margin around a figure.
