@@ -14,6 +14,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,docs]"
 	# torchvision's own requirement would replace the torch build just installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps torchvision
+	# only the data files of aeon are read
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps aeon
 	touch $(STAMP)
 
 demo: $(STAMP)
