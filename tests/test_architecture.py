@@ -22,13 +22,11 @@ LAYERS = [
     {"experiments", "page"},
     {"tuning", "testing"},
     {"inputs"},
-    {"attribution"},
-    {"plots"},
-    {"metrics", "models", "data"},
+    {"attribution", "metrics", "models", "data"},
     {"paths"},
     {"baselines"},
     {"classifier", "geometry"},
-    {"linalg", "settings"},
+    {"linalg", "settings", "plots"},
 ]
 HEAVY = {  # package: the only rooms that may import it
     "matplotlib": {"plots", "attribution"},  # the latter names a type

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fringe.attribution import IntegratedGradients as IntegratedGradients
     from fringe.attribution import Trajectory as Trajectory
     from fringe.attribution import attribute as attribute
+    from fringe.attribution import load as load
     from fringe.baselines import InputSpace as InputSpace
     from fringe.classifier import BinaryClassifier as BinaryClassifier
     from fringe.classifier import Classifier as Classifier
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    **dict.fromkeys(("METHODS", "Attribution", "Attributor", "Trajectory", "attribute"), "attribution"),
+    **dict.fromkeys(("METHODS", "Attribution", "Attributor", "Trajectory", "attribute", "load"), "attribution"),
     **dict.fromkeys(("METRICS", "Metric", "Scores"), "metrics"),
     **dict.fromkeys(("BinaryClassifier", "Classifier", "PassCounts", "Shared"), "classifier"),
     "InputSpace": "baselines",

@@ -42,7 +42,8 @@ _MORE = {"model": "see 'fringe models'"}
 #: Packages that some commands need, by the extra that installs them.
 _EXTRAS = {
     "app": ("gradio",),
-    "bench": ("filelock", "jinja2", "pebble", "polars", "pyarrow", "yaml"),
+    "bench": ("filelock", "pebble", "polars", "pyarrow", "yaml"),
+    "ray": ("ray",),
     "graph": ("sklearn",),
     "tune": ("optuna",),
 }

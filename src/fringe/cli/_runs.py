@@ -9,6 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from fringe._files import require_inside, require_local
 from fringe._options import Options
+from fringe._outputs import OutputKind
 from fringe.cli._console import Exit, Progress, print_error, require_consent, say, warn
 from fringe.errors import InputError
 from fringe.experiments import (
@@ -59,6 +60,7 @@ class ReportOptions(ComputeOptions):
     grid: bool = Field(True, description="Draw maps of selected images.  [default: grid]")
     model: tuple[str, ...] = Field((), description="SPEC or LABEL=SPEC: model to make maps with that were not stored.")
     preprocessing: str | None = Field(None, description="Preprocessing of that model.")
+    model_output: OutputKind = Field("auto", description="What that model returns.")
     trust_code: bool = Field(False, description="Allow the model's author to run code.")
 
 

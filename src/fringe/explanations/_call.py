@@ -1,18 +1,19 @@
 """One call for people: a model or its name, and pictures, paths or tensors."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fringe._arguments import ForwardArguments
-from fringe._class_names import ClassNames
+from fringe._class_names import ClassNames, resolve_class_name
 from fringe._progress import shown
 from fringe.attribution import Attribution, Attributor, Context, InputKind, Progress, attribute
 from fringe.classifier import Classifier, Target
-from fringe.errors import InputError, TargetError, check_known, did_you_mean
+from fringe.errors import InputError, check_known
+from fringe.explanations._base import POINTS
 from fringe.inputs import CONVERTERS, Request
 from fringe.models import LoadedModel, Preprocessing
-from fringe.page import POINTS
 
 
 def explain(
@@ -100,15 +101,6 @@ def _named(names: tuple[str, ...] | None, count: int) -> tuple[str, ...] | None:
 
 def _number(target: Target, names: tuple[str, ...] | None) -> Target:
     """A target as it is, or the number of the class that it names."""
-    if not isinstance(target, str) or names is None or target == "predicted":
+    if not isinstance(target, str) or target == "predicted" or re.fullmatch(r"top[0-9]+", target):
         return target
-    matches = [k for k, name in enumerate(names) if name.casefold() == target.casefold()]
-    if len(matches) == 1:
-        return matches[0]
-    is_count = target.startswith("top") and target[3:].isdecimal()
-    if is_count:
-        return target
-    if matches:
-        raise TargetError(f"got {target!r}, the name of classes {matches}: give the number", argument="target")
-    hint = did_you_mean(target, names) or "expected 'predicted', 'top5', or the name or number of a class"
-    raise TargetError(f"got {target!r}, which is no class of the model", argument="target", hint=hint)
+    return resolve_class_name(target, names)

@@ -8,20 +8,20 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor
 
-from fringe._files import MAPS_BYTES, read_regular
 from fringe._text import plain
 from fringe.attribution import Attribution, attribute
 from fringe.data import ImageRef
 from fringe.errors import InputError
 from fringe.experiments import changes
 from fringe.explanations._base import (
+    POINTS,
+    Explanation,
     Failure,
     ImageRun,
     Prepared,
@@ -33,7 +33,6 @@ from fringe.explanations._base import (
 )
 from fringe.explanations._folder import CONTACT, INDEX, MAP, PAGE
 from fringe.explanations._spec import ExplainSpec
-from fringe.page import POINTS
 
 #: Version of the files of a run. 2: the settings, the options and checksums are recorded.
 FORMAT = 2
@@ -52,25 +51,6 @@ TOLERANCE, OTHER_TOLERANCE = 1e-4, 5e-2
 
 _SCORES = ("score", "endpoint_score", "completeness_gap", "completeness_residual")
 _ENTRY = ("id", "source", "label", "prediction", "target", "verdict", "advice", *_SCORES, "steps", "seconds")
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """One explained image.
-
-    Attributes:
-        folder: Folder of its files.
-        record: Content of its ``explanation.json``.
-        reused: Whether it was computed by an earlier run.
-    """
-
-    folder: Path
-    record: Mapping[str, Any]
-    reused: bool
-
-    def load(self) -> dict[str, Tensor]:
-        """Read the attribution ``values`` and the model's ``input``, each (C, H, W)."""
-        return load(read_regular(self.folder / MAP, MAPS_BYTES))
 
 
 def explain_images(
@@ -187,7 +167,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             "class_names": plain(self.class_names),
             "method": plain(self.method.record()),
             "references": self.references.digests if self.method.uses_references else None,
-            "target": spec.target,
+            "target": self.target,
             "score": spec.score,
             "seed": spec.seed,
             "dtype": "float32",
@@ -273,7 +253,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         if isinstance(answer, str):
             return [Failure.of(item.ref, answer) for item in group]
         x, logits = answer
-        target, context = self.spec.target, None
+        target, context = self.target, None
         if self.spec.figures:
             from fringe.explanations._pages import page_context, page_targets
 
@@ -374,8 +354,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
 
         recipe = self.loaded.preprocessing
         cells = [contact_cell(result.load(), result.record, recipe) for result in explained[:SHEET]]
-        title = f"{self.loaded.architecture} · {self.method.name}"
-        self.folder.attempt(CONTACT, lambda path: draw_contact_sheet(cells, title, len(explained), path))
+        model, method = self.loaded.architecture, self.method.name
+        self.folder.attempt(CONTACT, lambda path: draw_contact_sheet(cells, model, method, len(explained), path))
 
     def _write_index(self) -> None:
         if not self.explained or not self.spec.figures:

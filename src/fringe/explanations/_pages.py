@@ -2,21 +2,18 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from fringe.attribution import Attribution, Context
 from fringe.classifier import Target
-from fringe.explanations._base import Failure
+from fringe.explanations._base import Explanation, Failure
 from fringe.explanations._folder import ANIMATION, PAGE
 from fringe.explanations._pictures import class_label, to_image
 from fringe.models import LoadedModel, Preprocessing
 from fringe.page import Document, IndexEntry, animation, page_document, render_index, render_page, thumbnail
-
-if TYPE_CHECKING:
-    from fringe.explanations._explain import Explanation
 
 #: What the page lists of the record of an image.
 _FACTS = ("source", "sha256", "label", "score_kind", "seed", "device", "exif", "references")
@@ -56,12 +53,12 @@ def write_pages(folder: Path, result: Attribution, row: int, record: Mapping[str
     (folder / ANIMATION).write_bytes(animation(Document.of(document)))
 
 
-def index_page(title: str, results: "Iterable[Explanation | Failure]", recipe: Preprocessing) -> str:
+def index_page(title: str, results: Iterable[Explanation | Failure], recipe: Preprocessing) -> str:
     """The page that links those of all results; inputs that failed are listed with the reason."""
     return render_index(title, [_entry(result, recipe) for result in results])
 
 
-def _entry(result: "Explanation | Failure", recipe: Preprocessing) -> IndexEntry:
+def _entry(result: Explanation | Failure, recipe: Preprocessing) -> IndexEntry:
     if isinstance(result, Failure):
         return IndexEntry(result.id or result.source, "", "", result.reason, "failed")
     record, tensors = result.record, result.load()

@@ -13,5 +13,6 @@ from fringe.models._load import devices as devices
 from fringe.models._load import resolve_device as resolve_device
 from fringe.models._load import usable_device as usable_device
 from fringe.models._preprocessing import Preprocessing
+from fringe.models._python import stated_preprocessing as stated_preprocessing
 
 __all__ = ["LoadedModel", "Preprocessing", "load_model"]

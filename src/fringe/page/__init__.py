@@ -10,7 +10,6 @@ The page is made from a document, JSON data of the schema ``fringe/explanation/1
 from fringe.page._animation import animation as animation
 from fringe.page._animation import thumbnail as thumbnail
 from fringe.page._animation import write_animation
-from fringe.page._build import POINTS as POINTS
 from fringe.page._build import page_document
 from fringe.page._document import Document, decode_maps
 from fringe.page._render import IndexEntry as IndexEntry

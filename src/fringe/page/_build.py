@@ -27,8 +27,6 @@ from fringe.page._document import (
     pooled,
 )
 
-#: Points of a path that a page shows: telemetry=POINTS records them.
-POINTS = 11
 #: Squares of a stored map along its longer side.
 MAP_SIDE = 112
 #: Images up to this side are stored without loss, and drawn pixel by pixel.

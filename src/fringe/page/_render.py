@@ -19,7 +19,7 @@ import jinja2
 from markupsafe import Markup
 
 from fringe._files import write_atomic
-from fringe._text import printable
+from fringe._text import printable, printable_json
 from fringe.attribution import Attribution
 from fringe.page._build import SENTENCES, SMALL, page_document
 from fringe.page._document import Document, Tone
@@ -62,6 +62,7 @@ def render_page(document: Mapping[str, Any]) -> str:
     """
     checked = Document.of(document)
     text = json.dumps(checked.json_data(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = printable_json(text)
     for character, escape in _JSON_ESCAPES.items():
         text = text.replace(character, escape)
     facts = {**checked.details, **{f"passes: {name}": count for name, count in checked.passes.items()}}
@@ -160,6 +161,8 @@ def _number(value: float | None) -> str:
 def _fact(value: Any) -> str:
     if isinstance(value, str):
         return value
+    if value is None:
+        return "none"
     if isinstance(value, float):
         return f"{value:.6g}"
     return json.dumps(value, ensure_ascii=False)

@@ -6,7 +6,7 @@
   const small = Math.max(page.width, page.height) <= 64;
   const bytes = Int8Array.from(atob(page.maps.data), (c) => c.charCodeAt(0));
   const stops = {
-    strength: ["#65156e", "#7d1e6d", "#9c2964", "#ba3655", "#d54a41", "#ea632a", "#f78410", "#fca80d", "#f5d949"],
+    strength: ["#7f1e6c", "#9d2964", "#bc3754", "#d54a41", "#ea632a", "#f78212", "#fca50a", "#f9cb35", "#f1ef75"],
     signed: ["#053061", "#2166ac", "#4393c3", "#92c5de", "#d1e5f0", "#f7f7f7", "#fddbc7", "#f4a582", "#d6604d", "#b2182b", "#67001f"],
   };
   const state = { point: points - 1, k: 0, view: "strength", picture: "image", timer: 0 };
