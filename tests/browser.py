@@ -32,6 +32,13 @@ def missing() -> str | None:
     return None if browser_path() else f"none of {', '.join(NAMES)} is installed; `make browser` installs one"
 
 
+def expect(locator):
+    """Playwright's assertions, which wait until they hold."""
+    from playwright.sync_api import expect as assertion
+
+    return assertion(locator)
+
+
 @pytest.fixture(scope="session")
 def browser():
     """A browser without a window."""

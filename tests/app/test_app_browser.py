@@ -6,9 +6,9 @@ import time
 
 import numpy as np
 import pytest
+from browser import expect
 from PIL import Image
 
-expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 pytestmark = pytest.mark.timeout(240)
 
 
