@@ -27,9 +27,9 @@ def choose(visited, label, option):
     visited.page.get_by_role("option", name=option, exact=True).click()
 
 
-def pick_sample(visited, name="digit 3"):
-    visited.page.get_by_role("button", name=name).click()
-    visited.page.locator("#image img").wait_for()
+def pick_sample(visited, digit=3):
+    visited.page.get_by_role("button", name=f"digit {digit}").click()
+    visited.page.locator(f"#image img[src*='digits-000{digit}']").wait_for()
 
 
 def explanation(visited):
@@ -41,7 +41,7 @@ def explanation(visited):
 
 def digit_file(server, folder, index=3, name="my-digit.png"):
     path = folder / name
-    path.write_bytes(server.service.samples[index].file.read_bytes())
+    path.write_bytes(server.service.samples[index].png)
     return path
 
 
@@ -138,7 +138,7 @@ def test_errors_are_sentences(visit, server, tmp_path):
     press(visited, "Explain")
     expect(alert).to_contain_text("This file: not an image of the formats")
     assert str(tmp_path) not in visited.page.content()
-    visited.page.get_by_role("button", name="digit 1").click()
+    pick_sample(visited, 1)
     press(visited, "Explain")
     explanation(visited)
     expect(alert).to_have_count(0)
@@ -179,7 +179,7 @@ def test_two_people_at_once_share_one_worker(visit, server, slow_model):
     first, second = open_app(visit, server), open_app(visit, server)
     begin_slow(first)
     first.page.get_by_role("status").filter(has_text="%").wait_for()
-    pick_sample(second, "digit 7")
+    pick_sample(second, 7)
     choose(second, "Method", "Integrated Gradients")
     press(second, "Explain")
     expect(second.page.get_by_text("In the queue: one computation is before yours.")).to_be_visible()
