@@ -31,7 +31,7 @@ LAYERS = [
 HEAVY = {  # package: the only rooms that may import it
     "matplotlib": {"plots", "attribution"},  # the latter names a type
     "typer": {"cli"},
-    "rich": {None, "cli"},
+    "rich": {None, "attribution", "cli", "plots"},
     "pydantic": {None, "app", "cli", "experiments", "explanations", "page", "settings"},
     "PIL": {"app", "models", "data", "cli", "page"},
     "torchvision": {"models"},
@@ -47,6 +47,7 @@ HEAVY = {  # package: the only rooms that may import it
     "captum": {"captum"},
     "gradio": {"app"},
     "optuna": {"tuning"},
+    "ray": {"experiments"},
     "quantus": set(),  # the adapter speaks its language without it
 }
 LARGEST = 400

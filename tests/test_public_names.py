@@ -17,6 +17,7 @@ NAMES = {
         "Metric",
         "PassCounts",
         "Scores",
+        "Region",
         "Shared",
     ),
     *("Trajectory", "BinaryClassifier", "attribute", "compare"),

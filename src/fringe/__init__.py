@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fringe.classifier import BinaryClassifier as BinaryClassifier
     from fringe.classifier import Classifier as Classifier
     from fringe.classifier import PassCounts as PassCounts
+    from fringe.classifier import Region as Region
     from fringe.classifier import Shared as Shared
     from fringe.experiments import ExperimentSpec as ExperimentSpec
     from fringe.experiments import compare as compare
@@ -42,7 +43,7 @@ __version__ = "0.1.0"
 _HOMES = {
     **dict.fromkeys(("METHODS", "Attribution", "Attributor", "Trajectory", "attribute", "load"), "attribution"),
     **dict.fromkeys(("METRICS", "Metric", "Scores"), "metrics"),
-    **dict.fromkeys(("BinaryClassifier", "Classifier", "PassCounts", "Shared"), "classifier"),
+    **dict.fromkeys(("BinaryClassifier", "Classifier", "PassCounts", "Region", "Shared"), "classifier"),
     "InputSpace": "baselines",
     **dict.fromkeys(("ExperimentSpec", "compare", "run_experiment"), "experiments"),
     **dict.fromkeys(("explain", "explain_images"), "explanations"),

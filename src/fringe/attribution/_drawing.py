@@ -29,6 +29,7 @@ class Subject:
         method: Name of the method.
         path: Its :class:`fringe.Trajectory`, if it was recorded.
         context: The input, a batch of one; None without a context.
+        note: Verdict and advice on the map.
     """
 
     values: Tensor
@@ -37,6 +38,7 @@ class Subject:
     method: str
     path: Any
     context: Context | None
+    note: str = ""
 
     @property
     def map(self) -> Any:
@@ -148,12 +150,54 @@ def _classes(subject: Subject, ax: Any) -> "Figure":
     )
 
 
+def words_of(context: Context, values: Tensor) -> tuple[tuple[str, ...], Any]:
+    """The words of a text (a context of one) and what each has of the map (L, D) or (L)."""
+    from fringe.text import merge_words
+
+    names, merged = merge_words(context.features[0], values)
+    return names, merged.numpy()
+
+
+def _words(subject: Subject, ax: Any) -> "Figure":
+    from fringe.plots import token_map
+
+    words, values = words_of(subject.known(), subject.values[subject.column])
+    title = subject.heading("evidence of each word")
+    return token_map(words, values, title=title, label=subject.label, note=subject.note, ax=ax)
+
+
+def _bars(subject: Subject, ax: Any) -> "Figure":
+    from fringe.plots import feature_bars
+
+    context = subject.known()
+    row = context.inputs[0].double()
+    if context.mean:  # as they were before they were standardised
+        row = row * torch.tensor(context.std).to(row) + torch.tensor(context.mean).to(row)
+    names = context.features[0] if context.features else [f"feature {k}" for k in range(len(row))]
+    title = subject.heading("evidence of each feature")
+    more: dict[str, Any] = {"title": title, "label": subject.label, "note": subject.note, "ax": ax}
+    return feature_bars(names, subject.map, inputs=row.numpy(), **more)
+
+
+def _line(subject: Subject, ax: Any) -> "Figure":
+    from fringe.plots import series_line
+
+    context = subject.known()
+    names = context.features[0] if context.features else ()
+    title = subject.heading("evidence of each sample")
+    more: dict[str, Any] = {"title": title, "label": subject.label, "note": subject.note, "ax": ax}
+    return series_line(context.inputs[0].numpy(), subject.map, names=names, **more)
+
+
 #: What draws a picture, on given axes or a new figure.
 Drawing = Callable[[Subject, Any], "Figure"]
 
 #: The pictures of each kind of input, by name; the first is the default.
 DRAWINGS: Mapping[InputKind, Mapping[str, Drawing]] = {
     "image": {"overlay": _overlay, "signed": _signed, "path": _path, "profile": _profile, "classes": _classes},
+    "text": {"words": _words, "profile": _profile},
+    "tabular": {"bars": _bars, "profile": _profile},
+    "series": {"line": _line, "profile": _profile},
 }
 
 

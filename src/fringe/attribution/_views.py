@@ -18,7 +18,7 @@ from fringe.errors import InputError, require_choice
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PlotKind = Literal["overlay", "signed", "path", "profile", "classes"]
+PlotKind = Literal["overlay", "signed", "path", "profile", "classes", "words", "bars", "line"]
 
 #: Inputs that a text or a picture shows one by one.
 MOST_ROWS, MOST_PICTURES = 8, 24
@@ -83,7 +83,8 @@ class Views:
             kind: ``overlay`` (the default for images) the strength of the evidence over the image, ``signed`` the map
                 with its signs, ``path`` the inputs along the path and the map so far, ``profile`` the lengths of its
                 steps, ``classes`` the maps of all explained classes. Of several images, ``overlay`` and ``signed`` draw
-                one sheet with both, and the others need one: ``result[0].plot("path")``.
+                one sheet with both, and the others need one: ``result[0].plot("path")``. The default for texts is
+                ``words``, for tables ``bars``, and for series ``line``.
             target: The class to draw, one of those that are explained; the first of them by default.
             ax: Axes, or a Figure or SubFigure, to draw on; a new figure by default.
 
@@ -128,6 +129,7 @@ class Views:
             method=str(self.settings.get("method", "")),
             path=None if self.trajectory is None else self.trajectory[0],
             context=self.context,
+            note=": ".join(self._status(0, self._column(target))),
         )
         return drawings[name](subject, ax)
 
@@ -242,6 +244,8 @@ class Views:
         one: Any = self.select([row])  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType] - of the attribution
         if self.context is None and self.values.dim() - self.target.dim() not in (2, 3):
             return ""
+        if self.context is not None and self.context.kind == "text":
+            return self._words_html(one)
         figure = one.plot("signed" if self.context is None else None)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=80)
@@ -251,6 +255,34 @@ class Views:
         return (
             f'<img src="data:image/png;base64,{data}" alt="{alt}" style="width:{width}px;max-width:100%;height:auto">'
         )
+
+    def _words_html(self, one: Any) -> str:
+        """The words of a text on the colours of their evidence."""
+        from fringe.attribution._drawing import words_of
+        from fringe.plots import token_html
+
+        words, values = words_of(one.context, one._first_map())
+        return f'<div style="flex-basis:100%">{token_html(words, values)}</div>'
+
+    def __rich__(self) -> Any:
+        """The text of this attribution for rich; below it, texts with each word on the colour of its evidence."""
+        from rich.console import Group
+        from rich.text import Text
+
+        parts = [Text(repr(self))]
+        if self.context is not None and self.context.kind == "text":
+            from fringe.attribution._drawing import words_of
+            from fringe.plots import token_text
+
+            for i in range(min(len(self), MOST_ROWS)):
+                one: Any = self.select([i])  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+                parts.append(token_text(*words_of(one.context, one._first_map())))
+        return Group(*parts)
+
+    def _first_map(self) -> Tensor:
+        """The map (*S) of the first input and its first class, on the CPU."""
+        values = self.values.detach().cpu()[0]
+        return values if self.target.dim() == 1 else values[0]
 
     def _method_title(self) -> str:
         from fringe.plots import method_title
