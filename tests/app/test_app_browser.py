@@ -6,8 +6,9 @@ import time
 
 import numpy as np
 import pytest
-from browser import expect
 from PIL import Image
+
+from browser import expect
 
 pytestmark = pytest.mark.timeout(240)
 

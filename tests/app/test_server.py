@@ -147,7 +147,7 @@ def test_samples_outlive_the_removal_of_old_files(server):
 
 
 def test_another_host_needs_a_word():
-    with pytest.raises(InputError, match="host: '0.0.0.0' lets other machines use your models.*allow_remote=True"):
+    with pytest.raises(InputError, match=r"host: '0\.0\.0\.0' lets other machines use your models.*allow_remote=True"):
         AppServer(AppSpec(host="0.0.0.0", port=0))
 
 

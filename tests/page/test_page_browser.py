@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import expect
 from page_toys import MALICE, explained, renamed
 
 import fringe
+from browser import expect
 from fringe.page import IndexEntry, decode_maps, page_document, render_index
 
 

@@ -113,7 +113,7 @@ class Service:
         return (f"{SOURCE}:0:10",) if embedded else ()
 
     def sample_file(self, index: int) -> Path:
-        """The file of a sample; it is written again if it was removed, as a server does with what it served long ago."""
+        """The file of a sample, written again if a server removed what it served long ago."""
         sample = self.samples[index]
         file = self._folder / "samples" / f"{sample.name}.png"
         if not file.exists():
