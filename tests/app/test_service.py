@@ -242,7 +242,7 @@ def test_samples_are_digits_for_the_digits_model_and_what_is_given_otherwise(mak
     assert [sample.title for sample in make_service().samples[:3]] == ["digit 0", "digit 1", "digit 2"]
     folder = tmp_path / "photos"
     folder.mkdir()
-    Image.new("RGB", (5, 4)).save(folder / "my_photo.png")
+    Image.new("RGB", (5, 4)).save(folder / "0284_my_photo.png")
     (folder / "broken.png").write_bytes(b"no image")
     with pytest.warns(UserWarning, match="sample left out"):
         service = make_service(samples=[str(folder)])
