@@ -14,27 +14,26 @@ PACKAGE = Path(__file__).parents[1] / "src" / "fringe"
 
 # Left imports only what stands to its right; rooms of one layer do not import each other.
 LAYERS = [
-    {"cli", "ui"},
+    {"cli"},
+    {"app"},
     {"captum", "quantus"},
     {"paper"},
     {"report", "explanations"},
     {"experiments", "page"},
     {"tuning", "testing"},
     {"inputs"},
-    {"attribution"},
-    {"plots"},
-    {"metrics", "models", "data"},
+    {"attribution", "metrics", "models", "data"},
     {"paths"},
     {"baselines"},
     {"classifier", "geometry"},
-    {"linalg", "settings"},
+    {"linalg", "settings", "plots"},
 ]
 HEAVY = {  # package: the only rooms that may import it
     "matplotlib": {"plots", "attribution"},  # the latter names a type
     "typer": {"cli"},
-    "rich": {None, "cli"},
-    "pydantic": {None, "cli", "experiments", "explanations", "page", "settings"},
-    "PIL": {"models", "data", "cli", "page"},
+    "rich": {None, "attribution", "cli", "plots"},
+    "pydantic": {None, "app", "cli", "experiments", "explanations", "page", "settings"},
+    "PIL": {"app", "models", "data", "cli", "page"},
     "torchvision": {"models"},
     "timm": {"models"},
     "transformers": {"models"},
@@ -46,7 +45,9 @@ HEAVY = {  # package: the only rooms that may import it
     "pebble": {"experiments"},
     "jinja2": {"page", "report"},
     "captum": {"captum"},
+    "gradio": {"app"},
     "optuna": {"tuning"},
+    "ray": {"experiments"},
     "quantus": set(),  # the adapter speaks its language without it
 }
 LARGEST = 400

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from fringe.attribution import IntegratedGradients as IntegratedGradients
     from fringe.attribution import Trajectory as Trajectory
     from fringe.attribution import attribute as attribute
+    from fringe.attribution import load as load
     from fringe.baselines import InputSpace as InputSpace
     from fringe.classifier import BinaryClassifier as BinaryClassifier
     from fringe.classifier import Classifier as Classifier
     from fringe.classifier import PassCounts as PassCounts
+    from fringe.classifier import Region as Region
     from fringe.classifier import Shared as Shared
     from fringe.experiments import ExperimentSpec as ExperimentSpec
     from fringe.experiments import compare as compare
@@ -39,9 +41,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    **dict.fromkeys(("METHODS", "Attribution", "Attributor", "Trajectory", "attribute"), "attribution"),
+    **dict.fromkeys(("METHODS", "Attribution", "Attributor", "Trajectory", "attribute", "load"), "attribution"),
     **dict.fromkeys(("METRICS", "Metric", "Scores"), "metrics"),
-    **dict.fromkeys(("BinaryClassifier", "Classifier", "PassCounts", "Shared"), "classifier"),
+    **dict.fromkeys(("BinaryClassifier", "Classifier", "PassCounts", "Region", "Shared"), "classifier"),
     "InputSpace": "baselines",
     **dict.fromkeys(("ExperimentSpec", "compare", "run_experiment"), "experiments"),
     **dict.fromkeys(("explain", "explain_images"), "explanations"),

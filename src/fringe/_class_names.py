@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from fringe._files import SETTINGS_BYTES, read_regular
-from fringe.errors import InputError
+from fringe.errors import InputError, TargetError, did_you_mean
 
 #: A file, or names in their order, or names by class.
 ClassNames = str | Path | Sequence[str] | Mapping[Any, Any]
@@ -70,3 +70,44 @@ def _by_number(names: Mapping[Any, Any]) -> tuple[str, ...]:
             raise InputError(f"got the key {key!r}, expected the number of a class", argument="classes")
         numbers[int(digits)] = str(value[-1] if isinstance(value, (list, tuple)) and value else value)
     return tuple(numbers.get(index, "") for index in range(max(numbers, default=-1) + 1))
+
+
+def resolve_class_name(text: str, names: Sequence[str] | None) -> int:
+    """Return the number of the class that a text names.
+
+    The whole name counts first, then without case and separators, then one of several with commas between them, as in
+    ``"goldfish, Carassius auratus"``; at last how a name begins, or a word in it, if that fits one class alone.
+
+    Raises:
+        TargetError: If the text fits no class or several, with those it may mean; or there are no names.
+    """
+    if not names:
+        hint = "give the number of a class, or the names with classes="
+        raise TargetError(f"got {text!r}, but the model has no class names", argument="target", hint=hint)
+    short = _plain(text)
+    complete = [_plain(name) for name in names]
+    parts = [[_plain(part) for part in name.split(",")] for name in names]
+    fits = [
+        [name == text for name in names],
+        [name == short for name in complete],
+        [short in some for some in parts],
+        [any(part.startswith(short) or f" {short} " in f" {part} " for part in some) for some in parts],
+    ]
+    matches = next(([k for k, fit in enumerate(each) if fit] for each in fits if any(each)), []) if short else []
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        shown = ", ".join(f"{k} ({names[k]})" for k in matches[:_SHOWN]) + (", ..." if len(matches) > _SHOWN else "")
+        message = f"got {text!r}, which fits the classes {shown}"
+        raise TargetError(message, argument="target", hint="give the number of one, or its whole name")
+    near = did_you_mean(text, names, n=3, cutoff=0.6) or "expected 'predicted', or the number or name of a class"
+    raise TargetError(f"got {text!r}, which is no class of the model", argument="target", hint=near)
+
+
+#: Classes that a message lists.
+_SHOWN = 5
+
+
+def _plain(text: str) -> str:
+    """A name without case, and with single spaces as its separators."""
+    return re.sub(r"[\s_-]+", " ", text).strip().casefold()

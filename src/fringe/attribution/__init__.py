@@ -20,10 +20,12 @@ from fringe.attribution._ggig import GGIG
 from fringe.attribution._idg import IntegratedDecisionGradients
 from fringe.attribution._ig import BlurIG, GuidedIG, IntegratedGradients
 from fringe.attribution._integrate import integrate
+from fringe.attribution._load import load
 from fringe.attribution._multi_path import AGI, IG2
 from fringe.attribution._pieces import NodePieces, SegmentPieces
 from fringe.attribution._quadrature import Quadrature, quadrature_nodes
 from fringe.attribution._smoothgrad import SmoothGrad
+from fringe.attribution._views import SENTENCES as SENTENCES
 
 __all__ = [
     "AGI",
@@ -51,6 +53,7 @@ __all__ = [
     "attribute",
     "gradient_attribution",
     "integrate",
+    "load",
     "path_attribution",
     "quadrature_nodes",
 ]

@@ -167,7 +167,9 @@ class FRInGe(Attributor):
     reorthogonalise: Annotated[bool, Doc("keep CG residuals orthogonal; False is textbook CG")] = True
     jacobian: Annotated[JacobianForm, Doc("C VJPs per step, or two products per iteration; auto: the cheaper")] = "auto"
     waypoint: Annotated[Waypoint, Doc("aim at s_{k+1} (prose) or s_k (printed algorithm)")] = "next"
-    structure: Annotated[Structure, Doc("which trailing axes are space")] = "image"
+    structure: Annotated[
+        Structure, Doc("which trailing axes are space: image the last two, sequence the last, none; a vector has none")
+    ] = "image"
     boundary: Annotated[Boundary, Doc("of the Laplacian and the blur")] = "neumann"
     blur_sigma: Annotated[Positive, Doc("standard deviation of the blur preconditioner", unit="pixels")] = 1.0
     blur_size: Annotated[PositiveOddInt, Doc("taps of the blur preconditioner (odd)", unit="pixels")] = 7
@@ -301,6 +303,8 @@ class FRInGe(Attributor):
         return self.rule != "adaptive"  # which bisects until the worst class is accurate
 
     def attribute(self, problem: Problem) -> Attribution:
+        if self.structure == "image" and problem.inputs.dim() == 2:
+            return dataclasses.replace(self, structure="none").attribute(problem)
         path = self.path(problem.inputs[0].numel())
         result = integrate(SegmentPieces(path, Quadrature(self.rule, self.quadrature_rtol), problem))
         log_q = path.log_reference(problem)

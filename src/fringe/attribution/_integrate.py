@@ -155,7 +155,8 @@ def integrate(stream: PieceStream) -> PathIntegral:
         stats.add(piece.rows, piece.stats)
         if recorder is not None:
             recorder.add(piece)
-        stream.counter.tick(len(rows))
+        stream.count(piece)
+    stream.counter.reach(stream.counter.total)  # paths may end before their planned steps
     values = values if stream.scale is None else values * stream.scale
     maps = values.to(problem.inputs.dtype)
     score, change = stream.score, stream.score.double() - stream.endpoint_score.double()

@@ -11,7 +11,7 @@ from torch import Tensor
 from fringe._rng import KeyedGenerator
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
-from fringe.errors import FringeError, TargetError, TransientError, is_device_error, is_transient
+from fringe.errors import FringeError, TargetError, TransientError, is_device_error, is_misread, is_transient
 from fringe.experiments._evaluator import Candidate, Evaluator, MethodResult
 from fringe.experiments._formats import ScoreRecord, Status, StoredMap
 from fringe.experiments._images import open_image_entry, open_references
@@ -178,7 +178,7 @@ class TaskRunner:
             self._context = _ModelContext(
                 label,
                 loaded,
-                Classifier(loaded.module, score=plan.score, batch_size=self._batch_size),
+                Classifier(loaded.module, score=plan.score, output=loaded.output, batch_size=self._batch_size),
                 (low.to(self._device), high.to(self._device)),
                 {shape: stacked.to(self._device) for shape, stacked in references.items()},
             )
@@ -248,6 +248,8 @@ class TaskRunner:
             failed += [_FailedImage(image, "failed", str(error)) for image in images]
             return None
         except Exception as error:  # a size that the model cannot take, an output that is no logits
+            if is_misread(error):
+                raise
             _stop_at_device_error(error, f"model {context.label!r}")
             if is_transient(error):
                 failed += [_FailedImage(image, None, _first_line(error)) for image in images]

@@ -13,7 +13,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 import fringe
-from fringe._class_names import read_class_names
+from fringe._class_names import read_class_names, resolve_class_name
 from fringe._files import MAPS_BYTES, read_regular, sha256_of
 from fringe._text import to_json
 from fringe.attribution import Attributor, FRInGe, get_method
@@ -211,6 +211,7 @@ class ImageRun(Generic[Spec]):
         refs: The images.
         missing: Inputs that lead to no image.
         loaded: The model, once it is open.
+        target: "predicted" or the number of the explained class, once it is open.
         document: Content of ``summary.json``.
         done: Number of images with a result.
         failures: Inputs without a result.
@@ -221,6 +222,7 @@ class ImageRun(Generic[Spec]):
 
     command: ClassVar[str]
     loaded: LoadedModel
+    target: int | str
     document: dict[str, Any]
 
     def __init__(self, inputs: Sequence[str], out: Path, spec: Spec, *, overwrite: bool = False):
@@ -262,9 +264,12 @@ class ImageRun(Generic[Spec]):
             preprocessing=None if spec.preprocessing is None else Preprocessing.parse(spec.preprocessing),
             class_names=self.class_names,
             device=self.device,
+            output=spec.model_output,
         )
+        named = isinstance(spec.target, str) and spec.target != "predicted"
+        self.target = resolve_class_name(str(spec.target), self.loaded.class_names) if named else spec.target
         self.classifier = Classifier(
-            self.loaded.module, score=spec.score, output=spec.model_output, batch_size=spec.batch_size
+            self.loaded.module, score=spec.score, output=self.loaded.output, batch_size=spec.batch_size
         )
         self.references = References(spec, self.loaded.preprocessing, self.device, self._default_references)
         self.folder = ResultFolder(self._out, overwrite=self._overwrite, command=self.command)

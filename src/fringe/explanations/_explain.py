@@ -167,7 +167,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             "class_names": plain(self.class_names),
             "method": plain(self.method.record()),
             "references": self.references.digests if self.method.uses_references else None,
-            "target": spec.target,
+            "target": self.target,
             "score": spec.score,
             "seed": spec.seed,
             "dtype": "float32",
@@ -253,7 +253,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         if isinstance(answer, str):
             return [Failure.of(item.ref, answer) for item in group]
         x, logits = answer
-        target, context = self.spec.target, None
+        target, context = self.target, None
         if self.spec.figures:
             from fringe.explanations._pages import page_context, page_targets
 
@@ -354,8 +354,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
 
         recipe = self.loaded.preprocessing
         cells = [contact_cell(result.load(), result.record, recipe) for result in explained[:SHEET]]
-        title = f"{self.loaded.architecture} · {self.method.name}"
-        self.folder.attempt(CONTACT, lambda path: draw_contact_sheet(cells, title, len(explained), path))
+        model, method = self.loaded.architecture, self.method.name
+        self.folder.attempt(CONTACT, lambda path: draw_contact_sheet(cells, model, method, len(explained), path))
 
     def _write_index(self) -> None:
         if not self.explained or not self.spec.figures:

@@ -1,12 +1,25 @@
 """The options of runs on image files: one model for keyword arguments, flags and the record."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 
 from fringe._options import Options
+from fringe.attribution import METHODS
+from fringe.settings import canonical_name
+
+
+def _canonical_method(text: str) -> str:
+    return canonical_name(text, METHODS)
+
+
+def _number(target: Any) -> Any:
+    """The number that a text of digits stands for; any other target is unchanged."""
+    is_number = isinstance(target, str) and re.fullmatch(r"[+-]?[0-9]{1,9}", target.strip())
+    return int(target) if is_number else target
 
 
 class ImageOptions(Options):
@@ -17,7 +30,7 @@ class ImageOptions(Options):
     """
 
     expected: ClassVar[Mapping[str, str]] = {
-        "target": "'predicted' or the number of a class",
+        "target": "'predicted', or the number or name of a class",
         "set": "a list of KEY=VALUE texts",
         **dict.fromkeys(("batch_size", "pool"), "'auto' or a positive whole number"),
         "top": "a positive whole number",
@@ -26,7 +39,9 @@ class ImageOptions(Options):
     }
 
     model: str | None = Field(None, description="Model; embedded:digits by default, for its own images only.")
-    target: Literal["predicted"] | int = Field("predicted", description="Class to explain: 'predicted' or its number.")
+    target: Annotated[int | str, BeforeValidator(_number)] = Field(
+        "predicted", description="Class to explain: 'predicted', its number or its name."
+    )
     score: Literal["logit", "log_probability", "probability"] = Field("logit", description="Explained score.")
     references: str | None = Field(None, description="Images for methods that average over data.")
     preprocessing: str | None = Field(None, description="'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5.")
@@ -46,7 +61,7 @@ class ImageOptions(Options):
 class ExplainSpec(ImageOptions):
     """Options of :func:`fringe.explanations.explain_images`: keyword arguments, flags and the record in one."""
 
-    method: str = Field("fringe", description="Attribution method.")
+    method: Annotated[str, AfterValidator(_canonical_method)] = Field("fringe", description="Attribution method.")
     preset: str | None = Field(None, description="Preset name, or a tuned preset file.")
     variant: str | None = Field(None, description="Ablation variant of fringe.")
     set: tuple[str, ...] = Field((), description="Setting of the method, KEY=VALUE; may be repeated.")
