@@ -91,7 +91,14 @@ def test_a_comparison_has_the_scores_of_the_library_and_of_blind_maps(digit):
 
     service, file = digit
     result = ended(service.compare("a", file, "digits", ("fringe:preview", "ig"))).result
-    assert [row.label for row in result.comparison.rows] == ["fringe:preview", "ig", "zero", "random", "uniform", "edge"]
+    assert [row.label for row in result.comparison.rows] == [
+        "fringe:preview",
+        "ig",
+        "zero",
+        "random",
+        "uniform",
+        "edge",
+    ]
     loaded = load_model("embedded:digits")
     x = torch.stack([loaded.preprocessing.normalise(loaded.preprocessing.pixels(Image.open(file)))])
     expected = fringe.compare(loaded.module, x, ["ig"], ["insertion"], controls=False).rows[0].scores["insertion"]

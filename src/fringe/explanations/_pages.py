@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,12 +19,13 @@ from fringe.page import Document, IndexEntry, animation, page_document, render_i
 _FACTS = ("source", "sha256", "label", "score_kind", "seed", "device", "exif", "references")
 
 
-def page_targets(target: Literal["predicted"] | int, logits: Tensor, count: int) -> Target:
+def page_targets(target: int | str, logits: Tensor, count: int) -> Target:
     """The class to explain; of several classes, that class of each image and the most probable others (B, K)."""
-    if count == 1 or (target != "predicted" and not 0 <= target < logits.shape[1]):
+    chosen = None if isinstance(target, str) else target  # the only word is "predicted"
+    if count == 1 or (chosen is not None and not 0 <= chosen < logits.shape[1]):
         return target
     logits = torch.nan_to_num(logits)
-    first = logits.argmax(1) if target == "predicted" else torch.full((len(logits),), target)
+    first = logits.argmax(1) if chosen is None else torch.full((len(logits),), chosen)
     others = logits.scatter(1, first[:, None], -torch.inf).topk(count - 1, 1).indices
     return torch.cat((first[:, None], others), 1)
 
