@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # Small networks on busy machines: one thread is faster than two that wait for each other.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test docs lint types check sweep bench gpu results clean
+.PHONY: demo test browser docs lint types check sweep bench gpu results clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -21,6 +21,13 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
+
+# The browser of the tests of pages and of the app. Debian's, because it works without a download of its own.
+browser:
+	@test -n "$$FRINGE_BROWSER" || command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+	  { command -v apt-get >/dev/null || { echo "install Chromium, or name a browser in FRINGE_BROWSER" >&2; exit 1; }; \
+	    sudo=$$(test "$$(id -u)" = 0 || echo sudo); \
+	    $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends chromium; }
 
 # The site, with the examples run: docs/_build/html/index.html. An example whose packages are absent is left out.
 docs: $(STAMP)

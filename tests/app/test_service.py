@@ -34,7 +34,7 @@ def make_service(tmp_path):
 def digit(make_service):
     """A service, and the file of its first sample."""
     service = make_service()
-    return service, service.samples[0].file
+    return service, service.sample_file(0)
 
 
 def ended(job):
@@ -204,7 +204,7 @@ def test_scores_are_stopped_as_well(digit):
 def test_the_time_limit_ends_a_computation(make_service):
     service = make_service(time_limit=0.2)
     slow(service)
-    assert ended(service.explain("a", service.samples[0].file, "digits", "ggig")).state == "expired"
+    assert ended(service.explain("a", service.sample_file(0), "digits", "ggig")).state == "expired"
 
 
 def test_files_of_an_owner_are_replaced_and_forgotten(digit):
@@ -223,7 +223,7 @@ def test_no_spec_and_no_path_of_this_machine_reaches_the_page(make_service, tmp_
     )
     models = load_models([f"mine={tmp_path / 'secret.py'}:net"], trust_code=True, preprocessing="unit,channels=1")
     service = make_service(models, samples=["embedded:digits:0"])
-    result = ended(service.explain("a", service.samples[0].file, "mine", "ig")).result
+    result = ended(service.explain("a", service.sample_file(0), "mine", "ig")).result
     assert "mine" in result.page
     assert str(tmp_path) not in result.page
     assert "secret" not in result.page
