@@ -124,11 +124,17 @@ def _kind(model: Any, inputs: Any, options: dict[str, Any]) -> InputKind:
 
 
 def _suited(method: str | Attributor | type[Attributor], kind: InputKind) -> str | Attributor | type[Attributor]:
-    """The method; FRInGe takes no neighbours for an image's where the inputs are none."""
+    """The method; FRInGe takes no neighbours for an image's where the inputs are none.
+
+    Of texts its step has no automatic cap: that one counts the entries of an input, which are as many as the longest
+    text of the batch has, and holds for standardised ones. The bound on the logits limits the step.
+    """
     chosen = method if isinstance(method, type) else get_method(method)
-    if kind in _STRUCTURES and isinstance(chosen, FRInGe) and chosen.structure == "image":
-        return dataclasses.replace(chosen, structure=_STRUCTURES[kind])
-    return chosen
+    if kind not in _STRUCTURES or not isinstance(chosen, FRInGe):
+        return chosen
+    structure = _STRUCTURES[kind] if chosen.structure == "image" else chosen.structure
+    cap = None if kind == "text" and chosen.delta_euc == "auto" else chosen.delta_euc
+    return dataclasses.replace(chosen, structure=structure, delta_euc=cap)
 
 
 def _named(names: tuple[str, ...] | None, count: int) -> tuple[str, ...] | None:

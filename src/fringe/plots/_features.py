@@ -64,7 +64,7 @@ def feature_bars(
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     longest = max((abs(v) for _, v in rows if np.isfinite(v)), default=0.0) or 1.0
-    axes.set_xlim(min(0.0, *(v for _, v in rows)) - 0.16 * longest, max(0.0, *(v for _, v in rows)) + 0.16 * longest)
+    axes.set_xlim(min(0.0, *(v for _, v in rows)) - 0.24 * longest, max(0.0, *(v for _, v in rows)) + 0.24 * longest)
     despine(axes)
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
