@@ -90,9 +90,7 @@ def contact_sheet(items: Sequence[SheetItem], *, title: str = "", ax: Canvas | N
     high = max(min(down - _HEAD - _BELOW, tile * aspect), _GAP)
     for index, item in enumerate(items):
         row, column = divmod(index, columns)
-        _draw_item(
-            sheet, item, column * across, row * down, (tile, max(min(down - _HEAD - _BELOW, tile * aspect), _GAP))
-        )
+        _draw_item(sheet, item, column * across, row * down, (tile, high))
     return root(sheet.figure)
 
 
