@@ -31,6 +31,7 @@ browser:
 
 # The site, with the examples run: docs/_build/html/index.html. An example whose packages are absent is left out.
 docs: $(STAMP)
+	rm -rf docs/_build docs/gallery docs/reference
 	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs docs/_build/html
 
 lint: $(STAMP)
