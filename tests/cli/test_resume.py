@@ -149,7 +149,7 @@ def test_a_disk_that_fails_is_exit_code_75_and_the_same_command_goes_on(tmp_path
     assert (third.exit_code, json.loads(third.stdout)["units"]["done"]) == (0, 1)
     with monkeypatch.context() as patch:
         # what is there is not computed again because it cannot be read
-        patch.setattr("fringe.experiments._store.read_regular", fails)
+        patch.setattr("fringe.experiments._disk.read_regular", fails)
         fourth = benchmark(out)
         assert fourth.exit_code == 75, fourth.output
     assert json.loads(benchmark(out, "--json").stdout)["units"]["done"] == 0

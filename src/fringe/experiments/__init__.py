@@ -71,6 +71,7 @@ from fringe.experiments._store import MARKER as MARKER
 from fringe.experiments._store import Store as Store
 from fringe.experiments._store import StoreFull as StoreFull
 from fringe.experiments._tasks import Key as Key
+from fringe.experiments._tasks import KeySet as KeySet
 from fringe.experiments._tasks import Task as Task
 from fringe.experiments._tasks import committed_keys as committed_keys
 from fringe.experiments._tasks import crashes as crashes

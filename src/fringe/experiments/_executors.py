@@ -20,6 +20,8 @@ from fringe.experiments._tasks import Task
 
 #: Times that a task is tried before it is set aside, if its process dies or is late.
 MAX_TRIES = 3
+#: Number of reports after which the files of tasks are packed, if they are many.
+COMPACT_EVERY = 64
 #: Seconds between two looks at a task that another run has locked.
 POLL_INTERVAL = 0.5
 
@@ -116,6 +118,8 @@ def run_tasks(job: Job, tasks: Sequence[Task], log: RunLog, callback: Callback, 
                 else:
                     log.reports.append(report)
                     callback(report)
+                    if len(log.reports) % COMPACT_EVERY == 0:
+                        job.store.compact()
     finally:
         executor.stop()
 

@@ -19,16 +19,18 @@ from fringe.experiments._plan import Plan, build_plan
 from fringe.experiments._results import CellStatus, Results, results_from, results_of
 from fringe.experiments._runner import TaskRunner
 from fringe.experiments._spec import ExperimentSpec
-from fringe.experiments._store import CRASHES, MAPS, PLANS, UNITS, Store
+from fringe.experiments._store import CRASHES, PLANS, Store
 from fringe.experiments._tasks import (
     Key,
+    Metadata,
+    Requirements,
     Task,
     committed_keys,
     crashes,
+    failed_keys,
     manifests,
     orphaned,
     pending_tasks,
-    required_keys,
     versions_of,
 )
 
@@ -198,6 +200,7 @@ def _run(plan: Plan, root: Path, options: RunOptions, progress: Progress) -> Run
     store = Store(root)
     store.remove_stale_files()
     store.quarantine_damaged()
+    store.compact()
     resolved = resolve(plan, logits=True)
     _check_compatible(store, resolved, amend=options.amend)
     require_same_logits(store, resolved, renew=options.renew)
@@ -217,12 +220,13 @@ def _run(plan: Plan, root: Path, options: RunOptions, progress: Progress) -> Run
 def _pending(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Task], tuple[Mapping[str, Any], ...], int]:
     """The missing tasks, the records of those that were set aside, and the number of scores that failed before and are
     not tried again."""
-    manifest, scored = resolved.manifest, committed_keys(store, failures=False)
-    done = scored if retry else committed_keys(store)
+    manifest, metadata = resolved.manifest, store.metadata()
+    scored = committed_keys(store, failures=False, metadata=metadata)
+    done = scored if retry else committed_keys(store, metadata=metadata)
     tasks = pending_tasks(manifest, done, resolved.plan.shard, force=retry)
     crashes = {} if retry else store.records(CRASHES)
     quarantined = tuple(crashes[task.key] for task in tasks if task.key in crashes)
-    failed_before = sum(key in done and key not in scored for *_, key in required_keys(manifest))
+    failed_before = 0 if retry else len(failed_keys(metadata, scored, manifest))
     return [task for task in tasks if task.key not in crashes], quarantined, failed_before
 
 
@@ -250,10 +254,11 @@ def require_same_logits(store: Store, resolved: Resolved, *, renew: bool) -> Non
         before = store.logits(key)
         far = first.differing(before)
         if far is not None:
-            previous = _results_of(store, resolved, label)
-            if previous and not renew:
+            tasks, others = _results_of(store, resolved, label)
+            if (tasks or others) and not renew:
                 raise _other_logits(store, resolved, label, far)
-            store.quarantine(previous)
+            store.quarantine_tasks(tasks)
+            store.quarantine(others)
             before = {}
         if not first.values.keys() <= before.keys():
             store.commit_logits(key, {**before, **first.values})
@@ -272,20 +277,18 @@ def _other_logits(store: Store, resolved: Resolved, label: str, far: tuple[str, 
     )
 
 
-def _results_of(store: Store, resolved: Resolved, label: str) -> list[tuple[str, str]]:
-    """Folder and file of everything that was computed with the weights of a model, whatever its label."""
+def _results_of(store: Store, resolved: Resolved, label: str) -> tuple[list[str], list[tuple[str, str]]]:
+    """Everything that was computed with the weights of a model, whatever its label: names of tasks, and folder and file
+    of the rest."""
     key, manifest = resolved.manifest.model_key(label), resolved.manifest
     tasks = {
         name: metadata for name, metadata in store.metadata().items() if digest(metadata["setting"]["model"]) == key
     }
-    quarantined = {name: one for name, one in store.records(CRASHES).items() if digest(one["setting"]["model"]) == key}
+    crashed = {name: one for name, one in store.records(CRASHES).items() if digest(one["setting"]["model"]) == key}
     settings = {metadata["setting_key"] for metadata in tasks.values()}
     settings |= {manifest.setting_key(label, method) for method in manifest.settings[label]}
-    return [
-        *((UNITS, f"{name}.parquet") for name in tasks),
-        *((CRASHES, f"{name}.json") for name in quarantined),
-        *((MAPS, name) for setting in sorted(settings) for name in store.map_files(setting)),
-    ]
+    maps = [name.partition("/")[::2] for setting in sorted(settings) for name in store.map_files(setting)]
+    return list(tasks), [*((CRASHES, f"{name}.json") for name in crashed), *maps]
 
 
 def read_status(run: Path) -> dict[str, Any]:
@@ -303,25 +306,27 @@ def read_status(run: Path) -> dict[str, Any]:
         InputError: If the folder holds no run.
     """
     store = Store(run, create=False)
-    unused = [asdict(task) for task in orphaned(store)]
+    metadata, plans = store.metadata(), manifests(store)
+    unused = [asdict(task) for task in orphaned(store, metadata, plans.values())]
+    quarantined = crashes(store, metadata)
     return {
         "run": str(run),
-        "plans": {name: _plan_status(store, manifest) for name, manifest in manifests(store).items()},
-        "set_aside": [{name: c[name] for name in ("model", "method", "images", "reason")} for c in crashes(store)],
+        "plans": {name: _plan_status(store, manifest, metadata) for name, manifest in plans.items()},
+        "set_aside": [{name: c[name] for name in ("model", "method", "images", "reason")} for c in quarantined],
         "invalidated": [task for task in unused if task["method"] != TRIAL],
         "damaged": {str(path): problem for path, problem in store.damaged().items()},
         "trials": sum(task["method"] == TRIAL for task in unused),
     }
 
 
-def _plan_status(store: Store, manifest: Manifest) -> dict[str, Any]:
-    results = results_of(store, manifest)
+def _plan_status(store: Store, manifest: Manifest, metadata: Metadata) -> dict[str, Any]:
+    results = results_of(store, manifest, metadata)
     return {
         "images": len(manifest.images),
         "not_read": list(manifest.missing),
         "cells": [_cell_status(cell) for cell in results.coverage()],
         "failures": results.failures().drop("images").to_dicts(),
-        "versions": versions_of(store.metadata().values(), manifest),
+        "versions": versions_of(metadata.values(), manifest),
     }
 
 
@@ -380,8 +385,8 @@ def has_scores(result: RunResult, store: Store) -> bool:
     manifest = result.resolved.manifest
     if not result.partial or not manifest.images:
         return bool(manifest.images)
-    scored = committed_keys(store, failures=False)
-    return any(key in scored for *_, key in required_keys(manifest))
+    required = Requirements(manifest)
+    return any(key in required for key in committed_keys(store, failures=False))
 
 
 def _count(n: int, noun: str) -> str:

@@ -93,6 +93,7 @@ class TaskRunner:
     def __init__(self, resolved: Resolved, *, device: str = "cpu", batch_size: int | Literal["auto"] = "auto"):
         self._resolved, self._device = resolved, torch.device(device)
         self._batch_size: int | Literal["auto"] = batch_size
+        self._records = {image["digest"]: image for image in resolved.manifest.images}
         self._context: _ModelContext | None = None
         self._shard: tuple[Any, list[_ImageBatch], list[_FailedImage]] | None = None
 
@@ -291,7 +292,7 @@ class TaskRunner:
         ]
 
     def _row(self, task: Task, image: str, metric: str, **fields: Any) -> ScoreRecord:
-        image_record = next(i for i in self._resolved.manifest.images if i["digest"] == image)
+        image_record = self._records[image]
         empty: dict[str, Any] = {"target": None, "confidence": None, "score": None}
         return ScoreRecord(
             setting=task.setting,

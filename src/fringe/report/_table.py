@@ -279,7 +279,7 @@ def _column(results: Results, label: str) -> Column:
 
 
 def _cell(cell: Cell, summary: Aggregate, seed: int) -> TableCell:
-    return TableCell(estimate(cell.scores, seed, summary), len(cell.rows), cell.missing, cell.failed, cell.flags())
+    return TableCell(estimate(cell.scores, seed, summary), len(cell.frame), cell.missing, cell.failed, cell.flags())
 
 
 def _mark_best(results: Results, model: str, column: Column, grid: dict[tuple[str, str], TableCell]) -> Column:
