@@ -34,6 +34,8 @@ from fringe.experiments._plan import default_model as default_model
 from fringe.experiments._plan import planned_work as planned_work
 from fringe.experiments._plan import planned_work_of as planned_work_of
 from fringe.experiments._plan import with_settings as with_settings
+from fringe.experiments._resampling import LEVEL as LEVEL
+from fringe.experiments._resampling import RESAMPLES as RESAMPLES
 from fringe.experiments._results import Cell as Cell
 from fringe.experiments._results import Results as Results
 from fringe.experiments._results import read_results as read_results
@@ -54,8 +56,6 @@ from fringe.experiments._run import run_record as run_record
 from fringe.experiments._runner import TaskRunner as TaskRunner
 from fringe.experiments._spec import PAPER_METHODS as PAPER_METHODS
 from fringe.experiments._spec import ExperimentSpec as ExperimentSpec
-from fringe.experiments._statistics import LEVEL as LEVEL
-from fringe.experiments._statistics import RESAMPLES as RESAMPLES
 from fringe.experiments._statistics import WEIGHTS as WEIGHTS
 from fringe.experiments._statistics import Difference as Difference
 from fringe.experiments._statistics import Estimate as Estimate
@@ -64,6 +64,7 @@ from fringe.experiments._statistics import estimate as estimate
 from fringe.experiments._statistics import holm as holm
 from fringe.experiments._statistics import near_ties as near_ties
 from fringe.experiments._statistics import paired as paired
+from fringe.experiments._statistics import paired_all as paired_all
 from fringe.experiments._statistics import pick as pick
 from fringe.experiments._statistics import significance_stars as significance_stars
 from fringe.experiments._store import CRASHES as CRASHES

@@ -167,9 +167,9 @@ class Store:
         packed = [(key, task.metadata) for pack in self.packs.list() for key, task in pack.tasks.items()]
         return {**dict(reversed(packed)), **result}
 
-    def compact(self, minimum: int = PACKED_FROM) -> None:
-        """Pack the files of tasks if there are at least ``minimum`` of them and no other process is at it."""
-        if len(self.loose()) < minimum:
+    def compact(self) -> None:
+        """Pack the files of tasks if there are at least ``PACKED_FROM`` of them and no other process is at it."""
+        if len(self.loose()) < PACKED_FROM:
             return
         with self.lock("packs") as locked:
             names = self.loose() if locked else []
