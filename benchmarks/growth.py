@@ -129,7 +129,9 @@ def rows(task: Any, known: dict[str, Any], rng: Any) -> Any:
         ),
         "extras": pa.MapArray.from_arrays(pa.array(no_extras), pa.array([], pa.string()), pa.array([], pa.float64())),
         "curves": pa.MapArray.from_arrays(
-            pa.array(np.append(0, 2 * np.cumsum(curved)), pa.int32()), pa.array(["raw", "normalised"] * curved.sum()), lines
+            pa.array(np.append(0, 2 * np.cumsum(curved)), pa.int32()),
+            pa.array(["raw", "normalised"] * curved.sum()),
+            lines,
         ),
         "seconds": pa.array(np.tile(numbers[3], metrics)),
     }
@@ -177,7 +179,8 @@ def measured(step: str, root: Path, images: int) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines()
-        return {"seconds": time.perf_counter() - began, "cpu": float("nan"), "peak": float("nan"), "note": lines[-1] if lines else "killed"}
+        figures = {"seconds": time.perf_counter() - began, "cpu": float("nan"), "peak": float("nan")}
+        return {**figures, "note": lines[-1] if lines else "killed"}
     return {"seconds": time.perf_counter() - began, **json.loads(done.stdout.splitlines()[-1])}
 
 
@@ -189,7 +192,10 @@ def main() -> None:
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS, help="what is measured")
     options = parser.parse_args()
     if options.step is not None:
-        note = write(options.root, options.images[0]) if options.step == "write" else globals()[options.step](options.root)
+        if options.step == "write":
+            note = write(options.root, options.images[0])
+        else:
+            note = {"resume": resume, "status": status, "report": report}[options.step](options.root)
         usage = resource.getrusage(resource.RUSAGE_SELF)
         cpu, peak = usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / 1e9
         print(json.dumps({"cpu": cpu, "peak": peak, "note": note or ""}))

@@ -41,14 +41,13 @@ from fringe.experiments._results import Results as Results
 from fringe.experiments._results import read_results as read_results
 from fringe.experiments._results import results_from as results_from
 from fringe.experiments._results import results_of as results_of
-from fringe.experiments._run import TRIAL as TRIAL
 from fringe.experiments._run import Interrupted as Interrupted
 from fringe.experiments._run import Progress as Progress
 from fringe.experiments._run import RunOptions as RunOptions
 from fringe.experiments._run import RunResult as RunResult
-from fringe.experiments._run import describe_failures as describe_failures
+from fringe.experiments._run import Session as Session
 from fringe.experiments._run import has_scores as has_scores
-from fringe.experiments._run import read_status as read_status
+from fringe.experiments._run import open_session as open_session
 from fringe.experiments._run import require_same_logits as require_same_logits
 from fringe.experiments._run import run_experiment as run_experiment
 from fringe.experiments._run import run_plan as run_plan
@@ -67,6 +66,9 @@ from fringe.experiments._statistics import paired as paired
 from fringe.experiments._statistics import paired_all as paired_all
 from fringe.experiments._statistics import pick as pick
 from fringe.experiments._statistics import significance_stars as significance_stars
+from fringe.experiments._status import TRIAL as TRIAL
+from fringe.experiments._status import describe_failures as describe_failures
+from fringe.experiments._status import read_status as read_status
 from fringe.experiments._store import CRASHES as CRASHES
 from fringe.experiments._store import MARKER as MARKER
 from fringe.experiments._store import Store as Store

@@ -171,17 +171,29 @@ def _cannot_start(reason: str) -> FringeError:
 
 
 class SerialExecutor:
-    """Performs tasks one after the other in this process."""
+    """Performs tasks one after the other in this process.
+
+    Args:
+        keep: Whether the model and the images of the last task stay in memory for the next job, of the same models and
+            images.
+    """
 
     capacity = 1
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep: bool = False) -> None:
         self._results: list[tuple[Task, TaskReport | TaskFailure]] = []
+        self._keep = keep
+        self._runner: TaskRunner | None = None
 
     def start(self, job: Job, tasks: int) -> None:
-        self._job, self._runner = job, job.worker()
+        self._job = job
+        if self._runner is None or not self._keep:
+            self._runner = job.worker()
+        else:
+            self._runner.use(job.resolved)
 
     def schedule(self, task: Task) -> None:
+        assert self._runner is not None
         self._results.append((task, perform(self._job, self._runner, task)))
 
     def completed(self, timeout: float) -> list[tuple[Task, TaskReport | TaskFailure]]:

@@ -6,7 +6,7 @@ The footer of the scores holds the metadata of the tasks. It is written last: a 
 import contextlib
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -190,7 +190,7 @@ class Packs:
             return False
 
     @contextlib.contextmanager
-    def _open(self, name: str, kind: str) -> Iterator[SealedFile]:
+    def _open(self, name: str, kind: str) -> Generator[SealedFile]:
         """A file of a pack. Raises Damaged where there is none."""
         opened = self._files.open(f"{PACKS}/{name}{kind}")
         if opened is None:
