@@ -750,9 +750,9 @@ def test_a_lock_on_a_broken_disk_stops_until_it_is_back(store, monkeypatch):
         pass
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/run", "gs://bucket", "file:///tmp/run", "HTTPS://host/run", "az://x/y"])
+@pytest.mark.parametrize("url", ["ftp://host/run", "hdfs://x", "file:///tmp/run", "HTTPS://host/run", "az://x/y"])
 @pytest.mark.parametrize("create", [True, False])
-def test_a_url_is_no_folder(tmp_path, monkeypatch, url, create):
+def test_a_url_of_another_kind_is_no_folder(tmp_path, monkeypatch, url, create):
     monkeypatch.chdir(tmp_path)
     scheme = url.partition(":")[0]
     for root in (Path(url), url):

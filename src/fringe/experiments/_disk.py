@@ -114,12 +114,12 @@ class Disk:
         except OSError as error:
             raise as_error(error, self.root) from error
         if problem is not None:
-            self.warn(name, problem, target)
+            self.warn(name, problem, f"{QUARANTINE}/{target.name}")
         return f"{QUARANTINE}/{target.name}"
 
-    def warn(self, name: str, problem: str, target: Path) -> None:
-        path = self.root / name
-        warn(f"{str(path)!r} {problem}: set aside as {str(target)!r}, and made again where it is asked for")
+    def warn(self, name: str, problem: str, target: str) -> None:
+        """Say that an entry was set aside."""
+        warn(f"{self.at(name)} {problem}: set aside as {self.at(target)}, and made again where it is asked for")
 
     def put_back(self, aside: str, name: str) -> None:
         """Return an entry from the quarantine folder."""

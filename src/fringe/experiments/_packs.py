@@ -55,15 +55,18 @@ class Pack:
         self, name: str, open_file: Callable[[str], AbstractContextManager[SealedFile]], images: dict[str, str]
     ):
         self.name, self._open = name, open_file
-        with open_file(SCORES) as file:
-            index = file.index
-        self.created, self.settings = int(index["created"]), list[str](index["settings"])
-        shared = [json.loads(text) for text in index["shared"]]
         self.tasks: dict[str, PackedTask] = {}
-        for number, (key, common, own, group) in enumerate(index["tasks"]):
-            if "images" in own:  # each name of an image is in memory once
-                own["images"] = [images.setdefault(image, image) for image in own["images"]]
-            self.tasks[key] = PackedTask({**shared[common], **own}, group, number)
+        try:
+            with open_file(SCORES) as file:
+                index = file.index
+            self.created, self.settings = int(index["created"]), list[str](index["settings"])
+            shared = [json.loads(text) for text in index["shared"]]
+            for number, (key, common, own, group) in enumerate(index["tasks"]):
+                if "images" in own:  # each name of an image is in memory once
+                    own["images"] = [images.setdefault(image, image) for image in own["images"]]
+                self.tasks[key] = PackedTask({**shared[common], **own}, group, number)
+        except (ValueError, KeyError, TypeError, IndexError) as error:  # sealed, but by somebody else
+            raise Damaged("the footer") from error
 
     def groups(self, settings: Collection[str] | None) -> list[int]:
         """List the row groups of some settings, or of all."""

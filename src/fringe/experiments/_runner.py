@@ -308,7 +308,6 @@ class TaskRunner:
         ]
 
     def _row(self, task: Task, image: str, metric: str, **fields: Any) -> ScoreRecord:
-        image_record = self._records[image]
         empty: dict[str, Any] = {"target": None, "confidence": None, "score": None}
         return ScoreRecord(
             setting=task.setting,
@@ -317,8 +316,8 @@ class TaskRunner:
             model=task.model,
             method=task.method,
             metric=metric,
-            image_id=image_record["id"],
-            label=image_record["label"],
+            image_id=self._records[image]["id"],
+            label=self._records[image]["label"],
             **{**empty, **fields},
         )
 

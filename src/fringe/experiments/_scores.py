@@ -51,11 +51,16 @@ class StoredRecords:
 
     def tables(self, columns: Sequence[str], settings: Collection[str] | None = None) -> Iterator[Any]:
         for pack in self._packs:
-            for group in pack.groups(settings):
-                try:
-                    yield pack.table([group], columns)
-                except Damaged as error:
-                    warn(f"pack {pack.name!r}: {error} is damaged; its scores count as missing until the next run")
+            groups = pack.groups(settings)
+            try:
+                if groups:
+                    yield pack.table(groups, columns)
+            except Damaged:
+                for group in groups:
+                    try:
+                        yield pack.table([group], columns)
+                    except Damaged as error:
+                        warn(f"pack {pack.name!r}: {error} is damaged; its scores count as missing until the next run")
 
 
 class _InMemory:
@@ -154,7 +159,7 @@ class ScoreArrays:
         if name not in _WORDS:
             return np.asarray(pc.cast(column, "float64").to_numpy(zero_copy_only=False), dtype=np.float64)
         if name == "flags":
-            column = pc.binary_join(column, "\n")
+            column = cast(Any, pc).binary_join(column, "\n")
         return _numbered(column, self._words[name], grow=True)
 
 
@@ -233,7 +238,7 @@ def curves_of(source: Source, setting: str, metric_key: str, name: str, images: 
         rows = table.filter((pc.field("setting") == setting) & (pc.field("metric_key") == metric_key))
         for batch in rows.to_batches():
             positions = _numbered(batch.column("image"), cast(Any, images))
-            is_ok = pc.equal(batch.column("status").cast(pa.string()), "ok").to_numpy(zero_copy_only=False)
+            is_ok = cast(Any, pc).equal(batch.column("status").cast(pa.string()), "ok").to_numpy(zero_copy_only=False)
             stored = batch.column("curves")
             offsets, keys = stored.offsets.to_numpy(), stored.keys.to_pylist()
             ends, numbers = stored.items.offsets.to_numpy(), stored.items.values.to_numpy(zero_copy_only=False)

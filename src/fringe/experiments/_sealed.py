@@ -64,13 +64,17 @@ class SealedFile:
             raise Damaged("the footer")
         try:
             stored = pq.read_metadata(pa.BufferReader(b"PAR1" + tail)).metadata
-            ends = json.loads(stored[b"groups"])
-            self.index: dict[str, Any] = json.loads(stored[b"fringe"])
+            ends, self._index = json.loads(stored[b"groups"]), stored[b"fringe"]
             starts = [4, *(end for end, _ in ends)]
             self.groups = [(start, end, total) for start, (end, total) in zip(starts, ends, strict=False)]
         except Exception as error:  # sealed, but by somebody else
             raise Damaged("the footer") from error
         self._tail = tail
+
+    @property
+    def index(self) -> dict[str, Any]:
+        """What was written into the footer."""
+        return json.loads(self._index)
 
     def damaged(self) -> list[int]:
         """List the row groups whose bytes are not those that were written."""

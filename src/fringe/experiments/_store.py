@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fringe._files import MAPS_BYTES, RECORD_BYTES, require_local
 from fringe.errors import InputError
+from fringe.experiments._bucket import Bucket, url_of
 from fringe.experiments._disk import QUARANTINE, Disk, warn
 from fringe.experiments._formats import (
     BLANK,
@@ -55,17 +56,20 @@ class Store:
     """A run folder.
 
     Args:
-        root: The folder.
+        root: The folder, or the URL of one in an object store, such as ``s3://bucket/run``.
         create: Whether to make the folder if it does not exist; if not, nothing is written.
 
     Raises:
-        InputError: For a folder that holds other things or cannot be written, and for a URL.
+        InputError: For a folder that holds other things or cannot be written, and for a URL of another kind.
         TransientError: For trouble of the disk that may pass.
     """
 
     def __init__(self, root: Path, *, create: bool = True):
-        require_local("out" if create else "run", root)
-        self.root, self.files = root, Disk(root)
+        url = url_of(root)
+        if url is None:
+            require_local("out" if create else "run", root)
+        self.root: Path = root
+        self.files = Disk(root) if url is None else Bucket(url)
         self.packs = Packs(self.files)
         self._maps, self._flat_maps = dict[str, frozenset[str]](), None
         if self.files.exists(MARKER):
@@ -216,7 +220,7 @@ class Store:
             if aside is not None and folder == UNITS and is_task_file(self.files.read(aside) or b""):
                 self.files.put_back(aside, name)  # another process has just computed it again
             elif aside is not None:
-                self.files.warn(name, problem, self.root / aside)
+                self.files.warn(name, problem, aside)
 
     def quarantine_tasks(self, keys: Iterable[str]) -> None:
         """Set intact tasks that are no longer true aside."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from fringe._files import require_local
 from fringe.attribution import Attributor
 from fringe.errors import FringeError, InputError, TransientError
 from fringe.experiments import (
@@ -84,6 +85,7 @@ def tune_preset(
     """
     if options.renew:
         raise InputError("renew: the trials of a search were scored with the model as it was; name another folder")
+    require_local("out", root)
     trial_plan = tuning_plan(plan)
     session = open_session(trial_plan, root)
     resolved, arm = session.resolved, plan.arms[0]
