@@ -26,10 +26,10 @@ LAYERS = [
     {"paths"},
     {"baselines"},
     {"classifier", "geometry"},
-    {"linalg", "settings", "plots"},
+    {"linalg", "settings", "plots", "text"},
 ]
 HEAVY = {  # package: the only rooms that may import it
-    "matplotlib": {"plots", "attribution"},  # the latter names a type
+    "matplotlib": {"plots", "attribution", "experiments"},  # the last two name a type
     "typer": {"cli"},
     "rich": {None, "attribution", "cli", "plots"},
     "pydantic": {None, "app", "cli", "experiments", "explanations", "page", "settings"},
