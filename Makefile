@@ -6,14 +6,16 @@ STAMP  := $(VENV)/.installed
 # Small networks on busy machines: one thread is faster than two that wait for each other.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test browser docs lint types check sweep bench gpu results clean
+.PHONY: demo test browser docs lint types check sweep bench gpu results dist clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,docs]"
-	# torchvision's own requirement would replace the torch build just installed; of aeon, only its data is read
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps torchvision aeon
+	# torchvision's own requirement would replace the torch build just installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps torchvision
+	# only the data files of aeon are read
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps aeon
 	touch $(STAMP)
 
 demo: $(STAMP)
@@ -55,5 +57,10 @@ gpu: $(STAMP)
 results: $(STAMP)
 	$(BIN)/python scripts/results.py --shared $(or $(FRINGE_SHARED),../shared) --out out/results
 
+# Wheel and sdist, both tried in fresh environments outside the checkout: about 10 minutes.
+dist: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt build packaging
+	$(BIN)/python scripts/dist.py
+
 clean:
-	rm -rf $(VENV) out docs/_build docs/gallery docs/reference .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) out dist docs/_build docs/gallery docs/reference .pytest_cache .ruff_cache .hypothesis

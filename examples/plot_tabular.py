@@ -49,9 +49,7 @@ result[1].plot()
 # Why not the other one? ``contrast`` explains the difference of two classes.
 
 other = int(result.context.probabilities[1].topk(2).indices[1])
-why = fringe.explain(
-    model, rows.iloc[[1]], preprocessing=scaler, classes=list(iris.target_names), contrast=other
-)
+why = fringe.explain(model, rows.iloc[[1]], preprocessing=scaler, classes=list(iris.target_names), contrast=other)
 why.plot()
 
 # %%

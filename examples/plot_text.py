@@ -27,7 +27,23 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: E4
 
 GOOD = ["great", "wonderful", "superb", "brilliant", "delightful", "excellent", "charming", "moving", "masterful"]
 BAD = ["awful", "terrible", "dull", "boring", "dreadful", "poor", "clumsy", "tedious", "bland"]
-OTHERS = ["the", "a", "was", "and", "but", "this", "of", "with", "quite", "really", "we", "saw", "film", "story", "plot"]
+OTHERS = [
+    "the",
+    "a",
+    "was",
+    "and",
+    "but",
+    "this",
+    "of",
+    "with",
+    "quite",
+    "really",
+    "we",
+    "saw",
+    "film",
+    "story",
+    "plot",
+]
 OTHERS += ["acting", "script", "music", "ending", "cast", "scene", "director", "is", "in", "rather", "last", "night"]
 
 
@@ -86,7 +102,11 @@ model.eval()
 # -------
 # The module comes with its tokenizer. Texts of different lengths go in one call.
 
-new = ["the acting was dull but the story is moving and the music really superb", "a masterful film", "a boring plot"]
+new = [
+    "the acting was dull but the story is moving and the music really superb",
+    "this masterful film was quite charming",
+    "we saw the director with a boring plot and a clumsy script last night",
+]
 result = fringe.explain(model, new, tokenizer=tokenizer)
 result
 
@@ -118,6 +138,8 @@ def share_on_known_words(result: fringe.Attribution) -> float:
 test = [sentence(rng, i % 2) for i in range(20)]
 for method in ("fringe", "ig"):
     maps = fringe.explain(model, test, tokenizer=tokenizer, method=method, telemetry=False)
-    print(f"{method:7} {share_on_known_words(maps):.0%} of the map on words with polarity; {maps.verdict.count('ok')} ok")
+    print(
+        f"{method:7} {share_on_known_words(maps):.0%} of the map on words with polarity; {maps.verdict.count('ok')} ok"
+    )
 chance = sum(sum(word in GOOD + BAD for word in text.split()) / len(text.split()) for text in test) / len(test)
 print(f"chance  {chance:.0%}")

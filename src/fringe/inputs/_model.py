@@ -61,7 +61,7 @@ def open_model(request: Request) -> OpenModel:
     if isinstance(model, LoadedModel):
         device = _device(model.module, request.device)
         return OpenModel(model.module, model.spec, recipe or model.preprocessing, names or model.class_names, device)
-    if not callable(model):
+    if not (callable(model) or isinstance(model, Classifier)):
         message = f"got {type(model).__name__}, expected a text such as 'torchvision:resnet50', a module or a callable"
         raise InputError(message, argument="model")
     given: Callable[..., Any] | Classifier = model

@@ -44,7 +44,7 @@ class Sheet:
     width: float
     height: float
 
-    def place(self, left: float, top: float, width: float, height: float) -> Axes:
+    def add_axes(self, left: float, top: float, width: float, height: float) -> Axes:
         """Return new axes whose upper left corner is at ``left`` and ``top`` of the free area."""
         across, down = _size(self.figure)
         bottom = down - self.top - top - height

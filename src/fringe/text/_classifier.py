@@ -115,6 +115,10 @@ class TextClassifier(nn.Module):
         self._check_logits(encoded, [{n: c[i][None].to(device) for n, c in columns.items()} for i in range(len(texts))])
         return encoded
 
+    def token_length(self) -> float:
+        """Return the median Euclidean length of the model's embeddings of tokens."""
+        return float(self.model.get_input_embeddings().weight.detach().float().norm(dim=1).median())  # pyright: ignore
+
     def _check_lengths(self, texts: Sequence[str], lengths: Sequence[int], special: Sequence[Sequence[int]]) -> None:
         config = getattr(self.model, "config", None)
         most = min(self.tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or 10**9)
