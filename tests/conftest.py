@@ -6,6 +6,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 import torch
+
 from browser import browser, visit  # noqa: F401 - fixtures
 
 REPOSITORY = Path(__file__).resolve().parents[1]
