@@ -73,7 +73,7 @@ def test_a_notebook_shows_the_picture_and_the_verdict_and_no_markup_of_strangers
     assert html.count("data:image/png;base64,") == 3
     assert "&lt;script&gt;" in html
     assert "<script" not in html
-    assert "Read with care" in html or "You can rely" in html or "Do not rely" in html
+    assert "Read with care" in html or "is complete" in html or "Do not rely" in html
     assert "http" not in html
     assert not re.search(r"(?<!-)color:|background", html)  # the notebook's own colours, dark or light
     assert "data:image/png" in BARE._repr_html_()
