@@ -12,10 +12,8 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,docs]"
-	# torchvision's own requirement would replace the torch build just installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps torchvision
-	# only the data files of aeon are read
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps aeon
+	# torchvision's own requirement would replace the torch build just installed; of aeon, only its data is read
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps torchvision aeon
 	touch $(STAMP)
 
 demo: $(STAMP)

@@ -113,6 +113,12 @@ result
 # %%
 # As a figure, one text at a time:
 
+result[2].plot()
+
+# %%
+# The first text holds a word of the other side, *dull*. The path reaches indecision by what works best, and that can be
+# to make such a word stronger: it is then red, as something that the prediction would not survive more of.
+
 result[0].plot()
 
 # %%

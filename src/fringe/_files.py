@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -69,7 +70,7 @@ def sha256_of(path: str | os.PathLike[str], limit: int = IMAGE_BYTES) -> str:
     return total.hexdigest()
 
 
-def write_atomic(path: Path, content: bytes, *, durable: bool = False) -> None:
+def write_atomic(path: Path, content: bytes | Iterable[bytes], *, durable: bool = False) -> None:
     """Replace a file in one step: readers see the old content or the new one, never a part.
 
     The content is written to a neighbour whose name contains that of this process, and which is removed if anything
@@ -77,7 +78,7 @@ def write_atomic(path: Path, content: bytes, *, durable: bool = False) -> None:
 
     Args:
         path: The file; its folder exists.
-        content: The new content.
+        content: The new content, or its parts in turn.
         durable: Whether to wait until the content and the new name would survive a power cut, where the system can.
 
     Raises:
@@ -85,8 +86,9 @@ def write_atomic(path: Path, content: bytes, *, durable: bool = False) -> None:
     """
     partial = path.with_name(f"{PARTIAL}{process_name()}~{path.name}")
     try:
-        with open(partial, "wb") as file:
-            file.write(content)
+        with partial.open("wb") as file:
+            for part in (content,) if isinstance(content, bytes) else content:
+                file.write(part)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
@@ -96,7 +98,7 @@ def write_atomic(path: Path, content: bytes, *, durable: bool = False) -> None:
             partial.unlink(missing_ok=True)
         raise
     if durable:
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
 def require_local(name: str, path: str | os.PathLike[str]) -> None:
@@ -110,7 +112,8 @@ def require_local(name: str, path: str | os.PathLike[str]) -> None:
         )
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make a rename last through a power cut, where the system can."""
     with contextlib.suppress(OSError, AttributeError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

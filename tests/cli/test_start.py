@@ -18,7 +18,7 @@ HEAVY = "{'torch', 'matplotlib', 'safetensors', 'PIL', 'numpy'}"
 HELP = f"""
 from typer.testing import CliRunner
 from fringe.cli import app
-for arguments in (["--help"], ["explain", "--help"]):
+for arguments in (["--help"], ["app", "--help"], ["explain", "--help"]):
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0 and "explain" in result.stdout, result.output
 print(sorted(set(sys.modules) & {HEAVY}))

@@ -102,7 +102,7 @@ def stored_files(out):
 
 
 def map_files(out):
-    return {file.stem: file for file in (out / "maps").iterdir()}
+    return {f"{file.parent.name}-{file.stem}": file for file in (out / "maps").glob("*/*")}
 
 
 def setting_records(out):

@@ -20,14 +20,17 @@ from pathlib import Path
 from small_plans import digits_plan
 from synthetic_units import job, manifest, note
 
-from fringe.experiments import Progress, RunLog, RunOptions, run_plan
+from fringe.experiments import Progress, RunLog, RunOptions, _executors, _store, run_plan
 from fringe.experiments._executors import SerialExecutor, run_tasks
 
 
 def run_synthetic(base, order):
     asked = manifest(tuple(order["methods"]), order["images"])
+    if "packed" in order:  # the files of tasks are packed from so many on
+        _store.PACKED_FROM, _executors.COMPACT_EVERY = order["packed"], 1
     work = job(base, asked)
     work.store.remove_stale_files()
+    work.store.compact()
     account = RunLog()
     run_tasks(
         work,
@@ -85,6 +88,7 @@ class Steps:
     def __init__(self, log, chosen, strike):
         self.log, self.chosen, self.strike, self.count = log, chosen, strike, 0
         self.open, self.fsync, self.replace, self.mkdir = pathlib.Path.open, os.fsync, os.replace, os.mkdir
+        self.unlink = pathlib.Path.unlink
 
     def step(self, *done):
         number, self.count = self.count, self.count + 1
@@ -95,6 +99,7 @@ class Steps:
 
     def __exit__(self, *error):
         pathlib.Path.open, os.fsync, os.replace, os.mkdir = self.open, self.fsync, self.replace, self.mkdir
+        pathlib.Path.unlink = self.unlink
 
     def __enter__(self):
         steps = self
@@ -120,7 +125,13 @@ class Steps:
             steps.mkdir(path, *more, **named)
             steps.step("mkdir", path)
 
+        def unlink(path, missing_ok=False):
+            if path.suffix == ".parquet" and not path.name.startswith(".partial-"):
+                steps.step("unlink", path)
+            steps.unlink(path, missing_ok)
+
         pathlib.Path.open, os.fsync, os.replace, os.mkdir = opened, fsync, replace, mkdir
+        pathlib.Path.unlink = unlink
         return self
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fringe.experiments import estimate
-from fringe.experiments._statistics import holm, paired, sign_flip_p
+from fringe.experiments._resampling import sign_flip_p
+from fringe.experiments._statistics import holm, paired
 
 SETS, IMAGES = 400, 60
 BOUND = 3 * math.sqrt(0.05 * 0.95 / SETS)

@@ -59,7 +59,7 @@ def test_a_summary_is_the_estimate_of_each_method_and_metric():
 
 def test_scores_that_are_missing_or_failed_say_so():
     whole = run_experiment(ExperimentSpec(controls=False).over(SPEC))
-    records = dict(whole._records)
+    records = {row.key: row for cell in whole.cells.values() for row in cell.rows}
     digests = [image["digest"] for image in whole.manifest.images]
     for key, record in list(records.items()):
         if record.method == "sg" and record.image == digests[1]:

@@ -7,7 +7,7 @@ import pytest
 
 import fringe
 from fringe.errors import InputError
-from fringe.experiments import _statistics as intervals
+from fringe.experiments import _resampling as intervals
 from fringe.experiments import estimate
 
 SCORES = np.random.default_rng(5).normal(size=23)
@@ -100,3 +100,13 @@ def test_the_global_generator_is_not_moved():
     before = np.random.get_state()[1].copy()  # noqa: NPY002
     estimate(list(SCORES))
     assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
+
+
+@pytest.mark.parametrize("summary", ["mean", "median"])
+def test_the_resamples_of_many_scores_are_those_of_few_drawn_at_once(monkeypatch, summary):
+    scores = np.random.default_rng(5).gamma(2.0, size=501).round(2)  # with ties
+    one_by_one = estimate(scores, 3, summary)
+    monkeypatch.setattr(intervals, "MANY", 2)
+    assert estimate(scores, 3, summary).low == pytest.approx(one_by_one.low, rel=1e-14)
+    assert estimate(scores, 3, summary).high == pytest.approx(one_by_one.high, rel=1e-14)
+    assert intervals._counts(501, 3)[0].sum() == 501 * fringe.experiments.RESAMPLES

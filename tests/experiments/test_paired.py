@@ -11,7 +11,8 @@ from scipy import stats
 
 from fringe.errors import InputError
 from fringe.experiments import estimate
-from fringe.experiments._statistics import Difference, holm, paired, sign_flip_p, significance_stars
+from fringe.experiments._resampling import sign_flip_p
+from fringe.experiments._statistics import Difference, holm, paired, paired_all, significance_stars
 
 
 @pytest.fixture
@@ -147,8 +148,15 @@ def test_signs_follow_from_the_seed_and_not_from_how_many_are_drawn_at_once(rng,
     differences = rng.normal(0.2, 1.0, 70)
     whole = sign_flip_p(differences, 3)
     assert sign_flip_p(differences, 4) != whole
-    monkeypatch.setattr(importlib.import_module("fringe.experiments._statistics"), "_SIGNS_AT_ONCE", 1000)
+    monkeypatch.setattr(importlib.import_module("fringe.experiments._resampling"), "_SIGNS_AT_ONCE", 1000)
     assert sign_flip_p(differences, 3) == whole
+
+
+def test_many_pairs_at_once_are_each_pair_by_itself(rng):
+    a, b = rng.normal(size=(2, 5, 30))
+    b[1, 3] = np.nan
+    pairs = [(x, y, summary) for x, y, summary in zip(a, b, ["mean", "median"] * 2 + ["mean"], strict=True)]
+    assert paired_all(pairs, 4) == [paired(x, y, seed=4, summary=summary) for x, y, summary in pairs]
 
 
 def test_scores_must_be_of_the_same_images():

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,8 @@ from PIL import Image
 
 from fringe import FRInGe, FringeError, InputError, IntegratedGradients
 from fringe.errors import TransientError
-from fringe.experiments import Arm, Interrupted, ModelSource, Plan, Progress, RunOptions, Store, read_results
+from fringe.experiments import Arm, Interrupted, ModelSource, Plan, Progress, RunOptions, Store, _store, read_results
+from fringe.experiments import _images as experiment_images
 from fringe.experiments import _run as engine
 from fringe.experiments._images import sample_images
 from fringe.experiments._manifest import resolve
@@ -117,9 +119,9 @@ def test_images_that_go_away_amid_a_search_fail_no_trial(tmp_path):
         Image.fromarray(np.full((32, 32), 90 + number, dtype=np.uint8)).save(folder / f"{number}.png")
     asked, out, real = plan(data=[str(folder)]), tmp_path / "run", _tuning.run_plan
 
-    def run_without(trial_plan, root, how):
+    def run_without(trial_plan, root, how, **more):
         """The images go away between the plan and its units."""
-        return real(trial_plan, root, how, Progress(began=lambda resolved, units: folder.rename(away)))
+        return real(trial_plan, root, how, Progress(began=lambda resolved, units: folder.rename(away)), **more)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_tuning, "run_plan", run_without)
@@ -164,3 +166,27 @@ def test_fringe_is_searched_over_its_own_space(tmp_path):
     assert 1e-3 <= found.tuned.trials[1].settings["tau"] <= 1e-2
     assert found.tuned.best.steps == 2
     assert _tuning.JOURNAL in {path.name for path in tmp_path.iterdir()}
+
+
+def test_a_trial_reads_neither_the_model_nor_the_images_nor_the_trials_before_it(tmp_path, monkeypatch):
+    """What is loaded, opened and read does not grow with the number of trials."""
+    calls = Counter()
+
+    def count(owner, name):
+        real = getattr(owner, name)
+
+        def call(*given, **named):
+            calls[name] += 1
+            return real(*given, **named)
+
+        monkeypatch.setattr(owner, name, call)
+
+    count(experiment_images, "prepare")
+    count(ModelSource, "load")
+    count(Store, "quarantine_damaged")
+    monkeypatch.setattr(_store, "PACKED_FROM", 3)
+    for root, trials in (("three", 3), ("six", 6)):
+        tune_preset(plan(), tmp_path / root, RunOptions(), *steps(trials))
+        calls[root] = calls.pop("prepare"), calls.pop("load"), calls.pop("quarantine_damaged")
+    assert calls["three"] == calls["six"]
+    assert len(Store(tmp_path / "six", create=False).loose()) < 3

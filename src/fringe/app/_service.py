@@ -335,7 +335,9 @@ def _samples(inputs: Sequence[str]) -> tuple[Sample, ...]:
 
 
 def _title(ref: ImageRef) -> str:
-    return f"digit {ref.label}" if isinstance(ref.origin, int) else ref.id.replace("_", " ")
+    """The digit, or the name of the file without a number of its class."""
+    name = f"digit {ref.label}" if isinstance(ref.origin, int) else re.sub(r"^[0-9]{1,5}_", "", ref.id)
+    return name.replace("_", " ")
 
 
 def _guard(check: Callable[[], None]) -> Callable[..., None]:

@@ -104,8 +104,9 @@ def attribute(
         score: The explained scalar, that of :class:`Classifier` (default the logit). A Classifier has its own.
         batch_size: Images in one pass, that of :class:`Classifier` (default automatic). A Classifier has its own.
         seed: Keys all randomness, together with the images' ``ids``.
-        telemetry: Whether each image's path is recorded, at one forward pass for each of the points that are stored as
-            images: 6 of them, or the integer that is given, at least 2.
+        telemetry: Whether each image's path is recorded, with 6 of its points as images, or as many as the integer
+            that is given, at least 2. The forward passes that tell the predictions at these points are no part of the
+            result's ``passes``.
         bad_images: With ``"mark"``, an image with NaN in it or in its logits gets a NaN map and the verdict
             ``nan_input`` or ``nan_logits`` while the others are explained; ``"raise"`` names it in an InputError.
         progress: True for a progress bar, or a function that is called with the steps done and planned.
@@ -162,10 +163,11 @@ def attribute(
         if finite:
             part = problem.select(finite) if len(finite) < len(fault) else problem
             verify(part, needs_jvp=chosen.needs_jvp(problem.logits.shape[1]))
-            result = _with_probabilities(_explain(chosen, part), part)
+            result = _explain(chosen, part)
+            passes = classifier.passes.since(before)
+            result = _with_probabilities(dataclasses.replace(result, passes=passes), part)
         else:
-            result = _nothing(chosen, problem)
-        result = dataclasses.replace(result, passes=classifier.passes.since(before))
+            result = dataclasses.replace(_nothing(chosen, problem), passes=classifier.passes.since(before))
         return result if len(finite) == len(fault) else _spread(result, finite, problem.target, fault)
 
 

@@ -42,14 +42,16 @@ def benchmark(
     """
     with resumable("bench"):
         from fringe.cli._runs import RunFlags, read_spec, report_plan, run_plans
-        from fringe.experiments import build_plan, run_record
+        from fringe.experiments import build_plan, run_record, url_of
 
         plan, flags, written = build_plan(read_spec(given, config)), RunFlags(**how), list[str]()
         for arm in plan.arms:
             if reference is not None and reference not in arm.methods:  # the report would refuse it after hours of work
                 raise InputError(f"got {reference!r}; the methods: {', '.join(arm.methods)}", argument="reference")
-        summary = run_plans([plan], flags)
-        if report and summary.finished:
+        summary, url = run_plans([plan], flags), url_of(flags.out)
+        if report and url is not None:
+            say(f"a report is written on this machine: fringe report {url} --out FOLDER")
+        elif report and summary.finished:
             written = report_plan(flags, summary.results[0].resolved, reference=reference)
         if flags.as_json:
             typer.echo(to_json({**run_record(summary.results[0]), "report": written}), nl=False)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fringe._files import require_local
 from fringe._process import Interrupted, interruptible
 from fringe._text import to_json
 from fringe.cli._benchmark import FLAGS, SPEC, UNTYPED
@@ -106,6 +107,7 @@ def _runtime(spec: "ExperimentSpec", options: "TimingOptions") -> Exit:
     from fringe.models import resolve_device
     from fringe.paper import measure_runtimes, runtime_study, slowdowns, timing_records, write_timings
 
+    require_local("out", options.out)
     plan, device = runtime_study(spec), resolve_device(options.device)
     require_consent(planned_work_of([plan, plan]), yes=options.yes, quiet=options.as_json)
     Store(options.out)
@@ -232,6 +234,7 @@ def _reproduce(base: "Plan", names: Sequence[str], flags: "RunFlags", figures: i
     from fringe.models import resolve_device
     from fringe.paper import Timing, study_plans, write_reproduction
 
+    require_local("out", flags.out)
     studies, device = study_plans(base, names), resolve_device(flags.device)
     Store(flags.out)  # also where only run times are measured
     summary = run_plans(list(studies.values()), flags)
@@ -309,6 +312,7 @@ def _run_study(study: "PaperStudy", flags: "RunFlags", images: int, *, report: b
     from fringe.models import resolve_device
     from fringe.paper import draw_study
 
+    require_local("out", flags.out)
     summary, paths = run_plans([study.plan], flags), list[str]()
     if summary.finished:
         resolved = summary.results[0].resolved

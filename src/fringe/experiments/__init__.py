@@ -1,5 +1,6 @@
 """Experiments: methods compared under metrics on many images, stored, resumed and summarised."""
 
+from fringe.experiments._bucket import url_of as url_of
 from fringe.experiments._comparison import Comparison as Comparison
 from fringe.experiments._comparison import compare as compare
 from fringe.experiments._comparison_views import summarise as summarise
@@ -35,20 +36,21 @@ from fringe.experiments._plan import planned_work as planned_work
 from fringe.experiments._plan import planned_work_of as planned_work_of
 from fringe.experiments._plan import with_settings as with_settings
 from fringe.experiments._ray import RayExecutor as RayExecutor
+from fringe.experiments._resampling import LEVEL as LEVEL
+from fringe.experiments._resampling import RESAMPLES as RESAMPLES
 from fringe.experiments._results import Cell as Cell
 from fringe.experiments._results import Results as Results
 from fringe.experiments._results import read_results as read_results
 from fringe.experiments._results import results_from as results_from
 from fringe.experiments._results import results_of as results_of
-from fringe.experiments._run import TRIAL as TRIAL
 from fringe.experiments._run import Interrupted as Interrupted
 from fringe.experiments._run import Progress as Progress
 from fringe.experiments._run import RunOptions as RunOptions
 from fringe.experiments._run import RunResult as RunResult
-from fringe.experiments._run import describe_failures as describe_failures
+from fringe.experiments._run import Session as Session
 from fringe.experiments._run import has_scores as has_scores
 from fringe.experiments._run import make_executor as make_executor
-from fringe.experiments._run import read_status as read_status
+from fringe.experiments._run import open_session as open_session
 from fringe.experiments._run import require_same_logits as require_same_logits
 from fringe.experiments._run import run_experiment as run_experiment
 from fringe.experiments._run import run_plan as run_plan
@@ -56,8 +58,6 @@ from fringe.experiments._run import run_record as run_record
 from fringe.experiments._runner import TaskRunner as TaskRunner
 from fringe.experiments._spec import PAPER_METHODS as PAPER_METHODS
 from fringe.experiments._spec import ExperimentSpec as ExperimentSpec
-from fringe.experiments._statistics import LEVEL as LEVEL
-from fringe.experiments._statistics import RESAMPLES as RESAMPLES
 from fringe.experiments._statistics import WEIGHTS as WEIGHTS
 from fringe.experiments._statistics import Difference as Difference
 from fringe.experiments._statistics import Estimate as Estimate
@@ -66,13 +66,18 @@ from fringe.experiments._statistics import estimate as estimate
 from fringe.experiments._statistics import holm as holm
 from fringe.experiments._statistics import near_ties as near_ties
 from fringe.experiments._statistics import paired as paired
+from fringe.experiments._statistics import paired_all as paired_all
 from fringe.experiments._statistics import pick as pick
 from fringe.experiments._statistics import significance_stars as significance_stars
+from fringe.experiments._status import TRIAL as TRIAL
+from fringe.experiments._status import describe_failures as describe_failures
+from fringe.experiments._status import read_status as read_status
 from fringe.experiments._store import CRASHES as CRASHES
 from fringe.experiments._store import MARKER as MARKER
 from fringe.experiments._store import Store as Store
 from fringe.experiments._store import StoreFull as StoreFull
 from fringe.experiments._tasks import Key as Key
+from fringe.experiments._tasks import KeySet as KeySet
 from fringe.experiments._tasks import Task as Task
 from fringe.experiments._tasks import committed_keys as committed_keys
 from fringe.experiments._tasks import crashes as crashes

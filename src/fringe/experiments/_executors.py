@@ -21,6 +21,8 @@ from fringe.experiments._tasks import Task
 
 #: Times that a task is tried before it is set aside, if its process dies or is late.
 MAX_TRIES = 3
+#: Number of reports after which the files of tasks are packed, if they are many.
+COMPACT_EVERY = 64
 #: Seconds between two looks at a task that another run has locked.
 POLL_INTERVAL = 0.5
 
@@ -115,6 +117,8 @@ def run_tasks(job: Job, tasks: Sequence[Task], log: RunLog, callback: Callback, 
                 if report is not None:
                     log.reports.append(report)
                     callback(report)
+                    if len(log.reports) % COMPACT_EVERY == 0:
+                        job.store.compact()
                 elif task is not None:
                     policy.pending.append(task)
             if not results and not running:  # all tasks are locked, or no process is ready
@@ -172,17 +176,29 @@ def _cannot_start(reason: str) -> FringeError:
 
 
 class SerialExecutor:
-    """Performs tasks one after the other in this process."""
+    """Performs tasks one after the other in this process.
+
+    Args:
+        keep: Whether the model and the images of the last task stay in memory for the next job, of the same models and
+            images.
+    """
 
     capacity = 1
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep: bool = False) -> None:
         self._results: list[tuple[Task, TaskReport | TaskFailure]] = []
+        self._keep = keep
+        self._runner: TaskRunner | None = None
 
     def start(self, job: Job, tasks: int) -> None:
-        self._job, self._runner = job, job.worker()
+        self._job = job
+        if self._runner is None or not self._keep:
+            self._runner = job.worker()
+        else:
+            self._runner.use(job.resolved)
 
     def schedule(self, task: Task) -> None:
+        assert self._runner is not None
         self._results.append((task, perform(self._job, self._runner, task)))
 
     def completed(self, timeout: float) -> list[tuple[Task, TaskReport | TaskFailure]]:

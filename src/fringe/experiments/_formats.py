@@ -1,10 +1,8 @@
 """The files of a run folder: rows, maps and records as bytes, with a seal over them, and whether they are intact."""
 
-import contextlib
 import errno
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -146,28 +144,32 @@ _BYTE, _INTEGERS, _DOUBLE, _BINARY, _STRUCT = 3, (4, 5, 6), 7, 8, 12
 _DEEPEST = 4
 
 
-def is_bounded(content: bytes) -> bool:
-    """Whether the bytes of a Parquet file grow to a bearable size when they are read; False where they do not say."""
+def is_bounded(content: Any, groups: Iterable[int] | None = None, columns: Iterable[str] | None = None) -> bool:
+    """Whether the bytes of a Parquet file grow to a bearable size when they are read, or those of some row groups and
+    columns; False where they do not say."""
     limit = min(max(SMALL, RATIO * len(content)), LARGEST)
     try:
-        return _grown(content, limit) <= limit
+        return _grown(content, limit, groups, columns) <= limit
     except Exception:  # a damaged file fails in many ways, and none of them is a size
         return False
 
 
-def _grown(content: bytes, limit: int) -> int:
+def _grown(content: Any, limit: int, groups: Iterable[int] | None, columns: Iterable[str] | None) -> int:
     """Bytes after reading; more than ``limit`` as soon as that is certain."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    header = pq.read_metadata(pa.BufferReader(content))
-    total = header.num_rows * _NUMBER * header.num_columns
-    for index in range(header.num_row_groups):
+    header, total = pq.read_metadata(pa.BufferReader(content)), 0
+    names = None if columns is None else set(columns)
+    for index in range(header.num_row_groups) if groups is None else groups:
         group = header.row_group(index)
+        total += group.num_rows * _NUMBER * group.num_columns
         for number in range(group.num_columns):
             if total > limit:
                 return total
-            total += _column_size(content, group.column(number), limit - total)
+            column = group.column(number)
+            if names is None or column.path_in_schema.partition(".")[0] in names:
+                total += _column_size(content, column, limit - total)
     return total
 
 
@@ -348,13 +350,3 @@ def as_error(error: OSError, root: Path, needed: int = 0, *, what: str = "a resu
     return TransientError(
         f"{str(root)!r}: {what} ({error.strerror or error}); nothing that was computed before is lost"
     )
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename last through a power cut, where the system can."""
-    with contextlib.suppress(OSError, AttributeError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

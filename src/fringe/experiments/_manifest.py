@@ -7,7 +7,7 @@ import math
 import platform
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -242,13 +242,23 @@ def resolve(plan: Plan, *, logits: bool = False) -> Resolved:
         plan=plan.record(),
         images=tuple(_image(picture) for picture in drawn.pictures),
         missing=drawn.missing,
-        settings={arm.label: _settings(plan, arm, loaded[arm.label], references) for arm in plan.arms},
+        settings={
+            arm.label: _settings(plan, arm, describe(loaded[arm.label], plan.exif), references) for arm in plan.arms
+        },
         metrics={label: _metric(plan, label) for label in plan.metrics},
         models={label: {"spec": model.spec, **describe(model, plan.exif)} for label, model in loaded.items()},
         versions=versions(),
     )
     first = {label: first_logits(model, drawn.pictures, plan.exif) for label, model in loaded.items()} if logits else {}
     return Resolved(plan, manifest, {picture.digest: picture for picture in drawn.pictures}, references, first)
+
+
+def with_methods(resolved: Resolved, plan: Plan) -> Resolved:
+    """Resolve a plan that differs from a resolved one in its methods alone; no model is loaded and no image read."""
+    manifest = resolved.manifest
+    models = {label: {n: v for n, v in model.items() if n != "spec"} for label, model in manifest.models.items()}
+    settings = {arm.label: _settings(plan, arm, models[arm.label], resolved.references) for arm in plan.arms}
+    return replace(resolved, plan=plan, manifest=replace(manifest, plan=plan.record(), settings=settings))
 
 
 def versions() -> dict[str, str]:
@@ -276,9 +286,8 @@ def describe(model: LoadedModel, exif: str) -> dict[str, Any]:
 
 
 def _settings(
-    plan: Plan, arm: Arm, model: LoadedModel, references: tuple[ImageEntry, ...]
+    plan: Plan, arm: Arm, description: Mapping[str, Any], references: tuple[ImageEntry, ...]
 ) -> dict[str, dict[str, Any]]:
-    description = describe(model, plan.exif)
     digests = tuple(picture.digest for picture in references)
     return {
         candidate.label: CacheKey(

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,23 +12,20 @@ from numpy.typing import NDArray
 
 from fringe.errors import InputError
 from fringe.experiments._evaluator import CONTROLS
-from fringe.experiments._formats import ScoreRecord, to_table
+from fringe.experiments._formats import ScoreRecord, from_table
 from fringe.experiments._manifest import Manifest
+from fringe.experiments._scores import MISSING, Records, ScoreArrays, Source, StoredRecords, curves_of, frame_of
 from fringe.experiments._statistics import estimate
 from fringe.experiments._store import Store
-from fringe.experiments._tasks import Key, manifests, versions_of
+from fringe.experiments._tasks import Key, Metadata, manifests, versions_of
 
 if TYPE_CHECKING:
     import polars as pl  # of the extra bench, which :func:`fringe.compare` does without
 
 Column = NDArray[np.float64]
 
-_CELL = ["model", "method", "metric"]
-_KEY = ["setting", "metric_key", "image"]
-#: Columns of a score that are read with the table; diagnostics and curves are large, and read when they are asked for.
-_SCORE = ["target", "confidence", "score", "status", "error", "verdict", "flags", "forward", "jvp", "vjp", "seconds"]
-_WORDS = ["setting", "metric_key", "image", "status", "verdict"]
-_MISSING = "missing"
+#: Scores that are in memory at a time, some 140 bytes each.
+_AT_ONCE = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -57,14 +54,15 @@ class CellStatus:
 
 @dataclass(frozen=True)
 class Cell:
-    """One method under one metric on n images.
+    """One method under one metric on n images."""
 
-    Attributes:
-        frame: The rows of :attr:`Results.frame` for these images, in their order.
-    """
+    _results: "Results"
+    _name: tuple[str, str, str]
 
-    frame: "pl.DataFrame"
-    _records: Callable[[], Mapping[Key, ScoreRecord]] = field(default=dict[Key, ScoreRecord], repr=False)
+    @property
+    def frame(self) -> "pl.DataFrame":
+        """The rows of :attr:`Results.frame` for these images, in their order."""
+        return self._results.part(*self._name)
 
     @property
     def scores(self) -> Column:
@@ -74,18 +72,28 @@ class Cell:
     @property
     def missing(self) -> int:
         """Number of images that were not computed."""
-        return int((self.frame["status"] == _MISSING).sum())
+        return int((self.frame["status"] == MISSING).sum())
 
     @property
     def failed(self) -> int:
         """Number of images that were computed and have no score."""
-        return int((~self.frame["status"].is_in(["ok", _MISSING])).sum())
+        return int((~self.frame["status"].is_in(["ok", MISSING])).sum())
 
     @property
     def rows(self) -> tuple[ScoreRecord | None, ...]:
         """All that is stored of each score (n), None where an image was not computed."""
-        records = self._records()
-        return tuple(records.get(key) for key in self.frame.select(_KEY).iter_rows())  # pyright: ignore[reportArgumentType]
+        return self._results.records(*self._name)
+
+    def curves(self, name: str) -> list[Column]:
+        """Read the curves of a name, of the images that have one.
+
+        Args:
+            name: Name of the curve, such as ``"raw"``.
+
+        Returns:
+            The curves, (N + 1,) each, in the order of the images.
+        """
+        return self._results.curves(*self._name, name)
 
     def flags(self) -> dict[str, int]:
         """Count how often each flag of the metric is set."""
@@ -105,23 +113,61 @@ class Results:
     """
 
     def __init__(
-        self,
-        manifest: Manifest,
-        frame: "pl.DataFrame",
-        records: Callable[[], Mapping[Key, ScoreRecord]] = dict,
-        versions: Callable[[], Mapping[str, Mapping[str, int]]] = dict,
+        self, manifest: Manifest, source: Source, versions: Callable[[], Mapping[str, Mapping[str, int]]] = dict
     ):
-        self.manifest, self.frame = manifest, frame
-        self._read_records, self._read_versions = records, versions
+        self.manifest, self._source, self._read_versions = manifest, source, versions
+        self._frames = dict[tuple[str, str], "pl.DataFrame"]()
+
+    @cached_property
+    def frame(self) -> "pl.DataFrame":
+        """The whole table."""
+        import polars as pl
+
+        return pl.concat([self.method_frame(model, method) for model in self.models for method in self.methods(model)])
+
+    def method_frame(self, model: str, method: str) -> "pl.DataFrame":
+        """The rows of one method. Those of few methods are in memory at a time, unless they are small.
+
+        Args:
+            model: Label of the model.
+            method: Label of the method.
+
+        Returns:
+            This part of :attr:`frame`.
+        """
+        if (model, method) not in self._frames:
+            scores = len(self.manifest.images) * len(self.manifest.metrics)
+            while self._frames and (len(self._frames) + 1) * scores > _AT_ONCE and len(self._frames) > 1:
+                del self._frames[next(iter(self._frames))]
+            self._frames[model, method] = frame_of(self.manifest, self._source, model, method)
+        frame = self._frames.pop((model, method))
+        self._frames[model, method] = frame  # the last one used is the last one to go
+        return frame
+
+    def part(self, model: str, method: str, metric: str) -> "pl.DataFrame":
+        """The rows of one method under one metric."""
+        counts = {label: min(m["limit"], len(self.manifest.images)) for label, m in self.manifest.metrics.items()}
+        before = list(counts)[: list(counts).index(metric)]
+        return self.method_frame(model, method).slice(sum(counts[label] for label in before), counts[metric])
+
+    def records(self, model: str, method: str, metric: str) -> tuple[ScoreRecord | None, ...]:
+        """All that is stored of each score of a method under a metric, None where nothing is."""
+        setting, key = self.manifest.setting_key(model, method), self.manifest.metrics[metric]["key"]
+        columns = [field.name for field in fields(ScoreRecord)]
+        tables = (from_table(table) for table in self._source.tables(columns, {setting}))
+        best = _best(row for rows in tables for row in rows if row.metric_key == key)
+        return tuple(best.get((setting, key, image["digest"])) for image in self.manifest.images_of(metric))
+
+    def curves(self, model: str, method: str, metric: str, name: str) -> list[Column]:
+        """The curves of a method under a metric."""
+        images = {image["digest"]: index for index, image in enumerate(self.manifest.images_of(metric))}
+        setting, key = self.manifest.setting_key(model, method), self.manifest.metrics[metric]["key"]
+        return curves_of(self._source, setting, key, name, images)
 
     @cached_property
     def versions(self) -> Mapping[str, Mapping[str, int]]:
         """By library, how many tasks each of its versions computed."""
         return self._read_versions()
-
-    @cached_property
-    def _records(self) -> Mapping[Key, ScoreRecord]:
-        return self._read_records()
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -159,8 +205,13 @@ class Results:
     @cached_property
     def cells(self) -> Mapping[tuple[str, str, str], Cell]:
         """The table in parts, by model, method and metric."""
-        parts = self.frame.partition_by(_CELL, as_dict=True, maintain_order=True)
-        return {(str(a), str(b), str(c)): Cell(part, lambda: self._records) for (a, b, c), part in parts.items()}
+        names = [
+            (model, method, metric)
+            for model in self.models
+            for method in self.methods(model)
+            for metric in self.metrics
+        ]
+        return {name: Cell(self, name) for name in names}
 
     def cell(self, model: str, method: str, metric: str) -> Cell:
         """Select one method under one metric.
@@ -194,15 +245,24 @@ class Results:
         Returns:
             The counts, in the order of the plan.
         """
-        import polars as pl
+        cells: list[CellStatus] = []
+        for model, method, metric in self.cells:
+            metadata, setting = self.manifest.metrics[metric], self.manifest.setting_key(model, method)
+            status = self._statuses.column("status", setting, metadata["key"])[: metadata["limit"]]
+            scored = int((status == self._ok).sum())
+            cells.append(CellStatus(model, method, metric, len(status), scored, int((status >= 0).sum()) - scored))
+        return cells
 
-        status = pl.col("status").cast(pl.String)
-        counts = self.frame.group_by(_CELL, maintain_order=True).agg(
-            pl.len().alias("required"),
-            (status == "ok").sum().alias("scored"),
-            (~status.is_in(["ok", _MISSING])).sum().alias("failed"),
-        )
-        return [CellStatus(**row) for row in counts.iter_rows(named=True)]
+    @cached_property
+    def _statuses(self) -> ScoreArrays:
+        """Status and error of every score, which take few bytes."""
+        settings = [self.manifest.setting_key(model, method) for model in self.models for method in self.methods(model)]
+        return ScoreArrays(self.manifest, self._source, list(dict.fromkeys(settings)), ["status", "error"])
+
+    @property
+    def _ok(self) -> int:
+        words = self._statuses.words("status")
+        return words.index("ok") if "ok" in words else -2
 
     def missing(self) -> list[str]:
         """Describe every part of the table in which images were not computed.
@@ -224,16 +284,31 @@ class Results:
         """
         import polars as pl
 
-        status = pl.col("status").cast(pl.String)
-        failed = self.frame.filter(~status.is_in(["ok", _MISSING]))
-        groups = failed.with_columns(reason=pl.coalesce("error", status)).group_by(
-            ["model", "method", "reason"], maintain_order=True
-        )
-        counts = groups.agg(pl.len().alias("scores"), pl.col("image").n_unique().alias("images"))
-        order = {(model, method): i for i, (model, method, *_) in enumerate(self.cells)}
-        positions = [order[model, method] for model, method in counts.select("model", "method").iter_rows()]
-        counts = counts.with_columns(pl.Series("order", positions, dtype=pl.Int64))
-        return counts.sort("order", "scores", descending=[False, True], maintain_order=True).drop("order")
+        rows, failed = list[dict[str, Any]](), self._failed()
+        for (model, method), cells in failed.items():
+            scores, images = Counter[str](), dict[str, set[int]]()
+            for reasons in cells:
+                for position, reason in reasons:
+                    scores[reason] += 1
+                    images.setdefault(reason, set()).add(position)
+            rows += [
+                {"model": model, "method": method, "reason": reason, "scores": n, "images": len(images[reason])}
+                for reason, n in scores.most_common()
+            ]
+        counts = dict.fromkeys(("scores", "images"), pl.UInt32)
+        return pl.DataFrame(rows, schema={**dict.fromkeys(("model", "method", "reason"), pl.String), **counts})
+
+    def _failed(self) -> dict[tuple[str, str], list[list[tuple[int, str]]]]:
+        """By model and method, for each metric the positions of images without a score, with the reason."""
+        result: dict[tuple[str, str], list[list[tuple[int, str]]]] = {}
+        words = {name: self._statuses.words(name) for name in ("status", "error")}
+        for model, method, metric in self.cells:
+            metadata, setting = self.manifest.metrics[metric], self.manifest.setting_key(model, method)
+            status, error = (self._statuses.column(n, setting, metadata["key"])[: metadata["limit"]] for n in words)
+            failed = np.flatnonzero((status >= 0) & (status != self._ok)).tolist()
+            reasons = [words["error"][error[i]] if error[i] >= 0 else words["status"][status[i]] for i in failed]
+            result.setdefault((model, method), []).append(list(zip(failed, reasons, strict=True)))
+        return result
 
     def summary(self, seed: int = 0) -> "pl.DataFrame":
         """Summarise each method under each metric.
@@ -285,71 +360,25 @@ def read_results(run: Store | str | Path, name: str | None = None) -> Results:
     return results_of(store, plans[chosen])
 
 
-def results_of(store: Store, manifest: Manifest) -> Results:
-    """Read the results of a manifest, which may no longer be the folder's."""
-    import polars as pl
-
-    empty = pl.DataFrame(pl.from_arrow(to_table([])))
-    paths = store.intact_files()
-    options: dict[str, Any] = {"schema": empty.schema, "missing_columns": "insert", "extra_columns": "ignore"}
-    scores = pl.scan_parquet(paths, **options) if paths else empty.lazy()
+def results_of(store: Store, manifest: Manifest, metadata: Metadata | None = None) -> Results:
+    """Read the results of a manifest, which may no longer be the folder's. ``metadata`` is what was read of the
+    store."""
     return Results(
         manifest,
-        _joined(manifest, scores),
-        lambda: _best(row for unit in store.tasks() for row in (store.read(unit) or ((),))[0]),
-        lambda: versions_of(store.metadata().values(), manifest),
+        StoredRecords(store),
+        lambda: versions_of((store.metadata() if metadata is None else metadata).values(), manifest),
     )
 
 
 def results_from(manifest: Manifest, records: Mapping[Key, ScoreRecord]) -> Results:
     """Results of a manifest from records in memory."""
-    import polars as pl
-
-    scores = pl.DataFrame(pl.from_arrow(to_table(list(records.values()))))
-    return Results(manifest, _joined(manifest, scores.lazy()), lambda: records)
+    return Results(manifest, Records(records.values()))
 
 
 def _best(records: Iterable[ScoreRecord]) -> dict[Key, ScoreRecord]:
-    """Records by key; of two with one key, the one with a score."""
+    """Records by key; of two with one key, the first with a score, else the first."""
     result: dict[Key, ScoreRecord] = {}
     for record in records:
-        if record.key not in result or result[record.key].status != "ok":
+        if record.key not in result or (result[record.key].status != "ok" and record.status == "ok"):
             result[record.key] = record
     return result
-
-
-def _joined(manifest: Manifest, scores: "pl.LazyFrame") -> "pl.DataFrame":
-    """The required scores with what is known of each."""
-    import polars as pl
-
-    known = scores.select(*_KEY, *_SCORE).with_columns(pl.col(name).cast(pl.Categorical) for name in _WORDS)
-    best = known.sort(pl.col("status").cast(pl.String) != "ok", maintain_order=True).unique(_KEY, keep="first")
-    joined = _required(manifest).join(best, on=_KEY, how="left", maintain_order="left")
-    status = pl.col("status").cast(pl.String).fill_null(_MISSING).cast(pl.Categorical)
-    return joined.with_columns(status=status).collect()
-
-
-def _required(manifest: Manifest) -> "pl.LazyFrame":
-    """Every score that a plan requires, in its order."""
-    import polars as pl
-
-    words = pl.Categorical
-    methods = [(a, b, "control" in s["method"]) for a, named in manifest.settings.items() for b, s in named.items()]
-    settings = pl.DataFrame(
-        [(model, method, control, manifest.setting_key(model, method)) for model, method, control in methods],
-        schema={"model": words, "method": words, "control": pl.Boolean, "setting": words},
-        orient="row",
-    )
-    metrics = pl.DataFrame(
-        [(label, metric["key"], metric["limit"]) for label, metric in manifest.metrics.items()],
-        schema={"metric": words, "metric_key": words, "limit": pl.Int64},
-        orient="row",
-    )
-    images = pl.DataFrame(
-        [(i, image["digest"], image["id"], image["label"]) for i, image in enumerate(manifest.images)],
-        schema={"position": pl.Int64, "image": words, "image_id": pl.String, "label": pl.Int32},
-        orient="row",
-    )
-    every = settings.lazy().join(metrics.lazy(), how="cross", maintain_order="left_right")
-    every = every.join(images.lazy(), how="cross", maintain_order="left_right")
-    return every.filter(pl.col("position") < pl.col("limit")).drop("position", "limit")

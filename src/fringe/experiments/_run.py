@@ -5,7 +5,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal
@@ -18,29 +18,24 @@ from fringe.errors import InputError, TransientError
 from fringe.experiments._executors import Executor, ProcessExecutor, SerialExecutor, run_tasks
 from fringe.experiments._formats import ScoreRecord
 from fringe.experiments._jobs import Job, RunLog, State, TaskReport
-from fringe.experiments._manifest import Manifest, Resolved, changes, digest, resolve, without_growth
+from fringe.experiments._manifest import Resolved, changes, digest, resolve, with_methods, without_growth
 from fringe.experiments._plan import Plan, build_plan
 from fringe.experiments._ray import RayExecutor
-from fringe.experiments._results import CellStatus, Results, results_from, results_of
+from fringe.experiments._results import Results, results_from, results_of
 from fringe.experiments._runner import TaskRunner
 from fringe.experiments._spec import ExperimentSpec
-from fringe.experiments._store import CRASHES, MAPS, PLANS, UNITS, Store
+from fringe.experiments._store import CRASHES, MAPS, PLANS, Store
 from fringe.experiments._tasks import (
     Key,
+    Requirements,
     Task,
     committed_keys,
-    crashes,
-    manifests,
-    orphaned,
+    failed_keys,
     pending_tasks,
-    required_keys,
-    versions_of,
 )
 
 #: States of tasks by their name in a record.
 _STATES: Mapping[str, State] = {"done": "done", "there": "cached", "crashed": "crashed"}
-#: Name of the method that a search scores.
-TRIAL = "trial"
 
 
 def make_executor(name: str, workers: int | None = None, timeout: float | None = None) -> Executor:
@@ -209,7 +204,29 @@ def _in_memory(plan: Plan, device: str, batch_size: int | Literal["auto"], progr
     return results_from(resolved.manifest, records)
 
 
-def run_plan(plan: Plan, root: Path, options: RunOptions, progress: Progress | None = None) -> RunResult:
+@dataclass(frozen=True)
+class Session:
+    """A run folder and what a plan stands for, for many plans that differ in their methods alone: the folder is checked
+    once, and models are loaded and images drawn once."""
+
+    store: Store
+    resolved: Resolved
+    executor: SerialExecutor = field(default_factory=lambda: SerialExecutor(keep=True))
+
+
+def open_session(plan: Plan, root: Path) -> Session:
+    """Open a run folder for plans of the models and images of ``plan``. Raises FringeError as :func:`run_plan` does."""
+    store = Store(root)
+    store.remove_stale_files()
+    store.quarantine_damaged()
+    resolved = resolve(plan, logits=True)
+    require_same_logits(store, resolved, renew=False)
+    return Session(store, resolved)
+
+
+def run_plan(
+    plan: Plan, root: Path, options: RunOptions, progress: Progress | None = None, session: Session | None = None
+) -> RunResult:
     """Compute what a run folder lacks of a plan.
 
     Args:
@@ -217,6 +234,7 @@ def run_plan(plan: Plan, root: Path, options: RunOptions, progress: Progress | N
         root: The run folder.
         options: How it is run.
         progress: Callbacks.
+        session: The folder, if it is open.
 
     Returns:
         How the run ended. An interrupt (SIGINT, SIGTERM), a full disk or one that does not answer ends it early; what
@@ -228,16 +246,21 @@ def run_plan(plan: Plan, root: Path, options: RunOptions, progress: Progress | N
         Interrupted: On a signal before the run begins.
     """
     with interruptible():
-        return _run(plan, root, options, progress or Progress())
+        return _run(plan, root, options, progress or Progress(), session)
 
 
-def _run(plan: Plan, root: Path, options: RunOptions, progress: Progress) -> RunResult:
-    store = Store(root)
-    store.remove_stale_files()
-    store.quarantine_damaged()
-    resolved = resolve(plan, logits=True)
+def _run(plan: Plan, root: Path, options: RunOptions, progress: Progress, session: Session | None) -> RunResult:
+    if session is None:
+        store = Store(root)
+        store.remove_stale_files()
+        store.quarantine_damaged()
+        resolved = resolve(plan, logits=True)
+    else:
+        store, resolved = session.store, with_methods(session.resolved, plan)
+    store.compact()
     _check_compatible(store, resolved, amend=options.amend)
-    require_same_logits(store, resolved, renew=options.renew)
+    if session is None:
+        require_same_logits(store, resolved, renew=options.renew)
     log, cause, quarantined, failed_before = RunLog(), None, (), 0
     try:
         store.write_record(PLANS, plan.name, resolved.manifest.record())
@@ -245,7 +268,8 @@ def _run(plan: Plan, root: Path, options: RunOptions, progress: Progress) -> Run
         logger.info("%s: %d tasks to compute, in %s", plan.name, len(tasks), root)
         progress.began(resolved, tasks)
         job = Job(resolved, store, options.device, options.batch_size, options.save_maps)
-        run_tasks(job, tasks, log, progress.ended, options.executor or SerialExecutor())
+        serial = SerialExecutor() if session is None else session.executor
+        run_tasks(job, tasks, log, progress.ended, options.executor or serial)
     except (Interrupted, TransientError) as error:
         logger.warning("%s stopped: %s; the same call resumes", plan.name, error)
         cause = error
@@ -255,12 +279,13 @@ def _run(plan: Plan, root: Path, options: RunOptions, progress: Progress) -> Run
 def _pending(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Task], tuple[Mapping[str, Any], ...], int]:
     """The missing tasks, the records of those that were set aside, and the number of scores that failed before and are
     not tried again."""
-    manifest, scored = resolved.manifest, committed_keys(store, failures=False)
-    done = scored if retry else committed_keys(store)
+    manifest, metadata = resolved.manifest, store.metadata()
+    scored = committed_keys(store, failures=False, metadata=metadata)
+    done = scored if retry else committed_keys(store, metadata=metadata)
     tasks = pending_tasks(manifest, done, resolved.plan.shard, force=retry)
     crashes = {} if retry else store.records(CRASHES)
     quarantined = tuple(crashes[task.key] for task in tasks if task.key in crashes)
-    failed_before = sum(key in done and key not in scored for *_, key in required_keys(manifest))
+    failed_before = 0 if retry else len(failed_keys(metadata, scored, manifest))
     return [task for task in tasks if task.key not in crashes], quarantined, failed_before
 
 
@@ -288,11 +313,12 @@ def require_same_logits(store: Store, resolved: Resolved, *, renew: bool) -> Non
         before = store.logits(key)
         far = first.differing(before)
         if far is not None:
-            previous = _results_of(store, resolved, label)
-            if previous and not renew:
+            tasks, others = _results_of(store, resolved, label)
+            if (tasks or others) and not renew:
                 raise _other_logits(store, resolved, label, far)
-            logger.info("model %s: %d results of other logits are set aside", label, len(previous))
-            store.quarantine(previous)
+            logger.info("model %s: %d results of other logits are set aside", label, len(tasks) + len(others))
+            store.quarantine_tasks(tasks)
+            store.quarantine(others)
             before = {}
         if not first.values.keys() <= before.keys():
             store.commit_logits(key, {**before, **first.values})
@@ -311,91 +337,18 @@ def _other_logits(store: Store, resolved: Resolved, label: str, far: tuple[str, 
     )
 
 
-def _results_of(store: Store, resolved: Resolved, label: str) -> list[tuple[str, str]]:
-    """Folder and file of everything that was computed with the weights of a model, whatever its label."""
+def _results_of(store: Store, resolved: Resolved, label: str) -> tuple[list[str], list[tuple[str, str]]]:
+    """Everything that was computed with the weights of a model, whatever its label: names of tasks, and folder and file
+    of the rest."""
     key, manifest = resolved.manifest.model_key(label), resolved.manifest
     tasks = {
         name: metadata for name, metadata in store.metadata().items() if digest(metadata["setting"]["model"]) == key
     }
-    quarantined = {name: one for name, one in store.records(CRASHES).items() if digest(one["setting"]["model"]) == key}
+    crashed = {name: one for name, one in store.records(CRASHES).items() if digest(one["setting"]["model"]) == key}
     settings = {metadata["setting_key"] for metadata in tasks.values()}
     settings |= {manifest.setting_key(label, method) for method in manifest.settings[label]}
-    return [
-        *((UNITS, f"{name}.parquet") for name in tasks),
-        *((CRASHES, f"{name}.json") for name in quarantined),
-        *((MAPS, name) for setting in sorted(settings) for name in store.map_files(setting)),
-    ]
-
-
-def read_status(run: Path) -> dict[str, Any]:
-    """Describe a run folder.
-
-    Args:
-        run: Folder of the run; nothing is written to it.
-
-    Returns:
-        JSON data: ``plans`` by name, with the numbers of required, scored, failed and missing scores of each model,
-        method and metric under ``cells``; ``set_aside`` tasks that ended their process; ``invalidated`` tasks that no
-        plan asks for; ``damaged`` files; and the number of stored ``trials`` of a search.
-
-    Raises:
-        InputError: If the folder holds no run.
-    """
-    store = Store(run, create=False)
-    unused = [asdict(task) for task in orphaned(store)]
-    return {
-        "run": str(run),
-        "plans": {name: _plan_status(store, manifest) for name, manifest in manifests(store).items()},
-        "set_aside": [{name: c[name] for name in ("model", "method", "images", "reason")} for c in crashes(store)],
-        "invalidated": [task for task in unused if task["method"] != TRIAL],
-        "damaged": {str(path): problem for path, problem in store.damaged().items()},
-        "trials": sum(task["method"] == TRIAL for task in unused),
-    }
-
-
-def _plan_status(store: Store, manifest: Manifest) -> dict[str, Any]:
-    results = results_of(store, manifest)
-    return {
-        "images": len(manifest.images),
-        "not_read": list(manifest.missing),
-        "cells": [_cell_status(cell) for cell in results.coverage()],
-        "failures": results.failures().drop("images").to_dicts(),
-        "versions": versions_of(store.metadata().values(), manifest),
-    }
-
-
-def _cell_status(cell: CellStatus) -> dict[str, Any]:
-    counts = {"wanted": cell.required, "scored": cell.scored, "failed": cell.failed, "missing": cell.missing}
-    return {"model": cell.model, "method": cell.method, "metric": cell.metric, **counts}
-
-
-def describe_failures(
-    failures: Sequence[Mapping[str, Any]], crashes: Sequence[Mapping[str, Any]], limit: int
-) -> list[str]:
-    """Describe failures in lines.
-
-    Args:
-        failures: Rows of :meth:`Results.failures`.
-        crashes: Tasks that were set aside because they end their process.
-        limit: Largest number of lines; a further one counts the others.
-
-    Returns:
-        One line per reason, most frequent first, with the affected methods; then the tasks that were set aside.
-    """
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for entry in failures:
-        groups.setdefault((entry["model"], entry["reason"]), []).append(entry)
-    totals = {key: sum(entry["scores"] for entry in group) for key, group in groups.items()}
-    lines = [
-        f"{_count(totals[key], 'score')} of {', '.join(entry['method'] for entry in groups[key])} on {key[0]}: {key[1]}"
-        for key in sorted(groups, key=lambda key: -totals[key])
-    ]
-    lines += [
-        f"set aside: {task['method']} on {task['model']}, {_count(len(task['images']), 'image')}: {task['reason']}"
-        for task in crashes
-    ]
-    more = len(lines) - limit
-    return [*lines[:limit], f"and {_count(more, 'other reason')}"] if more > 0 else lines
+    maps = [(MAPS, name.partition("/")[2]) for setting in sorted(settings) for name in store.map_files(setting)]
+    return list(tasks), [*((CRASHES, f"{name}.json") for name in crashed), *maps]
 
 
 def run_record(result: RunResult) -> dict[str, Any]:
@@ -419,9 +372,5 @@ def has_scores(result: RunResult, store: Store) -> bool:
     manifest = result.resolved.manifest
     if not result.partial or not manifest.images:
         return bool(manifest.images)
-    scored = committed_keys(store, failures=False)
-    return any(key in scored for *_, key in required_keys(manifest))
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}{'' if n == 1 else 's'}"
+    required = Requirements(manifest)
+    return any(key in required for key in committed_keys(store, failures=False))

@@ -3,21 +3,16 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fringe.errors import InputError, require, require_choice, require_integer, require_positive
+from fringe.errors import InputError, require, require_integer, require_positive
+from fringe.experiments._resampling import interval, sign_flip_p, sign_flip_ps
 from fringe.metrics import Aggregate, Direction
 
 #: A score an image, None or NaN where there is none.
 Column = Sequence[float | None] | NDArray[np.float64]
-
-LEVEL = 0.95
-RESAMPLES = 1000
-#: Numbers that are resampled in one go; memory grows with them, results do not depend on them.
-_RESAMPLED_AT_ONCE = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -96,42 +91,12 @@ def aggregate(finite: NDArray[np.float64], summary: Aggregate) -> float:
     return float(np.mean(finite) if summary == "mean" else np.median(finite))
 
 
-def interval(finite: NDArray[np.float64], summary: Aggregate, seed: int) -> tuple[float, float]:
-    """The percentile bootstrap interval of the ``summary`` of finite numbers, NaN of fewer than two."""
-    require_choice("summary", summary, get_args(Aggregate))
-    if finite.size < 2:
-        return math.nan, math.nan
-    if finite.min() == finite.max():
-        return float(finite[0]), float(finite[0])
-    from scipy.stats import bootstrap  # takes a second or more to load, and a comparison without it is none
-
-    item = bootstrap(
-        (finite,),
-        np.mean if summary == "mean" else np.median,
-        n_resamples=RESAMPLES,
-        batch=max(1, _RESAMPLED_AT_ONCE // finite.size),
-        confidence_level=LEVEL,
-        method="percentile",
-        rng=np.random.default_rng(seed),
-    )
-    return float(item.confidence_interval.low), float(item.confidence_interval.high)
-
-
 def _half_iqr(finite: NDArray[np.float64]) -> float:
     """Quartiles lie linearly between the sorted scores (the paper does not say how)."""
     if finite.size < 2:
         return math.nan
     first, third = np.quantile(finite, [0.25, 0.75])
     return float(third - first) / 2
-
-
-#: Random assignments of signs; where there are no more than that at all, each is taken once. No p is smaller than
-#: 1e-5 with random ones, so that a hundred comparisons adjusted by :func:`holm` can still come below .001.
-FLIPS = 99_999
-#: Of the sum of sizes: two sums of the same differences that lie nearer than that are equal but for rounding.
-_ROUNDING = 1e-12
-#: Signs in memory at once; results do not depend on them.
-_SIGNS_AT_ONCE = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -173,39 +138,28 @@ def paired(a: Column, b: Column, *, seed: int = 0, summary: Aggregate = "mean") 
     Raises:
         InputError: If the columns have different lengths.
     """
+    differences = _differences(a, b)
+    return _difference(differences, sign_flip_p(differences, seed), seed, summary)
+
+
+def paired_all(pairs: Sequence[tuple[Column, Column, Aggregate]], seed: int = 0) -> list[Difference]:
+    """Compare many pairs of methods image by image: :func:`paired` of each ``(a, b, summary)``, sooner, as random signs
+    are drawn once for all."""
+    differences = [_differences(a, b) for a, b, _ in pairs]
+    p_values = sign_flip_ps(differences, seed)
+    return [_difference(d, p, seed, pair[2]) for d, p, pair in zip(differences, p_values, pairs, strict=True)]
+
+
+def _differences(a: Column, b: Column) -> NDArray[np.float64]:
     first, second = as_column("a", a), as_column("b", b)
     require(len(first) == len(second), "b", f"{len(second)} scores", f"{len(first)}, one for each of a")
     both = np.isfinite(first) & np.isfinite(second)
-    differences = first[both] - second[both]
+    return first[both] - second[both]
+
+
+def _difference(differences: NDArray[np.float64], p: float, seed: int, summary: Aggregate) -> Difference:
     low, high = interval(differences, summary, seed)
-    return Difference(aggregate(differences, summary), low, high, sign_flip_p(differences, seed), int(differences.size))
-
-
-def sign_flip_p(differences: NDArray[np.float64], seed: int = 0) -> float:
-    """The two-sided p of finite ``differences`` (n,): the share of sign assignments whose mean is at least as far from
-    zero (Fisher 1935, section 21).
-
-    All 2^n assignments where these are at most :data:`FLIPS`; else as many random ones and the observed one, so that p
-    is never below 1 / (FLIPS + 1) (Phipson and Smyth 2010). Random signs follow from ``seed`` and n alone. NaN without
-    differences. ``scipy.stats.permutation_test`` with ``permutation_type="samples"`` does the same, too slowly for a
-    table of many comparisons; of random assignments it doubles the smaller tail, which is noisier.
-    """
-    n = differences.size
-    if n == 0:
-        return math.nan
-    exact = 2**n <= FLIPS
-    total = 2**n if exact else FLIPS
-    rng = np.random.default_rng(seed)
-    size, rows = np.abs(differences).sum(), max(1, _SIGNS_AT_ONCE // n)
-    threshold = abs(differences.sum()) - _ROUNDING * size
-    extreme = 0
-    for start in range(0, total, rows):
-        count = min(rows, total - start)
-        finite = _all_bits(start, count, n) if exact else _random_bits(rng, count, n)
-        # The signed sum is that of the kept differences less that of the flipped ones.
-        sums = 2.0 * (finite @ differences) - differences.sum()
-        extreme += int(np.count_nonzero(np.abs(sums) >= threshold))
-    return extreme / total if exact else (extreme + 1) / (total + 1)
+    return Difference(aggregate(differences, summary), low, high, p, int(differences.size))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -234,18 +188,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def significance_stars(adjusted: float) -> str:
     """``***`` for an adjusted p below .001, ``**`` below .01, ``*`` below .05, nothing for others and NaN."""
     return "*" * sum(adjusted < level for level in (0.05, 0.01, 0.001))
-
-
-def _all_bits(start: int, count: int, n: int) -> NDArray[np.float64]:
-    """The binary digits (count, n) of ``start`` and the numbers after it."""
-    numbers = np.arange(start, start + count)[:, None]
-    return ((numbers >> np.arange(n)) & 1).astype(np.float64)
-
-
-def _random_bits(rng: np.random.Generator, count: int, n: int) -> NDArray[np.float64]:
-    """Fair bits (count, n); a row takes whole words of 64, so that it does not depend on how many are drawn at once."""
-    words = rng.integers(0, 2**64, (count, -(-n // 64)), dtype=np.uint64)
-    return np.unpackbits(words.view(np.uint8), axis=1, count=n).astype(np.float64)
 
 
 def near_ties(estimates: Mapping[str, Estimate], direction: Direction) -> tuple[str | None, set[str]]:

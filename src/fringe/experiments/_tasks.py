@@ -2,9 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from fringe.experiments._manifest import Manifest, changes, digest
 from fringe.experiments._spec import PLAN_NAME
@@ -57,6 +57,66 @@ class Task:
         }
 
 
+class KeySet(Collection[Key]):
+    """Names of scores. A task takes the room of its images, however many metrics it has."""
+
+    def __init__(self, keys: Iterable[Key] = ()):
+        self._images: dict[str, dict[frozenset[str], set[str]]] = {}
+        for setting, metric, image in keys:
+            self.add(setting, (metric,), (image,))
+
+    def add(self, setting: str, metrics: Iterable[str], images: Iterable[str]) -> None:
+        """Add every pair of a metric and an image under a setting."""
+        self._images.setdefault(setting, {}).setdefault(frozenset(metrics), set()).update(images)
+
+    def metrics(self, setting: str, image: str) -> frozenset[str]:
+        """The metrics of a setting and an image."""
+        result = frozenset[str]()
+        for metrics, images in self._images.get(setting, {}).items():
+            if image in images:
+                result = result | metrics if result else metrics
+        return result
+
+    def __contains__(self, key: object) -> bool:
+        setting, metric, image = cast(Key, key)
+        groups = self._images.get(setting, {}).items()
+        return any(image in images and metric in metrics for metrics, images in groups)
+
+    def __iter__(self) -> Iterator[Key]:
+        for setting, groups in self._images.items():
+            by_metric: dict[str, set[str]] = {}
+            for metrics, images in groups.items():
+                for metric in metrics:
+                    by_metric[metric] = by_metric.get(metric, set()) | images
+            for metric, images in by_metric.items():
+                yield from ((setting, metric, image) for image in images)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class Requirements:
+    """What the scores of a plan are: a rule, where :func:`required_keys` is a list."""
+
+    def __init__(self, manifest: Manifest):
+        self._settings = {manifest.setting_key(model, m) for model, named in manifest.settings.items() for m in named}
+        self._positions = {image["digest"]: index for index, image in enumerate(manifest.images)}
+        self._limits: dict[str, int] = {}
+        for metric in manifest.metrics.values():
+            self._limits[metric["key"]] = max(metric["limit"], self._limits.get(metric["key"], 0))
+
+    def __contains__(self, key: Key) -> bool:
+        setting, metric, image = key
+        last = self._limits.get(metric, 0)
+        return setting in self._settings and self._positions.get(image, last) < last
+
+    def any_of(self, metadata: Mapping[str, Any]) -> bool:
+        """Whether any score of a committed task is required."""
+        last = max((self._limits.get(metric, 0) for metric in metadata["metric_keys"]), default=0)
+        known = metadata["setting_key"] in self._settings
+        return known and any(self._positions.get(image, last) < last for image in metadata["images"])
+
+
 def required_keys(manifest: Manifest) -> Iterator[tuple[str, str, str, str, Key]]:
     """Model, method, metric, image and key of every score that a plan requires."""
     for model, methods in manifest.settings.items():
@@ -77,7 +137,7 @@ def stored_keys(metadata: Mapping[str, Any]) -> Iterator[Key]:
 def pending_tasks(manifest: Manifest, done: Iterable[Key], shard: int, *, force: bool = False) -> list[Task]:
     """The tasks that compute the scores of a plan that are not in ``done``: model by model, ``shard`` images at a time,
     all methods on the same images in turn, so that they share what is computed once for an image."""
-    done = set(done)
+    done = done if isinstance(done, KeySet) else KeySet(done)
     tasks: list[Task] = []
     for model, methods in manifest.settings.items():
         keys = {method: manifest.setting_key(model, method) for method in methods}
@@ -89,16 +149,20 @@ def pending_tasks(manifest: Manifest, done: Iterable[Key], shard: int, *, force:
 
 
 def _of_block(
-    manifest: Manifest, model: str, method: str, setting: str, block: Iterable[int], done: set[Key], force: bool
+    manifest: Manifest, model: str, method: str, setting: str, block: Iterable[int], done: KeySet, force: bool
 ) -> Iterator[Task]:
     """Images of the block that lack the same metrics make one task."""
     lacking: dict[tuple[str, ...], list[str]] = {}
+    every = frozenset(metadata["key"] for metadata in manifest.metrics.values())
     for index in block:
         image = manifest.images[index]["digest"]
+        present = done.metrics(setting, image)
+        if every <= present:
+            continue
         metrics = tuple(
             label
             for label, metadata in manifest.metrics.items()
-            if index < metadata["limit"] and (setting, metadata["key"], image) not in done
+            if index < metadata["limit"] and metadata["key"] not in present
         )
         if metrics:
             lacking.setdefault(metrics, []).append(image)
@@ -118,13 +182,32 @@ class OrphanedTask:
     reason: str
 
 
-def committed_keys(store: Store, *, failures: bool = True) -> set[Key]:
-    """Keys of all committed scores; without those that failed unless ``failures``."""
-    result: set[Key] = set()
-    for metadata in store.metadata().values():
-        failed = set() if failures else {(metric, image) for metric, image in metadata.get("failed", ())}
-        result.update(key for key in stored_keys(metadata) if key[1:] not in failed)
+#: Metadata of the committed tasks by name, as :meth:`fringe.experiments.Store.metadata` returns it.
+Metadata = Mapping[str, Mapping[str, Any]]
+
+
+def committed_keys(store: Store, *, failures: bool = True, metadata: Metadata | None = None) -> KeySet:
+    """Keys of all committed scores; without those that failed unless ``failures``. ``metadata`` is what was read of the
+    store."""
+    result = KeySet()
+    for task in (store.metadata() if metadata is None else metadata).values():
+        failed = set() if failures else {(metric, image) for metric, image in task.get("failed", ())}
+        if not failed:
+            result.add(task["setting_key"], task["metric_keys"], task["images"])
+            continue
+        for image in task["images"]:
+            valid = [metric for metric in task["metric_keys"] if (metric, image) not in failed]
+            result.add(task["setting_key"], valid, [image])
     return result
+
+
+def failed_keys(metadata: Metadata, scored: KeySet, manifest: Manifest) -> set[Key]:
+    """Keys of required scores that failed, and are not in ``scored``."""
+    required = Requirements(manifest)
+    failed = {
+        (task["setting_key"], metric, image) for task in metadata.values() for metric, image in task.get("failed", ())
+    }
+    return {key for key in failed if key in required and key not in scored}
 
 
 def manifests(store: Store) -> dict[str, Manifest]:
@@ -134,18 +217,18 @@ def manifests(store: Store) -> dict[str, Manifest]:
     return {name: Manifest.from_record(record) for name, record in result if re.fullmatch(PLAN_NAME, name)}
 
 
-def crashes(store: Store) -> list[Mapping[str, Any]]:
+def crashes(store: Store, metadata: Metadata | None = None) -> list[Mapping[str, Any]]:
     """The records of tasks that were set aside and whose scores are still missing."""
-    done = committed_keys(store)
-    return [record for record in store.records(CRASHES).values() if not done.issuperset(stored_keys(record))]
+    records = store.records(CRASHES)
+    done = committed_keys(store, metadata=metadata) if records else KeySet()
+    return [record for record in records.values() if not all(key in done for key in stored_keys(record))]
 
 
 def versions_of(records: Iterable[Mapping[str, Any]], manifest: Manifest) -> dict[str, dict[str, int]]:
     """By library, how many tasks of a plan each of its versions computed, or made the stored maps of."""
-    required = {key for *_, key in required_keys(manifest)}
-    result: dict[str, Counter[str]] = {}
+    required, result = Requirements(manifest), dict[str, Counter[str]]()
     for metadata in records:
-        if required.isdisjoint(stored_keys(metadata)):
+        if not required.any_of(metadata):
             continue
         made = [metadata.get("versions"), *metadata.get("map_versions", ())]
         pairs = {pair for one in made for pair in (one or {"fringe": "not recorded"}).items()}
@@ -163,16 +246,17 @@ def mixed(versions: Mapping[str, Mapping[str, int]]) -> list[str]:
     ]
 
 
-def orphaned(store: Store) -> list[OrphanedTask]:
-    """Committed tasks that no plan requires, each with the difference to what the plans require now."""
-    plans = manifests(store).values()
-    required = {key for manifest in plans for *_, key in required_keys(manifest)}
+def orphaned(
+    store: Store, metadata: Metadata | None = None, plans: Iterable[Manifest] | None = None
+) -> list[OrphanedTask]:
+    """Committed tasks that no plan requires, each with the difference to what the plans require now. What was read of
+    the store need not be read again."""
+    current = list(manifests(store).values() if plans is None else plans)
+    required = [Requirements(manifest) for manifest in current]
     return [
-        OrphanedTask(
-            name, metadata["model"], metadata["method"], len(metadata["images"]), _reason(metadata, list(plans))
-        )
-        for name, metadata in store.metadata().items()
-        if required.isdisjoint(stored_keys(metadata))
+        OrphanedTask(name, task["model"], task["method"], len(task["images"]), _reason(task, current))
+        for name, task in (store.metadata() if metadata is None else metadata).items()
+        if not any(one.any_of(task) for one in required)
     ]
 
 

@@ -14,7 +14,7 @@ from fringe.experiments import (
     CONTROLS,
     MARKER,
     Candidate,
-    Key,
+    KeySet,
     Plan,
     Resolved,
     Store,
@@ -134,11 +134,12 @@ def estimate_reproduction(
     Yields:
         One estimate per study and model.
     """
-    have = committed_keys(Store(out, create=False)) if os.path.isfile(out / MARKER) else set[Key]()
+    have = committed_keys(Store(out, create=False)) if os.path.isfile(out / MARKER) else KeySet()
     for plan in study_plans(base, studies).values():
         resolved = resolve(plan)
         tasks = pending_tasks(resolved.manifest, have, plan.shard, force=retry)
-        have |= {key for *_, key in required_keys(resolved.manifest)}
+        for setting, metric, image in (key for *_, key in required_keys(resolved.manifest)):
+            have.add(setting, (metric,), (image,))
         maps = Counter[tuple[str, str]]()
         for task in tasks:
             maps[task.model, task.method] += len(task.images)

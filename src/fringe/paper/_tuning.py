@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from fringe._files import require_local
 from fringe.attribution import Attributor
 from fringe.errors import FringeError, InputError, TransientError
 from fringe.experiments import (
@@ -13,9 +14,8 @@ from fringe.experiments import (
     Plan,
     Resolved,
     RunOptions,
-    Store,
-    require_same_logits,
-    resolve,
+    Session,
+    open_session,
     results_of,
     run_plan,
 )
@@ -85,14 +85,14 @@ def tune_preset(
     """
     if options.renew:
         raise InputError("renew: the trials of a search were scored with the model as it was; name another folder")
-    store, trial_plan = Store(root), tuning_plan(plan)
-    resolved = resolve(trial_plan, logits=True)
-    require_same_logits(store, resolved, renew=False)
-    arm = plan.arms[0]
+    require_local("out", root)
+    trial_plan = tuning_plan(plan)
+    session = open_session(trial_plan, root)
+    resolved, arm = session.resolved, plan.arms[0]
     method, model = base_method(arm), resolved.manifest.models[arm.label]
 
     def score(method: Attributor) -> dict[Literal["insertion", "deletion", "infidelity"] | str, Sequence[float]]:
-        return _score(trial_plan, method, store, options)
+        return _score(trial_plan, method, session, options)
 
     tuned = tune(
         method,
@@ -111,11 +111,12 @@ def tune_preset(
     return TunedPreset(arm.label, tuned, path)
 
 
-def _score(plan: Plan, method: Attributor, store: Store, options: RunOptions) -> dict[str, Sequence[float]]:
+def _score(plan: Plan, method: Attributor, session: Session, options: RunOptions) -> dict[str, Sequence[float]]:
     """The trial's scores by metric, (n,) each. Raises FringeError where an image has none: a mean over others would
     compare settings on different images."""
     arm = replace(plan.arms[0], methods={TRIAL: method})
-    result = run_plan(replace(plan, arms=(arm,)), store.root, replace(options, amend=True))
+    trial, store = replace(plan, arms=(arm,)), session.store
+    result = run_plan(trial, store.root, replace(options, amend=True), session=session)
     if result.stopped:
         raise Interrupted(result.stopped)
     if result.left:

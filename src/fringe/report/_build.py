@@ -17,7 +17,7 @@ from fringe.report._protocol import header, how_to_rerun, protocol, read_command
 from fringe.report._render import Chapter, Figure, Image, Report, Section, SimpleTable, as_image
 from fringe.report._table import Column, Table
 
-Curves = NDArray[np.float64]
+Curves = NDArray[np.floating]
 
 _COST_TEXT = (
     "Of one image's map, without its scoring: a batch's passes and time are shared equally among its images. Seconds "
@@ -177,9 +177,10 @@ def _curve_panel(results: Results, table: Table, column: Column) -> CurvePanel:
 def stacked(cell: Cell, name: str) -> Curves:
     """Return the curves ``name`` of a cell's images, (n, N + 1). Images of another size have curves of other lengths:
     all are interpolated to the longest."""
-    rows = [dict(row.curves) for row in cell.rows if row is not None]
-    lines = [np.asarray(row[name], dtype=np.float64) for row in rows if name in row]
+    lines = cell.curves(name)
     if not lines:
         return np.empty((0, 0))
+    if len({len(line) for line in lines}) == 1:
+        return np.stack(lines)
     share = np.linspace(0.0, 1.0, max(len(line) for line in lines))
     return np.array([np.interp(share, np.linspace(0.0, 1.0, len(line)), line) for line in lines])

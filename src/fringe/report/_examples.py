@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import polars as pl
+
 from fringe.errors import InputError
 from fringe.experiments import WEIGHTS, Results, dominance, pick
 from fringe.metrics import Direction
@@ -85,18 +87,29 @@ def ranking_columns(table: Table) -> dict[str, Column]:
 def plot_examples(results: Results, table: Table, examples: ExampleSet, data: GridData) -> Figure:
     """Draw one grid: a row per image, the input and a column per method, the reference first."""
     metrics = labels([MetricLabel(c.label, c.settings["metric"], c.title, c.direction) for c in table.columns])
+    shown = pl.col("image").cast(pl.String).is_in(list(examples.images))
+    frames = [results.method_frame(table.model, method).filter(shown) for method in table.methods]
+    maps = pl.concat([by_image(results, table.model, method).filter(shown) for method in table.methods])
+    rows = pl.concat(frames).filter(STATUS != "missing")
     return comparison_grid(
-        [_grid_row(results, table, metrics, image, data) for image in examples.images],
+        [_grid_row(results, table, metrics, image, data, rows, maps) for image in examples.images],
         table.methods,
         title=f"{table.model} · {examples.title}",
         caption=captions(metrics),
     )
 
 
-def _grid_row(results: Results, table: Table, metrics: Sequence[MetricLabel], image: str, data: GridData) -> GridRow:
-    rows = results.frame.filter(model=table.model, image=image).filter(STATUS != "missing")
-    scores = rows.rows_by_key(["method", "metric"], named=True, unique=True)
-    maps = by_image(results, table.model).filter(image=image).rows_by_key("method", named=True, unique=True)
+def _grid_row(
+    results: Results,
+    table: Table,
+    metrics: Sequence[MetricLabel],
+    image: str,
+    data: GridData,
+    computed: pl.DataFrame,
+    by_map: pl.DataFrame,
+) -> GridRow:
+    scores = computed.filter(image=image).rows_by_key(["method", "metric"], named=True, unique=True)
+    maps = by_map.filter(image=image).rows_by_key("method", named=True, unique=True)
     by_metric = [
         metric.annotations([scores.get((m, metric.label), {}).get("score") or math.nan for m in table.methods])
         for metric in metrics

@@ -13,10 +13,10 @@ STATUS = pl.col("status").cast(pl.String)
 _NO_MAP = ("failed", "unreadable")
 
 
-def by_image(results: Results, model: str) -> pl.DataFrame:
-    """Return one row of ``results.frame`` per method and computed image of a model, a valid one if there is one: what
-    it says of the map holds for every metric."""
-    rows = results.frame.filter((pl.col("model").cast(pl.String) == model) & (STATUS != "missing"))
+def by_image(results: Results, model: str, method: str) -> pl.DataFrame:
+    """Return one row of ``results.frame`` per computed image of a method, a valid one if there is one: what it says of
+    the map holds for every metric."""
+    rows = results.method_frame(model, method).filter(STATUS != "missing")
     texts = rows.with_columns(pl.col("method", "image", "status", "verdict").cast(pl.String))
     return texts.sort(STATUS != "ok", maintain_order=True).unique(["method", "image"], keep="first")
 
@@ -24,34 +24,47 @@ def by_image(results: Results, model: str) -> pl.DataFrame:
 def costs(results: Results, model: str) -> pl.DataFrame:
     """Return ``method``, ``n``, and the means of ``forward``, ``jvp``, ``vjp``, ``passes`` and ``seconds`` over the n
     images that have a map, one row per method; controls cost nothing."""
-    means = (
-        by_image(results, model)
+    rows = [_cost(results, model, method) for method in results.methods(model, controls=False)]
+    return pl.concat(rows).with_columns(pl.col("n").fill_null(0), pl.col(pl.Float64).fill_null(float("nan")))
+
+
+def _cost(results: Results, model: str, method: str) -> pl.DataFrame:
+    return (
+        by_image(results, model, method)
         .filter(~STATUS.is_in(_NO_MAP))
         .with_columns(passes=pl.sum_horizontal("forward", "jvp", "vjp"))
-        .group_by("method")
-        .agg(pl.len().alias("n"), pl.col("forward", "jvp", "vjp", "passes", "seconds").mean())
+        .select(
+            pl.lit(method).alias("method"),
+            pl.len().alias("n"),
+            pl.col("forward", "jvp", "vjp", "passes", "seconds").mean(),
+        )
     )
-    methods = pl.DataFrame({"method": results.methods(model, controls=False)}, schema={"method": pl.String})
-    joined = methods.join(means, on="method", how="left", maintain_order="left")
-    return joined.with_columns(pl.col("n").fill_null(0), pl.col(pl.Float64).fill_null(float("nan")))
 
 
 def failures(results: Results) -> pl.DataFrame:
     """Return ``model``, ``method``, ``images`` and ``reason``: on how many images a method failed, under at least one
     metric, the most frequent reason of a method first."""
     reason = pl.concat_str(STATUS.str.replace_all("_", " "), "error", separator=": ", ignore_nulls=True)
-    failed = results.frame.filter(~STATUS.is_in(["ok", "missing"])).with_columns(reason=reason)
-    counts = failed.group_by("model", "method", "reason", maintain_order=True).agg(images=pl.col("image").n_unique())
-    order = counts.with_row_index("order").with_columns(pl.col("order").min().over("model", "method"))
-    ranked = order.sort("order", "images", descending=[False, True], maintain_order=True)
-    return ranked.select("model", "method", "images", "reason")
+    parts: list[pl.DataFrame] = []
+    for model in results.models:
+        for method in results.methods(model):
+            rows = results.method_frame(model, method)
+            failed = rows.filter(~STATUS.is_in(["ok", "missing"])).with_columns(reason=reason)
+            texts = failed.with_columns(pl.col("model", "method").cast(pl.String))
+            counts = texts.group_by("model", "method", "reason", maintain_order=True).agg(
+                images=pl.col("image").n_unique()
+            )
+            parts.append(counts.sort("images", descending=True, maintain_order=True))
+    return pl.concat(parts).select("model", "method", "images", "reason")
 
 
 def verdicts(results: Results, model: str) -> dict[str, dict[str, int]]:
     """Count how often a method gave each verdict on its maps; methods that give none are left out."""
-    counts = by_image(results, model).drop_nulls("verdict").group_by("method", "verdict").len().rows()
-    methods = [name for name in results.methods(model, controls=False) if any(name == row[0] for row in counts)]
-    return {name: {verdict: count for method, verdict, count in counts if method == name} for name in methods}
+    result: dict[str, dict[str, int]] = {}
+    for name in results.methods(model, controls=False):
+        counts = by_image(results, model, name).drop_nulls("verdict").group_by("verdict").len().rows()
+        result |= {name: dict(counts)} if counts else {}
+    return result
 
 
 def quarantined(store: Store, results: Results) -> list[str]:

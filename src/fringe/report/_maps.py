@@ -224,7 +224,7 @@ def _maps(
     maps = store.load_maps(setting, digests)
     if runner is None:
         return maps
-    status = dict(by_image(results, model).filter(method=method).select("image", "status").iter_rows())
+    status = dict(by_image(results, model, method).select("image", "status").iter_rows())
     failed = {digest for digest in digests if status.get(digest) in ("failed", "unreadable")}
     missing = tuple(digest for digest in digests if digest not in maps and digest not in failed)
     if missing:

@@ -15,7 +15,7 @@ from fringe.experiments import (
     estimate,
     holm,
     near_ties,
-    paired,
+    paired_all,
     significance_stars,
 )
 from fringe.metrics import ARROW, Aggregate, Direction
@@ -204,15 +204,14 @@ def build_table(results: Results, model: str, reference: str | None = None) -> T
     }
     others = [label for label in results.methods(model, controls=False) if label != reference]
     compared = [(label, column) for label in others for column in drafts if column.direction != "none"]
-    differences = [
-        paired(
-            results.scores(model, reference, column.label),
-            results.scores(model, label, column.label),
-            seed=seed,
-            summary=column.summary,
-        )
-        for label, column in compared
-    ]
+    first = {column.label: results.scores(model, reference, column.label) for column in drafts}
+    differences = paired_all(
+        [
+            (first[column.label], results.scores(model, label, column.label), column.summary)
+            for label, column in compared
+        ],
+        seed,
+    )
     adjusted = holm([difference.p for difference in differences])
     for (label, column), difference, p in zip(compared, differences, adjusted, strict=True):
         grid[label, column.label] = replace(grid[label, column.label], difference=difference, adjusted=p)
@@ -279,7 +278,7 @@ def _column(results: Results, label: str) -> Column:
 
 
 def _cell(cell: Cell, summary: Aggregate, seed: int) -> TableCell:
-    return TableCell(estimate(cell.scores, seed, summary), len(cell.rows), cell.missing, cell.failed, cell.flags())
+    return TableCell(estimate(cell.scores, seed, summary), len(cell.frame), cell.missing, cell.failed, cell.flags())
 
 
 def _mark_best(results: Results, model: str, column: Column, grid: dict[tuple[str, str], TableCell]) -> Column:

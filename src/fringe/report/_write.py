@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -89,20 +89,31 @@ def write_report(
         "report.html": html_page(report),
         "report.md": markdown_report(report),
         "tables.tex": latex_document(tables),
-        "scores.csv": scores_csv(results),
-        "summary.csv": summary_csv(tables),
     }
+    texts = {name: text.encode() for name, text in files.items()}
     images = {f"figures/{image.name}.png": image.png for image in report.images}
-    return _write(folder, {**{name: text.encode() for name, text in files.items()}, **images})
+    scores = (text.encode() for text in _scores_csv(results))
+    return _write(folder, {**texts, "scores.csv": scores, "summary.csv": summary_csv(tables).encode(), **images})
 
 
 def scores_csv(results: Results) -> str:
     """Return every score that the plan requires, in its order. ``status`` is ``missing`` if an image was not computed;
     an empty ``score`` beside ``ok`` means that the metric is not defined there."""
+    return "".join(_scores_csv(results))
+
+
+def _scores_csv(results: Results) -> Iterator[str]:
+    """The text method by method, as all of it may be longer than the memory."""
+    frames = (results.method_frame(model, method) for model in results.models for method in results.methods(model))
+    for index, frame in enumerate(frames):
+        yield _csv(frame, results.manifest.name, header=index == 0)
+
+
+def _csv(scores: pl.DataFrame, plan: str, *, header: bool) -> str:
     text = pl.col(pl.String)
     is_formula = text.str.contains(f"^[{re.escape(''.join(FORMULA))}]")
-    frame = results.frame.select(
-        pl.lit(results.manifest.name).alias("plan"),
+    frame = scores.select(
+        pl.lit(plan).alias("plan"),
         pl.col("model", "method").cast(pl.String),
         pl.when("control").then(pl.lit("yes")).otherwise(pl.lit("no")).alias("control"),
         pl.col("metric", "image", "image_id").cast(pl.String),
@@ -114,7 +125,7 @@ def scores_csv(results: Results) -> str:
         pl.col("forward", "jvp", "vjp", "seconds"),
     )
     guarded = pl.when(is_formula).then(pl.lit("'") + text).when(text != "").then(text)
-    return frame.with_columns(guarded.name.keep()).write_csv()
+    return frame.with_columns(guarded.name.keep()).write_csv(include_header=header)
 
 
 def summary_csv(tables: Sequence[Table]) -> str:
@@ -157,7 +168,7 @@ def _opener(
     return lambda model: once()
 
 
-def _write(folder: Path, files: Mapping[str, bytes]) -> ReportFiles:
+def _write(folder: Path, files: Mapping[str, bytes | Iterable[bytes]]) -> ReportFiles:
     paths = tuple(folder / name for name in files)
     try:
         for path, content in zip(paths, files.values(), strict=True):

@@ -135,15 +135,15 @@ class TextClassifier(nn.Module):
         self.model.eval()
         try:
             logits = self(encoded.embeddings.to(next(self.model.parameters()).dtype), **encoded.arguments).float()
-            own = [
+            expected = [
                 self.model(**{n: v for n, v in row.items() if n != "special_tokens_mask"}).logits.float()
                 for row in alone
             ]
         finally:
             for module in was_training:
                 module.training = True
-        worst = float((logits - torch.cat(own)).abs().max())
-        scale = float(torch.cat(own).abs().max())
+        worst = float((logits - torch.cat(expected)).abs().max())
+        scale = float(torch.cat(expected).abs().max())
         if not worst <= 1e-3 * (1.0 + scale):
             raise ModelError(
                 f"its logits from embeddings with padding differ by {worst:.3g} from those of each text alone",

@@ -112,9 +112,10 @@ def tune(
             raise
         shared.tell(trial, value, attributes)
         if progress is not None:
-            finished = _finished(shared, base, space)
-            for done in (t for t in finished if t.number == slot):
-                progress(done, len(finished), trials)
+            current = shared.trials()
+            if current[slot].state.is_finished():
+                done = sum(one.state.is_finished() for one in current.values())
+                progress(_trial(slot, current[slot], base, space), done, trials)
     return _result(shared, base, space, study.seed)
 
 

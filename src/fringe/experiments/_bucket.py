@@ -1,0 +1,190 @@
+"""The files of a run in an object store, through fsspec. An object is there as a whole or not at all, so that none is
+renamed. A lock is an object that is put only if it is absent."""
+
+import contextlib
+import json
+import os
+import re
+import time
+from collections.abc import Generator, Iterable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from fringe._files import RECORD_BYTES
+from fringe._process import fate_of, process_name
+from fringe.errors import FringeError, InputError, TransientError
+from fringe.experiments._disk import QUARANTINE, Disk, warn
+
+#: The scheme of a URL, and the package and the extra that reads it.
+SCHEMES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gs"), "abfs": ("adlfs", "abfs"), "abfss": ("adlfs", "abfs")}
+#: Seconds after which a lock belongs to no living process; a longer task may be computed twice, and nothing worse.
+EXPIRES = 3600.0
+
+
+def url_of(root: str | os.PathLike[str]) -> str | None:
+    """The URL of a run in an object store, None for a path. A ``Path`` has lost the second slash."""
+    match = re.match(rf"({'|'.join(SCHEMES)}):[/\\]+(.*)", os.fspath(root))
+    return None if match is None else f"{match[1]}://{match[2]}".rstrip("/")
+
+
+class Bucket(Disk):
+    """A run folder in an object store; credentials and endpoints are those of the environment.
+
+    Args:
+        url: Such as ``s3://bucket/run``.
+    """
+
+    def __init__(self, url: str):
+        super().__init__(Path(url))
+        self.url, scheme = url, url.partition(":")[0]
+        package, extra = SCHEMES[scheme]
+        try:
+            import fsspec
+            from fsspec.core import url_to_fs
+
+            fsspec.get_filesystem_class(scheme)
+        except ImportError as error:
+            raise InputError(f"{scheme}:// needs {package}: pip install 'fringe[{extra}]'", argument="out") from error
+        with self._calls("cannot be opened"):
+            self._fs, self._path = url_to_fs(url, use_listings_cache=False)
+
+    def at(self, name: str) -> str:
+        return repr(f"{self.url}/{name}")
+
+    def exists(self, name: str) -> bool:
+        return self._info(name) is not None
+
+    def has_folder(self, name: str) -> bool:
+        return True  # folders are parts of names
+
+    def names(self, folder: str, suffix: str = "") -> list[str]:
+        return sorted(name for name in self._sizes(folder) if name.endswith(suffix))
+
+    def read(self, name: str, limit: int = RECORD_BYTES) -> bytes | None:
+        info = self._info(name)
+        if info is None or info["size"] > limit:
+            return None
+        with self._calls(f"{name} cannot be read"), contextlib.suppress(FileNotFoundError):
+            return bytes(self._fs.cat_file(self._at(name)))
+        return None
+
+    def open(self, name: str) -> tuple[BinaryIO, int] | None:
+        with self._calls(f"{name} cannot be read"), contextlib.suppress(FileNotFoundError):
+            file: Any = self._fs.open(self._at(name), "rb", cache_type="none")
+            return file, int(file.size)
+        return None
+
+    def write(self, name: str, content: bytes) -> None:
+        with self._calls("a result cannot be written"):
+            try:
+                self._fs.pipe_file(self._at(name), content)
+            except FileNotFoundError as error:
+                raise InputError(f"{self.url!r}: there is no such bucket", argument="out") from error
+
+    def write_new(self, name: str, content: bytes) -> bool:
+        """Write an object unless there is one of its name; whether it was written."""
+        with self._calls("a result cannot be written"):
+            try:
+                self._fs.pipe_file(self._at(name), content, mode="create")
+            except FileExistsError:
+                return False
+        return True
+
+    def remove(self, name: str) -> None:
+        with self._calls(f"{name} cannot be removed"), contextlib.suppress(FileNotFoundError):
+            self._fs.rm_file(self._at(name))
+
+    def problem(self, name: str) -> str:
+        info = self._info(name)
+        return "is damaged" if info is None or info["size"] else "is empty"
+
+    def oddities(self, folder: str, suffix: str = "", *, empty: bool = False) -> list[str]:
+        sizes = self._sizes(folder)
+        return sorted(name for name, size in sizes.items() if not size and not empty and name.endswith(suffix))
+
+    def set_aside(self, name: str, problem: str | None = None) -> str | None:
+        flat = name.replace("/", "~")
+        tries = (f"{QUARANTINE}/{f'{flat}.{number}' if number else flat}" for number in range(1_000_000))
+        target = next(target for target in tries if not self.exists(target))
+        try:
+            self.put_back(name, target)
+        except FileNotFoundError:
+            return None
+        if problem is not None:
+            self.warn(name, problem, target)
+        return target
+
+    def warn(self, name: str, problem: str, target: str) -> None:
+        warn(f"{self.at(name)} {problem}: set aside as {self.at(target)}, and made again where it is asked for")
+
+    def put_back(self, aside: str, name: str) -> None:
+        with self._calls(f"{aside} cannot be moved"):
+            self._fs.cp_file(self._at(aside), self._at(name))
+            self._fs.rm_file(self._at(aside))
+
+    def begin(self, ours: Iterable[str]) -> None:
+        known = {name.partition("/")[0] for name in ours}
+        others = sorted(set(self._sizes("")) - known)
+        if others:
+            message = f"{self.url!r} holds objects that are no results of a run ({', '.join(others[:3])})"
+            raise InputError(message, argument="out", hint="name another prefix")
+
+    def make_folders(self, names: Iterable[str]) -> None:
+        pass
+
+    def remove_partial_files(self, folders: Iterable[str]) -> None:
+        pass  # an upload that was not finished is no object
+
+    @contextlib.contextmanager
+    def lock(self, folder: str, key: str) -> Generator[bool]:
+        name = f"{folder}/{key}.lock"
+        claim = json.dumps({"process": process_name(), "time": time.time()}).encode()
+        acquired = self.write_new(name, claim)
+        if not acquired and self._is_stale(self.read(name)):
+            self.remove(name)
+            acquired = self.write_new(name, claim)
+        try:
+            yield acquired
+        finally:
+            if acquired:
+                self.remove(name)
+
+    # Private
+
+    def _is_stale(self, claim: bytes | None) -> bool:
+        try:
+            holder = json.loads(claim or b"")
+            return fate_of(holder["process"]) == "gone" or time.time() - holder["time"] > EXPIRES
+        except (ValueError, KeyError, TypeError):  # it is gone meanwhile, or was not written by this program
+            return claim is not None
+
+    def _at(self, name: str) -> str:
+        return f"{self._path}/{name}" if name else self._path
+
+    def _info(self, name: str) -> dict[str, Any] | None:
+        with self._calls(f"{name} cannot be read"), contextlib.suppress(FileNotFoundError):
+            info: dict[str, Any] = self._fs.info(self._at(name))
+            return info if info["type"] == "file" else None
+        return None
+
+    def _sizes(self, folder: str) -> dict[str, int]:
+        """The size of each object of a folder, by name; of a folder in it, zero."""
+        with self._calls(f"{folder or 'it'} cannot be listed"), contextlib.suppress(FileNotFoundError):
+            entries: list[dict[str, Any]] = self._fs.ls(self._at(folder), detail=True)
+            names = {entry["name"].rstrip("/").rpartition("/")[2]: int(entry["size"] or 0) for entry in entries}
+            return {name: size for name, size in names.items() if name}
+        return {}
+
+    @contextlib.contextmanager
+    def _calls(self, what: str) -> Generator[None]:
+        """Turn the errors of the store into ours; what is absent stays FileNotFoundError."""
+        try:
+            yield
+        except (FringeError, FileNotFoundError):
+            raise
+        except Exception as error:  # each store has errors of its own
+            name = type(error).__name__
+            if isinstance(error, PermissionError) or "Credential" in name or "ParamValidation" in name:
+                raise InputError(f"{self.url!r}: {what} ({error})", argument="out") from error
+            message = f"{self.url!r}: {what} ({name}: {error}); nothing that was computed before is lost"
+            raise TransientError(message) from error

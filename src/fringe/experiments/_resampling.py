@@ -1,0 +1,132 @@
+"""Intervals by resampling and p by flipping signs, of many columns of scores over the same images."""
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fringe.errors import require_choice
+from fringe.metrics import Aggregate
+
+LEVEL = 0.95
+RESAMPLES = 1000
+#: Numbers that are resampled in one go; memory grows with them, results do not depend on them.
+_RESAMPLED_AT_ONCE = 10_000_000
+#: Scores from which on the resamples are drawn once for all columns: the same numbers but for rounding, sooner.
+MANY = 10_000
+
+
+def interval(finite: NDArray[np.float64], summary: Aggregate, seed: int) -> tuple[float, float]:
+    """The percentile bootstrap interval of the ``summary`` of finite numbers, NaN of fewer than two."""
+    require_choice("summary", summary, get_args(Aggregate))
+    if finite.size < 2:
+        return math.nan, math.nan
+    if finite.min() == finite.max():
+        return float(finite[0]), float(finite[0])
+    if finite.size >= MANY:
+        resampled = _resampled(finite, summary, seed)
+        low, high = np.percentile(resampled, [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
+        return float(low), float(high)
+    from scipy.stats import bootstrap  # takes a second or more to load, and a comparison without it is none
+
+    item = bootstrap(
+        (finite,),
+        np.mean if summary == "mean" else np.median,
+        n_resamples=RESAMPLES,
+        batch=max(1, _RESAMPLED_AT_ONCE // finite.size),
+        confidence_level=LEVEL,
+        method="percentile",
+        rng=np.random.default_rng(seed),
+    )
+    return float(item.confidence_interval.low), float(item.confidence_interval.high)
+
+
+def _resampled(finite: NDArray[np.float64], summary: Aggregate, seed: int) -> NDArray[np.float64]:
+    """The mean or median (RESAMPLES,) of each resample of many numbers: those of ``scipy.stats.bootstrap``, by how
+    often each number is drawn. They are the same for all columns of one length, and drawn once."""
+    order = np.argsort(finite, kind="stable")
+    values, n, result = finite[order], finite.size, list[NDArray[np.float64]]()
+    for counts in _counts(n, seed):
+        if summary == "mean":
+            result.append(counts.astype(np.float64) @ finite / n)
+            continue
+        below = np.cumsum(counts[:, order], axis=1, dtype=np.int32)
+        middle = [values[(below > rank).argmax(axis=1)] for rank in ((n - 1) // 2, n // 2)]
+        result.append((middle[0] + middle[1]) / 2)
+    return np.concatenate(result)
+
+
+@lru_cache(maxsize=1)
+def _counts(n: int, seed: int) -> tuple[NDArray[np.uint8], ...]:
+    """How often each of n numbers is in each of RESAMPLES resamples, (rows, n) each: one byte a number."""
+    rng, rows = np.random.default_rng(seed), max(1, _RESAMPLED_AT_ONCE // n)
+    parts: list[NDArray[np.uint8]] = []
+    for start in range(0, RESAMPLES, rows):
+        drawn = rng.integers(0, n, (min(rows, RESAMPLES - start), n))
+        parts.append(np.stack([np.bincount(row, minlength=n).astype(np.uint8) for row in drawn]))
+    return tuple(parts)
+
+
+#: Random assignments of signs; where there are no more than that at all, each is taken once. No p is smaller than
+#: 1e-5 with random ones, so that a hundred comparisons adjusted by :func:`holm` can still come below .001.
+FLIPS = 99_999
+#: Of the sum of sizes: two sums of the same differences that lie nearer than that are equal but for rounding.
+_ROUNDING = 1e-12
+#: Signs in memory at once; results do not depend on them.
+_SIGNS_AT_ONCE = 2_000_000
+
+
+def sign_flip_p(differences: NDArray[np.float64], seed: int = 0) -> float:
+    """The two-sided p of finite ``differences`` (n,): the share of sign assignments whose mean
+    is at least as far from zero (Fisher 1935, section 21).
+
+    All 2^n assignments where these are at most :data:`FLIPS`; else as many random ones and the observed one, so that p
+    is never below 1 / (FLIPS + 1) (Phipson and Smyth 2010). Random signs follow from ``seed`` and n alone. NaN without
+    differences. ``scipy.stats.permutation_test`` with ``permutation_type="samples"`` does the same, too slowly for a
+    table of many comparisons; of random assignments it doubles the smaller tail, which is noisier.
+    """
+    return sign_flip_ps([differences], seed)[0]
+
+
+def sign_flip_ps(columns: Sequence[NDArray[np.float64]], seed: int = 0) -> list[float]:
+    """:func:`sign_flip_p` of each of several columns. The signs are drawn once for all of one length."""
+    result = [math.nan] * len(columns)
+    for n in {column.size for column in columns if column.size}:
+        chosen = [index for index, column in enumerate(columns) if column.size == n]
+        p_values = _sign_flip_p(np.stack([columns[index] for index in chosen], axis=1), seed)
+        for index, p in zip(chosen, p_values, strict=True):
+            result[index] = p
+    return result
+
+
+def _sign_flip_p(differences: NDArray[np.float64], seed: int) -> list[float]:
+    """The p (K,) of differences (n, K)."""
+    n = len(differences)
+    exact = 2**n <= FLIPS
+    total = 2**n if exact else FLIPS
+    rng = np.random.default_rng(seed)
+    size, rows = np.abs(differences).sum(0), max(1, _SIGNS_AT_ONCE // n)
+    threshold = abs(differences.sum(0)) - _ROUNDING * size
+    extreme = np.zeros(differences.shape[1], np.int64)
+    for start in range(0, total, rows):
+        count = min(rows, total - start)
+        bits = _all_bits(start, count, n) if exact else _random_bits(rng, count, n)
+        # The signed sum is that of the kept differences less that of the flipped ones.
+        sums = 2.0 * (bits @ differences) - differences.sum(0)
+        extreme += np.count_nonzero(np.abs(sums) >= threshold, axis=0)
+    return [float(count / total if exact else (count + 1) / (total + 1)) for count in extreme]
+
+
+def _all_bits(start: int, count: int, n: int) -> NDArray[np.float64]:
+    """The binary digits (count, n) of ``start`` and the numbers after it."""
+    numbers = np.arange(start, start + count)[:, None]
+    return ((numbers >> np.arange(n)) & 1).astype(np.float64)
+
+
+def _random_bits(rng: np.random.Generator, count: int, n: int) -> NDArray[np.float64]:
+    """Fair bits (count, n); a row takes whole words of 64, so that it does not depend on how many are drawn at once."""
+    words = rng.integers(0, 2**64, (count, -(-n // 64)), dtype=np.uint64)
+    return np.unpackbits(words.view(np.uint8), axis=1, count=n).astype(np.float64)

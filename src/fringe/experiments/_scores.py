@@ -1,0 +1,250 @@
+"""Scores from tables to arrays: what is stored of a plan is read method by method, so that memory does not grow with
+the number of methods."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from io import BytesIO
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fringe.experiments._disk import warn
+from fringe.experiments._formats import ScoreRecord, to_table
+from fringe.experiments._manifest import Manifest
+from fringe.experiments._packs import SCORES, Pack, pack_bytes
+from fringe.experiments._sealed import Damaged, SealedFile
+from fringe.experiments._store import PACKED_FROM, Store
+
+if TYPE_CHECKING:
+    import polars as pl  # of the extra bench, which :func:`fringe.compare` does without
+
+#: Texts of few different values; they are stored as numbers of these.
+_WORDS = ("status", "error", "verdict", "flags")
+_NUMBERS = ("target", "confidence", "score", "forward", "jvp", "vjp", "seconds")
+#: Columns of a score in their order; details are large, and read when they are asked for.
+COLUMNS = ("target", "confidence", "score", "status", "error", "verdict", "flags", "forward", "jvp", "vjp", "seconds")
+MISSING = "missing"
+
+
+class Source(Protocol):
+    """Where the records of a plan are."""
+
+    def tables(self, columns: Sequence[str], settings: Collection[str] | None = None) -> Iterator[Any]:
+        """Read columns of the records of some settings, or of all, as Arrow tables; of two records of one score the
+        better, or else the newer, comes first or has a score."""
+        ...
+
+
+class StoredRecords:
+    """The records of a run folder as it is now. The files of single tasks are read once and packed in memory."""
+
+    def __init__(self, store: Store):
+        self._packs, images, loose = list[Pack](), dict[str, str](), store.loose()
+        for start in range(0, len(loose), PACKED_FROM):
+            read = {key: store.read_loose(key) for key in loose[start : start + PACKED_FROM]}
+            tasks = {key: task for key, task in read.items() if task is not None}
+            if tasks:
+                name, scores, details = pack_bytes(tasks)
+                self._packs.append(Pack(name, _InMemory(scores, details), images))
+        self._packs += store.packs.list()  # after the others: what is packed meanwhile is in one of them
+
+    def tables(self, columns: Sequence[str], settings: Collection[str] | None = None) -> Iterator[Any]:
+        for pack in self._packs:
+            groups = pack.groups(settings)
+            try:
+                if groups:
+                    yield pack.table(groups, columns)
+            except Damaged:
+                for group in groups:
+                    try:
+                        yield pack.table([group], columns)
+                    except Damaged as error:
+                        warn(f"pack {pack.name!r}: {error} is damaged; its scores count as missing until the next run")
+
+
+class _InMemory:
+    """The files of a pack that is not stored; the details are in a temporary file."""
+
+    def __init__(self, scores: bytes, details: bytes):
+        self._scores, self._details, self._size = scores, TemporaryFile(), len(details)  # noqa: SIM115
+        self._details.write(details)
+
+    def __call__(self, kind: str) -> "_InMemory":
+        self._kind = kind
+        return self
+
+    def __enter__(self) -> SealedFile:
+        if self._kind == SCORES:
+            return SealedFile(BytesIO(self._scores), len(self._scores))
+        return SealedFile(cast(Any, self._details), self._size)
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+class Records:
+    """Records in memory."""
+
+    def __init__(self, records: Iterable[ScoreRecord]):
+        self._table = to_table(list(records))
+
+    def tables(self, columns: Sequence[str], settings: Collection[str] | None = None) -> Iterator[Any]:
+        import pyarrow.compute as pc
+
+        rows = self._table if settings is None else self._table.filter(pc.field("setting").isin(list(settings)))
+        yield rows.select(list(columns))
+
+
+class ScoreArrays:
+    """Columns of the scores of some settings under all metrics of a plan, as arrays (settings, metrics, images).
+
+    Of several records of one score the first with a score counts, else the first.
+
+    Args:
+        manifest: The plan.
+        source: Where the records are.
+        settings: Digests of the settings.
+        columns: Names of the columns, ``status`` always among them.
+    """
+
+    def __init__(self, manifest: Manifest, source: Source, settings: Sequence[str], columns: Sequence[str]):
+        self._columns = list(dict.fromkeys((*columns, "status")))
+        metrics = list(dict.fromkeys(metric["key"] for metric in manifest.metrics.values()))
+        self._indices = tuple(
+            {name: i for i, name in enumerate(names)}
+            for names in (settings, metrics, (image["digest"] for image in manifest.images))
+        )
+        self._shape = len(settings), len(metrics), len(manifest.images)
+        size = int(np.prod(self._shape))
+        self._rank = np.zeros(size, np.uint8)
+        self._values: dict[str, NDArray[Any]] = {
+            name: np.full(size, -1, np.int32) if name in _WORDS else np.full(size, np.nan) for name in self._columns
+        }
+        self._words = {name: dict[str, int]() for name in _WORDS}
+        for table in source.tables(["setting", "metric_key", "image", *self._columns], set(settings)):
+            for batch in table.to_batches():
+                self._add(batch)
+
+    def column(self, name: str, setting: str, metric_key: str) -> NDArray[Any]:
+        """Numbers (images,), NaN where there is none; of a text the number of its word, or -1."""
+        s, m = self._indices[0][setting], self._indices[1][metric_key]
+        return self._values[name].reshape(self._shape)[s, m]
+
+    def words(self, name: str) -> list[str]:
+        """The texts of a column by number. Flags are joined by line feeds."""
+        return list(self._words[name])
+
+    def _add(self, batch: Any) -> None:
+        s, m, i = (
+            _numbered(batch.column(name), index)
+            for name, index in zip(("setting", "metric_key", "image"), self._indices, strict=True)
+        )
+        known = (s >= 0) & (m >= 0) & (i >= 0)
+        position = (s * self._shape[1] + m) * self._shape[2] + i
+        values = {name: self._read(name, batch.column(name)) for name in self._columns}
+        is_ok = values["status"] == self._words["status"].get("ok", -2)
+        for rows, rank in ((known & ~is_ok, 1), (known & is_ok, 2)):
+            better = np.flatnonzero(rows)
+            better = better[self._rank[position[better]] < rank]
+            _, first = np.unique(position[better], return_index=True)
+            better = better[first]
+            self._rank[position[better]] = rank
+            for name, column in values.items():
+                self._values[name][position[better]] = column[better]
+
+    def _read(self, name: str, column: Any) -> NDArray[Any]:
+        import pyarrow.compute as pc
+
+        if name not in _WORDS:
+            return np.asarray(pc.cast(column, "float64").to_numpy(zero_copy_only=False), dtype=np.float64)
+        if name == "flags":
+            column = cast(Any, pc).binary_join(column, "\n")
+        return _numbered(column, self._words[name], grow=True)
+
+
+def _numbered(column: Any, index: dict[str, int], *, grow: bool = False) -> NDArray[np.int64]:
+    """The number of each text in ``index``, -1 for null and unknown ones."""
+    import pyarrow as pa
+
+    encoded = column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode()
+    texts = encoded.dictionary.to_pylist()
+    numbers = np.array([index.setdefault(t, len(index)) if grow else index.get(t, -1) for t in texts], np.int64)
+    codes = np.asarray(encoded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False), np.int64)
+    return np.append(numbers, -1)[codes]
+
+
+def frame_of(manifest: Manifest, source: Source, model: str, method: str) -> "pl.DataFrame":
+    """Read the required scores of a method: a row for each metric and image, in the order of the plan."""
+    import polars as pl
+
+    setting, metrics = manifest.setting_key(model, method), manifest.metrics
+    arrays = ScoreArrays(manifest, source, [setting], COLUMNS)
+    counts = [min(metric["limit"], len(manifest.images)) for metric in metrics.values()]
+
+    def constant(value: Any, kind: Any) -> pl.Series:
+        return pl.repeat(value, sum(counts), dtype=pl.String if kind == pl.Categorical else kind, eager=True).cast(kind)
+
+    def by_metric(values: Iterable[str]) -> pl.Series:
+        parts = [[value] * count for value, count in zip(values, counts, strict=True)]
+        return pl.Series([one for part in parts for one in part], dtype=pl.String).cast(pl.Categorical)
+
+    def by_image(name: str, kind: Any) -> pl.Series:
+        column = pl.Series([image[name] for image in manifest.images], dtype=kind)
+        return pl.concat([column[:count] for count in counts]) if counts else column[:0]
+
+    def stored(name: str) -> NDArray[Any]:
+        parts = [arrays.column(name, setting, metric["key"]) for metric in metrics.values()]
+        return np.concatenate([part[:n] for part, n in zip(parts, counts, strict=True)]) if parts else np.empty(0)
+
+    def words(name: str, kind: Any) -> pl.Series:
+        texts: list[Any] = [*arrays.words(name), None]
+        if name == "flags":
+            texts = [[flag for flag in text.split("\n") if flag] if text is not None else None for text in texts]
+        if name == "status":
+            texts[-1] = MISSING
+        codes = stored(name).astype(np.int64)
+        return pl.Series(texts, dtype=kind)[np.where(codes < 0, len(texts) - 1, codes)]
+
+    word = pl.Categorical
+    kinds = {"error": pl.String, "flags": pl.List(pl.String), "status": word, "verdict": word}
+    columns: dict[str, pl.Series] = {
+        "model": constant(model, word),
+        "method": constant(method, word),
+        "control": constant("control" in manifest.settings[model][method]["method"], pl.Boolean),
+        "setting": constant(setting, word),
+        "metric": by_metric(metrics),
+        "metric_key": by_metric(metric["key"] for metric in metrics.values()),
+        "image": by_image("digest", pl.String).cast(word),
+        "image_id": by_image("id", pl.String),
+        "label": by_image("label", pl.Int32),
+    }
+    for name in COLUMNS:
+        if name in _WORDS:
+            columns[name] = words(name, kinds[name])
+        else:
+            series = pl.Series(stored(name)).fill_nan(None)
+            columns[name] = series.cast(pl.Int32) if name == "target" else series
+    return pl.DataFrame(columns)
+
+
+def curves_of(source: Source, setting: str, metric_key: str, name: str, images: Mapping[str, int]) -> list[Any]:
+    """Read the curves ``name`` of a setting under a metric, (N + 1,) each, in the order of ``images``."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    result: dict[int, tuple[bool, NDArray[Any]]] = {}
+    for table in source.tables(["setting", "metric_key", "image", "status", "curves"], {setting}):
+        rows = table.filter((pc.field("setting") == setting) & (pc.field("metric_key") == metric_key))
+        for batch in rows.to_batches():
+            positions = _numbered(batch.column("image"), cast(Any, images))
+            is_ok = cast(Any, pc).equal(batch.column("status").cast(pa.string()), "ok").to_numpy(zero_copy_only=False)
+            stored = batch.column("curves")
+            offsets, keys = stored.offsets.to_numpy(), stored.keys.to_pylist()
+            ends, numbers = stored.items.offsets.to_numpy(), stored.items.values.to_numpy(zero_copy_only=False)
+            for row, position in enumerate(positions.tolist()):
+                for at in range(offsets[row], offsets[row + 1]):
+                    previous = result.get(position)
+                    if position >= 0 and keys[at] == name and (previous is None or (is_ok[row] and not previous[0])):
+                        result[position] = bool(is_ok[row]), numbers[ends[at] : ends[at + 1]]
+    return [result[position][1] for position in sorted(result)]

@@ -1,0 +1,164 @@
+"""A run in an object store: the server of moto on the loopback stands for S3."""
+
+import logging
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from small_plans import small
+from synthetic_units import expected, manifest, noted, rows_of, table
+
+from fringe.errors import InputError, TransientError
+from fringe.experiments import RunOptions, _store, pending_tasks, read_results, read_status, run_plan
+from fringe.experiments._bucket import Bucket, url_of
+from fringe.experiments._store import Store
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def server():
+    """The address of an S3 server of this process."""
+    pytest.importorskip("s3fs", reason="s3fs is not installed (extra s3)")
+    moto = pytest.importorskip("moto.server", reason="moto[server] is not installed")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    running = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    host, port = running.get_host_and_port()
+    yield f"http://{host}:{port}"
+    running.stop()
+
+
+@pytest.fixture
+def bucket(server, monkeypatch, tmp_path):
+    """The URL of an empty prefix."""
+    import boto3
+
+    known = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+    for name, value in {**known, "AWS_ENDPOINT_URL": server}.items():
+        monkeypatch.setenv(name, value)
+    import fsspec
+
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    boto3.client("s3", endpoint_url=server).create_bucket(Bucket="bucket")
+    return f"s3://bucket/{tmp_path.name}"
+
+
+def test_the_url_of_a_path_has_both_slashes():
+    assert url_of(Path("s3://bucket/run/")) == url_of("s3://bucket/run") == "s3://bucket/run"
+    assert url_of("gs://b") == "gs://b"
+    assert [url_of(path) for path in ("run", "/s3/run", "a:b/c", "C:\\run", "file:///x", "ftp://x")] == [None] * 6
+
+
+@pytest.mark.timeout(300)
+def test_a_run_in_a_bucket_is_resumed_packed_and_read(bucket, tmp_path, monkeypatch):
+    monkeypatch.setattr(_store, "PACKED_FROM", 4)
+    monkeypatch.chdir(tmp_path)
+    first = run_plan(small(n=3), Path(bucket), RunOptions(save_maps=True))
+    assert (first.stopped, first.log.count("done")) == (None, 3)
+    assert run_plan(small(n=3), Path(bucket), RunOptions()).log.reports == []
+    second = run_plan(small(n=6), Path(bucket), RunOptions())
+    assert second.log.count("done") == 3
+    here = run_plan(small(n=6), tmp_path / "here", RunOptions())
+    assert here.stopped is None
+    store = Store(Path(bucket), create=False)
+    assert table(store).keys() == table(Store(tmp_path / "here")).keys()
+    there, local = (read_results(one) for one in (store, tmp_path / "here"))
+    assert there.scores("digits", "ig", "insertion").tolist() == local.scores("digits", "ig", "insertion").tolist()
+    assert {cell["missing"] for cell in read_status(Path(bucket))["plans"]["digits"]["cells"]} == {0}
+    assert len(store.loose()) < 4
+    assert store.files.names("claims") == []
+    assert [path.name for path in tmp_path.iterdir()] == ["here"]  # no folder named s3:
+
+
+@pytest.mark.timeout(300)
+def test_a_damaged_object_is_set_aside_and_computed_again(bucket):
+    asked, store = manifest(("fine",), 8), Store(Path(bucket))
+    units = pending_tasks(asked, (), 2)
+    for unit in units:
+        store.commit(unit.key, rows_of(unit), unit.record(asked))
+    name = f"units/{units[0].key}.parquet"
+    content = store.files.read(name)
+    store.files.write(name, content[:500] + b"x" + content[501:])
+    assert not store.has(units[0].key)
+    with pytest.warns(UserWarning, match=r"s3://bucket/.*is damaged: set aside as .*aside/units~"):
+        store.quarantine_damaged()
+    assert store.tasks() == sorted(unit.key for unit in units[1:])
+    store.commit(units[0].key, rows_of(units[0]), units[0].record(asked))
+    assert table(store) == expected(asked)
+
+
+def test_a_lock_is_put_if_it_is_absent(bucket, monkeypatch):
+    one, other = Store(Path(bucket)), Store(Path(bucket))
+    with one.lock("unit") as mine, other.lock("unit") as theirs, other.lock("another") as free:
+        assert (mine, theirs, free) == (True, False, True)
+    with other.lock("unit") as mine:
+        assert mine
+    assert one.files.write_new("claims/unit.lock", b'{"process": "elsewhere-1-1", "time": 0}')  # a machine that died
+    with other.lock("unit") as mine:
+        assert mine
+    assert one.files.write_new("claims/unit.lock", f'{{"process": "elsewhere-1-1", "time": {time.time()}}}'.encode())
+    with other.lock("unit") as mine:
+        assert not mine
+    assert one.files.names("claims") == ["unit.lock"]  # who did not have it does not take it away
+
+
+def test_other_objects_and_absent_buckets_are_refused(bucket):
+    Bucket(bucket).write("thesis.tex", b"x")
+    with pytest.raises(InputError, match=r"out: .* holds objects that are no results of a run \(thesis.tex\)"):
+        Store(Path(bucket))
+    with pytest.raises(InputError, match="holds no run of this program"):
+        Store(Path(f"{bucket}/more"), create=False)
+    with pytest.raises(InputError, match="there is no such bucket"):
+        Store(Path("s3://nowhere-else/run"))
+
+
+def test_a_store_that_does_not_answer_is_no_missing_result(bucket, monkeypatch):
+    store = Store(Path(bucket))
+
+    def fails(*given, **named):
+        raise OSError(5, "Input/output error")
+
+    for name in ("cat_file", "pipe_file", "ls", "info"):
+        monkeypatch.setattr(store.files._fs, name, fails)
+    looks = (lambda: store.has("u"), store.tasks, lambda: store.write_record("plans", "p", {}), store.metadata)
+    for look in looks:
+        with pytest.raises(TransientError, match=r"s3://bucket/.*OSError: .*nothing that was computed before is lost"):
+            look()
+
+
+@pytest.mark.timeout(600)
+def test_killed_at_any_time_in_a_bucket(bucket, tmp_path):
+    """Two runs at once, killed now and then: what is there is whole, and the table comes out the same."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
+    asked, chance = manifest(("fine",), 40), random.Random(4)
+    command = [sys.executable, str(HERE / "bucket_program.py"), bucket, str(tmp_path), "40"]
+    done = set()
+    for _ in range(3):
+        runs = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) for _ in range(2)]
+        for run in runs:
+            run.stdout.readline()
+        time.sleep(chance.uniform(0.1, 1.0))
+        for run in runs:
+            run.kill()
+            run.communicate()
+        store = Store(Path(bucket))
+        assert set(table_of(store)) <= set(expected(asked))
+        assert done <= set(store.tasks())
+        done = set(store.tasks())
+    before = len(noted(tmp_path / "log"))
+    assert subprocess.run(command, env=environment, stdout=subprocess.PIPE).returncode == 0
+    assert table_of(Store(Path(bucket))) == expected(asked)
+    assert not set(noted(tmp_path / "log")[before:]) & done
+
+
+def table_of(store):
+    """Every committed row by its name, whichever of equal ones."""
+    from dataclasses import replace
+
+    rows = [row for key in store.tasks() for row in store.read(key)[0]]
+    return {row.key: replace(row, seconds=0.0) for row in rows}
