@@ -1,5 +1,6 @@
 """``fringe.explain``: every form of model and input that a person has at hand, and what is said of the others."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -93,7 +94,7 @@ def test_the_context_is_what_the_model_saw_and_says():
     result = explain("embedded:digits:3:5")
     context, x = result.context, DIGITS.prepare([scan(3), scan(4)])
     assert torch.equal(context.inputs, x)
-    assert (context.kind, context.model, context.ids) == ("image", "embedded:digits", ("digits-0003", "digits-0004"))
+    assert (context.kind, context.model, context.ids) == ("image", "digits", ("digits-0003", "digits-0004"))
     torch.testing.assert_close(context.probabilities, DIGITS.module(x).softmax(-1))
     torch.testing.assert_close(context.pixels(x), DIGITS.preprocessing.denormalise(x).clamp(0, 1))
     assert [name for _, name, _ in context.top(0, 1)] == ["3"]
@@ -123,6 +124,30 @@ def test_class_names_are_a_list_a_dictionary_or_a_file(tmp_path, classes, expect
     result = explain(torch.rand(3, 8, 8), Net(), classes=classes)
     assert result.context.class_names == expected
     assert explain(torch.rand(3, 8, 8), Net(), classes=classes, target="Dog").target.tolist() == [1]
+
+
+def test_a_module_states_its_preprocessing_and_a_loaded_model_its_output():
+    photo = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+    net = Net()
+    net.preprocessing = "resize=16x16,mean=0.5,std=0.25"
+    stated = explain(photo, net)
+    assert torch.equal(stated.values, explain(photo, Net(), preprocessing=net.preprocessing).values)
+    assert stated.context.mean == (0.5, 0.5, 0.5)
+    ends_in_softmax = dataclasses.replace(
+        DIGITS, module=torch.nn.Sequential(DIGITS.module, torch.nn.Softmax(-1)), output="probabilities"
+    )
+    torch.testing.assert_close(
+        explain(scan(), ends_in_softmax).context.probabilities, explain(scan()).context.probabilities
+    )
+
+
+def test_the_path_of_a_model_file_is_not_in_what_is_sent_away(tmp_path):
+    file = tmp_path / "zoo.py"
+    file.write_text(
+        "import torch\n\n\ndef net():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))\n"
+    )
+    result = explain(scan(), f"{file}:net", preprocessing="resize=8x8,channels=1,mean=0.5,std=0.5", trust_code=True)
+    assert result.context.model == "net"
 
 
 def test_my_own_module_with_my_own_picture():
