@@ -258,7 +258,7 @@ def test_the_record_gives_the_options_back(tmp_path):
     ],
 )
 def test_options_that_make_no_sense_are_named_before_anything_is_written(tmp_path, options, message):
-    with pytest.raises(InputError) as caught:
+    with pytest.raises((InputError, TargetError)) as caught:
         explain(tmp_path / "out", **options)
     assert message in str(caught.value)
     assert not (tmp_path / "out").exists()
