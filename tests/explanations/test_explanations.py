@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import fringe
-from fringe import InputError
+from fringe import InputError, TargetError
 from fringe.explanations import ExplainSpec, Explanation, Failure, explain_images
 
 IG = {"method": "ig", "set": ("steps=4",), "figures": False}
