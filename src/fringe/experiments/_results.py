@@ -1,7 +1,7 @@
 """Results: the scores that a plan requires, as one table."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,16 @@ from fringe.errors import InputError
 from fringe.experiments._evaluator import CONTROLS
 from fringe.experiments._formats import ScoreRecord, from_table
 from fringe.experiments._manifest import Manifest
-from fringe.experiments._scores import MISSING, Records, ScoreArrays, Source, StoredRecords, curves_of, frame_of
+from fringe.experiments._scores import (
+    MISSING,
+    Records,
+    ScoreArrays,
+    Source,
+    StoredRecords,
+    best_records,
+    curves_of,
+    frame_of,
+)
 from fringe.experiments._statistics import estimate
 from fringe.experiments._store import Store
 from fringe.experiments._tasks import Key, Metadata, manifests, versions_of
@@ -145,21 +154,43 @@ class Results:
         return frame
 
     def part(self, model: str, method: str, metric: str) -> "pl.DataFrame":
-        """The rows of one method under one metric."""
+        """Select the rows of one method under one metric.
+
+        Args:
+            model, method, metric: Labels.
+
+        Returns:
+            This part of :attr:`frame`, one row for each image of the metric.
+        """
         counts = {label: min(m["limit"], len(self.manifest.images)) for label, m in self.manifest.metrics.items()}
         before = list(counts)[: list(counts).index(metric)]
         return self.method_frame(model, method).slice(sum(counts[label] for label in before), counts[metric])
 
     def records(self, model: str, method: str, metric: str) -> tuple[ScoreRecord | None, ...]:
-        """All that is stored of each score of a method under a metric, None where nothing is."""
+        """Read all that is stored of the scores of a method under a metric.
+
+        Args:
+            model, method, metric: Labels.
+
+        Returns:
+            A record for each image of the metric, None where nothing is stored.
+        """
         setting, key = self.manifest.setting_key(model, method), self.manifest.metrics[metric]["key"]
         columns = [field.name for field in fields(ScoreRecord)]
         tables = (from_table(table) for table in self._source.tables(columns, {setting}))
-        best = _best(row for rows in tables for row in rows if row.metric_key == key)
+        best = best_records(row for rows in tables for row in rows if row.metric_key == key)
         return tuple(best.get((setting, key, image["digest"])) for image in self.manifest.images_of(metric))
 
     def curves(self, model: str, method: str, metric: str, name: str) -> list[Column]:
-        """The curves of a method under a metric."""
+        """Read the curves of a method under a metric.
+
+        Args:
+            model, method, metric: Labels.
+            name: Name of the curve.
+
+        Returns:
+            The curves (N + 1,) of the images that have one, in their order.
+        """
         images = {image["digest"]: index for index, image in enumerate(self.manifest.images_of(metric))}
         setting, key = self.manifest.setting_key(model, method), self.manifest.metrics[metric]["key"]
         return curves_of(self._source, setting, key, name, images)
@@ -361,24 +392,11 @@ def read_results(run: Store | str | Path, name: str | None = None) -> Results:
 
 
 def results_of(store: Store, manifest: Manifest, metadata: Metadata | None = None) -> Results:
-    """Read the results of a manifest, which may no longer be the folder's. ``metadata`` is what was read of the
-    store."""
-    return Results(
-        manifest,
-        StoredRecords(store),
-        lambda: versions_of((store.metadata() if metadata is None else metadata).values(), manifest),
-    )
+    """Read the results of a manifest, which may no longer be the folder's; ``metadata`` is the store's, if read."""
+    read = store.metadata if metadata is None else lambda: metadata
+    return Results(manifest, StoredRecords(store), lambda: versions_of(read().values(), manifest))
 
 
 def results_from(manifest: Manifest, records: Mapping[Key, ScoreRecord]) -> Results:
     """Results of a manifest from records in memory."""
     return Results(manifest, Records(records.values()))
-
-
-def _best(records: Iterable[ScoreRecord]) -> dict[Key, ScoreRecord]:
-    """Records by key; of two with one key, the first with a score, else the first."""
-    result: dict[Key, ScoreRecord] = {}
-    for record in records:
-        if record.key not in result or (result[record.key].status != "ok" and record.status == "ok"):
-            result[record.key] = record
-    return result

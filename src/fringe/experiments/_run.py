@@ -268,8 +268,10 @@ def _run(plan: Plan, root: Path, options: RunOptions, progress: Progress, sessio
         logger.info("%s: %d tasks to compute, in %s", plan.name, len(tasks), root)
         progress.began(resolved, tasks)
         job = Job(resolved, store, options.device, options.batch_size, options.save_maps)
-        serial = SerialExecutor() if session is None else session.executor
-        run_tasks(job, tasks, log, progress.ended, options.executor or serial)
+        executor = options.executor or SerialExecutor()
+        if session is not None and isinstance(executor, SerialExecutor):
+            executor = session.executor  # it has the model and the images already
+        run_tasks(job, tasks, log, progress.ended, executor)
     except (Interrupted, TransientError) as error:
         logger.warning("%s stopped: %s; the same call resumes", plan.name, error)
         cause = error

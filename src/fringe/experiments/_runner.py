@@ -23,7 +23,7 @@ from fringe.models import LoadedModel, Preprocessing
 from fringe.paths import Problem, verify
 
 #: Images that stay in memory between the trials of a search: some 600 MB of 224 by 224 pixels.
-KEPT_IMAGES = 1024
+CACHED_IMAGES = 1024
 
 
 @dataclass(frozen=True)
@@ -234,11 +234,10 @@ class TaskRunner:
         return self._shard[1], self._shard[2]
 
     def _image(self, label: str, image: str, recipe: Preprocessing) -> Tensor:
-        known = {} if self._opened is None else self._opened
-        x = known.get((label, image))
+        x = None if self._opened is None else self._opened.get((label, image))
         x = open_image_entry(self._resolved.pictures[image], recipe, self._resolved.plan.exif) if x is None else x
-        if len(known) < KEPT_IMAGES:
-            known[label, image] = x
+        if self._opened is not None and len(self._opened) < CACHED_IMAGES:
+            self._opened[label, image] = x
         return x
 
     def _group(
@@ -285,8 +284,7 @@ class TaskRunner:
             return "the model's logits for this image are NaN or infinite"
         if self._resolved.plan.target != "label":
             return None
-        label = self._resolved.pictures[image].ref.label
-        if label is None:
+        if (label := self._resolved.pictures[image].ref.label) is None:
             return "target 'label': the file name gives no label, such as 284 in 0284_cat.jpg"
         return None if label < len(logits) else f"label {label} does not fit a model of {len(logits)} classes"
 
@@ -388,17 +386,11 @@ def _stop_at_device_error(error: Exception, where: str) -> None:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _failed(candidate: Candidate, task: Task, size: int, error: Exception) -> MethodResult:
     empty = Scores(torch.full((size,), torch.nan, dtype=torch.float64))
-    return MethodResult(
-        candidate.label,
-        candidate.control,
-        {},
-        dict.fromkeys(task.metrics, empty),
-        ("failed",) * size,
-        error=f"{type(error).__name__}: {_first_line(error)}",
-    )
+    scores, faults = dict.fromkeys(task.metrics, empty), ("failed",) * size
+    text = f"{type(error).__name__}: {_first_line(error)}"
+    return MethodResult(candidate.label, candidate.control, {}, scores, faults, error=text)

@@ -15,6 +15,7 @@ from fringe.experiments._manifest import Manifest
 from fringe.experiments._packs import SCORES, Pack, pack_bytes
 from fringe.experiments._sealed import Damaged, SealedFile
 from fringe.experiments._store import PACKED_FROM, Store
+from fringe.experiments._tasks import Key
 
 if TYPE_CHECKING:
     import polars as pl  # of the extra bench, which :func:`fringe.compare` does without
@@ -248,3 +249,12 @@ def curves_of(source: Source, setting: str, metric_key: str, name: str, images: 
                     if position >= 0 and keys[at] == name and (previous is None or (is_ok[row] and not previous[0])):
                         result[position] = bool(is_ok[row]), numbers[ends[at] : ends[at + 1]]
     return [result[position][1] for position in sorted(result)]
+
+
+def best_records(records: Iterable[ScoreRecord]) -> dict[Key, ScoreRecord]:
+    """Records by key; of two with one key, the first with a score, else the first."""
+    result: dict[Key, ScoreRecord] = {}
+    for record in records:
+        if record.key not in result or (result[record.key].status != "ok" and record.status == "ok"):
+            result[record.key] = record
+    return result
