@@ -6,12 +6,12 @@ STAMP  := $(VENV)/.installed
 # Small networks on busy machines: one thread is faster than two that wait for each other.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint types check sweep bench gpu results clean
+.PHONY: demo test docs lint types check sweep bench gpu results clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,docs]"
 	# torchvision's own requirement would replace the torch build just installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps torchvision
 	touch $(STAMP)
@@ -21,6 +21,10 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
+
+# The site, with the examples run: docs/_build/html/index.html. An example whose packages are absent is left out.
+docs: $(STAMP)
+	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs docs/_build/html
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -44,4 +48,4 @@ results: $(STAMP)
 	$(BIN)/python scripts/results.py --shared $(or $(FRINGE_SHARED),../shared) --out out/results
 
 clean:
-	rm -rf $(VENV) out .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) out docs/_build docs/gallery docs/reference .pytest_cache .ruff_cache .hypothesis

@@ -14,7 +14,7 @@ from fringe.models import ModelError, load_model
 
 ABSENT = (
     *("captum", "quantus", "torchvision", "timm", "transformers", "sklearn", "optuna", "matplotlib"),
-    *("filelock", "jinja2", "pebble", "polars", "pyarrow", "yaml"),
+    *("filelock", "pebble", "polars", "pyarrow", "yaml"),
 )
 BENCH = ("benchmark", "ablate", "diagnose", "sweep", "runtime", "tune", "reproduce")
 DIGIT = ("explain", "embedded:digits:0")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+PAGES = sorted(page for page in (ROOT / "docs" / "how-to").glob("*.md") if page.stem != "cluster")  # needs machines
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,11 @@ NAMES = {
         "Metric",
         "PassCounts",
         "Scores",
+        "Region",
         "Shared",
     ),
     *("Trajectory", "BinaryClassifier", "attribute", "compare"),
-    *("ExperimentSpec", "explain_images", "run_experiment", "write_report"),
+    *("ExperimentSpec", "explain", "explain_images", "load", "run_experiment", "write_report"),
     *("FringeError", "InputError", "ModelOutputError", "NotDifferentiableError", "TargetError"),
 }
 

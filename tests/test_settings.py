@@ -19,6 +19,7 @@ from fringe.settings import (
     PositiveOddInt,
     Search,
     Settings,
+    canonical_name,
     checked_by,
     look_up,
     settings_of,
@@ -214,10 +215,42 @@ def test_a_class_without_bounds_keeps_working():
         Plain().with_text({"share": "2"})
 
 
-@pytest.mark.parametrize("name", ["to", "TOY", "toy of settings", "ToyOfSettings"])
-def test_a_class_is_found_by_what_resembles_its_name_or_title(name):
-    assert look_up("toy", {"toy": Toy}) is Toy
-    with pytest.raises(InputError, match=f"method: got {name!r}; did you mean 'toy'\\? Known methods: toy, plain"):
-        look_up(name, {"toy": Toy, "plain": Plain})
+@pytest.mark.parametrize("name", ["toy", "TOY", " t-o_y", "toy of settings", "ToyOfSettings", "Toy"])
+def test_a_class_is_found_by_its_name_its_title_or_what_python_calls_it(name):
+    assert look_up(name, {"toy": Toy, "plain": Plain}) is Toy
+    assert canonical_name(f"{name}:large", {"toy": Toy, "plain": Plain}) == "toy:large"
+
+
+def test_a_class_is_suggested_by_what_resembles_its_name():
+    with pytest.raises(InputError, match=r"method: got 'to'; did you mean 'toy'\? Known methods: toy, plain"):
+        look_up("to", {"toy": Toy, "plain": Plain})
     with pytest.raises(InputError, match=r"got 'zzz'\. Known methods: toy"):
         look_up("zzz", {"toy": Toy})
+    assert canonical_name("zzz:large", {"toy": Toy}) == "zzz:large"
+
+
+@pytest.mark.parametrize("registry", [METHODS, METRICS], ids=["methods", "metrics"])
+def test_no_spelling_means_two_methods_or_metrics(registry):
+    """Names, classes and titles, without case and separators, are those of one class each."""
+    owners: dict[str, set[str]] = {}
+    for name, kind in registry.items():
+        for called in (name, kind.__name__, *kind.title.split(":")):
+            plain = "".join(letter for letter in called.lower() if letter.isalnum())
+            owners.setdefault(plain, set()).add(name)
+            for spelled in (called, called.upper(), called.replace(" ", "_"), called.replace("_", "-"), plain):
+                assert look_up(spelled, registry) is kind, spelled
+    assert all(len(names) == 1 for names in owners.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("FRInGe", "fringe"),
+        ("integrated_gradients", "ig"),
+        ("IG", "ig"),
+        ("smooth_grad", "smoothgrad"),
+        ("GuidedIG", "guided_ig"),
+    ],
+)
+def test_a_record_holds_the_name_of_the_registry(name, kind):
+    assert look_up(name, METHODS)().record()["method"] == kind

@@ -52,7 +52,8 @@ def as_logits(output: Any, batch: int, kind: OutputKind) -> Tensor:
             "the outputs are non-negative and every row sums to one, so they look like probabilities, not logits",
             argument="output",
             hint="return the values before the softmax or their logarithm, or pass fringe.Classifier(model, "
-            "output='probabilities') to explain their logarithms (output='logits' if they really are logits)",
+            "output='probabilities'), in options model_output='probabilities', to explain their logarithms ('logits' "
+            "if they really are logits)",
         )
     return logits
 

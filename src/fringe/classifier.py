@@ -20,6 +20,7 @@ from fringe._network import Network
 from fringe._network import PassCounts as PassCounts
 from fringe._outputs import BinaryClassifier as BinaryClassifier
 from fringe._outputs import OutputKind
+from fringe._region import Region as Region
 from fringe.errors import InputError, TargetError
 
 Score = Literal["logit", "log_probability", "probability"]

@@ -151,6 +151,18 @@ def is_transient(error: BaseException) -> bool:
     return cause is not None and is_transient(cause)
 
 
+def is_misread(error: BaseException) -> bool:
+    """Tell whether a model's output is not what was promised: an option mends that, for all images at once.
+
+    Args:
+        error: The error.
+
+    Returns:
+        True if the argument ``output`` is wrong.
+    """
+    return isinstance(error, ModelOutputError) and error.argument == "output"
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Tell whether memory, of the machine or of a device, ran out.
 

@@ -280,24 +280,50 @@ def look_up(name: str, registry: Mapping[str, type[S]]) -> type[S]:
     """Find a class by its name.
 
     Args:
-        name: The name.
+        name: The name in ``registry``, that of the class in Python, or its title in words; only letters and digits are
+            compared, without case.
         registry: Classes by name.
 
     Returns:
         The class.
 
     Raises:
-        InputError: If no class has this name. The message suggests the class with the most similar name or ``title``;
-            only letters and digits are compared, without case.
+        InputError: If no class has this name. The message suggests the class with the most similar one.
     """
     if name in registry:
         return registry[name]
+    spellings = _spellings(registry)
+    if _letters(name) in spellings:
+        return registry[spellings[_letters(name)]]
     key = next(iter(registry.values())).record_key
-    spellings = {_letters(getattr(kind, "title", "")): known for known, kind in registry.items()}
-    spellings |= {_letters(known): known for known in registry}
     near = nearest(_letters(name), spellings)
     hint = f"; did you mean {spellings[near[0]]!r}?" if near else "."
     raise InputError(f"got {name!r}{hint} Known {key}s: {_list(registry)}", argument=key)
+
+
+def canonical_name(text: str, registry: Mapping[str, type[Settings]]) -> str:
+    """Spell the name in ``NAME`` or ``NAME:PRESET`` as the registry does.
+
+    Args:
+        text: The name as somebody wrote it, as for :func:`look_up`.
+        registry: Classes by name.
+
+    Returns:
+        The text with the name of the registry; unchanged if no class has this name.
+    """
+    name, colon, preset = text.partition(":")
+    known = name if name in registry else _spellings(registry).get(_letters(name), name)
+    return f"{known}{colon}{preset}"
+
+
+def _spellings(registry: Mapping[str, type[Settings]]) -> dict[str, str]:
+    """Names of the registry by the letters of whatever their classes are called; a title never hides a name."""
+    titles = {name: getattr(kind, "title", "").split(":") for name, kind in registry.items()}
+    spellings = {_letters(part): name for name, parts in titles.items() for part in parts}
+    spellings |= {_letters(kind.__name__): name for name, kind in registry.items()}
+    spellings |= {_letters(name): name for name in registry}
+    spellings.pop("", None)
+    return spellings
 
 
 def _letters(text: str) -> str:

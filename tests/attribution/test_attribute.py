@@ -67,7 +67,7 @@ def test_inputs_at_the_door():
     with pytest.raises(fringe.InputError, match=r"got torch.float64 on cpu, but the model's weights are torch.float32"):
         fringe.attribute(torch.nn.Linear(4, 3), torch.randn(1, 4, dtype=torch.float64))
     with pytest.raises(fringe.InputError, match="expected a name or a configured method"):
-        fringe.attribute(model, torch.randn(1, 1, 2, 2), method=fringe.FRInGe)
+        fringe.attribute(model, torch.randn(1, 1, 2, 2), method=3)
     with pytest.raises(fringe.InputError, match="bad_images: got 'skip'"):
         fringe.attribute(model, torch.randn(1, 1, 2, 2), bad_images="skip")
     with pytest.raises(fringe.InputError, match="did you mean 'fringe'"):
@@ -90,16 +90,8 @@ def test_inputs_at_the_door():
         ("IG²", "ig2"),
     ],
 )
-def test_a_method_by_its_title_or_class_is_answered_with_its_name(asked, meant):
-    from typer.testing import CliRunner
-
-    from fringe.cli import app
-
-    with pytest.raises(fringe.InputError, match=f"got {asked!r}; did you mean {meant!r}"):
-        fringe.attribute(torch.nn.Flatten(), torch.randn(1, 1, 2, 2), method=asked)
-    result = CliRunner().invoke(app, ["explain", "embedded:digits:0", "--out", "never", "--method", asked])
-    assert result.exit_code == 2
-    assert f"did you mean {meant!r}" in result.stderr
+def test_a_method_is_understood_by_its_title_or_class(asked, meant):
+    assert fringe.attribution.get_method(asked) == fringe.METHODS[meant]()
 
 
 def conv_net(*last):
@@ -125,6 +117,13 @@ def test_an_image_without_a_batch_axis_is_told_where_to_add_it(model, ask):
     image, more = torch.randn(3, 8, 8), {"compare": (["ig"], ["sparseness"]), "attribute": ()}[ask]
     with pytest.raises(fringe.InputError, match=r"inputs: got shape \(3, 8, 8\), .* inputs\[None\]"):
         getattr(fringe, ask)(model, image, *more)
+
+
+@pytest.mark.parametrize("method", ["fringe", "ig"])
+def test_a_grey_image_without_both_axes_is_told_where_to_add_them(method):
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), Mean(), torch.nn.Linear(4, 5)).requires_grad_(False)
+    with pytest.raises(fringe.InputError, match=r"inputs: got shape \(8, 8\), .* inputs\[None, None\]"):
+        fringe.attribute(model, torch.randn(8, 8), method=method)
 
 
 def test_a_model_that_fails_either_way_speaks_for_itself():

@@ -197,8 +197,11 @@ def test_sequences_and_tables():
     table = fringe.attribute(model, inputs(2, shape=(24,)), method=fringe.FRInGe(structure="none", tau=5e-3))
     for found in (sequence, table):
         assert found.completeness_residual.max() < 0.025
+    default = fringe.attribute(model, inputs(2, shape=(24,)), method=fringe.FRInGe(tau=5e-3))
+    assert default.settings["structure"] == "none"  # a vector has no axes of space
+    assert torch.equal(default.values, table.values)
     with pytest.raises(ValueError, match="structure: 'image' needs inputs with at least 2 axes"):
-        fringe.attribute(model, inputs(2, shape=(24,)))
+        fringe.FRInGe().path(24).step.on(torch.zeros(24))
 
 
 def test_scores_other_than_the_logit():

@@ -10,8 +10,7 @@ from attribution_oracles import DenseFRInGe
 from attribution_toys import Linear, Smooth, inputs
 
 import fringe
-from fringe.paths import TrustRegion
-from fringe.paths._natural_gradient import Bound
+from fringe.paths import Bound, TrustRegion
 
 LONG = fringe.FRInGe(tau=5e-2, delta_euc=None, eta_max=1e6, damping=1e-3, gamma_prior=1e-3)
 """Steps that only the KL bound limits."""

@@ -239,21 +239,6 @@ def test_a_model_or_device_that_is_not_there_is_one_line_before_anything_is_writ
     assert not (tmp_path / "out").exists()
 
 
-def test_a_model_that_ends_in_a_softmax_is_given_a_way_that_this_command_has(tmp_path):
-    model = tmp_path / "model.py"
-    model.write_text(
-        "import torch\n"
-        "def network():\n"
-        "    torch.manual_seed(0)\n"
-        "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3), torch.nn.Softmax(1))\n"
-    )
-    arguments = ("--data", "embedded:digits:0:4", "--model", f"{model}:network", "--trust-code")
-    result = sparse(tmp_path / "out", *arguments, "--preprocessing", "unit,channels=1")
-    assert result.exit_code == 1
-    assert "return the values before the softmax or their logarithm" in result.stderr
-    assert "--model-output" not in result.stderr
-
-
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     tmp_path.chmod(0o555)
@@ -341,3 +326,46 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(tmp_path, monke
 
 def absent(*_, **__):
     raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
+
+
+SOFTMAX = """
+import torch
+class Logits(torch.nn.Module):
+    def forward(self, x):
+        return torch.stack([x[:, 0, 0, 0], x[:, 0, 1, 1] * 2, x.mean((1, 2, 3))], 1)
+class Softmax(Logits):
+    def forward(self, x):
+        return super().forward(x).softmax(1)
+"""
+
+
+@pytest.fixture
+def softmax(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(SOFTMAX)
+    return ("--data", "embedded:digits", "--trust-code", "--preprocessing", "unit,channels=1")
+
+
+@pytest.mark.parametrize("command", ["ablate", "benchmark", "diagnose", "reproduce", "runtime", "sweep", "tune"])
+def test_a_model_that_ends_in_a_softmax_names_the_flag_of_every_command(softmax, command):
+    result = run(command, *softmax, "--model", "net=net.py:Softmax", "--n", 2, "--out", "out")
+    assert result.exit_code == 2
+    assert result.stderr.count("error: --model-output: the outputs") == 1
+    assert "pass --model-output probabilities" in result.stderr
+
+
+def test_probabilities_are_scored_as_their_logarithms(softmax):
+    scores = {}
+    chosen = (*softmax, "--score", "log_probability", "--save-maps")
+    for name, options in (("Logits", ()), ("Softmax", ("--model-output", "probabilities"))):
+        assert sparse(name, *chosen, "--model", f"net=net.py:{name}", *options).exit_code == 0
+        scores[name] = read_results(name).scores("net", "ig", "sparseness")
+    assert scores["Logits"] == pytest.approx(scores["Softmax"], rel=1e-4)
+    other = sparse("Softmax", *chosen, "--model", "net=net.py:Softmax", "--model-output", "logits")
+    assert other.exit_code == 2
+    assert "output" in other.stderr
+    again = run("report", "Softmax", "--model", "net.py:Softmax", "--trust-code")  # read as the run read it
+    assert again.exit_code == 0, again.stderr
+    assert "warning" not in again.stderr
+    wrong = run("report", "Softmax", "--model", "net.py:Softmax", "--trust-code", "--model-output", "logits")
+    assert "output" in wrong.stderr

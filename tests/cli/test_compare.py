@@ -224,6 +224,17 @@ def test_wrong_usage_is_exit_code_2_and_one_line(tmp_path, arguments, message):
     assert "Traceback" not in result.stderr
 
 
+def test_a_class_is_compared_by_its_name(tmp_path):
+    (tmp_path / "names.txt").write_text("zero one two three four five six seven eight nine".replace(" ", "\n"))
+    named = ("embedded:digits:0", "--methods", "ig", "--classes", tmp_path / "names.txt")
+    assert quick(tmp_path / "out", *named, "--target", "eight").exit_code == 0
+    (entry,) = read(tmp_path / "out")["images"]
+    assert (entry["target"]["class"], read(tmp_path / "out")["target"]) == (8, 8)
+    refused = quick(tmp_path / "b", *named, "--target", "eigth")
+    assert refused.exit_code == 2
+    assert "--target: got 'eigth', which is no class of the model; did you mean 'eight'" in refused.stderr
+
+
 def test_photos_ask_for_a_model(tmp_path):
     result = quick(tmp_path / "out", grey(tmp_path / "photo.png"), "--methods", "ig")
     assert result.exit_code == 2

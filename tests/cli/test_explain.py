@@ -233,7 +233,7 @@ def test_a_model_that_ends_in_a_softmax_names_the_option_that_reads_it(tmp_path)
         (("--preset", "resnet19"), "did you mean 'resnet18'"),
         (("--set", "taau=1"), "did you mean 'tau'"),
         (("--preprocessing", "resise=8"), "resize"),
-        (("--target", "cat"), "--target"),
+        (("--target", "cat"), "--target: got 'cat', which is no class of the model"),
         (("--target", "10"), "class 10 does not exist"),
         (("--batch-size", "none"), "--batch-size"),
         (("--device", "abacus"), "abacus"),
@@ -247,6 +247,30 @@ def test_wrong_usage_is_exit_code_2_and_one_line(tmp_path, arguments, message):
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert not (tmp_path / "out" / "digits-0000").exists()
+
+
+WORDS = "zero one two three four five six seven eight nine"
+
+
+def test_a_class_is_explained_by_its_name(tmp_path):
+    (tmp_path / "names.txt").write_text(WORDS.replace(" ", "\n"))
+    named = ("embedded:digits:0", "--classes", tmp_path / "names.txt", "--json")
+    for typed, number in (("seven", 7), ("SEV", 7), ("3", 3)):
+        result = quick(tmp_path / "out", *named, "--target", typed, "--overwrite")
+        assert result.exit_code == 0, result.stderr
+        document = json.loads(result.stdout)
+        assert document["inputs"][0]["target"]["class"] == document["setting"]["target"] == number
+    again = quick(tmp_path / "out", *named, "--target", "three")
+    assert json.loads(again.stdout)["counts"]["reused"] == 1  # the same class by its name
+    several = quick(tmp_path / "out", *named, "--target", "s")
+    assert several.exit_code == 2
+    assert "--target: got 's', which fits the classes 6 (six), 7 (seven)" in several.stderr
+    model = tmp_path / "net.py"
+    model.write_text(SOFTMAX)
+    nameless = ("--model", f"{model}:Logits", "--trust-code", "--preprocessing", "unit,channels=1", "--target", "cat")
+    refused = quick(tmp_path / "b", "embedded:digits:0", *nameless)
+    assert refused.exit_code == 2
+    assert "the model has no class names; give the number of a class, or the names with --classes" in refused.stderr
 
 
 def test_a_list_of_names_of_the_wrong_length_is_refused(tmp_path):

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from fringe import METHODS, METRICS, InputError
 from fringe.cli import app
-from fringe.experiments import configured
+from fringe.experiments import ExperimentSpec, build_plan, configured
 from fringe.explanations import ExplainSpec
 from fringe.explanations._base import configured_method
 
@@ -102,3 +102,37 @@ def test_an_unknown_name_is_told_its_neighbour():
         result = invoke(command, name)
         assert result.exit_code == 2
         assert f"did you mean {near}" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["IntegratedGradients", "integrated_gradients", "IG", "Integrated Gradients"])
+def test_a_method_is_understood_by_every_name_it_goes_by_and_recorded_under_one(tmp_path, name):
+    arguments = ("embedded:digits:0", "--method", name, "--set", "steps=3", "--no-figures", "--json")
+    result = invoke("explain", *arguments, "--out", tmp_path)
+    assert result.exit_code == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert (document["settings"]["method"], document["options"]["method"]) == ("ig", "ig")
+    again = invoke("explain", *arguments[:2], "ig", *arguments[3:], "--out", tmp_path)  # the same setting: nothing new
+    assert json.loads(again.stdout)["counts"]["reused"] == 1
+    assert json.loads(invoke("methods", name, "--json").stdout)["methods"][0]["name"] == "ig"
+
+
+def test_in_a_comparison_each_name_means_one_method_or_metric(tmp_path):
+    chosen = ("--methods", "FRInGe:resnet18,Integrated_Gradients", "--metrics", "MASInsertion,end point kl")
+    settings = ("--set", "integrated-gradients.steps=3", "--set", "IG.rule=left", "--set", "fringe:resnet18.tau=0.02")
+    result = invoke("compare", "embedded:digits:0", *chosen, *settings, "--no-controls", "--json", "--out", tmp_path)
+    assert result.exit_code == 0, result.stderr
+    document = json.loads(result.stdout)
+    methods = {entry["label"]: entry["settings"] for entry in document["methods"]}
+    assert list(methods) == ["fringe:resnet18", "ig"]
+    assert (methods["ig"]["steps"], methods["ig"]["rule"]) == (3, "left")
+    assert [entry["label"] for entry in document["metrics"]] == ["mas_insertion", "endpoint_kl"]
+    twice = invoke("compare", "embedded:digits:0", "--methods", "ig,IG", "--out", tmp_path / "out")
+    assert twice.exit_code == 2
+    assert "ig given twice" in twice.stderr
+    names = {
+        "methods": "FRInGe:auto,Guided IG",
+        "metrics": "Sparseness,MaxSensitivity",
+        "limits": {"max sensitivity": 2},
+    }
+    plan = build_plan(ExperimentSpec(**names, model="resnet18=embedded:digits"))
+    assert (list(plan.arms[0].methods), plan.limits) == (["fringe:auto", "guided_ig"], {"max_sensitivity": 2})

@@ -5,11 +5,11 @@ from typing import get_args
 import pytest
 
 from fringe import FRInGe, InputError
+from fringe._class_names import read_class_names
 from fringe.classifier import SCORES
 from fringe.cli._listing import EXAMPLES
 from fringe.explanations import ExplainSpec
 from fringe.explanations._base import configured_method
-from fringe.explanations._spec import read_class_names
 from fringe.models import LOADERS
 
 

@@ -5,7 +5,9 @@ from pathlib import Path
 
 from small_plans import digits_plan
 
-from fringe.experiments import RunOptions, run_plan
+from fringe.experiments import ProcessExecutor, RunOptions, run_plan
 
 if __name__ == "__main__":
-    run_plan(digits_plan(), Path(sys.argv[1]), RunOptions(workers=int(sys.argv[2])))
+    workers = int(sys.argv[2])
+    executor = ProcessExecutor(workers) if workers else None
+    run_plan(digits_plan(), Path(sys.argv[1]), RunOptions(executor=executor))

@@ -14,7 +14,7 @@ from synthetic_units import expected, job, manifest, noted, table
 
 from fringe import IntegratedGradients
 from fringe.errors import InputError
-from fringe.experiments import RunLog, RunOptions, run_plan
+from fringe.experiments import ProcessExecutor, RunLog, RunOptions, run_plan
 from fringe.experiments._executors import SerialExecutor, run_tasks
 from fringe.experiments._plan import Arm, ModelSource
 from fringe.experiments._results import read_results, results_of
@@ -116,7 +116,7 @@ def test_a_plan_in_another_batch_size_engine_or_order_is_the_same(tmp_path):
     run_plan(plan, tmp_path, RunOptions())
     turned = replace(plan, arms=arms(more=IntegratedGradients(steps=4), ig=IG), shard=3)
     turned = replace(turned, metrics=dict(reversed(plan.metrics.items())))
-    assert run_plan(turned, tmp_path, RunOptions(batch_size=1, workers=1)).log.reports == []
+    assert run_plan(turned, tmp_path, RunOptions(batch_size=1, executor=ProcessExecutor(1))).log.reports == []
 
 
 NET = """

@@ -290,7 +290,7 @@ def test_a_signal_at_any_time(tmp_path):
 def test_a_signal_with_processes_ends_them(tmp_path, monkeypatch):
     spawn_quickly(monkeypatch)
     told = Progress(ended=lambda report: os.kill(os.getpid(), signal.SIGINT))
-    first = run_plan(small(n=4), tmp_path, RunOptions(workers=2), told)
+    first = run_plan(small(n=4), tmp_path, RunOptions(executor=ProcessExecutor(2)), told)
     assert first.stopped == "interrupted (SIGINT)"
     assert 0 < first.log.count("done") < 4
     assert multiprocessing.active_children() == []

@@ -126,9 +126,12 @@ def test_a_process_killed_while_it_waits_costs_nothing(tmp_path):
     work = job(tmp_path, manifest(("fine", "lasts"), 2))
 
     def kill(pid):
-        """Not before the other process has begun; where it was so late that this one took both, none waits."""
+        """Not before its task is committed and the other process has begun; where that was so late that this one took
+        both, none waits."""
 
         def kill_the_waiting(busy):
+            while not work.store.tasks():
+                time.sleep(0.01)
             if busy != pid:
                 os.kill(pid, signal.SIGKILL)
 
@@ -218,7 +221,7 @@ def test_units_that_another_run_has_locked_are_looked_at_now_and_then(tmp_path, 
 
 def test_batches_and_processes_move_the_real_numbers_by_rounding_alone(tmp_path):
     here = run_plan(digits_plan(), tmp_path / "here", RunOptions())
-    there = run_plan(digits_plan(shard=3), tmp_path / "there", RunOptions(workers=2, batch_size=1))
+    there = run_plan(digits_plan(shard=3), tmp_path / "there", RunOptions(executor=ProcessExecutor(2), batch_size=1))
     assert (here.stopped, there.stopped) == (None, None)
     one, other = table(Store(tmp_path / "here")), table(Store(tmp_path / "there"))
     assert len(one) == 5 * 2 * 4
@@ -242,7 +245,7 @@ def test_a_poisonous_method_of_a_real_plan(tmp_path):
             for cell in results_of(store, first.resolved.manifest).coverage()
         }
 
-    first = run_plan(plan, out, RunOptions(workers=2))
+    first = run_plan(plan, out, RunOptions(executor=ProcessExecutor(2)))
     assert first.stopped is None
     assert first.partial
     assert first.log.count("crashed") == 1
@@ -256,18 +259,18 @@ def test_a_poisonous_method_of_a_real_plan(tmp_path):
         "ended its process (SIGSEGV), 3 times",
     )
 
-    second = run_plan(plan, out, RunOptions(workers=2))
+    second = run_plan(plan, out, RunOptions(executor=ProcessExecutor(2)))
     assert second.log.reports == []
     assert second.partial
     assert [record["method"] for record in second.set_aside] == ["poison"]
 
     Path(tmp_path / "cure").touch()
-    third = run_plan(plan, out, RunOptions(workers=1, retry=True))
+    third = run_plan(plan, out, RunOptions(executor=ProcessExecutor(1), retry=True))
     assert third.log.count("done") == 1
     assert not third.partial
     assert set(cells().values()) == {done}
     assert crashes(Store(out)) == []
-    fourth = run_plan(plan, out, RunOptions(workers=1))
+    fourth = run_plan(plan, out, RunOptions(executor=ProcessExecutor(1)))
     assert fourth.log.reports == []
     assert not fourth.partial
 
@@ -277,8 +280,8 @@ def test_a_script_without_a_main_guard_is_told_so(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "from pathlib import Path\nfrom small_plans import digits_plan\nfrom fringe.experiments import RunOptions\n"
-        "from fringe.experiments import run_plan\n"
-        f"run_plan(digits_plan(), Path({str(tmp_path / 'run')!r}), RunOptions(workers=2))\n"
+        "from fringe.experiments import ProcessExecutor, run_plan\n"
+        f"run_plan(digits_plan(), Path({str(tmp_path / 'run')!r}), RunOptions(executor=ProcessExecutor(2)))\n"
     )
     environment = {**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     ended = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment)

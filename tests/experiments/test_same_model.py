@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import fringe
 from fringe.cli import app
 from fringe.errors import FringeError, InputError
-from fringe.experiments import Progress, RunOptions, run_plan
+from fringe.experiments import ProcessExecutor, Progress, RunOptions, run_plan
 from fringe.experiments._manifest import FirstLogits, resolve
 from fringe.experiments._plan import Arm, ModelSource
 from fringe.experiments._results import read_results
@@ -139,7 +139,7 @@ def test_a_model_that_changes_amid_a_run_stops_it(tmp_path, plan, monkeypatch, w
     spawn_quickly(monkeypatch)
     told = Progress(began=lambda resolved, units: write(tmp_path, CHANGED))
     with pytest.raises(FringeError, match="model 'net': what it computes changed since the run began"):
-        run_plan(plan, tmp_path / "run", RunOptions(workers=workers), told)
+        run_plan(plan, tmp_path / "run", RunOptions(executor=ProcessExecutor(workers) if workers else None), told)
     assert scores(tmp_path / "run") == {}
 
 

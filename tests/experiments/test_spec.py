@@ -132,6 +132,9 @@ def test_a_model_in_memory_is_copied_and_named_by_its_weights():
     assert net[1].weight.requires_grad
     with pytest.raises(InputError, match="preprocessing: none given for a model in memory"):
         build_plan(ExperimentSpec(model=net, data="embedded:digits", **SMALL)).arms[0].model.load()
+    net.preprocessing = "resize=32,channels=1"
+    stated = build_plan(ExperimentSpec(model={"net": net}, data="embedded:digits", n=2, **SMALL))
+    assert look(stated).manifest.model_key("net") == look(build_plan(spec)).manifest.model_key("net")
 
 
 def test_what_is_set_counts_more_than_the_file(tmp_path):

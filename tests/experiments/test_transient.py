@@ -84,12 +84,12 @@ def test_a_device_that_fails_ends_the_run_and_fails_no_unit(tmp_path):
 def test_with_processes_the_same(tmp_path, monkeypatch):
     spawn_quickly(monkeypatch)
     plan = small(arms=arms(troubled=Troubled("memory", str(tmp_path / "cure")), ig=IG))
-    first = run_plan(plan, tmp_path / "run", RunOptions(workers=2))
+    first = run_plan(plan, tmp_path / "run", RunOptions(executor=ProcessExecutor(2)))
     assert (first.stopped, first.log.left, first.log.failed) == (None, 2, 0)
     device = small(name="device", arms=arms(troubled=Troubled("device", str(tmp_path / "cure"))))
-    assert "the device failed" in run_plan(device, tmp_path / "device", RunOptions(workers=1)).stopped
+    assert "the device failed" in run_plan(device, tmp_path / "device", RunOptions(executor=ProcessExecutor(1))).stopped
     (tmp_path / "cure").touch()
-    assert not run_plan(plan, tmp_path / "run", RunOptions(workers=2)).partial
+    assert not run_plan(plan, tmp_path / "run", RunOptions(executor=ProcessExecutor(2))).partial
 
 
 @linux

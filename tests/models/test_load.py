@@ -116,12 +116,67 @@ def test_a_python_file_needs_trust_before_anything_else(code):
     assert text.endswith("pass trust_code=True only if you trust its author")
 
 
-def test_a_python_file_is_not_run_without_trust_or_preprocessing(tmp_path):
+def test_a_python_file_is_not_run_without_trust(tmp_path):
     mark, path = tmp_path / "ran", tmp_path / "evil.py"
     path.write_text(f"open({str(mark)!r}, 'w')\ndef f(): ...\n")
     message(f"{path}:f", preprocessing=UNIT)
-    assert "does not say how images are prepared; pass preprocessing=" in message(f"{path}:f", trust_code=True)
+    message(f"{path}:f")
     assert not mark.exists()
+
+
+#: Networks of several sizes in one file, in the style of a model zoo.
+ZOO = """
+from torch import nn
+PREPROCESSING = {"small": "resize=8,channels=1,mean=0.5,std=0.25", "other": "unit"}
+CLASSES = ("a", "b", "c")
+
+def small():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+
+def large():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(256, 2))
+    net.preprocessing, net.class_names = "resize=16,channels=1,mean=0.1,std=0.2", ["no", "yes"]
+    return net
+
+def silent():
+    net = small()
+    net.preprocessing, net.class_names = nn.Identity(), {"a": 0}
+    return net
+
+def wrong():
+    net = small()
+    net.preprocessing = "resise=8"
+    return net
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "text", "names"),
+    [
+        ("small", "resize=8,channels=1,mean=0.5,std=0.25", ("a", "b", "c")),
+        ("large", "resize=16,channels=1,mean=0.1,std=0.2", ("no", "yes")),
+    ],
+)
+def test_a_python_file_states_its_preprocessing_and_class_names(code, function, text, names):
+    code.write_text(ZOO)
+    model = load_model(f"{code}:{function}", trust_code=True)
+    assert (model.preprocessing, model.class_names) == (Preprocessing.parse(text), names)
+    given = load_model(f"{code}:{function}", trust_code=True, preprocessing=UNIT, class_names=["x", "y"])
+    assert (given.preprocessing, given.class_names) == (UNIT, ("x", "y"))
+
+
+def test_one_statement_counts_for_all_networks_of_a_file(code):
+    code.write_text(CODE + "PREPROCESSING = 'imagenet'\n")
+    assert load_model(f"{code}:small", trust_code=True).preprocessing == Preprocessing.parse("imagenet")
+
+
+def test_an_attribute_that_means_something_else_states_nothing(code):
+    code.write_text(ZOO)
+    assert load_model(f"{code}:silent", trust_code=True, preprocessing=UNIT).class_names == ("a", "b", "c")
+    text = message(f"{code}:silent", trust_code=True)
+    assert "does not say how images are prepared; pass preprocessing=" in text
+    assert f'or write PREPROCESSING = "..." into {code}' in text
+    assert "did you mean 'resize'?" in message(f"{code}:wrong", trust_code=True)
 
 
 def test_a_python_file_gives_its_module(code):
@@ -177,6 +232,7 @@ def test_a_python_file_that_fails_or_is_missing(tmp_path):
 def test_a_file_that_is_missing_is_what_is_missing(options, tmp_path):
     """Nobody has to trust a file, or say how its images are prepared, before hearing that there is none."""
     assert message("gone.py:f", **options) == "Python file 'gone.py' does not exist"
+    assert message("gone.py", **options) == "Python file 'gone.py' does not exist"
     assert message("gone.py:f@w.safetensors", **options) == "Python file 'gone.py' does not exist"
     assert message("gone.pt2", **options) == "exported program 'gone.pt2' does not exist"
     (tmp_path / "folder.py").mkdir()

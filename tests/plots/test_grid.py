@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib import colormaps
 from matplotlib.figure import Figure
-from plots_toys import assert_apart
+from plots_toys import assert_apart, blank_margins, caption, words
 
 from fringe.plots import Annotation, GridCell, GridRow, comparison_grid
 from fringe.plots._grid import MetricLabel, captions, labels, pool_for, pooled_magnitude, short_number
@@ -31,21 +31,15 @@ def one_map(values, **more) -> Figure:
     return comparison_grid([GridRow(image, "a", "b", (GridCell(np.asarray(values, float)),))], ["m"], **more)
 
 
-def texts(figure):
-    """Every text around the maps that is drawn, but for those of the colour bar and the legend."""
-    around = [text for axes in figure.axes[:-1] for text in (axes.title, *axes.texts)]
-    return [text for text in (*figure.texts, *around) if text.get_text()]
-
-
 @pytest.mark.parametrize(("rows", "methods"), [(1, 1), (1, 2), (3, 4), (8, 12)])
 def test_every_picture_has_its_place_and_no_words_overlap(rows, methods):
     figure = grid(rows, methods)
     figure.canvas.draw()
     assert len(figure.axes) == rows * (1 + methods) + 1
     boxes = [axes.get_window_extent() for axes in figure.axes]
-    words = [text.get_window_extent() for text in texts(figure)] + [figure.legends[0].get_window_extent()]
-    assert_apart(figure, boxes + words)
+    assert_apart(figure, boxes + [text.get_window_extent() for text in words(figure)])
     assert max(figure.get_size_inches()) < 22
+    assert max(blank_margins(figure)) < 0.3
 
 
 def test_all_maps_share_the_limits_of_the_colour_bar():
@@ -118,16 +112,13 @@ def test_the_mass_sums_channels_without_their_signs_and_is_averaged_inside_the_p
 def test_only_large_pictures_are_pooled_and_the_caption_says_so():
     assert [pool_for((s, 10)) for s in (32, 64, 128, 224, 299)] == [1, 1, 3, 5, 7]
 
-    def captions(**more):
-        return " ".join(grid(1, 4, **more).legends[0].get_title().get_text().split())
-
-    assert "averaged" not in captions(size=(9, 9))
-    assert "averaged over 5 × 5 pixels" in captions(size=(224, 224))
-    assert "averaged over 3 × 3 pixels" in captions(size=(9, 9), pool=3)
+    assert "averaged" not in caption(grid(1, 4, size=(9, 9)))
+    assert "averaged over 5 × 5 pixels for display" in caption(grid(1, 4, size=(224, 224)))
+    assert "averaged over 3 × 3 pixels for display" in caption(grid(1, 4, size=(9, 9), pool=3))
 
 
 def test_the_best_words_are_bold():
-    weights = {text.get_text(): text.get_fontweight() for text in texts(grid(1, 1))}
+    weights = {text.get_text(): text.get_fontweight() for text in words(grid(1, 1))}
     assert (weights["MI .43"], weights["MD .21"]) == ("bold", "normal")
 
 
@@ -159,16 +150,55 @@ def test_numbers_are_short():
     assert short_number(math.nan) == "–"
 
 
-def test_the_best_of_an_image_is_marked():
-    higher, lower, neither = (metrics("mas_insertion", direction=d)[0] for d in ("higher", "lower", "none"))
-    values = [0.25, math.nan, 0.75, 0.75]
-    assert [word.text for word in higher.annotations(values)] == ["MI .25", "MI –", "MI .75", "MI .75"]
-    assert [word.best for word in higher.annotations(values)] == [False, False, True, True]
-    assert [word.best for word in lower.annotations(values)] == [True, False, False, False]
-    assert not any(word.best for word in neither.annotations(values))
-    assert not any(word.best for word in higher.annotations([math.nan]))
+def scored(values, direction="higher"):
+    return [(word.text, word.best) for word in metrics("mas_insertion", direction=direction)[0].annotations(values)]
+
+
+def test_the_best_of_an_image_is_marked_unless_two_tie():
+    values = [0.25, math.nan, 0.75]
+    assert scored(values) == [("MI .25", False), ("MI –", False), ("MI .75", True)]
+    assert [best for _, best in scored(values, "lower")] == [True, False, False]
+    assert not any(best for _, best in scored(values, "none"))
+    assert not any(best for _, best in scored([math.nan]))
+    assert not any(best for _, best in scored([0.25, 0.75, 0.75]))
+    assert scored([0.75, 0.75 + 1e-9, 0.1]) == [("MI .75000", False), ("MI .75000", False), ("MI .10000", False)]
+
+
+@pytest.mark.parametrize(
+    ("values", "direction", "expected"),
+    [
+        ([0.4312, 0.4349, 0.2], "higher", ["MI .431", "MI .435", "MI .200"]),
+        ([0.30001, 0.30002, 0.7], "lower", ["MI .30001", "MI .30002", "MI .70000"]),
+        ([12.31, 12.34], "lower", ["MI 12.31", "MI 12.34"]),
+        ([123456.0, 123789.0], "higher", ["MI 1.23e+05", "MI 1.24e+05"]),
+        ([0.5, 0.6, 0.5001], "higher", ["MI .50", "MI .60", "MI .50"]),
+    ],
+)
+def test_numbers_differ_where_bold_decides(values, direction, expected):
+    assert [text for text, _ in scored(values, direction)] == expected
+    (best,) = [text for text, best in scored(values, direction) if best]
+    assert [text for text, _ in scored(values, direction)].count(best) == 1
 
 
 def test_the_caption_says_which_way_is_better():
     both = [*metrics("insertion"), *metrics("mas_deletion", direction="lower")]
-    assert captions(both) == "Ins Insertion ↑ · MD Mas_Deletion ↓; the best of an image is bold"
+    assert captions(both) == "Ins = Insertion ↑ · MD = Mas_Deletion ↓; bold: the best of an image, unless two tie."
+
+
+def test_methods_are_named_in_words():
+    names = ["fringe", "fringe:preview", "geoig_knn", "mine"]
+    row = GridRow(rng.random((9, 9, 3)), "image-1", "cat", tuple(tile() for _ in names))
+    drawn = [text.get_text() for text in words(comparison_grid([row], names))]
+    for name in ("FRInGe", "FRInGe (preview)", "Geodesic IG\n(neighbours)", "mine"):
+        assert name in drawn
+
+
+@pytest.mark.parametrize("methods", [1, 3])
+def test_long_names_and_many_digits_fit(methods):
+    scores = (Annotation("MI .12345", True), Annotation("MD 1.235e+05"))
+    cells = tuple(GridCell(rng.normal(size=(3, 9, 9)), scores) for _ in range(methods))
+    long = "a class whose name is far too long for the width of one picture, not even in two lines · 95.0%"
+    row = GridRow(rng.random((9, 9, 3)), "a_file_whose_name_has_no_end" * 4, long, cells)
+    figure = comparison_grid([row, row], ["a method with a very long name " * 3] * methods, title="a long title " * 20)
+    boxes = [axes.get_window_extent() for axes in figure.axes]
+    assert_apart(figure, boxes + [text.get_window_extent() for text in words(figure)])

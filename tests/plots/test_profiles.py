@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from plots_toys import assert_apart
+from plots_toys import words as all_words
 
 from fringe.plots import PathRecord, geometric_profile, plot_profiles
 from fringe.plots._profiles import BOUNDS, runs
@@ -49,7 +50,7 @@ def test_bands_cover_the_steps_that_a_bound_set():
     for axes in panels(figure, 2):
         assert bands(axes) == [(0.5, 3.5, "2"), (3.5, 6.5, "1")]
     said = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert said == [f"step set by: {BOUNDS[bound][0]}" for bound in (0, 1, 2)]
+    assert said == [BOUNDS[bound][0] for bound in (0, 1, 2)]
     assert plot_profiles([IG]).legends[0].get_texts() == []
 
 
@@ -131,3 +132,24 @@ def test_a_path_without_steps_is_drawn():
     figure = geometric_profile([], [], [2.3], [])
     figure.canvas.draw()
     assert [text.get_text() for axes in figure.axes for text in axes.texts] == ["no step was taken"] * 2
+
+
+@pytest.mark.parametrize("bounds", [[], [0.0, 1, 2, 3, 3, 3]])
+def test_a_profile_says_what_each_panel_shows_and_words_stay_apart(bounds):
+    figure = geometric_profile(rng.random(6), rng.random(6), rng.random(7), bounds, title="a title " * 30, classes=1000)
+    words = all_words(figure)
+    boxes = [text.get_window_extent() for text in words]
+    assert_apart(figure, [*boxes, *(axes.get_window_extent() for axes in figure.axes)])
+    drawn = " ".join(text.get_text() for text in words)
+    for part in ("How far the prediction moves", "How far the input moves", "How undecided", "π", "ln 1 000 = 6.9"):
+        assert part in drawn
+    assert {"radians", "input units", "nats"} <= {axes.get_ylabel() for axes in figure.axes}
+    assert not any("…" in text.get_text() for text in words if "distance" in text.get_text())
+
+
+def test_the_largest_entropy_is_drawn_where_the_number_of_classes_is_known():
+    figure = geometric_profile([0.1], [0.1], [0.0, 1.0], [1], classes=10)
+    (line,) = [line for line in figure.axes[2].lines if line.get_gid() == "largest entropy"]
+    assert line.get_ydata()[0] == pytest.approx(np.log(10))
+    assert figure.axes[2].get_ylim()[1] > np.log(10)
+    assert len(geometric_profile([0.1], [0.1], [0.0, 1.0], [1]).axes[2].lines) == 1

@@ -5,7 +5,8 @@ from dataclasses import replace
 import matplotlib as mpl
 import numpy as np
 import pytest
-from plots_toys import assert_apart
+from plots_toys import assert_apart, caption
+from plots_toys import words as all_words
 
 from fringe.plots import PathRecord, overlay, plot_variants, signed_map, trajectory
 
@@ -159,14 +160,50 @@ def test_all_maps_of_a_trajectory_share_the_scale_of_the_last():
     maps = np.zeros((3, 1, 9, 9))
     maps[1, 0, 2, 2], maps[2, 0, 2, 2] = 100.0, -5.0
     figure = trajectory([0.1, 0.2, 0.4], [0, 1, 2], np.ones((3, 9, 9, 1)), maps)
-    assert {axes.images[0].get_clim() for axes in figure.axes[4:]} == {(-5.0, 5.0)}
+    assert {axes.images[0].get_clim() for axes in figure.axes[7:]} == {(-5.0, 5.0)}
 
 
 @pytest.mark.parametrize("steps", [(0,), (0, 1), (0, 1, 2)])
 def test_short_trajectories_are_drawn(steps):
     figure = a_trajectory(steps, (12, 30))
     figure.canvas.draw()
-    assert sum(bool(axes.images) for axes in figure.axes) == 2 * len(steps)  # an image and a map for each point
+    assert sum(bool(axes.images) for axes in figure.axes) == 3 * len(steps)  # image, change and map
+
+
+def test_the_change_since_the_input_is_amplified_by_the_factor_beside_it():
+    images = np.full((3, 9, 9, 3), 0.5)
+    images[1, :4] += 0.02
+    images[2, :4] += 0.04
+    images[2, 5:] -= 0.04
+    figure = trajectory([0.1, 0.2, 0.4], [0, 1, 2], images, np.ones((3, 1, 9, 9)))
+    (factor,) = [text.get_text() for text in all_words(figure) if text.get_text().startswith("change")]
+    assert factor == "change since\nthe input\n× 10"
+    for axes, image in zip(figure.axes[4:7], images, strict=True):
+        np.testing.assert_allclose(shown(axes), 0.5 + 10 * (image - images[0]))
+
+
+@pytest.mark.parametrize(("size", "factor"), [(0.0, ""), (0.6, ""), (0.2, "× 2"), (1e-9, "× 1 000")])
+def test_the_factor_fits_the_change(size, factor):
+    images = np.stack([np.full((9, 9, 1), 0.1), np.full((9, 9, 1), 0.1 + size)])
+    figure = trajectory([0.1, 0.2], [0, 1], images, np.ones((2, 1, 9, 9)))
+    (text,) = [text.get_text() for text in all_words(figure) if text.get_text().startswith("change")]
+    assert text == "change since\nthe input" + (f"\n{factor}" if factor else "")
+
+
+@pytest.mark.parametrize(("steps", "size"), [((0, 3, 6, 9, 12, 15), (20, 20)), ((0, 1), (20, 50)), ((0,), (60, 20))])
+def test_words_of_a_trajectory_stay_inside_and_apart(steps, size):
+    figure = a_trajectory(steps, size)
+    boxes = [text.get_window_extent() for text in all_words(figure)]
+    assert_apart(figure, [*boxes, *(axes.get_window_extent() for axes in figure.axes)])
+
+
+def test_the_caption_of_a_trajectory_names_the_class_and_the_averaging():
+    maps = rng.normal(size=(2, 1, 96, 96))
+    figure = trajectory([0.1, 0.2], [0, 1], np.ones((2, 96, 96, 1)), maps, label="bald_eagle")
+    assert "Red speaks for 'bald eagle', blue against it; averaged over about 3 × 3 pixels" in caption(figure)
+    assert not np.allclose(shown(figure.axes[-1]), maps[-1].sum(0))
+    small = a_trajectory()
+    assert caption(small).endswith("Red speaks for the class, blue against it.")
 
 
 def test_a_trajectory_of_unequal_parts_is_refused():

@@ -6,6 +6,8 @@ from fringe.attribution._base import Attribution, Attributor, Baseline, Trajecto
 from fringe.attribution._base import Progress as Progress
 from fringe.attribution._base import ProgressCounter as ProgressCounter
 from fringe.attribution._base import reference_images as reference_images
+from fringe.attribution._context import Context
+from fringe.attribution._context import InputKind as InputKind
 from fringe.attribution._diagnostics import PathAttributor, gradient_attribution, path_attribution
 from fringe.attribution._expected_gradients import ExpectedGradients
 from fringe.attribution._fringe import FRInGe
@@ -18,10 +20,12 @@ from fringe.attribution._ggig import GGIG
 from fringe.attribution._idg import IntegratedDecisionGradients
 from fringe.attribution._ig import BlurIG, GuidedIG, IntegratedGradients
 from fringe.attribution._integrate import integrate
+from fringe.attribution._load import load
 from fringe.attribution._multi_path import AGI, IG2
 from fringe.attribution._pieces import NodePieces, SegmentPieces
 from fringe.attribution._quadrature import Quadrature, quadrature_nodes
 from fringe.attribution._smoothgrad import SmoothGrad
+from fringe.attribution._views import SENTENCES as SENTENCES
 
 __all__ = [
     "AGI",
@@ -32,6 +36,7 @@ __all__ = [
     "Attributor",
     "Baseline",
     "BlurIG",
+    "Context",
     "ExpectedGradients",
     "FRInGe",
     "GeoIGKNN",
@@ -48,6 +53,7 @@ __all__ = [
     "attribute",
     "gradient_attribution",
     "integrate",
+    "load",
     "path_attribution",
     "quadrature_nodes",
 ]

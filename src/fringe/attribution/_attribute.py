@@ -21,6 +21,7 @@ from fringe.attribution._smoothgrad import SmoothGrad
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score, Target
 from fringe.errors import InputError
+from fringe.geometry import log_probabilities
 from fringe.paths import Problem, verify
 from fringe.settings import look_up
 
@@ -33,23 +34,28 @@ METHODS: dict[str, type[Attributor]] = {
 }
 
 
-def get_method(method: str | Attributor) -> Attributor:
+def get_method(method: str | Attributor | type[Attributor]) -> Attributor:
     """Return a configured method.
 
     Args:
-        method: A configured method, which is returned as it is, or the name of a registered one.
+        method: A configured method, which is returned as it is; the class of one; or the name of a registered one, with
+            a preset after a colon, as in ``"ig:paper"``.
 
     Returns:
-        The method, by name with its default settings.
+        The method, with its default settings unless a preset is named.
 
     Raises:
-        InputError: If there is no such method.
+        InputError: If there is no such method or preset.
     """
     if isinstance(method, Attributor):
         return method
+    if isinstance(method, type) and issubclass(method, Attributor):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return method()
     if not isinstance(method, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InputError(f"got {method!r}, expected a name or a configured method such as FRInGe()", argument="method")
-    return look_up(method, METHODS)()
+    name, colon, preset = method.partition(":")
+    kind = look_up(name, METHODS)
+    return kind.preset(preset) if colon else kind()
 
 
 OnBad = Literal["raise", "mark"]
@@ -64,13 +70,13 @@ def attribute(
     model: Callable[[Tensor], Any] | Classifier,
     inputs: Tensor | Mapping[str, Any],
     *,
-    method: str | Attributor = "fringe",
+    method: str | Attributor | type[Attributor] = "fringe",
     target: Target = "predicted",
     contrast: int | Sequence[int] | Tensor | None = None,
     score: Score | None = None,
     batch_size: int | Literal["auto"] | None = None,
     seed: int = 0,
-    telemetry: bool = False,
+    telemetry: bool | int = False,
     bad_images: OnBad = "raise",
     progress: Progress | None = None,
     baseline: float | Tensor | None = None,
@@ -86,7 +92,8 @@ def attribute(
             state is restored.
         inputs: Images (B, *S). A dictionary is passed to the model by name, and its one floating-point tensor is
             explained.
-        method: A registered name, or a configured method such as ``FRInGe(tau=1e-3)``.
+        method: A registered name, with or without a preset (``"fringe:preview"``), or a configured method such as
+            ``FRInGe(tau=1e-3)``.
         target: ``"predicted"``, an integer, or one integer per image. ``"top5"`` (any number) or integers (B, K)
             explain K classes: the maps are then (B, K, *S). FRInGe's path does not depend on the class and is run
             once, at K - 1 further vector-Jacobian products a step; other methods take K times as long.
@@ -95,7 +102,8 @@ def attribute(
         score: The explained scalar, that of :class:`Classifier` (default the logit). A Classifier has its own.
         batch_size: Images in one pass, that of :class:`Classifier` (default automatic). A Classifier has its own.
         seed: Keys all randomness, together with the images' ``ids``.
-        telemetry: Whether each image's path is recorded.
+        telemetry: Whether each image's path is recorded, at one forward pass for each of the points that are stored as
+            images: 6 of them, or the integer that is given, at least 2.
         bad_images: With ``"mark"``, an image with NaN in it or in its logits gets a NaN map and the verdict
             ``nan_input`` or ``nan_logits`` while the others are explained; ``"raise"`` names it in an InputError.
         progress: Called with the steps done and planned.
@@ -120,6 +128,8 @@ def attribute(
     chosen = get_method(method)
     if bad_images not in get_args(OnBad):
         raise InputError(f"got {bad_images!r}, expected 'raise' or 'mark'", argument="bad_images")
+    if not isinstance(telemetry, bool) and telemetry < 2:
+        raise InputError(f"got {telemetry!r}, expected true, false or at least 2", argument="telemetry")
     classifier = Classifier.of(model, score, batch_size)
     inputs, arguments = explained_inputs(inputs, forward_args, forward_kwargs)
     _check_inputs(inputs)
@@ -150,7 +160,7 @@ def attribute(
         if finite:
             part = problem.select(finite) if len(finite) < len(fault) else problem
             verify(part, needs_jvp=chosen.needs_jvp(problem.logits.shape[1]))
-            result = _explain(chosen, part)
+            result = _with_probabilities(_explain(chosen, part), part)
         else:
             result = _nothing(chosen, problem)
         result = dataclasses.replace(result, passes=classifier.passes.since(before))
@@ -166,16 +176,29 @@ def _explain(method: Attributor, problem: Problem) -> Attribution:
     contrast = None if problem.contrast is None else problem.contrast.flatten()
     result = method.attribute(dataclasses.replace(each, target=problem.target.flatten(), contrast=contrast))
 
-    worst = [
-        max(range(i, i + classes), key=lambda k: SEVERITY.index(result.verdict[k]))
-        for i in range(0, batch * classes, classes)
-    ]
+    rows = [range(i, i + classes) for i in range(0, batch * classes, classes)]
+    worst = [max(row, key=lambda k: SEVERITY.index(result.verdict[k])) for row in rows]
     return dataclasses.replace(
         result.map_tensors(lambda column: column.view(batch, classes, *column.shape[1:])),
         verdict=tuple(result.verdict[k] for k in worst),
         advice=tuple(result.advice[k] for k in worst),
         trajectory=None if result.trajectory is None else result.trajectory[::classes],
+        class_verdicts=tuple(tuple((result.verdict[k], result.advice[k]) for k in row) for row in rows),
     )
+
+
+def _with_probabilities(result: Attribution, problem: Problem) -> Attribution:
+    """The result with what the model predicts at the stored points of each path."""
+    if result.trajectory is None:
+        return result
+    paths: list[Trajectory | None] = []
+    for image, path in enumerate(result.trajectory):
+        if path is not None:
+            rows = torch.full((len(path.snapshots),), image, device=problem.inputs.device)
+            logits = problem.forward(path.snapshots.to(problem.inputs), rows)
+            path = dataclasses.replace(path, probabilities=log_probabilities(logits).exp().cpu())
+        paths.append(path)
+    return dataclasses.replace(result, trajectory=tuple(paths))
 
 
 def _check_inputs(inputs: Tensor) -> None:
@@ -253,4 +276,10 @@ def _spread(result: Attribution, rows: list[int], targets: Tensor, fault: list[V
         verdict=tuple(f or result.verdict[position[i]] for i, f in enumerate(fault)),
         advice=tuple(_ADVICE[f] if f else result.advice[position[i]] for i, f in enumerate(fault)),
         trajectory=trajectory,
+        class_verdicts=tuple(
+            ((f, _ADVICE[f]),) * targets.shape[1] if f else result.class_verdicts[position[i]]
+            for i, f in enumerate(fault)
+        )
+        if targets.dim() == 2
+        else (),
     )

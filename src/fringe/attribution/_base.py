@@ -2,13 +2,15 @@
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from fringe.attribution._context import Context
+from fringe.attribution._views import Views
 from fringe.baselines import parse_baseline
 from fringe.classifier import PassCounts
 from fringe.errors import InputError
@@ -43,6 +45,7 @@ class Trajectory:
         snapshot_steps: Numbers (M,) of steps after which a point is stored.
         snapshots: These points (M, *S).
         cumulative: The attribution between the input and these points: (M, *S), of K classes (M, K, *S).
+        probabilities: What the model predicts at these points (M, C).
     """
 
     points: Mapping[str, Tensor]
@@ -50,14 +53,46 @@ class Trajectory:
     snapshot_steps: Tensor
     snapshots: Tensor
     cumulative: Tensor
+    probabilities: Tensor | None = None
+
+    def of_class(self, k: int) -> "Trajectory | None":
+        """Select one of K classes.
+
+        Args:
+            k: Its number among the K.
+
+        Returns:
+            Its part of the path that all share; of methods with a path for each class, only the first is recorded.
+        """
+        if self.cumulative.dim() == self.snapshots.dim():
+            return self if k == 0 else None
+        points = {**self.points, "score": self.points["score"][:, k]}
+        return dataclasses.replace(self, points=points, cumulative=self.cumulative[:, k])
+
+    def thinned(self, count: int) -> "Trajectory":
+        """Select stored points, evenly and with both ends.
+
+        Args:
+            count: How many at most.
+
+        Returns:
+            The path with these.
+        """
+        last = len(self.snapshot_steps) - 1
+        rows = sorted({round(last * m / (count - 1)) for m in range(count)}) if last >= count else range(last + 1)
+        names = ("snapshot_steps", "snapshots", "cumulative", "probabilities")
+        columns = {name: getattr(self, name) for name in names}
+        some = {name: None if column is None else column[list(rows)] for name, column in columns.items()}
+        return dataclasses.replace(self, **some)
 
 
-@dataclass(frozen=True)
-class Attribution:
+@dataclass(frozen=True, repr=False)
+class Attribution(Views):
     """The maps of B images, and measurements of each. Row i of every field with a leading B belongs to image i.
 
-    Of K classes per image, ``target``, scores and completeness are (B, K), ``values`` (B, K, *S), the verdict is the
-    worst of them, and diagnostics of methods with a path for each class are (B, K) as well.
+    ``len(result)`` is B, ``result[i]`` and ``result[2:5]`` are the attributions of these images, and a loop goes over
+    the images. Of K classes per image, ``target``, scores and completeness are (B, K), ``values`` (B, K, *S), the
+    verdict is the worst of them, and diagnostics of methods with a path for each class are (B, K) as well.
 
     Attributes:
         values: Maps (B, *S) in the dtype and on the device of the inputs (float32 for half precision). A positive
@@ -74,6 +109,8 @@ class Attribution:
         passes: Passes that the call took.
         settings: Record of the method.
         trajectory: The path of each image, if it was requested.
+        context: The inputs as a person reads them, if they are known: from :func:`fringe.explain`.
+        class_verdicts: Verdict and advice of each of K classes (B, K); empty for one class per image.
     """
 
     values: Tensor
@@ -88,6 +125,60 @@ class Attribution:
     passes: PassCounts = field(default_factory=PassCounts)
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     trajectory: tuple[Trajectory | None, ...] | None = None
+    context: Context | None = None
+    class_verdicts: tuple[tuple[tuple[Verdict, str], ...], ...] = ()
+
+    def of_class(self, k: int) -> "Attribution":
+        """Select one of K classes.
+
+        Args:
+            k: Its number among the K of each image.
+
+        Returns:
+            What a call that explains this class alone returns, with the passes of this call.
+
+        Raises:
+            InputError: If there is no such class.
+        """
+        if self.target.dim() == 1:
+            raise InputError("the maps are of one class per image", argument="k")
+        if not 0 <= k < self.target.shape[1]:
+            raise InputError(f"got {k}, expected 0 to {self.target.shape[1] - 1}", argument="k")
+        diagnostics = {name: column if column.dim() == 1 else column[:, k] for name, column in self.diagnostics.items()}
+        return dataclasses.replace(
+            self,
+            **{name: getattr(self, name)[:, k] for name in _TENSORS},
+            verdict=tuple(classes[k][0] for classes in self.class_verdicts),
+            advice=tuple(classes[k][1] for classes in self.class_verdicts),
+            diagnostics=diagnostics,
+            trajectory=self.trajectory and tuple(path and path.of_class(k) for path in self.trajectory),
+            class_verdicts=(),
+        )
+
+    def __getitem__(self, index: int | slice) -> "Attribution":
+        rows = range(len(self))[index]  # raises IndexError, which ends a loop
+        return self.select([rows] if isinstance(rows, int) else rows)
+
+    def __iter__(self) -> Iterator["Attribution"]:
+        return (self[i] for i in range(len(self)))
+
+    def with_context(self, context: Context) -> "Attribution":
+        """Add what pictures need.
+
+        Args:
+            context: The inputs of these maps.
+
+        Returns:
+            The attribution with it.
+
+        Raises:
+            InputError: If it is of another number of inputs, or of inputs of another shape.
+        """
+        shape = (len(self), *self.values.shape[self.target.dim() :])
+        if tuple(context.inputs.shape) != shape:
+            came = tuple(context.inputs.shape)
+            raise InputError(f"got inputs of shape {came}, expected {shape}", argument="context")
+        return dataclasses.replace(self, context=context)
 
     def map_tensors(self, function: Callable[[Tensor], Tensor]) -> "Attribution":
         """Apply a function to every tensor.
@@ -100,7 +191,8 @@ class Attribution:
         """
         tensors = {name: function(getattr(self, name)) for name in _TENSORS}
         diagnostics = {name: function(column) for name, column in self.diagnostics.items()}
-        return dataclasses.replace(self, **tensors, diagnostics=diagnostics)
+        context = None if self.context is None else self.context.map_tensors(function)
+        return dataclasses.replace(self, **tensors, diagnostics=diagnostics, context=context)
 
     def select(self, images: Sequence[int]) -> "Attribution":
         """Select images.
@@ -112,11 +204,14 @@ class Attribution:
             The attribution of these images, in this order.
         """
         index = torch.tensor(list(images))
+        rows = dataclasses.replace(self, context=None)
         return dataclasses.replace(
-            self.map_tensors(lambda column: column[index.to(column.device)]),
+            rows.map_tensors(lambda column: column[index.to(column.device)]),
+            context=None if self.context is None else self.context.select(images),
             verdict=tuple(self.verdict[i] for i in images),
             advice=tuple(self.advice[i] for i in images),
             trajectory=None if self.trajectory is None else tuple(self.trajectory[i] for i in images),
+            class_verdicts=tuple(self.class_verdicts[i] for i in images) if self.class_verdicts else (),
         )
 
     @staticmethod
@@ -131,6 +226,7 @@ class Attribution:
         """
         first = parts[0]
         has_trajectory = first.trajectory is not None
+        contexts = [part.context for part in parts if part.context is not None]
         return dataclasses.replace(
             first,
             **{name: torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS},
@@ -138,6 +234,8 @@ class Attribution:
             advice=tuple(advice for part in parts for advice in part.advice),
             diagnostics={name: torch.cat([part.diagnostics[name] for part in parts]) for name in first.diagnostics},
             trajectory=tuple(t for part in parts for t in part.trajectory or ()) if has_trajectory else None,
+            context=Context.concat(contexts) if len(contexts) == len(parts) else None,
+            class_verdicts=tuple(classes for part in parts for classes in part.class_verdicts),
         )
 
 
@@ -184,6 +282,11 @@ class Attributor(Settings):
     source: ClassVar[str] = ""
     uses_references: ClassVar[bool] = False
     many_targets: ClassVar[bool] = False
+
+    @property
+    def shares_path(self) -> bool:
+        """Whether each of K maps from one path is equal to that of a call for its class alone."""
+        return self.many_targets
 
     @abstractmethod
     def attribute(self, problem: Problem) -> Attribution:

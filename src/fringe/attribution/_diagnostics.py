@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fringe.attribution._base import Attribution, Attributor, Verdict
+from fringe.attribution._base import SEVERITY, Attribution, Attributor, Verdict
 from fringe.attribution._integrate import PathIntegral, integrate
 from fringe.attribution._pieces import PieceStream, finite_maps
 from fringe.geometry import entropy, kl, log_probabilities
@@ -78,7 +78,7 @@ def completeness_status(result: PathIntegral, image: int, hint: str) -> Status:
     """The status of an image by its completeness; ``hint`` says what makes the integral more accurate."""
     if result.outcomes[image] is PathStatus.DIVERGED:
         return "diverged", f"the logits or their gradient were not finite after step {result.steps[image]}"
-    residual = float(result.rule_residual[image])
+    residual = float(result.rule_residual[image, 0])
     if not residual <= COARSE_ABOVE:
         return "coarse", f"the map's sum misses the change of the score by {residual:.1%}: {hint}"
     return "ok", f"complete within {residual:.1%}"
@@ -107,7 +107,7 @@ def path_attribution(
         else completeness_status(result, i, hint)
         for i, length in enumerate(lengths)
     ]
-    return build_attribution(method, result, problem, path_diagnostics(result, problem), statuses)
+    return build_attribution(method, result, problem, path_diagnostics(result, problem), [[s] for s in statuses])
 
 
 def build_attribution(
@@ -115,9 +115,9 @@ def build_attribution(
     result: PathIntegral,
     problem: Problem,
     diagnostics: Mapping[str, Tensor],
-    statuses: Sequence[Status],
+    statuses: Sequence[Sequence[Status]],
 ) -> Attribution:
-    """A path integral with its diagnostics and the status of each image."""
+    """A path integral with its diagnostics and the status of each of K classes of each image."""
     return Attribution(
         values=result.values,
         target=problem.target,
@@ -128,7 +128,7 @@ def build_attribution(
         diagnostics=diagnostics,
         settings=method.record(),
         trajectory=result.trajectories,
-        **_verdicts(result.values, statuses),
+        **_verdicts(result.values, statuses, result.rule_residual.argsort(1, descending=True).tolist()),
     )
 
 
@@ -159,13 +159,27 @@ def gradient_attribution(
         diagnostics=diagnostics,
         settings=method.record(),
         trajectory=(None,) * len(values),
-        **_verdicts(maps, [("unchecked", why) if finite else _NOT_FINITE for finite in finite_maps(maps)]),
+        **_verdicts(maps, [[("unchecked", why) if finite else _NOT_FINITE] for finite in finite_maps(maps)]),
     )
 
 
-def _verdicts(values: Tensor, statuses: Sequence[Status]) -> dict[str, Any]:
-    """Verdicts and advice on maps ``values`` (B, *S), with that of a zero map where one would pass for an answer."""
-    zero = (values.abs().flatten(1).amax(1) < torch.finfo(values.dtype).tiny).tolist()
+def _verdicts(
+    values: Tensor, statuses: Sequence[Sequence[Status]], orders: Sequence[Sequence[int]] | None = None
+) -> dict[str, Any]:
+    """Verdicts and advice on maps ``values`` (B, *S) or (B, K, *S), with that of a zero map where one would pass for an
+    answer. The worst of an image's K classes is its own: of equal ones, the first in its order of the classes."""
+    size = values.abs().flatten(1).unflatten(1, (len(statuses[0]) if statuses else 1, -1)).amax(2)
     answers = ("ok", "short", "coarse", "unchecked")
-    statuses = [_ZERO_MAP if z and status[0] in answers else status for z, status in zip(zero, statuses, strict=True)]
-    return {"verdict": tuple(verdict for verdict, _ in statuses), "advice": tuple(advice for _, advice in statuses)}
+    classes = tuple(
+        tuple(_ZERO_MAP if z and status[0] in answers else status for z, status in zip(zero, row, strict=True))
+        for zero, row in zip((size < torch.finfo(values.dtype).tiny).tolist(), statuses, strict=True)
+    )
+    worst = [
+        max((row[k] for k in (range(len(row)) if orders is None else orders[i])), key=lambda s: SEVERITY.index(s[0]))
+        for i, row in enumerate(classes)
+    ]
+    return {
+        "verdict": tuple(verdict for verdict, _ in worst),
+        "advice": tuple(advice for _, advice in worst),
+        "class_verdicts": classes if statuses and len(statuses[0]) > 1 else (),
+    }

@@ -57,7 +57,7 @@ class ExpectedGradients(Attributor):
             "path_length": pairs.lengths(),
         }
         hint = "draw more samples" + ("" if self.fractions == "stratified" else ", or stratify their fractions")
-        statuses = [completeness_status(result, image, hint) for image in range(len(result.steps))]
+        statuses = [[completeness_status(result, image, hint)] for image in range(len(result.steps))]
         return build_attribution(self, result, problem, diagnostics, statuses)
 
     def _draw(self, keys: tuple[str, ...], references: int, noise: KeyedGenerator) -> tuple[Tensor, Tensor]:

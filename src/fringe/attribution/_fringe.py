@@ -167,7 +167,9 @@ class FRInGe(Attributor):
     reorthogonalise: Annotated[bool, Doc("keep CG residuals orthogonal; False is textbook CG")] = True
     jacobian: Annotated[JacobianForm, Doc("C VJPs per step, or two products per iteration; auto: the cheaper")] = "auto"
     waypoint: Annotated[Waypoint, Doc("aim at s_{k+1} (prose) or s_k (printed algorithm)")] = "next"
-    structure: Annotated[Structure, Doc("which trailing axes are space")] = "image"
+    structure: Annotated[
+        Structure, Doc("which trailing axes are space: image the last two, sequence the last, none; a vector has none")
+    ] = "image"
     boundary: Annotated[Boundary, Doc("of the Laplacian and the blur")] = "neumann"
     blur_sigma: Annotated[Positive, Doc("standard deviation of the blur preconditioner", unit="pixels")] = 1.0
     blur_size: Annotated[PositiveOddInt, Doc("taps of the blur preconditioner (odd)", unit="pixels")] = 7
@@ -288,11 +290,23 @@ class FRInGe(Attributor):
         explicit = self.path(1).step.explicit(classes)
         return not explicit and (self.solve == "natural" or self.kl_bound)
 
+    @property
+    def rule(self) -> Rule:
+        """The rule of the quadrature, also where it is ``"auto"``."""
+        if self.quadrature != "auto":
+            return self.quadrature
+        return "trapezoid" if self.structure == "image" else "adaptive"
+
+    @property
+    def shares_path(self) -> bool:
+        """Whether each of K maps from one path is equal to that of a call for its class alone."""
+        return self.rule != "adaptive"  # which bisects until the worst class is accurate
+
     def attribute(self, problem: Problem) -> Attribution:
+        if self.structure == "image" and problem.inputs.dim() == 2:
+            return dataclasses.replace(self, structure="none").attribute(problem)
         path = self.path(problem.inputs[0].numel())
-        rule: Rule = "trapezoid" if self.structure == "image" else "adaptive"
-        rule = rule if self.quadrature == "auto" else self.quadrature
-        result = integrate(SegmentPieces(path, Quadrature(rule, self.quadrature_rtol), problem))
+        result = integrate(SegmentPieces(path, Quadrature(self.rule, self.quadrature_rtol), problem))
         log_q = path.log_reference(problem)
         stats = result.stats
         diagnostics = {
@@ -303,16 +317,21 @@ class FRInGe(Attributor):
             "cg_breakdown": (stats.largest["cg_status"] > int(CGStatus.ITERATION_LIMIT)).to(torch.float64),
         }
         if result.uncorrected_gap is not None:
-            diagnostics["uncorrected_residual"] = result.rule_residual
+            diagnostics["uncorrected_residual"] = result.rule_residual.view_as(result.gap)
         start_kl = kl(log_probabilities(problem.logits), log_q).tolist()
-        statuses = [_status(self, result, diagnostics, start_kl[i], i) for i in range(len(result.steps))]
+        residuals = result.rule_residual.tolist()
+        statuses = [
+            [_status(self, result, diagnostics, start_kl[i], i, residual) for residual in residuals[i]]
+            for i in range(len(result.steps))
+        ]
         return build_attribution(self, result, problem, diagnostics, statuses)
 
 
 def _status(
-    method: FRInGe, result: PathIntegral, diagnostics: dict[str, Tensor], start_kl: float, image: int
+    method: FRInGe, result: PathIntegral, diagnostics: dict[str, Tensor], start_kl: float, image: int, residual: float
 ) -> Status:
-    """The verdict on the map of an image, which began ``start_kl`` nats from the reference, and what to do about it."""
+    """The verdict on a map with this ``residual`` of an image, which began ``start_kl`` nats from the reference, and
+    what to do about it."""
     steps = result.steps[image]
     if result.outcomes[image] is PathStatus.AT_REFERENCE:
         return (
@@ -335,7 +354,6 @@ def _status(
             f"the prediction moved {share:.1%} of the way to the reference: raise delta_euc or eta_max, lower damping, "
             "or, for a saturated prediction, explain with fewer, longer steps (larger tau)"
         )
-    residual = float(result.rule_residual[image])
     if not residual <= COARSE_ABOVE:
         return "coarse", (
             f"the map's sum misses the change of the score by {residual:.1%}: use quadrature='adaptive', "

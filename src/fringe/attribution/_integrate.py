@@ -14,7 +14,7 @@ from fringe.geometry import geometry_dtype
 from fringe.linalg import batch_view
 from fringe.paths import Orientation, PathStatus, Problem
 
-#: Points of a trajectory that are stored as images, both ends included.
+#: Points of a trajectory that are stored as images where no number is given, both ends included.
 SNAPSHOTS = 6
 
 #: Names of what is measured at points; everything else is measured along steps.
@@ -118,9 +118,9 @@ class PathIntegral:
 
     @property
     def rule_residual(self) -> Tensor:
-        """The residual (B,) of the rule itself, of the worst of K classes: the verdict depends on it."""
+        """The residual (B, K) of the rule itself, K = 1 for one class: verdicts depend on it."""
         residual = self._relative(self.gap if self.uncorrected_gap is None else self.uncorrected_gap)
-        return residual.view(len(residual), -1).amax(1)
+        return residual.view(len(residual), -1)
 
     def _relative(self, gap: Tensor) -> Tensor:
         return torch.where(gap == 0, 0.0, gap.abs() / (self.score - self.endpoint_score).double().abs())
@@ -155,7 +155,8 @@ def integrate(stream: PieceStream) -> PathIntegral:
         stats.add(piece.rows, piece.stats)
         if recorder is not None:
             recorder.add(piece)
-        stream.counter.tick(len(rows))
+        stream.count(piece)
+    stream.counter.reach(stream.counter.total)  # paths may end before their planned steps
     values = values if stream.scale is None else values * stream.scale
     maps = values.to(problem.inputs.dtype)
     score, change = stream.score, stream.score.double() - stream.endpoint_score.double()
@@ -178,10 +179,10 @@ def integrate(stream: PieceStream) -> PathIntegral:
 class _Log:
     """The record of one path: what was measured, and some of its points by their number of steps from the input."""
 
-    def __init__(self, image: int, planned: int):
+    def __init__(self, image: int, planned: int, snapshots: int):
         self.image = image
         self.planned = planned
-        self.snapshot_steps = {round(planned * m / (SNAPSHOTS - 1)) for m in range(SNAPSHOTS)}
+        self.snapshot_steps = {round(planned * m / (snapshots - 1)) for m in range(snapshots)}
         self.points: dict[str, list[Any]] = {}
         self.steps: dict[str, list[Any]] = {}
         self.snapshots: dict[int, tuple[Tensor, Tensor]] = {}
@@ -230,9 +231,10 @@ class Recorder:
         self._totals: dict[int, Tensor] = {}
         self._latest: dict[int, tuple[int, Tensor, Tensor]] = {}
         self._logs: dict[int, _Log] = {}
+        record = problem.record_path
         for image in range(len(zeros)):
             path = images.index(image)
-            self._logs[path] = log = _Log(image, stream.planned[path])
+            self._logs[path] = log = _Log(image, stream.planned[path], SNAPSHOTS if record is True else record)
             log.points = {name: [column[image]] for name, column in table.items()}
             log.store(0, problem.inputs[image], zero)
             self._totals[path] = zero

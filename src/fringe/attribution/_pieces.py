@@ -92,6 +92,10 @@ class PieceStream(ABC):
     def __iter__(self) -> Iterator[Piece]:
         """Yield the terms of all paths."""
 
+    def count(self, piece: Piece) -> None:
+        """Report the progress that a piece makes."""
+        self.counter.tick(len(piece.rows))
+
 
 # -- segments, one after the other ------------------------------------------------------------------------------------
 
@@ -111,6 +115,7 @@ class SegmentPieces(PieceStream):
         self.quadrature = quadrature
         self.taken, self.outcomes = run.steps_taken, run.outcomes
         self._planned = batch_view(torch.tensor(run.planned, device=self.score.device), self.score)
+        self._distance, self._shares = run.diagnostics.distance(), [0.0] * len(run.planned)
         if quadrature.rule == "corrected":
             self.error = torch.zeros_like(self.score, dtype=torch.float64)
 
@@ -121,6 +126,23 @@ class SegmentPieces(PieceStream):
             if self.error is not None:
                 self.error.index_add_(0, s.rows, segment_error(s.start, s.stop))
             yield Piece(s.rows, s.step, value, None, s.stats, {"score": s.start.score}, s.start.x)
+
+    def count(self, piece: Piece) -> None:
+        """Report a step; of a path that ends on arrival, the expected share of its T planned steps.
+
+        After k steps that share is the larger of 1 - 2^(-k / T) and the part of the distance to the reference that is
+        behind it: it rises with every step, and is whole on arrival alone.
+        """
+        if self.run.arrival_kl is None or self.problem.progress is None:
+            super().count(piece)
+            return
+        left, rows = piece.stats["reference_distance"] / self._distance[piece.rows], piece.rows.tolist()
+        arrived = (piece.stats["reference_kl"] <= self.run.arrival_kl).tolist()
+        for row, step, rest, ended in zip(rows, piece.step.tolist(), left.tolist(), arrived, strict=True):
+            planned = self.planned[row]
+            share = 1.0 if ended else max(1.0 - 0.5 ** (step / planned), 1.0 - rest, self._shares[row])
+            self._shares[row] = share if ended else min(share, 0.99)
+        self.counter.reach(int(sum(share * planned for share, planned in zip(self._shares, self.planned, strict=True))))
 
     def _update_scores(self, s: Segment) -> None:
         """Scores at the ends are taken from the path's own points, so that the sum telescopes exactly."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from fringe.cli._app import app as serve
 from fringe.cli._benchmark import benchmark, report, status
 from fringe.cli._console import FLAGS
 from fringe.cli._images import compare, explain
@@ -20,7 +21,7 @@ __all__ = ["app", "main"]
 COMMANDS: dict[str, Callable[..., None]] = {
     command.__name__: command
     for command in (
-        *(explain, compare, benchmark, status, report),
+        *(explain, compare, serve, benchmark, status, report),
         *(ablate, diagnose, tune, sweep, runtime, reproduce),
         *(methods, metrics, presets, models),
     )

@@ -101,7 +101,7 @@ def report(how: dict[str, Any], run: RunFolder, reference: Reference = None) -> 
         labels = list(dict.fromkeys(label for name in names for label in plans[name].settings))
         specs = ExperimentSpec(model=options.model).model if options.model else {}
         sources = {
-            label: ModelSource(spec, options.preprocessing, options.trust_code)
+            label: ModelSource(spec, options.preprocessing, options.trust_code, output=options.model_output)
             for label, spec in _labelled(specs, labels).items()
         }
         if options.grid:

@@ -41,7 +41,9 @@ _MORE = {"model": "see 'fringe models'"}
 
 #: Packages that some commands need, by the extra that installs them.
 _EXTRAS = {
-    "bench": ("filelock", "jinja2", "pebble", "polars", "pyarrow", "yaml"),
+    "app": ("gradio",),
+    "bench": ("filelock", "pebble", "polars", "pyarrow", "yaml"),
+    "ray": ("ray",),
     "graph": ("sklearn",),
     "tune": ("optuna",),
 }

@@ -31,8 +31,8 @@ def methods(name: Name = None, as_json: AsJson = False) -> None:
     with exit_on_error():
         from fringe.attribution import METHODS, get_method
 
-        chosen = METHODS if name is None else {name: type(get_method(name))}
-        entries = [_described(key, kind, ("source",)) for key, kind in chosen.items()]
+        chosen = METHODS.values() if name is None else (type(get_method(name)),)
+        entries = [_described(kind, ("source",)) for kind in chosen]
         for entry in _shown("methods", entries, as_json=as_json):
             _print_entry(entry, {"source": entry["source"]})
 
@@ -42,9 +42,9 @@ def metrics(name: Name = None, as_json: AsJson = False) -> None:
     with exit_on_error():
         from fringe.metrics import METRICS, get_metric
 
-        chosen = METRICS if name is None else {name: type(get_metric(name))}
+        chosen = METRICS.values() if name is None else (type(get_metric(name)),)
         attributes = ("source", "direction", "unit", "space", "requires_explainer")
-        entries = [_described(key, kind, attributes) for key, kind in chosen.items()]
+        entries = [_described(kind, attributes) for kind in chosen]
         for entry in _shown("metrics", entries, as_json=as_json):
             scale = _BETTER[entry["direction"]] + (f", in {entry['unit']}" if entry["unit"] else "")
             _print_entry(entry, {"reads": scale, "looks at": entry["space"], "source": entry["source"]})
@@ -82,11 +82,11 @@ def _shown(name: str, entries: Sequence[dict[str, Any]], *, as_json: bool) -> Se
     return () if as_json else entries
 
 
-def _described(key: str, kind: Any, attributes: Sequence[str]) -> dict[str, Any]:
+def _described(kind: Any, attributes: Sequence[str]) -> dict[str, Any]:
     """A method or metric: its name, some attributes, the first paragraph of the docstring, presets and settings."""
     return {
-        "name": key,
-        "title": kind.title or key,
+        "name": kind.name,
+        "title": kind.title or kind.name,
         **{_KEYS.get(attribute, attribute): getattr(kind, attribute) for attribute in attributes},
         "summary": " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].split()),
         "presets": {name: dict(settings) for name, settings in kind.presets.items()},

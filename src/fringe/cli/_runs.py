@@ -9,6 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from fringe._files import require_inside, require_local
 from fringe._options import Options
+from fringe._outputs import OutputKind
 from fringe.cli._console import Exit, Progress, print_error, require_consent, say, warn
 from fringe.errors import InputError
 from fringe.experiments import (
@@ -23,6 +24,7 @@ from fringe.experiments import (
     TaskReport,
     describe_failures,
     has_scores,
+    make_executor,
     mixed,
     planned_work_of,
     results_of,
@@ -59,6 +61,7 @@ class ReportOptions(ComputeOptions):
     grid: bool = Field(True, description="Draw maps of selected images.  [default: grid]")
     model: tuple[str, ...] = Field((), description="SPEC or LABEL=SPEC: model to make maps with that were not stored.")
     preprocessing: str | None = Field(None, description="Preprocessing of that model.")
+    model_output: OutputKind = Field("auto", description="What that model returns.")
     trust_code: bool = Field(False, description="Allow the model's author to run code.")
 
 
@@ -87,8 +90,11 @@ class TimingOptions(ComputeOptions):
 class RunFlags(TimingOptions):
     """How plans are run; nothing here changes a number."""
 
-    workers: NonNegativeInt = Field(0, description="Worker processes; 0 runs in this process.")
-    timeout: float | None = Field(None, ge=1, description="Longest time of a task; needs --workers.")
+    executor: str | None = Field(
+        None, description="serial, processes, or ray[:ADDRESS]; processes if --workers is given, else serial."
+    )
+    workers: NonNegativeInt = Field(0, description="Worker processes (default: one for each core or free GPU).")
+    timeout: float | None = Field(None, ge=1, description="Longest time of a task; needs worker processes.")
     save_maps: bool = Field(False, description="Store every map: a metric added later needs no new ones.")
     amend: bool = Field(False, description="Let other settings replace those of the folder.")
     retry_failed: bool = Field(False, description="Compute failed scores again.")
@@ -96,11 +102,17 @@ class RunFlags(TimingOptions):
 
     def run_options(self) -> RunOptions:
         """The options of the library. Raises InputError for a device that does not exist."""
-        if self.timeout is not None and not self.workers:
+        name = self.executor or ("processes" if self.workers else "serial")
+        if name == "serial" and self.workers:
+            raise InputError("a serial run has no workers", argument="workers", hint="leave out one of the two")
+        if self.timeout is not None and name == "serial":
             message = "a task that takes too long is ended with its process"
             raise InputError(message, argument="timeout", hint="add --workers 1, or more")
-        same = self.model_dump(include={"batch_size", "workers", "timeout", "save_maps", "amend", "renew"})
-        return RunOptions(device=resolve_device(self.device), retry=self.retry_failed, **same)
+        executor = make_executor(name, self.workers or None, self.timeout)
+        # the machines of a cluster have their own devices
+        device = self.device if name.startswith("ray") and self.device != "auto" else resolve_device(self.device)
+        same = self.model_dump(include={"batch_size", "save_maps", "amend", "renew"})
+        return RunOptions(device=device, retry=self.retry_failed, executor=executor, **same)
 
 
 def read_spec(given: dict[str, Any], config: Path | None) -> ExperimentSpec:

@@ -35,6 +35,7 @@ from fringe.experiments._plan import default_model as default_model
 from fringe.experiments._plan import planned_work as planned_work
 from fringe.experiments._plan import planned_work_of as planned_work_of
 from fringe.experiments._plan import with_settings as with_settings
+from fringe.experiments._ray import RayExecutor as RayExecutor
 from fringe.experiments._resampling import LEVEL as LEVEL
 from fringe.experiments._resampling import RESAMPLES as RESAMPLES
 from fringe.experiments._results import Cell as Cell
@@ -48,6 +49,7 @@ from fringe.experiments._run import RunOptions as RunOptions
 from fringe.experiments._run import RunResult as RunResult
 from fringe.experiments._run import Session as Session
 from fringe.experiments._run import has_scores as has_scores
+from fringe.experiments._run import make_executor as make_executor
 from fringe.experiments._run import open_session as open_session
 from fringe.experiments._run import require_same_logits as require_same_logits
 from fringe.experiments._run import run_experiment as run_experiment
@@ -95,6 +97,7 @@ __all__ = [  # noqa: RUF022 - by topic
     "read_results",
     "Executor",
     "ProcessExecutor",
+    "RayExecutor",
     "Estimate",
     "estimate",
     "Difference",

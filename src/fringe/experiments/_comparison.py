@@ -15,8 +15,9 @@ from fringe.classifier import Classifier, Target
 from fringe.errors import InputError, TargetError
 from fringe.experiments._evaluator import Evaluator, MethodResult, Methods, Progress, parse_methods, refuse_twice
 from fringe.experiments._statistics import estimate
-from fringe.metrics import EvaluationContext, Metric, get_metric
+from fringe.metrics import METRICS, EvaluationContext, Metric, get_metric
 from fringe.paths import Problem, verify
+from fringe.settings import canonical_name
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def _by_label(metrics: Sequence[str | Metric] | Mapping[str, Metric]) -> dict[st
         raise InputError(f"metrics: got the text {metrics!r}, expected a list such as [{metrics!r}]")
     if not metrics:
         raise InputError("metrics: none given")
-    labels = [metric if isinstance(metric, str) else metric.name for metric in metrics]
+    labels = [canonical_name(metric, METRICS) if isinstance(metric, str) else metric.name for metric in metrics]
     refuse_twice("metrics", labels)
     return {label: get_metric(metric) for label, metric in zip(labels, metrics, strict=True)}
 

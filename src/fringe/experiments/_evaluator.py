@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fringe.attribution import Attribution, Attributor, get_method
+from fringe.attribution import METHODS, Attribution, Attributor, get_method
 from fringe.classifier import PassCounts
 from fringe.errors import FringeError, InputError, is_transient
 from fringe.metrics import EvaluationContext, Explainer, Metric, Scores, evaluate
 from fringe.paths import Problem
+from fringe.settings import canonical_name
 
 #: From the images to a map (B, *S) of each.
 Control = Callable[[Problem], Tensor]
@@ -103,7 +104,7 @@ def _candidate(entry: str | Attributor | Named) -> Candidate:
     if isinstance(entry, tuple):
         label, method = entry
         return Candidate(label, get_method(method))
-    return Candidate(entry if isinstance(entry, str) else entry.name, get_method(entry))
+    return Candidate(canonical_name(entry, METHODS) if isinstance(entry, str) else entry.name, get_method(entry))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 from fringe.errors import FringeError
 from fringe.experiments._jobs import Callback, Job, RunLog, TaskReport, perform
@@ -32,11 +32,12 @@ class TaskFailure:
 
     Attributes:
         reason: What happened, as in "ended its process (SIGKILL)".
-        started: Whether the process had begun to take tasks; if not, the task is not to blame.
+        fault: What is to blame: the task; the start of a process, which had not begun to take tasks; or the machine,
+            which is lost, and which costs the task no try.
     """
 
     reason: str
-    started: bool = True
+    fault: Literal["task", "start", "machine"] = "task"
 
 
 class Executor(Protocol):
@@ -64,14 +65,15 @@ class Executor(Protocol):
         """
         ...
 
-    def completed(self, timeout: float) -> list[tuple[Task, TaskReport | TaskFailure]]:
+    def completed(self, timeout: float) -> Sequence[tuple[Task | None, TaskReport | TaskFailure]]:
         """Wait for running tasks, and return those that ended.
 
         Args:
             timeout: Longest time to wait, in seconds.
 
         Returns:
-            Each task that ended, with its report or the reason why it has none.
+            Each task that ended, with its report or the reason why it has none; None stands for a process that could
+            not start and had no task.
 
         Raises:
             FringeError: If the model or the store cannot be used: the run ends.
@@ -107,19 +109,19 @@ def run_tasks(job: Job, tasks: Sequence[Task], log: RunLog, callback: Callback, 
             while running < executor.capacity and (task := policy.next()) is not None:
                 executor.schedule(task)
                 running += 1
-            if not running:
-                time.sleep(POLL_INTERVAL)
-                continue
-            for task, result in executor.completed(POLL_INTERVAL):
-                running -= 1
+            results = executor.completed(POLL_INTERVAL)
+            for task, result in results:
+                running -= task is not None
                 report = policy.settle(task, result)
-                if report is None:
-                    policy.pending.append(task)
-                else:
+                if report is not None:
                     log.reports.append(report)
                     callback(report)
                     if len(log.reports) % COMPACT_EVERY == 0:
                         job.store.compact()
+                elif task is not None:
+                    policy.pending.append(task)
+            if not results and not running:  # all tasks are locked, or no process is ready
+                time.sleep(POLL_INTERVAL)
     finally:
         executor.stop()
 
@@ -142,16 +144,17 @@ class _Policy:
             self.pending.remove(task)
         return task
 
-    def settle(self, task: Task, result: TaskReport | TaskFailure) -> TaskReport | None:
+    def settle(self, task: Task | None, result: TaskReport | TaskFailure) -> TaskReport | None:
         """The final report of a task; None if it is to be tried again."""
         if isinstance(result, TaskReport):
             self.failed_starts = 0
-            self.not_before[task.key] = time.monotonic() + POLL_INTERVAL
+            self.not_before[result.task.key] = time.monotonic() + POLL_INTERVAL
             return None if result.state == "locked" else result
-        if not result.started:
+        if result.fault == "start":
             self.failed_starts += 1
             if self.failed_starts == MAX_TRIES:
                 raise _cannot_start(result.reason)
+        if task is None or result.fault != "task":
             return None
         self.tries[task.key] = self.tries.get(task.key, 0) + 1
         if self.tries[task.key] < MAX_TRIES:
@@ -213,7 +216,7 @@ class ProcessExecutor:
     """
 
     def __init__(self, workers: int, timeout: float | None = None):
-        self.capacity, self.timeout = workers, timeout
+        self.capacity, self.timeout, self._workers = workers, timeout, workers
         self._idle, self._running = list[_Worker](), dict[Future[TaskReport], tuple[Task, _Worker]]()
 
     def start(self, job: Job, tasks: int) -> None:
@@ -223,7 +226,7 @@ class ProcessExecutor:
             job: Plan, store and options.
             tasks: Largest number of tasks; there are no more processes.
         """
-        self._job, self.capacity = job, max(1, min(self.capacity, tasks))
+        self._job, self.capacity = job, max(1, min(self._workers, tasks))
 
     def schedule(self, task: Task) -> None:
         """Begin a task in an idle process, or in a new one.
@@ -273,7 +276,7 @@ class ProcessExecutor:
             raise error
         late = isinstance(error, TimeoutError)
         reason = f"took longer than {self.timeout:g} s" if late else f"ended its process ({worker.cause})"
-        return task, TaskFailure(reason, worker.started)
+        return task, TaskFailure(reason, "task" if worker.started else "start")
 
 
 class _Worker:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import fringe
 from fringe.classifier import Classifier
-from fringe.errors import FringeError, TransientError, is_transient
+from fringe.errors import FringeError, TransientError, is_misread, is_transient
 from fringe.experiments._images import ImageEntry, open_image_entry, sample_images, sample_references
 from fringe.experiments._plan import Arm, Plan
 from fringe.models import LoadedModel
@@ -92,7 +92,8 @@ def without_growth(previous: Mapping[str, Any], new: Mapping[str, Any]) -> dict[
     for metric in previous["metrics"]:
         limiting = (previous if _limit(new, metric) >= _limit(previous, metric) else new)["limits"]
         limits |= {metric: limiting[metric]} if metric in limiting else {}
-    shared = {part: known(part) for part in ("models", "preprocessing", "metrics")}
+    parts = ("models", "preprocessing", "model_output", "metrics")
+    shared = {part: known(part) for part in parts if part in previous and part in new}
     return {**new, **shared, "methods": methods, "limits": limits, "n": min(previous["n"], new["n"])}
 
 
@@ -137,7 +138,7 @@ def first_logits(
 ) -> FirstLogits:
     """Compute the logits of the first images that can be opened; one NaN where the model does not take an image.
     Raises TransientError if memory or the device fails."""
-    classifier, logits = Classifier(model.module), dict[str, Tensor]()
+    classifier, logits = Classifier(model.module, output=model.output), dict[str, Tensor]()
     for picture in pictures:
         if len(logits) == IMAGES:
             break
@@ -148,6 +149,8 @@ def first_logits(
         try:
             logits[picture.digest] = classifier.logits(x[None].to(device))[0].float().cpu()
         except Exception as error:  # a model may raise nearly anything; the rows will say what
+            if is_misread(error):
+                raise
             if is_transient(error):
                 reason = str(error).strip().splitlines() or [type(error).__name__]
                 raise TransientError(f"model {model.spec!r}: {reason[0]}") from error
@@ -272,12 +275,13 @@ def load(arm: Arm, device: torch.device | str = "cpu") -> LoadedModel:
 
 
 def describe(model: LoadedModel, exif: str) -> dict[str, Any]:
-    """What of a model shapes the numbers."""
+    """What of a model shapes the numbers; how its output is read, where that was given."""
     return {
         "architecture": model.architecture,
         "weights": model.digest[:32],
         "structure": hashlib.sha256(str(model.module).encode()).hexdigest()[:32],
         "preprocessing": {**model.preprocessing.record(), "exif": exif},
+        **({} if model.output == "auto" else {"output": model.output}),
     }
 
 

@@ -13,14 +13,16 @@ import torch
 from torch import nn
 
 from fringe._options import nearest_known
-from fringe.attribution import Attributor, FRInGe, get_method, preset_names
+from fringe._outputs import OutputKind
+from fringe.attribution import METHODS, Attributor, FRInGe, get_method, preset_names
 from fringe.classifier import Score
 from fringe.data import ImageError, find_inputs
 from fringe.errors import InputError
 from fringe.experiments._evaluator import CONTROLS, Candidate
 from fringe.experiments._spec import PLAN_NAME, ExperimentSpec
 from fringe.metrics import METRICS, Metric, get_metric
-from fringe.models import LoadedModel, Preprocessing, load_model, state_digest
+from fringe.models import LoadedModel, Preprocessing, load_model, state_digest, stated_preprocessing
+from fringe.settings import canonical_name
 from fringe.tuning import read_preset
 
 #: The paper's setting of FRInGe for a model's architecture, as the name of a method.
@@ -38,25 +40,31 @@ class ModelSource:
         spec: Text for :func:`fringe.models.load_model`; a name where ``module`` is given.
         preprocessing: Replaces the preprocessing of the source.
         trust_code: Whether code of the model's author may run.
-        module: A model in memory, in place of a source; it needs ``preprocessing``.
+        module: A model in memory, in place of a source; it needs ``preprocessing``, here or as its attribute.
+        output: What the model returns, as for :class:`fringe.Classifier`.
     """
 
     spec: str
     preprocessing: str | None = None
     trust_code: bool = False
     module: nn.Module | None = None
+    output: OutputKind = "auto"
 
     def load(self, device: torch.device | str = "cpu") -> LoadedModel:
         """Load the model in evaluation mode, without parameter gradients; a module in memory is copied."""
-        recipe = None if self.preprocessing is None else Preprocessing.parse(self.preprocessing)
+        text = self.preprocessing
+        recipe = stated_preprocessing(self.module) if self.module is not None and text is None else None
+        recipe = recipe if text is None else Preprocessing.parse(text)
         if self.module is None:
-            return load_model(self.spec, trust_code=self.trust_code, preprocessing=recipe, device=device)
+            return load_model(
+                self.spec, trust_code=self.trust_code, preprocessing=recipe, device=device, output=self.output
+            )
         if recipe is None:
             raise InputError(
                 "none given for a model in memory", argument="preprocessing", hint="say how images become its inputs"
             )
         module, digest = copy.deepcopy(self.module).eval().requires_grad_(False), state_digest(self.module)
-        return LoadedModel(self.spec, module.to(device), recipe, None, digest, type(self.module).__name__)
+        return LoadedModel(self.spec, module.to(device), recipe, None, digest, type(self.module).__name__, self.output)
 
 
 @dataclass(frozen=True)
@@ -130,6 +138,7 @@ class Plan:
 
     def record(self) -> dict[str, Any]:
         """The plan as plain data, for people and for telling two plans apart."""
+        outputs = {arm.label: arm.model.output for arm in self.arms if arm.model.output != "auto"}
         return {
             "name": self.name,
             "data": list(self.data),
@@ -144,6 +153,7 @@ class Plan:
             "score": self.score,
             "exif": self.exif,
             "references": self.references,
+            **({"model_output": outputs} if outputs else {}),
             **({"last": True} if self.holdout else {}),
         }
 
@@ -165,11 +175,12 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     given = spec.model_fields_set
     texts: Mapping[str, Any] = {name: name for name in METRICS} if spec.metrics is None else spec.metrics
     metrics: dict[str, Metric] = {label: get_metric(metric) for label, metric in texts.items()}
-    check_settings(spec.set, [*spec.methods, *metrics])
-    metrics = {label: with_settings(metric, spec.set.get(label, {})) for label, metric in metrics.items()}
+    texts_of = _by_known_label(spec.set, [*spec.methods, *metrics])
+    check_settings(texts_of, [*spec.methods, *metrics])
+    metrics = {label: with_settings(metric, texts_of.get(label, {})) for label, metric in metrics.items()}
     for label, method in spec.methods.items():
-        with_settings(FRInGe() if method == AUTO else configured(method), spec.set.get(label, {}))
-    limits = _limits(spec.limits, metrics, required="limits" in given)
+        with_settings(FRInGe() if method == AUTO else configured(method), texts_of.get(label, {}))
+    limits = _limits(_by_known_label(spec.limits, metrics), metrics, required="limits" in given)
     _require_images(spec.references)
     tuned = None if spec.preset is None else _TunedPreset.read(spec.preset)
     models = spec.model or {EMBEDDED: default_model(spec.data)}
@@ -178,7 +189,7 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     arms = arms if tuned is None else tuned.apply(arms)
     return Plan(
         data=data,
-        arms=tuple(_with_settings(arm, spec.set) for arm in arms),
+        arms=tuple(_with_settings(arm, texts_of) for arm in arms),
         metrics=metrics,
         limits=limits,
         exclude=frozenset[str]() if tuned is None else tuned.images,
@@ -201,6 +212,15 @@ def configured(method: str | Attributor) -> Attributor:
     if base.name == "geoig_knn" and importlib.util.find_spec("sklearn") is None:
         raise InputError("geoig_knn needs scikit-learn", argument="methods", hint="install fringe[graph]")
     return type(base).preset(preset) if colon else base
+
+
+def _by_known_label(values: Mapping[str, Any], labels: Iterable[str]) -> dict[str, Any]:
+    """Values by the label that they are meant for: one that is not known is spelled as the registries do."""
+    known, result = set(labels), dict[str, Any]()
+    for label, value in values.items():
+        name = label if label in known else canonical_name(canonical_name(label, METHODS), METRICS)
+        result[name] = {**result.get(name, {}), **value} if isinstance(value, Mapping) else value
+    return result
 
 
 def check_settings(settings: Mapping[str, Any], labels: Iterable[str]) -> None:
@@ -275,7 +295,7 @@ def _sources(spec: ExperimentSpec, models: Mapping[str, Any]) -> dict[str, Model
     result: dict[str, ModelSource] = {}
     for name, model in models.items():
         text, module = (model, None) if isinstance(model, str) else (name, model)
-        source = ModelSource(text, spec.preprocessing, spec.trust_code, module)
+        source = ModelSource(text, spec.preprocessing, spec.trust_code, module, spec.model_output)
         label = source.load().architecture if name == model else name
         if label in result:
             raise InputError(f"{label} given twice", argument="model", hint="tell them apart with LABEL=SPEC")

@@ -10,12 +10,13 @@ from typing import Any, Literal
 
 from fringe._process import Interrupted as Interrupted
 from fringe._process import interruptible as interruptible
-from fringe.errors import InputError, TransientError, require_choice
+from fringe.errors import InputError, TransientError
 from fringe.experiments._executors import Executor, ProcessExecutor, SerialExecutor, run_tasks
 from fringe.experiments._formats import ScoreRecord
 from fringe.experiments._jobs import Job, RunLog, State, TaskReport
 from fringe.experiments._manifest import Resolved, changes, digest, resolve, with_methods, without_growth
 from fringe.experiments._plan import Plan, build_plan
+from fringe.experiments._ray import RayExecutor
 from fringe.experiments._results import Results, results_from, results_of
 from fringe.experiments._runner import TaskRunner
 from fringe.experiments._spec import ExperimentSpec
@@ -33,6 +34,19 @@ from fringe.experiments._tasks import (
 _STATES: Mapping[str, State] = {"done": "done", "there": "cached", "crashed": "crashed"}
 
 
+def make_executor(name: str, workers: int | None = None, timeout: float | None = None) -> Executor:
+    """Make the executor ``serial``, ``processes``, ``ray`` or ``ray:ADDRESS``. Without ``workers``, there is one for
+    each core, or as many as a cluster has room for. Raises InputError for another name."""
+    if name == "serial":
+        return SerialExecutor()
+    if name == "processes":
+        return ProcessExecutor(workers or os.cpu_count() or 1, timeout)
+    family, _, address = name.partition(":")
+    if family == "ray":
+        return RayExecutor(address or None, workers=workers, timeout=timeout)
+    raise InputError(f"got {name!r}, expected serial, processes, ray or ray:ADDRESS", argument="executor")
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """How a plan is run; none of it changes a number.
@@ -40,19 +54,15 @@ class RunOptions:
     Attributes:
         device: Device of the models.
         batch_size: Images of a forward pass, or "auto".
-        workers: Number of processes; 0 for this process alone.
-        timeout: Seconds that a task may take in a process of its own.
         save_maps: Whether maps are stored.
         amend: Whether other settings may replace those of the folder.
         retry: Whether what failed or was set aside is computed again.
         renew: Whether the results of a model that computes other logits now are set aside.
-        executor: Takes the place of ``workers`` and ``timeout``.
+        executor: Where tasks are performed; None for this process.
     """
 
     device: str = "cpu"
     batch_size: int | Literal["auto"] = "auto"
-    workers: int = 0
-    timeout: float | None = None
     save_maps: bool = False
     amend: bool = False
     retry: bool = False
@@ -106,7 +116,7 @@ def run_experiment(
     spec: ExperimentSpec | Plan,
     out: str | Path | Store | None = None,
     *,
-    executor: Executor | Literal["serial", "processes"] = "serial",
+    executor: Executor | str = "serial",
     device: str = "cpu",
     batch_size: int | Literal["auto"] = "auto",
     save_maps: bool = False,
@@ -121,7 +131,8 @@ def run_experiment(
         spec: What is computed.
         out: Run folder. What it holds already is not computed again; None keeps everything in memory.
         executor: Where tasks are performed: ``"serial"`` in this process, ``"processes"`` in one process for each CPU
-            core, or an executor of your own. With None as ``out``, this process is used.
+            core, ``"ray"`` or ``"ray:ADDRESS"`` on a Ray cluster, or an executor. With None as ``out``, this process is
+            used.
         device: Device of the models.
         batch_size: Images of a forward pass, or "auto".
         save_maps: Keep the maps, so that a metric added later needs no new ones.
@@ -143,11 +154,9 @@ def run_experiment(
     plan = spec if isinstance(spec, Plan) else build_plan(spec)
     if out is None:
         return _in_memory(plan, device, batch_size, progress or Progress())
-    if isinstance(executor, str):
-        require_choice("executor", executor, ("serial", "processes"))
-        executor = SerialExecutor() if executor == "serial" else ProcessExecutor(os.cpu_count() or 1)
+    executor = make_executor(executor) if isinstance(executor, str) else executor
     root = out.root if isinstance(out, Store) else Path(out)
-    options = RunOptions(device, batch_size, 0, None, save_maps, amend, retry, renew, executor)
+    options = RunOptions(device, batch_size, save_maps, amend, retry, renew, executor)
     finished = run_plan(plan, root, options, progress)
     if finished.cause is not None:
         raise finished.cause
@@ -230,9 +239,10 @@ def _run(plan: Plan, root: Path, options: RunOptions, progress: Progress, sessio
         tasks, quarantined, failed_before = _pending(store, resolved, retry=options.retry)
         progress.began(resolved, tasks)
         job = Job(resolved, store, options.device, options.batch_size, options.save_maps)
-        serial = SerialExecutor() if session is None else session.executor
-        executor = ProcessExecutor(options.workers, options.timeout) if options.workers else serial
-        run_tasks(job, tasks, log, progress.ended, options.executor or executor)
+        executor = options.executor or SerialExecutor()
+        if session is not None and isinstance(executor, SerialExecutor):
+            executor = session.executor
+        run_tasks(job, tasks, log, progress.ended, executor)
     except (Interrupted, TransientError) as error:
         cause = error
     return RunResult(resolved, log, None if cause is None else str(cause), cause, quarantined, failed_before)

@@ -11,7 +11,7 @@ from torch import Tensor
 from fringe._rng import KeyedGenerator
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
-from fringe.errors import FringeError, TargetError, TransientError, is_device_error, is_transient
+from fringe.errors import FringeError, TargetError, TransientError, is_device_error, is_misread, is_transient
 from fringe.experiments._evaluator import Candidate, Evaluator, MethodResult
 from fringe.experiments._formats import ScoreRecord, Status, StoredMap
 from fringe.experiments._images import open_image_entry, open_references
@@ -22,8 +22,7 @@ from fringe.metrics import EvaluationContext, Scores
 from fringe.models import LoadedModel, Preprocessing
 from fringe.paths import Problem, verify
 
-#: Images that stay in memory between the trials of a search: some 600 MB of 224 by 224 pixels.
-KEPT_IMAGES = 1024
+KEPT_IMAGES = 1024  # between the trials of a search: some 600 MB of 224 by 224 pixels
 
 
 @dataclass(frozen=True)
@@ -187,7 +186,7 @@ class TaskRunner:
             self._context = _ModelContext(
                 label,
                 loaded,
-                Classifier(loaded.module, score=plan.score, batch_size=self._batch_size),
+                Classifier(loaded.module, score=plan.score, output=loaded.output, batch_size=self._batch_size),
                 (low.to(self._device), high.to(self._device)),
                 {shape: stacked.to(self._device) for shape, stacked in references.items()},
             )
@@ -234,11 +233,10 @@ class TaskRunner:
         return self._shard[1], self._shard[2]
 
     def _image(self, label: str, image: str, recipe: Preprocessing) -> Tensor:
-        known = {} if self._opened is None else self._opened
-        x = known.get((label, image))
+        x = None if self._opened is None else self._opened.get((label, image))
         x = open_image_entry(self._resolved.pictures[image], recipe, self._resolved.plan.exif) if x is None else x
-        if len(known) < KEPT_IMAGES:
-            known[label, image] = x
+        if self._opened is not None and len(self._opened) < KEPT_IMAGES:
+            self._opened[label, image] = x
         return x
 
     def _group(
@@ -265,6 +263,8 @@ class TaskRunner:
             failed += [_FailedImage(image, "failed", str(error)) for image in images]
             return None
         except Exception as error:  # a size that the model cannot take, an output that is no logits
+            if is_misread(error):
+                raise
             _stop_at_device_error(error, f"model {context.label!r}")
             if is_transient(error):
                 failed += [_FailedImage(image, None, _first_line(error)) for image in images]
@@ -283,8 +283,7 @@ class TaskRunner:
             return "the model's logits for this image are NaN or infinite"
         if self._resolved.plan.target != "label":
             return None
-        label = self._resolved.pictures[image].ref.label
-        if label is None:
+        if (label := self._resolved.pictures[image].ref.label) is None:
             return "target 'label': the file name gives no label, such as 284 in 0284_cat.jpg"
         return None if label < len(logits) else f"label {label} does not fit a model of {len(logits)} classes"
 
@@ -386,8 +385,7 @@ def _stop_at_device_error(error: Exception, where: str) -> None:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _failed(candidate: Candidate, task: Task, size: int, error: Exception) -> MethodResult:

@@ -11,8 +11,13 @@ from pydantic import Field, PlainValidator, StrictBool, StrictInt
 
 from fringe._files import SETTINGS_BYTES, read_regular
 from fringe._options import Options, check_known, wrong_value
+from fringe._outputs import OutputKind
+from fringe.attribution import METHODS
 from fringe.errors import InputError
+from fringe.metrics import METRICS
+from fringe.settings import canonical_name
 
+_REGISTRIES: Mapping[str, Mapping[str, Any]] = {"methods": METHODS, "metrics": METRICS}
 #: What a plan may be called: it names a file and a folder.
 PLAN_NAME = r"[\w-]+"
 #: What a model may be called. A spec that contains an equals sign has a colon or a slash before it.
@@ -105,7 +110,10 @@ def _configurable(value: Any, argument: str, hint: str) -> dict[str, Any]:
 def _entry(entry: Any, argument: str) -> tuple[str, Any]:
     if isinstance(entry, str):
         label, equals, name = (part.strip() for part in entry.partition("="))
-        return (label, name) if equals and argument == "methods" else (entry.strip(), entry.strip())
+        if equals and argument == "methods":
+            return label, canonical_name(name, METHODS)
+        name = canonical_name(entry.strip(), _REGISTRIES[argument])
+        return name, name
     if isinstance(entry, (list, tuple)) and len(cast(Sequence[Any], entry)) == 2:
         return cast(tuple[str, Any], tuple(cast(Sequence[Any], entry)))
     name = getattr(entry, "name", None)
@@ -208,6 +216,8 @@ class ExperimentSpec(Options):
         controls: Whether to score maps that do not depend on the model, too.
         preprocessing: Preprocessing of the images; the model's if None.
         trust_code: Whether the model's author may run code; never read from a file.
+        model_output: What the models return: ``"logits"``, ``"probabilities"``, or ``"auto"``, which refuses what looks
+            like probabilities.
         shard: Number of images of one task.
 
     Raises:
@@ -257,6 +267,7 @@ class ExperimentSpec(Options):
         None, description="'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5. Default: the model's own."
     )
     trust_code: StrictBool = Field(False, description="Let the model's author run code; never read from a file.")
+    model_output: OutputKind = Field("auto", description="What the model returns.")
     shard: StrictInt = Field(16, ge=1, description="Images of one task.")
 
     @classmethod

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from fringe.explanations._spec import CompareSpec, ExplainSpec
 
 if TYPE_CHECKING:
-    from fringe.explanations._base import Failure
+    from fringe.explanations._base import Explanation, Failure
+    from fringe.explanations._call import explain
     from fringe.explanations._compare import ComparisonRun
-    from fringe.explanations._explain import Explanation, ExplanationRun, explain_images
+    from fringe.explanations._explain import ExplanationRun, explain_images
 
 __all__ = [
     "CompareSpec",
@@ -23,12 +24,14 @@ __all__ = [
     "Explanation",
     "ExplanationRun",
     "Failure",
+    "explain",
     "explain_images",
 ]
 
 _MODULES = {
-    **{"ComparisonRun": "_compare", "Failure": "_base"},
-    **dict.fromkeys(("Explanation", "ExplanationRun", "explain_images"), "_explain"),
+    **{"ComparisonRun": "_compare", "explain": "_call"},
+    **dict.fromkeys(("Explanation", "Failure"), "_base"),
+    **dict.fromkeys(("ExplanationRun", "explain_images"), "_explain"),
 }
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import torch
+from safetensors.torch import load
 from torch import Tensor
 
 import fringe
-from fringe._files import sha256_of
+from fringe._class_names import read_class_names, resolve_class_name
+from fringe._files import MAPS_BYTES, read_regular, sha256_of
 from fringe._text import to_json
 from fringe.attribution import Attributor, FRInGe, get_method
 from fringe.baselines import InputSpace
@@ -20,12 +22,14 @@ from fringe.classifier import Classifier
 from fringe.data import ImageError, ImageRef, find_inputs
 from fringe.errors import InputError
 from fringe.experiments import content_digest, default_model, with_settings
-from fringe.explanations._folder import SUMMARY, ResultFolder
-from fringe.explanations._spec import ExplainSpec, ImageOptions, read_class_names
+from fringe.explanations._folder import MAP, SUMMARY, ResultFolder
+from fringe.explanations._spec import ExplainSpec, ImageOptions
 from fringe.models import LoadedModel, ModelError, Preprocessing, load_model, resolve_device
 
 Progress = Callable[..., None]
 Spec = TypeVar("Spec", bound=ImageOptions)
+#: Points of a path that are stored for its page.
+POINTS = 11
 #: References that are used, spread evenly over the given ones.
 MAX_REFERENCES = 64
 
@@ -53,6 +57,25 @@ class Failure:
     def entry(self) -> dict[str, Any]:
         """The failure as an entry of ``summary.json``."""
         return {"id": self.id, "source": self.source, "label": self.label, "error": self.reason}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One explained image.
+
+    Attributes:
+        folder: Folder of its files.
+        record: Content of its ``explanation.json``.
+        reused: Whether it was computed by an earlier run.
+    """
+
+    folder: Path
+    record: Mapping[str, Any]
+    reused: bool
+
+    def load(self) -> dict[str, Tensor]:
+        """Read the attribution ``values`` and the model's ``input``, each (C, H, W)."""
+        return load(read_regular(self.folder / MAP, MAPS_BYTES))
 
 
 class References:
@@ -188,6 +211,7 @@ class ImageRun(Generic[Spec]):
         refs: The images.
         missing: Inputs that lead to no image.
         loaded: The model, once it is open.
+        target: "predicted" or the number of the explained class, once it is open.
         document: Content of ``summary.json``.
         done: Number of images with a result.
         failures: Inputs without a result.
@@ -198,6 +222,7 @@ class ImageRun(Generic[Spec]):
 
     command: ClassVar[str]
     loaded: LoadedModel
+    target: int | str
     document: dict[str, Any]
 
     def __init__(self, inputs: Sequence[str], out: Path, spec: Spec, *, overwrite: bool = False):
@@ -239,9 +264,12 @@ class ImageRun(Generic[Spec]):
             preprocessing=None if spec.preprocessing is None else Preprocessing.parse(spec.preprocessing),
             class_names=self.class_names,
             device=self.device,
+            output=spec.model_output,
         )
+        named = isinstance(spec.target, str) and spec.target != "predicted"
+        self.target = resolve_class_name(str(spec.target), self.loaded.class_names) if named else spec.target
         self.classifier = Classifier(
-            self.loaded.module, score=spec.score, output=spec.model_output, batch_size=spec.batch_size
+            self.loaded.module, score=spec.score, output=self.loaded.output, batch_size=spec.batch_size
         )
         self.references = References(spec, self.loaded.preprocessing, self.device, self._default_references)
         self.folder = ResultFolder(self._out, overwrite=self._overwrite, command=self.command)

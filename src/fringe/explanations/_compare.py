@@ -105,7 +105,7 @@ class ComparisonRun(ImageRun[CompareSpec]):
             x[rows],
             self.methods,
             self.metrics,
-            target=self.spec.target,
+            target=self.target,
             controls=self.spec.controls,
             seed=self.spec.seed,
             space=self.references.space(x),
@@ -156,7 +156,7 @@ class ComparisonRun(ImageRun[CompareSpec]):
         figure = complete and self._rows and FIGURE not in self.folder.unwritten
         self.write_document(
             {
-                "target": self.spec.target,
+                "target": self.target,
                 "complete": complete,
                 "counts": {
                     "inputs": self.done + len(self.failures),

@@ -8,20 +8,20 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor
 
-from fringe._files import MAPS_BYTES, read_regular
 from fringe._text import plain
 from fringe.attribution import Attribution, attribute
 from fringe.data import ImageRef
 from fringe.errors import InputError
 from fringe.experiments import changes
 from fringe.explanations._base import (
+    POINTS,
+    Explanation,
     Failure,
     ImageRun,
     Prepared,
@@ -31,7 +31,7 @@ from fringe.explanations._base import (
     file_digest,
     iter_batches,
 )
-from fringe.explanations._folder import CONTACT, MAP
+from fringe.explanations._folder import CONTACT, INDEX, MAP, PAGE
 from fringe.explanations._spec import ExplainSpec
 
 #: Version of the files of a run. 2: the settings, the options and checksums are recorded.
@@ -41,7 +41,8 @@ BATCH_IMAGES = 16
 #: Numbers of input of a batch, on the CPU and elsewhere: 4 and 16 images of 224 x 224 RGB.
 BATCH_NUMBERS = {"cpu": 600_000}
 OTHER_BATCH_NUMBERS = 2_400_000
-#: The same for a batch size that was given: with the snapshots of a path, 14 times as many are held, here 560 MB.
+#: The same for a batch size that was given, of which 14 times as many are held: 560 MB. The points of a path that a
+#: page shows, with a map of each class at each, hold more.
 MAX_BATCH_NUMBERS = 10_000_000
 #: Seconds between two writes of the summary: each holds one entry per image.
 SUMMARY_INTERVAL = 5.0
@@ -50,25 +51,6 @@ TOLERANCE, OTHER_TOLERANCE = 1e-4, 5e-2
 
 _SCORES = ("score", "endpoint_score", "completeness_gap", "completeness_residual")
 _ENTRY = ("id", "source", "label", "prediction", "target", "verdict", "advice", *_SCORES, "steps", "seconds")
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """One explained image.
-
-    Attributes:
-        folder: Folder of its files.
-        record: Content of its ``explanation.json``.
-        reused: Whether it was computed by an earlier run.
-    """
-
-    folder: Path
-    record: Mapping[str, Any]
-    reused: bool
-
-    def load(self) -> dict[str, Tensor]:
-        """Read the attribution ``values`` and the model's ``input``, each (C, H, W)."""
-        return load(read_regular(self.folder / MAP, MAPS_BYTES))
 
 
 def explain_images(
@@ -83,8 +65,10 @@ def explain_images(
     """Explain images and write each result into a folder as soon as it is computed.
 
     A call with the same options continues an interrupted run: an intact result of the same image and settings is not
-    computed again. The folder of an image holds ``attribution.safetensors``, ``explanation.json`` and pictures; the
-    folder ``out`` itself gets ``summary.json`` and ``contact.png``.
+    computed again. The folder of an image holds ``attribution.safetensors``, ``explanation.json``, pictures, the page
+    ``explanation.html`` and the animation ``path.webp``; the folder ``out`` itself gets ``summary.json``,
+    ``contact.png`` and ``index.html``, which links the pages. A result without a page, as earlier versions wrote it,
+    is computed again.
 
     Args:
         inputs: Files, folders, or ``embedded:digits[:INDEX|:START:STOP]``.
@@ -121,7 +105,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
     def __init__(self, inputs: Sequence[str], out: Path, spec: ExplainSpec, *, overwrite: bool = False):
         self.method = configured_method(spec)
         if spec.figures:  # a missing package is reported now, not when the first map is drawn
-            importlib.import_module("fringe.explanations._pictures")
+            importlib.import_module("fringe.explanations._pages")
         super().__init__(inputs, out, spec, overwrite=overwrite)
         self.explained: list[Explanation] = []
         self._entries: list[dict[str, Any]] = []
@@ -132,7 +116,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         if self.spec.batch_size == "auto":
             images, numbers = BATCH_IMAGES, BATCH_NUMBERS.get(self.device.type, OTHER_BATCH_NUMBERS)
         else:
-            images, numbers = self.spec.batch_size, MAX_BATCH_NUMBERS
+            images, numbers = self.spec.batch_size, MAX_BATCH_NUMBERS * 14 // max(14, self._held)
         written = time.monotonic()
         try:
             for batch in iter_batches(map(self._stored_or_prepared, self.refs), images, numbers):
@@ -146,6 +130,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             raise
         yield from map(self._add, self.missing)
         self._write_contact_sheet()
+        self._write_index()
         self._write_summary(complete=True)
 
     def _add(self, result: Explanation | Failure) -> Explanation | Failure:
@@ -182,7 +167,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             "class_names": plain(self.class_names),
             "method": plain(self.method.record()),
             "references": self.references.digests if self.method.uses_references else None,
-            "target": spec.target,
+            "target": self.target,
             "score": spec.score,
             "seed": spec.seed,
             "dtype": "float32",
@@ -219,12 +204,18 @@ class ExplanationRun(ImageRun[ExplainSpec]):
 
     def _is_current(self, stored: Mapping[str, Any], ref: ImageRef) -> bool:
         """Whether a stored result is of this image and these settings, with its pictures where they are asked for."""
-        if changes(stored["setting"], self.setting) or (self.spec.figures and "overlay.png" not in stored["files"]):
+        if changes(stored["setting"], self.setting):
+            return False
+        if self.spec.figures and not ({"overlay.png", PAGE} <= stored["files"].keys() and self._shows_enough(stored)):
             return False
         if isinstance(ref.origin, int):
             return (stored["id"], stored["source"], stored["sha256"]) == (ref.id, ref.source, None)
         sha256 = file_digest(ref.origin)
         return sha256 is not None and (stored["id"], stored["sha256"]) == (ref.id, sha256)
+
+    def _shows_enough(self, stored: Mapping[str, Any]) -> bool:
+        """Whether the page of a stored result shows as many classes as it is to."""
+        return self._classes(stored["classes"]) == self._classes(stored["classes"], stored["options"].get("top", 1))
 
     def _check_model(self, result: Explanation, ref: ImageRef) -> None:
         """Compare the model's answer with the first reused result: a digest of weights does not see the code.
@@ -262,25 +253,41 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         if isinstance(answer, str):
             return [Failure.of(item.ref, answer) for item in group]
         x, logits = answer
+        target, context = self.target, None
+        if self.spec.figures:
+            from fringe.explanations._pages import page_context, page_targets
+
+            target = page_targets(target, logits, self._classes(logits.shape[1]))
+            context = page_context(self.loaded, [item.ref.id for item in group], x, logits)
         result = attribute(
             self.classifier,
             x,
             method=self.method,
-            target=self.spec.target,
+            target=target,
             seed=self.spec.seed,
-            telemetry=self.spec.figures,
+            telemetry=POINTS if self.spec.figures else False,
             bad_images="mark",
             progress=progress,
             space=self.references.space(x),
             ids=[item.ref.id for item in group],
         )
-        result = dataclasses.replace(result, values=result.values.cpu())
+        result = dataclasses.replace(result, values=result.values.cpu(), context=context)
         seconds = time.perf_counter() - start
         return [self._write(item, logits[row], result, row, seconds) for row, item in enumerate(group)]
 
+    def _classes(self, known: int, top: int | None = None) -> int:
+        """How many of the model's classes the page shows: several only where their maps come from one path."""
+        return min(top or self.spec.top, known) if self.spec.figures and self.method.shares_path else 1
+
+    @property
+    def _held(self) -> int:
+        """How many times the numbers of the inputs are held, with the points of the paths and the maps at each."""
+        return POINTS * (1 + (self.spec.top if self.method.shares_path else 1)) + 2 if self.spec.figures else 2
+
     def _write(
-        self, item: Prepared, logits: Tensor, result: Attribution, row: int, seconds: float
+        self, item: Prepared, logits: Tensor, several: Attribution, row: int, seconds: float
     ) -> Explanation | Failure:
+        result = several if several.target.dim() == 1 else several.of_class(0)
         if result.verdict[row] in ("nan_input", "nan_logits"):
             return Failure.of(item.ref, result.advice[row])
         steps, images = result.diagnostics.get("steps"), len(result.target)
@@ -303,9 +310,11 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             tensors = {"values": result.values[row].contiguous(), "input": item.x.contiguous()}
             (folder / MAP).write_bytes(save(tensors))  # the errors of save_file have no number
             if self.spec.figures:
+                from fringe.explanations._pages import write_pages
                 from fringe.explanations._pictures import draw_pictures
 
                 draw_pictures(folder, item.x, result, row, record, self.loaded.preprocessing)
+                write_pages(folder, several, row, record)
 
         try:
             sealed = self.folder.write(item.ref.id, record, fill)
@@ -319,7 +328,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
 
     def _write_summary(self, *, complete: bool) -> None:
         explained = self.explained
-        sheet = complete and self.spec.figures and explained and CONTACT not in self.folder.unwritten
+        drawn = complete and self.spec.figures and explained
         counts = {
             "inputs": len(self.refs) + len(self.missing),
             "explained": len(explained),
@@ -331,7 +340,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             {
                 "complete": complete,
                 "counts": counts,
-                "contact_sheet": CONTACT if sheet else None,
+                "contact_sheet": CONTACT if drawn and CONTACT not in self.folder.unwritten else None,
+                "index": INDEX if drawn and INDEX not in self.folder.unwritten else None,
                 "inputs": self._entries,
             }
         )
@@ -344,5 +354,15 @@ class ExplanationRun(ImageRun[ExplainSpec]):
 
         recipe = self.loaded.preprocessing
         cells = [contact_cell(result.load(), result.record, recipe) for result in explained[:SHEET]]
+        model, method = self.loaded.architecture, self.method.name
+        self.folder.attempt(CONTACT, lambda path: draw_contact_sheet(cells, model, method, len(explained), path))
+
+    def _write_index(self) -> None:
+        if not self.explained or not self.spec.figures:
+            return
+        from fringe.explanations._pages import index_page
+
         title = f"{self.loaded.architecture} · {self.method.name}"
-        self.folder.attempt(CONTACT, lambda path: draw_contact_sheet(cells, title, len(explained), path))
+        entries = [*self.explained, *self.failures]
+        page = index_page(title, entries, self.loaded.preprocessing)
+        self.folder.attempt_text(INDEX, page)

@@ -13,9 +13,10 @@ from fringe._text import to_json
 from fringe.errors import InputError
 from fringe.experiments import digest
 
-SUMMARY, CONTACT, EXPLANATION, MAP = "summary.json", "contact.png", "explanation.json", "attribution.safetensors"
+SUMMARY, CONTACT, INDEX = "summary.json", "contact.png", "index.html"
+EXPLANATION, MAP, PAGE, ANIMATION = "explanation.json", "attribution.safetensors", "explanation.html", "path.webp"
 #: Files of one result besides its record.
-FILES = (MAP, "overlay.png", "signed.png", "trajectory.png", "profile.png")
+FILES = (MAP, PAGE, ANIMATION, "overlay.png", "signed.png", "trajectory.png", "profile.png")
 
 
 class ResultFolder:
@@ -52,7 +53,7 @@ class ResultFolder:
 
     def result_path(self, identity: str) -> Path:
         """The folder of an image: its id, unless that is the name of a file of the run."""
-        return self.root / (f"{identity}_" if identity.casefold() in (SUMMARY, CONTACT) else identity)
+        return self.root / (f"{identity}_" if identity.casefold() in (SUMMARY, CONTACT, INDEX) else identity)
 
     def read(self, identity: str) -> dict[str, Any] | None:
         """The record of a result, or None where there is none or a file of it is missing or damaged."""

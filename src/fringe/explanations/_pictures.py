@@ -19,15 +19,19 @@ from fringe.plots import (
     MetricLabel,
     SheetItem,
     captions,
+    class_title,
     comparison_grid,
     contact_sheet,
     geometric_profile,
     labels,
+    method_title,
     overlay,
     signed_map,
     trajectory,
 )
 
+#: Points of the path in the picture of it.
+COLUMNS = 6
 #: Images of the contact sheet.
 SHEET = 24
 _THUMBNAIL = 512
@@ -41,31 +45,32 @@ def draw_pictures(
     image, values = to_image(x, recipe), attribution.values[row].cpu().numpy()
     name = class_label(record["target"])
     unit = "" if record["completeness_gap"] is None else _UNITS[record["score_kind"]]  # no unit for a bare gradient
-    overlay(image, values).savefig(folder / "overlay.png")
-    signed_map(values, title=f"Evidence for {name}", unit=unit).savefig(folder / "signed.png")
+    method = method_title(record["settings"]["method"])
+    overlay(image, values, title=f"{name}: where the evidence lies ({method})", label=name).savefig(
+        folder / "overlay.png"
+    )
+    title = f"{name}: evidence for and against ({method})"
+    signed_map(values, title=title, unit=unit, image=image, label=name).savefig(folder / "signed.png")
     path = None if attribution.trajectory is None else attribution.trajectory[row]
     if path is not None:
-        _draw_path(folder, path, name, record, recipe)
+        _draw_path(folder, path.thinned(COLUMNS), name, record, recipe)
 
 
 def _draw_path(folder: Path, path: Trajectory, name: str, record: Mapping[str, Any], recipe: Preprocessing) -> None:
-    method, entropy = record["settings"]["method"], path.points["entropy"].numpy()
+    entropy = path.points["entropy"].numpy()
     images = np.stack([to_image(x, recipe) for x in path.snapshots])
-    kind = "towards the reference prediction" if method == "fringe" else f"by {method}"
-    figure = trajectory(
-        entropy / math.log(record["classes"]),
-        path.snapshot_steps.numpy(),
-        images,
-        path.cumulative.numpy(),
-        title=f"Path from the input {kind}: {name}",
+    title = f"{name}: how the evidence builds up along the path ({method_title(record['settings']['method'])})"
+    share, steps = entropy / math.log(record["classes"]), path.snapshot_steps.numpy()
+    trajectory(share, steps, images, path.cumulative.numpy(), title=title, label=name).savefig(
+        folder / "trajectory.png"
     )
-    figure.savefig(folder / "trajectory.png")
     empty = np.array([])
     names = ("fisher_rao_step", "euclidean_step", "active_bound")  # only a trust region has the last one
     radians, length, bound = (path.steps[n].numpy() if n in path.steps else empty for n in names)
     if radians.size:
-        title = f"Geometry of the path: {name}"
-        geometric_profile(radians, length, entropy, bound, title=title).savefig(folder / "profile.png")
+        title = f"{name}: the steps of the path"
+        profile = geometric_profile(radians, length, entropy, bound, title=title, classes=record["classes"])
+        profile.savefig(folder / "profile.png")
 
 
 def to_image(x: Tensor, recipe: Preprocessing) -> NDArray[Any]:
@@ -74,8 +79,8 @@ def to_image(x: Tensor, recipe: Preprocessing) -> NDArray[Any]:
 
 
 def class_label(entry: Mapping[str, Any]) -> str:
-    """The name of a recorded class, or its number where it has none."""
-    return entry["name"] or f"class {entry['class']}"
+    """The name of a recorded class in words, or its number where it has none."""
+    return class_title(entry["name"]) if entry["name"] else f"class {entry['class']}"
 
 
 def contact_cell(tensors: Mapping[str, Tensor], record: Mapping[str, Any], recipe: Preprocessing) -> SheetItem:
@@ -93,10 +98,10 @@ def contact_cell(tensors: Mapping[str, Tensor], record: Mapping[str, Any], recip
     )
 
 
-def draw_contact_sheet(cells: Sequence[SheetItem], title: str, total: int, path: Path) -> None:
+def draw_contact_sheet(cells: Sequence[SheetItem], model: str, method: str, total: int, path: Path) -> None:
     """Write the contact sheet of the first images."""
     more = f", first {len(cells)} of {total}" if total > len(cells) else ""
-    contact_sheet(cells, title=f"{title}{more}").savefig(path)
+    contact_sheet(cells, title=f"{model} · {method_title(method)}{more}").savefig(path)
 
 
 def comparison_row(

@@ -3,12 +3,23 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 
 from fringe._options import Options
-from fringe.errors import InputError
+from fringe.attribution import METHODS
+from fringe.settings import canonical_name
+
+
+def _canonical_method(text: str) -> str:
+    return canonical_name(text, METHODS)
+
+
+def _number(target: Any) -> Any:
+    """The number that a text of digits stands for; any other target is unchanged."""
+    is_number = isinstance(target, str) and re.fullmatch(r"[+-]?[0-9]{1,9}", target.strip())
+    return int(target) if is_number else target
 
 
 class ImageOptions(Options):
@@ -19,15 +30,18 @@ class ImageOptions(Options):
     """
 
     expected: ClassVar[Mapping[str, str]] = {
-        "target": "'predicted' or the number of a class",
+        "target": "'predicted', or the number or name of a class",
         "set": "a list of KEY=VALUE texts",
         **dict.fromkeys(("batch_size", "pool"), "'auto' or a positive whole number"),
+        "top": "a positive whole number",
         **dict.fromkeys(("trust_code", "figures", "controls"), "true or false"),
         **dict.fromkeys(("seed", "rows"), "a whole number"),
     }
 
     model: str | None = Field(None, description="Model; embedded:digits by default, for its own images only.")
-    target: Literal["predicted"] | int = Field("predicted", description="Class to explain: 'predicted' or its number.")
+    target: Annotated[int | str, BeforeValidator(_number)] = Field(
+        "predicted", description="Class to explain: 'predicted', its number or its name."
+    )
     score: Literal["logit", "log_probability", "probability"] = Field("logit", description="Explained score.")
     references: str | None = Field(None, description="Images for methods that average over data.")
     preprocessing: str | None = Field(None, description="'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5.")
@@ -47,11 +61,12 @@ class ImageOptions(Options):
 class ExplainSpec(ImageOptions):
     """Options of :func:`fringe.explanations.explain_images`: keyword arguments, flags and the record in one."""
 
-    method: str = Field("fringe", description="Attribution method.")
+    method: Annotated[str, AfterValidator(_canonical_method)] = Field("fringe", description="Attribution method.")
     preset: str | None = Field(None, description="Preset name, or a tuned preset file.")
     variant: str | None = Field(None, description="Ablation variant of fringe.")
     set: tuple[str, ...] = Field((), description="Setting of the method, KEY=VALUE; may be repeated.")
-    figures: bool = Field(True, description="Draw pictures.")
+    figures: bool = Field(True, description="Draw pictures and write pages.")
+    top: PositiveInt = Field(5, description="Classes in the page.")
 
 
 class CompareSpec(ImageOptions):
@@ -68,25 +83,3 @@ class CompareSpec(ImageOptions):
     controls: bool = Field(True, description="Also score maps that do not depend on the model.")
     rows: PositiveInt = Field(8, description="Images in the picture.")
     pool: Literal["auto"] | PositiveInt = Field("auto", description="Pixels over which the picture averages maps.")
-
-
-def read_class_names(path: Path | None) -> tuple[str, ...] | None:
-    """Class names, one per line; the first is class 0. Empty lines at the end do not count.
-
-    Where every line begins with its own number, as in ``284 n02123597 Siamese_cat``, the number and a WordNet
-    identifier after it are removed.
-    """
-    if path is None:
-        return None
-    try:
-        lines = path.read_text(encoding="utf-8").rstrip().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {str(path)!r} as text ({error})", argument="classes") from error
-    if not lines:
-        raise InputError(f"{str(path)!r} names no class", argument="classes")
-    matches = [_NUMBER.match(line) for line in lines]
-    numbered = all(match is not None and int(match[1]) == index for index, match in enumerate(matches))
-    return tuple(_NUMBER.sub("", line).strip() if numbered else line.strip() for line in lines)
-
-
-_NUMBER = re.compile(r"\s*(\d+)\s+(n\d{8}\s+)?(?=\S)")

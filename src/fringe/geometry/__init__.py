@@ -7,6 +7,7 @@ from fringe.geometry._simplex import angle as angle
 from fringe.geometry._simplex import dist as dist
 from fringe.geometry._simplex import entropy as entropy
 from fringe.geometry._simplex import exp as exp
+from fringe.geometry._simplex import fisher_norm_squared as fisher_norm_squared
 from fringe.geometry._simplex import fisher_product as fisher_product
 from fringe.geometry._simplex import geodesic as geodesic
 from fringe.geometry._simplex import geometry_dtype as geometry_dtype

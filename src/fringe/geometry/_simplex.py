@@ -89,6 +89,16 @@ def fisher_product(p: Tensor, u: Tensor) -> Tensor:
     return p * (u - (p * u).sum(-1, keepdim=True))
 
 
+def fisher_norm_squared(p: Tensor, u: Tensor) -> Tensor:
+    """Return ``u^T S(p) u``, the variance of ``u`` under p, never negative: (..., C) -> (...).
+
+    The deviations are taken from the entry of the most probable class. Near a vertex the mean is that entry to
+    rounding, and what is left of ``u - <p, u>`` there would be larger than the variance itself.
+    """
+    deviation = u - u.gather(-1, p.argmax(-1, keepdim=True))
+    return (p * (deviation - (p * deviation).sum(-1, keepdim=True)).square()).sum(-1)
+
+
 def spherical_loss(log_p: Tensor, waypoint: Tensor) -> Tensor:
     """Return ``1 - <sqrt p, s>`` as half the squared chord, accurate near equal points: (..., C) -> (...)."""
     return 0.5 * (sqrt_chart(log_p) - waypoint).square().sum(-1)

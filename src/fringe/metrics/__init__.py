@@ -1,9 +1,10 @@
 """Metrics of attribution maps: how well a map predicts what the model does."""
 
-from fringe.metrics._base import ARROW as ARROW
+from fringe._direction import ARROW as ARROW
+from fringe._direction import Direction
+from fringe._direction import best_of as best_of
 from fringe.metrics._base import Aggregate as Aggregate
-from fringe.metrics._base import Direction, EvaluatedMaps, EvaluationContext, Explainer, Metric, Scores
-from fringe.metrics._base import best_of as best_of
+from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Explainer, Metric, Scores
 from fringe.metrics._evaluate import METRICS, evaluate
 from fringe.metrics._evaluate import get_metric as get_metric
 from fringe.metrics._insertion_deletion import Deletion, Insertion

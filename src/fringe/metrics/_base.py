@@ -1,23 +1,18 @@
 """What every metric takes and returns."""
 
-import math
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
 from torch import Tensor
 
+from fringe._direction import Direction
 from fringe.paths import Problem
 from fringe.settings import Settings
 
 T = TypeVar("T")
-
-#: Which values are better; "none" for a number that describes without a better or worse.
-Direction = Literal["higher", "lower", "none"]
-
-ARROW: Mapping[Direction, str] = {"higher": "↑", "lower": "↓", "none": ""}
 
 #: How the scores of many images become one number.
 Aggregate = Literal["mean", "median"]
@@ -96,14 +91,6 @@ class Scores:
     flags: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     details: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     curves: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
-
-
-def best_of(values: Sequence[float | None], direction: Direction) -> float | None:
-    """Return the best of the finite ``values``; None if no value is finite, or no direction is better."""
-    finite = [v for v in values if v is not None and math.isfinite(v)]
-    if direction == "none" or not finite:
-        return None
-    return max(finite) if direction == "higher" else min(finite)
 
 
 class Metric(Settings):

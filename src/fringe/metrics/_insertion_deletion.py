@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
+from fringe._direction import Direction
 from fringe.metrics import _perturbation as perturb
-from fringe.metrics._base import Direction, EvaluatedMaps, Scores
+from fringe.metrics._base import EvaluatedMaps, Scores
 from fringe.settings import Doc, PositiveOddInt
 
 

@@ -6,8 +6,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 
+from fringe._direction import Direction
 from fringe.metrics import _perturbation as perturb
-from fringe.metrics._base import Direction, EvaluatedMaps, Scores
+from fringe.metrics._base import EvaluatedMaps, Scores
 from fringe.settings import Doc, PositiveOddInt
 
 #: Over the N + 1 steps: the trapezoid rule, or the plain mean.

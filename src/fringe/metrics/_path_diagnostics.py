@@ -5,9 +5,10 @@ from typing import ClassVar
 
 import torch
 
+from fringe._direction import Direction
 from fringe.errors import InputError
 from fringe.geometry import geometry_dtype
-from fringe.metrics._base import Direction, EvaluatedMaps, Metric, Scores
+from fringe.metrics._base import EvaluatedMaps, Metric, Scores
 
 
 class PathDiagnostic(Metric):

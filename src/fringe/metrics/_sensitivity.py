@@ -7,10 +7,11 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
+from fringe._direction import Direction
 from fringe.errors import InputError
 from fringe.geometry import geometry_dtype
 from fringe.linalg import batch_view
-from fringe.metrics._base import Aggregate, Direction, EvaluatedMaps, EvaluationContext, Explainer, Metric, Scores
+from fringe.metrics._base import Aggregate, EvaluatedMaps, EvaluationContext, Explainer, Metric, Scores
 from fringe.settings import Doc, Positive, PositiveInt
 
 #: ``draw(key, x)``: the perturbation of one image ``x`` (*S) that belongs to ``key``, the same in every batch.

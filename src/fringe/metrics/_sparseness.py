@@ -6,8 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fringe._direction import Direction
 from fringe.geometry import geometry_dtype
-from fringe.metrics._base import Direction, EvaluatedMaps, Metric, Scores
+from fringe.metrics._base import EvaluatedMaps, Metric, Scores
 from fringe.metrics._perturbation import spatial_map
 
 

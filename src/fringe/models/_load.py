@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from fringe._outputs import OutputKind
 from fringe.errors import InputError, ModelError, did_you_mean
 from fringe.models import _digits
 from fringe.models._base import (
@@ -22,7 +23,7 @@ from fringe.models._base import (
 )
 from fringe.models._exported import load_exported
 from fringe.models._preprocessing import Preprocessing
-from fringe.models._python import FILE_SPEC, MODULE_SPEC, load_attribute, load_file_function
+from fringe.models._python import FILE_SPEC, MODULE_SPEC, load_attribute, load_file_function, require_file
 from fringe.models._timm import load_timm
 from fringe.models._torchvision import load_torchvision
 from fringe.models._transformers import load_transformers
@@ -39,6 +40,7 @@ class LoadedModel:
         class_names: K names, or None if the source has none.
         digest: SHA-256 over the state dict, in hexadecimal: a name for the weights.
         architecture: Bare name, such as ``resnet18``.
+        output: What the network returns, as for :class:`fringe.Classifier`.
     """
 
     spec: str
@@ -47,6 +49,7 @@ class LoadedModel:
     class_names: tuple[str, ...] | None
     digest: str
     architecture: str
+    output: OutputKind = "auto"
 
     def prepare(self, images: Sequence[Image.Image]) -> Tensor:
         """Prepare images for the network.
@@ -80,7 +83,11 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
         ),
         "timm": Loader("timm:NAME[@WEIGHTS]", "a tag, random[:SEED] or .safetensors", load_timm),
         "hf": Loader("hf:NAME[@REVISION]", "a hub repository or a local folder", load_transformers),
-        "file": Loader("FILE.py:FUNCTION[@FILE.safetensors]", "runs the file; trust_code", load_file_function),
+        "file": Loader(
+            "FILE.py:FUNCTION[@FILE.safetensors]",
+            "runs the file; trust_code; PREPROCESSING and CLASSES in it are read",
+            load_file_function,
+        ),
         "module": Loader("PACKAGE.MODULE:NAME[@FILE.safetensors]", "imports the module; trust_code", load_attribute),
         "export": Loader("FILE.pt2", "an exported program; trust_code", load_exported),
     }
@@ -96,8 +103,12 @@ def load_model(
     preprocessing: Preprocessing | None = None,
     class_names: Sequence[str] | None = None,
     device: str | torch.device = "cpu",
+    output: OutputKind = "auto",
 ) -> LoadedModel:
     """Load the model that a spec names, in evaluation mode and without parameter gradients.
+
+    A Python file or module may state how its images are prepared, and what its classes are called: in constants
+    ``PREPROCESSING`` and ``CLASSES``, or in attributes ``preprocessing`` and ``class_names`` of the network.
 
     Named files are never unpickled without ``trust_code``; downloads of torchvision and timm are read as weights only.
 
@@ -107,6 +118,7 @@ def load_model(
         preprocessing: Replaces what the source says.
         class_names: Replaces what the source says.
         device: The device to load it to.
+        output: What the model returns, as for :class:`fringe.Classifier`.
 
     Returns:
         The model with its preprocessing, class names and digest.
@@ -120,7 +132,7 @@ def load_model(
     names = parts.class_names if class_names is None else tuple(class_names)
     digest = state_digest(parts.module)
     module = parts.module.eval().requires_grad_(False).to(checked_device)
-    return LoadedModel(spec, module, parts.preprocessing, names, digest, parts.architecture)
+    return LoadedModel(spec, module, parts.preprocessing, names, digest, parts.architecture, output)
 
 
 def _family(spec: str) -> tuple[str, str]:
@@ -146,6 +158,7 @@ def _family(spec: str) -> tuple[str, str]:
 def _unknown(spec: str) -> ModelError:
     prefix, colon, _ = spec.partition(":")
     if prefix.endswith(".py"):
+        require_file(prefix)
         return ModelError(
             f"model {spec!r} names no function", hint=f"name the file and a function in it, as in {prefix}:make_model"
         )

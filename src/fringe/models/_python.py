@@ -6,14 +6,19 @@ import importlib
 import importlib.util
 import re
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
+from typing import Any, TypeVar, cast
 
 from torch import nn
 
 from fringe.errors import ModelError, did_you_mean
 from fringe.models._base import LoadedParts, LoadOptions, load_into, split_weights
+from fringe.models._preprocessing import Preprocessing
+
+Stated = TypeVar("Stated")
 
 FILE_SPEC = re.compile(r"(?P<source>.+?\.py):(?P<attribute>[A-Za-z_]\w*)(?P<weights>@.+)?")
 MODULE_SPEC = re.compile(r"(?P<source>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<attribute>[A-Za-z_]\w*)(?P<weights>@.+)?")
@@ -22,16 +27,24 @@ MODULE_SPEC = re.compile(r"(?P<source>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<attri
 def load_file_function(options: LoadOptions) -> LoadedParts:
     """Run a file and call its function without arguments; needs ``trust_code``.
 
+    The network may state its preprocessing and class names in attributes ``preprocessing`` (a
+    :class:`Preprocessing` or its text form) and ``class_names``; or the file in constants ``PREPROCESSING`` and
+    ``CLASSES``, each for all its networks or a table by function. What the caller gives comes first.
+
     The file may import installed packages, not its neighbours: its folder is not put on the import path.
     """
     source, attribute, weights = _parts(FILE_SPEC, options)
+    path = require_file(source)
+    options.require_trust(f"runs the Python code in {source}")
+    return _parts_of(_run_file(path), source, attribute, weights, options)
+
+
+def require_file(source: str) -> Path:
+    """Return the path of a Python file. Raise ModelError if there is none."""
     path = Path(source)
     if not path.is_file():
         raise ModelError(f"Python file {source!r} {'is no file' if path.exists() else 'does not exist'}")
-    options.require_trust(f"runs the Python code in {source}")
-    recipe = options.require_preprocessing()
-    module = _module_from(_run_file(path), source, attribute, options.spec)
-    return LoadedParts(_with_weights(module, weights), attribute, recipe, None)
+    return path
 
 
 def load_attribute(options: LoadOptions) -> LoadedParts:
@@ -42,12 +55,11 @@ def load_attribute(options: LoadOptions) -> LoadedParts:
     """
     source, attribute, weights = _parts(MODULE_SPEC, options)
     options.require_trust(f"imports {source} and calls {attribute} in it")
-    recipe = options.require_preprocessing()
     try:
-        module = _module_from(importlib.import_module(source), source, attribute, options.spec)
+        imported = importlib.import_module(source)
     except ImportError as error:
         raise ModelError(f"{options.spec!r}: cannot import {source} ({error})") from error
-    return LoadedParts(_with_weights(module, weights), attribute, recipe, None)
+    return _parts_of(imported, source, attribute, weights, options)
 
 
 def _parts(pattern: re.Pattern[str], options: LoadOptions) -> tuple[str, str, str]:
@@ -55,6 +67,43 @@ def _parts(pattern: re.Pattern[str], options: LoadOptions) -> tuple[str, str, st
     if match is None:
         raise ModelError(f"{options.spec!r} is not of the form SOURCE:NAME[@WEIGHTS.safetensors]")
     return match["source"], match["attribute"], match["weights"] or ""
+
+
+def _parts_of(code: ModuleType, source: str, attribute: str, weights: str, options: LoadOptions) -> LoadedParts:
+    """The network, with the preprocessing and the class names that it or its code states."""
+    module = _module_from(code, source, attribute, options.spec)
+    recipe = options.preprocessing or stated_preprocessing(module) or _stated(code, "PREPROCESSING", attribute, _recipe)
+    if recipe is None:
+        raise ModelError(
+            f"{options.spec!r} does not say how images are prepared",
+            hint="pass preprocessing='imagenet' or preprocessing='resize=256,crop=224,mean=0.5,std=0.5', or write "
+            f'PREPROCESSING = "..." into {source}',
+        )
+    names = _names(getattr(module, "class_names", None)) or _stated(code, "CLASSES", attribute, _names)
+    return LoadedParts(_with_weights(module, weights), attribute, recipe, names)
+
+
+def stated_preprocessing(module: nn.Module) -> Preprocessing | None:
+    """Return the preprocessing that a network states in its attribute ``preprocessing``, as an object or as text."""
+    return _recipe(getattr(module, "preprocessing", None))
+
+
+def _stated(code: ModuleType, constant: str, attribute: str, read: Callable[[Any], Stated | None]) -> Stated | None:
+    """What a constant of the code states: for all its networks, or in a table for the one called ``attribute``."""
+    value = getattr(code, constant, None)
+    return read(cast(Mapping[str, Any], value).get(attribute) if isinstance(value, Mapping) else value)
+
+
+def _recipe(value: Any) -> Preprocessing | None:
+    """An attribute of this name may mean something else: what is no recipe states nothing."""
+    return Preprocessing.parse(value) if isinstance(value, str) else value if isinstance(value, Preprocessing) else None
+
+
+def _names(value: Any) -> tuple[str, ...] | None:
+    if not isinstance(value, (list, tuple)) or not value:
+        return None
+    names = cast(Sequence[Any], value)
+    return tuple(map(str, names)) if all(isinstance(name, str) for name in names) else None
 
 
 def _run_file(path: Path) -> ModuleType:

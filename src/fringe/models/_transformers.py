@@ -24,7 +24,7 @@ class LogitsOf(nn.Module):
 def load_transformers(options: LoadOptions) -> LoadedParts:
     """Fetch or read a model; its repository's own code is never run, and only safetensors are read."""
     name, _, revision = options.target.partition("@")
-    transformers = _import_transformers()
+    transformers = import_transformers()
     source = {"revision": revision or "main", "trust_remote_code": False}
     try:
         model = transformers.AutoModelForImageClassification.from_pretrained(name, use_safetensors=True, **source)
@@ -41,7 +41,64 @@ def load_transformers(options: LoadOptions) -> LoadedParts:
     return LoadedParts(LogitsOf(model), model.config.model_type, recipe, _class_names(model.config.id2label))
 
 
-def _import_transformers() -> Any:
+def load_text_model(spec: str, device: str) -> tuple[nn.Module, Any]:
+    """Load a classifier of texts with its tokenizer; code of its repository is never run.
+
+    Args:
+        spec: ``hf:NAME[@REVISION]``, where the name may be a local folder.
+        device: The device to load it to.
+
+    Returns:
+        The module in evaluation mode without parameter gradients, and the tokenizer.
+
+    Raises:
+        ModelError: If it cannot be loaded.
+    """
+    name, source = _source(spec)
+    transformers = import_transformers()
+    try:
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(name, use_safetensors=True, **source)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name, **source)
+    except (OSError, ValueError, ImportError) as error:
+        raise ModelError(
+            f"could not load {spec!r} ({type(error).__name__}: {str(error)[:300]})",
+            hint="the name must lead to a text classifier with safetensors weights and a tokenizer",
+        ) from error
+    return model.eval().requires_grad_(False).to(device), tokenizer
+
+
+def is_text_model(spec: str) -> bool:
+    """Return whether ``hf:NAME`` says of itself that it is a classifier of texts; False where it cannot be asked.
+
+    Args:
+        spec: The text that names a model of any family.
+    """
+    if not spec.startswith("hf:"):
+        return False
+    name, source = _source(spec)
+    try:
+        config = import_transformers().AutoConfig.from_pretrained(name, **source)
+    except (OSError, ValueError, ImportError):
+        return False
+    return any("ForSequenceClassification" in kind for kind in config.architectures or ())
+
+
+def _source(spec: str) -> tuple[str, dict[str, Any]]:
+    name, _, revision = spec.removeprefix("hf:").partition("@")
+    if not spec.startswith("hf:") or not name:
+        raise ModelError(f"model {spec!r} is no text classifier", hint="name one as in hf:NAME, or pass a module")
+    return name, {"revision": revision or "main", "trust_remote_code": False}
+
+
+def import_transformers() -> Any:
+    """Import the transformers library, also beside a torchvision that was built for another torch.
+
+    Returns:
+        The library.
+
+    Raises:
+        ModelError: If it is not installed; the message says how to install it.
+    """
     if is_installed("transformers") and is_installed("torchvision"):
         import_torchvision("hf")  # transformers imports it where it is installed
     return import_extra("transformers", "hf")

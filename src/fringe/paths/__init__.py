@@ -33,16 +33,16 @@ from fringe.paths._lines import ReferencePairs as ReferencePairs
 from fringe.paths._lines import SampleSet as SampleSet
 from fringe.paths._lines import authors_spacing as authors_spacing
 from fringe.paths._lines import resample_by_arc_length as resample_by_arc_length
-from fringe.paths._natural_gradient import Bound as Bound
 from fringe.paths._natural_gradient import JacobianForm as JacobianForm
 from fringe.paths._natural_gradient import NaturalStep as NaturalStep
 from fringe.paths._natural_gradient import PreconditionerName as PreconditionerName
 from fringe.paths._natural_gradient import Smoothing as Smoothing
 from fringe.paths._natural_gradient import Solve as Solve
 from fringe.paths._natural_gradient import Structure as Structure
-from fringe.paths._natural_gradient import TrustRegion as TrustRegion
 from fringe.paths._problem import Problem
 from fringe.paths._problem import Progress as Progress
+from fringe.paths._trust_region import Bound as Bound
+from fringe.paths._trust_region import TrustRegion as TrustRegion
 from fringe.paths._verification import verify as verify
 
 __all__ = [

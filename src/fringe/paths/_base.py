@@ -128,9 +128,11 @@ class PathRun(ABC):
         planned: Number of steps of each image, known before the run; 0 for one without a path.
         steps_taken: Number of steps of each image, updated with every segment.
         outcomes: How the path of each image ended, final after the last segment.
+        arrival_kl: KL to the reference (nats) at which a path ends, however many steps are planned; None: after these.
     """
 
     begins: Orientation = "input"
+    arrival_kl: float | None = None
     diagnostics: GeodesicDiagnostics
     planned: list[int]
     steps_taken: list[int]

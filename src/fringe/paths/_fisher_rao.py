@@ -24,8 +24,9 @@ from fringe.paths._base import (
     fisher_rao_step,
     uniform_log_probs,
 )
-from fringe.paths._natural_gradient import Direction, NaturalStep, StepSolver, TrustRegion
+from fringe.paths._natural_gradient import Direction, NaturalStep, StepSolver
 from fringe.paths._problem import Problem
+from fringe.paths._trust_region import TrustRegion, spread
 
 #: Fisher-Rao distance (radians) to the reference that counts as none: float32 logits resolve no less.
 AT_REFERENCE_BELOW = 1e-6
@@ -141,6 +142,7 @@ class FisherRaoRun(PathRun):
         self.path, self.problem = path, problem
         self.diagnostics = GeodesicDiagnostics(log_probabilities(problem.logits), path.log_reference(problem))
         self.planned = path.schedule(self.diagnostics.distance())
+        self.arrival_kl = path.arrival_kl if path.until == "arrival" else None
         self._total = torch.tensor(self.planned).to(self.diagnostics.s0)
         self.steps_taken = [0] * len(self.planned)
         self.outcomes = [PathStatus.AT_REFERENCE if t == 0 else PathStatus.COMPLETE for t in self.planned]
@@ -241,9 +243,12 @@ class FisherRaoRun(PathRun):
         part = direction.geodesic_norm_squared
         if ratio is not None and part is not None:
             direction = replace(direction, fisher_norm_squared=ratio * part)
-        x_next, stats = self._move(current.x, direction)
+        radius = self._radius(state, log_p)
+        x_next, stats = self._move(current.x, direction, radius)
         after = {"index": state["index"], "step": state["step"] + 1, "x": x_next}
         after |= {"before": current.x, "score": current.score, "gradient": current.gradient, "log_p": log_p}
+        if radius is not None and direction.logits is not None:
+            after |= {"radius": radius, "predicted": -stats["step_size"][:, None] * direction.logits}
         if self.path.step.warm_start and self.path.step.solve == "natural":
             after["direction"] = direction.v
         if self.estimates_norm and part is not None:
@@ -261,9 +266,17 @@ class FisherRaoRun(PathRun):
         quotient = (measured / torch.where(expected > 0, expected, 1.0)).clamp(0.25, 4.0)
         return torch.where(expected > 0, ratio * quotient ** (self.path.feedback or 0.0), ratio)
 
-    def _move(self, x: Tensor, direction: Direction) -> tuple[Tensor, dict[str, Tensor]]:
+    def _radius(self, state: Mapping[str, Tensor], log_p: Tensor) -> Tensor | None:
+        """The bound (L,) in nats on how far this step moves two logits apart."""
+        trust = self.path.trust
+        if trust.delta_logit is None or "radius" not in state:
+            return None if trust.delta_logit is None else torch.full_like(log_p[:, 0], trust.delta_logit)
+        return trust.next_radius(state["radius"], state["predicted"], log_p - state["log_p"])
+
+    def _move(self, x: Tensor, direction: Direction, radius: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         norm = inner_product(direction.v, direction.v).sqrt()
-        eta, bound = self.path.trust.step(direction.fisher_norm_squared, norm, direction.logit_range)
+        logit_range = None if direction.logits is None else spread(direction.logits)
+        eta, bound = self.path.trust.step(direction.fisher_norm_squared, norm, logit_range, radius)
         x_next = x - batch_view(eta.to(x.dtype), x) * direction.v
         return x_next, {**direction.stats, "euclidean_step": eta * norm, "step_size": eta, "active_bound": bound}
 

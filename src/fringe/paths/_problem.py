@@ -36,7 +36,7 @@ class Problem:
         rng: Source of random numbers.
         domain: Valid range, baselines and reference images of the input space.
         baseline: Baseline (B, *S) given by the caller.
-        record_path: Whether to record the path of each image.
+        record_path: Whether to record the path of each image; an integer: with this many of its points as images.
         progress: Called with the steps done and planned.
         forward_args: Further arguments of the model.
         score_kind: The explained scalar, if it is not the classifier's own.
@@ -53,7 +53,7 @@ class Problem:
     rng: KeyedGenerator = field(default_factory=KeyedGenerator)
     domain: InputSpace = field(default_factory=InputSpace)
     baseline: Tensor | None = None
-    record_path: bool = False
+    record_path: bool | int = False
     progress: Progress | None = None
     forward_args: ForwardArguments = NO_ARGUMENTS
     score_kind: Score | None = None
@@ -277,19 +277,30 @@ class Problem:
 
 
 def _first_logits(logits_of: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
-    """Evaluate ``logits_of(inputs)`` (B, C); if only ``inputs[None]`` works, name the missing batch axis as the cause
-    instead of the model's own error, which speaks of its inner layers."""
+    """Evaluate ``logits_of(inputs)`` (B, C); if it works only with one more axis, or for (H, W) with two, name the
+    missing axes as the cause instead of the model's own error, which speaks of its inner layers."""
     try:
         return logits_of(inputs)
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        try:
-            logits_of(inputs[None])
-        except Exception:
-            raise error from None
+        fix = _missing_axes(logits_of, inputs)
+        if fix is None:
+            raise
         raise InputError(
             f"got shape {tuple(inputs.shape)}, which the model takes as one input and not as a batch",
             argument="inputs",
-            hint="add the batch axis with inputs[None]",
+            hint=f"add the batch axis with {fix}",
         ) from error
+
+
+def _missing_axes(logits_of: Callable[[Tensor], Tensor], inputs: Tensor) -> str | None:
+    """How to index ``inputs`` so that ``logits_of`` takes them as a batch of one; None if no way is known."""
+    for text, batch in (("inputs[None]", inputs[None]), ("inputs[None, None]", inputs[None, None])):
+        try:
+            logits_of(batch)
+            return text
+        except Exception:
+            if inputs.dim() != 2:  # only a grey image (H, W) lacks two
+                return None
+    return None

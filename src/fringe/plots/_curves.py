@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from fringe.metrics import ARROW, Direction
+from fringe._direction import ARROW, Direction
 from fringe.plots._style import (
     INK,
     LABEL,

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from fringe.metrics import Direction
+from fringe._direction import Direction
 from fringe.plots._style import (
     BLUE,
     INK,

@@ -13,24 +13,36 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
-from fringe.metrics import ARROW, Direction, best_of
-from fringe.plots._maps import SMALL, Plane, clipped_aspect, colour_bar, display_scale, empty_reason, picture, show
+from fringe._direction import ARROW, Direction, best_of
+from fringe.plots._layout import Canvas, Sheet, fitted, open_sheet, root, text_width, wrapped
+from fringe.plots._maps import (
+    SMALL,
+    STRENGTH,
+    Plane,
+    clipped_aspect,
+    colour_bar,
+    display_scale,
+    empty_reason,
+    picture,
+    show,
+)
 from fringe.plots._style import (
     INK,
     LABEL,
     MUTED,
     TICK,
-    Style,
     annotate,
     image_frame,
+    method_title,
     sanitise,
     text_style,
-    titled_figure,
 )
 
-COLOURS = "inferno"
-#: Inches of an image's width.
-_TILE = 1.5
+COLOURS = STRENGTH
+#: Inches of an image's width, between two of them, of a line of text, and of the colour bar with its words.
+_TILE, _GAP, _LINE, _BAR = 1.5, 0.08, 0.16, 0.75
+#: Decimals with which the best and the second may be told from each other.
+_DECIMALS = 5
 
 
 @dataclass(frozen=True)
@@ -101,13 +113,29 @@ class MetricLabel:
         return "".join(word[0] for word in words).upper() if len(words) > 1 else self.name[:3].capitalize()
 
     def annotations(self, values: Sequence[float]) -> list[Annotation]:
-        """Return the annotations of one image's scores, one per method; the best is marked."""
+        """Return the annotations of one image's scores, one per method, with as many decimals as it takes to tell the
+        best from the second. The best is marked, unless two tie."""
         best = best_of(values, self.direction)
-        return [Annotation(f"{self.short} {short_number(value)}", value == best) for value in values]
+        others = [value for value in values if math.isfinite(value) and value != best]
+        tied = sum(value == best for value in values) > 1
+        second = best_of(others, self.direction)
+        decimals = 2
+        if best is not None and second is not None and not tied:
+            while decimals < _DECIMALS and short_number(best, decimals) == short_number(second, decimals):
+                decimals += 1
+            tied = short_number(best, decimals) == short_number(second, decimals)
+        words = (f"{self.short} {short_number(value, decimals)}" for value in values)
+        return [Annotation(text, value == best and not tied) for text, value in zip(words, values, strict=True)]
 
 
 def comparison_grid(
-    rows: Sequence[GridRow], methods: Sequence[str], *, title: str = "", caption: str = "", pool: int | None = None
+    rows: Sequence[GridRow],
+    methods: Sequence[str],
+    *,
+    title: str = "",
+    caption: str = "",
+    pool: int | None = None,
+    ax: Canvas | None = None,
 ) -> Figure:
     """Draw images and their maps, one column per method.
 
@@ -120,6 +148,7 @@ def comparison_grid(
         title: Title of the figure.
         caption: Text below it.
         pool: Side of the window that magnitudes are averaged over; None for :func:`pool_for` of each image.
+        ax: Axes, or part of a figure, to draw on; None for a new figure.
 
     Returns:
         The figure.
@@ -132,26 +161,38 @@ def comparison_grid(
     if any(len(row.cells) != len(methods) for row in rows):
         raise ValueError(f"comparison_grid: every image needs a map of each of the {len(methods)} methods")
     pools = [pool or pool_for(row.image.shape[:2]) for row in rows]
-    height = _TILE * clipped_aspect(*rows[0].image.shape[:2]) + 0.4
-    size = (_TILE * (1 + len(methods)) + 0.9, height * len(rows) + 0.3)
-    figure = titled_figure(*size, title=title, caption=(caption, _scaling(pools)), layout="compressed")
-    grid = figure.subplots(len(rows), 1 + len(methods), squeeze=False)
-    for axes, row, window in zip(grid, rows, pools, strict=True):
+    aspect, columns = clipped_aspect(*rows[0].image.shape[:2]), 1 + len(methods)
+    heads = [wrapped(name, _TILE, LABEL, most=2, bold=bold) for name, bold in _headings(methods)]
+    names = [wrapped(row.prediction, _TILE, most=2) for row in rows]
+    head, foot = _LINE * max(map(len, heads)), _LINE * (1 + max(map(len, names))) + _GAP
+    size = (columns * (_TILE + _GAP) + _BAR, head + len(rows) * (_TILE * aspect + foot))
+    sheet = open_sheet(*size, title=title, caption=(caption, _scaling(pools)), ax=ax)
+    across, down = (sheet.width - _BAR) / columns, (sheet.height - head) / len(rows)
+    tile = (max(across - _GAP, _GAP), max(min(down - foot, (across - _GAP) * aspect), _GAP))
+    for column, ((_, bold), lines) in enumerate(zip(_headings(methods), heads, strict=True)):
+        style = text_style(LABEL, INK if bold else MUTED, fontweight="bold" if bold else "normal", va="bottom")
+        sheet.write(column * across, head - 0.04, "\n".join(lines), style)
+    for index, (row, window, lines) in enumerate(zip(rows, pools, names, strict=True)):
+        top = head + index * down
+        axes = [sheet.place(column * across, top, *tile) for column in range(columns)]
         _draw_row(axes, row, window)
-    for column, (axes, name) in enumerate(zip(grid[0], ("input", *methods), strict=True)):
-        weight = "bold" if column else "normal"
-        axes.set_title(sanitise(name, 18), pad=5, **text_style(LABEL, INK if column else MUTED, fontweight=weight))
-    bar = colour_bar(
-        list(grid.flat),
-        ScalarMappable(Normalize(0.0, 1.0), COLOURS),
-        "of its 99th percentile",
-        extend="max",
-        shrink=min(1.0, 2 / len(rows)),
-        anchor=(0.0, 1.0),
-        aspect=18,
-    )
-    bar.set_ticks([0.0, 0.5, 1.0])
-    return figure
+        below = top + tile[1] + 0.04
+        for number, line in enumerate(lines):
+            sheet.write(0, below + _LINE * number, line, text_style(TICK))
+        name = fitted(row.name, tile[0], TICK - 1)
+        sheet.write(0, below + _LINE * len(lines), name, text_style(TICK - 1, MUTED))
+        for column, cell in enumerate(row.cells, 1):
+            _write_scores(sheet, column * across, below, tile[0], cell.annotations)
+    colours = ScalarMappable(Normalize(0.0, 1.0), COLOURS)
+    bar = sheet.place(columns * across + 0.06, head, 0.14, min(2 * tile[1], sheet.height - head))
+    ticks = colour_bar(bar, colours, "of its 99th percentile", extend="max", cax=bar)
+    ticks.set_ticks([0.0, 0.5, 1.0])
+    return root(sheet.figure)
+
+
+def _headings(methods: Sequence[str]) -> list[tuple[str, bool]]:
+    """Return the head of each column, and whether it is bold."""
+    return [("input", False), *((method_title(name), True) for name in methods)]
 
 
 def pool_for(size: tuple[int, ...]) -> int:
@@ -178,15 +219,17 @@ def labels(metrics: Sequence[MetricLabel]) -> list[MetricLabel]:
 
 def captions(metrics: Sequence[MetricLabel]) -> str:
     """Return what the short names stand for."""
-    legend = [f"{metric.short} {metric.title} {ARROW[metric.direction]}".strip() for metric in metrics]
-    return f"{' · '.join(legend)}; the best of an image is bold"
+    legend = [f"{metric.short} = {metric.title} {ARROW[metric.direction]}".strip() for metric in metrics]
+    return f"{' · '.join(legend)}; bold: the best of an image, unless two tie."
 
 
-def short_number(value: float) -> str:
-    """Return two decimals without a leading zero: ``.43``, ``-.07``, ``12``."""
+def short_number(value: float, decimals: int = 2) -> str:
+    """Return ``decimals`` without a leading zero, fewer of large numbers: ``.43``, ``-.07``, ``12``, ``2e+06``."""
     if not math.isfinite(value):
         return "–"
-    text = f"{value:.2f}" if abs(value) < 10 else f"{value:.0f}" if abs(value) < 1e4 else f"{value:.0e}"
+    text = f"{value:.{decimals if abs(value) < 10 else decimals - 2}f}"
+    if abs(value) >= 1e4:
+        text = f"{value:.{decimals - 2}e}"
     return text.replace("0.", ".", 1) if abs(value) < 1 else text
 
 
@@ -198,27 +241,28 @@ def _box_sum(plane: Plane, window: int) -> Plane:
 
 def _scaling(windows: Sequence[int]) -> str:
     pooled = [f"{window} × {window}" for window in sorted(set(windows)) if window > 1]
-    averaged = f", averaged over {' or '.join(pooled)} pixels" if pooled else ""
-    return f"Σ|attribution| of a pixel over its channels{averaged}; each map in units of its own 99th percentile"
+    averaged = f", averaged over {' or '.join(pooled)} pixels for display" if pooled else ""
+    strength = f"Σ|attribution| over channels{averaged}; each map in units of its 99th percentile"
+    return f"Bright: where the evidence lies, for or against ({strength})."
 
 
 def _draw_row(axes: Sequence[Axes], row: GridRow, pool: int) -> None:
     for one in axes:
         image_frame(one)
     show(axes[0], picture(row.image))
-    _write(axes[0], 0.0, sanitise(row.prediction, 22), text_style(TICK))
-    _write(axes[0], 0.0, sanitise(row.name, 24), text_style(TICK - 1, MUTED), line=1)
     for one, cell in zip(axes[1:], row.cells, strict=True):
         _draw_cell(one, cell, row.image.shape[:2], pool)
-        for left, word in zip((0.0, 0.5), cell.annotations, strict=False):
-            style = text_style(TICK, INK if word.best else MUTED, fontweight="bold" if word.best else "normal")
-            _write(one, left, sanitise(word.text, 12), style)
 
 
-def _write(axes: Axes, left: float, text: str, style: Style, line: int = 0) -> None:
-    """Write a line of text below a map."""
-    offset: Style = {"xytext": (0, -3 - 10.5 * line), "textcoords": "offset points", "va": "top"}
-    axes.annotate(text, (left, 0.0), xycoords="axes fraction", **offset, **style)
+def _write_scores(sheet: Sheet, left: float, top: float, width: float, scores: Sequence[Annotation]) -> None:
+    """Write scores below a map: side by side, or below each other where that is too narrow."""
+    wide = [text_width(score.text, TICK, bold=score.best) for score in scores]
+    apart = len(scores) > 1 and max(wide) > width / len(scores) - 0.05
+    for index, score in enumerate(scores):
+        weight = "bold" if score.best else "normal"
+        style = text_style(TICK, INK if score.best else MUTED, fontweight=weight)
+        right, down = (0.0, index * _LINE) if apart else (index * width / len(scores), 0.0)
+        sheet.write(left + right, top + down, fitted(score.text, width, bold=score.best), style)
 
 
 def _draw_cell(axes: Axes, cell: GridCell, size: tuple[int, ...], pool: int) -> None:

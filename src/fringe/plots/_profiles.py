@@ -1,5 +1,6 @@
 """The geometry of paths, step by step: the paper's geometric profile, of one path or of several side by side."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -10,11 +11,14 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
+from fringe.plots._layout import Canvas, fitted, open_sheet, root
 from fringe.plots._style import (
     BLUE,
+    FONT,
     GREEN,
     INK,
     LABEL,
+    LINE,
     MUTED,
     ORANGE,
     SKY,
@@ -23,6 +27,7 @@ from fringe.plots._style import (
     Style,
     annotate,
     despine,
+    method_title,
     sanitise,
     text_style,
     titled_figure,
@@ -32,10 +37,10 @@ Array = NDArray[np.floating]
 
 #: Name and colour of each trust-region bound, by the number that the path gives it.
 BOUNDS: dict[int, tuple[str, str]] = {
-    0: ("largest step factor (η max)", ORANGE),
-    1: ("KL budget (τ)", SKY),
-    2: ("Euclidean cap (δ euc)", GREEN),
-    3: ("change of the logits", VERMILION),
+    0: ("the largest step factor (eta_max)", ORANGE),
+    1: ("how far the prediction may move (tau)", SKY),
+    2: ("how far the input may move (delta_euc)", GREEN),
+    3: ("how far the logits may move", VERMILION),
 }
 #: Titles of the paper's methods and variants in a figure. A path of another label shows the label itself.
 TITLES = {
@@ -51,8 +56,11 @@ TITLES = {
     "diffusion": "diffusion (control)",
 }
 _SCALES = (
-    "Lengths of steps from 0, each panel on its own scale: what is constant looks flat, a number is read off the axis."
+    "How far prediction (Fisher–Rao distance) and input (Euclidean distance) move in each step, each panel on its own "
+    "scale from 0: what is constant looks flat. Entropy: 1 means that all classes are equally likely."
 )
+#: Inches of a panel of a profile with its words, of these words, and of the words below the last panel.
+_PANEL, _WORDS, _AXIS = 1.68, 0.38, 0.48
 
 
 def _nothing() -> Array:
@@ -93,7 +101,7 @@ class PathRecord:
     @property
     def title(self) -> str:
         """Its title in a figure."""
-        return TITLES.get(self.label, self.label)
+        return TITLES.get(self.label) or method_title(self.label)
 
     @property
     def remark(self) -> str:
@@ -108,8 +116,11 @@ def geometric_profile(
     active_bound: ArrayLike,
     *,
     title: str = "",
+    classes: int | None = None,
+    ax: Canvas | None = None,
 ) -> Figure:
-    """Plot Fisher-Rao step, Euclidean step and entropy of one path against the step, with bands for the active bound.
+    """Plot how far the prediction and the input of one path move in each step, and the entropy, with bands for what
+    limited the step. Each panel says in a sentence what it shows.
 
     Args:
         fisher_rao_step: Length (T,) of each step in radians.
@@ -117,17 +128,66 @@ def geometric_profile(
         entropy: Entropy (T + 1,) in nats.
         active_bound: Which bound set each step (T,): see ``BOUNDS``.
         title: Title of the figure.
+        classes: Number of classes; the largest entropy is drawn if it is given.
+        ax: Axes, or part of a figure, to draw on; None for a new figure.
 
     Returns:
         The figure.
     """
     series = [np.asarray(a, dtype=np.float64) for a in (fisher_rao_step, euclidean_step, entropy)]
     handles = _handles([active_bound])
-    caption = ["length of a step set by"] if handles else []
-    figure = titled_figure(7.2, 4.6, title=title, caption=caption, handles=handles)
-    _draw_path(list(figure.subplots(3, 1)), series, active_bound, "nats", last=len(series[0]))
-    figure.align_ylabels()
-    return figure
+    legend = 1.05 * LINE * (1 + len(handles)) if handles else 0.0
+    sheet = open_sheet(7.4, 3 * _PANEL + _AXIS + legend - 0.2, title=title, ax=ax)
+    down, left = (sheet.height + 0.2 - _AXIS - legend) / 3, 0.75
+    axes = [sheet.place(left, k * down + _WORDS, sheet.width - left, max(down - _WORDS - 0.2, 0.1)) for k in range(3)]
+    _draw_path(axes, series, active_bound, None, last=len(series[0]))
+    for k, (heading, sentence, unit) in enumerate(_panel_words(classes)):
+        sheet.write(0, k * down, heading, text_style(LABEL, INK, fontweight="bold"))
+        sheet.write(0, k * down + 0.17, fitted(sentence, sheet.width), text_style(TICK, MUTED))
+        axes[k].set_ylabel(unit, labelpad=4, **text_style(TICK, MUTED))
+        axes[k].yaxis.set_label_coords(-0.55 / max(sheet.width - left, 0.1), 0.5)
+    if classes is not None and classes > 1:
+        axes[2].axhline(math.log(classes), color=MUTED, linewidth=0.9, linestyle=(0, (4, 2)), gid="largest entropy")
+        axes[2].set_ylim(0, 1.12 * max(math.log(classes), float(np.nanmax([0.0, *series[2]]))))
+    if handles:
+        small: Style = {"family": FONT, "size": TICK}
+        box = sheet.figure.legend(
+            handles=handles,
+            loc="upper left",
+            bbox_to_anchor=sheet.at(0, 3 * down - 0.2 + _AXIS),
+            borderaxespad=0,
+            borderpad=0,
+            title="Shaded: what limited the length of the step",
+            alignment="left",
+            frameon=False,
+            labelcolor=INK,
+            prop=small,
+            title_fontproperties=small,
+        )
+        box.get_title().set_color(MUTED)
+    return root(sheet.figure)
+
+
+def _panel_words(classes: int | None) -> list[tuple[str, str, str]]:
+    """Return heading, sentence and unit of each panel of a profile."""
+    largest = "" if classes is None else f" (dashed: ln {classes:,} = {math.log(classes):.1f})".replace(",", " ")
+    return [
+        (
+            "How far the prediction moves in each step",
+            "Fisher–Rao distance of the class probabilities before and after a step: 0 is no change, π the largest.",
+            "radians",
+        ),
+        (
+            "How far the input moves in each step",
+            "Euclidean distance of the inputs before and after a step, in the model's units (after normalisation).",
+            "input units",
+        ),
+        (
+            "How undecided the prediction is",
+            f"Entropy of the class probabilities: 0 is certainty; largest if all classes are equally likely{largest}.",
+            "nats",
+        ),
+    ]
 
 
 def plot_profiles(paths: Sequence[PathRecord], *, title: str = "") -> Figure:
@@ -149,13 +209,16 @@ def plot_profiles(paths: Sequence[PathRecord], *, title: str = "") -> Figure:
     """
     if not paths:
         raise ValueError("plot_profiles: no paths")
-    handles = _handles([path.active_bound for path in paths], "step set by: ")
-    figure = titled_figure(2.9 * len(paths) + 0.5, 4.7, title=title, caption=[_SCALES], handles=handles)
+    handles = _handles([path.active_bound for path in paths])
+    caption = [_SCALES, *(["Shaded: what limited the length of the step."] if handles else [])]
+    figure = titled_figure(2.9 * len(paths) + 0.5, 4.7, title=title, caption=caption, handles=handles)
     grid = figure.subplots(3, len(paths), squeeze=False)
     for column, path in enumerate(paths):
         series = [np.asarray(a, dtype=np.float64) for a in (path.fisher_rao_step, path.euclidean_step, path.entropy)]
         axes = list(grid[:, column])
-        _draw_path(axes, series, path.active_bound, "of ln C" if column == 0 else None, last=len(path.entropy) - 1)
+        _draw_path(
+            axes, series, path.active_bound, "share of ln C" if column == 0 else None, last=len(path.entropy) - 1
+        )
         axes[2].set(ylim=(0, 1.04), yticks=[0, 0.5, 1])
         axes[0].set_title(sanitise(path.title, 20), loc="left", pad=7, fontweight="bold", **text_style(LABEL))
         axes[0].set_title(path.remark, loc="right", pad=7, **text_style(TICK, MUTED))
@@ -172,10 +235,10 @@ def runs(active_bound: ArrayLike) -> Iterator[tuple[int, int, int]]:
             yield int(bounds[run[0]]), int(run[0]) + 1, int(run[-1]) + 1
 
 
-def _handles(bounds: Sequence[ArrayLike], prefix: str = "") -> list[Patch]:
+def _handles(bounds: Sequence[ArrayLike]) -> list[Patch]:
     """Return the legend's entries of the bounds that occur."""
     occurring = sorted({bound for one in bounds for bound, _, _ in runs(one)})
-    return [Patch(facecolor=BOUNDS[b][1], alpha=0.35, label=prefix + BOUNDS[b][0]) for b in occurring]
+    return [Patch(facecolor=BOUNDS[b][1], alpha=0.35, label=BOUNDS[b][0]) for b in occurring]
 
 
 def _draw_path(
@@ -187,7 +250,7 @@ def _draw_path(
     last: int,
 ) -> None:
     """Draw a path's three curves, each on its own scale from 0; ``unit`` is that of the entropy, None for no labels."""
-    names = ("Fisher–Rao step\n(rad)", "Euclidean step\n(input units)", f"entropy\n({unit})")
+    names = ("prediction moves\n(radians)", "input moves\n(input units)", f"entropy\n({unit})")
     for axes, values, name, colour in zip(panels, series, names, (BLUE, VERMILION, INK), strict=True):
         despine(axes)
         steps = np.arange(len(values)) + (axes is not panels[2])

@@ -4,6 +4,7 @@ The style is set on each artist, not through ``rcParams``: those belong to the p
 of a server would take each other's style, and a user's own settings would change.
 """
 
+import io
 import math
 from collections.abc import Sequence
 from functools import cache
@@ -32,13 +33,37 @@ DPI = 150
 Style = dict[str, Any]
 #: Font sizes in points.
 TITLE, LABEL, TICK = 10.5, 9.0, 8.0
+#: Titles of methods in a figure, by the name under which they are computed.
+METHODS = {
+    "fringe": "FRInGe",
+    "ig": "Integrated Gradients",
+    "blur_ig": "Blur IG",
+    "guided_ig": "Guided IG",
+    "smoothgrad": "SmoothGrad",
+    "expected_gradients": "Expected Gradients",
+    "idg": "Integrated Decision Gradients",
+    "ig2": "IG²",
+    "agi": "Adversarial Gradients (AGI)",
+    "ggig": "Geometrically guided IG",
+    "geoig_knn": "Geodesic IG (neighbours)",
+    "geoig_svi": "Geodesic IG (fitted path)",
+}
 #: Inches that a letter of size ``TICK`` and a line of it take, and the margin around a figure.
 LETTER, LINE, MARGIN = 0.066, 0.17, 0.1
 
 
+class _Figure(Figure):
+    """A figure that a notebook shows as a picture, also where pyplot was never imported."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png")
+        return buffer.getvalue()
+
+
 def new_figure(width: float, height: float, *, dpi: float = DPI, layout: Any = None) -> Figure:
     """Return a white figure of this size in inches with its own canvas, without pyplot or a window system."""
-    figure = Figure(figsize=(width, height), dpi=dpi, facecolor="white", layout=layout)
+    figure = _Figure(figsize=(width, height), dpi=dpi, facecolor="white", layout=layout)
     FigureCanvasAgg(figure)
     return figure
 
@@ -159,6 +184,23 @@ def sanitise(text: str, length: int = 60) -> str:
     known = _charmap()
     drawn = "".join(c if ord(c) in known else "\u25a1" for c in " ".join(text.split()))
     return drawn if len(drawn) <= length else drawn[: length - 1].rstrip() + "…"
+
+
+def method_title(label: str) -> str:
+    """Return a method's title in a figure, ``FRInGe (preview)`` for ``fringe:preview``; other labels as they are."""
+    name, _, preset = label.partition(":")
+    title = METHODS.get(name)
+    return label if title is None else f"{title} ({preset})" if preset else title
+
+
+def class_title(name: str) -> str:
+    """Return the name of a class in words, ``bald eagle`` for ``bald_eagle``."""
+    return " ".join(name.replace("_", " ").split()) or name
+
+
+def quoted(label: str) -> str:
+    """Return a class in quotation marks for a sentence; "the class" where it has no name."""
+    return f"'{sanitise(class_title(label), 40)}'" if label else "the class"
 
 
 @cache

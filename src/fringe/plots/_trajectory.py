@@ -9,7 +9,21 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from fringe.plots._maps import clipped_aspect, display_scale, empty_reason, picture, show, show_signed, spatial
+from fringe.plots._layout import Canvas, open_sheet, root
+from fringe.plots._maps import (
+    STRENGTH,
+    Plane,
+    averaging,
+    clipped_aspect,
+    display_scale,
+    empty_reason,
+    for_display,
+    picture,
+    show,
+    show_signed,
+    signed_caption,
+    spatial,
+)
 from fringe.plots._profiles import PathRecord
 from fringe.plots._style import (
     BLUE,
@@ -28,13 +42,15 @@ from fringe.plots._style import (
     titled_figure,
 )
 
-#: Colours of the blur-change maps: dark is no change.
-CHANGES = "inferno"
+#: Inches of a trajectory: names of rows, the curve with the words below it, names of columns, and between rows.
+_NAMES, _CURVE, _HEAD, _ROW = 1.1, 1.65, 0.2, 0.08
+_ENTROPY = "Entropy: 0 % is certainty, 100 % means that all classes are equally likely."
+_CHANGE = "Change: grey is unchanged, lighter is brighter and darker is darker than the input."
 #: Points: what is written in every row of variants.
 _SMALL = TICK - 0.5
 _CAPTION = (
-    "entropy in units of ln C · change since the input, blurred, in units of the row's largest (dark: none) · "
-    "attribution: red for the class, blue against it, own scale"
+    "Entropy: 1 means that all classes are equally likely. Change since the input: blurred, bright is the row's "
+    "largest. Attribution: red speaks for the class, blue against it, each on its own scale"
 )
 
 
@@ -45,10 +61,14 @@ def trajectory(
     cumulative: ArrayLike,
     *,
     title: str = "",
+    label: str = "",
+    ax: Canvas | None = None,
 ) -> Figure:
-    """Plot the entropy along a path and below it the intermediate inputs and the attribution accumulated so far.
+    """Plot the entropy along a path and below it the intermediate inputs, how they differ from the first one, and the
+    attribution accumulated so far.
 
-    Each column stands under its marker on the curve. All maps share the scale of the last one.
+    The first and the last column stand under their markers on the curve. Differences are amplified by the factor beside
+    their row, around grey. All maps share the scale of the last one; large ones are averaged for display.
 
     Args:
         entropy: Entropy (T + 1,) divided by its maximum log C.
@@ -56,6 +76,8 @@ def trajectory(
         images: The inputs (M, H, W, 3 or 1) in [0, 1] after these steps.
         cumulative: The attribution (M, C, H, W) accumulated until then.
         title: Title of the figure.
+        label: Name of the class.
+        ax: Axes, or part of a figure, to draw on; None for a new figure.
 
     Returns:
         The figure.
@@ -65,32 +87,55 @@ def trajectory(
     """
     curve, steps = np.asarray(entropy, dtype=np.float64), np.asarray(snapshot_steps)
     drawn = [picture(image) for image in np.asarray(images, dtype=np.float64)]
-    planes = [spatial(values) for values in np.asarray(cumulative, dtype=np.float64)]
+    planes = [for_display(spatial(values)) for values in np.asarray(cumulative, dtype=np.float64)]
     if not len(steps) == len(drawn) == len(planes):
         raise ValueError(f"trajectory: {len(steps)} steps, {len(drawn)} images and {len(planes)} maps do not match")
-    columns, tall = max(len(steps), 3), 1.5 * clipped_aspect(*drawn[0].shape[:2])
-    figure = titled_figure(1.6 * columns + 0.7, 2 * tall + 2.3, title=title)
-    set_padding(figure, w_pad=0.05, rect=(0.005, 0, 0.99, 1))
-    grid = figure.add_gridspec(3, columns, height_ratios=[1.6, tall, tall])
-    curve_axes = figure.add_subplot(grid[0, :])
-    rows = [[figure.add_subplot(grid[row, column]) for column in range(columns)] for row in (1, 2)]
-    scale = display_scale(planes[-1])
+    columns, size = max(len(steps), 3), drawn[0].shape[:2]
+    natural = (1.6 * columns + _NAMES, _CURVE + _HEAD + 3 * (1.5 * clipped_aspect(*size) + _ROW))
+    signs = signed_caption(size, label)
+    sheet = open_sheet(*natural, title=title, caption=[_ENTROPY, _CHANGE, *signs], ax=ax)
+    across, down = (sheet.width - _NAMES) / columns, (sheet.height - _CURVE - _HEAD) / 3
+    tile = (max(across - 0.1, 0.1), max(down - _ROW, 0.1))
+    curve_axes = sheet.place(_NAMES, 0.05, sheet.width - _NAMES, _CURVE - 0.55)
+    tops = [_CURVE + _HEAD + row * down for row in range(3)]
+    grid = [[sheet.place(_NAMES + c * across + 0.05, top, *tile) for c in range(len(steps))] for top in tops]
+    change, factor = amplified([image - drawn[0] for image in drawn])
     for column, (image, plane) in enumerate(zip(drawn, planes, strict=True)):
-        show(rows[0][column], image)
-        show_signed(rows[1][column], plane, scale)
+        show(grid[0][column], image)
+        show(grid[1][column], change[column])
+        show_signed(grid[2][column], plane, display_scale(planes[-1]))
         style = text_style(LABEL, INK if column == 0 else MUTED)
-        rows[0][column].set_title("input" if steps[column] == 0 else f"step {steps[column]}", pad=4, **style)
-    for axes in (*rows[0], *rows[1]):
+        grid[0][column].set_title("input" if steps[column] == 0 else f"step {steps[column]}", pad=4, **style)
+    for axes in (*grid[0], *grid[1], *grid[2]):
         image_frame(axes)
-        axes.set_visible(bool(axes.images))
-    for axes, name in zip((rows[0][0], rows[1][0]), ("intermediate\ninput", "attribution\nso far"), strict=True):
-        axes.set_ylabel(name, labelpad=8, **text_style(LABEL, MUTED))
-    last = _draw_curve(curve_axes, curve, steps)
-    curve_axes.set_xticks([t for t in MaxNLocator(integer=True, nbins=9).tick_values(0, last) if 0 <= t <= last])
-    curve_axes.set_ylabel("entropy / ln C", labelpad=6, **text_style(LABEL, MUTED))
-    curve_axes.set_xlabel("step", labelpad=1, **text_style(LABEL, MUTED))
-    _align(figure, curve_axes, rows[0][: max(len(steps), 2)], last)
-    return figure
+    amount = f"\n× {factor:,}".replace(",", " ") if factor > 1 else ""
+    names = ("image on\nthe path", f"change since\nthe input{amount}", "evidence\nso far")
+    for name, top in zip(names, tops, strict=True):
+        style = text_style(LABEL, MUTED, ha="right", va="center", linespacing=1.3)
+        sheet.write(_NAMES - 0.08, top + tile[1] / 2, name, style)
+    _label_curve(curve_axes, _draw_curve(curve_axes, curve, steps), across / (sheet.width - _NAMES), len(steps))
+    return root(sheet.figure)
+
+
+def amplified(differences: Sequence[Plane]) -> tuple[list[Plane], int]:
+    """Return differences (H, W, 3) of images times a factor around grey, in [0, 1], and the factor: 1, 2 or 5 times a
+    power of ten, so that the largest of the last one just fits but for its upper two percent."""
+    size = float(np.quantile(np.abs(differences[-1]), 0.98))
+    largest = min(0.5 / size, 1000.0) if size > 0 else 1.0
+    factor = max(factor for factor in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if factor <= max(largest, 1.0))
+    return [np.clip(0.5 + factor * difference, 0.0, 1.0) for difference in differences], factor
+
+
+def _label_curve(axes: Axes, last: int, column: float, count: int) -> None:
+    """Label the curve, and set its limits so that step 0 stands above the first image and the ``last`` one above the
+    last; a column takes this share of the width."""
+    first, end = column / 2, (max(count, 2) - 0.5) * column
+    step = (end - first) / last
+    axes.set_xlim(-first / step, (1 - first) / step)
+    axes.set_xticks([t for t in MaxNLocator(integer=True, nbins=9).tick_values(0, last) if 0 <= t <= last])
+    axes.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
+    axes.set_ylabel("entropy of\nthe prediction", labelpad=6, **text_style(LABEL, MUTED))
+    axes.set_xlabel("step of the path", labelpad=1, **text_style(LABEL, MUTED))
 
 
 def plot_variants(paths: Sequence[PathRecord], *, title: str = "") -> Figure:
@@ -117,7 +162,8 @@ def plot_variants(paths: Sequence[PathRecord], *, title: str = "") -> Figure:
     waypoints = max(len(path.snapshot_steps) for path in paths)
     tall = 0.9 * clipped_aspect(*paths[0].changes.shape[1:])
     width = 2.5 + 0.88 * (waypoints + 2) + 0.3
-    figure = titled_figure(width, (tall + 0.46) * len(paths) + 0.15, title=title, caption=[_CAPTION])
+    caption = [f"{_CAPTION}{averaging(paths[0].changes.shape[1:])}."]
+    figure = titled_figure(width, (tall + 0.46) * len(paths) + 0.15, title=title, caption=caption)
     set_padding(figure, w_pad=0.025, rect=(0.01, 0, 0.98, 1))
     ratios = [2.4, 1, 0.1, *[1] * (waypoints - 1), 0.1, 1, 1]
     grid = figure.add_gridspec(len(paths), len(ratios), width_ratios=ratios)
@@ -155,16 +201,6 @@ def _draw_curve(axes: Axes, entropy: NDArray[Any], steps: NDArray[Any]) -> int:
     return max(len(entropy) - 1, 1)
 
 
-def _align(figure: Figure, curve: Axes, tiles: Sequence[Axes], last: int) -> None:
-    """Set the curve's limits so that step 0 stands above the first image and the ``last`` one above the last."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-    box = curve.get_position()
-    first, end = (((p := axes.get_position()).x0 + p.x1) / 2 for axes in (tiles[0], tiles[-1]))
-    step = (end - first) / last
-    curve.set_xlim((box.x0 - first) / step, (box.x1 - first) / step)
-
-
 def _draw_variant(axes: Sequence[Axes], path: PathRecord, last: int) -> None:
     steps = np.asarray(path.snapshot_steps)
     curve, start, *changes, end, attribution = axes
@@ -177,9 +213,9 @@ def _draw_variant(axes: Sequence[Axes], path: PathRecord, last: int) -> None:
     curve.tick_params(labelsize=_SMALL, pad=2)
     show(start, picture(path.images[0]))
     for one, change in zip(changes, path.changes[1:], strict=True):
-        one.imshow(change, cmap=CHANGES, vmin=0.0, vmax=1.0, interpolation="antialiased")
+        one.imshow(change, cmap=STRENGTH, vmin=0.0, vmax=1.0, interpolation="antialiased")
     show(end, picture(path.images[-1]))
-    plane = spatial(path.attribution)
+    plane = for_display(spatial(path.attribution))
     show_signed(attribution, plane, display_scale(plane))
     if empty_reason(plane):
         annotate(attribution, empty_reason(plane))

@@ -128,10 +128,11 @@ def load_experiment(manifest: Manifest, model: str, source: ModelSource) -> Reso
     """
     record = manifest.plan
     text = record["preprocessing"].get(model) if source.preprocessing is None else source.preprocessing
+    output = manifest.models[model].get("output", "auto") if source.output == "auto" else source.output
     plan = Plan(
         name=record["name"],
         data=tuple(record["data"]),
-        arms=(Arm(model, replace(source, preprocessing=text), recorded_methods(manifest, model)),),
+        arms=(Arm(model, replace(source, preprocessing=text, output=output), recorded_methods(manifest, model)),),
         metrics={"sparseness": Sparseness()},  # a plan needs one; maps do not depend on it
         n=1,
         seed=record["seed"],

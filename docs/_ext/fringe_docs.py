@@ -1,0 +1,332 @@
+"""What this site needs beside Sphinx.
+
+The reference is written from the packages' own lists of names, formulas become MathML, and the pages of the
+repository's root (changelog, contributing, security) appear among the others.
+"""
+
+import dataclasses
+import html
+import importlib
+import importlib.util
+import inspect
+import re
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import matplotlib.pyplot as plt
+from docutils import nodes
+from docutils.utils.math import MathError
+from docutils.utils.math.latex2mathml import tex2mathml
+from matplotlib.figure import Figure
+from sphinx.util import logging
+from sphinx_gallery.scrapers import figure_rst
+
+DOCS = Path(__file__).resolve().parents[1]
+ROOT = DOCS.parent
+
+#: Packages: title, and what a reader looks for there. The names are those of the package's ``__all__``, and the further
+#: ones given here; a package without ``__all__`` shows what it gathers.
+PACKAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "fringe": ("fringe", "What most programs need.", ()),
+    "fringe.attribution": (
+        "fringe.attribution",
+        "The methods, what they return, and the parts that a method is built from.",
+        ("get_method",),
+    ),
+    "fringe.metrics": ("fringe.metrics", "How well a map predicts what the model does.", ("get_metric",)),
+    "fringe.explanations": ("fringe.explanations", "Images in, a folder of explanations out.", ()),
+    "fringe.experiments": ("fringe.experiments", "Methods on many images: stored, resumed, summarised.", ()),
+    "fringe.report": ("fringe.report", "Tables and pages from a run folder.", ()),
+    "fringe.page": ("fringe.page", "Explanations as self-contained pages.", ()),
+    "fringe.app": ("fringe.app", "The app that `fringe app` starts.", ()),
+    "fringe.models": ("fringe.models", "One string names a model; it brings its preprocessing and class names.", ()),
+    "fringe.data": ("fringe.data", "Images from files and folders, and the digits of this package.", ()),
+    "fringe.text": ("fringe.text", "Words and tokens as inputs.", ()),
+    "fringe.baselines": ("fringe.baselines", "Which inputs are valid, and where baseline methods begin.", ()),
+    "fringe.classifier": ("fringe.classifier", "A network as values, gradients and counted passes.", ()),
+    "fringe.plots": ("fringe.plots", "Arrays in, matplotlib figures out.", ()),
+    "fringe.paths": (
+        "fringe.paths",
+        "Paths through input space, for authors of methods.",
+        ("FisherRaoTracking", "NaturalStep", "Smoothing", "TrustRegion", "Bound", "verify"),
+    ),
+    "fringe.geometry": ("fringe.geometry", "The probability simplex with its Fisher-Rao metric.", ()),
+    "fringe.linalg": ("fringe.linalg", "Operators known by their products, and conjugate gradients.", ()),
+    "fringe.tuning": ("fringe.tuning", "Search and sweeps of a method's settings.", ()),
+    "fringe.testing": ("fringe.testing", "What every method and every metric must keep.", ()),
+    "fringe.captum": ("fringe.captum", "The methods in the terms of Captum.", ()),
+    "fringe.quantus": ("fringe.quantus", "The methods in the terms of Quantus.", ()),
+    "fringe.settings": ("fringe.settings", "How a method or a metric declares its settings.", ()),
+    "fringe.errors": ("fringe.errors", "What goes wrong, by type.", ()),
+}
+
+#: What is no class or function says nothing of itself.
+DATA = {
+    "METHODS": "The registered methods: name to class. A new method is one more entry.",
+    "METRICS": "The registered metrics: name to class. A new metric is one more entry.",
+    "Baseline": "A setting that is a baseline by name, with its number if it has one: ``zero``, ``blur:0.1``.",
+    "Verdict": "How far a map can be relied on: one of the words of :doc:`/verdicts`.",
+    "Direction": "Whether a higher or a lower score is better: ``higher``, ``lower``, or ``none``.",
+    "Explainer": "``explain(x, rows)``: maps of other inputs of the same images, for metrics that need them.",
+    "ATTRIBUTOR_CHECKS": "The checks of methods: name to function.",
+    "METRIC_CHECKS": "The checks of metrics: name to function.",
+}
+
+#: Functions of ``fringe.errors`` and ``fringe.settings`` that this package itself uses.
+HELPERS = {
+    *("nearest", "did_you_mean", "known_hint", "check_known", "require", "require_positive", "require_integer"),
+    *("require_choice", "is_transient", "is_out_of_memory", "is_device_error", "odd", "look_up"),
+}
+
+#: Pages of the repository's root, shown under these names.
+ROOT_PAGES = {"changelog": "CHANGELOG.md", "contributing": "CONTRIBUTING.md", "security": "SECURITY.md"}
+
+
+# -- the reference ----------------------------------------------------------------------------------------------------
+
+
+def public_names(package: ModuleType) -> list[str]:
+    """The names that a package shows."""
+    declared = getattr(package, "__all__", None)
+    if declared is not None:
+        return sorted(declared, key=str.lower)
+    inside = package.__name__
+    own = (name for name, value in vars(package).items() if getattr(value, "__module__", "").startswith(inside))
+    return sorted((name for name in own if not name.startswith("_") and name not in HELPERS), key=str.lower)
+
+
+def gathered() -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """For each package of this environment: its names, each with the path that the reference gives it.
+
+    A name of several packages has one path, that of the first package in ``PACKAGES``.
+    """
+    paths: dict[int, str] = {}
+    for package, (_, _, further) in PACKAGES.items():
+        try:
+            if importlib.util.find_spec(package) is None:
+                continue
+            module = importlib.import_module(package)
+        except ModuleNotFoundError:  # an optional package is absent
+            continue
+        rows: list[tuple[str, str]] = []
+        for name in [*public_names(module), *further]:
+            value = getattr(module, name)
+            path = f"{package}.{name}"
+            if inspect.isclass(value) or inspect.isroutine(value):
+                path = paths.setdefault(id(value), path)
+            elif f"fringe.{name}" in paths.values():
+                path = f"fringe.{name}"
+            else:
+                paths[id(value)] = path
+            rows.append((name, path))
+        if rows:
+            yield package, rows
+
+
+def _find(path: str) -> Any:
+    package, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(package), name)
+
+
+def _kind(value: Any) -> str:
+    if inspect.isclass(value):
+        return "exception" if issubclass(value, BaseException) else "class"
+    return "function" if inspect.isroutine(value) else "data"
+
+
+def _summary(name: str, value: Any) -> str:
+    """The first sentence about a name."""
+    if _kind(value) == "data":
+        return DATA.get(name, "A type or a table of this package.")
+    text = " ".join(re.split(r"\n\s*\n", inspect.getdoc(value) or "", maxsplit=1)[0].split())
+    match = re.match(r"(.*?(?<![A-Z])(?<! vs)(?<!e\.g)[.:])(?:\s|$)", text)
+    return _escaped(match[1].rstrip(":") if match else text)
+
+
+def write_reference(folder: Path) -> None:
+    """Write the pages of the reference; those that would not change keep their time, so that a rebuild is quick."""
+    pages: dict[str, str] = {}
+    index = ["Reference", "=========", "", "Every public name, by package.", ""]
+    index += [".. list-table::", "   :widths: 25 75", ""]
+    packages: list[str] = []
+    for package, rows in gathered():
+        title, about, _ = PACKAGES[package]
+        about = about.replace("`", "``")
+        packages.append(package)
+        index += [f"   * - :doc:`{package}`", f"     - {about}"]
+        page = [title, "=" * len(title), "", about, "", ".. list-table::", "   :widths: 30 70", ""]
+        own: list[str] = []
+        for name, path in rows:
+            value = _find(path)
+            page += [f"   * - :py:obj:`{name} <{path}>`", f"     - {_summary(name, value)}"]
+            if path.rpartition(".")[0] == package:
+                own.append(path)
+                pages[path] = _object_page(name, path, value)
+        if own:
+            page += ["", ".. toctree::", "   :hidden:", "", *(f"   {path}" for path in own)]
+        pages[package] = "\n".join([":html_theme.sidebar_secondary.remove: true", "", *page, ""])
+    index += ["", ".. toctree::", "   :hidden:", "", *(f"   {package}" for package in packages), ""]
+    pages["index"] = "\n".join(index)
+    folder.mkdir(exist_ok=True)
+    for stale in set(folder.glob("*.rst")) - {folder / f"{name}.rst" for name in pages}:
+        stale.unlink()
+    for name, text in pages.items():
+        file = folder / f"{name}.rst"
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            file.write_text(text, encoding="utf-8")
+
+
+def _object_page(name: str, path: str, value: Any) -> str:
+    kind = _kind(value)
+    lines = [name, "=" * len(name), ""]
+    if kind == "data":
+        lines += [f".. py:data:: {path}", "", f"   {DATA.get(name, 'A type or a table of this package.')}"]
+    else:
+        lines += [f".. auto{kind}:: {path}"]
+    return "\n".join([*lines, ""])
+
+
+def _signature(app: Any, what: str, name: str, value: Any, options: Any, signature: str | None, returned: str | None):
+    """The settings of a method or metric with their defaults; their types and meaning are in the table below."""
+    from fringe.settings import Settings, settings_of
+
+    if what != "class" or not (inspect.isclass(value) and issubclass(value, Settings)):
+        return None
+    if not dataclasses.is_dataclass(value) or inspect.isabstract(value):
+        return "", None
+    return f"({', '.join(f'{s.name}={s.default!r}' for s in settings_of(value).values())})", None
+
+
+def _docstring(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """Make a docstring safe for reStructuredText, and give methods and metrics the table of their settings."""
+    lines[:] = _escaped("\n".join(lines)).split("\n")
+    from fringe.settings import Settings, settings_of
+
+    if what == "class" and inspect.isclass(value) and issubclass(value, Settings) and dataclasses.is_dataclass(value):
+        settings = settings_of(value)
+        if not settings or inspect.isabstract(value):
+            return
+        lines += ["", ".. list-table:: Settings", "   :header-rows: 1", "   :widths: 22 16 62", ""]
+        lines += ["   * - setting", "     - default", "     - meaning"]
+        for setting in settings.values():
+            unit = f" ({setting.doc.unit})" if setting.doc.unit else ""
+            lines += [f"   * - ``{setting.name}``", f"     - ``{setting.default!r}``"]
+            lines += [f"     - {_escaped(setting.doc.text)}{unit}"]
+        presets = getattr(value, "presets", None)
+        if presets:
+            lines += ["", f"Presets: {', '.join(f'``{preset}``' for preset in presets)}."]
+        lines.append("")
+
+
+_LITERAL = re.compile(r"(``.+?``|:[\w:]+:`[^`]+`|`[^`]+`_{0,2})", flags=re.DOTALL)
+
+
+def _escaped(text: str) -> str:
+    """Text in which ``(B, *S)``, ``|v|`` and ``x_`` are themselves, outside of literals, formulas and code."""
+    blocks = re.split(r"(\.\. math::(?:.*?)(?=\n\S|\Z))", text, flags=re.DOTALL)
+    for i in range(0, len(blocks), 2):
+        parts = _LITERAL.split(blocks[i])
+        for j in range(0, len(parts), 2):
+            parts[j] = re.sub(r"(?<![\\*])\*(?=[A-Za-z])(?![^\s*]+\*(?:\W|$))", r"\\*", parts[j])
+            parts[j] = re.sub(r"(?<!\\)\|", r"\\|", parts[j])
+            parts[j] = re.sub(r"(?<=\w)_(?=[\s.,;:)]|$)", r"\\_", parts[j])
+        blocks[i] = "".join(parts)
+    return "".join(blocks)
+
+
+def _resolve(app: Any, env: Any, node: Any, content: Any) -> Any:
+    """A Python name that no page has by this path: by its last part, if one page has that."""
+    if node.get("refdomain") != "py" or not node.get("reftarget"):
+        return None
+    domain = env.get_domain("py")
+    last = node["reftarget"].rpartition(".")[2]
+    found = [path for path in domain.objects if path == last or path.endswith(f".{last}")]
+    tops = [path for path in found if path.rpartition(".")[0] in PACKAGES]
+    if len(tops) != 1:
+        return None
+    return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", tops[0], node, content)
+
+
+# -- formulas ---------------------------------------------------------------------------------------------------------
+
+
+#: Commands that the converter of docutils does not know, in those that it knows.
+_COMMANDS = {
+    "dots": "ldots",
+    "tfrac": "frac",
+    "dfrac": "frac",
+    "lVert": "Vert",
+    "rVert": "Vert",
+    "le": "leq",
+    "ge": "geq",
+}
+
+
+def _mathml(node: Any, as_block: bool) -> str:
+    """A formula as MathML; one that cannot be converted is a warning, and shown as it was written."""
+    text = re.sub(r"\\([A-Za-z]+)", lambda match: "\\" + _COMMANDS.get(match[1], match[1]), node.astext())
+    text = re.sub(r"\\frac(\w)(\w)", r"\\frac{\1}{\2}", text)  # it reads \\frac12 as the number twelve
+    try:
+        return str(tex2mathml(_aligned(text) if as_block else text, as_block=as_block))
+    except MathError as error:
+        logging.getLogger(__name__).warning("formula %r: %s", node.astext(), error, location=node)
+        return f"<code>{html.escape(node.astext())}</code>"
+
+
+def _inline_math(self: Any, node: Any) -> None:
+    self.body.append(_mathml(node, as_block=False))
+    raise nodes.SkipNode
+
+
+def _block_math(self: Any, node: Any) -> None:
+    self.body.append(self.starttag(node, "div", CLASS="math"))
+    if node.get("number"):
+        self.body.append(f'<span class="eqno">({node["number"]})</span>')
+    self.body.append(_mathml(node, as_block=True))
+    self.body.append("</div>\n")
+    raise nodes.SkipNode
+
+
+def _aligned(text: str) -> str:
+    r"""A formula of several lines is one environment for MathML."""
+    return rf"\begin{{aligned}}{text}\end{{aligned}}" if r"\\" in text and r"\begin" not in text else text
+
+
+# -- the gallery ------------------------------------------------------------------------------------------------------
+
+_DRAWN: weakref.WeakSet[Figure] = weakref.WeakSet()
+
+
+def returned_figure(block: Any, block_vars: dict[str, Any], gallery_conf: dict[str, Any]) -> str:
+    """Show the figure that the last line of a block returned: ``result.plot()`` registers none with pyplot."""
+    figure = block_vars["example_globals"].get("___")
+    if not isinstance(figure, Figure) or figure in _DRAWN or plt.fignum_exists(getattr(figure, "number", None)):
+        return ""
+    _DRAWN.add(figure)
+    path = next(block_vars["image_path_iterator"])
+    figure.savefig(path, dpi=100)
+    return figure_rst([path], gallery_conf["src_dir"])
+
+
+# -- pages of the root, and links out of docs/ ------------------------------------------------------------------------
+
+
+def _read(app: Any, docname: str, source: list[str]) -> None:
+    if docname in ROOT_PAGES:
+        source[0] = (ROOT / ROOT_PAGES[docname]).read_text(encoding="utf-8").replace("](docs/", "](")
+    for name, file in ROOT_PAGES.items():
+        source[0] = re.sub(rf"\]\((?:\.\./)*{re.escape(file)}", f"](/{name}.md", source[0])
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Called by Sphinx."""
+    write_reference(DOCS / "reference")
+    app.add_html_math_renderer("mathml", (_inline_math, None), (_block_math, None))
+    app.connect("source-read", _read)
+    app.connect("autodoc-process-signature", _signature)
+    app.connect("autodoc-process-docstring", _docstring)
+    app.connect("missing-reference", _resolve)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

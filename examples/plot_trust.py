@@ -1,0 +1,86 @@
+"""
+May I trust this map?
+=====================
+
+Four questions, each with a number.
+"""
+
+import matplotlib.pyplot as plt
+import torch
+
+import fringe
+from fringe.models import load_model
+
+model = load_model("embedded:digits")
+result = fringe.explain(model, "embedded:digits:3")
+
+# %%
+# 1. Does the map add up?
+# -----------------------
+#
+# The entries of a map sum to the change of the score along its path. The *residual* is what is missing. Above 5 % the
+# verdict is ``coarse``.
+
+print(f"sum of the map        {result.values.sum():8.3f}")
+print(f"change of the logit   {result.score[0] - result.endpoint_score[0]:8.3f}")
+print(f"residual              {result.completeness_residual[0]:8.2%}")
+
+# %%
+# 2. Did the model stop knowing?
+# ------------------------------
+#
+# A path that ends while the prediction is still certain explains a part of the way only. The verdict is then
+# ``short``, or ``stalled`` if next to nothing moved.
+
+start = float(
+    (result.context.probabilities[0] * result.context.probabilities[0].log()).sum() + torch.tensor(10.0).log()
+)
+print(
+    f"divergence from not knowing: {start:.2f} nats at the input, {result.diagnostics['endpoint_kl'][0]:.2f} at the end"
+)
+
+for method in (fringe.FRInGe(), fringe.FRInGe(steps=6), fringe.FRInGe(delta_euc=0.01)):
+    other = fringe.explain(model, "embedded:digits:3", method=method)
+    print(f"{other.verdict[0]:8} {other.advice[0]}")
+
+# %%
+# 3. Does the map depend on the model?
+# ------------------------------------
+#
+# A map that stays the same when the weights are drawn anew explains the image and not the network
+# (`Adebayo et al. 2018 <https://arxiv.org/abs/1810.03292>`_).
+
+torch.manual_seed(0)
+untrained = load_model("embedded:digits")
+for parameter in untrained.module.parameters():
+    if parameter.dim() > 1:
+        torch.nn.init.kaiming_normal_(parameter)
+control = fringe.explain(untrained, "embedded:digits:3", target=int(result.target[0]))
+
+figure = plt.figure(figsize=(9, 4.2), layout="constrained")
+left, right = figure.subfigures(1, 2)
+for panel, drawn, title in ((left, result, "trained"), (right, control, "weights drawn anew")):
+    axes = panel.subplots()
+    axes.imshow(drawn.values[0].abs().sum(0), cmap="inferno")
+    axes.set_title(title)
+    axes.axis("off")
+
+cosine = torch.nn.functional.cosine_similarity(result.values.flatten(), control.values.flatten(), dim=0)
+print(f"cosine of the two maps: {cosine:.2f}")
+
+# %%
+# 4. Does it beat maps that know nothing?
+# ---------------------------------------
+#
+# Scores have no meaning by themselves. ``compare`` adds four maps that do not depend on the model: a score says
+# something as far as it is better than theirs. One image says little; these are means over sixteen.
+
+inputs = fringe.explain(model, "embedded:digits:0:16", method="fringe:preview").context.inputs
+table = fringe.compare(model.module, inputs, ["fringe", "ig"], ["mas_insertion", "mas_deletion"])
+print("          higher is better   lower is better")
+for row in table.rows:
+    means = [float(scores.values.mean()) for scores in row.scores.values()]
+    print(f"{row.label:8} {means[0]:12.2f} {means[1]:18.2f}")
+
+# %%
+# All verdicts, and what to do about each: :doc:`/verdicts`.

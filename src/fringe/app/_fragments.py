@@ -1,0 +1,137 @@
+"""Pieces of HTML that the app shows. What comes from files, models and errors is escaped."""
+
+import base64
+import hashlib
+import math
+from collections.abc import Sequence
+from html import escape
+
+from fringe.app._service import Compared, Explained, Sample
+from fringe.app._worker import Status
+from fringe.metrics import best_of
+
+#: What the status line says of a job that ended without a result.
+_ENDED = {
+    "stopped": "Stopped. Nothing is computed any more.",
+    "expired": "Stopped at the limit of {limit}. A quick method, or a smaller image or model, takes less time.",
+}
+#: Added to the page in the frame, which tells its height so that the frame can be as high, and has its own policy.
+_SCRIPT = (
+    "new ResizeObserver(() => parent.postMessage({fringeHeight: document.documentElement.scrollHeight}, '*'))"
+    ".observe(document.documentElement)"
+)
+_HASH = f"'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"
+BLIND = "Blind maps do not look at the model. A score tells something of a method only where it beats all of them."
+
+
+def sample_buttons(samples: Sequence[Sample]) -> str:
+    """The samples as buttons that carry their number; the pictures are in the text itself."""
+    buttons = ""
+    for index, sample in enumerate(samples):
+        data = base64.b64encode(sample.file.read_bytes()).decode()
+        title = escape(sample.title, quote=True)
+        buttons += (
+            f"<button type='button' data-index='{index}'><img alt='' src='data:image/png;base64,{data}'>"
+            f"<span>{title}</span></button>"
+        )
+    return f"<div class='fringe-samples' role='group' aria-label='Samples'>{buttons}</div>"
+
+
+def status_line(status: Status) -> str:
+    """What is in work, as a line with a progress bar."""
+    if status.state == "waiting" and status.ahead:
+        others = "one computation is" if status.ahead == 1 else f"{status.ahead} computations are"
+        return _line(f"In the queue: {others} before yours.")
+    if status.total <= 0:
+        return _line("Beginning …", "<progress aria-label='Progress'></progress>")
+    share = min(max(status.done / status.total, 0.0), 1.0)
+    left = "" if status.left is None else f", about {duration(status.left)} left"
+    bar = f"<progress aria-label='Progress' max='1' value='{share:.3f}'>{share:.0%}</progress>"
+    return _line(f"{status.what}: {share:.0%}{left}", bar)
+
+
+def ended_line(status: Status, limit: float) -> str:
+    """What became of a job without a result."""
+    return _line(_ENDED[status.state].format(limit=duration(limit)))
+
+
+def error_box(text: str) -> str:
+    """An error, for people."""
+    return f"<div class='fringe-error' role='alert'><strong>That did not work.</strong> {escape(text)}</div>"
+
+
+def duration(seconds: float) -> str:
+    """``8 s``, ``3 min``."""
+    return f"{max(round(seconds), 1)} s" if seconds < 90 else f"{round(seconds / 60)} min"
+
+
+def page_frame(result: Explained) -> str:
+    """The page of an explanation in a frame that may run its script and nothing else: it has no origin, so it reaches
+    neither the app nor what the browser stores for it."""
+    page = result.page.replace("script-src ", f"script-src {_HASH} ", 1)
+    page = page.replace("</body>", f"<script>{_SCRIPT}</script></body>", 1)
+    title = escape(f"Explanation of {result.name}", quote=True)
+    return (
+        f"<iframe class='fringe-page' sandbox='allow-scripts' title='{title}' srcdoc='{escape(page, quote=True)}'>"
+        "</iframe>"
+    )
+
+
+def comparison(result: Compared) -> str:
+    """Two maps side by side, and their scores beside those of blind maps."""
+    figures = "".join(_figure(result, label) for label in result.titles)
+    return f"<section class='fringe-compare'><div class='fringe-pair'>{figures}</div>{_table(result)}</section>"
+
+
+def _line(text: str, bar: str = "") -> str:
+    return f"<div class='fringe-status' role='status'>{bar}<span>{escape(text)}</span></div>"
+
+
+def _figure(result: Compared, label: str) -> str:
+    row = next(row for row in result.comparison.rows if row.label == label)
+    title, png = result.titles[label], result.pictures[label]
+    verdict = row.attribution.verdict[0] if row.attribution is not None else "no map"
+    passes = row.passes.forward + row.passes.jvp + row.passes.vjp
+    if png is None:
+        body = f"<p class='fringe-error'>{escape(row.error or row.faults[0].replace('_', ' ') or 'no map')}</p>"
+    else:
+        text = escape(f"Map by {title} for {result.target}", quote=True)
+        body = f"<img alt='{text}' src='data:image/png;base64,{base64.b64encode(png).decode()}'>"
+    note = f"for {result.target} · {verdict} · {passes} passes · {row.seconds:.1f} s"
+    return f"<figure><h2>{escape(title)}</h2>{body}<figcaption>{escape(note)}</figcaption></figure>"
+
+
+def _table(result: Compared) -> str:
+    """One row a method, then one a blind map; one column a score."""
+    rows, metrics = result.comparison.rows, result.comparison.metrics
+    scores = {(row.label, label): float(row.scores[label].values[0]) for row in rows for label in metrics}
+    methods, blind = [[row.label for row in rows if row.control == control] for control in (False, True)]
+    head = "".join(
+        f"<th scope='col'>{escape(m.title)} <small>{m.direction} is better</small></th>" for m in metrics.values()
+    )
+    body, star = "", ""
+    for method in methods:
+        cells = ""
+        for label, metric in metrics.items():
+            score, other = scores[method, label], [scores[name, label] for name in methods if name != method]
+            better = best_of([score, *other], metric.direction) == score and _number(score) != _number(other[0])
+            bound = best_of([scores[name, label] for name in blind], metric.direction)
+            beats = bound is None or (score > bound if metric.direction == "higher" else score < bound)
+            text = _number(score) + ("*" if math.isfinite(score) and not beats else "")
+            star = star or (" * no better than the best blind map." if text.endswith("*") else "")
+            cells += f"<td>{f'<strong>{text}</strong>' if better else text}</td>"
+        body += f"<tr><th scope='row'>{escape(method)}</th>{cells}</tr>"
+    for name in blind:
+        cells = "".join(f"<td>{_number(scores[name, label])}</td>" for label in metrics)
+        body += f"<tr class='blind'><th scope='row'>{escape(name)} <small>blind</small></th>{cells}</tr>"
+    return (
+        "<div class='fringe-scroll' tabindex='0' role='region' aria-label='Scores'><table><thead>"
+        f"<tr><th scope='col'>map</th>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        f"<p class='fringe-note'>The brighter a pixel, the more it counts for the class or against it. {BLIND} The "
+        f"better of the two methods is bold.{star} One image decides nothing: compare on many with "
+        "<code>fringe compare</code>.</p>"
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}" if math.isfinite(value) else "none"

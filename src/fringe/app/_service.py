@@ -1,0 +1,362 @@
+"""What the app can do, without a web server: its models, methods and samples, and the two computations."""
+
+import dataclasses
+import io
+import re
+import secrets
+import shutil
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from fringe._text import to_csv
+from fringe.app._worker import Job, Limits, Worker
+from fringe.attribution import METHODS, Attribution, get_method
+from fringe.baselines import InputSpace
+from fringe.classifier import Classifier
+from fringe.data import SOURCE, ImageRef, find_inputs, open_image
+from fringe.errors import InputError
+from fringe.experiments import Comparison, compare, tidy
+from fringe.explanations import explain
+from fringe.models import LoadedModel, Preprocessing, load_model, resolve_device
+from fringe.page import page_document, render_page
+from fringe.plots import GridCell, GridRow, comparison_grid, overlay
+
+#: Scores of a comparison.
+METRICS = ("mas_insertion", "mas_deletion", "insertion", "deletion")
+#: Samples that are offered.
+MAX_SAMPLES = 24
+#: Classes of the switch in a page, where one path serves them all.
+CLASSES = 5
+#: Methods that average over images of the data, which the app does not have.
+_NEEDS_DATA = ("expected_gradients", "geoig_knn", "ig2")
+_SAFE = re.compile(r"[^\w.-]+")
+_NAMED = re.compile(r"([\w .-]+)=(.+)")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An image that the app offers: its ``title``, and the ``file`` that is shown and explained."""
+
+    title: str
+    file: Path
+
+
+@dataclass(frozen=True)
+class Explained:
+    """An explained image: its page, and the files to download."""
+
+    name: str
+    page: str
+    files: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """An image that two methods explained.
+
+    Attributes:
+        name: Name of the image.
+        target: Name of the explained class.
+        titles: Titles of the two methods by label.
+        pictures: PNG of each method's map by label; None where it failed.
+        comparison: Maps and scores.
+        files: The files to download.
+    """
+
+    name: str
+    target: str
+    titles: Mapping[str, str]
+    pictures: Mapping[str, bytes | None]
+    comparison: Comparison
+    files: tuple[Path, ...]
+
+
+class Service:
+    """The models that the app offers, and the thread that computes.
+
+    Args:
+        models: The loaded models by the names that people see.
+        folder: Folder for samples and for files to download.
+        limits: What one person may ask for.
+        samples: Images that are offered; the first digits by default if a model is the embedded one.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, LoadedModel],
+        folder: Path,
+        limits: Limits | None = None,
+        samples: Sequence[str] | None = None,
+    ):
+        if not models:
+            raise InputError("got no model", argument="model", hint="name at least one, such as embedded:digits")
+        self.models, self.limits = dict(models), limits or Limits()
+        self.worker = Worker(self.limits)
+        self.methods = _methods()
+        self._results = folder / "results"
+        self._folders: dict[str, Path] = {}
+        for loaded in self.models.values():  # a stopped job ends with the next pass through its model
+            loaded.module.register_forward_pre_hook(_guard(self.worker.check))
+        self.samples = _samples(self._default_samples() if samples is None else samples, folder / "samples")
+
+    def _default_samples(self) -> tuple[str, ...]:
+        embedded = any(loaded.spec == SOURCE for loaded in self.models.values())
+        return (f"{SOURCE}:0:10",) if embedded else ()
+
+    def explain(self, owner: str, file: str | Path | None, model: str, method: str) -> Job:
+        """Queue the explanation of an image file; the result of the job is :class:`Explained`.
+
+        Raises:
+            InputError: If something is not chosen, is unknown or is too large, or too many wait.
+        """
+        loaded, _ = self._model(model), self._method(method)
+        image, name = self._open(file), _name(file)
+
+        def run(job: Job) -> Explained:
+            self._check_input(loaded, image)
+            kind = get_method(method)
+            target = f"top{CLASSES}" if kind.many_targets else "predicted"
+            result = explain(loaded, image, method=kind, target=target, progress=job.report)
+            result = _renamed(result, name, model)
+            job.report(1, 1, "the page")
+            return self._write_explained(owner, result, name)
+
+        return self.worker.submit(owner, run)
+
+    def compare(self, owner: str, file: str | Path | None, model: str, methods: Sequence[str]) -> Job:
+        """Queue the comparison of two methods on an image file; the result of the job is :class:`Compared`.
+
+        Raises:
+            InputError: As :meth:`explain`, and if both methods are the same.
+        """
+        loaded = self._model(model)
+        titles = {method: self._method(method) for method in methods}
+        if len(titles) != 2:
+            raise InputError("both methods are the same", hint="choose two different ones")
+        image, name = self._open(file), _name(file)
+
+        def run(job: Job) -> Compared:
+            x = self._check_input(loaded, image)
+            low, high = loaded.preprocessing.bounds()
+            comparison = compare(
+                Classifier(loaded.module),
+                x,
+                {method: get_method(method) for method in titles},
+                METRICS,
+                space=InputSpace(low.to(x.device), high.to(x.device)),
+                progress=lambda what, done, total: job.report(done, total, _in_words(what, titles)),
+            )
+            job.report(1, 1, "the pictures")
+            return self._write_compared(owner, comparison, loaded, x, titles, name)
+
+        return self.worker.submit(owner, run)
+
+    def forget(self, owner: str) -> None:
+        """Stop what an owner asked for and remove the files of their last result."""
+        self.worker.stop(owner)
+        folder = self._folders.pop(owner, None)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """End the thread."""
+        self.worker.close()
+
+    # Checks
+
+    def _model(self, name: str) -> LoadedModel:
+        """A model of the list, by nothing but its name in it."""
+        if name not in self.models:
+            raise InputError("this model is not in the list", hint="choose one of the list")
+        return self.models[name]
+
+    def _method(self, name: str) -> str:
+        if name not in self.methods:
+            raise InputError("this method is not in the list", hint="choose one of the list")
+        return self.methods[name]
+
+    def _open(self, file: str | Path | None) -> Image.Image:
+        """Decode an uploaded file within the limits; the message does not name where it lies."""
+        if file is None:
+            raise InputError("no image is chosen", hint="drop one into the field, or pick a sample")
+        try:
+            return open_image(file, max_pixels=self.limits.max_pixels)
+        except InputError:
+            raise
+        except ValueError as error:
+            raise InputError(str(error).replace(repr(str(file)) + ": ", "this file: ")) from error
+
+    def _check_input(self, loaded: LoadedModel, image: Image.Image) -> Tensor:
+        """The model's input (1, C, H, W) on its device, after one pass through the model."""
+        parameter = next(loaded.module.parameters(), None)
+        x = loaded.prepare([image]).to(None if parameter is None else parameter.device)
+        height, width = x.shape[-2:]
+        if height * width > self.limits.max_input_pixels:
+            most = self.limits.max_input_pixels
+            message = f"the model would get {width} x {height} pixels, more than {most}"
+            raise InputError(message, hint="shrink the image")
+        try:
+            Classifier(loaded.module).logits(x)
+        except (RuntimeError, IndexError) as error:
+            raise InputError(
+                f"the model cannot take an image of {width} x {height} pixels", hint="try another image or model"
+            ) from error
+        return x
+
+    # Results
+
+    def _new_folder(self, owner: str) -> Path:
+        old, folder = self._folders.get(owner), self._results / secrets.token_hex(16)
+        folder.mkdir(parents=True)
+        self._folders[owner] = folder
+        if old is not None:
+            shutil.rmtree(old, ignore_errors=True)
+        return folder
+
+    def _write_explained(self, owner: str, result: Attribution, name: str) -> Explained:
+        page, folder = render_page(page_document(result, 0)), self._new_folder(owner)
+        (folder / f"{name}.html").write_text(page, encoding="utf-8")
+        context = result.context
+        assert context is not None
+        arrays: dict[str, Any] = {
+            "values": result.values[0],
+            "target": result.target[0],
+            "input": context.inputs[0],
+            "probabilities": context.probabilities[0],
+        }
+        np.savez_compressed(folder / f"{name}.npz", **{key: value.cpu().numpy() for key, value in arrays.items()})
+        result.plot(kind="overlay").savefig(folder / f"{name}.png")
+        return Explained(name, page, tuple(folder / f"{name}{suffix}" for suffix in (".html", ".npz", ".png")))
+
+    def _write_compared(
+        self, owner: str, comparison: Comparison, loaded: LoadedModel, x: Tensor, titles: Mapping[str, str], name: str
+    ) -> Compared:
+        folder, recipe = self._new_folder(owner), loaded.preprocessing
+        image = recipe.denormalise(x[0]).clamp(0, 1).permute(1, 2, 0).cpu().numpy()
+        names, target = loaded.class_names, int(comparison.target[0])
+        label = names[target] if names is not None and target < len(names) else f"class {target}"
+        maps = {row.label: row.maps[0].cpu().numpy() for row in comparison.rows if row.maps is not None}
+        pictures = {label: _png(overlay(image, maps[label])) if label in maps else None for label in titles}
+        arrays: dict[str, Any] = {label.replace(":", "-"): values for label, values in maps.items()}
+        np.savez_compressed(folder / f"{name}.npz", **arrays, input=x[0].cpu().numpy(), target=np.array(target))
+        columns = ("method", "control", "metric", "image", "score", "flags")
+        rows = [{**row, "image": name, "flags": ";".join(row["flags"])} for row in tidy(comparison)]
+        (folder / f"{name}.csv").write_text(to_csv(rows, columns), encoding="utf-8")
+        cells = [GridCell(maps.get(row.label), remark=row.faults[0]) for row in comparison.rows if not row.control]
+        grid = comparison_grid([GridRow(image, name, label, tuple(cells))], list(titles.values()), title=name)
+        grid.savefig(folder / f"{name}.png")
+        files = tuple(folder / f"{name}{suffix}" for suffix in (".csv", ".npz", ".png"))
+        return Compared(name, label, titles, pictures, comparison, files)
+
+
+def load_models(
+    specs: Iterable[str],
+    *,
+    trust_code: bool = False,
+    preprocessing: str | None = None,
+    class_names: Sequence[str] | None = None,
+    device: str = "auto",
+) -> dict[str, LoadedModel]:
+    """Load the models that the app offers.
+
+    Args:
+        specs: SPEC or NAME=SPEC each.
+        trust_code: Whether code of the models' authors may run.
+        preprocessing: Replaces what the models say, in the form of :meth:`Preprocessing.parse`.
+        class_names: Replaces what the models say.
+        device: Device of all models.
+
+    Returns:
+        The models by the name that people see: NAME, or the architecture. Their spec, which may hold a path of this
+        machine, is not shown.
+
+    Raises:
+        FringeError: If a model cannot be loaded, or a name is given twice.
+    """
+    models: dict[str, LoadedModel] = {}
+    for text in specs:
+        named = _NAMED.fullmatch(text)
+        loaded = load_model(
+            named[2] if named else text,
+            trust_code=trust_code,
+            preprocessing=None if preprocessing is None else Preprocessing.parse(preprocessing),
+            class_names=class_names,
+            device=resolve_device(device),
+        )
+        name = named[1].strip() if named else loaded.architecture
+        if name in models:
+            raise InputError(f"two models are called {name!r}", argument="model", hint=f"write {name}-2={text}")
+        models[name] = loaded
+    return models
+
+
+def _methods() -> dict[str, str]:
+    """The titles of the methods that need nothing but the image, FRInGe first; short versions stand beside them."""
+    names = sorted(METHODS, key=lambda name: (name != "fringe", METHODS[name].title))
+    result: dict[str, str] = {}
+    for name in names:
+        kind = METHODS[name]
+        if name not in _NEEDS_DATA:
+            result[name] = kind.title
+            result |= {f"{name}:{p}": f"{kind.title}, {p}" for p in ("preview", "quick") if p in kind.presets}
+    return result
+
+
+def _samples(inputs: Sequence[str], folder: Path) -> tuple[Sample, ...]:
+    """Copies of the first images of the inputs, as files that a browser shows."""
+    if not inputs:
+        return ()
+    folder.mkdir(parents=True)
+    result: list[Sample] = []
+    for ref in list(find_inputs(inputs))[:MAX_SAMPLES]:
+        file = folder / f"{ref.id}.png"
+        try:
+            ref.open().image.save(file)
+        except ValueError as error:
+            warnings.warn(f"sample left out: {error}", stacklevel=2)
+            continue
+        result.append(Sample(_title(ref), file))
+    return tuple(result)
+
+
+def _title(ref: ImageRef) -> str:
+    return f"digit {ref.label}" if isinstance(ref.origin, int) else ref.id.replace("_", " ")
+
+
+def _guard(check: Callable[[], None]) -> Callable[..., None]:
+    """A hook before each pass; a plain function, because a copy of the module copies the owner of a method."""
+
+    def hook(*_: Any) -> None:
+        check()
+
+    return hook
+
+
+def _in_words(what: str, titles: Mapping[str, str]) -> str:
+    """What a comparison is at, with the titles of the methods."""
+    label, _, rest = what.partition(": ")
+    return " ".join((titles.get(label, f"blind map “{label}”"), rest)).strip()
+
+
+def _png(figure: Any) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()
+
+
+def _name(file: str | Path | None) -> str:
+    """The name of a file without its suffix, as a name of files to download."""
+    return _SAFE.sub("_", Path(file or "").stem).strip("._")[:60] or "image"
+
+
+def _renamed(result: Attribution, name: str, model: str) -> Attribution:
+    """The result under the names that the person knows: not a spec, which may hold a path of this machine."""
+    assert result.context is not None
+    return result.with_context(dataclasses.replace(result.context, ids=(name,), model=model))

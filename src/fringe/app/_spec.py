@@ -1,0 +1,41 @@
+"""The options of the app: one model for keyword arguments and flags."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+
+from fringe._options import Options
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class AppSpec(Options):
+    """Options of :func:`fringe.app.launch`: keyword arguments and flags in one.
+
+    Raises:
+        InputError: For an unknown option, or a value that an option does not take.
+    """
+
+    expected: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("model", "samples"), "a list of texts"),
+        **dict.fromkeys(("trust_code", "allow_remote"), "true or false"),
+        **dict.fromkeys(("port", "max_pixels", "queue"), "a whole number"),
+        "time_limit": "a number of seconds",
+    }
+
+    model: tuple[str, ...] = Field(
+        (), description="SPEC or NAME=SPEC: a model that people may choose; may be repeated. [default: embedded:digits]"
+    )
+    samples: tuple[str, ...] | None = Field(None, description="Images or folders that people may pick from.")
+    host: str = Field("127.0.0.1", description="Address to listen at.")
+    allow_remote: bool = Field(False, description="Allow a host that other machines reach.")
+    port: int = Field(7860, description="Port; 0 takes a free one.")
+    trust_code: bool = Field(False, description="Allow the models' authors to run code.")
+    preprocessing: str | None = Field(None, description="'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5.")
+    classes: Path | None = Field(None, description="Class names, one per line.")
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps, ...")
+    max_pixels: int = Field(20_000_000, description="Largest number of pixels of an image.")
+    time_limit: float = Field(600.0, description="Seconds that one computation may take.")
+    queue: int = Field(8, description="Computations that may wait.")

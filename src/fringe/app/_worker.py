@@ -1,0 +1,236 @@
+"""One thread that computes what several people ask for, one job after another, and that can be stopped.
+
+Nothing here knows a web server or a model: a job is a function that calls :meth:`Job.check` as often as it can.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fringe.errors import FringeError, InputError
+
+State = Literal["waiting", "running", "done", "failed", "stopped", "expired"]
+#: States of a job that will not change any more.
+FINISHED: tuple[State, ...] = ("done", "failed", "stopped", "expired")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one person may ask of the app.
+
+    Attributes:
+        max_pixels: Pixels of an uploaded image, compared with its header before it is decoded.
+        max_input_pixels: Pixels of the model's input, after its preprocessing.
+        max_upload_bytes: Length of an uploaded file.
+        time_limit: Seconds of one computation.
+        queue: Computations that may wait.
+
+    Raises:
+        InputError: If a limit is not positive; the queue may be 0.
+    """
+
+    max_pixels: int = 20_000_000
+    max_input_pixels: int = 1_500_000
+    max_upload_bytes: int = 32 * 2**20
+    time_limit: float = 600.0
+    queue: int = 8
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_pixels", 1), ("max_input_pixels", 1), ("max_upload_bytes", 1), ("queue", 0)):
+            if getattr(self, name) < least:
+                raise InputError(f"got {getattr(self, name)}, expected at least {least}", argument=name)
+        if not self.time_limit > 0:
+            raise InputError(f"got {self.time_limit}, expected more than 0 seconds", argument="time_limit")
+
+
+class StoppedError(Exception):
+    """Ends a computation whose job was stopped or took too long. No FringeError: a comparison would take that for the
+    failure of one method and go on with the next."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a job stands.
+
+    Attributes:
+        state: What became of it so far.
+        ahead: Jobs that are computed before it.
+        what: What is in work.
+        done: Steps done.
+        total: Steps planned; 0 if unknown.
+        seconds: Time since it began.
+        left: Estimate of the time left; None before enough is done.
+    """
+
+    state: State
+    ahead: int = 0
+    what: str = ""
+    done: float = 0.0
+    total: float = 0.0
+    seconds: float = 0.0
+    left: float | None = None
+
+
+class Job:
+    """A computation of one owner.
+
+    Args:
+        owner: Who asked for it.
+        compute: The computation. It gets this job, and calls :meth:`check` or :meth:`report` often.
+        seconds: Time that it may take once it runs.
+    """
+
+    def __init__(self, owner: str, compute: Callable[["Job"], Any], seconds: float):
+        self.owner, self.compute, self.seconds = owner, compute, seconds
+        self.state: State = "waiting"
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._stop, self._finished = threading.Event(), threading.Event()
+        self._start = 0.0
+        self._progress = ("", 0.0, 0.0)
+
+    def stop(self) -> None:
+        """Ask the computation to end at its next check."""
+        self._stop.set()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was asked to end."""
+        return self._stop.is_set()
+
+    def check(self) -> None:
+        """Raise StoppedError if the job was stopped or has run out of time."""
+        if self._stop.is_set() or time.monotonic() - self._start > self.seconds:
+            raise StoppedError
+
+    def report(self, done: float, total: float, what: str = "steps") -> None:
+        """Note the steps done and planned; a progress callback of the library."""
+        self._progress = (what, done, total)
+        self.check()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the end of the job; return whether it has ended."""
+        return self._finished.wait(seconds)
+
+    def status(self, ahead: int = 0) -> Status:
+        """Where it stands, if ``ahead`` jobs come first."""
+        what, done, total = self._progress
+        spent = time.monotonic() - self._start if self.state == "running" else 0.0
+        left = spent * (total - done) / done if done > 0 and done >= 0.05 * total and spent > 0.5 else None
+        return Status(self.state, ahead, what, done, total, spent, left)
+
+    def run(self) -> None:
+        """Compute; the state says afterwards how it ended. Flags decide, not the exception: code between may have
+        caught it and raised another."""
+        self._start, self.state = time.monotonic(), "running"
+        state: State = "done"
+        try:
+            self.check()
+            self.result = self.compute(self)
+        except BaseException as error:  # the thread serves others after this job
+            late = time.monotonic() - self._start > self.seconds
+            state = "stopped" if self._stop.is_set() else "expired" if late else "failed"
+            self.error = error if state == "failed" else None
+            if state == "failed" and not isinstance(error, FringeError):
+                logging.getLogger("fringe").exception("a computation of the app failed")
+        self.end(state)
+
+    def end(self, state: State) -> None:
+        """Set the last state and wake those who wait."""
+        self.state = state
+        self._finished.set()
+
+
+class Worker:
+    """The thread and its queue. An owner has one job at a time: a new one stops the one before.
+
+    Args:
+        limits: Length of the queue, and time of a job.
+    """
+
+    def __init__(self, limits: Limits):
+        self.limits = limits
+        self._condition = threading.Condition()
+        self._waiting: list[Job] = []
+        self._running: Job | None = None
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="fringe-app", daemon=True)
+        self._thread.start()
+
+    def submit(self, owner: str, compute: Callable[[Job], Any]) -> Job:
+        """Put a computation into the queue.
+
+        Raises:
+            InputError: If too many are waiting already.
+        """
+        self.stop(owner)
+        job = Job(owner, compute, self.limits.time_limit)
+        with self._condition:
+            busy = self._running is not None and not self._running.is_stopping
+            pending = len(self._waiting) + busy
+            if self._closed or pending > self.limits.queue:
+                raise InputError(f"{pending} computations are in work or waiting", hint="try again in a minute")
+            self._waiting.append(job)
+            self._condition.notify()
+        return job
+
+    def stop(self, owner: str) -> bool:
+        """Stop the job of an owner, whether it waits or runs; return whether there was one."""
+        with self._condition:
+            waiting = [job for job in self._waiting if job.owner == owner]
+            self._waiting = [job for job in self._waiting if job.owner != owner]
+            running = self._running if self._running is not None and self._running.owner == owner else None
+        for job in waiting:
+            job.end("stopped")
+        if running is not None:
+            running.stop()
+        return bool(waiting or running)
+
+    def status(self, job: Job) -> Status:
+        """Where a job stands."""
+        with self._condition:
+            ahead = self._waiting.index(job) + (self._running is not None) if job in self._waiting else 0
+        return job.status(ahead)
+
+    def check(self) -> None:
+        """Raise StoppedError if this is the thread of a job that must end. Other threads pass."""
+        running = self._running
+        if running is not None and threading.current_thread() is self._thread:
+            running.check()
+
+    def close(self) -> None:
+        """Stop everything and end the thread."""
+        with self._condition:
+            self._closed = True
+            waiting, self._waiting, running = self._waiting, [], self._running
+            self._condition.notify()
+        for job in waiting:
+            job.end("stopped")
+        if running is not None:
+            running.stop()
+        self._thread.join(10)
+
+    def _serve(self) -> None:
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._waiting or self._closed)
+                if self._closed:
+                    return
+                self._running = self._waiting.pop(0)
+            self._running.run()
+            with self._condition:
+                self._running = None
+
+
+def reason(error: BaseException | None) -> str:
+    """What a person may read of an error: the message of the library's own, and only the kind of the others, whose
+    text may name files of the machine."""
+    if isinstance(error, FringeError):
+        text = error.message if error.hint is None else f"{error.message}; {error.hint}"
+        return f"{text[:1].upper()}{text[1:]}."
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "memory" in str(error)):
+        return "There is not enough memory for this image, model and method."
+    return f"The computation failed with {type(error).__name__}. The terminal of the app shows more."

@@ -1,0 +1,300 @@
+"""How an attribution is shown: in one screen of text, in a notebook, as a figure and as a table."""
+
+import base64
+import io
+from collections import Counter
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import Tensor
+
+from fringe._frames import FrameLibrary, make_frame
+from fringe.attribution._context import Context
+from fringe.classifier import PassCounts
+from fringe.errors import InputError, require_choice
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PlotKind = Literal["overlay", "signed", "path", "profile", "classes", "words", "bars", "line"]
+
+#: Inputs that a text or a picture shows one by one.
+MOST_ROWS, MOST_PICTURES = 8, 24
+
+#: How good a verdict is, and what it says of a map in a sentence.
+SENTENCES: Mapping[str, tuple[Literal["good", "fair", "bad"], str]] = {
+    "ok": ("good", "You can rely on this map: its values add up to the change of the score along the path."),
+    "short": ("fair", "Read with care: the map is accurate, but the path ended before the prediction had faded."),
+    "coarse": ("fair", "Read with care: the values of this map do not add up to the change of the score."),
+    "unchecked": ("fair", "Nothing checks this map: its method promises no sum that could be compared with the score."),
+    "stalled": ("bad", "Do not rely on this map: the path hardly moved, or the map is zero."),
+    "diverged": ("bad", "Do not rely on this map: the model's output was not finite along the path."),
+    "at_reference": ("bad", "There is nothing to explain: the path ends where it begins."),
+    "nan_input": ("bad", "There is no map: the input holds numbers that are not finite."),
+    "nan_logits": ("bad", "There is no map: the model's output for this input is not finite."),
+}
+_MARKS = {"good": "✓", "fair": "!", "bad": "✗"}
+
+
+class Views:
+    """The views of an attribution; the fields are those of :class:`fringe.Attribution`."""
+
+    values: Tensor
+    target: Tensor
+    score: Tensor
+    endpoint_score: Tensor
+    completeness_gap: Tensor
+    completeness_residual: Tensor
+    verdict: tuple[Any, ...]
+    advice: tuple[str, ...]
+    diagnostics: Mapping[str, Tensor]
+    passes: PassCounts
+    settings: Mapping[str, Any]
+    trajectory: tuple[Any, ...] | None
+    class_verdicts: tuple[tuple[tuple[Any, str], ...], ...]
+    context: Context | None
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if not name.startswith("_")]
+
+    def __repr__(self) -> str:
+        lines = [f"{name:<9} {text}" for name, text in self._summary().items()]
+        lines += [f"{i:>3}  {self._sentence(i)}" for i in range(min(len(self), MOST_ROWS))]
+        if len(self) > MOST_ROWS:
+            lines.append(f"     and {len(self) - MOST_ROWS} more")
+        return "\n".join(["Attribution", *(f"  {line}" for line in lines)])
+
+    def _repr_html_(self) -> str:
+        facts = " · ".join(f"{escape(name)} <b>{escape(text)}</b>" for name, text in self._summary().items())
+        rows = [self._row_html(i) for i in range(min(len(self), MOST_ROWS))]
+        more = f"<div>and {len(self) - MOST_ROWS} more</div>" if len(self) > MOST_ROWS else ""
+        style = "font-family:sans-serif;font-size:13px;line-height:1.5;max-width:60em"
+        return f'<div style="{style}"><div style="opacity:.8">{facts}</div>{"".join(rows)}{more}</div>'
+
+    def plot(self, kind: PlotKind | None = None, *, target: int | None = None, ax: Any = None) -> "Figure":
+        """Draw the maps, or the path of one input.
+
+        Args:
+            kind: ``overlay`` (the default for images) the strength of the evidence over the image, ``signed`` the map
+                with its signs, ``path`` the inputs along the path and the map so far, ``profile`` the lengths of its
+                steps, ``classes`` the maps of all explained classes. Of several images, ``overlay`` and ``signed`` draw
+                one sheet with both, and the others need one: ``result[0].plot("path")``. The default for texts is
+                ``words``, for tables ``bars``, and for series ``line``.
+            target: The class to draw, one of those that are explained; the first of them by default.
+            ax: Axes, or a Figure or SubFigure, to draw on; a new figure by default.
+
+        Returns:
+            The figure.
+
+        Raises:
+            InputError: If the kind is unknown, or needs what this attribution does not hold.
+        """
+        from fringe.attribution._drawing import DRAWINGS, WITHOUT_CONTEXT, Subject, sheet
+
+        drawings = DRAWINGS["image" if self.context is None else self.context.kind]
+        name = kind or next(iter(drawings))
+        require_choice("kind", name, tuple(drawings))
+        if self.context is None and name not in WITHOUT_CONTEXT:
+            message = f"{name!r} needs the inputs, which fringe.attribute does not store"
+            raise InputError(message, argument="kind", hint="use fringe.explain, or result.with_context(...)")
+        if name == "classes" and self.target.dim() == 1:
+            raise InputError("one class is explained", argument="kind", hint="explain with target='top5'")
+        values = self.values.detach().cpu()
+        many = self.target.dim() == 2
+        if len(self) != 1:
+            if self.context is None or self.context.kind != "image" or name not in ("overlay", "signed"):
+                hint = f"draw one, as in result[0].plot({name!r})"
+                raise InputError(f"this attribution holds {len(self)} inputs", argument="kind", hint=hint)
+            if target is not None and many:
+                hint = "draw one image, as in result[0].plot(target=3)"
+                raise InputError("several images may explain several classes", argument="target", hint=hint)
+            count = min(len(self), MOST_PICTURES)
+            maps, explained = (values[:, 0], self.target[:, 0]) if many else (values, self.target)
+            verdicts = tuple(self._status(i)[0] for i in range(count))
+            shown, more = (
+                self.context.select(range(count)),
+                f", first {count} of {len(self)}" if count < len(self) else "",
+            )
+            title = f"{self.context.model} · {self._method_title()}{more}"
+            return sheet(shown, maps[:count], verdicts, explained[:count].cpu(), title, ax)
+        subject = Subject(
+            values=values[0] if many else values,
+            classes=tuple(self.target[0].flatten().tolist()),
+            column=self._column(target),
+            method=str(self.settings.get("method", "")),
+            path=None if self.trajectory is None else self.trajectory[0],
+            context=self.context,
+            note=": ".join(self._status(0, self._column(target))),
+        )
+        return drawings[name](subject, ax)
+
+    def save(self, path: str | Path) -> None:
+        """Write the maps and everything else here to one file, which :func:`fringe.load` reads.
+
+        Args:
+            path: The file: safetensors with a JSON record in its header. A file of that name is replaced.
+
+        Raises:
+            OSError: If the file cannot be written.
+        """
+        from fringe.attribution._saved import write
+
+        write(self, path)
+
+    def to_dataframe(self, library: FrameLibrary = "pandas") -> Any:
+        """Make a table with one row for each input and explained class.
+
+        Args:
+            library: ``pandas`` or ``polars``.
+
+        Returns:
+            A DataFrame of that library: the input, the class with its name and probability, score, endpoint score,
+            completeness gap and residual, verdict, advice, and every diagnostic.
+
+        Raises:
+            InputError: If the library is not installed.
+        """
+        rows: list[dict[str, Any]] = []
+        for i in range(len(self)):
+            for k, index in enumerate(self.target[i].flatten().tolist()):
+                rows.append(self._record(i, k, index))
+        return make_frame(rows, library)
+
+    def _record(self, row: int, column: int, index: int) -> dict[str, Any]:
+        """A row of the table."""
+        context = self.context
+
+        def number(tensor: Tensor) -> Any:
+            return tensor[row].flatten()[column if tensor.dim() == 2 else 0].item()
+
+        verdict, advice = self._status(row, column)
+        return {
+            "id": str(row) if context is None else context.ids[row],
+            "class": index,
+            "name": None if context is None or context.class_names is None else context.class_label(index),
+            "probability": None if context is None else float(context.probabilities[row, index]),
+            "score": number(self.score),
+            "endpoint_score": number(self.endpoint_score),
+            "completeness_gap": number(self.completeness_gap),
+            "completeness_residual": number(self.completeness_residual),
+            "verdict": verdict,
+            "advice": advice,
+            **{name: number(column) for name, column in self.diagnostics.items()},
+        }
+
+    def _status(self, row: int, column: int = 0) -> tuple[str, str]:
+        """Verdict and advice on the map of an explained class."""
+        return self.class_verdicts[row][column] if self.class_verdicts else (self.verdict[row], self.advice[row])
+
+    def _summary(self) -> dict[str, str]:
+        """What holds for all inputs, by its name."""
+        shape = tuple(self.values.shape[self.target.dim() :])
+        finite = self.completeness_residual[self.completeness_residual.isfinite()]
+        residual = "none (the method has no completeness identity)"
+        if finite.numel():
+            residual = f"median {float(finite.median()):.2%}, largest {float(finite.max()):.2%}"
+        counts = {"forward": self.passes.forward, "jvp": self.passes.jvp, "vjp": self.passes.vjp}
+        total = sum(counts.values())
+        passes = f"{total} ({', '.join(f'{n} {name}' for name, n in counts.items() if n)})" if total else "0"
+        return {
+            "method": str(self.settings.get("method", "unknown")),
+            "n": str(len(self)),
+            "shape": str(shape) if self.target.dim() == 1 else f"{shape}, {self.target.shape[1]} classes each",
+            "verdicts": ", ".join(f"{count} {name}" for name, count in Counter(self.verdict).items()) or "none",
+            "residual": residual,
+            "passes": passes,
+        }
+
+    def _sentence(self, row: int) -> str:
+        """An input, the explained class and the verdict."""
+        name = str(row) if self.context is None else self.context.ids[row]
+        return f"{name}: {self._classes_text(row)}, {': '.join(self._status(row))}"
+
+    def _classes_text(self, row: int) -> str:
+        classes = self.target[row].flatten().tolist()
+        label = f"class {classes[0]}"
+        if self.context is not None:
+            probability = float(self.context.probabilities[row, classes[0]])
+            label = f"{self.context.class_label(classes[0])} ({probability:.1%})"
+        return label + (f", first of {len(classes)} classes" if len(classes) > 1 else "")
+
+    def _row_html(self, row: int) -> str:
+        verdict, advice = self._status(row)
+        tone, sentence = SENTENCES.get(verdict, ("fair", ""))
+        words = [
+            f"<b>{escape(self._classes_text(row))}</b>",
+            f"{_MARKS[tone]} <b>{escape(verdict.replace('_', ' '))}</b>: {escape(sentence)}",
+            f'<span style="opacity:.8">{escape(advice)}</span>',
+        ]
+        name = str(row) if self.context is None else self.context.ids[row]
+        words.insert(0, f'<span style="opacity:.8">{escape(name)}</span>')
+        picture = self._picture_html(row)
+        text = f'<div style="flex:1;min-width:16em">{"<br>".join(words)}</div>'
+        return (
+            f'<div style="display:flex;gap:12px;align-items:center;margin:8px 0;flex-wrap:wrap">{picture}{text}</div>'
+        )
+
+    def _picture_html(self, row: int) -> str:
+        """The first picture of an input, or nothing where there is none."""
+        one: Any = self.select([row])  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType] - of the attribution
+        if self.context is None and self.values.dim() - self.target.dim() not in (2, 3):
+            return ""
+        if self.context is not None and self.context.kind == "text":
+            return self._words_html(one)
+        figure = one.plot("signed" if self.context is None else None)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=80)
+        data = base64.b64encode(buffer.getvalue()).decode()
+        width = 300 if len(self) == 1 else 200
+        alt = escape(f"Map of {self._classes_text(row)}", quote=True)
+        return (
+            f'<img src="data:image/png;base64,{data}" alt="{alt}" style="width:{width}px;max-width:100%;height:auto">'
+        )
+
+    def _words_html(self, one: Any) -> str:
+        """The words of a text on the colours of their evidence."""
+        from fringe.attribution._drawing import words_of
+        from fringe.plots import token_html
+
+        words, values = words_of(one.context, one._first_map())
+        return f'<div style="flex-basis:100%">{token_html(words, values)}</div>'
+
+    def __rich__(self) -> Any:
+        """The text of this attribution for rich; below it, texts with each word on the colour of its evidence."""
+        from rich.console import Group
+        from rich.text import Text
+
+        parts = [Text(repr(self))]
+        if self.context is not None and self.context.kind == "text":
+            from fringe.attribution._drawing import words_of
+            from fringe.plots import token_text
+
+            for i in range(min(len(self), MOST_ROWS)):
+                one: Any = self.select([i])  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+                parts.append(token_text(*words_of(one.context, one._first_map())))
+        return Group(*parts)
+
+    def _first_map(self) -> Tensor:
+        """The map (*S) of the first input and its first class, on the CPU."""
+        values = self.values.detach().cpu()[0]
+        return values if self.target.dim() == 1 else values[0]
+
+    def _method_title(self) -> str:
+        from fringe.plots import method_title
+
+        return method_title(str(self.settings.get("method", "")))
+
+    def _column(self, target: int | None) -> int:
+        """The position of a class among the explained ones of the first input."""
+        explained = self.target[0].flatten().tolist()
+        if target is None:
+            return 0
+        if target not in explained:
+            known = ", ".join(map(str, explained))
+            raise InputError(f"class {target} is not explained here, but {known}", argument="target")
+        return explained.index(target)

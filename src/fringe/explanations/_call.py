@@ -1,0 +1,144 @@
+"""One call for people: a model or its name, and pictures, paths or tensors."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from fringe._arguments import ForwardArguments
+from fringe._class_names import ClassNames, resolve_class_name
+from fringe._progress import shown
+from fringe.attribution import Attribution, Attributor, Context, FRInGe, InputKind, Progress, attribute, get_method
+from fringe.classifier import Classifier, Target
+from fringe.errors import InputError, check_known
+from fringe.explanations._base import POINTS
+from fringe.inputs import CONVERTERS, OPTIONS, Request
+from fringe.models import LoadedModel, Preprocessing, is_text_model
+from fringe.paths import Structure
+from fringe.text import TextClassifier
+
+
+def explain(
+    model: str | Path | Callable[..., Any] | Classifier | LoadedModel,
+    inputs: Any,
+    *,
+    method: str | Attributor | type[Attributor] = "fringe",
+    target: Target = "predicted",
+    kind: InputKind | None = None,
+    preprocessing: Preprocessing | str | None = None,
+    classes: ClassNames | None = None,
+    device: str = "auto",
+    trust_code: bool = False,
+    seed: int = 0,
+    progress: bool | Progress = False,
+    **options: Any,
+) -> Attribution:
+    """Explain why a model predicts a class, from pictures, texts, tables, series or prepared tensors.
+
+    >>> import fringe
+    >>> result = fringe.explain("embedded:digits", "embedded:digits:3", method="ig")
+    >>> result.context.class_label(int(result.target[0]))
+    '9'
+
+    Args:
+        model: A spec such as ``"torchvision:resnet50"``, which brings its preprocessing and class names; or a module,
+            callable, Classifier or LoadedModel.
+        inputs: A PIL image, a path or folder, ``"embedded:digits:0:6"``, a NumPy array (H, W, C) or (B, H, W, C) of
+            uint8 or floats in [0, 1], or a list of them, which are all prepared for the model; or a tensor (C, H, W)
+            or (B, C, H, W), which is prepared already. Of the kind ``text`` a text or a list of them; ``tabular`` a
+            data frame, an array or a tensor (B, F); ``series`` an array or a tensor (B, C, L), or (B, L) of one
+            channel.
+        method: A name, as ``"fringe"``, ``"fringe:preview"`` or ``"ig:paper"``, or a method.
+        target: As in :func:`fringe.attribute`, or the name of a class.
+        kind: What an input is: ``image``, ``text``, ``tabular`` or ``series``. None: a text where a ``tokenizer`` is
+            given or the spec names a classifier of texts, tabular for a data frame, and an image otherwise.
+        preprocessing: How pictures are prepared, as ``"imagenet"`` or ``"resize=256,crop=224,mean=0.5,std=0.5"``. It is
+            required for pictures if the model does not say it. For tables a fitted StandardScaler of scikit-learn.
+        classes: Class names: a list, a dictionary by number, or a file with one name per line or JSON.
+        device: Device of a model that is named by a spec; ``"auto"`` is the GPU if there is one. A module is explained
+            where it is.
+        trust_code: Whether a model that is a Python file, module or exported program may run its code.
+        seed: Keys all randomness.
+        progress: True for a progress bar, or a function that is called with the steps done and planned.
+        **options: Further arguments of :func:`fringe.attribute`: ``contrast``, ``score``, ``batch_size``, ``baseline``,
+            ``space``, ``ids``, ``bad_images``, and ``telemetry``, which is 11 points here: pictures need the path. For
+            texts also ``tokenizer`` and ``special`` (see :class:`fringe.text.TextClassifier`), for tables and series
+            ``features``, the names of columns or channels.
+
+    Returns:
+        The attribution, with the inputs, class names and probabilities in its ``context``.
+
+    Raises:
+        FringeError: If the model, an input or an argument cannot be used; the message says what to do.
+    """
+    kind = _kind(model, inputs, options) if kind is None else kind
+    check_known("kind", kind, CONVERTERS)
+    special = {name: options.pop(name) for name in OPTIONS.get(kind, ()) if name in options}
+    ready = CONVERTERS[kind](Request(model, inputs, preprocessing, classes, device, trust_code, special))
+    named = options.pop("ids", None)
+    if named is not None and len(named) != len(ready.inputs):
+        raise InputError(f"got {len(named)} for {len(ready.inputs)} inputs", argument="ids")
+    ids = ready.ids if named is None else tuple(map(str, named))
+    arguments: dict[str, Any] = {"space": ready.space, "ids": ready.keys if named is None else ids, "telemetry": POINTS}
+    arguments |= {**ready.arguments, **options}
+    classifier = Classifier.of(ready.model, arguments.pop("score", None), arguments.pop("batch_size", None))
+    further = (arguments.get("forward_args"), arguments.get("forward_kwargs"))
+    logits = classifier.logits(ready.inputs, ForwardArguments.of(len(ready.inputs), *further))
+    names = _named(ready.class_names, logits.shape[1])
+    with shown(progress, "explaining") as report:
+        arguments |= {
+            "method": _suited(method, kind),
+            "target": _number(target, names),
+            "seed": seed,
+            "progress": report,
+        }
+        result = attribute(classifier, ready.inputs, **arguments)
+    context = Context(
+        kind=kind,
+        inputs=ready.inputs.detach().cpu(),
+        probabilities=logits.double().softmax(-1).float().cpu(),
+        ids=ids,
+        model=ready.label,
+        mean=ready.mean,
+        std=ready.std,
+        class_names=names,
+        features=ready.features,
+    )
+    return result.with_context(context)
+
+
+#: Which trailing axes of inputs are space, where they are no images.
+_STRUCTURES: dict[InputKind, Structure] = {"text": "none", "tabular": "none", "series": "sequence"}
+
+
+def _kind(model: Any, inputs: Any, options: dict[str, Any]) -> InputKind:
+    """What inputs are that do not say it."""
+    if "tokenizer" in options or isinstance(model, TextClassifier):
+        return "text"
+    if hasattr(inputs, "columns") and hasattr(inputs, "to_numpy"):
+        return "tabular"
+    texts = [inputs] if isinstance(inputs, str) else inputs
+    are_texts = isinstance(texts, (list, tuple)) and all(isinstance(text, str) for text in cast(Sequence[Any], texts))
+    return "text" if are_texts and isinstance(model, str) and is_text_model(model) else "image"
+
+
+def _suited(method: str | Attributor | type[Attributor], kind: InputKind) -> str | Attributor | type[Attributor]:
+    """The method; FRInGe takes no neighbours for an image's where the inputs are none."""
+    chosen = method if isinstance(method, type) else get_method(method)
+    if kind in _STRUCTURES and isinstance(chosen, FRInGe) and chosen.structure == "image":
+        return dataclasses.replace(chosen, structure=_STRUCTURES[kind])
+    return chosen
+
+
+def _named(names: tuple[str, ...] | None, count: int) -> tuple[str, ...] | None:
+    if names is not None and len(names) != count:
+        raise InputError(f"got {len(names)} for a model of {count} classes", argument="classes")
+    return names
+
+
+def _number(target: Target, names: tuple[str, ...] | None) -> Target:
+    """A target as it is, or the number of the class that it names."""
+    if not isinstance(target, str) or target == "predicted" or re.fullmatch(r"top[0-9]+", target):
+        return target
+    return resolve_class_name(target, names)

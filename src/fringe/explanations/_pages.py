@@ -1,0 +1,70 @@
+"""The pages of a run: one of each explained image, and their index."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fringe.attribution import Attribution, Context
+from fringe.classifier import Target
+from fringe.explanations._base import Explanation, Failure
+from fringe.explanations._folder import ANIMATION, PAGE
+from fringe.explanations._pictures import class_label, to_image
+from fringe.models import LoadedModel, Preprocessing
+from fringe.page import Document, IndexEntry, animation, page_document, render_index, render_page, thumbnail
+
+#: What the page lists of the record of an image.
+_FACTS = ("source", "sha256", "label", "score_kind", "seed", "device", "exif", "references")
+
+
+def page_targets(target: int | str, logits: Tensor, count: int) -> Target:
+    """The class to explain; of several classes, that class of each image and the most probable others (B, K)."""
+    chosen = None if isinstance(target, str) else target  # the only word is "predicted"
+    if count == 1 or (chosen is not None and not 0 <= chosen < logits.shape[1]):
+        return target
+    logits = torch.nan_to_num(logits)
+    first = logits.argmax(1) if chosen is None else torch.full((len(logits),), chosen)
+    others = logits.scatter(1, first[:, None], -torch.inf).topk(count - 1, 1).indices
+    return torch.cat((first[:, None], others), 1)
+
+
+def page_context(model: LoadedModel, ids: Sequence[str], x: Tensor, logits: Tensor) -> Context:
+    """What the pages show of inputs (B, C, H, W) besides their maps."""
+    return Context(
+        kind="image",
+        inputs=x.cpu(),
+        probabilities=logits.double().softmax(-1).float(),
+        ids=tuple(ids),
+        model=model.architecture,
+        mean=model.preprocessing.mean,
+        std=model.preprocessing.std,
+        class_names=model.class_names,
+    )
+
+
+def write_pages(folder: Path, result: Attribution, row: int, record: Mapping[str, Any]) -> None:
+    """Write the page and the animation of ``row`` of an attribution with context, which ``record`` describes."""
+    model, passes = record["model"], record["cost"]
+    details = {"model": model["spec"], "weights": model["digest"], **{name: record[name] for name in _FACTS}}
+    details |= {"preprocessing": record["preprocessing"], "images of the batch": passes["images"]}
+    document = page_document(result, row, details={name: fact for name, fact in details.items() if fact is not None})
+    (folder / PAGE).write_text(render_page(document), encoding="utf-8", newline="")
+    (folder / ANIMATION).write_bytes(animation(Document.of(document)))
+
+
+def index_page(title: str, results: Iterable[Explanation | Failure], recipe: Preprocessing) -> str:
+    """The page that links those of all results; inputs that failed are listed with the reason."""
+    return render_index(title, [_entry(result, recipe) for result in results])
+
+
+def _entry(result: Explanation | Failure, recipe: Preprocessing) -> IndexEntry:
+    if isinstance(result, Failure):
+        return IndexEntry(result.id or result.source, "", "", result.reason, "failed")
+    record, tensors = result.record, result.load()
+    best, target = record["prediction"], record["target"]
+    explained = "" if best["class"] == target["class"] else f", explained: {class_label(target)}"
+    prediction = f"{class_label(best)} · {best['probability']:.1%}{explained}"
+    picture = thumbnail(to_image(tensors["input"], recipe), tensors["values"].cpu().numpy())
+    return IndexEntry(record["id"], result.folder.name, picture, prediction, record["verdict"])

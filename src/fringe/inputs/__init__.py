@@ -1,0 +1,29 @@
+"""What a person gives, as a model takes it: pictures, paths, arrays and tensors, and a model or its name.
+
+Each kind of input has a converter in ``CONVERTERS``.
+"""
+
+from fringe.inputs._images import image_inputs as image_inputs
+from fringe.inputs._model import OpenModel as OpenModel
+from fringe.inputs._model import open_model as open_model
+from fringe.inputs._request import Converter as Converter
+from fringe.inputs._request import ModelInputs as ModelInputs
+from fringe.inputs._request import Request as Request
+from fringe.inputs._tables import series_inputs as series_inputs
+from fringe.inputs._tables import tabular_inputs as tabular_inputs
+from fringe.inputs._texts import text_inputs as text_inputs
+
+#: From what the caller gave to what the model takes, by the kind of input.
+CONVERTERS: dict[str, Converter] = {
+    "image": image_inputs,
+    "text": text_inputs,
+    "tabular": tabular_inputs,
+    "series": series_inputs,
+}
+
+#: Further arguments of :func:`fringe.explain`, by the kind of input.
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "text": ("tokenizer", "special"),
+    "tabular": ("features",),
+    "series": ("features",),
+}

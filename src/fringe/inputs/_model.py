@@ -1,0 +1,82 @@
+"""A model in any form that a caller may give it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fringe._class_names import class_names
+from fringe.classifier import Classifier
+from fringe.errors import InputError
+from fringe.inputs._request import Request
+from fringe.models import LoadedModel, Preprocessing, load_model, resolve_device
+
+
+@dataclass(frozen=True)
+class OpenModel:
+    """A model with what is known of it.
+
+    Attributes:
+        model: The module, callable or Classifier.
+        label: Its name.
+        preprocessing: How pictures are prepared for it, if that is known.
+        class_names: Names of its classes, if they are known.
+        device: Where its inputs belong.
+    """
+
+    model: Callable[..., Any] | Classifier
+    label: str
+    preprocessing: Preprocessing | None
+    class_names: tuple[str, ...] | None
+    device: torch.device
+
+
+def open_model(request: Request) -> OpenModel:
+    """Load the model that a text names, or take the given one with what the caller says of it.
+
+    Args:
+        request: What the caller gave.
+
+    Returns:
+        The model.
+
+    Raises:
+        ModelError: If a text names no model that can be loaded.
+        InputError: If something else is no model, or a device is named that the given module is not on.
+    """
+    recipe, names, model = request.preprocessing, class_names(request.classes), request.model
+    if isinstance(recipe, str):
+        recipe = Preprocessing.parse(recipe)
+    elif not isinstance(recipe, (Preprocessing, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance]
+        message = f"got {type(recipe).__name__}, expected a Preprocessing or a text such as 'imagenet'"
+        raise InputError(message, argument="preprocessing")
+    if isinstance(model, (str, Path)):
+        device = torch.device(resolve_device(request.device))
+        model = load_model(
+            str(model), trust_code=request.trust_code, preprocessing=recipe, class_names=names, device=device
+        )
+    if isinstance(model, LoadedModel):
+        device = _device(model.module, request.device)
+        return OpenModel(model.module, model.spec, recipe or model.preprocessing, names or model.class_names, device)
+    if not callable(model):
+        message = f"got {type(model).__name__}, expected a text such as 'torchvision:resnet50', a module or a callable"
+        raise InputError(message, argument="model")
+    given: Callable[..., Any] | Classifier = model
+    inner: Any = given.model if isinstance(given, Classifier) else given
+    label = type(inner).__name__ if isinstance(inner, nn.Module) else getattr(inner, "__name__", type(inner).__name__)
+    return OpenModel(given, label, recipe, names, _device(inner, request.device))
+
+
+def _device(model: Any, name: str) -> torch.device:
+    """The device of a module's weights; a model without weights has the device of that name."""
+    weight = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+    if weight is None:
+        return torch.device(resolve_device(name))
+    named = weight.device.type if name == "auto" else resolve_device(name)
+    if torch.device(named).type != weight.device.type:
+        hint = "leave it out, or move the module with .to(...)"
+        raise InputError(f"got {name!r}, but the weights are on {weight.device}", argument="device", hint=hint)
+    return weight.device

@@ -1,0 +1,116 @@
+"""Rows of tables and time series: arrays, tensors and data frames."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fringe.classifier import Classifier
+from fringe.errors import InputError
+from fringe.inputs._model import OpenModel, open_model
+from fringe.inputs._request import ModelInputs, Request
+
+
+def tabular_inputs(request: Request) -> ModelInputs:
+    """Take rows of a table: a data frame, an array or a tensor (B, F), or one row (F).
+
+    A fitted scaler of scikit-learn as ``preprocessing`` standardises them; pictures then show what came.
+
+    Args:
+        request: What the caller gave; the option ``features`` names the columns.
+
+    Returns:
+        The model and its inputs (B, F).
+
+    Raises:
+        InputError: If the inputs are no table of finite numbers, or the number of names is another.
+    """
+    scaler = request.preprocessing
+    model = open_model(dataclasses.replace(request, preprocessing=None))
+    columns = getattr(request.inputs, "columns", None)
+    x = _numbers(request.inputs, model)
+    x = x[None] if x.dim() == 1 else x
+    if x.dim() != 2 or not x.numel():
+        raise InputError(f"got shape {tuple(x.shape)}, expected rows (B, F)", argument="inputs")
+    names = _names(request, columns, x.shape[1], "feature")
+    mean, std = _scale(scaler, x)
+    if mean:
+        x = (x - torch.tensor(mean).to(x)) / torch.tensor(std).to(x)
+    return _ready(model, x, "row", names, mean, std)
+
+
+def series_inputs(request: Request) -> ModelInputs:
+    """Take time series: an array or a tensor (B, C, L), series (B, L) of one channel, or one series (L).
+
+    Args:
+        request: What the caller gave; the option ``features`` names the channels.
+
+    Returns:
+        The model and its inputs (B, C, L).
+
+    Raises:
+        InputError: If the inputs are no series of finite numbers, or the number of names is another.
+    """
+    model = open_model(request)
+    x = _numbers(request.inputs, model)
+    x = x[None, None] if x.dim() == 1 else x[:, None] if x.dim() == 2 else x
+    if x.dim() != 3 or not x.numel():
+        raise InputError(f"got shape {tuple(x.shape)}, expected series (B, C, L)", argument="inputs")
+    names = _names(request, None, x.shape[1], "channel") if "features" in request.options else ()
+    return _ready(model, x, "series", names, (), ())
+
+
+def _numbers(inputs: Any, model: OpenModel) -> Tensor:
+    """The inputs as a tensor in the dtype of the model's weights, on its device."""
+    inner: Any = model.model.model if isinstance(model.model, Classifier) else model.model
+    weights = inner.parameters() if isinstance(inner, nn.Module) else ()
+    dtype = next((w.dtype for w in weights if w.is_floating_point()), torch.float32)
+    try:
+        x = inputs if isinstance(inputs, Tensor) else torch.from_numpy(np.array(inputs, dtype=np.float64))
+    except (TypeError, ValueError) as error:
+        message = f"got {type(inputs).__name__} that does not read as numbers ({error})"
+        raise InputError(message, argument="inputs", hint="encode categories as numbers first") from error
+    x = x.to(dtype if dtype not in (torch.float16, torch.bfloat16) else torch.float32)
+    if not bool(torch.isfinite(x).all()):
+        raise InputError("they hold NaN or infinity", argument="inputs", hint="fill or drop missing values")
+    return x.to(model.device)
+
+
+def _names(request: Request, columns: Any, count: int, noun: str) -> tuple[str, ...]:
+    given = request.options.get("features")
+    given = columns if given is None else given
+    if given is None:
+        return tuple(f"{noun} {k}" for k in range(count))
+    names = tuple(map(str, cast(Sequence[Any], given)))
+    if len(names) != count:
+        raise InputError(f"got {len(names)} names for {count} {noun}s", argument="features")
+    return names
+
+
+def _scale(scaler: Any, x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of the columns by a fitted scaler; () without one."""
+    if scaler is None:
+        return (), ()
+    mean, std = getattr(scaler, "mean_", None), getattr(scaler, "scale_", None)
+    if mean is None or std is None or len(mean) != x.shape[1] or len(std) != x.shape[1]:
+        message = f"got {type(scaler).__name__}, expected a StandardScaler fitted on {x.shape[1]} columns"
+        raise InputError(message, argument="preprocessing", hint="or pass standardised inputs and leave it out")
+    return tuple(map(float, mean)), tuple(map(float, std))
+
+
+def _ready(
+    model: OpenModel, x: Tensor, noun: str, names: tuple[str, ...], mean: tuple[float, ...], std: tuple[float, ...]
+) -> ModelInputs:
+    return ModelInputs(
+        model=model.model,
+        label=model.label,
+        class_names=model.class_names,
+        inputs=x,
+        ids=tuple(f"{noun}-{i}" for i in range(len(x))),
+        mean=mean,
+        std=std,
+        features=(names,) * len(x) if names else (),
+    )

@@ -1,0 +1,61 @@
+"""Texts for a sequence classifier of the transformers library."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, cast
+
+from torch import nn
+
+from fringe._class_names import class_names
+from fringe.errors import InputError
+from fringe.inputs._model import open_model
+from fringe.inputs._request import ModelInputs, Request
+from fringe.models import load_text_model, resolve_device
+from fringe.text import TextClassifier
+
+
+def text_inputs(request: Request) -> ModelInputs:
+    """Turn texts into word embeddings.
+
+    Args:
+        request: What the caller gave: ``"hf:NAME"``, a :class:`fringe.text.TextClassifier`, or a module with the option
+            ``tokenizer``; the option ``special`` says whether special tokens are explained.
+
+    Returns:
+        The model, its inputs (B, L, D), and the masks as further arguments.
+
+    Raises:
+        InputError: If the inputs are no texts, or a module comes without its tokenizer.
+        ModelError: If a text names no model that can be loaded.
+    """
+    given = request.inputs
+    texts = [given] if isinstance(given, str) else list(cast(Sequence[Any], given))
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise InputError("expected a text or a list of texts", argument="inputs")
+    model, label, tokenizer = request.model, None, request.options.get("tokenizer")
+    if isinstance(model, str):
+        label = model
+        module, tokenizer = load_text_model(model, resolve_device(request.device))
+        model = module
+    if not isinstance(model, TextClassifier):
+        if not isinstance(model, nn.Module) or tokenizer is None:
+            message = f"got {type(model).__name__} without its tokenizer" if tokenizer is None else "expected a module"
+            hint = "pass tokenizer=, or name a model as 'hf:NAME'"
+            raise InputError(message, argument="model" if tokenizer is not None else "tokenizer", hint=hint)
+        model = TextClassifier(model, tokenizer, request.options.get("special", "fixed"))
+    opened = open_model(dataclasses.replace(request, model=model, preprocessing=None))
+    encoded = model.encode(texts)
+    return ModelInputs(
+        model=model,
+        label=label or type(model.model).__name__,
+        class_names=class_names(request.classes) or _own_names(model.model),
+        inputs=encoded.embeddings.to(opened.device),
+        ids=tuple(f"text-{i}" for i in range(len(texts))),
+        features=encoded.labels,
+        arguments={"forward_kwargs": encoded.arguments},
+    )
+
+
+def _own_names(model: nn.Module) -> tuple[str, ...] | None:
+    names: Any = getattr(getattr(model, "config", None), "id2label", None)
+    return tuple(str(names[k]) for k in sorted(names)) if names else None

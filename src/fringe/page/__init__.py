@@ -1,0 +1,19 @@
+"""One explanation as one HTML file that needs no network: the path, the maps of several classes and the verdict; and
+the same path as an animated picture.
+
+>>> from fringe.page import write_page
+>>> write_page(result, "explanation.html")  # doctest: +SKIP
+
+The page is made from a document, JSON data of the schema ``fringe/explanation/1``, which the page contains.
+"""
+
+from fringe.page._animation import animation as animation
+from fringe.page._animation import thumbnail as thumbnail
+from fringe.page._animation import write_animation
+from fringe.page._build import page_document
+from fringe.page._document import Document, decode_maps
+from fringe.page._render import IndexEntry as IndexEntry
+from fringe.page._render import render_index as render_index
+from fringe.page._render import render_page, write_page
+
+__all__ = ["Document", "decode_maps", "page_document", "render_page", "write_animation", "write_page"]

@@ -1,0 +1,153 @@
+"""Attributions of tables and of series: bars with names and values, and lines over strips of evidence."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from numpy.typing import ArrayLike
+
+from fringe.plots._layout import Canvas, fitted, open_sheet, root, text_width
+from fringe.plots._maps import DIVERGING
+from fringe.plots._style import INK, LABEL, MUTED, TICK, Style, annotate, despine, quoted, text_style
+
+#: Features that bars are drawn of, and channels that lines are drawn of; the others are summed, or left out.
+MOST_BARS, MOST_CHANNELS = 12, 6
+#: Inches of a picture, of a bar with its gap, of a channel, and of the longest name.
+_WIDTH, _BAR, _CHANNEL, _NAME = 5.6, 0.27, 1.35, 2.4
+
+
+def feature_bars(
+    names: Sequence[str],
+    values: ArrayLike,
+    *,
+    inputs: ArrayLike | None = None,
+    title: str = "",
+    label: str = "",
+    note: str = "",
+    ax: Canvas | None = None,
+) -> Figure:
+    """Draw the attribution of a row of a table: one bar for each feature, the strongest first.
+
+    Args:
+        names: Names of the features (F).
+        values: Attribution (F); positive values speak for the class.
+        inputs: Values of the features (F), which stand beside their names.
+        title: Title of the picture.
+        label: Name of the class.
+        note: A further sentence of the caption.
+        ax: Axes, or part of a figure, to draw on; None for a new figure.
+
+    Returns:
+        The figure. Of more than 12 features, the weakest share the last bar.
+
+    Raises:
+        ValueError: If the numbers of names and values differ.
+    """
+    strength = np.asarray(values, dtype=np.float64)
+    if strength.shape != (len(names),):
+        raise ValueError(f"values: got shape {strength.shape} for {len(names)} names")
+    words = list(names)
+    if inputs is not None:
+        words = [f"{name} = {float(v):.4g}" for name, v in zip(names, np.asarray(inputs), strict=True)]
+    order = sorted(range(len(words)), key=lambda k: -abs(strength[k]))
+    rows = [(words[k], float(strength[k])) for k in order]
+    if len(rows) > MOST_BARS:
+        rest = rows[MOST_BARS - 1 :]
+        rows = [*rows[: MOST_BARS - 1], (f"sum of {len(rest)} others", sum(v for _, v in rest))]
+    caption = [f"Red bars speak for {quoted(label)}, blue bars against it.", *([note] if note else [])]
+    sheet = open_sheet(_WIDTH, _BAR * len(rows) + 0.35, title=title, caption=caption, ax=ax)
+    left = min(_NAME, 0.55 * sheet.width, max(text_width(name, LABEL) for name, _ in rows) + 0.15)
+    axes = sheet.place(left, 0, sheet.width - left, max(sheet.height - 0.35, 0.1))
+    axes.barh(range(len(rows)), [v for _, v in rows], height=0.72, color=[_sided(v) for _, v in rows])
+    axes.axvline(0, color=INK, linewidth=0.8)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    longest = max((abs(v) for _, v in rows if np.isfinite(v)), default=0.0) or 1.0
+    axes.set_xlim(min(0.0, *(v for _, v in rows)) - 0.16 * longest, max(0.0, *(v for _, v in rows)) + 0.16 * longest)
+    despine(axes)
+    axes.grid(visible=False, axis="y")
+    axes.spines["left"].set_visible(False)
+    axes.set_yticks(range(len(rows)), [fitted(name, left - 0.1, LABEL) for name, _ in rows])
+    axes.tick_params(axis="y", length=0, labelsize=LABEL, labelcolor=INK)
+    for k, (_, v) in enumerate(rows):
+        side = {"ha": "left", "x": v + 0.02 * longest} if v >= 0 else {"ha": "right", "x": v - 0.02 * longest}
+        axes.text(
+            y=k, s=f"{v:+.3g}".replace("-", "\N{MINUS SIGN}"), va="center_baseline", **side, **text_style(TICK, MUTED)
+        )
+    if not np.isfinite(strength).all() or not strength.any():
+        annotate(axes, "the attribution is zero or not finite")
+    return root(axes)
+
+
+def series_line(
+    inputs: ArrayLike,
+    values: ArrayLike,
+    *,
+    names: Sequence[str] = (),
+    title: str = "",
+    label: str = "",
+    note: str = "",
+    ax: Canvas | None = None,
+) -> Figure:
+    """Draw the attribution of a time series: its line over strips that are coloured by the evidence of each sample.
+
+    Args:
+        inputs: The series (C, L), or (L,).
+        values: Attribution of the same shape; positive values speak for the class.
+        names: Names of the channels (C).
+        title: Title of the picture.
+        label: Name of the class.
+        note: A further sentence of the caption.
+        ax: Axes, or part of a figure, to draw on; None for a new figure.
+
+    Returns:
+        The figure. Of more than 6 channels, those with the strongest evidence are drawn.
+
+    Raises:
+        ValueError: If the shapes differ or are others.
+    """
+    lines, strength = np.atleast_2d(np.asarray(inputs, float)), np.atleast_2d(np.asarray(values, float))
+    if lines.shape != strength.shape or lines.ndim != 2:
+        raise ValueError(f"values: got shape {strength.shape} for a series of shape {lines.shape}, expected (C, L)")
+    shown = sorted(np.argsort(-np.abs(strength).sum(1), kind="stable")[:MOST_CHANNELS].tolist())
+    scale = float(np.nanmax(np.abs(strength), initial=0.0)) or 1.0
+    caption = [
+        f"Strips: red samples speak for {quoted(label)}, blue ones against it; strongest {scale:.3g}.",
+        *(
+            [f"{len(shown)} of {len(lines)} channels: those with the strongest evidence."]
+            if len(shown) < len(lines)
+            else []
+        ),
+        *([note] if note else []),
+    ]
+    sheet = open_sheet(_WIDTH + 1.0, _CHANNEL * len(shown) + 0.35, title=title, caption=caption, ax=ax)
+    left, each = 0.7, max(sheet.height - 0.35, 0.1) / len(shown)
+    axes = None
+    for place, channel in enumerate(shown):
+        axes = sheet.place(left, place * each, sheet.width - left, max(each - 0.12, 0.05))
+        line, length = lines[channel], lines.shape[1]
+        low, high = float(line.min()), float(line.max())
+        room = 0.08 * ((high - low) or 1.0)
+        box = (-0.5, length - 0.5, low - room, high + room)
+        colours: Style = {"cmap": DIVERGING, "vmin": -scale, "vmax": scale, "alpha": 0.85}
+        axes.imshow(strength[channel][None], extent=box, aspect="auto", interpolation="nearest", **colours)
+        halo = [withStroke(linewidth=3.0, foreground="white", alpha=0.8)]
+        axes.plot(range(length), line, color=INK, linewidth=1.3, path_effects=halo)
+        axes.set(xlim=box[:2], ylim=box[2:])
+        despine(axes)
+        axes.grid(visible=False)
+        axes.tick_params(labelbottom=place == len(shown) - 1)
+        name = str(names[channel]) if names else "" if len(lines) == 1 else f"channel {channel}"
+        axes.set_ylabel(fitted(name, each - 0.1, TICK), **text_style(TICK, MUTED))
+        if not np.isfinite(strength).all() or not strength.any():
+            annotate(axes, "the attribution is zero or not finite")
+    assert axes is not None
+    axes.set_xlabel("sample", **text_style(TICK, MUTED))
+    return root(axes)
+
+
+def _sided(value: float) -> str:
+    """The colour of evidence for the class, or against it, in bars."""
+    shade = colormaps[DIVERGING](0.87 if value >= 0 else 0.13)
+    return "#" + "".join(f"{round(255 * c):02x}" for c in shade[:3])

@@ -1,0 +1,176 @@
+"""Where things stand on a picture: positions in inches from the top left corner.
+
+Pictures made of images know their sizes in advance. They are placed without a layout engine, so no margin is blank, a
+column stands exactly under its mark, and the same code draws into a part of a reader's own figure.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.text import Text
+
+from fringe.plots._style import FONT, LINE, MARGIN, MUTED, TICK, TITLE, Style, new_figure, sanitise, text_style
+
+#: A figure or a part of one.
+Panel = Figure | SubFigure
+#: What a picture is drawn on.
+Canvas = Axes | Panel
+#: Inches of a title with the gap below it, and of the gap above a caption.
+_TITLE, _GAP = 0.32, 0.1
+#: Inches of a figure that has no size yet.
+_SMALLEST = 0.1
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """The free area of a figure, in inches.
+
+    Attributes:
+        figure: The figure or the part of one.
+        left: Distance from the left edge of the figure.
+        top: Distance from its upper edge.
+        width: Width of the free area.
+        height: Height of the free area.
+    """
+
+    figure: Panel
+    left: float
+    top: float
+    width: float
+    height: float
+
+    def place(self, left: float, top: float, width: float, height: float) -> Axes:
+        """Return new axes whose upper left corner is at ``left`` and ``top`` of the free area."""
+        across, down = _size(self.figure)
+        bottom = down - self.top - top - height
+        box = ((self.left + left) / across, bottom / down, width / across, height / down)
+        return self.figure.add_axes(box)
+
+    def at(self, left: float, top: float) -> tuple[float, float]:
+        """Return this point of the free area in fractions of the figure, from its lower left corner."""
+        across, down = _size(self.figure)
+        return (self.left + left) / across, 1 - (self.top + top) / down
+
+    def write(self, left: float, top: float, text: str, style: Style) -> Text:
+        """Write lines of text whose upper left corner is there, unless the style aligns it otherwise."""
+        drawn: Style = {"va": "top", **style}
+        return self.figure.text(*self.at(left, top), text, **drawn)
+
+
+def open_sheet(
+    width: float, height: float, *, title: str = "", caption: Sequence[str] = (), ax: Canvas | None = None
+) -> Sheet:
+    """Return a sheet with ``width`` x ``height`` free inches between a title and the caption.
+
+    Args:
+        width: Inches of the free area.
+        height: Inches of the free area.
+        title: Title above it.
+        caption: Sentences below it; each begins a line.
+        ax: Where to draw instead: the sheet takes its size, whatever ``width`` and ``height`` are.
+
+    Returns:
+        The sheet.
+    """
+    figure = new_figure(width + 2 * MARGIN, height + 2 * MARGIN) if ax is None else part_of(ax)
+    across = max(_size(figure)[0] - 2 * MARGIN, _SMALLEST)
+    heading = fitted(title, across, TITLE, bold=True)
+    lines = [line for sentence in caption for line in wrapped(sentence, across)]
+    above, below = (_TITLE if heading else 0.0), (_GAP + LINE * len(lines) if lines else 0.0)
+    if isinstance(figure, Figure) and ax is None:
+        figure.set_figheight(height + above + below + 2 * MARGIN)
+    down = _size(figure)[1]
+    sheet = Sheet(figure, MARGIN, MARGIN + above, across, max(down - above - below - 2 * MARGIN, _SMALLEST))
+    if heading:
+        style = text_style(TITLE, ha="left", va="top", fontweight="bold")
+        figure.suptitle(heading, x=MARGIN / _size(figure)[0], y=1 - MARGIN / down, **style)
+    if lines:
+        sheet.write(0, sheet.height + _GAP, "\n".join(lines), text_style(TICK, MUTED, linespacing=1.45, gid="caption"))
+    return sheet
+
+
+def part_of(ax: Canvas) -> Panel:
+    """Return the figure, or the part of one, that a picture of several axes is drawn on.
+
+    Axes of a grid are emptied, and a part of the figure takes their place.
+
+    Raises:
+        ValueError: For axes that belong to no grid.
+    """
+    if isinstance(ax, (Figure, SubFigure)):
+        return ax
+    spec = ax.get_subplotspec()
+    if spec is None:
+        raise ValueError("ax: got Axes outside a grid, expected a SubFigure, or Axes of subplots or add_subplot")
+    ax.set_axis_off()
+    return parent(ax).add_subfigure(spec)
+
+
+def parent(ax: Axes) -> Panel:
+    """Return the figure, or the part of one, that holds axes."""
+    figure = ax.get_figure()
+    assert figure is not None
+    return figure
+
+
+def root(ax: Canvas) -> Figure:
+    """Return the whole figure that a picture belongs to."""
+    figure = ax if isinstance(ax, (Figure, SubFigure)) else parent(ax)
+    while isinstance(figure, SubFigure):
+        figure = figure._parent  # pyright: ignore[reportAttributeAccessIssue] - the public way needs matplotlib 3.10
+    assert isinstance(figure, Figure)
+    return figure
+
+
+def caption_below(ax: Axes, sentences: Sequence[str]) -> None:
+    """Write a picture's title and caption as those of the axes that a reader gave."""
+    box = ax.get_window_extent()
+    lines = [line for sentence in sentences for line in wrapped(sentence, max(box.width / root(ax).dpi, 1.0))]
+    label = ax.set_xlabel("\n".join(lines), loc="left", labelpad=5, **text_style(TICK, MUTED, linespacing=1.45))
+    label.set_gid("caption")
+
+
+def text_width(text: str, size: float = TICK, *, bold: bool = False) -> float:
+    """Return the inches that a line of text takes."""
+    font = get_font(findfont(FontProperties(family=FONT, weight="bold" if bold else "normal")))
+    font.set_size(size, 72)
+    font.set_text(text)
+    return font.get_width_height()[0] / 64 / 72
+
+
+def fitted(text: str, inches: float, size: float = TICK, *, bold: bool = False) -> str:
+    """Return ``text`` on one line, cut with an ellipsis where it is wider than ``inches``."""
+    line = sanitise(text, 400)
+    if text_width(line, size, bold=bold) <= inches:
+        return line
+    low, high = 0, len(line)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if text_width(line[:middle].rstrip() + "…", size, bold=bold) <= inches:
+            low = middle
+        else:
+            high = middle - 1
+    return line[:low].rstrip() + "…"
+
+
+def wrapped(text: str, inches: float, size: float = TICK, *, most: int = 9, bold: bool = False) -> list[str]:
+    """Return ``text`` on at most ``most`` lines of this width; the last one is cut with an ellipsis where it must."""
+    lines: list[str] = []
+    words = sanitise(text, 1000).split()
+    while words:
+        count = len(words)
+        if len(lines) + 1 < most:
+            while count > 1 and text_width(" ".join(words[:count]), size, bold=bold) > inches:
+                count -= 1
+        lines.append(fitted(" ".join(words[:count]), inches, size, bold=bold))
+        words = words[count:]
+    return lines
+
+
+def _size(figure: Panel) -> tuple[float, float]:
+    """Return width and height of a figure or a part of one, in inches."""
+    dpi = root(figure).dpi
+    return max(figure.bbox.width / dpi, _SMALLEST), max(figure.bbox.height / dpi, _SMALLEST)

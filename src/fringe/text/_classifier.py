@@ -1,0 +1,149 @@
+"""A sequence classifier of the transformers library as a function of its word embeddings."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from fringe.errors import InputError, ModelError
+from fringe.text._words import token_labels
+
+SpecialTokens = Literal["fixed", "free"]
+
+
+@dataclass(frozen=True)
+class EncodedTexts:
+    """B texts as a model takes them, padded to L tokens.
+
+    Attributes:
+        embeddings: Embeddings (B, L, D) of the tokens; zero at padding.
+        arguments: What :meth:`TextClassifier.forward` takes beside them, by name; every row belongs to its text.
+        labels: A label for each token of each text: a word at its first token, "" at the tokens that continue it and
+            at padding.
+    """
+
+    embeddings: Tensor
+    arguments: Mapping[str, Tensor]
+    labels: tuple[tuple[str, ...], ...]
+
+
+class TextClassifier(nn.Module):
+    """A classifier of texts as a function of word embeddings, which have gradients where tokens have none.
+
+    Padding is masked, and its embeddings are constants: they never move, and their attribution is exactly zero. So are
+    those of special tokens such as [CLS], unless they are set free: the words then account for the whole map.
+
+    Args:
+        model: A sequence classifier of the transformers library, or a module like it: it has
+            ``get_input_embeddings()`` and takes ``inputs_embeds`` and ``attention_mask``.
+        tokenizer: Its fast tokenizer.
+        special: ``"fixed"`` holds special tokens where they are, ``"free"`` explains them as well.
+
+    Raises:
+        InputError: If the model takes no embeddings, or the tokenizer cannot tell which tokens make a word.
+    """
+
+    def __init__(self, model: nn.Module, tokenizer: Any, special: SpecialTokens = "fixed"):
+        super().__init__()
+        if not callable(getattr(model, "get_input_embeddings", None)):
+            message = f"{type(model).__name__} has no get_input_embeddings(), as text classifiers of transformers do"
+            raise InputError(message, argument="model")
+        if not getattr(tokenizer, "is_fast", False):
+            message = f"got {type(tokenizer).__name__}, expected a fast tokenizer of the transformers library"
+            raise InputError(message, argument="tokenizer")
+        if special not in get_args(SpecialTokens):
+            raise InputError(f"got {special!r}, expected 'fixed' or 'free'", argument="special")
+        self.model, self.tokenizer, self.special = model, tokenizer, special
+        self.training = model.training
+
+    def forward(
+        self, embeddings: Tensor, attention_mask: Tensor, moves: Tensor, start: Tensor, **arguments: Tensor
+    ) -> Tensor:
+        """Compute the logits of texts from embeddings.
+
+        Args:
+            embeddings: Embeddings (B, L, D).
+            attention_mask: Which tokens (B, L) are no padding.
+            moves: Which tokens (B, L) are explained; the others are held at ``start``.
+            start: The embeddings (B, L, D) of the texts.
+            **arguments: Further arguments of the model.
+
+        Returns:
+            Logits (B, C).
+        """
+        x = torch.where(moves[..., None], embeddings, start.to(embeddings))
+        with sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivatives
+            return self.model(inputs_embeds=x, attention_mask=attention_mask, **arguments).logits
+
+    @torch.no_grad()
+    def encode(self, texts: Sequence[str]) -> EncodedTexts:
+        """Tokenize texts and look up their embeddings.
+
+        Args:
+            texts: The texts (B).
+
+        Returns:
+            What :meth:`forward` takes, padded on the right to the longest text.
+
+        Raises:
+            InputError: If a text has no token besides special ones, or more than the model takes.
+            ModelError: If the logits from embeddings, masks and padding are not those from the tokens of each text
+                alone: the model's answer would depend on the texts beside it.
+        """
+        if isinstance(texts, str) or not texts:
+            raise InputError("expected a list of at least one text", argument="inputs", hint="pass ['a great film']")
+        table = self.tokenizer(list(texts), return_special_tokens_mask=True)
+        lengths = [len(row) for row in table["input_ids"]]
+        self._check_lengths(texts, lengths, table["special_tokens_mask"])
+        names = [n for n in ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask") if n in table]
+        columns = {name: [torch.tensor(row) for row in table[name]] for name in names}
+        device = self.model.get_input_embeddings().weight.device  # pyright: ignore
+        padded = {n: nn.utils.rnn.pad_sequence(c, batch_first=True).to(device) for n, c in columns.items()}
+        mask, special = padded["attention_mask"].bool(), padded.pop("special_tokens_mask").bool()
+        embeddings = self.model.get_input_embeddings()(padded.pop("input_ids"))  # pyright: ignore
+        embeddings = torch.where(mask[..., None], embeddings.float() if embeddings.itemsize < 4 else embeddings, 0.0)
+        moves = mask & ~special if self.special == "fixed" else mask
+        labels = [token_labels(table.encodings[i], text) for i, text in enumerate(texts)]
+        encoded = EncodedTexts(
+            embeddings,
+            {**padded, "moves": moves, "start": embeddings},
+            tuple((*row, *[""] * (embeddings.shape[1] - len(row))) for row in labels),
+        )
+        self._check_logits(encoded, [{n: c[i][None].to(device) for n, c in columns.items()} for i in range(len(texts))])
+        return encoded
+
+    def _check_lengths(self, texts: Sequence[str], lengths: Sequence[int], special: Sequence[Sequence[int]]) -> None:
+        config = getattr(self.model, "config", None)
+        most = min(self.tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or 10**9)
+        for text, length, marks in zip(texts, lengths, special, strict=True):
+            if sum(marks) == length:
+                raise InputError(f"the text {text[:40]!r} has no words", argument="inputs")
+            if length > most:
+                message = f"the text {text[:40]!r}... has {length} tokens, and the model takes {most}"
+                raise InputError(message, argument="inputs", hint="shorten it, or explain its parts")
+
+    def _check_logits(self, encoded: EncodedTexts, alone: Sequence[Mapping[str, Tensor]]) -> None:
+        """Compare with the model's own way from tokens, text by text and without padding."""
+        was_training = [module for module in self.model.modules() if module.training]
+        self.model.eval()
+        try:
+            logits = self(encoded.embeddings.to(next(self.model.parameters()).dtype), **encoded.arguments).float()
+            own = [
+                self.model(**{n: v for n, v in row.items() if n != "special_tokens_mask"}).logits.float()
+                for row in alone
+            ]
+        finally:
+            for module in was_training:
+                module.training = True
+        worst = float((logits - torch.cat(own)).abs().max())
+        scale = float(torch.cat(own).abs().max())
+        if not worst <= 1e-3 * (1.0 + scale):
+            raise ModelError(
+                f"its logits from embeddings with padding differ by {worst:.3g} from those of each text alone",
+                argument="model",
+                hint="explain texts of one length at a time; a model that scales embeddings itself, or reads the last "
+                "position of padded texts, is not supported in batches",
+            )

@@ -1,0 +1,189 @@
+"""What the server of the app answers, to whom, and the command that starts it."""
+
+import http.client
+import json
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from urllib.parse import urlsplit
+
+import pytest
+from typer.testing import CliRunner
+
+from fringe.app import AppServer, AppSpec
+from fringe.cli import app
+from fringe.errors import InputError
+
+
+def ask(server, method, path, body=None, **headers):
+    """Status, headers and body of one request."""
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=30)
+    try:
+        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        answer = connection.getresponse()
+        return answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read()
+    finally:
+        connection.close()
+
+
+def test_the_page_comes_with_a_policy_that_loads_nothing_from_elsewhere(server):
+    status, headers, body = ask(server, "GET", "/")
+    assert status == 200
+    policy = headers["content-security-policy"]
+    assert "default-src 'self'" in policy
+    assert "http" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert not re.findall(rb'<(?:script|link|img)[^>]*(?:src|href)="https?://', body)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/docs", "/openapi.json", "/gradio_api/info", "/gradio_api/openapi.json", "/monitoring", "/gradio_api/runs"),
+        *("/gradio_api/run/predict", "/gradio_api/call/explain", "/gradio_api/proxy=https://example.org/"),
+        *("/gradio_api/file=http://example.org/x.png", "/gradio_api/vibe-edit/", "/gradio_api/stream/x", "/login"),
+    ],
+)
+def test_paths_that_the_page_does_not_need_are_closed(server, path):
+    assert ask(server, "GET", path)[0] == 404
+    assert ask(server, "POST", path, "{}", Content_Type="application/json")[0] == 404
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../../../../etc/passwd", "/proc/self/environ", __file__])
+def test_files_of_the_machine_are_not_served(server, path):
+    status, _, body = ask(server, "GET", f"/gradio_api/file={path}")
+    assert status in (403, 404)
+    assert b"root:" not in body
+
+
+def test_another_name_of_this_server_is_refused(server):
+    """A page of a stranger may give its own name the address 127.0.0.1."""
+    assert ask(server, "GET", "/", Host="evil.example")[0] == 403
+    port = urlsplit(server.url).port
+    assert ask(server, "GET", "/", Host=f"localhost:{port}")[0] == 200
+
+
+def test_a_page_of_another_origin_cannot_ask(server):
+    for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
+        assert ask(server, "POST", "/gradio_api/queue/join", "{}", Origin=origin)[0] == 403
+
+
+def upload(server, name, content):
+    boundary = "boundary"
+    head = f'--{boundary}\r\nContent-Disposition: form-data; name="files"; filename="{name}"\r\n\r\n'.encode()
+    body = head + content + f"\r\n--{boundary}--\r\n".encode()
+    return ask(server, "POST", "/gradio_api/upload", body, Content_Type=f"multipart/form-data; boundary={boundary}")
+
+
+def test_a_file_that_is_too_long_is_not_taken():
+    from fringe.app import Limits
+
+    spec = AppSpec(port=0)
+    with AppServer(spec) as small:
+        assert small.service.limits == Limits()
+        assert upload(small, "image.png", bytes(1000))[0] == 200
+        assert upload(small, "image.png", bytes(Limits().max_upload_bytes + 1))[0] == 413
+
+
+def join(server, values):
+    """Send values of the form as a browser does; the last message of the queue."""
+    functions = json.loads(ask(server, "GET", "/config")[2])["dependencies"]
+    run = next(f["id"] for f in functions if len(f["inputs"]) == len(values))
+    session = secrets.token_hex(8)
+    body = json.dumps({"data": values, "fn_index": run, "session_hash": session})
+    assert ask(server, "POST", "/gradio_api/queue/join", body, Content_Type="application/json")[0] == 200
+    text = ask(server, "GET", f"/gradio_api/queue/data?session_hash={session}")[2].decode()
+    messages = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
+    return next(m for m in messages if m["msg"] == "process_completed")
+
+
+def uploaded(server, name="digit.png"):
+    """A file of the server's own samples as the form names it after an upload."""
+    status, _, body = upload(server, name, server.service.samples[0].file.read_bytes())
+    assert status == 200
+    return {"path": json.loads(body)[0], "orig_name": name, "meta": {"_type": "gradio.FileData"}}
+
+
+def test_a_request_as_the_page_sends_it_is_answered(server):
+    answer = join(server, [uploaded(server), "digits", "ig"])
+    assert answer["success"]
+
+
+def test_a_made_up_request_cannot_name_a_file_of_the_machine(server, tmp_path):
+    private = tmp_path / "private.png"
+    private.write_bytes(server.service.samples[0].file.read_bytes())
+    folder = server.service.samples[0].file.parents[1]
+    for path in (str(private), "/etc/passwd", str(folder / ".." / "x.png"), "http://example.org/x.png"):
+        answer = join(server, [{"path": path, "meta": {"_type": "gradio.FileData"}}, "digits", "ig"])
+        assert not answer["success"] or "No image is chosen" in json.dumps(answer), path
+    assert not [file for file in folder.rglob("*") if file.name in ("private.png", "passwd")]
+
+
+@pytest.mark.parametrize(("model", "method"), [("torchvision:resnet18", "ig"), ("os:system", "ig"), ("digits", "ig2")])
+def test_a_made_up_request_cannot_name_another_model_or_method(server, model, method):
+    assert not join(server, [uploaded(server), model, method])["success"]
+
+
+def test_another_host_needs_a_word():
+    with pytest.raises(InputError, match="host: '0.0.0.0' lets other machines use your models.*allow_remote=True"):
+        AppServer(AppSpec(host="0.0.0.0", port=0))
+
+
+def test_the_command_refuses_a_host_and_a_port_in_use(server):
+    result = CliRunner().invoke(app, ["app", "--host", "0.0.0.0", "--port", "0"])
+    assert result.exit_code == 2
+    assert "--host: '0.0.0.0' lets other machines" in result.stderr
+    assert "--allow-remote" in result.stderr
+    port = urlsplit(server.url).port
+    result = CliRunner().invoke(app, ["app", "--port", str(port)])
+    assert result.exit_code == 2
+    assert f"error: --port: {port} cannot be used at 127.0.0.1" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "torchvision:no_such_net"], "error: "),
+        (["--model", "net.py:make", "--preprocessing", "unit"], "--trust-code"),
+        (["--queue", "-1"], "--queue: got -1, expected at least 0"),
+        (["--max-pixels", "0"], "--max-pixels: got 0, expected at least 1"),
+        (["--time-limit", "0"], "--time-limit: got 0.0, expected more than 0 seconds"),
+        (["--device", "tpu"], "--device"),
+        (["--port", "70000"], "--port: got 70000, expected 0 to 65535"),
+        (["--samples", "no-such-folder"], "no-such-folder"),
+    ],
+)
+def test_wrong_options_are_one_line(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").touch()
+    port = [] if "--port" in arguments else ["--port", "0"]
+    result = CliRunner().invoke(app, ["app", *port, *arguments])
+    assert result.exit_code == 2, result.output
+    assert len(result.stderr.splitlines()) == 1
+    assert message in result.stderr
+
+
+def test_the_command_serves_until_it_is_interrupted():
+    command = [sys.executable, "-m", "fringe.cli", "app", "--port", "0"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    watch = threading.Timer(120, process.kill)
+    watch.start()
+    try:
+        line = process.stdout.readline()
+        found = re.fullmatch(r"fringe listens at (http://127\.0\.0\.1:(\d+)) \(Ctrl\+C ends it\)\n", line)
+        assert found, line + process.stderr.read()
+        with socket.create_connection(("127.0.0.1", int(found[2])), timeout=30):
+            pass
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+        assert process.stderr.read() == ""
+    finally:
+        watch.cancel()
+        process.kill()
+        process.communicate()

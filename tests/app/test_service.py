@@ -1,0 +1,273 @@
+"""What the app lets people ask for, without a web server: the list of models, the limits, and the results."""
+
+import json
+import re
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fringe.app import Limits, Service, load_models
+from fringe.app._worker import reason
+from fringe.errors import InputError, ModelError
+from fringe.models import load_model
+
+
+@pytest.fixture
+def make_service(tmp_path):
+    services = []
+
+    def make(models=None, samples=None, **limits):
+        folder = tmp_path / f"app-{len(services)}"
+        services.append(Service(models or load_models(["embedded:digits"]), folder, Limits(**limits), samples))
+        return services[-1]
+
+    yield make
+    for service in services:
+        service.close()
+
+
+@pytest.fixture
+def digit(make_service):
+    """A service, and the file of its first sample."""
+    service = make_service()
+    return service, service.samples[0].file
+
+
+def ended(job):
+    assert job.wait(60)
+    return job
+
+
+def test_the_models_are_those_of_the_list_and_nothing_is_loaded_by_a_name_from_outside(digit):
+    service, file = digit
+    for name in ("embedded:digits", "torchvision:resnet18@random", "os:system", "", "nothing"):
+        with pytest.raises(InputError, match="this model is not in the list; choose one of the list"):
+            service.explain("a", file, name, "ig")
+        with pytest.raises(InputError, match="this model is not in the list"):
+            service.compare("a", file, name, ("ig", "fringe"))
+    assert list(service.models) == ["digits"]
+
+
+def test_methods_that_need_other_images_are_not_offered(digit):
+    service, file = digit
+    assert list(service.methods)[:2] == ["fringe", "fringe:preview"]
+    assert {"ig", "guided_ig", "smoothgrad"} <= set(service.methods)
+    for name in ("expected_gradients", "geoig_knn", "ig2", "fringe:paper", "nothing"):
+        with pytest.raises(InputError, match="this method is not in the list"):
+            service.explain("a", file, "digits", name)
+
+
+@pytest.mark.parametrize("method", ["fringe:preview", "ig", "smoothgrad"])
+def test_an_explanation_is_a_page_and_three_files(digit, method):
+    service, file = digit
+    result = ended(service.explain("a", file, "digits", method)).result
+    assert [path.suffix for path in result.files] == [".html", ".npz", ".png"]
+    assert result.files[0].read_text(encoding="utf-8") == result.page
+    with np.load(result.files[1]) as arrays:
+        assert arrays["input"].shape == (1, 32, 32)
+        assert arrays["values"].shape[-3:] == (1, 32, 32)
+        assert float(arrays["probabilities"].sum()) == pytest.approx(1, abs=1e-5)
+    with Image.open(result.files[2]) as picture:
+        assert picture.format == "PNG"
+    assert "digits-0000" in result.page
+
+
+def test_the_map_is_that_of_the_library(digit):
+    import fringe
+
+    service, file = digit
+    result = ended(service.explain("a", file, "digits", "ig")).result
+    expected = fringe.explain("embedded:digits", "embedded:digits:0", method="ig").values[0].numpy()
+    with np.load(result.files[1]) as arrays:
+        np.testing.assert_allclose(arrays["values"], expected, atol=1e-6)
+
+
+def test_a_comparison_has_the_scores_of_the_library_and_of_blind_maps(digit):
+    import fringe
+
+    service, file = digit
+    result = ended(service.compare("a", file, "digits", ("fringe:preview", "ig"))).result
+    assert [row.label for row in result.comparison.rows] == [
+        "fringe:preview",
+        "ig",
+        "zero",
+        "random",
+        "uniform",
+        "edge",
+    ]
+    loaded = load_model("embedded:digits")
+    x = torch.stack([loaded.preprocessing.normalise(loaded.preprocessing.pixels(Image.open(file)))])
+    expected = fringe.compare(loaded.module, x, ["ig"], ["insertion"], controls=False).rows[0].scores["insertion"]
+    assert float(result.comparison.rows[1].scores["insertion"].values) == pytest.approx(float(expected.values))
+    assert [path.suffix for path in result.files] == [".csv", ".npz", ".png"]
+    assert len(result.files[0].read_text().splitlines()) == 1 + 6 * 4
+
+
+def test_the_same_method_twice_is_refused(digit):
+    service, file = digit
+    with pytest.raises(InputError, match="both methods are the same"):
+        service.compare("a", file, "digits", ("ig", "ig"))
+
+
+def test_nothing_chosen(digit):
+    with pytest.raises(InputError, match="no image is chosen; drop one into the field, or pick a sample"):
+        digit[0].explain("a", None, "digits", "ig")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"no image", "This file: not an image of the formats"),
+        (b"", "This file: is empty"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(40), "This file: not an image of the formats|This file: cannot be decoded"),
+    ],
+)
+def test_a_bad_file_is_refused_and_its_folder_is_not_named(digit, tmp_path, content, message):
+    file = tmp_path / "secret-folder" / "photo.png"
+    file.parent.mkdir()
+    file.write_bytes(content)
+    with pytest.raises(ValueError) as caught:
+        digit[0].explain("a", file, "digits", "ig")
+    text = reason(caught.value)
+    assert re.match(message, text)
+    assert "secret-folder" not in text
+
+
+def test_an_image_of_too_many_pixels_is_refused_by_its_header(make_service, tmp_path):
+    service = make_service(max_pixels=100)
+    Image.new("L", (11, 10)).save(tmp_path / "large.png")
+    with pytest.raises(ValueError) as caught:
+        service.explain("a", tmp_path / "large.png", "digits", "ig")
+    assert "11x10 is more than 100 pixels" in reason(caught.value)
+
+
+def test_a_model_that_keeps_the_size_of_an_image_has_a_limit_as_well(make_service, tmp_path):
+    models = load_models(["embedded:digits"], preprocessing="unit,channels=1,mean=0,std=1")
+    service = make_service(models, max_input_pixels=2000)
+    Image.new("L", (50, 41)).save(tmp_path / "image.png")
+    job = ended(service.explain("a", tmp_path / "image.png", "digits", "ig"))
+    assert reason(job.error) == "The model would get 50 x 41 pixels, more than 2000; shrink the image."
+
+
+def test_a_model_that_cannot_take_the_image_says_so(make_service, tmp_path):
+    models = load_models(["embedded:digits"], preprocessing="unit,channels=1,mean=0,std=1")
+    Image.new("L", (4, 4)).save(tmp_path / "tiny.png")
+    job = ended(make_service(models).explain("a", tmp_path / "tiny.png", "digits", "ig"))
+    assert reason(job.error) == "The model cannot take an image of 4 x 4 pixels; try another image or model."
+
+
+def slow(service, delay=0.01):
+    """Make every pass through the model take time, and count the passes."""
+    passes = []
+
+    def wait(*_):
+        passes.append(1)
+        time.sleep(delay)
+
+    service.models["digits"].module.register_forward_pre_hook(wait)
+    return passes
+
+
+@pytest.mark.parametrize("what", ["explain", "compare"])
+def test_stop_ends_the_computation_within_a_pass_and_the_next_one_runs(digit, what):
+    service, file = digit
+    passes = slow(service)
+    methods = "ggig" if what == "explain" else ("ig", "guided_ig")
+    job = getattr(service, what)("a", file, "digits", methods)
+    while len(passes) < 5:
+        time.sleep(0.005)
+    service.worker.stop("a")
+    assert job.wait(5)
+    count = len(passes)
+    assert job.state == "stopped"
+    time.sleep(0.1)
+    assert len(passes) == count
+    assert ended(service.explain("b", file, "digits", "ig")).state == "done"
+
+
+def test_scores_are_stopped_as_well(digit):
+    """A metric has no progress of its own: the pass through the model is what notices."""
+    service, file = digit
+    slow(service, 0.002)
+    job = service.compare("a", file, "digits", ("ig", "smoothgrad"))
+    while "scores" not in job.status().what and not job.wait(0.002):
+        pass
+    service.worker.stop("a")
+    assert job.wait(5)
+    assert job.state == "stopped"
+
+
+def test_the_time_limit_ends_a_computation(make_service):
+    service = make_service(time_limit=0.2)
+    slow(service)
+    assert ended(service.explain("a", service.samples[0].file, "digits", "ggig")).state == "expired"
+
+
+def test_files_of_an_owner_are_replaced_and_forgotten(digit):
+    service, file = digit
+    first = ended(service.explain("a", file, "digits", "ig")).result
+    other = ended(service.explain("b", file, "digits", "ig")).result
+    second = ended(service.explain("a", file, "digits", "ig")).result
+    assert [result.files[0].exists() for result in (first, other, second)] == [False, True, True]
+    service.forget("a")
+    assert [result.files[0].exists() for result in (other, second)] == [True, False]
+
+
+def test_no_spec_and_no_path_of_this_machine_reaches_the_page(make_service, tmp_path):
+    (tmp_path / "secret.py").write_text(
+        "import torch\ndef net():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))\n"
+    )
+    models = load_models([f"mine={tmp_path / 'secret.py'}:net"], trust_code=True, preprocessing="unit,channels=1")
+    service = make_service(models, samples=["embedded:digits:0"])
+    result = ended(service.explain("a", service.samples[0].file, "mine", "ig")).result
+    assert "mine" in result.page
+    assert str(tmp_path) not in result.page
+    assert "secret" not in result.page
+
+
+def test_names_of_files_are_safe_names(digit, tmp_path):
+    service, file = digit
+    evil = tmp_path / "<img src=x onerror=alert(1)>.png"
+    evil.write_bytes(file.read_bytes())
+    result = ended(service.explain("a", evil, "digits", "ig")).result
+    assert result.name == "img_src_x_onerror_alert_1"
+    assert "<img src=x" not in result.page
+
+
+def test_samples_are_digits_for_the_digits_model_and_what_is_given_otherwise(make_service, tmp_path):
+    assert [sample.title for sample in make_service().samples[:3]] == ["digit 0", "digit 1", "digit 2"]
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    Image.new("RGB", (5, 4)).save(folder / "my_photo.png")
+    (folder / "broken.png").write_bytes(b"no image")
+    with pytest.warns(UserWarning, match="sample left out"):
+        service = make_service(samples=[str(folder)])
+    assert [sample.title for sample in service.samples] == ["my photo"]
+    models = {"other": replace(load_model("embedded:digits"), spec="other")}
+    assert make_service(models).samples == ()
+
+
+def test_two_models_of_one_name_are_told_apart_by_the_person_who_starts(tmp_path):
+    with pytest.raises(InputError, match="two models are called 'digits'; write digits-2=embedded:digits"):
+        load_models(["embedded:digits", "embedded:digits"])
+    assert list(load_models(["embedded:digits", "second=embedded:digits"])) == ["digits", "second"]
+    with pytest.raises(InputError, match="model: got no model"):
+        Service({}, tmp_path)
+
+
+def test_code_runs_only_with_trust(tmp_path):
+    (tmp_path / "net.py").write_text("raise SystemExit\n")
+    with pytest.raises(ModelError, match="trust_code=True"):
+        load_models([f"{tmp_path / 'net.py'}:net"], preprocessing="unit")
+
+
+def test_the_page_holds_its_document(digit):
+    service, file = digit
+    page = ended(service.explain("a", file, "digits", "fringe:preview")).result.page
+    document = re.search(r"<script[^>]*application/json[^>]*>(.*?)</script>", page, re.DOTALL)
+    assert document is not None
+    assert json.loads(document[1])["schema"].startswith("fringe/explanation/")

@@ -1,0 +1,203 @@
+"""A Ray cluster: what lost machines, dead actors, tasks that kill and a killed driver cost, and what they do not."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from synthetic_units import expected, job, manifest, noted, table
+
+from fringe.errors import FringeError, InputError
+from fringe.experiments import RunLog, make_executor
+from fringe.experiments._executors import run_tasks
+from fringe.experiments._tasks import crashes
+
+pytest.importorskip("ray", reason="needs fringe[ray]")
+HERE = Path(__file__).parent
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="needs signals"), pytest.mark.xdist_group("ray")]
+
+
+@pytest.fixture(scope="module")
+def shared_cluster():
+    """Two machines with a core each, on the loopback; each is a tree of processes."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), *sys.path]))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        made.add_node(num_cpus=1)
+        made.wait_for_nodes()
+        yield made
+        ray.shutdown()
+        made.shutdown()
+
+
+@pytest.fixture
+def cluster(shared_cluster, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), *sys.path]))
+    if not shared_cluster.worker_nodes:
+        shared_cluster.add_node(num_cpus=1)
+    return shared_cluster
+
+
+def run(cluster, work, timeout=None, workers=2):
+    """All missing tasks on the cluster: the log, and the end of each task by method."""
+    log, told = RunLog(), []
+    executor = make_executor(f"ray:{cluster.address}", workers, timeout)
+    run_tasks(work, work.left(), log, told.append, executor)
+    assert log.reports == told
+    return log, Counter((report.task.method, report.state) for report in told)
+
+
+def when_noted(base, method, act):
+    """Call ``act(pid)`` once an actor has begun the method."""
+
+    def watch():
+        for _ in range(1200):
+            for line in noted(base / "processes"):
+                if line.split()[1] == method:
+                    act(int(line.split()[0]))
+                    return
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+def test_tasks_that_kill_are_set_aside_and_dead_actors_replaced(cluster, tmp_path):
+    asked = manifest(("exits", "hangs", "fine", "lasts"), 2)
+    work = job(tmp_path, asked)
+    killer = when_noted(tmp_path, "lasts", lambda pid: os.kill(pid, signal.SIGKILL))
+    log, ends = run(cluster, work, timeout=8)
+    killer.join()
+    assert ends == {("exits", "crashed"): 1, ("hangs", "crashed"): 1, ("fine", "done"): 1, ("lasts", "done"): 1}
+    begun = Counter(line.split()[1] for line in noted(tmp_path / "processes"))
+    assert begun["exits"] == begun["hangs"] == 3
+    assert begun["lasts"] == 2
+    reasons = {record["method"]: record["reason"] for record in crashes(work.store)}
+    assert reasons == {"exits": "ended its process, 3 times", "hangs": "took longer than 8 s, 3 times"}
+    assert log.failed == 2 * 2
+    (tmp_path / "behave").touch()
+    run(cluster, work)
+    assert crashes(work.store) == []
+    assert table(work.store) == expected(asked)
+
+
+def lose_machines(cluster, base, count, stop):
+    """Take a machine away while it works, and add another, ``count`` times."""
+    for _ in range(count):
+        before = len(noted(base / "processes"))
+        while len(noted(base / "processes")) < before + 2:
+            if stop.wait(0.05):
+                return
+        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+        cluster.add_node(num_cpus=1)
+
+
+def test_a_lost_machine_costs_no_task_a_try(cluster, tmp_path):
+    """As many machines are lost as tries that a task has."""
+    asked = manifest(("lasts", "fine"), 16)
+    work, stop = job(tmp_path, asked), threading.Event()
+    thread = threading.Thread(target=lose_machines, args=(cluster, tmp_path, 3, stop))
+    thread.start()
+    try:
+        _, ends = run(cluster, work)
+    finally:
+        stop.set()
+        thread.join()
+    assert ends == {("lasts", "done"): 8, ("fine", "done"): 8}
+    assert table(work.store) == expected(asked)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trial", range(20))
+def test_any_order_of_losses_gives_the_same_table(cluster, tmp_path, trial):
+    """Machines and actors are lost at random; the driver goes on until the run is complete."""
+    import random
+
+    draw = random.Random(trial)
+    asked = manifest(("lasts", "fine"), 12)
+    work, stop = job(tmp_path, asked), threading.Event()
+
+    def kill_actors():
+        while not stop.wait(draw.uniform(0.5, 3.0)):
+            pids = {int(line.split()[0]) for line in noted(tmp_path / "processes")[-2:]}
+            for pid in list(pids)[:1]:
+                if draw.random() < 0.5:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+
+    threads = [
+        threading.Thread(target=kill_actors),
+        threading.Thread(target=lose_machines, args=(cluster, tmp_path, draw.randrange(3), stop)),
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        run(cluster, work)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    run(cluster, work)  # three kills set a task aside: a run by hand computes it
+    assert crashes(work.store) == []
+    assert table(work.store) == expected(asked)
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from synthetic_units import job, manifest
+from fringe.experiments import RunLog, make_executor
+from fringe.experiments._executors import run_tasks
+work = job(Path(sys.argv[1]), manifest(("lasts", "fine"), 8))
+run_tasks(work, work.left(), RunLog(), lambda report: None, make_executor("ray:" + sys.argv[2], 2))
+"""
+
+
+def test_a_killed_driver_leaves_a_run_that_another_finishes(cluster, tmp_path):
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path), cluster.address])
+    when_noted(tmp_path, "lasts", lambda pid: driver.kill()).join()
+    driver.wait(60)
+    asked = manifest(("lasts", "fine"), 8)
+    work = job(tmp_path, asked)
+    assert work.left()
+    run(cluster, work)
+    assert table(work.store) == expected(asked)
+
+
+def test_without_a_cluster_one_is_started_and_ended(monkeypatch, tmp_path):
+    import ray
+
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), *sys.path]))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    asked = manifest(("fine", "unmounted"), 6)
+    work = job(tmp_path, asked)
+    log = RunLog()
+    run_tasks(work, work.left(), log, lambda report: None, make_executor("ray", 1))
+    assert not ray.is_initialized()
+    assert log.count("done") == 3
+    assert log.count("left") == 3  # the disk's trouble may pass: nothing of it is recorded
+    assert crashes(work.store) == []
+
+
+def test_wrong_executors_are_refused():
+    with pytest.raises(InputError, match="executor: got 'rays', expected serial, processes, ray or ray:ADDRESS"):
+        make_executor("rays")
+    with pytest.raises(InputError, match="workers"):
+        make_executor("ray", -1)
+
+
+def test_no_cluster_at_the_address(tmp_path):
+    work = job(tmp_path, manifest())
+    with pytest.raises(FringeError, match="executor: cannot connect to Ray"):
+        run_tasks(work, work.left(), RunLog(), lambda report: None, make_executor("ray:127.0.0.1:1"))

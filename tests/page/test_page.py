@@ -1,0 +1,261 @@
+"""The page of an explanation: the numbers that it stores, what it refuses, and what it never contains."""
+
+import base64
+import dataclasses
+import io
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+from page_toys import MALICE, explained, renamed
+from PIL import Image
+
+import fringe
+from fringe.page import Document, decode_maps, page_document, render_page, write_animation, write_page
+
+
+def data(page):
+    """The document inside a page."""
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1])
+
+
+def picture(text):
+    with Image.open(io.BytesIO(base64.b64decode(text))) as image:
+        return np.asarray(image.convert("RGB"), np.float64) / 255
+
+
+def block_sums(maps, pool):
+    """Sums over squares of pixels, one by one; squares at the edge may be cut."""
+    height, width = maps.shape[-2:]
+    rows, columns = math.ceil(height / pool), math.ceil(width / pool)
+    sums = np.empty((*maps.shape[:-2], rows, columns))
+    for i in range(rows):
+        for j in range(columns):
+            sums[..., i, j] = maps[..., i * pool : (i + 1) * pool, j * pool : (j + 1) * pool].sum((-2, -1))
+    return sums
+
+
+class TestDocument:
+    def test_it_says_what_the_attribution_says(self):
+        result = explained()
+        document = page_document(result, 1, details={"seed": 3})
+        path, one = result.trajectory[1], result.of_class(2)
+        assert document["schema"] == "fringe/explanation/1"
+        assert (document["id"], document["model"], document["method"]) == ("image 1", "a model", "fringe")
+        assert (document["width"], document["height"], document["details"]) == (8, 8, {"seed": 3})
+        assert [c["index"] for c in document["classes"]] == result.target[1].tolist()
+        third = document["classes"][2]
+        assert third["score"] == pytest.approx(float(one.score[1]))
+        assert third["endpoint_score"] == pytest.approx(float(one.endpoint_score[1]))
+        assert third["residual"] == pytest.approx(float(one.completeness_residual[1]))
+        assert (third["verdict"], third["advice"]) == (one.verdict[1], one.advice[1])
+        assert document["path"]["entropy"] == pytest.approx(path.points["entropy"].tolist())
+        assert document["path"]["largest_entropy"] == pytest.approx(math.log(6))
+        assert document["path"]["scores"][2] == pytest.approx(path.points["score"][:, 2].tolist())
+        assert [s["step"] for s in document["snapshots"]] == path.snapshot_steps.tolist()
+        assert document["passes"] == dataclasses.asdict(result.passes)
+
+    def test_probabilities_at_the_points_are_the_models(self):
+        result = explained()
+        document = page_document(result, 1)
+        from page_toys import network
+
+        with torch.no_grad():
+            expected = network(1, 6)(result.trajectory[1].snapshots).softmax(-1)
+        shown = [label["index"] for label in document["predictions"]]
+        stored = torch.tensor([s["probabilities"] for s in document["snapshots"]])
+        torch.testing.assert_close(stored, expected[:, shown], rtol=1e-5, atol=1e-7)
+
+    def test_a_class_without_a_name_has_a_number(self):
+        labels = {c["index"]: c["label"] for c in page_document(explained(), 0)["classes"]}
+        assert {0: "zero", 1: "class 1", 2: "name 2"}.items() >= {k: labels[k] for k in labels if k < 3}.items()
+
+    @pytest.mark.parametrize(("size", "pool"), [((8, 8), 1), ((113, 40), 2), ((224, 224), 2), ((30, 250), 3)])
+    def test_maps_are_exact_to_a_level(self, size, pool):
+        """Sums over the channels and squares of pixels, within 1/127 of the largest of their class; no sign flips."""
+        result = explained(size=size, channels=3, images=1, target="top3")
+        document = page_document(result)
+        maps = decode_maps(document)
+        expected = block_sums(result.trajectory[0].cumulative.double().sum(2).numpy(), pool)
+        assert document["maps"]["pool"] == pool
+        assert maps.shape == expected.shape
+        assert max(maps.shape[2:]) <= 112
+        scale = np.abs(expected).max((0, 2, 3))[:, None, None]
+        assert (np.abs(maps - expected) <= scale / 127).all()
+        assert (maps * expected >= 0).all()
+        assert (np.sign(maps) == np.sign(expected))[
+            np.abs(expected) > np.broadcast_to(scale, maps.shape) / 60_000
+        ].all()
+        assert np.abs(maps[-1] - block_sums(result.values[0].double().sum(1).numpy(), pool)).max() <= scale.max() / 120
+
+    def test_images_are_the_points_of_the_path(self):
+        result = explained(channels=3)
+        document = page_document(result, 0)
+        points = result.trajectory[0].snapshots.clamp(0, 1).permute(0, 2, 3, 1).double().numpy()
+        for snapshot, point in zip(document["snapshots"], points, strict=True):
+            assert np.abs(picture(snapshot["image"]) - point).max() <= 0.5 / 255 + 1e-9  # small images are exact
+            change = np.clip(0.5 + document["gain"] * (point - points[0]), 0, 1)
+            assert np.abs(picture(snapshot["change"]) - change).max() <= 0.5 / 255 + 1e-9
+        assert document["gain"] * np.quantile(np.abs(points[-1] - points[0]), 0.995) == pytest.approx(0.5)
+
+    def test_pixels_are_denormalised(self):
+        result = explained(channels=3)
+        scaled = renamed(result, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+        pixels = result.context.inputs[0].permute(1, 2, 0).numpy() * [0.5, 0.6, 0.7] + [0.1, 0.2, 0.3]
+        shown = picture(page_document(scaled)["snapshots"][0]["image"])
+        assert np.abs(shown - pixels.clip(0, 1)).max() < 0.51 / 255
+
+    def test_one_class_without_a_path(self):
+        """Smoothgrad records no path: the page shows the input and the map."""
+        result = explained(method=fringe.SmoothGrad(samples=3), target="predicted", images=1)
+        document = page_document(result)
+        assert (document["path"], len(document["snapshots"]), document["snapshots"][0]["change"]) == (None, 1, None)
+        expected = result.values[0].double().sum(0).numpy()
+        assert np.abs(decode_maps(document)[0, 0] - expected).max() <= np.abs(expected).max() / 127
+        assert document["classes"][0]["endpoint_score"] is None
+
+    @pytest.mark.parametrize("method", ["ig", "guided_ig", fringe.AGI(steps=3)])
+    def test_a_path_is_shown_only_if_it_leads_to_the_map(self, method):
+        """The path of a mean over several paths is only one of them, and several classes may have a path each."""
+        path = page_document(explained(method=method, target="predicted", images=1))["path"]
+        assert (path is None) == isinstance(method, fringe.AGI)
+        several = page_document(explained(method=method, target="top2", images=1))
+        assert several["path"] is None
+        expected = explained(method=method, target="top2", images=1).values[0].double().sum(1).numpy()
+        assert np.abs(decode_maps(several)[0] - expected).max() <= np.abs(expected).max() / 127
+
+    def test_a_map_that_is_not_finite_is_blank(self):
+        result = explained(target="predicted")
+        bad = dataclasses.replace(
+            result, values=result.values * torch.nan, verdict=("nan_logits",) * 2, trajectory=None
+        )
+        document = page_document(bad)
+        assert document["maps"]["scales"] == [0.0]
+        assert document["classes"][0]["sentence"].startswith("There is no map")
+        assert "nan logits" in render_page(document)
+
+
+class TestSchema:
+    def test_a_document_survives_json(self):
+        document = page_document(explained())
+        assert Document.of(json.loads(json.dumps(document, allow_nan=False))).json_data() == document
+        assert data(render_page(document)) == document
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"schema": "fringe/explanation/2"}, "schema: Input should be 'fringe/explanation/1'"),
+            ({"note": 1}, "note: Extra inputs are not permitted"),
+            ({"classes": []}, "classes: List should have at least 1 item"),
+            ({"snapshots": []}, "snapshots: List should have at least 1 item"),
+            ({"predictions": []}, r"snapshots\[0\].probabilities is 5, expected 0"),
+            ({"width": 0}, "width: Input should be greater than or equal to 1"),
+        ],
+    )
+    def test_another_is_refused_with_what_is_wrong(self, change, message):
+        document = {**page_document(explained(classes=5)), **change}
+        with pytest.raises(fringe.InputError, match=message):
+            render_page(document)
+
+    def test_maps_of_another_size_are_refused(self):
+        document = page_document(explained())
+        for change, message in (({"data": "AAAA"}, "maps.data is 3"), ({"data": "<b>"}, "maps.data: String should")):
+            with pytest.raises(fringe.InputError, match=message):
+                render_page({**document, "maps": {**document["maps"], **change}})
+
+    def test_an_attribution_without_inputs_is_refused(self):
+        result = explained()
+        with pytest.raises(fringe.InputError, match="does not know its inputs") as caught:
+            page_document(dataclasses.replace(result, context=None))
+        assert "fringe.explain" in caught.value.hint
+        with pytest.raises(fringe.InputError, match="row: got 2 for 2 inputs"):
+            page_document(result, 2)
+        with pytest.raises(fringe.InputError, match=r"of kind 'series', expected images"):
+            page_document(renamed(result, kind="series"))
+
+
+class TestPage:
+    def test_names_are_text_and_nothing_else(self):
+        """A file, a class, a model and a setting may be called anything."""
+        result = renamed(explained(), ids=(MALICE, MALICE), model=MALICE, class_names=(MALICE,) * 6)
+        result = dataclasses.replace(result, settings={"method": MALICE, MALICE: MALICE}, advice=(MALICE,) * 2)
+        page = render_page(page_document(result, details={MALICE: [MALICE]}))
+        assert "<img" not in page
+        assert "\u202e" not in page
+        assert page.count("<script") == page.count("</script>") == 2
+        assert data(page)["id"].startswith("<img src=x onerror=alert(1)></script>")
+
+    def test_nothing_is_loaded_and_no_other_script_runs(self):
+        page = render_page(page_document(explained()))
+        assert not re.search(
+            r"""(https?:)?//[a-z]|@import|url\(|\bsrc=|\bhref=""", page.replace("http://www.w3.org/2000/svg", "")
+        )
+        policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page)[1]
+        assert policy.startswith("default-src 'none'; img-src data:; style-src 'sha256-")
+        assert "unsafe" not in policy
+
+    def test_numbers_are_in_tables_too(self):
+        page = render_page(page_document(explained()))
+        document = data(page)
+        last = document["snapshots"][-1]
+        row = re.search(rf'<th scope="row">{last["step"]}</th>(.*?)</tr>', page)[1]
+        assert f"<td>{last['entropy']:.4g}</td><td>{100 * last['probabilities'][0]:.1f} %</td>" in row
+        assert document["versions"]["torch"] == str(torch.__version__)
+        assert f"<dt>torch version</dt><dd>{torch.__version__}</dd>" in page
+
+    def test_a_photograph_takes_at_most_2_mb(self):
+        """Noise, which compresses worst, with five classes and eleven points."""
+        page = render_page(page_document(explained(size=(224, 224), channels=3, images=1)))
+        document = data(page)
+        assert document["maps"]["shape"] == [len(document["snapshots"]), 5, 112, 112]
+        assert len(page.encode()) <= 2_000_000
+
+    def test_large_images_take_no_more(self):
+        page = render_page(page_document(explained(size=(600, 500), channels=3, images=1, target="top2")))
+        assert len(page.encode()) <= 2_000_000
+        assert data(page)["maps"]["shape"][2:] == [100, 84]
+
+    def test_a_page_is_written_in_one_call(self, tmp_path):
+        result = explained()
+        assert fringe.write_page(result, tmp_path / "page.html", row=1) == tmp_path / "page.html"
+        assert data((tmp_path / "page.html").read_text(encoding="utf-8")) == page_document(result, 1)
+        with pytest.raises(OSError, match="No such file"):
+            write_page(result, tmp_path / "absent" / "page.html")
+        assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+    def test_colours_are_those_of_the_figures(self):
+        """The script holds stops of matplotlib's maps: diverging ones, and the part of inferno that overlays use."""
+        from matplotlib import colormaps
+
+        page = render_page(page_document(explained()))
+        for name, colour_map, low, high in (("signed", "RdBu_r", 0.0, 1.0), ("strength", "inferno", 0.35, 0.95)):
+            stops = re.findall(r"#([0-9a-f]{6})", re.search(rf"{name}: \[(.*?)\]", page)[1])
+            for at, stop in zip(np.linspace(low, high, len(stops)), stops, strict=True):
+                rgb = np.array([int(stop[i : i + 2], 16) / 255 for i in (0, 2, 4)])
+                assert np.abs(rgb - colormaps[colour_map](at)[:3]).max() < 0.05, (name, stop)
+
+
+class TestAnimation:
+    def test_it_has_a_frame_for_each_point(self, tmp_path):
+        result = explained()
+        with Image.open(write_animation(result, tmp_path / "path.webp")) as image:
+            assert (image.format, image.n_frames) == ("WEBP", len(result.trajectory[0].snapshots))
+            frames = []
+            for number in range(image.n_frames):
+                image.seek(number)
+                frames.append(np.asarray(image.convert("L"), np.float64))
+        right = [frame[30:250, frame.shape[1] // 2 + 10 : -20] for frame in frames]
+        assert np.abs(right[-1] - right[0]).mean() > 3  # the map grows
+
+    def test_without_a_path_it_is_one_picture(self, tmp_path):
+        result = explained(method=fringe.SmoothGrad(samples=3), target="predicted", images=1)
+        with Image.open(write_animation(result, tmp_path / "path.webp")) as image:
+            assert image.n_frames == 1
+
+    def test_a_long_name_and_a_wide_image_fit(self, tmp_path):
+        result = renamed(explained(size=(12, 70), channels=3, images=1), class_names=("a very long name " * 9,) * 6)
+        with Image.open(write_animation(result, tmp_path / "path.webp")) as image:
+            assert image.size[0] == 2 * 256 + 36

@@ -1,0 +1,240 @@
+"""The page in a real browser, opened from a file: what a person sees, presses and prints."""
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from page_toys import MALICE, explained, renamed
+
+import fringe
+from fringe.page import IndexEntry, decode_maps, page_document, render_index
+
+api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    return fringe.write_page(explained(), tmp_path_factory.mktemp("page") / "page.html")
+
+
+@pytest.fixture
+def visit(browser):
+    """Opens a file; at the end, the browser must have reported no error and asked for nothing else."""
+    pages, faults = [], []
+
+    def go(path, *, width=1400, **options):
+        page = browser.new_page(viewport={"width": width, "height": 900}, **options)
+        page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("request", lambda request: faults.append(request.url) if not is_local(request.url) else None)
+        page.goto(Path(path).as_uri())
+        pages.append(page)
+        if "index" not in Path(path).name:
+            page.wait_for_selector("body[data-ready]")
+        return page
+
+    yield go
+    for page in pages:
+        page.close()
+    assert faults == []
+
+
+def is_local(url):
+    return url.startswith(("file:", "data:"))
+
+
+def pixels(page, canvas):
+    code = """id => {
+      const { width, height } = document.getElementById(id), context = document.getElementById(id).getContext("2d");
+      return [width, height, ...context.getImageData(0, 0, width, height).data];
+    }"""
+    width, height, *values = page.evaluate(code, canvas)
+    return np.array(values).reshape(height, width, 4)
+
+
+def slide(page, point):
+    page.locator("#slider").evaluate("(e, v) => { e.value = v; e.dispatchEvent(new Event('input')) }", point)
+
+
+def test_it_begins_with_the_complete_map_of_the_explained_class(visit, file):
+    page, document = visit(file), page_document(explained())
+    first = document["classes"][0]
+    assert page.locator("h1").inner_text() == f"Why {first['label']}?"
+    assert page.locator("#sentence").inner_text() == first["sentence"]
+    shown, last = pixels(page, "map"), decode_maps(document)[-1, 0]
+    assert shown.shape[:2] == last.shape
+    strength = np.abs(last) / np.quantile(np.abs(last), 0.99, method="higher")
+    expected = 255 * 0.9 * np.clip(strength, 0, 1) ** 0.8
+    assert np.abs(shown[..., 3] - expected).max() <= 2
+
+
+def test_the_slider_moves_image_map_bars_and_curve(visit, file):
+    page, document = visit(file), page_document(explained())
+    last = {name: pixels(page, name) for name in ("image", "map")}
+    slide(page, 0)
+    assert not pixels(page, "map")[..., 3].any()  # no evidence yet
+    assert np.abs(pixels(page, "image") - last["image"]).max() > 2
+    start = document["snapshots"][0]
+    numbers = page.locator("#bars .number").all_inner_texts()
+    assert numbers[0] == f"{100 * start['probabilities'][0]:.1f} %"
+    assert page.locator("#status").inner_text().startswith("Step 0 of ")
+    assert page.locator("#entropy").inner_text().startswith(f"{start['entropy']:.2f} of ")
+    before = page.locator("#chart .now").get_attribute("cx")
+    slide(page, 5)
+    assert page.locator("#chart .now").get_attribute("cx") != before
+    assert 0 < pixels(page, "map")[..., 3].sum() < last["map"][..., 3].sum()
+    page.locator("#chart").click(position={"x": 2, "y": 40})
+    assert page.locator("#slider").input_value() == "0"
+
+
+def test_each_class_has_its_map_verdict_and_bar(visit, file):
+    page, document = visit(file), page_document(explained())
+    maps = [pixels(page, "map")]
+    for number, one in enumerate(document["classes"][1:], 1):
+        page.locator(f"#classes input[value='{number}']").check(force=True)
+        maps.append(pixels(page, "map"))
+        assert page.locator("#name").inner_text() == one["label"]
+        assert page.locator("#advice").inner_text() == one["advice"]
+        assert page.locator("#bars .target .label").inner_text() == one["label"]
+        strength = np.abs(decode_maps(document)[-1, number])
+        expected = 255 * 0.9 * np.clip(strength / np.quantile(strength, 0.99, method="higher"), 0, 1) ** 0.8
+        assert np.abs(maps[-1][..., 3] - expected).max() <= 2
+    assert all(np.abs(one - maps[0]).max() > 20 for one in maps[1:])
+
+
+def test_signs_are_red_and_blue_and_opacity_fades(visit, file):
+    page, document = visit(file), page_document(explained())
+    page.locator("input[name=view][value=signed]").check(force=True)
+    shown, last = pixels(page, "map"), decode_maps(document)[-1, 0]
+    strong = np.abs(last) > 0.5 * np.quantile(np.abs(last), 0.99)
+    red = shown[..., 0] > shown[..., 2]
+    assert (red == (last > 0))[strong].all()
+    page.locator("#opacity").evaluate("e => { e.value = 0; e.dispatchEvent(new Event('input')) }")
+    assert not pixels(page, "map")[..., 3].any()
+
+
+def test_keys_move_play_and_choose(visit, file):
+    page = visit(file)
+    count = len(page_document(explained())["snapshots"])
+    page.keyboard.press("ArrowLeft")
+    assert page.locator("#slider").input_value() == str(count - 2)
+    page.keyboard.press("2")
+    assert page.locator("#classes input[value='1']").is_checked()
+    page.keyboard.press("s")
+    assert page.locator("input[value=signed]").is_checked()
+    page.keyboard.press(" ")
+    assert page.locator("#play").get_attribute("aria-label") == "Stop"
+    api.expect(page.locator("#play")).to_have_attribute("aria-label", "Play the path", timeout=20_000)
+    assert page.locator("#slider").input_value() == str(count - 1)
+    page.keyboard.press("Tab")
+    outline = page.evaluate(
+        "(() => { const e = document.activeElement; return getComputedStyle(e).opacity === '0' ?"
+        " getComputedStyle(e.nextElementSibling).outlineStyle : getComputedStyle(e).outlineStyle })()"
+    )
+    assert outline == "solid"
+    page.locator("#slider").focus()
+    page.keyboard.press("Home")
+    assert page.locator("#slider").input_value() == "0"
+    assert page.locator("#slider").get_attribute("aria-valuetext").startswith("step 0 of ")
+
+
+def test_the_path_plays_to_its_end(visit, file):
+    page = visit(file)
+    page.locator("#play").click()
+    assert page.locator("#slider").input_value() == "0"
+    api.expect(page.locator("#slider")).not_to_have_value("0", timeout=20_000)
+    page.locator("#play").click()
+    assert page.locator("#play").get_attribute("aria-label") == "Play the path"
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_nothing_is_cut(visit, tmp_path, width):
+    """Also with long names, which may have no spaces, and with everything open."""
+    result = renamed(explained(), class_names=("Rindfleischetikettierungsueberwachung" * 2,) * 6, ids=("a" * 90,) * 2)
+    page = visit(fringe.write_page(result, tmp_path / "page.html"), width=width)
+    for summary in page.locator("summary").all():
+        summary.click()
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    cut = """[...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll') && e.offsetParent &&
+      getComputedStyle(e).opacity !== '0' && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML)"""
+    assert page.evaluate(cut) == []
+
+
+def test_dark_and_print_have_their_colours(visit, file):
+    colours = {}
+    style = "(({ color, backgroundColor }) => [color, backgroundColor])(getComputedStyle(document.body))"
+    for scheme in ("light", "dark"):
+        page = visit(file, color_scheme=scheme)
+        colours[scheme] = page.evaluate(style)
+    assert colours["light"] == ["rgb(31, 35, 40)", "rgb(255, 255, 255)"]
+    assert colours["dark"] == ["rgb(232, 234, 238)", "rgb(18, 22, 27)"]
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(31, 35, 40)"
+    assert not page.locator("#slider").is_visible()
+    assert page.locator("#map").is_visible()
+
+
+def test_print_shows_the_final_state(visit, file):
+    page = visit(file)
+    count = len(page_document(explained())["snapshots"])
+    slide(page, 1)
+    before = page.evaluate("""(() => {
+      dispatchEvent(new Event('beforeprint'));
+      const printed = document.getElementById('slider').value;
+      dispatchEvent(new Event('afterprint'));
+      return [printed, document.getElementById('slider').value];
+    })()""")
+    assert before == [str(count - 1), "1"]
+    assert len(page.pdf()) > 10_000
+
+
+def test_names_do_nothing(visit, tmp_path):
+    result = renamed(explained(), ids=(MALICE,) * 2, model=MALICE, class_names=(MALICE,) * 6)
+    page = visit(fringe.write_page(result, tmp_path / "page.html"))
+    page.on("dialog", lambda dialog: pytest.fail(dialog.message))
+    page.keyboard.press("2")
+    assert page.locator("img").count() == 0
+    assert page.locator("#name").inner_text().startswith("<img src=x onerror=alert(1)></script>")
+
+
+def test_a_page_without_a_path(visit, tmp_path):
+    result = explained(method=fringe.SmoothGrad(samples=3), target="predicted", images=1)
+    page = visit(fringe.write_page(result, tmp_path / "page.html"))
+    assert page.locator("#slider").count() == 0
+    assert pixels(page, "map")[..., 3].any()
+    page.keyboard.press(" ")
+    page.keyboard.press("ArrowLeft")
+
+
+def test_the_index_filters_by_verdict(visit, tmp_path):
+    entries = [
+        IndexEntry("one", "one", "", "cat · 90.0%", "ok"),
+        IndexEntry(MALICE, "two #?", "", MALICE, "short"),
+        IndexEntry("three.jpg", "", "", "no image", "failed"),
+    ]
+    (tmp_path / "two #?").mkdir()
+    fringe.write_page(explained(), tmp_path / "two #?" / "explanation.html")
+    (tmp_path / "index.html").write_text(render_index(MALICE, entries), encoding="utf-8")
+    page = visit(tmp_path / "index.html", width=400)
+    assert page.evaluate("document.documentElement.scrollWidth") == 400
+    page.locator("input[value=short]").check(force=True)
+    assert [card.is_visible() for card in page.locator("#cards > li").all()] == [False, True, False]
+    assert page.locator("#count").inner_text() == "1 input"
+    page.locator("#cards a:visible").click()
+    page.wait_for_selector("body[data-ready]")

@@ -1,0 +1,169 @@
+"""The documentation is true: its Python runs, its links lead somewhere, and every public name is in the reference."""
+
+import ast
+import importlib
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fringe
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+SNIPPETS = [page for page in PAGES if "\n```python\n" in page.read_text(encoding="utf-8")]
+MARKDOWN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *PAGES]
+MARKDOWN += sorted((DOCS / "how-to").glob("*.md"))
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+FACES = (
+    *("attribution", "metrics", "explanations", "experiments", "report", "models", "data", "plots", "paths", "testing"),
+    *("captum", "quantus"),
+)
+PLAN = """
+model = { rn50 = "embedded:digits" }
+data = "embedded:digits"
+methods = ["short=ig"]
+metrics = ["insertion"]
+n = 2
+controls = false
+set = { "short.steps" = 3 }
+"""
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+# -- what is written ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", SNIPPETS, ids=lambda page: page.stem)
+def test_the_python_of_a_page_runs_as_one_session(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.toml").write_text(PLAN, encoding="utf-8")  # what docs/benchmark.md shows, in small
+    session: dict[str, object] = {"__name__": "page"}
+    for block in blocks(page, "python"):
+        exec(compile(block, str(page), "exec"), session)
+
+
+def test_pages_with_python_are_run():
+    assert {"start", "python", "verdicts", "compare", "costs", "coming-from", "mathematics", "benchmark"} <= {
+        page.stem for page in SNIPPETS
+    }
+
+
+@pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: page.stem)
+def test_links_lead_to_files(page):
+    text = page.read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
+    paths = [target.partition("#")[0] for target in targets if not re.match(r"[a-z]+:", target)]
+    generated = re.compile(r"^(gallery|reference)/")
+    missing = [path for path in paths if path and not generated.match(path) and not (page.parent / path).exists()]
+    assert missing == []
+
+
+def test_the_plan_shown_is_one(tmp_path):
+    from fringe.experiments import ExperimentSpec
+
+    (block,) = blocks(DOCS / "benchmark.md", "toml")
+    path = tmp_path / "plan.toml"
+    path.write_text(block, encoding="utf-8")
+    spec = ExperimentSpec.from_file(path)
+    assert spec.model == {"rn50": "torchvision:resnet50"}
+    assert spec.limits == {"max_sensitivity": 64}
+    assert spec.set == {"short": {"steps": "20"}}
+
+
+# -- the citation ------------------------------------------------------------------------------------------------------
+
+
+def test_the_citation_is_of_this_version_and_of_the_paper():
+    yaml = pytest.importorskip("yaml")
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    assert citation["version"] == fringe.__version__
+    paper = citation["preferred-citation"]
+    assert {"type", "title", "authors"} <= set(paper)
+    assert [author["family-names"] for author in paper["authors"]] == ["Martino", "Tschiatschek"]
+    assert "2605.06404" in paper["url"]
+
+
+# -- the site ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """The site of a copy, built with warnings as errors and without running the examples."""
+    pytest.importorskip("sphinx_gallery")
+    pytest.importorskip("pydata_sphinx_theme")
+    folder = tmp_path_factory.mktemp("site")
+    for path in ROOT.iterdir():
+        if path.name not in ("docs", "examples") and not path.name.startswith("."):
+            (folder / path.name).symlink_to(path)
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    shutil.copytree(DOCS, folder / "docs", ignore=shutil.ignore_patterns("_build", "gallery", "reference"))
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-D", "plot_gallery=0", "-b", "html"]
+    done = subprocess.run([*command, "docs", "html"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder / "html"
+
+
+def public() -> set[tuple[str, str]]:
+    """Every public name with the package that shows it."""
+    shown = {("fringe", name) for name in fringe.__all__}
+    for face in FACES:
+        package = importlib.import_module(f"fringe.{face}")
+        shown |= {(package.__name__, name) for name in package.__all__}
+    return shown
+
+
+def test_every_public_name_is_in_the_reference_with_its_page(site):
+    missing = []
+    for package, name in sorted(public()):
+        page = (site / "reference" / f"{package}.html").read_text(encoding="utf-8")
+        link = re.search(rf'href="([^"#]+)#([^"]+)"[^>]*><code[^>]*><span class="pre">{name}</span>', page)
+        if link is None or f'id="{link[2]}"' not in (site / "reference" / link[1]).read_text(encoding="utf-8"):
+            missing.append(f"{package}.{name}")
+    assert missing == []
+
+
+def test_a_method_is_documented_with_its_settings(site):
+    from fringe.settings import settings_of
+
+    page = (site / "reference" / "fringe.FRInGe.html").read_text(encoding="utf-8")
+    for setting in settings_of(fringe.FRInGe).values():
+        assert f'<span class="pre">{setting.name}</span>' in page
+    assert "Raises" in (site / "reference" / "fringe.attribute.html").read_text(encoding="utf-8")
+
+
+def test_the_site_loads_nothing_from_a_network(site):
+    outside = re.compile(
+        r"<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=\"(?:https?:)?//[^\"]*", re.IGNORECASE
+    )
+    imports = re.compile(r"(?:@import|url\()\s*[\"']?(?:https?:)?//[^\"')]*")
+    pages, sheets = sorted(site.rglob("*.html")), sorted(site.rglob("*.css"))
+    assert len(pages) > 100
+    assert [match[0] for page in pages for match in outside.finditer(page.read_text(encoding="utf-8"))] == []
+    assert [match[0] for sheet in sheets for match in imports.finditer(sheet.read_text(encoding="utf-8"))] == []
+
+
+def test_formulas_are_drawn_without_a_script(site):
+    page = (site / "mathematics.html").read_text(encoding="utf-8")
+    assert page.count("<math ") > 50
+    assert not re.search(r"<script[^>]*mathjax", page, re.IGNORECASE)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
+def test_examples_have_a_title_and_are_shown(example, site):
+    title, underline = (ast.get_docstring(ast.parse(example.read_text(encoding="utf-8"))) or "").splitlines()[:2]
+    assert set(underline) == {"="}
+    assert len(underline) == len(title)
+    packages = {node.module.partition(".")[0] for node in ast.walk(ast.parse(example.read_text(encoding="utf-8")))
+                if isinstance(node, ast.ImportFrom) and node.module}  # fmt: skip
+    if all(importlib.util.find_spec(name) for name in packages):
+        assert (site / "gallery" / f"{example.stem}.html").is_file()
