@@ -6,14 +6,14 @@ STAMP  := $(VENV)/.installed
 # Small networks on busy machines: one thread is faster than two that wait for each other.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test docs lint types check sweep bench gpu results clean
+.PHONY: demo test browser docs lint types check sweep bench gpu results dist clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,docs]"
-	# torchvision's own requirement would replace the torch build just installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps torchvision
+	# torchvision's own requirement would replace the torch build just installed; of aeon, only its data is read
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps torchvision aeon
 	touch $(STAMP)
 
 demo: $(STAMP)
@@ -22,8 +22,16 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
+# The browser of the tests of pages and of the app. Debian's, because it works without a download of its own.
+browser:
+	@test -n "$$FRINGE_BROWSER" || command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+	  { command -v apt-get >/dev/null || { echo "install Chromium, or name a browser in FRINGE_BROWSER" >&2; exit 1; }; \
+	    sudo=$$(test "$$(id -u)" = 0 || echo sudo); \
+	    $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends chromium; }
+
 # The site, with the examples run: docs/_build/html/index.html. An example whose packages are absent is left out.
 docs: $(STAMP)
+	rm -rf docs/_build docs/gallery docs/reference
 	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs docs/_build/html
 
 lint: $(STAMP)
@@ -47,5 +55,10 @@ gpu: $(STAMP)
 results: $(STAMP)
 	$(BIN)/python scripts/results.py --shared $(or $(FRINGE_SHARED),../shared) --out out/results
 
+# Wheel and sdist, both tried in fresh environments outside the checkout: about 10 minutes.
+dist: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt build packaging
+	$(BIN)/python scripts/dist.py
+
 clean:
-	rm -rf $(VENV) out docs/_build docs/gallery docs/reference .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) out dist docs/_build docs/gallery docs/reference .pytest_cache .ruff_cache .hypothesis

@@ -54,6 +54,8 @@ def _absent(example: Path) -> list[str]:
             names |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.add(node.module.partition(".")[0])
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("find_spec"):  # its data is read
+            names |= {str(given.value) for given in node.args if isinstance(given, ast.Constant)}
     return sorted(name for name in names if importlib.util.find_spec(name) is None)
 
 

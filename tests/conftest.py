@@ -7,6 +7,8 @@ import hypothesis
 import pytest
 import torch
 
+from browser import browser, visit  # noqa: F401 - fixtures
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 SHARED = Path(os.environ.get("FRINGE_SHARED", REPOSITORY.parent / "shared"))
 

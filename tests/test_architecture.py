@@ -22,14 +22,15 @@ LAYERS = [
     {"experiments", "page"},
     {"tuning", "testing"},
     {"inputs"},
-    {"attribution", "metrics", "models", "data"},
+    {"attribution", "metrics"},
+    {"models", "data", "text"},
     {"paths"},
     {"baselines"},
     {"classifier", "geometry"},
-    {"linalg", "settings", "plots"},
+    {"linalg", "settings", "plots", "text"},
 ]
 HEAVY = {  # package: the only rooms that may import it
-    "matplotlib": {"plots", "attribution"},  # the latter names a type
+    "matplotlib": {"plots", "attribution", "experiments"},  # the last two name a type
     "typer": {"cli"},
     "rich": {None, "attribution", "cli", "plots"},
     "pydantic": {None, "app", "cli", "experiments", "explanations", "page", "settings"},

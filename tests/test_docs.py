@@ -20,9 +20,11 @@ SNIPPETS = [page for page in PAGES if "\n```python\n" in page.read_text(encoding
 MARKDOWN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *PAGES]
 MARKDOWN += sorted((DOCS / "how-to").glob("*.md"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-FACES = (
-    *("attribution", "metrics", "explanations", "experiments", "report", "models", "data", "plots", "paths", "testing"),
-    *("captum", "quantus"),
+#: Packages and modules with a list of public names; those of the command line are its commands.
+FACES = sorted(
+    path.parent.name if path.stem == "__init__" else path.stem
+    for path in (*(ROOT / "src" / "fringe").glob("*.py"), *(ROOT / "src" / "fringe").glob("*/__init__.py"))
+    if re.search(r"^__all__ = ", path.read_text(encoding="utf-8"), re.MULTILINE) and path.parent.name != "cli"
 )
 PLAN = """
 model = { rn50 = "embedded:digits" }

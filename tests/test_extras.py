@@ -13,7 +13,7 @@ from fringe.cli import app
 from fringe.models import ModelError, load_model
 
 ABSENT = (
-    *("captum", "quantus", "torchvision", "timm", "transformers", "sklearn", "optuna", "matplotlib"),
+    *("captum", "gradio", "quantus", "torchvision", "timm", "transformers", "sklearn", "optuna", "matplotlib"),
     *("filelock", "pebble", "polars", "pyarrow", "yaml"),
 )
 BENCH = ("benchmark", "ablate", "diagnose", "sweep", "runtime", "tune", "reproduce")
@@ -21,6 +21,7 @@ DIGIT = ("explain", "embedded:digits:0")
 PLAIN = (*DIGIT, "--no-figures", "--out", "OUT")
 COMMANDS = {
     **{name: (name, "--out", "OUT", *(("--data", "x") if name == "reproduce" else ())) for name in BENCH},
+    "app": ("app", "--port", "0"),
     "status": ("status", "OUT"),
     "report": ("report", "OUT"),
     "torchvision": (*PLAIN, "--model", "torchvision:resnet18"),
@@ -86,6 +87,7 @@ def test_the_adapter_of_captum_names_its_extra_and_that_of_quantus_needs_none(ba
         ("hf", "transformers is not installed; install fringe[hf]"),
         ("graph", "this command needs sklearn, which is not installed; install fringe[graph]"),
         ("graph of compare", "this command needs sklearn, which is not installed; install fringe[graph]"),
+        ("app", "this command needs gradio, which is not installed; install fringe[app]"),
         ("figures", "this command needs matplotlib, which is not installed; it belongs to fringe itself"),
         ("figures of compare", "this command needs matplotlib, which is not installed; it belongs to fringe itself"),
         *((name, "which is not installed; install fringe[bench]") for name in (*BENCH, "status", "report")),

@@ -21,7 +21,7 @@ NAMES = {
         "Shared",
     ),
     *("Trajectory", "BinaryClassifier", "attribute", "compare"),
-    *("ExperimentSpec", "explain", "explain_images", "load", "run_experiment", "write_report"),
+    *("ExperimentSpec", "explain", "explain_images", "load", "write_page", "run_experiment", "write_report"),
     *("FringeError", "InputError", "ModelOutputError", "NotDifferentiableError", "TargetError"),
 }
 

@@ -103,3 +103,40 @@ def problem_of(model: nn.Module, x: Tensor, target: object = "predicted", *, see
 def context_of(model: nn.Module, x: Tensor, target: object = "predicted", **options) -> EvaluationContext:
     """The images ``x`` under evaluation; arguments as of :func:`problem_of`."""
     return EvaluationContext(problem_of(model, x, target, **options))
+
+
+def results_of_scores(scores):
+    """Results with these scores by (model, method, metric), as read from a store in memory."""
+    from fringe.experiments import Manifest, ScoreRecord, digest, results_from
+    from fringe.metrics import METRICS
+
+    settings, limits = {}, {}
+    for (model, method, metric), values in scores.items():
+        settings.setdefault(model, {})[method] = {"model": {"name": model}, "method": {"method": method}}
+        limits[metric] = max(limits.get(metric, 0), len(values))
+    metrics = {
+        name: {"settings": {}, "key": digest(name), "limit": n, "summary": METRICS[name].aggregate}
+        for name, n in limits.items()
+    }
+    images = tuple(
+        {"digest": digest(i), "id": f"{i}", "source": f"{i}", "label": None} for i in range(max(limits.values()))
+    )
+    records = [
+        ScoreRecord(
+            digest(settings[model][method]),
+            digest(metric),
+            digest(i),
+            model,
+            method,
+            metric,
+            f"{i}",
+            None,
+            0,
+            0.5,
+            float(value),
+            "ok",
+        )
+        for (model, method, metric), values in scores.items()
+        for i, value in enumerate(values)
+    ]
+    return results_from(Manifest({}, images, (), settings, metrics, {}, {}), {one.key: one for one in records})

@@ -158,15 +158,15 @@ def write_reference(folder: Path) -> None:
         packages.append(package)
         index += [f"   * - :doc:`{package}`", f"     - {about}"]
         page = [title, "=" * len(title), "", about, "", ".. list-table::", "   :widths: 30 70", ""]
-        own: list[str] = []
+        own = [(name, path) for name, path in rows if path.rpartition(".")[0] == package]
         for name, path in rows:
-            value = _find(path)
-            page += [f"   * - :py:obj:`{name} <{path}>`", f"     - {_summary(name, value)}"]
-            if path.rpartition(".")[0] == package:
-                own.append(path)
-                pages[path] = _object_page(name, path, value)
-        if own:
-            page += ["", ".. toctree::", "   :hidden:", "", *(f"   {path}" for path in own)]
+            page += [f"   * - :py:obj:`{name} <{path}>`", f"     - {_summary(name, _find(path))}"]
+        if not hasattr(importlib.import_module(package), "__all__"):  # many small things: all of them on one page
+            page += ["", *(line for _, path in own for line in (_described(path), ""))]
+        elif own:
+            page += ["", ".. toctree::", "   :hidden:", "", *(f"   {path}" for _, path in own)]
+            for name, path in own:
+                pages[path] = "\n".join([name, "=" * len(name), "", _described(path), ""])
         pages[package] = "\n".join([":html_theme.sidebar_secondary.remove: true", "", *page, ""])
     index += ["", ".. toctree::", "   :hidden:", "", *(f"   {package}" for package in packages), ""]
     pages["index"] = "\n".join(index)
@@ -179,14 +179,12 @@ def write_reference(folder: Path) -> None:
             file.write_text(text, encoding="utf-8")
 
 
-def _object_page(name: str, path: str, value: Any) -> str:
-    kind = _kind(value)
-    lines = [name, "=" * len(name), ""]
-    if kind == "data":
-        lines += [f".. py:data:: {path}", "", f"   {DATA.get(name, 'A type or a table of this package.')}"]
-    else:
-        lines += [f".. auto{kind}:: {path}"]
-    return "\n".join([*lines, ""])
+def _described(path: str) -> str:
+    """The directive that describes a name."""
+    name, value = path.rpartition(".")[2], _find(path)
+    if _kind(value) == "data":
+        return f".. py:data:: {path}\n\n   {DATA.get(name, 'A type or a table of this package.')}"
+    return f".. auto{_kind(value)}:: {path}"
 
 
 def _signature(app: Any, what: str, name: str, value: Any, options: Any, signature: str | None, returned: str | None):

@@ -10,6 +10,7 @@ from fringe._arguments import ForwardArguments
 from fringe._isolation import detached
 from fringe._linear_layers import LinearLayers
 from fringe._network import Network
+from fringe._progress import log
 from fringe.errors import InputError, NotDifferentiableError
 
 
@@ -100,6 +101,7 @@ class Linearisation:
         """Use forward mode from now on, in this and in later linearisations of the network."""
         self._double_backward = False
         self._network.jvp_mode = "forward"
+        log.info("Jacobian-vector products use forward-mode differentiation: %s", reason)
         warnings.warn(
             f"the model has no second derivatives ({reason}); Jacobian-vector products use "
             "forward-mode differentiation, at one more forward pass each",

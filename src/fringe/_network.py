@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fringe._arguments import NO_ARGUMENTS, ForwardArguments
 from fringe._isolation import Mode, detached, isolated
 from fringe._outputs import OutputKind, as_logits
+from fringe._progress import log
 from fringe.errors import InputError
 
 Result = TypeVar("Result", Tensor, tuple[Tensor, Tensor])
@@ -66,6 +67,7 @@ class BatchSize:
         if size == 1:
             raise error
         self._size = size // 2
+        log.info("memory of %s ran out: %d images a pass instead of %d", device, self._size, size)
         if device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -152,6 +154,7 @@ class Network:
         except RuntimeError as error:
             if "view size is not compatible" not in str(error):
                 raise
+            log.info("the model requires images with channels first in memory; they are passed so from now on")
             self.channels_last = False
             return arguments.call(self.model, x.clone())
 
@@ -196,5 +199,6 @@ def _unwrapped(model: Callable[..., Any]) -> Callable[..., Any]:
             hint="build it outside",
         )
     if any(p.dtype in (torch.float16, torch.bfloat16) for p in parameters):
+        log.info("the model is in half precision: a float32 copy of it is explained")
         return copy.deepcopy(model).float()
     return model

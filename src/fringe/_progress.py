@@ -1,22 +1,98 @@
-"""Progress bars, in terminals and notebooks."""
+"""Progress bars, in terminals and notebooks, and the log of the library."""
 
 import contextlib
+import importlib
+import io
+import logging
+import sys
+import time
 from collections.abc import Callable, Generator
 from typing import Any
 
+#: Called with the steps done and planned, and perhaps with what is in work.
+Report = Callable[..., None]
+
+#: Seconds between two drawings in a notebook: each is a message to the browser.
+REFRESH = 0.2
+
+#: Messages of the library: what it does by itself, such as halving a batch. ``logging`` shows them; nothing is printed.
+log = logging.getLogger("fringe")
+log.addHandler(logging.NullHandler())
+
 
 @contextlib.contextmanager
-def shown(progress: bool | Callable[..., Any] | None, description: str) -> Generator[Callable[..., Any] | None]:
-    """Yield what reports the steps done and planned: a bar for True, nothing for False, or the caller's function."""
-    if progress is not True:
-        yield progress or None
+def shown(progress: bool | Report | None, description: str) -> Generator[Report | None]:
+    """Yield what takes the steps done and planned: a progress bar for True, nothing for False or None, or the caller's
+    own function."""
+    if not isinstance(progress, bool):
+        yield progress
+    elif not progress:
+        yield None
+    else:
+        with _bar(description) as report:
+            yield report
+
+
+@contextlib.contextmanager
+def _bar(description: str) -> Generator[Report]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=32),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    draw = _notebook()
+    bars = Progress(*columns, console=Console(stderr=True), auto_refresh=draw is None)
+    task = bars.add_task(description, total=None)
+    drawn = 0.0
+
+    def report(done: float, total: float | None, what: str = description) -> None:
+        nonlocal drawn
+        # a method of several stages may begin again, or know its last step only at the end
+        bars.update(task, completed=done, total=total, description=what)
+        if draw is not None and time.monotonic() - drawn > REFRESH:
+            draw(_html(bars.get_renderable()))
+            drawn = time.monotonic()
+
+    if draw is None:
+        with bars:
+            yield report
         return
-    from rich.progress import Progress
-
-    with Progress(transient=True) as bars:
-        task = bars.add_task(description, total=None)
-
-        def report(done: float, total: int, what: str = description) -> None:
-            bars.update(task, completed=done, total=total, description=what)
-
+    try:
         yield report
+    finally:
+        draw(_html(bars.get_renderable()))
+
+
+def _notebook() -> Callable[[str], None] | None:
+    """What shows HTML in the cell that runs and replaces it at the next call; None outside a notebook.
+
+    Rich's own display in notebooks needs ipywidgets, and is not stored with the notebook.
+    """
+    shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if type(shell).__name__ not in ("ZMQInteractiveShell", "Shell"):  # Jupyter, and Colab
+        return None
+    display = importlib.import_module("IPython.display")
+    handle = display.display(display.HTML(""), display_id=True)
+    return lambda html: handle.update(display.HTML(html))
+
+
+def _html(renderable: Any) -> str:
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), record=True, width=100, force_jupyter=False, color_system="truecolor")
+    console.print(renderable)
+    code = '<pre style="font-family:monospace;line-height:normal;margin:0">{code}</pre>'
+    return console.export_html(inline_styles=True, code_format=code)

@@ -1,17 +1,21 @@
 """Every method of this library as an attribution of Captum."""
 
+import copy
+import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from fringe._arguments import ForwardArguments
+from fringe._network import BatchSize
 from fringe.attribution import Attributor, attribute, get_method
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score
-from fringe.errors import InputError, TargetError
+from fringe.errors import InputError, TargetError, require_integer
+from fringe.settings import settings_of
 
 try:
     from captum.attr import GradientAttribution
@@ -97,6 +101,9 @@ class CaptumAttributor(GradientAttribution):
         target: Target = None,
         additional_forward_args: object = None,
         return_convergence_delta: bool = False,
+        *,
+        n_steps: int | None = None,
+        internal_batch_size: int | None = None,
     ) -> Tensors | tuple[Tensors, Tensor]:
         """Compute attribution maps.
 
@@ -109,6 +116,8 @@ class CaptumAttributor(GradientAttribution):
                 as the batch belongs to the images, row by row; everything else is passed unchanged, and so is
                 ``fringe.Shared(value)``.
             return_convergence_delta: Whether the completeness gap is returned as well.
+            n_steps: Replaces ``steps`` of a method that has this setting.
+            internal_batch_size: Bound on the images of one pass, in place of ``batch_size`` for this call.
 
         Returns:
             Maps (B, *S), in a tuple if the inputs were in one; and the gap (B,): the map's sum, minus the score at the
@@ -122,9 +131,9 @@ class CaptumAttributor(GradientAttribution):
         x = _single(inputs, "inputs")
         classes = _classes(target, x)
         result = attribute(
-            self._classifier,
+            self._bounded(internal_batch_size),
             x,
-            method=self._method,
+            method=self._method if n_steps is None else self._with_steps(n_steps),
             target="predicted" if classes is None else classes,
             seed=self._seed,
             baseline=self._baseline(baselines),
@@ -173,6 +182,27 @@ class CaptumAttributor(GradientAttribution):
         chosen = classifier.resolve_target("predicted" if classes is None else classes, logits)
         change = classifier.score(logits, chosen) - classifier.score(first, chosen)
         return values.flatten(1).sum(1) - change.to(values.dtype)
+
+    def _bounded(self, images: int | None) -> Classifier:
+        """The classifier, or one that differs in its batch size; they count passes together."""
+        if images is None:
+            return self._classifier
+        require_integer("internal_batch_size", images)
+        bounded = copy.copy(self._classifier)
+        bounded.batch_size = BatchSize(images)
+        return bounded
+
+    def _with_steps(self, steps: int) -> Attributor:
+        known = settings_of(type(self._method))
+        if "steps" not in known:
+            raise InputError(
+                f"the method {self._method.name!r} has no number of steps",
+                argument="n_steps",
+                hint=f"give it its own settings, as in {type(self._method).__name__}({next(iter(known))}=...); its "
+                f"settings: {', '.join(known)}",
+            )
+        require_integer("n_steps", steps)
+        return dataclasses.replace(cast(Any, self._method), steps=steps)
 
     def _baseline(self, baselines: Baselines) -> float | Tensor | None:
         if baselines is None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from fringe._arguments import NO_ARGUMENTS
+from fringe._arguments import NO_ARGUMENTS, hint_unknown
 from fringe._arguments import ForwardArguments as ForwardArguments
 from fringe._arguments import Shared as Shared
 from fringe._isolation import Mode
@@ -51,6 +51,7 @@ class Classifier(Network):
         InputError: For an invalid argument.
     """
 
+    @hint_unknown
     def __init__(
         self,
         model: Callable[[Tensor], Any],
@@ -61,7 +62,9 @@ class Classifier(Network):
         batch_size: int | Literal["auto"] = "auto",
     ):
         if not callable(model):
-            raise InputError(f"expected a module or callable, got {type(model).__name__}", argument="model")
+            hint = "load it with fringe.explain(...), or load_model(...).module" if isinstance(model, str) else None
+            hint = "pass its .module" if hasattr(model, "module") else hint
+            raise InputError(f"expected a module or callable, got {type(model).__name__}", argument="model", hint=hint)
         for name, value, known in (("score", score, Score), ("output", output, OutputKind), ("mode", mode, Mode)):
             if value not in get_args(known):
                 raise InputError(f"got {value!r}, expected one of {', '.join(get_args(known))}", argument=name)

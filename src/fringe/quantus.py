@@ -13,6 +13,7 @@ from fringe.attribution import Attributor, attribute, get_method
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score
 from fringe.errors import InputError, check_known, require_choice
+from fringe.models import usable_device
 from fringe.settings import settings_of
 
 __all__ = ["explain_func"]
@@ -60,6 +61,7 @@ def explain_func(
         Maps (B, *S), or (B, 1, H, W) of summed channels.
 
     Raises:
+        ModelError: For a device that cannot be used.
         InputError: For a setting that the method does not have, and for an invalid argument.
     """
     require_choice("channels", channels, ("each", "sum"))
@@ -88,6 +90,7 @@ def _like_weights(model: object, x: Tensor, device: str | torch.device | None) -
     module = model.module if isinstance(model, Classifier) else model
     weights = module.parameters() if isinstance(module, nn.Module) else iter(())
     first = next((w for w in weights if w.is_floating_point()), None)
+    device = None if device is None else usable_device(device)
     if first is not None:
         return x.to(device or first.device, first.dtype)
     return x.to(device or x.device, x.dtype if x.is_floating_point() else torch.get_default_dtype())

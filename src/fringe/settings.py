@@ -8,6 +8,7 @@ Values are checked, not converted: a setting is recorded as it was given, so tha
 """
 
 import dataclasses
+import inspect
 import json
 import re
 import unicodedata
@@ -161,6 +162,16 @@ class Settings(ABC):
     name: ClassVar[str]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     record_key: ClassVar[str]
+
+    def __new__(cls, *_: Any, **settings: Any) -> Self:
+        """Refuse a setting that does not exist, with the name of the nearest one."""
+        known = inspect.signature(cls.__init__).parameters if settings else {}
+        for name in settings:
+            if name not in known and all(parameter.kind is not parameter.VAR_KEYWORD for parameter in known.values()):
+                known = settings_of(cls)
+                near = f"; did you mean {name[2:]!r}?" if name[:2] == "n_" and name[2:] in known else _hint(name, known)
+                raise TypeError(f"{cls.__name__} has no setting {name!r}{near} Its settings: {_list(known)}")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         """Check every setting; a subclass that has further checks calls this one first."""

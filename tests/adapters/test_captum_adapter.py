@@ -306,3 +306,53 @@ def test_what_cannot_be_meant_is_refused():
         CaptumAttributor(smooth()).attribute(x, baselines=0.0, target=1)
     with pytest.raises(InputError, match="Known methods"):
         CaptumAttributor(smooth(), "integrated")
+
+
+@pytest.mark.parametrize("method", [GAUSS, "ig"])
+def test_captums_words_for_steps_and_batches_are_understood(method):
+    model, x = smooth(), inputs(5)
+    maps = ours(model, method).attribute(x, target=1, n_steps=7, internal_batch_size=2)
+    steps = fringe.attribute(model, x, method=fringe.IntegratedGradients(steps=7), target=1).values
+    if method is GAUSS:
+        steps = theirs(model).attribute(x, target=1, n_steps=7, internal_batch_size=2)
+    close(maps, steps)
+
+
+def test_an_internal_batch_bounds_the_passes_of_one_call():
+    sizes, model = [], linear()
+
+    def watched(x):
+        sizes.append(len(x))
+        return model(x)
+
+    attributor = ours(watched, fringe.IntegratedGradients(steps=3), batch_size=4)
+    attributor.attribute(inputs(6), target=0, internal_batch_size=2)
+    assert max(sizes) == 2
+    sizes.clear()
+    attributor.attribute(inputs(6), target=0)
+    assert max(sizes) == 4
+
+
+def test_steps_pass_through_a_noise_tunnel():
+    tunnel = captum.attr.NoiseTunnel(ours(linear()))
+    options = {"target": 1, "nt_samples": 2, "stdevs": 0.0, "n_steps": 3}
+    close(tunnel.attribute(inputs(2), **options), ours(linear()).attribute(inputs(2), target=1, n_steps=3))
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        (
+            "smoothgrad",
+            {"n_steps": 5},
+            r"n_steps: the method 'smoothgrad' has no number of steps; .*SmoothGrad\(samples=",
+        ),
+        ("ggig", {"n_steps": 5}, r"n_steps: .* its settings: intervals, iterations"),
+        ("ig", {"n_steps": 0}, "n_steps: got 0, expected a positive integer"),
+        ("ig", {"internal_batch_size": 0}, "internal_batch_size: got 0, expected a positive integer"),
+        ("ig", {"internal_batch_size": 2.5}, "internal_batch_size: got 2.5"),
+    ],
+)
+def test_captums_words_that_make_no_sense_are_refused(method, options, message):
+    with pytest.raises(InputError, match=message):
+        ours(linear(), method).attribute(inputs(1), target=0, **options)

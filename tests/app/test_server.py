@@ -104,7 +104,7 @@ def join(server, values):
 
 def uploaded(server, name="digit.png"):
     """A file of the server's own samples as the form names it after an upload."""
-    status, _, body = upload(server, name, server.service.samples[0].file.read_bytes())
+    status, _, body = upload(server, name, server.service.samples[0].png)
     assert status == 200
     return {"path": json.loads(body)[0], "orig_name": name, "meta": {"_type": "gradio.FileData"}}
 
@@ -116,8 +116,8 @@ def test_a_request_as_the_page_sends_it_is_answered(server):
 
 def test_a_made_up_request_cannot_name_a_file_of_the_machine(server, tmp_path):
     private = tmp_path / "private.png"
-    private.write_bytes(server.service.samples[0].file.read_bytes())
-    folder = server.service.samples[0].file.parents[1]
+    private.write_bytes(server.service.samples[0].png)
+    folder = server.service.sample_file(0).parents[2]  # of all that is served
     for path in (str(private), "/etc/passwd", str(folder / ".." / "x.png"), "http://example.org/x.png"):
         answer = join(server, [{"path": path, "meta": {"_type": "gradio.FileData"}}, "digits", "ig"])
         assert not answer["success"] or "No image is chosen" in json.dumps(answer), path
@@ -129,8 +129,25 @@ def test_a_made_up_request_cannot_name_another_model_or_method(server, model, me
     assert not join(server, [uploaded(server), model, method])["success"]
 
 
+def test_samples_outlive_the_removal_of_old_files(server):
+    """Gradio removes what it served an hour ago."""
+    from gradio.route_utils import delete_files_created_by_app
+
+    functions = json.loads(ask(server, "GET", "/config")[2])["dependencies"]
+    pick = next(f["id"] for f in functions if not f["inputs"] and f["targets"] and f["targets"][0][1] == "click")
+    for _ in range(2):
+        session = secrets.token_hex(8)
+        event = {"data": [], "event_data": {"index": 0}, "fn_index": pick, "session_hash": session}
+        ask(server, "POST", "/gradio_api/queue/join", json.dumps(event), Content_Type="application/json")
+        text = ask(server, "GET", f"/gradio_api/queue/data?session_hash={session}")[2].decode()
+        path = re.search(r'"path": ?"([^"]*digits-0000.png)"', text)
+        assert path, text
+        assert ask(server, "GET", f"/gradio_api/file={path[1]}")[0] == 200
+        delete_files_created_by_app(server.blocks, None)
+
+
 def test_another_host_needs_a_word():
-    with pytest.raises(InputError, match="host: '0.0.0.0' lets other machines use your models.*allow_remote=True"):
+    with pytest.raises(InputError, match=r"host: '0\.0\.0\.0' lets other machines use your models.*allow_remote=True"):
         AppServer(AppSpec(host="0.0.0.0", port=0))
 
 

@@ -94,6 +94,44 @@ def test_a_method_is_understood_by_its_title_or_class(asked, meant):
     assert fringe.attribution.get_method(asked) == fringe.METHODS[meant]()
 
 
+@pytest.mark.parametrize(
+    ("call", "name", "hint"),
+    [
+        (fringe.attribute, "n_steps", r"method=IntegratedGradients\(steps=50\)"),
+        (fringe.attribute, "steps", r"method=IntegratedGradients\(steps=50\)"),
+        (fringe.attribute, "internal_batch_size", "did you mean 'batch_size'"),
+        (fringe.attribute, "baselines", "did you mean 'baseline'"),
+        (fringe.attribute, "additional_forward_args", "did you mean 'forward_args'"),
+        (fringe.attribute, "return_convergence_delta", "completeness_gap"),
+        (fringe.explain, "n_steps", r"method=IntegratedGradients\(steps=50\)"),
+        (fringe.compare, "internal_batch_size", "did you mean 'batch_size'"),
+        (fringe.Classifier, "internal_batch_size", "did you mean 'batch_size'"),
+        (fringe.IntegratedGradients, "n_steps", "did you mean 'steps'"),
+        (fringe.SmoothGrad, "n_samples", "did you mean 'samples'"),
+        (fringe.FRInGe, "taus", "did you mean 'tau'"),
+        (fringe.Insertion, "step", "did you mean 'steps'"),
+    ],
+)
+def test_an_argument_of_another_library_is_answered_with_ours(call, name, hint):
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).eval()
+    inputs = {
+        fringe.attribute: (model, torch.zeros(1, 1, 2, 2)),
+        fringe.explain: (model, torch.zeros(1, 1, 2, 2)),
+        fringe.compare: (model, torch.zeros(1, 1, 2, 2), ["ig"], ["sparseness"]),
+        fringe.Classifier: (model,),
+    }
+    with pytest.raises(TypeError, match=f"{name!r}; .*{hint}"):
+        call(*inputs.get(call, ()), **{name: 3})
+
+
+def test_a_model_that_is_named_or_loaded_is_told_how_it_is_passed():
+    from fringe.models import load_model
+
+    for model, hint in (("embedded:digits", "fringe.explain"), (load_model("embedded:digits"), r"pass its \.module")):
+        with pytest.raises(fringe.InputError, match=f"model: expected a module or callable, got .*{hint}"):
+            fringe.attribute(model, torch.zeros(1, 1, 32, 32))
+
+
 def conv_net(*last):
     return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), *last).requires_grad_(False)
 

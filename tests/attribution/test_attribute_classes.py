@@ -98,6 +98,88 @@ def test_every_verdict_has_a_severity():
     assert sorted(SEVERITY) == sorted(get_args(Verdict))
 
 
+class TestOneOfSeveralClasses:
+    """``of_class(k)`` is what a call for this class alone returns."""
+
+    @pytest.mark.parametrize(
+        "method", [METHOD, dataclasses.replace(METHOD, quadrature="corrected"), "ig", "smoothgrad"]
+    )
+    def test_it_equals_a_call_for_this_class(self, method):
+        model, x = Smooth(sharpness=2.0), inputs(3)
+        target = torch.tensor([[0, 3], [4, 1], [2, 0]])
+        several = fringe.attribute(model, x, method=method, target=target, telemetry=True)
+        for k in range(2):
+            one, alone = several.of_class(k), fringe.attribute(model, x, method=method, target=target[:, k])
+            assert one.verdict == alone.verdict
+            assert one.advice == alone.advice
+            assert one.diagnostics.keys() == alone.diagnostics.keys()
+            for name in ("values", "target", "score", "endpoint_score", "completeness_gap"):
+                torch.testing.assert_close(
+                    getattr(one, name), getattr(alone, name), rtol=1e-6, atol=1e-9, equal_nan=True
+                )
+            for name, column in alone.diagnostics.items():
+                torch.testing.assert_close(one.diagnostics[name], column, rtol=1e-6, atol=1e-9)
+
+    def test_each_class_has_its_verdict_and_the_image_the_worst(self):
+        """One step is too long for some classes and not for others."""
+        model, x = Smooth(sharpness=2.0), inputs(4)
+        rough = dataclasses.replace(METHOD, tau=0.5, steps=2, delta_euc=10.0, eta_max=50.0)
+        found = fringe.attribute(model, x, method=rough, target="top4")
+        verdicts = [[verdict for verdict, _ in classes] for classes in found.class_verdicts]
+        assert any(len(set(row)) > 1 for row in verdicts)
+        assert list(found.verdict) == [max(row, key=SEVERITY.index) for row in verdicts]
+        residual = found.completeness_residual
+        for row, verdict in enumerate(found.verdict):
+            if verdict == "coarse":
+                assert f"{float(residual[row].max()):.1%}" in found.advice[row]
+        part = found.select([2, 0])
+        assert part.class_verdicts == (found.class_verdicts[2], found.class_verdicts[0])
+        assert type(found).concat([part, found]).class_verdicts == part.class_verdicts + found.class_verdicts
+
+    def test_paths_of_their_own_are_recorded_of_the_first(self):
+        found = fringe.attribute(Smooth(), inputs(1), method="ig", target="top2", telemetry=True)
+        assert found.of_class(0).trajectory[0] is found.trajectory[0]
+        assert found.of_class(1).trajectory == (None,)
+
+    def test_a_bad_image_has_no_verdict_of_a_class(self):
+        x = inputs(3).clone()
+        x[1] = torch.nan
+        found = fringe.attribute(Smooth(), x, method=METHOD, target="top2", bad_images="mark")
+        assert [verdict for verdict, _ in found.class_verdicts[1]] == ["nan_input"] * 2
+        assert found.of_class(1).verdict[1] == "nan_input"
+
+    def test_there_must_be_such_a_class(self):
+        with pytest.raises(fringe.InputError, match="k: got 2, expected 0 to 1"):
+            fringe.attribute(Smooth(), inputs(1), method="ig", target="top2").of_class(2)
+        with pytest.raises(fringe.InputError, match="k: the maps are of one class"):
+            fringe.attribute(Smooth(), inputs(1), method="ig").of_class(0)
+
+
+class TestStoredPoints:
+    @pytest.mark.parametrize("method", [METHOD, "ig", "guided_ig"])
+    def test_as_many_as_are_asked_for_with_the_models_predictions(self, method):
+        model, x = Smooth(), inputs(2)
+        found = fringe.attribute(model, x, method=method, telemetry=4)
+        for path, steps in zip(found.trajectory, found.diagnostics["steps"].tolist(), strict=True):
+            count = len(path.points["entropy"]) - 1
+            assert path.snapshot_steps.tolist() == [round(count * m / 3) for m in range(4)]
+            assert steps
+            expected = model(path.snapshots.to(x)).double().softmax(-1)
+            torch.testing.assert_close(path.probabilities.double(), expected, rtol=1e-5, atol=1e-7)
+        several, usual = (fringe.attribute(model, x, method=method, telemetry=t) for t in (True, False))
+        assert several.passes == usual.passes  # of the explanation, not of the record
+        with pytest.raises(fringe.InputError, match="telemetry: got 1, expected true, false or at least 2"):
+            fringe.attribute(model, x, method=method, telemetry=1)
+
+    def test_thinned_takes_some_of_them(self):
+        (path,) = fringe.attribute(Smooth(), inputs(1), method="ig", telemetry=11).trajectory
+        some, (six,) = path.thinned(6), fringe.attribute(Smooth(), inputs(1), method="ig", telemetry=True).trajectory
+        for name in ("snapshot_steps", "snapshots", "cumulative", "probabilities"):
+            assert torch.equal(getattr(some, name), getattr(six, name))
+        assert path.thinned(11).snapshots.equal(path.snapshots)
+        assert path.thinned(50).snapshots.equal(path.snapshots)
+
+
 class TestCorrectedRule:
     """``quadrature="corrected"``: each segment's known error is taken from its entries, in proportion to their size."""
 

@@ -95,3 +95,16 @@ def test_settings_are_plain_data():
     assert record["method"] == "fringe"
     assert record["reference"] == (0.25, 0.75)
     assert hash(fringe.FRInGe()) == hash(fringe.FRInGe())
+
+
+def test_a_preview_takes_at_most_twenty_passes_an_image():
+    """Of several images, and of one that bears the check of the model alone."""
+    for images, most in (("embedded:digits:0:8", 17), ("embedded:digits:3", 20)):
+        counts = fringe.explain("embedded:digits", images, method="fringe:preview", telemetry=False)
+        passes = counts.passes.forward + counts.passes.jvp + counts.passes.vjp
+        assert passes / len(counts) <= most
+
+
+def test_a_long_step_is_twice_the_automatic_one():
+    caps = [fringe.FRInGe(delta_euc=name).path(10_000).trust.delta_euc for name in ("auto", "long")]
+    assert caps == [1.0, 2.0]

@@ -1,6 +1,8 @@
 """Tables and sequences: small networks whose paths arrive, however sure the networks are."""
 
+import importlib.util
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -59,6 +61,47 @@ def test_networks_of_tables_arrive(name):
     assert torch.cat([part.completeness_residual for part in found]).quantile(0.95) < 0.02
 
 
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU])
+def test_saturated_networks_neither_diverge_nor_run_away(activation):
+    """A linear step out of p = 1 - 1e-20 needs |v| near 1e6, whose Fisher norm was negative by rounding."""
+    x, _ = table("wine")
+    found = fringe.attribute(perceptron("wine", 11, 32, activation, 400), x[::9])
+    assert found.settings["structure"] == "none"
+    assert "diverged" not in found.verdict
+    assert found.verdict.count("ok") >= 0.95 * len(found)
+
+
+def test_a_bend_shortens_the_steps_until_the_path_arrives():
+    """The logit gap falls along the first axis to a narrow valley whose floor descends along the second."""
+
+    class Valley(nn.Module):
+        def forward(self, x):
+            gap = 40.0 * torch.nn.functional.softplus(8.0 * (x[:, 0] - 1.0)) / 8.0
+            gap = gap + 40.0 * torch.nn.functional.softplus(8.0 * (1.0 - x[:, 0])) / 8.0 + 2.0 * x[:, 1] - 5.0
+            return torch.stack([gap, torch.zeros_like(gap)], 1)
+
+    x = torch.tensor([[2.0, 4.0]], dtype=torch.float64)
+    found = fringe.attribute(Valley(), x, method=fringe.FRInGe(max_steps=400))
+    assert found.diagnostics["endpoint_kl"].item() <= 0.05
+    assert found.verdict == ("ok",)
+
+
+def test_progress_ends_with_the_last_arrival():
+    """Paths that go on past their planned steps show less than the whole until they arrive."""
+    x, _ = table("iris")
+    seen: list[tuple[int, int]] = []
+    found = fringe.attribute(
+        perceptron("iris", 11, 32, nn.ReLU, 200), x[::30], progress=lambda done, total: seen.append((done, total))
+    )
+    longest = int(found.diagnostics["steps"].max())
+    assert longest * len(found) > seen[0][1]  # more steps than were planned
+    done = [d for d, _ in seen]
+    assert done == sorted(set(done))
+    assert seen[-1][0] == seen[-1][1]
+    assert all(d < total for d, total in seen[:-1])
+    assert len(seen) > 20
+
+
 def test_a_step_moves_no_two_logits_further_apart_than_a_nat():
     """To first order, so exactly for a linear model; and where that bound is met the telemetry names it."""
     model = nn.Linear(6, 3).double().requires_grad_(False)
@@ -110,3 +153,38 @@ def test_networks_of_sequences_arrive(seed):
     found = fringe.attribute(model, x, method=fringe.FRInGe(structure="sequence"))
     assert found.verdict.count("ok") >= 0.95 * len(x)
     assert share(found).quantile(0.05) > 0.5
+
+
+def archive(name: str, part: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """A data set of the UCR and UEA archives as the package aeon ships it: (N, C, L), and classes."""
+    spec = importlib.util.find_spec("aeon")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("needs the data files of aeon: pip install --no-deps aeon")
+    path = Path(spec.submodule_search_locations[0]) / "datasets" / "data" / name / f"{name}_{part}.ts"
+    rows = [line.split(":") for line in path.read_text().splitlines() if line and line[0] not in "#@"]
+    names = sorted({row[-1] for row in rows})
+    x = torch.tensor([[[float(v) for v in channel.split(",")] for channel in row[:-1]] for row in rows])
+    return x, torch.tensor([names.index(row[-1]) for row in rows])
+
+
+def test_networks_of_recorded_series_arrive():
+    """Two data sets, two activations: at least 95 % of the maps are ok and at the reference."""
+    good = []
+    for name in ("ItalyPowerDemand", "BasicMotions"):
+        x, y = archive(name, "TRAIN")
+        mean, std = x.mean((0, 2), keepdim=True), x.std((0, 2), keepdim=True)
+        test = ((archive(name, "TEST")[0] - mean) / std)[:: 80 if name == "ItalyPowerDemand" else 3]
+        for seed, activation in ((0, nn.GELU), (1, nn.Tanh)):
+            with torch.random.fork_rng():
+                torch.manual_seed(seed)
+                model = nn.Sequential(
+                    *(nn.Conv1d(x.shape[1], 16, 7, padding=3), activation()),
+                    *(nn.Conv1d(16, 16, 7, padding=3, stride=2), activation()),
+                    *(nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(16, int(y.max()) + 1)),
+                )
+            model = fitted(model, (x - mean) / std, y, steps=150)
+            found = fringe.attribute(model, test, method=fringe.FRInGe(structure="sequence", max_steps=300))
+            arrived = (found.diagnostics["endpoint_kl"] <= 0.05).tolist()
+            good += [v == "ok" and a for v, a in zip(found.verdict, arrived, strict=True) if v != "at_reference"]
+    assert len(good) > 40
+    assert sum(good) >= 0.95 * len(good)

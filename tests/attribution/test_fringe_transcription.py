@@ -47,14 +47,19 @@ def distance(found: torch.Tensor, expected: torch.Tensor) -> tuple[float, float]
 
 
 @pytest.mark.parametrize(
-    "method",
-    [paper("resnet50"), paper("resnet18"), paper("inception_v3", waypoint="current"), paper("vgg19", warm_start=False)],
+    ("method", "count"),
+    [
+        (paper("resnet50"), 2),  # together, so that a batch is compared as well
+        (paper("resnet18"), 1),
+        (paper("inception_v3", waypoint="current"), 1),
+        (paper("vgg19", warm_start=False), 1),
+    ],
     ids=["resnet50", "resnet18", "inception_v3 printed waypoint", "vgg19 cold start"],
 )
-def test_whole_path_in_float64(method):
-    model, x = real("cifar_resnet20", 2, torch.float64)
+def test_whole_path_in_float64(method, count):
+    model, x = real("cifar_resnet20", count, torch.float64)
     found = fringe.attribute(model, x, method=method)
-    for i in range(2):
+    for i in range(count):
         expected, _ = transcription.explain(model, x[i : i + 1], int(found.target[i]), literal(method))
         relative, cosine = distance(found.values[i], expected[0])
         assert relative < 1e-8

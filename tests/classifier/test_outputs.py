@@ -75,7 +75,7 @@ REFUSED = {
     "integers": (torch.ones(3, 5, dtype=torch.long), r"dtype torch.int64; expected float32 or float64"),
     "probabilities": (
         LOGITS.softmax(1),
-        r"look like probabilities, not logits.*output='probabilities'.*output='logits'",
+        r"look like probabilities, not logits.*output='probabilities'\).*model_output='probabilities'.*'logits' if",
     ),
     "float32 probabilities of many": (
         20 * normal(2, 21000, dtype=torch.float32).softmax(1) / 20,

@@ -98,6 +98,8 @@ def test_an_image_whose_results_cannot_be_written_at_all(tmp_path):
         ("attribution.safetensors", errno.ENOSPC),
         ("overlay.png", errno.EDQUOT),
         ("trajectory.png", errno.EIO),
+        ("explanation.html", errno.EIO),
+        ("path.webp", errno.ENOSPC),
         ("explanation.json", errno.EROFS),
     ],
 )
@@ -110,13 +112,14 @@ def test_a_file_of_an_image_that_cannot_be_written_costs_this_image_alone(tmp_pa
     assert os.strerror(number) in line
     assert ["error" in entry for entry in summary(tmp_path)["inputs"]] == [False, True, False]
     left = {path.name for path in tmp_path.iterdir()}
-    assert left == {"digits-0000", "digits-0002", "contact.png", "summary.json"}
+    assert left == {"digits-0000", "digits-0002", "contact.png", "index.html", "summary.json"}
 
 
 @pytest.mark.parametrize(
     ("command", "file", "number"),
     [
         ("explain", "contact.png", errno.ENOSPC),
+        ("explain", "index.html", errno.ENOSPC),
         ("compare", "compare.png", errno.EDQUOT),
     ],
 )

@@ -21,7 +21,10 @@ from fringe.models import load_model
 
 QUICK = ("--set", "tau=0.02", "--set", "cg_iterations=4")
 DIGITS = ("--model", "embedded:digits")
-FILES = {"overlay.png", "signed.png", "trajectory.png", "profile.png", "attribution.safetensors", "explanation.json"}
+FILES = {
+    *("overlay.png", "signed.png", "trajectory.png", "profile.png", "attribution.safetensors", "explanation.json"),
+    *("explanation.html", "path.webp"),
+}
 
 
 def run(*arguments):
@@ -75,6 +78,7 @@ def test_a_run_writes_what_the_library_computes(tmp_path):
         assert full["model"]["digest"] == loaded.digest
         assert full["settings"]["tau"] == 0.02
         assert len(full["top"]) == 5
+        assert set(full["files"]) == FILES - {"explanation.json"}
     for picture in (tmp_path / "out").rglob("*.png"):
         with Image.open(picture) as image:
             assert min(image.size) > 200
@@ -176,6 +180,12 @@ def test_photos_ask_for_a_model(tmp_path, inputs, monkeypatch):
         assert part in result.stderr
     assert not (tmp_path / "out").exists()
     assert quick("out", "photo.png", *DIGITS).exit_code == 0
+
+
+def test_embedded_images_that_do_not_exist_are_named_before_a_model(tmp_path):
+    result = quick(tmp_path / "out", "embedded:digit:0")
+    assert result.exit_code == 1
+    assert "'embedded:digit:0' is neither a file, a folder nor embedded:digits" in result.stderr
 
 
 def test_a_name_that_is_no_text_is_written_so_that_it_can_be_read_back(tmp_path):

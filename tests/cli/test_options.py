@@ -92,6 +92,12 @@ def test_a_file_that_makes_no_sense_is_one_line_that_names_the_flag(tmp_path, te
         (("explian",), "explain"),
         (("explain", "embedded:digits:0", "--out", "x", "--scor", "logit"), "--score"),
         (("explain", "embedded:digits:0"), "--out"),
+        (
+            ("explain", "embedded:digits:0", "--out", "x", "--tau", "1"),
+            "No such option: --tau. A setting is given by --set, as in --set tau=VALUE.",
+        ),
+        (("compare", "embedded:digits:0", "--out", "x", "--learning-rate", "1"), "--set geoig_svi.learning_rate=VALUE"),
+        (("status", "x", "--tau", "1"), "No such option: --tau\n"),
         (("benchmark", "--out", "x", "--n", "many"), "--n"),
     ],
 )

@@ -18,9 +18,9 @@ HEAVY = "{'torch', 'matplotlib', 'safetensors', 'PIL', 'numpy'}"
 HELP = f"""
 from typer.testing import CliRunner
 from fringe.cli import app
-for arguments in (["--help"], ["explain", "--help"]):
+for arguments in (["--help"], ["app", "--help"], ["explain", "--help"]):
     result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0 and "explain" in result.stdout, result.output
+    assert result.exit_code == 0 and "--help" in result.stdout, result.output
 print(sorted(set(sys.modules) & {HEAVY}))
 """
 ROOMS_ONLY = "import types; sys.modules['fringe'] = types.ModuleType('fringe'); sys.modules['fringe'].__path__ = [{!r}]"

@@ -101,7 +101,7 @@ def test_a_model_in_memory_is_scored():
 
 
 def test_an_unknown_executor_is_refused(tmp_path):
-    with pytest.raises(InputError, match="executor: got 'threads', expected one of serial, processes"):
+    with pytest.raises(InputError, match="executor: got 'threads', expected serial, processes, ray"):
         run_experiment(SPEC, tmp_path, executor="threads")
 
 

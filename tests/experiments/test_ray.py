@@ -74,22 +74,28 @@ def when_noted(base, method, act):
 
 
 def test_tasks_that_kill_are_set_aside_and_dead_actors_replaced(cluster, tmp_path):
-    asked = manifest(("exits", "hangs", "fine", "lasts"), 2)
+    asked = manifest(("exits", "fine", "lasts"), 2)
     work = job(tmp_path, asked)
     killer = when_noted(tmp_path, "lasts", lambda pid: os.kill(pid, signal.SIGKILL))
-    log, ends = run(cluster, work, timeout=8)
+    log, ends = run(cluster, work)
     killer.join()
-    assert ends == {("exits", "crashed"): 1, ("hangs", "crashed"): 1, ("fine", "done"): 1, ("lasts", "done"): 1}
+    assert ends == {("exits", "crashed"): 1, ("fine", "done"): 1, ("lasts", "done"): 1}
     begun = Counter(line.split()[1] for line in noted(tmp_path / "processes"))
-    assert begun["exits"] == begun["hangs"] == 3
-    assert begun["lasts"] == 2
-    reasons = {record["method"]: record["reason"] for record in crashes(work.store)}
-    assert reasons == {"exits": "ended its process, 3 times", "hangs": "took longer than 8 s, 3 times"}
-    assert log.failed == 2 * 2
+    assert begun == {"exits": 3, "fine": 1, "lasts": 2}
+    assert [record["reason"] for record in crashes(work.store)] == ["ended its process, 3 times"]
+    assert log.failed == 2
     (tmp_path / "behave").touch()
     run(cluster, work)
     assert crashes(work.store) == []
     assert table(work.store) == expected(asked)
+
+
+@pytest.mark.slow
+def test_a_task_that_hangs_is_ended_and_set_aside(cluster, tmp_path):
+    work = job(tmp_path, manifest(("hangs", "fine"), 2))
+    _, ends = run(cluster, work, timeout=8)
+    assert ends == {("hangs", "crashed"): 1, ("fine", "done"): 1}
+    assert [record["reason"] for record in crashes(work.store)] == ["took longer than 8 s, 3 times"]
 
 
 def lose_machines(cluster, base, count, stop):
@@ -199,5 +205,5 @@ def test_wrong_executors_are_refused():
 
 def test_no_cluster_at_the_address(tmp_path):
     work = job(tmp_path, manifest())
-    with pytest.raises(FringeError, match="executor: cannot connect to Ray"):
+    with pytest.raises(FringeError, match=r"executor: no Ray cluster answers at '127.0.0.1:1'"):
         run_tasks(work, work.left(), RunLog(), lambda report: None, make_executor("ray:127.0.0.1:1"))

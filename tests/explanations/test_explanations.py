@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import fringe
-from fringe import InputError
+from fringe import InputError, TargetError
 from fringe.explanations import ExplainSpec, Explanation, Failure, explain_images
 
 IG = {"method": "ig", "set": ("steps=4",), "figures": False}
@@ -170,6 +170,8 @@ def test_batch_size_and_device_names_are_no_other_settings(tmp_path):
         ("explanation.json", lambda path: path.write_text("")),
         ("explanation.json", lambda path: path.unlink()),
         ("overlay.png", lambda path: path.write_bytes(b"")),
+        ("explanation.html", lambda path: path.write_text("")),
+        ("path.webp", lambda path: path.unlink()),
     ],
 )
 def test_a_damaged_result_is_computed_again(tmp_path, file, damage):
@@ -246,8 +248,8 @@ def test_the_record_gives_the_options_back(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stepz": 3}, "unknown field 'stepz'; did you mean 'set'? The fields: model, target"),
-        ({"target": "cat"}, "target: got 'cat', expected 'predicted' or the number of a class"),
+        ({"sets": 3}, "unknown field 'sets'; did you mean 'set'? The fields: model, target"),
+        ({"target": "cat"}, "target: got 'cat', which is no class of the model"),
         ({"batch_size": 0}, "batch_size: got 0, expected 'auto' or a positive whole number"),
         ({"method": "igg"}, "did you mean 'ig'"),
         ({"variant": "euclidean"}, "variant: belongs to the method fringe, not to 'ig'"),
@@ -256,7 +258,7 @@ def test_the_record_gives_the_options_back(tmp_path):
     ],
 )
 def test_options_that_make_no_sense_are_named_before_anything_is_written(tmp_path, options, message):
-    with pytest.raises(InputError) as caught:
+    with pytest.raises((InputError, TargetError)) as caught:
         explain(tmp_path / "out", **options)
     assert message in str(caught.value)
     assert not (tmp_path / "out").exists()

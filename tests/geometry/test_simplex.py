@@ -15,6 +15,7 @@ from fringe.geometry import (
     dist,
     entropy,
     exp,
+    fisher_norm_squared,
     fisher_product,
     geodesic,
     kl,
@@ -398,3 +399,16 @@ class TestSphericalLoss:
         # logits shifted together give the same prediction
         gradient = spherical_loss_gradient(log_probabilities(rows[0]), sqrt_chart(log_probabilities(rows[1])))
         assert abs(gradient.sum()) <= UNIT
+
+
+@pytest.mark.parametrize("gap", [0.0, 5.0, 40.0, 90.0, 300.0])
+def test_the_fisher_norm_keeps_its_digits_near_a_vertex(gap):
+    """Against 200 digits; <u, S u> written as a product is negative there, or wrong in its first digit."""
+    z, u = torch.tensor([gap, 0.0, -3.0], dtype=torch.float64), torch.tensor([1e6, -2e6, 5e5], dtype=torch.float64)
+    with mpmath.workdps(200):
+        weights = [mpmath.exp(mpmath.mpf(v)) for v in z.tolist()]
+        p = [w / mpmath.fsum(weights) for w in weights]
+        mean = mpmath.fsum(a * b for a, b in zip(p, u.tolist(), strict=True))
+        exact = float(mpmath.fsum(a * (b - mean) ** 2 for a, b in zip(p, u.tolist(), strict=True)))
+    found = fisher_norm_squared(log_probabilities(z).exp(), u)
+    assert found.item() == pytest.approx(exact, rel=1e-12)

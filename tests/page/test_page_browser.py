@@ -1,7 +1,5 @@
 """The page in a real browser, opened from a file: what a person sees, presses and prints."""
 
-import os
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,23 +7,8 @@ import pytest
 from page_toys import MALICE, explained, renamed
 
 import fringe
+from browser import expect
 from fringe.page import IndexEntry, decode_maps, page_document, render_index
-
-api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = (
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +123,7 @@ def test_keys_move_play_and_choose(visit, file):
     assert page.locator("input[value=signed]").is_checked()
     page.keyboard.press(" ")
     assert page.locator("#play").get_attribute("aria-label") == "Stop"
-    api.expect(page.locator("#play")).to_have_attribute("aria-label", "Play the path", timeout=20_000)
+    expect(page.locator("#play")).to_have_attribute("aria-label", "Play the path", timeout=20_000)
     assert page.locator("#slider").input_value() == str(count - 1)
     page.keyboard.press("Tab")
     outline = page.evaluate(
@@ -158,7 +141,7 @@ def test_the_path_plays_to_its_end(visit, file):
     page = visit(file)
     page.locator("#play").click()
     assert page.locator("#slider").input_value() == "0"
-    api.expect(page.locator("#slider")).not_to_have_value("0", timeout=20_000)
+    expect(page.locator("#slider")).not_to_have_value("0", timeout=20_000)
     page.locator("#play").click()
     assert page.locator("#play").get_attribute("aria-label") == "Play the path"
 

@@ -6,11 +6,10 @@ import math
 from dataclasses import fields, replace
 
 import numpy as np
-import polars as pl
 import pytest
 
 from fringe import FRInGe, IntegratedGradients, SmoothGrad
-from fringe.experiments import Arm, ExperimentSpec, Manifest, ModelSource, Plan, Results, run_experiment
+from fringe.experiments import Arm, ExperimentSpec, ModelSource, Plan, run_experiment
 from fringe.metrics import METRICS, Infidelity, MaxSensitivity, get_metric
 from fringe.paper import estimate_reproduction, reproduction_plan, write_reproduction
 from fringe.paper._reproduction import (
@@ -25,6 +24,7 @@ from fringe.paper._tables import METRICS as NAMES
 from fringe.paper._tables import MODELS, READINGS, PaperValue
 from fringe.paper._timing import Timing
 from fringe.report import comparison_page
+from toys import results_of_scores
 
 
 def base(n=1000, **metrics):
@@ -101,23 +101,12 @@ def test_run_times_are_of_fringe_and_ig():
     assert [dict(arm.methods) for arm in alone.arms] == [{DEFAULT: FRInGe()}] * 6
 
 
-def results(scores):
-    """Results with these scores by (model, method, metric)."""
-    settings = {}
-    for model, method, _ in scores:
-        settings.setdefault(model, {})[method] = {"method": {}}
-    metrics = {metric: {"summary": METRICS[metric].aggregate} for *_, metric in scores}
-    manifest = Manifest({}, (), (), settings, metrics, {}, {})
-    rows = [(*key, float(value), "ok") for key, values in scores.items() for value in values]
-    return Results(manifest, pl.DataFrame(rows, ["model", "method", "metric", "score", "status"], orient="row"))
-
-
 def test_ours_is_the_mean_with_half_its_interval_beside_the_papers_cell():
     spread = np.array([0.58, 0.59, 0.6, 0.61, 0.62, np.nan])
     found = compare_with_paper(
         {
-            "comparison": results({("resnet18", "fringe", "mas_insertion"): spread}),
-            "ablation": results({("resnet18", "euclidean", "mas_insertion"): np.full(4, 0.75)}),
+            "comparison": results_of_scores({("resnet18", "fringe", "mas_insertion"): spread}),
+            "ablation": results_of_scores({("resnet18", "euclidean", "mas_insertion"): np.full(4, 0.75)}),
         }
     )
     assert [(row.paper.study, row.paper.method) for row in found] == [
@@ -137,15 +126,17 @@ def test_ours_is_the_mean_with_half_its_interval_beside_the_papers_cell():
 
 def test_a_median_has_half_its_quartiles_range():
     scores = np.array([0.05, 0.07, 0.08, 0.09, 0.5])
-    (found,) = compare_with_paper({"max_sensitivity": results({("resnet18", "ig", "max_sensitivity"): scores})})
+    (found,) = compare_with_paper(
+        {"max_sensitivity": results_of_scores({("resnet18", "ig", "max_sensitivity"): scores})}
+    )
     assert (found.ours, found.half) == (pytest.approx(0.08), pytest.approx((0.09 - 0.07) / 2))
     assert found.overlap is True  # 0.0833 ± 0.0171 in the paper
 
 
 def test_a_network_or_method_that_the_paper_has_not_is_not_beside_it():
     scores = {("resnet34", "fringe", "insertion"): np.ones(2), ("resnet18", "blur_ig", "insertion"): np.ones(2)}
-    assert compare_with_paper({"comparison": results(scores)}) == []
-    assert compare_with_paper({"ablation": results({("resnet18", "ig", "insertion"): np.ones(2)})}) == []
+    assert compare_with_paper({"comparison": results_of_scores(scores)}) == []
+    assert compare_with_paper({"ablation": results_of_scores({("resnet18", "ig", "insertion"): np.ones(2)})}) == []
     assert comparison_csv([]) == (
         "study,model,method,metric,value,half,ours,ours_half,n,overlap,default_value,default_half,default_n\n"
     )
@@ -195,7 +186,7 @@ def test_run_times_stand_beside_the_papers_as_a_ratio_that_is_told_no_verdict():
 def test_the_tables_count_what_agrees_and_lose_no_cell():
     found = compare_with_paper(
         {
-            "comparison": results(
+            "comparison": results_of_scores(
                 {
                     ("resnet18", "fringe", "mas_insertion"): np.full(3, 0.6),
                     ("resnet18", "ig", "mas_insertion"): np.full(3, 0.9),
@@ -206,7 +197,7 @@ def test_the_tables_count_what_agrees_and_lose_no_cell():
     )
     (part,) = comparison_tables(found)
     assert part.note == "1 of 2 cells have intervals that overlap the paper's."
-    assert [row.agree for row in part.rows] == [True, False, None]
+    assert [row.agree for row in part.rows] == [True, False, None, None]  # the last two without a score
     text = comparison_markdown(found)
     assert "| resnet18 | mas_insertion | fringe | 0.597 ± 0.015 | 0.600 ± 0.000 | — | 3 | yes |" in text
     assert "| resnet18 | infidelity | ig | 0.104 ± 0.009 | — | — | 0 |  |" in text
@@ -214,6 +205,7 @@ def test_the_tables_count_what_agrees_and_lose_no_cell():
     assert [(row["method"], row["value"], row["ours"], row["n"], row["overlap"]) for row in lines] == [
         ("fringe", "0.597", "0.6", "3", "yes"),
         ("ig", "0.443", "0.9", "3", "no"),
+        ("fringe", "0.058", "", "0", ""),
         ("ig", "0.104", "", "0", ""),
     ]
 
@@ -221,7 +213,7 @@ def test_the_tables_count_what_agrees_and_lose_no_cell():
 def test_the_default_has_a_column_beside_the_papers_setting():
     found = compare_with_paper(
         {
-            "comparison": results(
+            "comparison": results_of_scores(
                 {
                     ("resnet18", "fringe", "insertion"): np.full(3, 0.25),
                     ("resnet18", "ig", "insertion"): np.full(3, 0.5),
@@ -229,7 +221,7 @@ def test_the_default_has_a_column_beside_the_papers_setting():
                     ("resnet50", "fringe", "insertion"): np.full(3, 0.25),  # an older folder, without the default
                 }
             ),
-            "ablation": results(
+            "ablation": results_of_scores(
                 {
                     ("resnet18", "fringe", "insertion"): np.full(3, 0.25),
                     ("resnet18", DEFAULT, "insertion"): np.full(3, 0.8),

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
 from PIL import Image
@@ -14,13 +13,14 @@ from PIL import Image
 from fringe import FRInGe, InputError, IntegratedGradients, attribute
 from fringe.attribution import get_method
 from fringe.baselines import InputSpace
-from fringe.experiments import Arm, ExperimentSpec, Manifest, ModelSource, Plan, Results, run_experiment
+from fringe.experiments import Arm, ExperimentSpec, ModelSource, Plan, run_experiment
 from fringe.experiments._images import prepare
 from fringe.experiments._manifest import load, resolve
 from fringe.metrics import Sparseness, get_metric
 from fringe.paper import ablation_study, cap_study, draw_study, sweep_study
 from fringe.paper._studies import OBJECTIVE, cap_plan
 from fringe.paper._trajectories import SHOWN, blur_change, draw_profiles, draw_sweep, draw_variants, trajectories
+from toys import results_of_scores
 
 METHODS = {
     "fringe": FRInGe(tau=3e-2, cg_iterations=4),
@@ -202,14 +202,12 @@ def plan(methods=None, label="digits", n=1):
 
 def swept(columns, label="digits"):
     """Results of a sweep from (3, n) scores by setting."""
-    rows = [
-        (label, setting, metric, float(value), "ok")
+    scores = {
+        (label, setting, metric): values
         for setting, rows in columns.items()
         for metric, values in zip(OBJECTIVE, rows, strict=True)
-        for value in values
-    ]
-    frame = pl.DataFrame(rows, ["model", "method", "metric", "score", "status"], orient="row")
-    return Results(Manifest({}, (), (), {label: {}}, {}, {}, {}), frame)
+    }
+    return results_of_scores(scores)
 
 
 def numbers(path):

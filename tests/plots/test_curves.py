@@ -80,9 +80,9 @@ def test_a_method_looks_the_same_in_every_panel_and_in_the_legend():
     figure = plot_curves([panel("fringe", "ig", "agi"), panel("agi", "new", "fringe", title="Deletion")])
     first, second = map(drawn, figure.axes)
     legend = {line.get_label(): line for line in figure.legends[0].get_lines()}
-    assert list(legend) == ["fringe", "ig", "agi", "new"]
+    assert list(legend) == ["FRInGe", "Integrated Gradients", "Adversarial Gradients (AGI)", "new"]
     assert len(figure.legends) == 1
-    for label, line in legend.items():
+    for label, line in zip(("fringe", "ig", "agi", "new"), legend.values(), strict=True):
         found = [of[f"mean {label}"] for of in (first, second) if f"mean {label}" in of]
         assert {(to_hex(of.get_color()), of.get_linestyle(), of.get_linewidth()) for of in found} == {
             (to_hex(line.get_color()), line.get_linestyle(), line.get_linewidth())

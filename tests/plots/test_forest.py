@@ -46,7 +46,8 @@ def test_points_and_intervals_are_the_numbers_given():
 def test_a_method_without_a_score_keeps_its_line_and_says_so():
     figure = plot_forest([panel(), ForestPanel("Deletion", CONTRASTS[:2], "lower")])
     first, second = figure.axes
-    assert [label.get_text() for label in first.get_yticklabels()] == ["ig", "agi", "lonely", "failed"]
+    names = [label.get_text() for label in first.get_yticklabels()]
+    assert names == ["Integrated Gradients", "Adversarial Gradients (AGI)", "lonely", "failed"]
     assert {text.get_position()[1] for text in first.texts if text.get_text() == "no score"} == {3}
     assert {text.get_position()[1] for text in second.texts if text.get_text() == "no score"} == {2, 3}
 

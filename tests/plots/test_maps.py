@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from matplotlib import colormaps
 from matplotlib.figure import Figure
-from plots_toys import assert_apart
+from plots_toys import assert_apart, blank_margins, caption, words
 
-from fringe.plots import SheetItem, contact_sheet, overlay, signed_map
-from fringe.plots._maps import blend, display_scale, smoothed, spatial
+from fringe.plots import overlay, signed_map
+from fringe.plots._maps import blend, display_scale, for_display, smoothed, spatial
 from fringe.plots._style import sanitise
 
 rng = np.random.default_rng(7)
@@ -103,24 +103,96 @@ def test_sizes_that_do_not_match_are_named():
         overlay(np.ones((2, 8, 8)), np.ones((8, 8)))
 
 
-@pytest.mark.parametrize("count", [1, 4, 13, 24])
-def test_a_sheet_has_three_pictures_an_input_and_none_overlaps(count):
-    items = [
-        SheetItem(rng.random((9, 9, 1)), rng.normal(size=(1, 9, 9)), f"n{i}", "a $b$ c_d", "ok") for i in range(count)
-    ]
-    figure = contact_sheet(items, title="t")
-    figure.canvas.draw()
-    boxes = [axes.get_window_extent() for axes in figure.axes]
-    assert len(boxes) == 3 * count
-    titles = [text for axes in figure.axes for text in (axes._left_title, axes._right_title, *axes.texts)]
-    texts = [text for text in (*titles, *figure.texts) if text.get_text()]
-    boxes += [text.get_window_extent() for text in texts] + [figure.legends[0].get_window_extent()]
-    assert_apart(figure, boxes)
+def opposite_neighbours(plane, apart=1):
+    """Share of strong pixels (the upper tenth of |map|) this far apart whose signs are opposite."""
+    strong = np.abs(plane) >= np.quantile(np.abs(plane), 0.9)
+    pairs = [(plane[:-apart], plane[apart:], strong[:-apart] & strong[apart:])]
+    pairs += [(plane[:, :-apart], plane[:, apart:], strong[:, :-apart] & strong[:, apart:])]
+    return sum((b & (x * y < 0)).sum() for x, y, b in pairs) / sum(b.sum() for _, _, b in pairs)
 
 
-def test_an_empty_sheet_is_refused():
-    with pytest.raises(ValueError, match="no items"):
-        contact_sheet([])
+def noisy_map(size):
+    """Evidence for the class in the left half and against it in the right one, below noise ten times as large."""
+    along = np.linspace(-1.0, 1.0, size)
+    return 0.1 * np.sign(-along)[None, :] * np.ones((size, size)) + rng.normal(size=(size, size))
+
+
+@pytest.mark.parametrize("size", [128, 224])
+def test_signs_of_a_large_map_are_averaged_for_display_and_what_was_below_the_noise_shows(size):
+    plane = noisy_map(size)
+    drawn = signed_map(plane, image=np.ones((size, size))).axes[0].images[0].get_array().data
+    assert opposite_neighbours(plane) > 0.4
+    assert opposite_neighbours(drawn) < 0.02
+    left, right = np.asarray(drawn[:, : size // 3]), np.asarray(drawn[:, -size // 3 :])
+    assert left.mean() == pytest.approx(0.1, abs=0.02)
+    assert right.mean() == pytest.approx(-0.1, abs=0.02)
+    assert np.mean(left > 0) > np.mean(plane[:, : size // 3] > 0) + 0.1
+
+
+def test_a_small_map_is_drawn_pixel_by_pixel():
+    plane = noisy_map(64)
+    figure = signed_map(plane, image=np.ones((64, 64)))
+    np.testing.assert_array_equal(figure.axes[0].images[0].get_array(), plane)
+    assert "averaged" not in caption(figure)
+
+
+def test_what_is_not_finite_stays_blank_and_does_not_spread():
+    plane = np.ones((100, 100))
+    plane[10, 10], plane[50, 50] = np.nan, np.inf
+    drawn = for_display(plane)
+    assert np.isnan(drawn[10, 10])
+    assert np.isinf(drawn[50, 50])
+    np.testing.assert_allclose(drawn[np.isfinite(plane)], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("size", "signed", "strength"),
+    [(32, "", ""), (128, "3 × 3", "2 × 2"), (224, "6 × 6", "4 × 4"), (480, "13 × 13", "8 × 8")],
+)
+def test_captions_name_the_class_and_over_how_many_pixels_the_map_is_averaged(size, signed, strength):
+    plane, image = rng.normal(size=(1, size, size)), rng.random((size, size))
+    ends = [f"; averaged over about {words} pixels for display" if words else "" for words in (signed, strength)]
+    edges = " Grey lines: edges of the image."
+    figure = signed_map(plane, label="bald_eagle", image=image)
+    assert caption(figure) == f"Red speaks for 'bald eagle', blue against it{ends[0]}.{edges}"
+    assert caption(signed_map(plane)) == f"Red speaks for the class, blue against it{ends[0]}."
+    assert caption(overlay(image, plane, label="cat")) == f"Bright: evidence for or against 'cat'{ends[1]}."
+    half = np.zeros((size, size))  # the width in the caption is where the weight of a pixel is half of the largest
+    half[size // 2, size // 2] = 1.0
+    if signed:
+        row = for_display(half)[size // 2]
+        assert abs(np.sum(row >= row.max() / 2) - int(signed.split()[0])) <= 1
+
+
+def test_an_outline_shows_where_the_image_changes_and_nowhere_else():
+    image = np.zeros((128, 128, 3))
+    image[:, 64:] = 1.0
+    figure = signed_map(np.zeros((1, 128, 128)), image=image)
+    (lines,) = [drawn for drawn in figure.axes[0].images if drawn.get_gid() == "outline"]
+    opacity = np.asarray(lines.get_array())[..., 3]
+    assert opacity[:, 62:66].max() == pytest.approx(0.4)
+    assert opacity[:, :56].max() == opacity[:, 72:].max() == 0.0
+    small = signed_map(np.zeros((1, 16, 16)), image=image[:16, 56:72])
+    (contour,) = small.axes[0].collections
+    assert {x for path in contour.get_paths() for x, _ in path.vertices} == {7.5}
+    assert len(signed_map(np.ones((1, 128, 128)), image=np.ones((128, 128))).axes[0].images) == 2
+
+
+def test_an_outline_of_another_size_is_refused():
+    with pytest.raises(ValueError, match=r"sizes \(8, 8\) and \(9, 9\) differ"):
+        signed_map(np.ones((1, 9, 9)), image=np.ones((8, 8)))
+
+
+@pytest.mark.parametrize("size", [(20, 20), (96, 96), (20, 50), (50, 20), (224, 60)])
+def test_words_of_a_map_stay_inside_and_apart(size):
+    image, values = rng.random((*size, 3)), rng.normal(size=(3, *size))
+    label = "a_class_with_a_very_long_name_that_nobody_uses_in_a_sentence"
+    signed = signed_map(values, title="a title " * 20, unit="logit", image=image, label=label)
+    for figure in (signed, overlay(image, values, title="a title " * 20, label=label)):
+        boxes = [text.get_window_extent() for text in words(figure)]
+        assert len(boxes) >= 2
+        assert_apart(figure, [*boxes, *(axes.get_window_extent() for axes in figure.axes)])
+        assert max(blank_margins(figure)[:3]) < 0.3  # on the right are the numbers of the colour bar
 
 
 def test_text_is_drawn_as_it_is_written():

@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+import shutil
 from html.parser import HTMLParser
 
 import numpy as np
@@ -11,9 +12,10 @@ import report_toys as runs
 from matplotlib.image import imread
 
 from fringe.experiments import Store
-from fringe.report import build_table
+from fringe.plots import signed_map
+from fringe.report import build_table, comparison_page
 from fringe.report._build import ReportInputs, build_report
-from fringe.report._render import html_page, markdown_report, with_spread
+from fringe.report._render import ComparisonRow, ComparisonTable, html_page, markdown_report, with_spread
 
 EVIL = '<script>alert("1")</script>'
 METHODS = ("fringe", f"ig{EVIL}", "far", "zero")
@@ -177,3 +179,93 @@ def test_markdown_says_the_same(run):
     headlines = [line.lstrip("# ") for line in text.splitlines() if re.match(r"#{1,3} ", line)]
     assert headlines[:4] == ["Attribution methods on net, b" + EVIL.replace("<", "&lt;"), "Protocol", "net", "Scores"]
     assert headlines[-1] == "Versions and commands"
+
+
+# In a browser
+
+CHROMIUM = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """The system's Chromium."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("no chromium on this machine")
+    with playwright.sync_playwright() as session:
+        window = session.chromium.launch(executable_path=path, args=list(CHROMIUM))
+        yield window
+        window.close()
+
+
+@pytest.fixture(scope="module")
+def pages(run, tmp_path_factory):
+    """A report with wide tables and long names, and a comparison with the paper."""
+    folder = tmp_path_factory.mktemp("pages")
+    names = ("a_network_with_a_very_long_name_" * 3, "integrated_gradients", "mas_insertion")
+    rows = tuple(ComparisonRow(names, "0.597 ± 0.015", "0.612 ± 0.031", 1000, agree) for agree in (True, False, None))
+    table = ComparisonTable("comparison", "A note. " * 30, ("model", "method", "metric"), rows)
+    png = io.BytesIO()
+    signed_map(np.ones((9, 90)), title="a figure").savefig(png)
+    path = "/a/very/long/path/without/any/blank" * 8
+    other = comparison_page("title", [f"run of {path}"], [table], [("a figure", png.getvalue())], [f"reading {path}"])
+    files = {}
+    for name, text in {"report": run[2], "comparison": other}.items():
+        files[name] = folder / f"{name}.html"
+        files[name].write_text(text, encoding="utf-8")
+    return files
+
+
+LUMINANCE = """selector => {
+  const style = getComputedStyle(document.querySelector(selector));
+  const light = words => {
+    const [r, g, b] = words.match(/[0-9.]+/g).map(n => n / 255).map(
+      c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  return [light(style.color), light(style.backgroundColor)];
+}"""
+
+
+def contrast(one, other):
+    """Contrast of two luminances as WCAG defines it."""
+    return (max(one, other) + 0.05) / (min(one, other) + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("name", ["report", "comparison"])
+def test_nothing_is_cut_and_everything_can_be_read(browser, pages, name, width, scheme):
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.goto(pages[name].as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    outside = """() => [...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll, pre')
+        && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 80))"""
+    assert page.evaluate(outside) == []
+    scrolls = """() => [...document.querySelectorAll('.scroll')].filter(
+        e => e.scrollWidth > e.clientWidth && getComputedStyle(e).overflowX !== 'auto').length"""
+    assert page.evaluate(scrolls) == 0
+    ink, paper = page.evaluate(LUMINANCE, "body")
+    assert contrast(ink, paper) > 7
+    assert (paper < 0.05) == (scheme == "dark")
+    for selector in (".notes", "a"):
+        assert contrast(page.evaluate(LUMINANCE, selector)[0], paper) > 4.5
+    assert page.evaluate(LUMINANCE, "figure img")[1] == 1.0  # figures have black words
+    assert page.evaluate("document.querySelector('figure img').getBoundingClientRect().width") > 300
+    page.close()
+
+
+@pytest.mark.parametrize("name", ["report", "comparison"])
+def test_it_is_printed_on_white_within_the_paper(browser, pages, name):
+    page = browser.new_page(viewport={"width": 718, "height": 1000}, color_scheme="dark")  # A4 less 1 cm margins
+    page.goto(pages[name].as_uri())
+    page.emulate_media(media="print", color_scheme="dark")
+    ink, paper = page.evaluate(LUMINANCE, "body")
+    assert paper == 1.0
+    assert contrast(ink, paper) > 7
+    assert page.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
+    assert page.evaluate(
+        "[...document.querySelectorAll('img')].every(e => e.getBoundingClientRect().right <= innerWidth)"
+    )
+    page.close()

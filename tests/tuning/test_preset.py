@@ -130,7 +130,7 @@ def test_a_setting_that_is_not_named_has_its_default(path):
         ({"settings__cg_iterations": True}, "cg_iterations: got True, expected a positive whole number"),
         ({"settings__kl_bound": 1}, "kl_bound: got 1, expected true or false"),
         ({"settings__solve": "newton"}, "solve: got 'newton', expected one of geodesic, natural, diffusion, gradient"),
-        ({"settings__delta_euc": "far"}, "delta_euc: got 'far', expected a positive number, auto or none"),
+        ({"settings__delta_euc": "far"}, "delta_euc: got 'far', expected a positive number, one of auto, long or none"),
         ({"settings__delta_euc": []}, r"delta_euc: got \(\)"),
         ({"settings__reference": [0.5, "x"]}, r"reference: got \(0.5, 'x'\), expected numbers"),
         ({"settings__reference": [0.5, 0.6]}, "must sum to 1"),

@@ -104,7 +104,7 @@ def _choices(service: Service, folder: Path) -> tuple[gr.Image, gr.Dropdown]:
 
         def pick(event: gr.EventData) -> str:
             index = event._data["index"]  # pyright: ignore[reportPrivateUsage] - its attributes are not typed
-            return str(service.samples[int(index)].file)
+            return str(service.sample_file(int(index)))
 
         samples.click(pick, None, image, show_progress="hidden", api_visibility="private")
     names = list(service.models)

@@ -28,7 +28,7 @@ def sample_buttons(samples: Sequence[Sample]) -> str:
     """The samples as buttons that carry their number; the pictures are in the text itself."""
     buttons = ""
     for index, sample in enumerate(samples):
-        data = base64.b64encode(sample.file.read_bytes()).decode()
+        data = base64.b64encode(sample.png).decode()
         title = escape(sample.title, quote=True)
         buttons += (
             f"<button type='button' data-index='{index}'><img alt='' src='data:image/png;base64,{data}'>"

@@ -8,6 +8,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -91,6 +92,14 @@ def _host(header: str) -> str:
     return (urlsplit(f"//{header}").hostname or "").lower()
 
 
+@cache
+def served() -> Path:
+    """The folder of this process for uploads, samples and results, which ends with it; gradio knows one a process."""
+    folder = Path(tempfile.mkdtemp(prefix="fringe-app-")).resolve()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 class AppServer:
     """The app as a server in a thread of its own.
 
@@ -99,6 +108,7 @@ class AppServer:
 
     Attributes:
         service: Models, methods, samples and the thread that computes.
+        blocks: The page, as gradio knows it.
         url: Where it listens.
 
     Raises:
@@ -114,8 +124,7 @@ class AppServer:
             )
         limits = Limits(max_pixels=spec.max_pixels, time_limit=spec.time_limit, queue=spec.queue)
         self._socket = _listen(spec.host, spec.port)
-        self._folder = Path(tempfile.mkdtemp(prefix="fringe-app-"))
-        atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
+        self._folder = Path(tempfile.mkdtemp(dir=served()))
         try:
             models = load_models(
                 spec.model or (SOURCE,),
@@ -136,16 +145,14 @@ class AppServer:
 
     def _application(self, hosts: tuple[str, ...]) -> Any:
         # before gradio is imported: it asks a machine of its own for its newest version, and counts its users
-        os.environ.update(
-            GRADIO_ANALYTICS_ENABLED="False", GRADIO_RUN_HISTORY="False", GRADIO_TEMP_DIR=str(self._folder)
-        )
+        os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_RUN_HISTORY="False", GRADIO_TEMP_DIR=str(served()))
         import fastapi
         import gradio
 
         from fringe.app._blocks import HEAD, STYLE, build_blocks, theme
 
         outer = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-        blocks = build_blocks(self.service, self._folder)
+        self.blocks = blocks = build_blocks(self.service, served())
         # gradio sets it in its own launch, and checks only then that a request names no file but an uploaded one
         blocks.has_launched = True
         gradio.mount_gradio_app(

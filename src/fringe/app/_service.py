@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from fringe._files import write_atomic
 from fringe._text import to_csv
 from fringe.app._worker import Job, Limits, Worker
 from fringe.attribution import METHODS, Attribution, get_method
@@ -42,10 +43,11 @@ _NAMED = re.compile(r"([\w .-]+)=(.+)")
 
 @dataclass(frozen=True)
 class Sample:
-    """An image that the app offers: its ``title``, and the ``file`` that is shown and explained."""
+    """An image that the app offers: its ``title``, the ``name`` of its file, and the ``png``."""
 
     title: str
-    file: Path
+    name: str
+    png: bytes
 
 
 @dataclass(frozen=True)
@@ -100,15 +102,24 @@ class Service:
         self.models, self.limits = dict(models), limits or Limits()
         self.worker = Worker(self.limits)
         self.methods = _methods()
-        self._results = folder / "results"
+        self._folder = folder
         self._folders: dict[str, Path] = {}
         for loaded in self.models.values():  # a stopped job ends with the next pass through its model
             loaded.module.register_forward_pre_hook(_guard(self.worker.check))
-        self.samples = _samples(self._default_samples() if samples is None else samples, folder / "samples")
+        self.samples = _samples(self._default_samples() if samples is None else samples)
 
     def _default_samples(self) -> tuple[str, ...]:
         embedded = any(loaded.spec == SOURCE for loaded in self.models.values())
         return (f"{SOURCE}:0:10",) if embedded else ()
+
+    def sample_file(self, index: int) -> Path:
+        """The file of a sample, written again if a server removed what it served long ago."""
+        sample = self.samples[index]
+        file = self._folder / "samples" / f"{sample.name}.png"
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(file, sample.png)
+        return file
 
     def explain(self, owner: str, file: str | Path | None, model: str, method: str) -> Job:
         """Queue the explanation of an image file; the result of the job is :class:`Explained`.
@@ -213,7 +224,7 @@ class Service:
     # Results
 
     def _new_folder(self, owner: str) -> Path:
-        old, folder = self._folders.get(owner), self._results / secrets.token_hex(16)
+        old, folder = self._folders.get(owner), self._folder / secrets.token_hex(16)
         folder.mkdir(parents=True)
         self._folders[owner] = folder
         if old is not None:
@@ -309,25 +320,24 @@ def _methods() -> dict[str, str]:
     return result
 
 
-def _samples(inputs: Sequence[str], folder: Path) -> tuple[Sample, ...]:
-    """Copies of the first images of the inputs, as files that a browser shows."""
-    if not inputs:
-        return ()
-    folder.mkdir(parents=True)
+def _samples(inputs: Sequence[str]) -> tuple[Sample, ...]:
+    """The first images of the inputs, as a browser shows them."""
     result: list[Sample] = []
-    for ref in list(find_inputs(inputs))[:MAX_SAMPLES]:
-        file = folder / f"{ref.id}.png"
+    for ref in list(find_inputs(inputs))[:MAX_SAMPLES] if inputs else ():
+        file = io.BytesIO()
         try:
-            ref.open().image.save(file)
+            ref.open().image.save(file, format="PNG")
         except ValueError as error:
             warnings.warn(f"sample left out: {error}", stacklevel=2)
             continue
-        result.append(Sample(_title(ref), file))
+        result.append(Sample(_title(ref), ref.id, file.getvalue()))
     return tuple(result)
 
 
 def _title(ref: ImageRef) -> str:
-    return f"digit {ref.label}" if isinstance(ref.origin, int) else ref.id.replace("_", " ")
+    """The digit, or the name of the file without a number of its class."""
+    name = f"digit {ref.label}" if isinstance(ref.origin, int) else re.sub(r"^[0-9]{1,5}_", "", ref.id)
+    return name.replace("_", " ")
 
 
 def _guard(check: Callable[[], None]) -> Callable[..., None]:

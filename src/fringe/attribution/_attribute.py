@@ -7,7 +7,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from fringe._arguments import explained_inputs
+from fringe._arguments import explained_inputs, hint_unknown
+from fringe._progress import shown
 from fringe._rng import KeyedGenerator
 from fringe.attribution._base import SEVERITY, Attribution, Attributor, Progress, Trajectory, Verdict
 from fringe.attribution._expected_gradients import ExpectedGradients
@@ -66,6 +67,7 @@ _ADVICE: dict[Verdict, str] = {
 }
 
 
+@hint_unknown
 def attribute(
     model: Callable[[Tensor], Any] | Classifier,
     inputs: Tensor | Mapping[str, Any],
@@ -78,7 +80,7 @@ def attribute(
     seed: int = 0,
     telemetry: bool | int = False,
     bad_images: OnBad = "raise",
-    progress: Progress | None = None,
+    progress: bool | Progress | None = None,
     baseline: float | Tensor | None = None,
     space: InputSpace | None = None,
     ids: Sequence[str] | None = None,
@@ -102,11 +104,12 @@ def attribute(
         score: The explained scalar, that of :class:`Classifier` (default the logit). A Classifier has its own.
         batch_size: Images in one pass, that of :class:`Classifier` (default automatic). A Classifier has its own.
         seed: Keys all randomness, together with the images' ``ids``.
-        telemetry: Whether each image's path is recorded, at one forward pass for each of the points that are stored as
-            images: 6 of them, or the integer that is given, at least 2.
+        telemetry: Whether each image's path is recorded, with 6 of its points as images, or as many as the integer
+            that is given, at least 2. The forward passes that tell the predictions at these points are no part of the
+            result's ``passes``.
         bad_images: With ``"mark"``, an image with NaN in it or in its logits gets a NaN map and the verdict
             ``nan_input`` or ``nan_logits`` while the others are explained; ``"raise"`` names it in an InputError.
-        progress: Called with the steps done and planned.
+        progress: True for a progress bar, or a function that is called with the steps done and planned.
         baseline: A number, or a tensor that broadcasts to the inputs; it replaces the one that the method names.
         space: The valid range of inputs, and reference images for the methods that need them.
         ids: Names (B) of the images. Without them an image is known by its content, so that a map never depends on the
@@ -135,7 +138,7 @@ def attribute(
     _check_inputs(inputs)
     if ids is not None and len(ids) != len(inputs):
         raise InputError(f"got {len(ids)} for {len(inputs)} images", argument="ids")
-    with classifier.session(inputs.device):
+    with classifier.session(inputs.device), shown(progress, chosen.name) as report:
         before = dataclasses.replace(classifier.passes)
         x = (inputs.clone() if inputs.is_inference() else inputs).detach()
         x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
@@ -150,7 +153,7 @@ def attribute(
             domain=space or InputSpace(),
             baseline=_baseline(chosen, baseline, x),
             record_path=telemetry,
-            progress=progress,
+            progress=report,
             total=len(x),
         )
         fault = _faults(x, problem.logits)
@@ -160,10 +163,11 @@ def attribute(
         if finite:
             part = problem.select(finite) if len(finite) < len(fault) else problem
             verify(part, needs_jvp=chosen.needs_jvp(problem.logits.shape[1]))
-            result = _with_probabilities(_explain(chosen, part), part)
+            result = _explain(chosen, part)
+            passes = classifier.passes.since(before)
+            result = _with_probabilities(dataclasses.replace(result, passes=passes), part)
         else:
-            result = _nothing(chosen, problem)
-        result = dataclasses.replace(result, passes=classifier.passes.since(before))
+            result = dataclasses.replace(_nothing(chosen, problem), passes=classifier.passes.since(before))
         return result if len(finite) == len(fault) else _spread(result, finite, problem.target, fault)
 
 

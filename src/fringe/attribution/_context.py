@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fringe.errors import InputError
@@ -72,6 +74,20 @@ class Context:
             raise InputError(f"the inputs are of the kind {self.kind!r} and have no pixels", argument="x")
         mean, std = (torch.tensor(v)[:, None, None] for v in (self.mean or (0.0,), self.std or (1.0,)))
         return (x.detach().cpu().float() * std + mean).clamp(0, 1)
+
+    def picture(self, x: Tensor) -> NDArray[np.float32]:
+        """Turn model inputs into images as pictures take them.
+
+        Args:
+            x: Model inputs (..., C, H, W).
+
+        Returns:
+            Pixels (..., H, W, 1 or 3) in [0, 1]; other numbers of channels are averaged.
+        """
+        pixels = self.pixels(x)
+        if pixels.shape[-3] not in (1, 3):
+            pixels = pixels.mean(-3, keepdim=True)
+        return pixels.movedim(-3, -1).numpy()
 
     def class_label(self, index: int) -> str:
         """Name a class.

@@ -81,18 +81,10 @@ class Subject:
         return self.path
 
 
-def picture(context: Context, x: Tensor) -> Any:
-    """Pixels (..., H, W, 1 or 3) of inputs (..., C, H, W); other numbers of channels are averaged."""
-    pixels = context.pixels(x)
-    if pixels.shape[-3] not in (1, 3):
-        pixels = pixels.mean(-3, keepdim=True)
-    return pixels.movedim(-3, -1).numpy()
-
-
 def _overlay(subject: Subject, ax: Any) -> "Figure":
     from fringe.plots import overlay
 
-    image, title = picture(subject.known(), subject.known().inputs[0]), subject.heading("where the evidence lies")
+    image, title = subject.known().picture(subject.known().inputs[0]), subject.heading("where the evidence lies")
     return overlay(image, subject.map, title=title, label=subject.label, ax=ax)
 
 
@@ -103,7 +95,7 @@ def _signed(subject: Subject, ax: Any) -> "Figure":
         shape = tuple(subject.values.shape[1:])
         hint = "use fringe.explain with the kind of these inputs"
         raise InputError(f"maps of shape {shape} are no images", argument="kind", hint=hint)
-    image = None if subject.context is None else picture(subject.context, subject.context.inputs[0])
+    image = None if subject.context is None else subject.context.picture(subject.context.inputs[0])
     title = subject.heading("evidence for and against")
     return signed_map(subject.map, title=title, image=image, label=subject.label, ax=ax)
 
@@ -118,7 +110,7 @@ def _path(subject: Subject, ax: Any) -> "Figure":
     return trajectory(
         path.points["entropy"].numpy() / math.log(context.probabilities.shape[1]),
         path.snapshot_steps.numpy(),
-        picture(context, path.snapshots),
+        context.picture(path.snapshots),
         cumulative.numpy(),
         title=subject.heading("how the evidence builds up along the path"),
         label=subject.label,
@@ -141,7 +133,7 @@ def _classes(subject: Subject, ax: Any) -> "Figure":
 
     context, columns = subject.known(), range(len(subject.classes))
     return class_maps(
-        picture(context, context.inputs[0]),
+        context.picture(context.inputs[0]),
         subject.values.numpy(),
         [subject.label_of(k) for k in columns],
         probabilities=context.probabilities[0, list(subject.classes)].numpy(),
@@ -211,7 +203,7 @@ def sheet(context: Context, maps: Tensor, verdicts: tuple[str, ...], target: Ten
         said = "" if index == explained else f", explained: {class_title(context.class_label(explained))}"
         items.append(
             SheetItem(
-                image=picture(context, context.inputs[i]),
+                image=context.picture(context.inputs[i]),
                 values=values.numpy(),
                 name=context.ids[i],
                 prediction=f"{class_title(name)} · {probability:.1%}{said}",

@@ -94,6 +94,9 @@ _VARIANTS: Mapping[Variant, Mapping[str, Any]] = {
 #: -152. Features and samples are standardised and far fewer; a step of 0.1 standard deviations is short for them.
 AUTO_CAP: dict[Structure, float] = {"image": 0.01, "sequence": 0.1, "none": 0.1}
 
+#: Values of ``delta_euc`` by name, in units of ``"auto"``.
+_LENGTHS = {"auto": 1.0, "long": 2.0}
+
 #: Nats by which a step may move two logits apart where the inputs are no images. The KL bound rests on a quadratic
 #: form, which understates a step's KL by at most 1.44 within one nat (:class:`TrustRegion`).
 AUTO_LOGIT = 1.0
@@ -131,17 +134,18 @@ class FRInGe(Attributor):
         # the cap of the table is in input units of 224 x 224 x 3; "auto" is near it there and scales with the input
         "paper": {**paper_settings("resnet50", "fringe"), "delta_euc": "auto"},
         "full_metric": {"solve": "natural", "gamma_prior": 1e-3},
-        "preview": {"tau": 1e-2, "feedback": 0.5},
+        "preview": {"steps": 4, "kl_bound": False, "delta_euc": "long"},
         **{name: paper_settings(name, "fringe") for name in preset_names()},
     }
 
     tau: Annotated[Positive, Search(3e-4, 1e-2, log=True), Doc("KL budget of a step (tau)", unit="nats")] = 3e-3
     eta_max: Annotated[Positive, Search(1.0, 30.0, log=True), Doc("largest step factor (eta_max); 4 is Newton's")] = 4.0
     delta_euc: Annotated[
-        Positive | Literal["auto"] | None,
+        Positive | Literal["auto", "long"] | None,
         Search(0.3, 40.0, log=True),
         Doc(
-            "longest step (delta_euc); auto: 0.01 sqrt(n), and 0.1 sqrt(n) of what is no image; none: no cap",
+            "longest step (delta_euc); auto: 0.01 sqrt(n), and 0.1 sqrt(n) of what is no image; long: twice that, for "
+            "few steps; none: no cap",
             unit="input units",
         ),
     ] = "auto"
@@ -204,8 +208,8 @@ class FRInGe(Attributor):
 
         Args:
             name: ``paper`` (the paper's algorithm for any network: its numbers for ResNet-50, with a cap that scales
-                with the input), ``full_metric`` (the full metric with our damping), ``preview`` (longer steps), or one
-                of the paper's six networks.
+                with the input), ``full_metric`` (the full metric with our damping), ``preview`` (four long steps, 14
+                passes an image), or one of the paper's six networks.
             variant: Parts of the method that are taken out, see :meth:`variant`. For a network of the paper, those of
                 its hyper-parameter table have their own numbers.
 
@@ -247,7 +251,9 @@ class FRInGe(Attributor):
             The path.
         """
         image = self.structure == "image"
-        cap = AUTO_CAP[self.structure] * math.sqrt(entries) if self.delta_euc == "auto" else self.delta_euc
+        cap = self.delta_euc
+        if isinstance(cap, str):
+            cap = _LENGTHS[cap] * AUTO_CAP[self.structure] * math.sqrt(entries)
         trust = TrustRegion(self.eta_max, self.tau if self.kl_bound else None, cap, None if image else AUTO_LOGIT)
         until: Until = "budget" if image or self.steps is not None else "arrival"
         return FisherRaoTracking(

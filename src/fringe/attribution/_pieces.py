@@ -132,6 +132,9 @@ class SegmentPieces(PieceStream):
 
         After k steps that share is the larger of 1 - 2^(-k / T) and the part of the distance to the reference that is
         behind it: it rises with every step, and is whole on arrival alone.
+
+        Args:
+            piece: Terms of one step.
         """
         if self.run.arrival_kl is None or self.problem.progress is None:
             super().count(piece)

@@ -25,7 +25,7 @@ MOST_ROWS, MOST_PICTURES = 8, 24
 
 #: How good a verdict is, and what it says of a map in a sentence.
 SENTENCES: Mapping[str, tuple[Literal["good", "fair", "bad"], str]] = {
-    "ok": ("good", "You can rely on this map: its values add up to the change of the score along the path."),
+    "ok": ("good", "This map is complete: its values add up to the change of the score along the path."),
     "short": ("fair", "Read with care: the map is accurate, but the path ended before the prediction had faded."),
     "coarse": ("fair", "Read with care: the values of this map do not add up to the change of the score."),
     "unchecked": ("fair", "Nothing checks this map: its method promises no sum that could be compared with the score."),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from fringe.cli._app import app as serve
 from fringe.cli._benchmark import benchmark, report, status
@@ -28,6 +28,33 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 
 
+class SettingsCommand(TyperCommand):
+    """A command that answers a setting of a method or metric that was typed as a flag."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            name = getattr(error, "option_name", "").lstrip("-").replace("-", "_")  # of NoSuchOption alone
+            has_settings = any(parameter.name == "set" for parameter in self.params)
+            example = _setting_example(name) if name and has_settings else None
+            if example is not None and isinstance(message := getattr(error, "message", None), str):
+                label = "" if self.name == "explain" else f"{example}."
+                text = f"{message.rstrip('.')}. A setting is given by --set, as in --set {label}{name}=VALUE."
+                error.message = text  # pyright: ignore[reportAttributeAccessIssue]
+            raise
+
+
+def _setting_example(name: str) -> str | None:
+    """A method or metric that has a setting of this name."""
+    from fringe.attribution import METHODS
+    from fringe.metrics import METRICS
+    from fringe.settings import settings_of
+
+    kinds = {**METHODS, **METRICS}
+    return next((label for label, kind in kinds.items() if name in settings_of(kind)), None)
+
+
 class LazyGroup(TyperGroup):
     """Commands that are built when one is used: the flags of some come from a model whose package loads torch."""
 
@@ -37,7 +64,7 @@ class LazyGroup(TyperGroup):
             return name, stub, rest
         command = COMMANDS[name]
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-        single.command(name)(getattr(command, "build", lambda: command)())
+        single.command(name, cls=SettingsCommand)(getattr(command, "build", lambda: command)())
         built = typer.main.get_command(single)
         FLAGS.clear()
         FLAGS.update({p.name: p.opts[0] for p in built.params if p.opts[0].startswith("-")})

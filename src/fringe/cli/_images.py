@@ -53,8 +53,10 @@ def _show_explanations(run: "ExplanationRun", out: Path) -> None:
     show_explanations(run.document["inputs"])
     if run.document["counts"]["reused"]:
         say(f"{run.document['counts']['reused']} results of an earlier run were reused")
-    sheet = run.document["contact_sheet"]
+    sheet, index = run.document["contact_sheet"], run.document["index"]
     say(f"\npictures: {out / sheet}" if sheet else "")
+    if index:
+        say(f"pages:    {out / index}")
     if str(out / "summary.json") not in [str(error.filename) for error in run.unwritten]:
         say(f"results:  {out / 'summary.json'} and one folder per input")
 

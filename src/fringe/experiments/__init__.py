@@ -3,8 +3,8 @@
 from fringe.experiments._bucket import url_of as url_of
 from fringe.experiments._comparison import Comparison as Comparison
 from fringe.experiments._comparison import compare as compare
-from fringe.experiments._comparison import summarise as summarise
-from fringe.experiments._comparison import tidy as tidy
+from fringe.experiments._comparison_views import summarise as summarise
+from fringe.experiments._comparison_views import tidy as tidy
 from fringe.experiments._evaluator import CONTROLS as CONTROLS
 from fringe.experiments._evaluator import Candidate as Candidate
 from fringe.experiments._evaluator import MethodResult as MethodResult

@@ -1,27 +1,35 @@
 """Compare methods on a batch of inputs, in memory."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fringe._arguments import explained_inputs
+from fringe._arguments import explained_inputs, hint_unknown
+from fringe._class_names import ClassNames
+from fringe._progress import shown
 from fringe._rng import KeyedGenerator
+from fringe.attribution import Context
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Target
 from fringe.errors import InputError, TargetError
+from fringe.experiments._comparison_views import ComparisonViews
 from fringe.experiments._evaluator import Evaluator, MethodResult, Methods, Progress, parse_methods, refuse_twice
-from fringe.experiments._statistics import estimate
+from fringe.inputs import ModelInputs, Request, image_inputs, image_scale, open_model
 from fringe.metrics import METRICS, EvaluationContext, Metric, get_metric
+from fringe.models import LoadedModel, Preprocessing
 from fringe.paths import Problem, verify
 from fringe.settings import canonical_name
 
+#: The metrics of a comparison that names none.
+USUAL_METRICS = ("mas_insertion", "mas_deletion", "insertion", "deletion", "sparseness")
 
-@dataclass(frozen=True)
-class Comparison:
+
+@dataclass(frozen=True, repr=False)
+class Comparison(ComparisonViews):
     """Maps and scores of several methods on the same images.
 
     Attributes:
@@ -30,6 +38,7 @@ class Comparison:
         metrics: Configured metrics by label.
         rows: One result for each method and control.
         seed: What keyed all randomness.
+        context: The images as a person reads them; None for other inputs.
     """
 
     images: tuple[str, ...]
@@ -37,13 +46,15 @@ class Comparison:
     metrics: Mapping[str, Metric]
     rows: tuple[MethodResult, ...]
     seed: int
+    context: Context | None = None
 
 
+@hint_unknown
 def compare(
-    model: Callable[[Tensor], Any] | Classifier,
-    inputs: Tensor | Mapping[str, Any],
-    methods: Methods,
-    metrics: Sequence[str | Metric] | Mapping[str, Metric],
+    model: str | Path | Callable[..., Any] | Classifier | LoadedModel,
+    inputs: Any,
+    methods: Methods = ("fringe", "ig"),
+    metrics: Sequence[str | Metric] | Mapping[str, Metric] = USUAL_METRICS,
     *,
     target: Target = "predicted",
     controls: bool = True,
@@ -51,10 +62,14 @@ def compare(
     batch_size: int | Literal["auto"] | None = None,
     space: InputSpace | None = None,
     ids: Sequence[str] | None = None,
-    progress: Progress | None = None,
+    progress: bool | Progress | None = None,
     keep_maps: bool = True,
     forward_args: Sequence[Any] | None = None,
     forward_kwargs: Mapping[str, Any] | None = None,
+    preprocessing: Preprocessing | str | None = None,
+    classes: ClassNames | None = None,
+    device: str = "auto",
+    trust_code: bool = False,
 ) -> Comparison:
     """Explain inputs with every method, and score every map under every metric.
 
@@ -64,8 +79,10 @@ def compare(
     :func:`run_experiment`.
 
     Args:
-        model: A classifier, as in :func:`fringe.attribute`.
-        inputs: Images (B, *S), or a dictionary of model inputs as in :func:`fringe.attribute`.
+        model: A classifier as in :func:`fringe.attribute`, or what else :func:`fringe.explain` takes, such as
+            ``"torchvision:resnet50"``.
+        inputs: Inputs (B, *S), or a dictionary of model inputs as in :func:`fringe.attribute`; or pictures, paths and
+            arrays as in :func:`fringe.explain`.
         methods: Names, configured methods, or pairs of a label and either.
         metrics: Names or configured metrics.
         target: Class to explain: "predicted", a number, or one number for each image.
@@ -74,10 +91,15 @@ def compare(
         batch_size: Images of a forward pass, "auto", or None for the classifier's own.
         space: Bounds, references and baselines of the inputs.
         ids: Names of the images, which key their noise; their positions if None.
-        progress: Called with what is computed, and how many maps of how many are made.
+        progress: True for a progress bar, or a function that is called with what is computed, and how many maps of how
+            many are made.
         keep_maps: Whether rows hold the maps and attributions.
         forward_args: Further positional arguments of the model, as in :func:`fringe.attribute`.
         forward_kwargs: Further keyword arguments of the model.
+        preprocessing: How pictures are prepared, as in :func:`fringe.explain`.
+        classes: Class names, as in :func:`fringe.explain`.
+        device: Device of a model that is named by a spec.
+        trust_code: Whether a model that is code may run.
 
     Returns:
         The comparison; :func:`tidy` makes plain rows of its scores, and :func:`summarise` means and intervals of those.
@@ -86,7 +108,11 @@ def compare(
         FringeError: For a model, image, target, name or label that cannot be used.
     """
     candidates, by_label = parse_methods(methods, controls), _by_label(metrics)
-    classifier = Classifier.of(model, batch_size=batch_size)
+    request = Request(model, inputs, preprocessing, classes, device, trust_code)
+    opened = _opened(request)
+    if opened is not None:
+        inputs, space, ids = opened.inputs, space or opened.space, opened.keys if ids is None else ids
+    classifier = Classifier.of(request.model if opened is None else opened.model, batch_size=batch_size)
     inputs, arguments = explained_inputs(inputs, forward_args, forward_kwargs)
     x = _validate_inputs(inputs, ids)
     names = None if ids is None else tuple(map(str, ids))
@@ -101,9 +127,40 @@ def compare(
         _refuse_bad(x, problem.logits)
         methods_used = [candidate.method for candidate in candidates if candidate.method is not None]
         verify(problem, needs_jvp=any(method.needs_jvp(problem.logits.shape[1]) for method in methods_used))
-        evaluator = Evaluator(EvaluationContext(problem), candidates, metrics, list(by_label), progress)
-        rows = evaluator.rows(keep_maps)
-    return Comparison(names or tuple(map(str, range(len(x)))), problem.target, by_label, rows, seed)
+        with shown(progress is True, "comparing") as bar:
+            report = _reordered(bar) if bar is not None else None if isinstance(progress, bool) else progress
+            evaluator = Evaluator(EvaluationContext(problem), candidates, metrics, list(by_label), report)
+            rows = evaluator.rows(keep_maps)
+    labels = names or (tuple(map(str, range(len(x)))) if opened is None else opened.ids)
+    context = _context(opened, request, x, problem.logits, labels)
+    return Comparison(labels, problem.target, by_label, rows, seed, context)
+
+
+def _reordered(bar: Callable[..., None]) -> Progress:
+    def report(what: str, done: float, total: int) -> None:
+        bar(done, total, what)
+
+    return report
+
+
+def _opened(request: Request) -> ModelInputs | None:
+    """Model and images of a request in a form that only :func:`fringe.explain` takes; None for any other."""
+    is_tensor = isinstance(request.inputs, (Tensor, Mapping))
+    if is_tensor and request.preprocessing is None and not isinstance(request.model, (str, Path, LoadedModel)):
+        return None
+    return image_inputs(request)
+
+
+def _context(
+    opened: ModelInputs | None, request: Request, x: Tensor, logits: Tensor, ids: Sequence[str]
+) -> Context | None:
+    """What pictures need; None where the inputs are no images."""
+    if opened is None:
+        if x.dim() != 4:
+            return None
+        model, (mean, std) = open_model(request), image_scale(x, None)
+        opened = ModelInputs(model.model, model.label, model.class_names, x, tuple(ids), mean=mean, std=std)
+    return opened.context("image", logits, ids)
 
 
 def _by_label(metrics: Sequence[str | Metric] | Mapping[str, Metric]) -> dict[str, Metric]:
@@ -134,44 +191,3 @@ def _refuse_bad(x: Tensor, logits: Tensor) -> None:
     bad = (~finite).nonzero()[:, 0].tolist()
     if bad:
         raise InputError(f"inputs: images {bad} hold NaN or infinity, or their logits do; leave them out")
-
-
-def tidy(comparison: Comparison) -> list[dict[str, Any]]:
-    """One plain dict a method, metric and image: ``method``, ``control``, ``metric``, ``image``, ``score`` (None where
-    there is none) and ``flags``: the metric's names of degenerate cases, or the fault of the map."""
-    return [
-        {"method": row.label, "control": row.control, "metric": metric, "image": image, **cell}
-        for row in comparison.rows
-        for metric in comparison.metrics
-        for image, cell in zip(comparison.images, _cells(row, metric), strict=True)
-    ]
-
-
-def summarise(rows: Sequence[dict[str, Any]], metrics: Mapping[str, Metric], seed: int = 0) -> list[dict[str, Any]]:
-    """One plain dict a method and metric of tidy ``rows``, in their order: :class:`Estimate` over the images that have
-    a score, of how many ``images``, how many scores are ``flagged``, and how often each flag is up in ``flags``.
-    ``metrics`` are a comparison's, by label: they say whether the mean or the median is the summary."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault((row["method"], row["metric"]), []).append(row)
-    return [
-        {
-            "method": method,
-            "control": group[0]["control"],
-            "metric": metric,
-            **asdict(estimate([row["score"] for row in group], seed, metrics[metric].aggregate)),
-            "images": len(group),
-            "flagged": sum(bool(row["flags"]) for row in group),
-            "flags": dict(Counter(flag for row in group for flag in row["flags"])),
-        }
-        for (method, metric), group in groups.items()
-    ]
-
-
-def _cells(row: MethodResult, metric: str) -> Iterable[dict[str, Any]]:
-    scores = row.scores[metric]
-    finite, values = scores.values.isfinite().tolist(), scores.values.tolist()
-    raised = {name: flag.tolist() for name, flag in scores.flags.items()}
-    for i, fault in enumerate(row.faults):
-        flags = [fault] if fault else [name for name, flag in raised.items() if flag[i]]
-        yield {"score": values[i] if finite[i] else None, "flags": flags}

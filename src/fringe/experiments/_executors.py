@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal, Protocol, cast
 
+from fringe._progress import log
 from fringe.errors import FringeError
 from fringe.experiments._jobs import Callback, Job, RunLog, TaskReport, perform
 from fringe.experiments._runner import TaskRunner
@@ -158,6 +159,7 @@ class _Policy:
             return None
         self.tries[task.key] = self.tries.get(task.key, 0) + 1
         if self.tries[task.key] < MAX_TRIES:
+            log.warning("%s on %s %s; it is tried again", task.method, task.model, result.reason)
             return None
         record = {**task.record(self.job.resolved.manifest), "reason": f"{result.reason}, {MAX_TRIES} times"}
         self.job.store.write_record(CRASHES, task.key, record)

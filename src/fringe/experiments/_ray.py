@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import socket
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from fringe.experiments._tasks import Task
 MAX_BLOCK = 8
 #: Seconds without any actor after which a warning says what the cluster has no room for.
 PATIENCE = 30.0
+#: Seconds that the first machine of a cluster may take to answer.
+ANSWER = 10.0
 #: Seconds in which the cluster notices that a machine is lost.
 NOTICE = 5.0
 
@@ -163,6 +166,7 @@ class RayExecutor:
     def _connect(self, ray: Any) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         local = self.address is None and "RAY_ADDRESS" not in os.environ
+        _require_answer(self.address)
         # A cluster of this machine alone is reachable from this machine alone.
         more = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"} if local else {"address": self.address}
         try:
@@ -243,6 +247,17 @@ class _Actor:
         except BaseException:  # a bug: the next task gets a new process
             _log.exception("%s on %s", task.method, task.model)
             os._exit(1)
+
+
+def _require_answer(address: str | None) -> None:
+    """Raise InputError if nothing listens at ``host:port``: Ray would try for minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER).close()
+    except (OSError, OverflowError) as error:
+        raise InputError(f"no Ray cluster answers at {address!r} ({error})", argument="executor") from error
 
 
 def _machine_lost(ray: Any, node: str | None, error: Exception) -> bool:

@@ -1,15 +1,19 @@
 """Run experiments: resume a run folder, compute what is missing, and return the results."""
 
+import contextlib
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal
 
 from fringe._process import Interrupted as Interrupted
 from fringe._process import interruptible as interruptible
+from fringe._progress import log as logger
+from fringe._progress import shown
 from fringe.errors import InputError, TransientError
 from fringe.experiments._executors import Executor, ProcessExecutor, SerialExecutor, run_tasks
 from fringe.experiments._formats import ScoreRecord
@@ -123,7 +127,7 @@ def run_experiment(
     amend: bool = False,
     retry: bool = False,
     renew: bool = False,
-    progress: Progress | None = None,
+    progress: bool | Progress | None = None,
 ) -> Results:
     """Score methods under metrics on many images.
 
@@ -139,7 +143,7 @@ def run_experiment(
         amend: Let other settings replace those of the folder's plan of this name.
         retry: Compute again what failed or was set aside.
         renew: Set aside the results of a model that computes other logits now than when they were made.
-        progress: Called with the tasks at the start, and with each report.
+        progress: True for a progress bar, or callbacks: with the tasks at the start, and with each report.
 
     Returns:
         The scores; one that failed, or was left to a later run, is null in :attr:`Results.frame`, with the reason.
@@ -153,14 +157,38 @@ def run_experiment(
 
     plan = spec if isinstance(spec, Plan) else build_plan(spec)
     if out is None:
-        return _in_memory(plan, device, batch_size, progress or Progress())
+        with _callbacks(progress, plan.name) as callbacks:
+            return _in_memory(plan, device, batch_size, callbacks)
     executor = make_executor(executor) if isinstance(executor, str) else executor
     root = out.root if isinstance(out, Store) else Path(out)
     options = RunOptions(device, batch_size, save_maps, amend, retry, renew, executor)
-    finished = run_plan(plan, root, options, progress)
+    with _callbacks(progress, plan.name) as callbacks:
+        finished = run_plan(plan, root, options, callbacks)
     if finished.cause is not None:
         raise finished.cause
     return results_of(Store(root, create=False), finished.resolved.manifest)
+
+
+@contextlib.contextmanager
+def _callbacks(progress: bool | Progress | None, name: str) -> Generator[Progress]:
+    """The callbacks of a run: the caller's, or those of a progress bar."""
+    with shown(progress is True, name) as report:
+        if report is None:
+            yield Progress() if isinstance(progress, (bool, NoneType)) else progress
+            return
+        done = total = 0
+
+        def began(_: Resolved, tasks: Sequence[Task]) -> None:
+            nonlocal total
+            total = len(tasks)
+            report(0, total)
+
+        def ended(_: TaskReport) -> None:
+            nonlocal done
+            done += 1
+            report(done, total)
+
+        yield Progress(began, ended)
 
 
 def _in_memory(plan: Plan, device: str, batch_size: int | Literal["auto"], progress: Progress) -> Results:
@@ -237,6 +265,7 @@ def _run(plan: Plan, root: Path, options: RunOptions, progress: Progress, sessio
     try:
         store.write_record(PLANS, plan.name, resolved.manifest.record())
         tasks, quarantined, failed_before = _pending(store, resolved, retry=options.retry)
+        logger.info("%s: %d tasks to compute, in %s", plan.name, len(tasks), root)
         progress.began(resolved, tasks)
         job = Job(resolved, store, options.device, options.batch_size, options.save_maps)
         executor = options.executor or SerialExecutor()
@@ -244,6 +273,7 @@ def _run(plan: Plan, root: Path, options: RunOptions, progress: Progress, sessio
             executor = session.executor
         run_tasks(job, tasks, log, progress.ended, executor)
     except (Interrupted, TransientError) as error:
+        logger.warning("%s stopped: %s; the same call resumes", plan.name, error)
         cause = error
     return RunResult(resolved, log, None if cause is None else str(cause), cause, quarantined, failed_before)
 
@@ -288,6 +318,7 @@ def require_same_logits(store: Store, resolved: Resolved, *, renew: bool) -> Non
             tasks, others = _results_of(store, resolved, label)
             if (tasks or others) and not renew:
                 raise _other_logits(store, resolved, label, far)
+            logger.info("model %s: %d results of other logits are set aside", label, len(tasks) + len(others))
             store.quarantine_tasks(tasks)
             store.quarantine(others)
             before = {}

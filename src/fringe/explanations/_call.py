@@ -8,8 +8,7 @@ from typing import Any, cast
 
 from fringe._arguments import ForwardArguments
 from fringe._class_names import ClassNames, resolve_class_name
-from fringe._progress import shown
-from fringe.attribution import Attribution, Attributor, Context, FRInGe, InputKind, Progress, attribute, get_method
+from fringe.attribution import Attribution, Attributor, FRInGe, InputKind, Progress, attribute, get_method
 from fringe.classifier import Classifier, Target
 from fringe.errors import InputError, check_known
 from fringe.explanations._base import POINTS
@@ -85,28 +84,16 @@ def explain(
     classifier = Classifier.of(ready.model, arguments.pop("score", None), arguments.pop("batch_size", None))
     further = (arguments.get("forward_args"), arguments.get("forward_kwargs"))
     logits = classifier.logits(ready.inputs, ForwardArguments.of(len(ready.inputs), *further))
-    names = _named(ready.class_names, logits.shape[1])
-    with shown(progress, "explaining") as report:
-        arguments |= {
-            "method": _suited(method, kind),
-            "target": _number(target, names),
-            "seed": seed,
-            "progress": report,
-        }
-        result = attribute(classifier, ready.inputs, **arguments)
-    context = Context(
-        kind=kind,
-        inputs=ready.inputs.detach().cpu(),
-        probabilities=logits.double().softmax(-1).float().cpu(),
-        ids=ids,
-        model=ready.label,
-        mean=ready.mean,
-        std=ready.std,
-        class_names=names,
-        features=ready.features,
-    )
-    return result.with_context(context)
+    names = ready.named(logits.shape[1])
+    suited = _suited(method, kind, ready.model)
+    arguments |= {"method": suited, "target": _number(target, names), "seed": seed, "progress": progress}
+    result = attribute(classifier, ready.inputs, **arguments)
+    return result.with_context(ready.context(kind, logits, ids))
 
+
+#: Lengths of a token by which a step moves a text at most. Of 14 sentences for a small BERT, some of them shorter than
+#: any it had learnt from, 7 arrive with 0.05, 9 with 0.15, 11 with 0.5 and 8 with 1.
+TEXT_CAP = 0.5
 
 #: Which trailing axes of inputs are space, where they are no images.
 _STRUCTURES: dict[InputKind, Structure] = {"text": "none", "tabular": "none", "series": "sequence"}
@@ -123,18 +110,22 @@ def _kind(model: Any, inputs: Any, options: dict[str, Any]) -> InputKind:
     return "text" if are_texts and isinstance(model, str) and is_text_model(model) else "image"
 
 
-def _suited(method: str | Attributor | type[Attributor], kind: InputKind) -> str | Attributor | type[Attributor]:
-    """The method; FRInGe takes no neighbours for an image's where the inputs are none."""
+def _suited(
+    method: str | Attributor | type[Attributor], kind: InputKind, model: Any
+) -> str | Attributor | type[Attributor]:
+    """The method; FRInGe takes no neighbours for an image's where the inputs are none.
+
+    Its automatic cap counts the entries of an input, which for texts are as many as the longest text of the batch has,
+    and holds for standardised ones. A step of a text is at most half as long as a token of the model.
+    """
     chosen = method if isinstance(method, type) else get_method(method)
-    if kind in _STRUCTURES and isinstance(chosen, FRInGe) and chosen.structure == "image":
-        return dataclasses.replace(chosen, structure=_STRUCTURES[kind])
-    return chosen
-
-
-def _named(names: tuple[str, ...] | None, count: int) -> tuple[str, ...] | None:
-    if names is not None and len(names) != count:
-        raise InputError(f"got {len(names)} for a model of {count} classes", argument="classes")
-    return names
+    if kind not in _STRUCTURES or not isinstance(chosen, FRInGe):
+        return chosen
+    structure = _STRUCTURES[kind] if chosen.structure == "image" else chosen.structure
+    cap = chosen.delta_euc
+    if cap == "auto" and isinstance(model, TextClassifier):
+        cap = TEXT_CAP * model.token_length()
+    return dataclasses.replace(chosen, structure=structure, delta_euc=cap)
 
 
 def _number(target: Target, names: tuple[str, ...] | None) -> Target:

@@ -16,7 +16,7 @@ from fringe.models import LoadedModel, Preprocessing
 from fringe.page import Document, IndexEntry, animation, page_document, render_index, render_page, thumbnail
 
 #: What the page lists of the record of an image.
-_FACTS = ("source", "sha256", "label", "score_kind", "seed", "device", "exif", "references")
+_FACTS = ("sha256", "label", "score_kind", "seed", "device", "exif", "preprocessing")
 
 
 def page_targets(target: int | str, logits: Tensor, count: int) -> Target:
@@ -46,9 +46,9 @@ def page_context(model: LoadedModel, ids: Sequence[str], x: Tensor, logits: Tens
 
 def write_pages(folder: Path, result: Attribution, row: int, record: Mapping[str, Any]) -> None:
     """Write the page and the animation of ``row`` of an attribution with context, which ``record`` describes."""
-    model, passes = record["model"], record["cost"]
-    details = {"model": model["spec"], "weights": model["digest"], **{name: record[name] for name in _FACTS}}
-    details |= {"preprocessing": record["preprocessing"], "images of the batch": passes["images"]}
+    model = record["model"]
+    details = {"source": _name(record["source"]), "model": _name(model["spec"]), "weights": model["digest"]}
+    details |= {**{name: record[name] for name in _FACTS}, "images of the batch": record["cost"]["images"]}
     document = page_document(result, row, details={name: fact for name, fact in details.items() if fact is not None})
     (folder / PAGE).write_text(render_page(document), encoding="utf-8", newline="")
     (folder / ANIMATION).write_bytes(animation(Document.of(document)))
@@ -57,6 +57,11 @@ def write_pages(folder: Path, result: Attribution, row: int, record: Mapping[str
 def index_page(title: str, results: Iterable[Explanation | Failure], recipe: Preprocessing) -> str:
     """The page that links those of all results; inputs that failed are listed with the reason."""
     return render_index(title, [_entry(result, recipe) for result in results])
+
+
+def _name(source: str) -> str:
+    """A file without its folders, which are not for those who the page is sent to; other sources as they are."""
+    return Path(source).name if Path(source).is_absolute() else source
 
 
 def _entry(result: Explanation | Failure, recipe: Preprocessing) -> IndexEntry:

@@ -8,11 +8,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 
 from fringe._options import Options
-from fringe.attribution import METHODS
-from fringe.settings import canonical_name
 
 
 def _canonical_method(text: str) -> str:
+    from fringe.attribution import METHODS  # not before a method is named: the help of the flags needs no torch
+    from fringe.settings import canonical_name
+
     return canonical_name(text, METHODS)
 
 

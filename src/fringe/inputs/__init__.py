@@ -4,6 +4,7 @@ Each kind of input has a converter in ``CONVERTERS``.
 """
 
 from fringe.inputs._images import image_inputs as image_inputs
+from fringe.inputs._images import image_scale as image_scale
 from fringe.inputs._model import OpenModel as OpenModel
 from fringe.inputs._model import open_model as open_model
 from fringe.inputs._request import Converter as Converter

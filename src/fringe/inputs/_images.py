@@ -17,6 +17,10 @@ from fringe.models import Preprocessing
 _EXPECTED = "a PIL image, a path, an array (H, W, C), a tensor (C, H, W) or (B, C, H, W), or a list of them"
 
 
+class _Paths(list[str]):
+    """Files, folders and scans that were named one after the other."""
+
+
 def image_inputs(request: Request) -> ModelInputs:
     """Prepare images for a model.
 
@@ -39,7 +43,7 @@ def image_inputs(request: Request) -> ModelInputs:
         named += _tensors(item, model)
     ids = tuple(name or f"image-{i}" for i, (name, _) in enumerate(named))
     x = _stack([tensor for _, tensor in named], ids).to(model.device)
-    mean, std = _scale(x, model.preprocessing)
+    mean, std = image_scale(x, model.preprocessing)
     return ModelInputs(
         model=model.model,
         label=model.label,
@@ -61,10 +65,9 @@ def _flat(inputs: Any) -> list[Any]:
     for item in cast(Sequence[Any], inputs):
         if isinstance(item, (str, os.PathLike)):
             text = os.fspath(cast("str | os.PathLike[str]", item))
-            if items and isinstance(items[-1], list):
-                items[-1].append(text)
-            else:
-                items.append([text])
+            if not (items and isinstance(items[-1], _Paths)):
+                items.append(_Paths())
+            items[-1].append(text)
         else:
             items.append(item)
     return items
@@ -75,10 +78,10 @@ def _tensors(item: Any, model: OpenModel) -> list[tuple[str | None, Tensor]]:
     if isinstance(item, Tensor):
         return [(None, x) for x in _batch(item)]
     recipe = model.preprocessing
-    if isinstance(item, list):
+    if isinstance(item, _Paths):
         recipe = _required(recipe, "a path")
         channels = _channels(recipe)
-        samples = (ref.open(channels=channels) for ref in find_inputs(cast("list[str]", item)))
+        samples = (ref.open(channels=channels) for ref in find_inputs(item))
         return [(sample.id, recipe.normalise(recipe.pixels(sample.image))) for sample in samples]
     if is_picture(item):
         recipe = _required(recipe, f"a picture ({type(item).__name__})")
@@ -135,7 +138,7 @@ def _space(recipe: Preprocessing | None, x: Tensor) -> InputSpace:
     return InputSpace(low.to(x), high.to(x))
 
 
-def _scale(x: Tensor, recipe: Preprocessing | None) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def image_scale(x: Tensor, recipe: Preprocessing | None) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation that turn inputs into pixels; without a preprocessing, inputs in [0, 1] are pixels,
     and others are shown between their smallest and largest entry."""
     if recipe is not None and recipe.channels == x.shape[1]:

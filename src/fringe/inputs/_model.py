@@ -12,7 +12,7 @@ from fringe._class_names import class_names
 from fringe.classifier import Classifier
 from fringe.errors import InputError
 from fringe.inputs._request import Request
-from fringe.models import LoadedModel, Preprocessing, load_model, resolve_device
+from fringe.models import LoadedModel, Preprocessing, load_model, resolve_device, stated_preprocessing
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,16 @@ def open_model(request: Request) -> OpenModel:
         )
     if isinstance(model, LoadedModel):
         device = _device(model.module, request.device)
-        return OpenModel(model.module, model.spec, recipe or model.preprocessing, names or model.class_names, device)
-    if not callable(model):
+        network = model.module if model.output == "auto" else Classifier(model.module, output=model.output)
+        # not the spec: the path of a file would stand in every page that is sent away
+        return OpenModel(network, model.architecture, recipe or model.preprocessing, names or model.class_names, device)
+    if not (callable(model) or isinstance(model, Classifier)):
         message = f"got {type(model).__name__}, expected a text such as 'torchvision:resnet50', a module or a callable"
         raise InputError(message, argument="model")
     given: Callable[..., Any] | Classifier = model
     inner: Any = given.model if isinstance(given, Classifier) else given
     label = type(inner).__name__ if isinstance(inner, nn.Module) else getattr(inner, "__name__", type(inner).__name__)
+    recipe = recipe or (stated_preprocessing(inner) if isinstance(inner, nn.Module) else None)
     return OpenModel(given, label, recipe, names, _device(inner, request.device))
 
 

@@ -1,14 +1,16 @@
 """What a converter of inputs takes and gives."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from fringe._class_names import ClassNames
+from fringe.attribution import Context, InputKind
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
+from fringe.errors import InputError
 from fringe.models import Preprocessing
 
 
@@ -64,6 +66,27 @@ class ModelInputs:
     std: tuple[float, ...] = ()
     features: tuple[tuple[str, ...], ...] = ()
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def named(self, count: int) -> tuple[str, ...] | None:
+        """The names of ``count`` classes, if they are known; raises InputError if there are more or fewer."""
+        names = self.class_names
+        if names is not None and len(names) != count:
+            raise InputError(f"got {len(names)} names for a model of {count} classes", argument="classes")
+        return names
+
+    def context(self, kind: InputKind, logits: Tensor, ids: Sequence[str] | None = None) -> Context:
+        """What pictures need, given the logits (B, C) of the inputs."""
+        return Context(
+            kind=kind,
+            inputs=self.inputs.detach().cpu(),
+            probabilities=logits.double().softmax(-1).float().cpu(),
+            ids=self.ids if ids is None else tuple(ids),
+            model=self.label,
+            mean=self.mean,
+            std=self.std,
+            class_names=self.named(logits.shape[1]),
+            features=self.features,
+        )
 
 
 #: From what the caller gave to what the model takes.

@@ -48,7 +48,7 @@ def text_inputs(request: Request) -> ModelInputs:
     return ModelInputs(
         model=model,
         label=label or type(model.model).__name__,
-        class_names=class_names(request.classes) or _own_names(model.model),
+        class_names=class_names(request.classes) or _names_of_config(model.model),
         inputs=encoded.embeddings.to(opened.device),
         ids=tuple(f"text-{i}" for i in range(len(texts))),
         features=encoded.labels,
@@ -56,6 +56,6 @@ def text_inputs(request: Request) -> ModelInputs:
     )
 
 
-def _own_names(model: nn.Module) -> tuple[str, ...] | None:
+def _names_of_config(model: nn.Module) -> tuple[str, ...] | None:
     names: Any = getattr(getattr(model, "config", None), "id2label", None)
     return tuple(str(names[k]) for k in sorted(names)) if names else None

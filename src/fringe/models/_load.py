@@ -10,6 +10,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from fringe._outputs import OutputKind
+from fringe._progress import log
 from fringe.errors import InputError, ModelError, did_you_mean
 from fringe.models import _digits
 from fringe.models._base import (
@@ -132,6 +133,7 @@ def load_model(
     names = parts.class_names if class_names is None else tuple(class_names)
     digest = state_digest(parts.module)
     module = parts.module.eval().requires_grad_(False).to(checked_device)
+    log.info("loaded %s on %s, weights %s", spec, checked_device, digest[:12])
     return LoadedModel(spec, module, parts.preprocessing, names, digest, parts.architecture, output)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import fringe
 from fringe._text import plain, printable
-from fringe.attribution import METHODS, Attribution, Context, Trajectory
+from fringe.attribution import METHODS, SENTENCES, Attribution, Context, Trajectory
 from fringe.errors import InputError
 from fringe.page._document import (
     Array,
@@ -21,7 +21,6 @@ from fringe.page._document import (
     Label,
     Path,
     Snapshot,
-    Tone,
     encode_images,
     encode_maps,
     pooled,
@@ -35,19 +34,6 @@ SMALL = 64
 IMAGE_BUDGET = 800_000
 #: Classes whose probabilities are shown beside the explained ones.
 PREDICTIONS = 5
-
-#: What each verdict says of a map, in a sentence.
-SENTENCES: Mapping[str, tuple[Tone, str]] = {
-    "ok": ("good", "You can rely on this map: its values add up to the change of the score along the path."),
-    "short": ("fair", "Read with care: the map is accurate, but the path ended before the prediction had faded."),
-    "coarse": ("fair", "Read with care: the values of this map do not add up to the change of the score."),
-    "unchecked": ("fair", "Nothing checks this map: its method promises no sum that could be compared with the score."),
-    "stalled": ("bad", "Do not rely on this map: the path hardly moved, or the map is zero."),
-    "diverged": ("bad", "Do not rely on this map: the model's output was not finite along the path."),
-    "at_reference": ("bad", "There is nothing to explain: the path ends where it begins."),
-    "nan_input": ("bad", "There is no map: the input holds numbers that are not finite."),
-    "nan_logits": ("bad", "There is no map: the model's output for this input is not finite."),
-}
 
 
 def page_document(result: Attribution, row: int = 0, *, details: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -80,7 +66,7 @@ def page_document(result: Attribution, row: int = 0, *, details: Mapping[str, An
     classes = 1 if single.target.dim() == 1 else single.target.shape[1]
     each = [single] if single.target.dim() == 1 else [single.of_class(k) for k in range(classes)]
     path = None if single.trajectory is None else single.trajectory[0]
-    if path is not None and not _leads_to(path, single.values[0]):
+    if path is not None and not (len(path.snapshots) > 1 and _leads_to(path, single.values[0])):
         path = None
     inputs = context.inputs[row][None] if path is None else path.snapshots
     values = single.values if path is None else path.cumulative
@@ -131,7 +117,7 @@ def _labels(context: Context, start: Tensor, explained: list[int]) -> list[Label
 
 def _explained(one: Attribution, context: Context, start: Tensor) -> ExplainedClass:
     index, verdict = int(one.target[0]), one.verdict[0]
-    tone, sentence = SENTENCES[verdict]
+    tone, sentence = SENTENCES.get(verdict, ("bad", "This verdict is not known."))
     return ExplainedClass(
         index=index,
         label=printable(context.class_label(index)),

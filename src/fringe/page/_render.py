@@ -20,8 +20,8 @@ from markupsafe import Markup
 
 from fringe._files import write_atomic
 from fringe._text import printable, printable_json
-from fringe.attribution import Attribution
-from fringe.page._build import SENTENCES, SMALL, page_document
+from fringe.attribution import SENTENCES, Attribution
+from fringe.page._build import SMALL, page_document
 from fringe.page._document import Document, Tone
 
 #: What a script inside HTML must not contain: the end of the script, a comment, and two ends of lines of JavaScript.

@@ -14,6 +14,12 @@ from fringe.paper._trajectories import draw_study
 from fringe.report import ComparisonRow, ComparisonTable, comparison_page
 
 PAGE = "reproduction"
+#: What the figures of the studies show, by the first word of their file names.
+_CAPTIONS = {
+    "profiles": "How far prediction and input move in each step, and the entropy of the prediction",
+    "trajectories": "Paths of the variants: entropy, inputs on the path, their change, and the attribution",
+    "sensitivity": "The objective against each setting, one setting varied at a time",
+}
 TITLE = "Our numbers beside the paper's (arXiv 2605.06404)"
 
 
@@ -180,6 +186,12 @@ def write_reproduction(
     return ReproductionFiles(tuple(pages), tuple(figures))
 
 
+def _caption(name: str) -> str:
+    """Return what a figure of this file name shows."""
+    kind, _, which = name.partition("-")
+    return f"{_CAPTIONS[kind]}: {which}" if which else _CAPTIONS[kind]
+
+
 def _write_page(base: Plan, run: Path, out: Path, timings: Sequence[Timing], figures: Sequence[Path]) -> list[Path]:
     """Write our numbers beside the paper's: as a page with figures, as Markdown, and as CSV."""
     store = Store(run, create=False)
@@ -188,7 +200,7 @@ def _write_page(base: Plan, run: Path, out: Path, timings: Sequence[Timing], fig
     same = [name for name in stored if (plans[name]["data"], plans[name]["seed"]) == ([*base.data], base.seed)]
     rows = compare_with_paper({name: read_results(store, name) for name in same}, timings)
     notes, readings = [*_notes(base), *_timing_notes(timings)], [reading.text for reading in READINGS]
-    pictures = [(path.stem, path.read_bytes()) for path in figures if path.suffix == ".png"]
+    pictures = [(_caption(path.stem), path.read_bytes()) for path in figures if path.suffix == ".png"]
     text = [f"# {TITLE}", "", *(f"- {note}" for note in notes), ""]
     text += ["## Readings of the paper", "", *(f"- {reading}" for reading in readings), "", comparison_markdown(rows)]
     contents = {

@@ -21,6 +21,7 @@ from fringe.plots._style import (
     Style,
     annotate,
     despine,
+    method_title,
     panels,
     sanitise,
     series_style,
@@ -72,7 +73,7 @@ def plot_curves(data: Sequence[CurvePanel], *, title: str = "") -> Figure:
     if len(labels) > MAX_SERIES:
         raise ValueError(f"plot_curves: got {len(labels)} methods, expected at most {MAX_SERIES}")
     styles = {label: _style(index) for index, label in enumerate(labels)}
-    handles = [Line2D([], [], label=sanitise(label, 20), **style) for label, style in styles.items()]
+    handles = [Line2D([], [], label=sanitise(method_title(label), 30), **style) for label, style in styles.items()]
     caption = ("mean over images; band: ± 1.96 standard errors",)
     figure, grid = panels(len(data), (3.7, 3.1), across=3, title=title, caption=caption, handles=handles)
     for axes, panel in zip(grid, data, strict=True):

@@ -59,12 +59,12 @@ def feature_bars(
     caption = [f"Red bars speak for {quoted(label)}, blue bars against it.", *([note] if note else [])]
     sheet = open_sheet(_WIDTH, _BAR * len(rows) + 0.35, title=title, caption=caption, ax=ax)
     left = min(_NAME, 0.55 * sheet.width, max(text_width(name, LABEL) for name, _ in rows) + 0.15)
-    axes = sheet.place(left, 0, sheet.width - left, max(sheet.height - 0.35, 0.1))
+    axes = sheet.add_axes(left, 0, sheet.width - left, max(sheet.height - 0.35, 0.1))
     axes.barh(range(len(rows)), [v for _, v in rows], height=0.72, color=[_sided(v) for _, v in rows])
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     longest = max((abs(v) for _, v in rows if np.isfinite(v)), default=0.0) or 1.0
-    axes.set_xlim(min(0.0, *(v for _, v in rows)) - 0.16 * longest, max(0.0, *(v for _, v in rows)) + 0.16 * longest)
+    axes.set_xlim(min(0.0, *(v for _, v in rows)) - 0.24 * longest, max(0.0, *(v for _, v in rows)) + 0.24 * longest)
     despine(axes)
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
@@ -124,8 +124,8 @@ def series_line(
     sheet = open_sheet(_WIDTH + 1.0, _CHANNEL * len(shown) + 0.35, title=title, caption=caption, ax=ax)
     left, each = 0.7, max(sheet.height - 0.35, 0.1) / len(shown)
     axes = None
-    for place, channel in enumerate(shown):
-        axes = sheet.place(left, place * each, sheet.width - left, max(each - 0.12, 0.05))
+    for number, channel in enumerate(shown):
+        axes = sheet.add_axes(left, number * each, sheet.width - left, max(each - 0.12, 0.05))
         line, length = lines[channel], lines.shape[1]
         low, high = float(line.min()), float(line.max())
         room = 0.08 * ((high - low) or 1.0)
@@ -137,7 +137,7 @@ def series_line(
         axes.set(xlim=box[:2], ylim=box[2:])
         despine(axes)
         axes.grid(visible=False)
-        axes.tick_params(labelbottom=place == len(shown) - 1)
+        axes.tick_params(labelbottom=number == len(shown) - 1)
         name = str(names[channel]) if names else "" if len(lines) == 1 else f"channel {channel}"
         axes.set_ylabel(fitted(name, each - 0.1, TICK), **text_style(TICK, MUTED))
         if not np.isfinite(strength).all() or not strength.any():

@@ -22,6 +22,7 @@ from fringe.plots._style import (
     Style,
     despine,
     is_leftmost,
+    method_title,
     panels,
     sanitise,
     text_style,
@@ -31,7 +32,7 @@ from fringe.plots._style import (
 SIGNIFICANT = 0.05
 
 #: Letters of a method's name that are shown.
-_NAME = 24
+_NAME = 30
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def plot_forest(data: Sequence[ForestPanel], *, reference: str = "FRInGe", title
     if not methods:
         raise ValueError("plot_forest: nothing to compare")
     point: Style = {"color": MUTED, "marker": "o", "markersize": 5.5, "linewidth": 1.6}
-    names = 1.15 * LETTER * max(len(sanitise(method, _NAME)) for method in methods)
+    names = 1.15 * LETTER * max(len(sanitise(method_title(method), _NAME)) for method in methods)
     figure, grid = panels(
         len(data),
         (2.7, 0.25 * len(methods) + 0.9),
@@ -99,7 +100,7 @@ def plot_forest(data: Sequence[ForestPanel], *, reference: str = "FRInGe", title
         width=names,
         narrowest=4.6,
         title=title,
-        caption=(f"{sanitise(reference, 12)} − rival on the same images, with 95 % interval",),
+        caption=(f"{sanitise(method_title(reference), 16)} − rival on the same images, with 95 % interval",),
         handles=[
             Line2D([], [], label="Holm-adjusted p < .05", **point),
             Line2D([], [], label="p ≥ .05", markerfacecolor="white", **point),
@@ -119,7 +120,8 @@ def _label(axes: Axes, panel: ForestPanel, methods: Sequence[str]) -> None:
     axes.grid(axis="x", color=RULE, linewidth=0.5, alpha=0.6)
     axes.spines["left"].set_visible(False)
     axes.set_ylim(len(methods) - 0.3, -0.7)
-    axes.set_yticks(range(len(methods)), [sanitise(name, _NAME) if is_leftmost(axes) else "" for name in methods])
+    names = [sanitise(method_title(name), _NAME) if is_leftmost(axes) else "" for name in methods]
+    axes.set_yticks(range(len(methods)), names)
     axes.tick_params(axis="y", length=0, labelcolor=INK, labelsize=LABEL)
     for label in axes.get_yticklabels():
         label.set_parse_math(False)
@@ -165,7 +167,7 @@ def _colour(value: float, better: Direction) -> str:
 
 def _name_sides(axes: Axes, panel: ForestPanel, reference: str) -> None:
     """Shade the side where the reference is better, and name both sides below the axis."""
-    name = sanitise(reference, 12)
+    name = sanitise(method_title(reference), 16)
     if panel.better == "none":
         left, right = (f"← {name} lower", MUTED), (f"{name} higher →", MUTED)
     elif panel.better == "higher":

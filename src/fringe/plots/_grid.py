@@ -174,7 +174,7 @@ def comparison_grid(
         sheet.write(column * across, head - 0.04, "\n".join(lines), style)
     for index, (row, window, lines) in enumerate(zip(rows, pools, names, strict=True)):
         top = head + index * down
-        axes = [sheet.place(column * across, top, *tile) for column in range(columns)]
+        axes = [sheet.add_axes(column * across, top, *tile) for column in range(columns)]
         _draw_row(axes, row, window)
         below = top + tile[1] + 0.04
         for number, line in enumerate(lines):
@@ -184,7 +184,7 @@ def comparison_grid(
         for column, cell in enumerate(row.cells, 1):
             _write_scores(sheet, column * across, below, tile[0], cell.annotations)
     colours = ScalarMappable(Normalize(0.0, 1.0), COLOURS)
-    bar = sheet.place(columns * across + 0.06, head, 0.14, min(2 * tile[1], sheet.height - head))
+    bar = sheet.add_axes(columns * across + 0.06, head, 0.14, min(2 * tile[1], sheet.height - head))
     ticks = colour_bar(bar, colours, "of its 99th percentile", extend="max", cax=bar)
     ticks.set_ticks([0.0, 0.5, 1.0])
     return root(sheet.figure)

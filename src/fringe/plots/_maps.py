@@ -208,8 +208,8 @@ def _picture_axes(
     sheet = open_sheet(max(width + beside, _NARROWEST), width * aspect, title=title, caption=caption, ax=ax)
     if ax is not None:
         width = max(min(sheet.width - beside, sheet.height / aspect), MARGIN)
-    axes = sheet.place(0, 0, width, width * aspect)
-    return axes, sheet.place(width + 0.12, 0, 0.14, width * aspect) if bar else None
+    axes = sheet.add_axes(0, 0, width, width * aspect)
+    return axes, sheet.add_axes(width + 0.12, 0, 0.14, width * aspect) if bar else None
 
 
 def colour_bar(axes: Any, mappable: ScalarMappable, label: str, *, cax: Axes | None = None, **more: Any) -> Colorbar:

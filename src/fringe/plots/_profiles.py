@@ -59,8 +59,8 @@ _SCALES = (
     "How far prediction (Fisher–Rao distance) and input (Euclidean distance) move in each step, each panel on its own "
     "scale from 0: what is constant looks flat. Entropy: 1 means that all classes are equally likely."
 )
-#: Inches of a panel of a profile with its words, of these words, and of the words below the last panel.
-_PANEL, _WORDS, _AXIS = 1.68, 0.38, 0.48
+#: Inches of a panel of a profile with its words, of these words, between panels, and of the words below the last one.
+_PANEL, _WORDS, _BETWEEN, _AXIS = 1.68, 0.38, 0.2, 0.48
 
 
 def _nothing() -> Array:
@@ -137,9 +137,11 @@ def geometric_profile(
     series = [np.asarray(a, dtype=np.float64) for a in (fisher_rao_step, euclidean_step, entropy)]
     handles = _handles([active_bound])
     legend = 1.05 * LINE * (1 + len(handles)) if handles else 0.0
-    sheet = open_sheet(7.4, 3 * _PANEL + _AXIS + legend - 0.2, title=title, ax=ax)
-    down, left = (sheet.height + 0.2 - _AXIS - legend) / 3, 0.75
-    axes = [sheet.place(left, k * down + _WORDS, sheet.width - left, max(down - _WORDS - 0.2, 0.1)) for k in range(3)]
+    sheet = open_sheet(7.4, 3 * _PANEL + _AXIS + legend - _BETWEEN, title=title, ax=ax)
+    down, left = (sheet.height + _BETWEEN - _AXIS - legend) / 3, 0.75
+    axes = [
+        sheet.add_axes(left, k * down + _WORDS, sheet.width - left, max(down - _WORDS - 0.2, 0.1)) for k in range(3)
+    ]
     _draw_path(axes, series, active_bound, None, last=len(series[0]))
     for k, (heading, sentence, unit) in enumerate(_panel_words(classes)):
         sheet.write(0, k * down, heading, text_style(LABEL, INK, fontweight="bold"))
@@ -154,7 +156,7 @@ def geometric_profile(
         box = sheet.figure.legend(
             handles=handles,
             loc="upper left",
-            bbox_to_anchor=sheet.at(0, 3 * down - 0.2 + _AXIS),
+            bbox_to_anchor=sheet.at(0, 3 * down - _BETWEEN + _AXIS),
             borderaxespad=0,
             borderpad=0,
             title="Shaded: what limited the length of the step",

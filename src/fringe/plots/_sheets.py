@@ -90,9 +90,7 @@ def contact_sheet(items: Sequence[SheetItem], *, title: str = "", ax: Canvas | N
     high = max(min(down - _HEAD - _BELOW, tile * aspect), _GAP)
     for index, item in enumerate(items):
         row, column = divmod(index, columns)
-        _draw_item(
-            sheet, item, column * across, row * down, (tile, max(min(down - _HEAD - _BELOW, tile * aspect), _GAP))
-        )
+        _draw_item(sheet, item, column * across, row * down, (tile, high))
     return root(sheet.figure)
 
 
@@ -139,7 +137,7 @@ def class_maps(
     columns, tile = _tiling(sheet, 1 + len(planes), aspect, head) if ax is not None else (columns, _TILE)
     for index in range(1 + len(planes)):
         top, left = (tile * aspect + head + _BELOW) * (index // columns), (tile + _GAP) * (index % columns)
-        axes = sheet.place(left, top + head, tile, tile * aspect)
+        axes = sheet.add_axes(left, top + head, tile, tile * aspect)
         image_frame(axes)
         words = [("input", text_style(TICK, MUTED))]
         if index == 0:
@@ -176,7 +174,7 @@ def _class_caption(size: Sequence[int]) -> list[str]:
 
 def _draw_item(sheet: Sheet, item: SheetItem, left: float, top: float, tile: tuple[float, float]) -> None:
     plane = spatial(item.values)
-    tiles = [sheet.place(left + k * (tile[0] + _GAP), top + _HEAD, *tile) for k in range(3)]
+    tiles = [sheet.add_axes(left + k * (tile[0] + _GAP), top + _HEAD, *tile) for k in range(3)]
     drawn = for_display(plane)
     show(tiles[0], picture(item.image))
     show(tiles[1], blend(item.image, item.values))

@@ -51,7 +51,7 @@ def token_map(
     lines = _flow(words, _WIDTH)
     sheet = open_sheet(_WIDTH, _LINE * len(lines), title=title, caption=caption, ax=ax)
     lines = _flow(words, sheet.width)
-    axes = sheet.place(0, 0, sheet.width, sheet.height)
+    axes = sheet.add_axes(0, 0, sheet.width, sheet.height)
     axes.set(xlim=(0, sheet.width), ylim=(max(sheet.height, _LINE * len(lines)), 0))
     axes.set_axis_off()
     for row, line in enumerate(lines):

@@ -96,9 +96,9 @@ def trajectory(
     sheet = open_sheet(*natural, title=title, caption=[_ENTROPY, _CHANGE, *signs], ax=ax)
     across, down = (sheet.width - _NAMES) / columns, (sheet.height - _CURVE - _HEAD) / 3
     tile = (max(across - 0.1, 0.1), max(down - _ROW, 0.1))
-    curve_axes = sheet.place(_NAMES, 0.05, sheet.width - _NAMES, _CURVE - 0.55)
+    curve_axes = sheet.add_axes(_NAMES, 0.05, sheet.width - _NAMES, _CURVE - 0.55)
     tops = [_CURVE + _HEAD + row * down for row in range(3)]
-    grid = [[sheet.place(_NAMES + c * across + 0.05, top, *tile) for c in range(len(steps))] for top in tops]
+    grid = [[sheet.add_axes(_NAMES + c * across + 0.05, top, *tile) for c in range(len(steps))] for top in tops]
     change, factor = amplified([image - drawn[0] for image in drawn])
     for column, (image, plane) in enumerate(zip(drawn, planes, strict=True)):
         show(grid[0][column], image)
@@ -119,8 +119,8 @@ def trajectory(
 
 def amplified(differences: Sequence[Plane]) -> tuple[list[Plane], int]:
     """Return differences (H, W, 3) of images times a factor around grey, in [0, 1], and the factor: 1, 2 or 5 times a
-    power of ten, so that the largest of the last one just fits but for its upper two percent."""
-    size = float(np.quantile(np.abs(differences[-1]), 0.98))
+    power of ten, so that the largest of the last one just fits but for its upper twentieth."""
+    size = float(np.quantile(np.abs(differences[-1]), 0.95))
     largest = min(0.5 / size, 1000.0) if size > 0 else 1.0
     factor = max(factor for factor in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if factor <= max(largest, 1.0))
     return [np.clip(0.5 + factor * difference, 0.0, 1.0) for difference in differences], factor

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fringe.errors import FringeError
 from fringe.experiments import Cell, Results, Store
-from fringe.plots import MAX_SERIES, Contrast, CurvePanel, ForestPanel, plot_curves, plot_forest
+from fringe.plots import MAX_SERIES, Contrast, CurvePanel, ForestPanel, method_title, plot_curves, plot_forest
 from fringe.report._examples import choose_examples, plot_examples
 from fringe.report._failures import costs, failure_chapter
 from fringe.report._maps import MapSource, load_maps
@@ -135,7 +135,8 @@ def forest(table: Table) -> Figure | None:
     panels = [panel for index, column in enumerate(table.columns) if (panel := _forest_panel(table, index, column))]
     if not panels:
         return None
-    return plot_forest(panels, reference=table.reference, title=f"{table.model}: {table.reference} against its rivals")
+    title = f"{table.model}: {method_title(table.reference)} against its rivals"
+    return plot_forest(panels, reference=table.reference, title=title)
 
 
 def curves(results: Results, table: Table) -> dict[str, Figure]:

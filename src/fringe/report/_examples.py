@@ -10,7 +10,7 @@ import polars as pl
 from fringe.errors import InputError
 from fringe.experiments import WEIGHTS, Results, dominance, pick
 from fringe.metrics import Direction
-from fringe.plots import GridCell, GridRow, MetricLabel, captions, comparison_grid, labels
+from fringe.plots import GridCell, GridRow, MetricLabel, captions, class_title, comparison_grid, labels, method_title
 from fringe.report._failures import STATUS, by_image
 from fringe.report._maps import GridData
 from fringe.report._render import Figure
@@ -55,10 +55,11 @@ def choose_examples(results: Results, table: Table, each: int = EXAMPLES) -> Exa
         first = ExampleSet("first", "First images of the draw", tuple(digests[:each]))
         return Examples((first,), f"Images were not chosen by how the methods do on them ({error}).")
     picks = pick(ranked, each, each, each)
+    name = method_title(table.reference)
     kinds = {
-        "strong": (f"Strong: {table.reference} furthest ahead", picks.strong),
-        "typical": (f"Typical: {table.reference} near its median", picks.typical),
-        "failures": (f"Failures: {table.reference} furthest behind", picks.failures),
+        "strong": (f"Strong: {name} furthest ahead", picks.strong),
+        "typical": (f"Typical: {name} near its median", picks.typical),
+        "failures": (f"Failures: {name} furthest behind", picks.failures),
     }
     sets = tuple(
         ExampleSet(name, title, tuple(digests[index] for index in indices))
@@ -134,4 +135,4 @@ def _remark(row: Mapping[str, Any] | None, stored: bool) -> str:
 
 def _class(data: GridData, number: int) -> str:
     names = data.class_names
-    return names[number] if names is not None and number < len(names) else f"class {number}"
+    return class_title(names[number]) if names is not None and number < len(names) else f"class {number}"

@@ -25,6 +25,8 @@ from fringe.report._table import LARGE, Table, TableCell, half_width
 INCOMPLETE = "†"
 #: Pixels of a browser's inch.
 INCH = 96
+#: Pixels of an inch of a figure that comes as a file.
+DRAWN = 150
 
 
 class Figure(Protocol):
@@ -172,9 +174,14 @@ def comparison_page(
     Returns:
         The page.
     """
-    figures = [Image("", caption, png, 0) for caption, png in images]
+    figures = [Image("", caption, png, _natural_width(png)) for caption, png in images]
     page = _environment().get_template("comparison.html.j2")
     return page.render(title=title, notes=notes, tables=tables, images=figures, readings=readings)
+
+
+def _natural_width(png: bytes) -> int:
+    """Return the width of a figure as PNG in pixels of a browser."""
+    return round(int.from_bytes(png[16:20], "big") * INCH / DRAWN)
 
 
 def as_image(figure: Figure, name: str, caption: str) -> Image:

@@ -115,6 +115,10 @@ class TextClassifier(nn.Module):
         self._check_logits(encoded, [{n: c[i][None].to(device) for n, c in columns.items()} for i in range(len(texts))])
         return encoded
 
+    def token_length(self) -> float:
+        """Return the median Euclidean length of the model's embeddings of tokens."""
+        return float(self.model.get_input_embeddings().weight.detach().float().norm(dim=1).median())  # pyright: ignore
+
     def _check_lengths(self, texts: Sequence[str], lengths: Sequence[int], special: Sequence[Sequence[int]]) -> None:
         config = getattr(self.model, "config", None)
         most = min(self.tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or 10**9)
@@ -131,15 +135,15 @@ class TextClassifier(nn.Module):
         self.model.eval()
         try:
             logits = self(encoded.embeddings.to(next(self.model.parameters()).dtype), **encoded.arguments).float()
-            own = [
+            expected = [
                 self.model(**{n: v for n, v in row.items() if n != "special_tokens_mask"}).logits.float()
                 for row in alone
             ]
         finally:
             for module in was_training:
                 module.training = True
-        worst = float((logits - torch.cat(own)).abs().max())
-        scale = float(torch.cat(own).abs().max())
+        worst = float((logits - torch.cat(expected)).abs().max())
+        scale = float(torch.cat(expected).abs().max())
         if not worst <= 1e-3 * (1.0 + scale):
             raise ModelError(
                 f"its logits from embeddings with padding differ by {worst:.3g} from those of each text alone",

@@ -1,0 +1,200 @@
+"""What is read off a comparison: rows of scores, means with intervals, and its views as text, table and picture."""
+
+import base64
+import io
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from fringe._frames import FrameLibrary, make_frame
+from fringe.attribution import Context
+from fringe.errors import InputError
+from fringe.experiments._evaluator import MethodResult
+from fringe.experiments._statistics import estimate
+from fringe.metrics import ARROW, Metric
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Images of a picture.
+MOST_IMAGES = 8
+
+
+class ComparisonViews:
+    """The views of a comparison; the fields are those of :class:`fringe.experiments.Comparison`."""
+
+    images: tuple[str, ...]
+    target: Tensor
+    metrics: Mapping[str, Metric]
+    rows: tuple[MethodResult, ...]
+    seed: int
+    context: Context | None
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if not name.startswith("_")]
+
+    def __repr__(self) -> str:
+        head, *rows = self._table()
+        widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)]
+        return "\n".join([f"Comparison of {self._count()}", *(f"  {line.rstrip()}" for line in lines)])
+
+    def _repr_html_(self) -> str:
+        head, *rows = self._table()
+        style = "text-align:right;padding:2px 8px"
+        body = "".join(
+            "<tr>" + "".join(f'<td style="{style}">{escape(cell)}</td>' for cell in row) + "</tr>" for row in rows
+        )
+        titles = "".join(f'<th style="{style}">{escape(cell)}</th>' for cell in head)
+        table = f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
+        box = "font-family:sans-serif;font-size:13px;line-height:1.5"
+        return f'<div style="{box}"><div>Comparison of {escape(self._count())}</div>{table}{self._picture_html()}</div>'
+
+    def plot(self, *, ax: Any = None) -> "Figure":
+        """Draw the maps of the first images side by side, one column per method.
+
+        Args:
+            ax: Axes, or a Figure or SubFigure, to draw on; a new figure by default.
+
+        Returns:
+            The figure.
+
+        Raises:
+            InputError: If the inputs are no images, or the maps were not stored.
+        """
+        from fringe.plots import captions, comparison_grid
+
+        context = self._drawable()
+        if isinstance(context, str):
+            raise InputError(f"there is no picture: {context}", argument="plot")
+        rows = [self._grid_row(context, index) for index in range(min(len(self), MOST_IMAGES))]
+        methods = [row.label for row in self.rows if not row.control]
+        return comparison_grid(rows, methods, title=self._count(), caption=captions(self._labels()), ax=ax)
+
+    def to_dataframe(self, library: FrameLibrary = "pandas") -> Any:
+        """Make a table with one row for each method, metric and image.
+
+        Args:
+            library: ``pandas`` or ``polars``.
+
+        Returns:
+            A DataFrame of that library: the method and whether it is a control, the metric, the image, the score (none
+            where there is none) and the flags.
+
+        Raises:
+            InputError: If the library is not installed.
+        """
+        return make_frame(tidy(self), library)
+
+    def _count(self) -> str:
+        methods = sum(not row.control for row in self.rows)
+        model = "" if self.context is None else f"{self.context.model} · "
+        images = f"{len(self)} image{'' if len(self) == 1 else 's'}"
+        return f"{model}{images} · {methods} method{'' if methods == 1 else 's'}"
+
+    def _table(self) -> list[list[str]]:
+        """The summary of each metric for each method, with a line of titles; the passes are of one image."""
+        summary = {(row["method"], row["metric"]): row for row in summarise(tidy(self), self.metrics, self.seed)}
+        names = [f"{name} {ARROW[metric.direction]}".strip() for name, metric in self.metrics.items()]
+        table = [["method", *names, "passes"]]
+        for row in self.rows:
+            entries = [summary[row.label, name] for name in self.metrics]
+            values = [entry[entry["summary"]] for entry in entries]
+            cells = [f"{value:.3f}" if math.isfinite(value) else "–" for value in values]
+            passes = (row.passes.forward + row.passes.jvp + row.passes.vjp) / len(self)
+            table.append([f"{row.label} (control)" if row.control else row.label, *cells, f"{passes:.0f}"])
+        return table
+
+    def _drawable(self) -> Context | str:
+        """The context, or why there is no picture."""
+        if self.context is None or self.context.kind != "image":
+            return "the inputs are no images"
+        if all(row.maps is None for row in self.rows if not row.control):
+            return "the maps were not stored (keep_maps=False), or every method failed"
+        return self.context
+
+    def _labels(self) -> Any:
+        from fringe.plots import MetricLabel, labels
+
+        return labels([MetricLabel(name, m.name, m.title, m.direction) for name, m in self.metrics.items()])
+
+    def _grid_row(self, context: Context, index: int) -> Any:
+        from fringe.plots import GridCell, GridRow, class_title
+
+        methods = [row for row in self.rows if not row.control]
+        words = [
+            label.annotations([float(row.scores[label.label].values[index]) for row in methods])
+            for label in self._labels()
+        ]
+        cells = [
+            GridCell(
+                None if row.maps is None else row.maps[index].cpu().numpy().copy(),
+                notes,
+                row.faults[index].replace("_", " "),
+            )
+            for row, notes in zip(methods, zip(*words, strict=True), strict=True)
+        ]
+        best, name, probability = context.top(index, 1)[0]
+        prediction, explained = f"{class_title(name)} · {probability:.1%}", int(self.target[index])
+        if best != explained:
+            prediction = f"{class_title(context.class_label(explained))}, not {prediction}"
+        image = context.picture(context.inputs[index])
+        return GridRow(image=image, name=context.ids[index], prediction=prediction, cells=tuple(cells))
+
+    def _picture_html(self) -> str:
+        if isinstance(self._drawable(), str):
+            return ""
+        buffer = io.BytesIO()
+        self.plot().savefig(buffer, format="png", dpi=90)
+        data = base64.b64encode(buffer.getvalue()).decode()
+        alt = f"Maps of {escape(self._count(), quote=True)}"
+        return f'<img src="data:image/png;base64,{data}" alt="{alt}" style="max-width:100%;height:auto">'
+
+
+def tidy(comparison: Any) -> list[dict[str, Any]]:
+    """One plain dict a method, metric and image: ``method``, ``control``, ``metric``, ``image``, ``score`` (None where
+    there is none) and ``flags``: the metric's names of degenerate cases, or the fault of the map."""
+    return [
+        {"method": row.label, "control": row.control, "metric": metric, "image": image, **cell}
+        for row in comparison.rows
+        for metric in comparison.metrics
+        for image, cell in zip(comparison.images, _cells(row, metric), strict=True)
+    ]
+
+
+def summarise(rows: Sequence[dict[str, Any]], metrics: Mapping[str, Metric], seed: int = 0) -> list[dict[str, Any]]:
+    """One plain dict a method and metric of tidy ``rows``, in their order: :class:`Estimate` over the images that have
+    a score, of how many ``images``, how many scores are ``flagged``, and how often each flag is up in ``flags``.
+    ``metrics`` are a comparison's, by label: they say whether the mean or the median is the summary."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["method"], row["metric"]), []).append(row)
+    return [
+        {
+            "method": method,
+            "control": group[0]["control"],
+            "metric": metric,
+            **asdict(estimate([row["score"] for row in group], seed, metrics[metric].aggregate)),
+            "images": len(group),
+            "flagged": sum(bool(row["flags"]) for row in group),
+            "flags": dict(Counter(flag for row in group for flag in row["flags"])),
+        }
+        for (method, metric), group in groups.items()
+    ]
+
+
+def _cells(row: MethodResult, metric: str) -> Iterable[dict[str, Any]]:
+    scores = row.scores[metric]
+    finite, values = scores.values.isfinite().tolist(), scores.values.tolist()
+    raised = {name: flag.tolist() for name, flag in scores.flags.items()}
+    for i, fault in enumerate(row.faults):
+        flags = [fault] if fault else [name for name, flag in raised.items() if flag[i]]
+        yield {"score": values[i] if finite[i] else None, "flags": flags}

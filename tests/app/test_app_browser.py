@@ -1,0 +1,220 @@
+"""The app in a real browser, as a person uses it."""
+
+import io
+import re
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from browser import expect
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def open_app(visit, server, **options):
+    visited = visit(server.url, **options)
+    visited.page.get_by_role("button", name="Explain", exact=True).wait_for()
+    return visited
+
+
+def press(visited, name):
+    visited.page.get_by_role("button", name=name, exact=True).click()
+
+
+def choose(visited, label, option):
+    visited.page.get_by_role("combobox", name=label, exact=True).click()
+    visited.page.get_by_role("option", name=option, exact=True).click()
+
+
+def pick_sample(visited, digit=3):
+    visited.page.get_by_role("button", name=f"digit {digit}").click()
+    visited.page.locator(f"#image img[src*='digits-000{digit}']").wait_for()
+
+
+def explanation(visited):
+    """The page of the explanation, in its frame, once it is there."""
+    frame = visited.page.frame_locator("iframe.fringe-page")
+    frame.get_by_role("heading", level=1).wait_for()
+    return frame
+
+
+def digit_file(server, folder, index=3, name="my-digit.png"):
+    path = folder / name
+    path.write_bytes(server.service.samples[index].png)
+    return path
+
+
+def test_upload_run_slide_switch_the_class_and_download(visit, server, tmp_path):
+    visited = open_app(visit, server)
+    visited.page.locator("#image input[type=file]").set_input_files(digit_file(server, tmp_path))
+    visited.page.locator("#image img").wait_for()
+    press(visited, "Explain")
+    frame = explanation(visited)
+    expect(frame.get_by_role("heading", level=1)).to_contain_text("3")
+    expect(frame.locator("body")).to_contain_text("my-digit")
+
+    slider = frame.get_by_role("slider").first
+    before = frame.locator("main, body").first.inner_text()
+    slider.focus()
+    visited.page.keyboard.press("Home")
+    at_input = frame.locator("main, body").first.inner_text()
+    assert at_input != before
+    expect(frame.locator("body")).to_contain_text("99")  # the prediction at the input
+
+    frame.locator("label", has=frame.get_by_role("radio", name=re.compile("^8 "))).click()
+    expect(frame.get_by_role("heading", level=1)).to_contain_text("8")
+
+    sizes = {}
+    for name in ("page", "NPZ", "PNG"):
+        with visited.page.expect_download() as download:
+            press(visited, f"Download {name}")
+        path = download.value.path()
+        sizes[download.value.suggested_filename] = path.read_bytes()
+    assert sorted(sizes) == ["my-digit.html", "my-digit.npz", "my-digit.png"]
+    assert len(sizes["my-digit.html"]) < 2 * 2**20
+    assert np.load(io.BytesIO(sizes["my-digit.npz"]))["input"].shape == (1, 32, 32)
+    assert Image.open(io.BytesIO(sizes["my-digit.png"])).format == "PNG"
+    assert visited.problems == []
+    assert [url for url in visited.requests if not url.startswith(server.url)] == []
+
+    (tmp_path / "page.html").write_bytes(sizes["my-digit.html"])
+    alone = visit((tmp_path / "page.html").as_uri())
+    alone.page.get_by_role("slider").first.focus()
+    alone.page.keyboard.press("Home")
+    assert alone.problems == []
+    assert alone.requests == [(tmp_path / "page.html").as_uri()]
+    assert alone.serious_findings() == []
+
+
+def test_the_frame_is_as_high_as_the_page_and_reaches_nothing_of_the_app(visit, server):
+    visited = open_app(visit, server)
+    pick_sample(visited)
+    press(visited, "Explain")
+    explanation(visited)
+    element = visited.page.locator("iframe.fringe-page")
+    assert element.get_attribute("sandbox") == "allow-scripts"
+    frame = element.element_handle().content_frame()
+    content = frame.evaluate("document.documentElement.scrollHeight")
+    visited.page.wait_for_function(
+        "height => Math.abs(document.querySelector('iframe.fringe-page').clientHeight - height) < 40", arg=content
+    )
+    assert frame.evaluate("self.origin") == "null"
+    assert frame.evaluate("(() => { try { return parent.document.title } catch (e) { return e.name } })()") == (
+        "SecurityError"
+    )
+
+
+def test_compare_two_methods_with_blind_maps_beside_them(visit, server):
+    visited = open_app(visit, server)
+    pick_sample(visited)
+    visited.page.get_by_role("tab", name="Compare").click()
+    choose(visited, "First method", "FRInGe: Fisher-Rao Integrated Gradients, preview")
+    press(visited, "Compare")
+    table = visited.page.get_by_role("table")
+    table.wait_for()
+    rows = [re.sub(r"\s+", " ", row) for row in table.get_by_role("row").all_inner_texts()]
+    assert [row.split()[0] for row in rows] == ["map", "fringe:preview", "ig", "zero", "random", "uniform", "edge"]
+    assert all(len(re.findall(r"\d\.\d{3}", row)) == 4 for row in rows[1:])
+    assert visited.page.get_by_role("img", name=re.compile("Map by Integrated Gradients for 3")).is_visible()
+    with visited.page.expect_download() as download:
+        press(visited, "Download scores (CSV)")
+    assert download.value.path().read_text().startswith("method,control,metric,image,score,flags")
+    choose(visited, "First method", "Integrated Gradients")
+    press(visited, "Compare")
+    expect(visited.page.get_by_role("alert")).to_contain_text("Both methods are the same; choose two different ones.")
+    assert visited.problems == []
+
+
+def test_errors_are_sentences(visit, server, tmp_path):
+    visited = open_app(visit, server)
+    press(visited, "Explain")
+    alert = visited.page.get_by_role("alert")
+    expect(alert).to_contain_text("No image is chosen; drop one into the field, or pick a sample.")
+    bad = tmp_path / "bad.png"
+    bad.write_bytes(b"no image at all")
+    visited.page.locator("#image input[type=file]").set_input_files(bad)
+    visited.page.locator("#image img").wait_for(state="attached")
+    press(visited, "Explain")
+    expect(alert).to_contain_text("This file: not an image of the formats")
+    assert str(tmp_path) not in visited.page.content()
+    pick_sample(visited, 1)
+    press(visited, "Explain")
+    explanation(visited)
+    expect(alert).to_have_count(0)
+
+
+def begin_slow(visited):
+    """Start a computation that takes long, and wait until its progress is shown."""
+    pick_sample(visited)
+    choose(visited, "Method", "Geometrically guided Integrated Gradients")
+    press(visited, "Explain")
+
+
+@pytest.fixture
+def slow_model(server):
+    """Every pass through the model takes two hundredths of a second more."""
+    hook = server.service.models["digits"].module.register_forward_pre_hook(lambda *_: time.sleep(0.02))
+    yield
+    hook.remove()
+
+
+def test_stop_in_the_middle_and_the_next_one_runs(visit, server, slow_model):
+    visited = open_app(visit, server)
+    stop = visited.page.get_by_role("button", name="Stop").first
+    expect(stop).to_be_disabled()
+    begin_slow(visited)
+    status = visited.page.get_by_role("status").filter(has_text=re.compile(r"\d+%, about .* left"))
+    status.wait_for()
+    stop.click()
+    expect(visited.page.get_by_text("Stopped. Nothing is computed any more.")).to_be_visible()
+    expect(stop).to_be_disabled()
+    choose(visited, "Method", "Integrated Gradients")
+    press(visited, "Explain")
+    explanation(visited)
+    assert visited.problems == []
+
+
+def test_two_people_at_once_share_one_worker(visit, server, slow_model):
+    first, second = open_app(visit, server), open_app(visit, server)
+    begin_slow(first)
+    first.page.get_by_role("status").filter(has_text="%").wait_for()
+    pick_sample(second, 7)
+    choose(second, "Method", "Integrated Gradients")
+    press(second, "Explain")
+    expect(second.page.get_by_text("In the queue: one computation is before yours.")).to_be_visible()
+    press(first, "Stop")
+    expect(explanation(second).get_by_role("heading", level=1)).to_contain_text("7")
+    expect(first.page.get_by_text("Stopped.")).to_be_visible()
+    assert first.page.locator("iframe.fringe-page").count() == 0
+
+
+def test_a_closed_tab_stops_its_computation(visit, server, slow_model):
+    visited = open_app(visit, server)
+    begin_slow(visited)
+    visited.page.get_by_role("status").filter(has_text="%").wait_for()
+    job = server.service.worker._running
+    visited.page.close()
+    assert job.wait(30)
+    assert job.state == "stopped"
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (400, "dark")])
+def test_everyone_can_read_it_and_nothing_is_cut(visit, server, width, scheme):
+    visited = open_app(visit, server, width=width, color_scheme=scheme)
+    assert visited.serious_findings() == []
+    press(visited, "Explain")
+    visited.page.get_by_role("alert").wait_for()
+    assert visited.serious_findings() == []
+    pick_sample(visited)
+    press(visited, "Explain")
+    explanation(visited)
+    assert visited.serious_findings() == []
+    frame = visited.page.locator("iframe.fringe-page").element_handle().content_frame()
+    assert visited.serious_findings(frame) == []
+    visited.page.get_by_role("tab", name="Compare").click()
+    press(visited, "Compare")
+    visited.page.get_by_role("table").wait_for()
+    assert visited.serious_findings() == []
+    assert visited.page.evaluate("document.documentElement.scrollWidth") <= width

@@ -1,0 +1,199 @@
+"""What an attribution shows: text, notebook, figures, tables, and the file that it is saved to."""
+
+import dataclasses
+import io
+import json
+import re
+import struct
+import sys
+
+import matplotlib.figure
+import numpy as np
+import pytest
+import torch
+
+import fringe
+from fringe.attribution import Context
+
+PREVIEW = fringe.explain("embedded:digits", "embedded:digits:3:6", method="fringe:preview", target="top3")
+BARE = fringe.attribute(
+    lambda x: torch.stack([x.square().sum((1, 2, 3)), x.sum((1, 2, 3))], 1),
+    torch.arange(32.0).view(2, 1, 4, 4) / 32,
+    method="ig",
+)
+
+
+def same(a, b):
+    """Whether two values are equal, tensors bit for bit, and of one type."""
+    if isinstance(a, torch.Tensor):
+        return (a.dtype, a.shape) == (b.dtype, b.shape) and a.numpy().tobytes() == b.numpy().tobytes()
+    if dataclasses.is_dataclass(a):
+        return type(a) is type(b) and all(same(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(a))
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and a == b
+
+
+def test_the_text_fits_one_screen():
+    text = repr(PREVIEW)
+    lines = text.splitlines()
+    assert [line.split()[0] for line in lines[1:7]] == ["method", "n", "shape", "verdicts", "residual", "passes"]
+    assert "digits-0004" in text
+    assert "(1, 32, 32), 3 classes each" in text
+    many = fringe.explain("embedded:digits", "embedded:digits:0:30", method=fringe.IntegratedGradients(steps=1))
+    assert len(repr(many).splitlines()) <= 24
+    assert "and 22 more" in repr(many)
+    assert "none" in repr(dataclasses.replace(BARE, completeness_residual=BARE.completeness_residual * torch.nan))
+
+
+def test_an_index_a_slice_and_a_loop_give_the_rows():
+    assert len(PREVIEW) == 3
+    assert [one.context.ids for one in PREVIEW] == [("digits-0003",), ("digits-0004",), ("digits-0005",)]
+    last = PREVIEW[-1]
+    assert same(last.values, PREVIEW.values[2:])
+    assert same(last.trajectory, PREVIEW.trajectory[2:])
+    assert PREVIEW[1:].context.ids == ("digits-0004", "digits-0005")
+    assert fringe.Attribution.concat(list(PREVIEW)).context.ids == PREVIEW.context.ids
+    with pytest.raises(IndexError):
+        PREVIEW[3]
+
+
+def test_dir_lists_public_names_alone():
+    names = dir(PREVIEW)
+    assert {"values", "plot", "save", "to_dataframe", "select", "context"} <= set(names)
+    assert not [name for name in names if name.startswith("_")]
+    assert all(hasattr(PREVIEW, name) for name in names)
+
+
+def test_a_notebook_shows_the_picture_and_the_verdict_and_no_markup_of_strangers():
+    context = dataclasses.replace(PREVIEW.context, ids=("<script>alert(1)</script>", "b&b", "c"))
+    html = dataclasses.replace(PREVIEW, context=context)._repr_html_()
+    assert html.count("data:image/png;base64,") == 3
+    assert "&lt;script&gt;" in html
+    assert "<script" not in html
+    assert "Read with care" in html or "is complete" in html or "Do not rely" in html
+    assert "http" not in html
+    assert not re.search(r"(?<!-)color:|background", html)  # the notebook's own colours, dark or light
+    assert "data:image/png" in BARE._repr_html_()
+    flat = fringe.attribute(torch.nn.Linear(4, 3), torch.rand(2, 4), method="ig")
+    assert "<img" not in flat._repr_html_()
+
+
+@pytest.mark.parametrize("kind", ["overlay", "signed", "path", "profile", "classes"])
+def test_every_picture_is_a_figure_of_its_own_or_a_part_of_the_callers(kind):
+    figure = PREVIEW[0].plot(kind)
+    assert isinstance(figure, matplotlib.figure.Figure)
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    mine = matplotlib.figure.Figure(figsize=(10, 5))
+    left, right = mine.subfigures(1, 2)
+    axes = right.subplots()
+    assert PREVIEW[0].plot(kind, ax=left) is mine
+    assert PREVIEW[0].plot(kind, ax=axes) is mine
+    mine.savefig(io.BytesIO(), format="png")
+
+
+def test_several_images_are_one_sheet_or_one_is_to_be_chosen():
+    words = " ".join(text.get_text() for text in PREVIEW.plot().findobj(matplotlib.text.Text))
+    assert all(name in words for name in PREVIEW.context.ids)
+    with pytest.raises(fringe.InputError, match=r"holds 3 inputs; draw one, as in result\[0\].plot\('path'\)"):
+        PREVIEW.plot("path")
+
+
+def test_a_class_is_chosen_by_its_number():
+    second = int(PREVIEW.target[0, 1])
+    one = PREVIEW[0].of_class(1)
+    drawn = [np.asarray(f.axes[0].images[0].get_array()) for f in (PREVIEW[0].plot(target=second), one.plot())]
+    assert np.array_equal(*drawn)
+    with pytest.raises(fringe.InputError, match="class 77 is not explained here"):
+        PREVIEW[0].plot(target=77)
+
+
+def test_pictures_say_what_they_lack():
+    for kind in ("overlay", "path", "classes"):
+        with pytest.raises(fringe.InputError, match=r"use fringe.explain, or result.with_context"):
+            BARE[0].plot(kind)
+    with pytest.raises(fringe.InputError, match="telemetry=True"):
+        BARE[0].plot("profile")
+    with pytest.raises(fringe.InputError, match="target='top5'"):
+        PREVIEW[0].of_class(0).plot("classes")
+    with pytest.raises(fringe.InputError, match="kind: got 'heat', expected one of overlay"):
+        PREVIEW[0].plot("heat")
+    context = Context("image", torch.zeros(2, 1, 4, 4), torch.ones(2, 2) / 2, ("a", "b"))
+    assert BARE.with_context(context)[1].plot().axes
+    with pytest.raises(fringe.InputError, match=r"got inputs of shape \(2, 1, 4, 4\), expected \(1, 1, 4, 4\)"):
+        BARE[0].with_context(context)
+    with pytest.raises(fringe.InputError, match="ids: got 1 for 2 inputs"):
+        dataclasses.replace(context, ids=("a",))
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_table_has_a_row_for_each_input_and_class(library):
+    pytest.importorskip(library)
+    table = PREVIEW.to_dataframe(library)
+    assert len(table) == 9
+    assert list(table["class"]) == PREVIEW.target.flatten().tolist()
+    assert list(table["id"][:4]) == ["digits-0003"] * 3 + ["digits-0004"]
+    assert list(table["completeness_residual"]) == PREVIEW.completeness_residual.flatten().tolist()
+    assert list(table["verdict"]) == [verdict for row in PREVIEW.class_verdicts for verdict, _ in row]
+    assert len(BARE.to_dataframe(library)) == 2
+
+
+def test_a_table_without_its_library_names_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(fringe.InputError, match=r"pandas is not installed; install fringe\[notebook\]"):
+        PREVIEW.to_dataframe()
+
+
+def test_a_saved_attribution_comes_back_bit_for_bit(tmp_path):
+    for result in (PREVIEW, BARE, PREVIEW[0].of_class(1)):
+        path = tmp_path / "result.safetensors"
+        result.save(path)
+        assert same(fringe.load(path), result)
+    nan = dataclasses.replace(BARE, completeness_gap=BARE.completeness_gap * torch.nan)
+    nan.save(path)
+    assert same(fringe.load(path), nan)
+
+
+def test_a_file_that_cannot_be_read_says_why(tmp_path):
+    path = tmp_path / "result.safetensors"
+    BARE.save(path)
+    data = path.read_bytes()
+    length = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8 : 8 + length])
+
+    def rewritten(**metadata):
+        text = json.dumps({**header, "__metadata__": {**header["__metadata__"], **metadata}}).encode()
+        return struct.pack("<Q", len(text)) + text + data[8 + length :]
+
+    flipped = bytearray(data)
+    flipped[-1] ^= 1
+    for content, message in (
+        (data[:-4], "damaged"),
+        (bytes(flipped), "damaged.*checksum"),
+        (rewritten(record=header["__metadata__"]["record"].replace("ig", "ik")), "damaged.*checksum"),
+        (b"", "no safetensors file"),
+        (b"\xff" * 64, "no safetensors file"),
+        (rewritten(format="fringe/attribution/2"), "version 2 of the format.*install a newer fringe"),
+        (rewritten(format="other/1"), "is no saved attribution"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(fringe.InputError, match=message):
+            fringe.load(path)
+    with pytest.raises(FileNotFoundError):
+        fringe.load(tmp_path / "absent.safetensors")
+    with pytest.raises(fringe.InputError, match="not a regular file"):
+        fringe.load(tmp_path)
+
+
+def test_a_kind_that_is_no_part_of_an_attribution_is_not_made(tmp_path):
+    from fringe.attribution import _saved
+
+    @dataclasses.dataclass
+    class Popen:
+        args: str
+
+    _saved.write(Popen("rm"), tmp_path / "x.safetensors")
+    with pytest.raises(fringe.InputError, match="damaged"):
+        fringe.load(tmp_path / "x.safetensors")

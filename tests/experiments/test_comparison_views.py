@@ -1,0 +1,74 @@
+"""A comparison as text, notebook, table and picture; and models and images in the forms that ``explain`` takes."""
+
+import dataclasses
+
+import matplotlib.figure
+import numpy as np
+import pytest
+import torch
+
+import fringe
+from fringe.experiments import summarise, tidy
+from fringe.models import load_model
+
+METHODS = [("ig", fringe.IntegratedGradients(steps=4)), ("<b>", fringe.IntegratedGradients(steps=2))]
+METRICS = ["sparseness", "insertion"]
+RESULT = fringe.compare("embedded:digits", "embedded:digits:3:5", METHODS, METRICS)
+
+
+def test_a_spec_and_images_are_the_tensor_and_the_module():
+    digits = load_model("embedded:digits")
+    low, high = digits.preprocessing.bounds()
+    plain = fringe.compare(
+        digits.module,
+        RESULT.context.inputs,
+        METHODS,
+        METRICS,
+        ids=["digits-0003", "digits-0004"],
+        space=fringe.InputSpace(low, high),
+    )
+    assert tidy(plain) == tidy(RESULT)
+    array = (RESULT.context.pixels(RESULT.context.inputs)[:, 0].numpy() * 255).round().astype(np.uint8)
+    pictures = fringe.compare(digits, [array[0], array[1]], METHODS, METRICS, controls=False)
+    for row, other in zip(pictures.rows, RESULT.rows, strict=False):
+        torch.testing.assert_close(row.maps, other.maps, rtol=1e-3, atol=1e-5)
+    with pytest.raises(fringe.InputError, match="preprocessing='imagenet'"):
+        fringe.compare(digits.module, array[0], METHODS, METRICS)
+
+
+def test_the_text_is_the_table_of_the_summaries():
+    lines = repr(RESULT).splitlines()
+    assert lines[0] == "Comparison of embedded:digits · 2 images · 2 methods"
+    assert lines[1].split() == ["method", "sparseness", "↑", "insertion", "↑", "passes"]
+    (entry,) = (r for r in summarise(tidy(RESULT), RESULT.metrics) if (r["method"], r["metric"]) == ("ig", "insertion"))
+    assert lines[2].split()[:3:2] == ["ig", f"{entry['mean']:.3f}"]
+    assert len(lines) == 2 + len(RESULT.rows)
+    assert len(RESULT) == 2
+    assert not [name for name in dir(RESULT) if name.startswith("_")]
+
+
+def test_a_notebook_shows_the_table_and_the_picture():
+    html = RESULT._repr_html_()
+    assert "&lt;b&gt;" in html
+    assert html.count("data:image/png;base64,") == 1
+    bare = fringe.compare(lambda x: torch.stack([x.sum(1), x[:, 0]], 1), torch.rand(2, 5), ["ig"], ["sparseness"])
+    assert "<img" not in bare._repr_html_()
+    with pytest.raises(fringe.InputError, match="the inputs are no images"):
+        bare.plot()
+
+
+def test_the_picture_is_a_figure_of_its_own_or_a_part_of_the_callers():
+    assert isinstance(RESULT.plot(), matplotlib.figure.Figure)
+    mine = matplotlib.figure.Figure()
+    assert RESULT.plot(ax=mine.subplots()) is mine
+    rows = tuple(dataclasses.replace(row, maps=None) for row in RESULT.rows)
+    with pytest.raises(fringe.InputError, match="keep_maps"):
+        dataclasses.replace(RESULT, rows=rows).plot()
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_table_has_a_row_for_each_method_metric_and_image(library):
+    pytest.importorskip(library)
+    table = RESULT.to_dataframe(library)
+    assert len(table) == len(RESULT.rows) * 2 * 2
+    assert list(table["score"][:2]) == [row["score"] for row in tidy(RESULT)[:2]]

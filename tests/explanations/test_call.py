@@ -1,0 +1,230 @@
+"""``fringe.explain``: every form of model and input that a person has at hand, and what is said of the others."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import fringe
+from fringe.data import find_inputs
+from fringe.errors import ModelError
+from fringe.models import load_model
+from fringe.models._torchvision import import_torchvision
+
+IG = fringe.IntegratedGradients(steps=4)
+DIGITS = load_model("embedded:digits")
+
+
+def scan(index=3):
+    """A digit as a PIL image of mode L."""
+    return next(iter(find_inputs([f"embedded:digits:{index}"]))).open(channels=1).image
+
+
+def explain(inputs, model="embedded:digits", **more):
+    return fringe.explain(model, inputs, method=IG, telemetry=False, **more)
+
+
+class Net(nn.Module):
+    """A small colour network of three classes."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Tanh(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.head(self.layers(x))
+
+
+def test_one_picture_in_all_its_forms_is_one_map(tmp_path):
+    image = scan()
+    path = tmp_path / "three.png"
+    image.save(path)
+    expected = explain("embedded:digits:3").values
+    array = np.array(image)
+    forms = [
+        image,
+        image.convert("RGB"),
+        image.convert("RGBA"),
+        image.convert("LA"),
+        path,
+        str(path),
+        tmp_path,
+        array,
+        array[..., None],
+        array.astype(np.float32) / 255,
+        array.astype(np.uint16) * 257,
+        np.stack([array] * 3, -1),
+        [image],
+        (path,),
+        DIGITS.prepare([image]),
+        DIGITS.prepare([image])[0],
+        [DIGITS.prepare([image])[0]],
+    ]
+    for form in forms:
+        torch.testing.assert_close(explain(form).values, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_lists_may_mix_forms_and_keep_their_order(tmp_path):
+    scan(5).save(tmp_path / "five.png")
+    mixed = explain([scan(3), tmp_path / "five.png", np.array(scan(4)), "embedded:digits:0:2"])
+    assert mixed.target.tolist() == [3, 5, 4, 0, 1]
+    assert mixed.context.ids == ("image-0", "five", "image-2", "digits-0000", "digits-0001")
+    assert explain(np.stack([np.array(scan(3)), np.array(scan(4))])[..., None]).target.tolist() == [3, 4]
+
+
+def test_a_camera_held_sideways_is_turned(tmp_path):
+    image = scan()
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the stored pixels are to be turned clockwise
+    stored = image.transpose(Image.Transpose.ROTATE_90)
+    stored.save(tmp_path / "held.png", exif=exif)
+    expected = explain(image).values
+    with Image.open(tmp_path / "held.png") as opened:
+        torch.testing.assert_close(explain(opened).values, expected)
+    torch.testing.assert_close(explain(tmp_path / "held.png").values, expected)
+
+
+def test_the_context_is_what_the_model_saw_and_says():
+    result = explain("embedded:digits:3:5")
+    context, x = result.context, DIGITS.prepare([scan(3), scan(4)])
+    assert torch.equal(context.inputs, x)
+    assert (context.kind, context.model, context.ids) == ("image", "digits", ("digits-0003", "digits-0004"))
+    torch.testing.assert_close(context.probabilities, DIGITS.module(x).softmax(-1))
+    torch.testing.assert_close(context.pixels(x), DIGITS.preprocessing.denormalise(x).clamp(0, 1))
+    assert [name for _, name, _ in context.top(0, 1)] == ["3"]
+    assert context.class_label(99) == "class 99"
+
+
+@pytest.mark.parametrize(
+    ("classes", "expected"),
+    [
+        (["cat", "dog", "eel"], ("cat", "dog", "eel")),
+        ({0: "cat", "1": "dog", 2: ["n02", "eel"]}, ("cat", "dog", "eel")),
+        ("lines", ("cat", "dog", "eel")),
+        ("json", ("cat", "dog", "eel")),
+        ("index", ("cat", "dog", "eel")),
+    ],
+)
+def test_class_names_are_a_list_a_dictionary_or_a_file(tmp_path, classes, expected):
+    files = {
+        "lines": ("names.txt", "cat\ndog\neel\n"),
+        "json": ("names.json", json.dumps(["cat", "dog", "eel"])),
+        "index": ("index.json", json.dumps({"0": ["n0", "cat"], "1": ["n1", "dog"], "2": ["n2", "eel"]})),
+    }
+    if isinstance(classes, str):
+        name, text = files[classes]
+        classes = tmp_path / name
+        classes.write_text(text)
+    result = explain(torch.rand(3, 8, 8), Net(), classes=classes)
+    assert result.context.class_names == expected
+    assert explain(torch.rand(3, 8, 8), Net(), classes=classes, target="Dog").target.tolist() == [1]
+
+
+def test_a_module_states_its_preprocessing_and_a_loaded_model_its_output():
+    photo = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+    net = Net()
+    net.preprocessing = "resize=16x16,mean=0.5,std=0.25"
+    stated = explain(photo, net)
+    assert torch.equal(stated.values, explain(photo, Net(), preprocessing=net.preprocessing).values)
+    assert stated.context.mean == (0.5, 0.5, 0.5)
+    ends_in_softmax = dataclasses.replace(
+        DIGITS, module=torch.nn.Sequential(DIGITS.module, torch.nn.Softmax(-1)), output="probabilities"
+    )
+    torch.testing.assert_close(
+        explain(scan(), ends_in_softmax).context.probabilities, explain(scan()).context.probabilities
+    )
+
+
+def test_the_path_of_a_model_file_is_not_in_what_is_sent_away(tmp_path):
+    file = tmp_path / "zoo.py"
+    file.write_text(
+        "import torch\n\n\ndef net():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))\n"
+    )
+    result = explain(scan(), f"{file}:net", preprocessing="resize=8x8,channels=1,mean=0.5,std=0.5", trust_code=True)
+    assert result.context.model == "net"
+
+
+def test_my_own_module_with_my_own_picture():
+    photo = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+    result = explain(photo, Net(), preprocessing="resize=16x16,mean=0.5,std=0.25")
+    assert (result.values.shape, result.context.model) == ((1, 3, 16, 16), "Net")
+    with pytest.raises(
+        fringe.InputError, match=r"does not say how pictures are prepared; pass preprocessing='imagenet'"
+    ):
+        explain(photo, Net())
+    module = Net().train()
+    assert explain(torch.rand(3, 8, 8), fringe.Classifier(module)).target.shape == (1,)
+    assert module.training
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (np.full((8, 8, 3), 7.0), r"floats from 7 to 7, expected pixels from 0 to 1; divide pixels of 0 to 255 by 255"),
+        (np.full((8, 8, 3), np.nan), "floats from nan to nan"),
+        (np.zeros((3, 8, 8), np.uint8), r"\(3, 8, 8\), expected \(H, W\).*transpose\(1, 2, 0\)"),
+        (np.zeros((8, 8, 3), np.int64), "int64, expected uint8 or floats"),
+        (torch.zeros(1, 8, 8, dtype=torch.uint8), "uint8, expected floating point"),
+        (torch.zeros(8), r"shape \(8,\), expected \(C, H, W\)"),
+        (3, "got int, expected a PIL image"),
+        ([], "got no images"),
+        ("absent.png", "absent.png"),
+        ([torch.zeros(1, 8, 8), torch.zeros(1, 8, 9)], r"image-0 has shape \(1, 8, 8\) and image-1 \(1, 8, 9\)"),
+    ],
+)
+def test_what_cannot_be_explained_is_named(inputs, message):
+    with pytest.raises(fringe.FringeError, match=message):
+        explain(inputs)
+
+
+def test_options_that_make_no_sense_are_named():
+    x = torch.rand(3, 8, 8)
+    for options, message in (
+        ({"classes": ["cat"]}, "classes: got 1"),
+        ({"classes": []}, "classes: got no names"),
+        ({"classes": {"cat": 0}}, "got the key 'cat'"),
+        ({"preprocessing": 3}, "preprocessing: got int"),
+        ({"device": "meta"}, "device"),
+        ({"ids": ["a", "b"]}, "ids: got 2 for 1 inputs"),
+        ({"kind": "sound"}, "kind: got 'sound'"),
+        ({"classes": ["cat", "dog", "eel"], "target": "dgo"}, "did you mean 'dog'"),
+    ):
+        with pytest.raises(fringe.FringeError, match=message):
+            explain(x, Net(), **options)
+    with pytest.raises(fringe.InputError, match="model: got int"):
+        explain(x, 3)
+
+
+def test_methods_by_name_preset_class_and_instance():
+    x = DIGITS.prepare([scan()])
+    for method, steps in (("ig:quick", None), (fringe.IntegratedGradients, 50), (IG, 4)):
+        if method == "ig:quick" and "quick" not in fringe.IntegratedGradients.presets:
+            continue
+        result = fringe.explain(DIGITS, x, method=method, telemetry=False)
+        assert result.settings["method"] == "ig"
+        assert steps is None or result.settings["steps"] == steps
+    assert fringe.explain(DIGITS, x, method="fringe:preview").settings == fringe.FRInGe.preset("preview").record()
+    with pytest.raises(fringe.InputError, match="preset"):
+        fringe.explain(DIGITS, x, method="fringe:quikc")
+
+
+def test_a_torchvision_model_explains_a_photo_in_one_line(tmp_path):
+    try:
+        import_torchvision()
+    except ModelError as error:
+        pytest.skip(str(error))
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(tmp_path / "photo.jpg")
+    result = fringe.explain(
+        "torchvision:mobilenet_v3_small@random:0",
+        tmp_path / "photo.jpg",
+        method=fringe.IntegratedGradients(steps=1),
+        preprocessing="resize=32,crop=32,mean=0.5,std=0.5",
+    )
+    assert result.context.probabilities.shape == (1, 1000)
+    assert result.context.pixels(result.context.inputs).shape == (1, 3, 32, 32)

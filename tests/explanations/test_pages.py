@@ -1,0 +1,169 @@
+"""The pages of a run: one of each input, an index that links them, and results that do not depend on them."""
+
+import html
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+import fringe
+from fringe.explanations import Explanation, explain_images
+from fringe.page import decode_maps
+
+QUICK = ("tau=0.05", "steps=8")
+DIGITS = ["embedded:digits:3:5"]
+
+
+def explain(out, inputs=DIGITS, **options):
+    return list(explain_images(inputs, out, **{"set": QUICK, **options}))
+
+
+def document(folder):
+    page = (folder / "explanation.html").read_text(encoding="utf-8")
+    return json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
+
+
+def links(out):
+    page = (out / "index.html").read_text(encoding="utf-8")
+    return [html.unescape(link) for link in re.findall(r'<a href="([^"]*)"', page)]
+
+
+def reused(results):
+    return [result.reused for result in results]
+
+
+def test_the_pages_do_not_touch_the_results(tmp_path):
+    """The map, the record and the verdict are those of the explained class alone, to the last bit."""
+    with_pages, without = explain(tmp_path / "a"), explain(tmp_path / "b", figures=False)
+    for one, other in zip(with_pages, without, strict=True):
+        mine, theirs = (load_file(r.folder / "attribution.safetensors") for r in (one, other))
+        assert torch.equal(mine["values"], theirs["values"])
+        differ = {name for name in other.record if one.record[name] != other.record[name]}
+        assert differ == {"seconds", "cost", "files", "checksum", "options"}
+        passes = [result.record["cost"]["passes"] for result in (one, other)]
+        assert passes[0]["forward"] == passes[1]["forward"]
+        assert passes[0]["vjp"] > passes[1]["vjp"]
+
+
+def test_five_classes_cost_four_products_a_point(tmp_path):
+    """The path is run once, whatever the number of classes."""
+    costs = {top: explain(tmp_path / str(top), top=top)[0].record["cost"]["passes"] for top in (1, 5)}
+    one, five = costs[1], costs[5]
+    steps = [result.record["steps"] for result in explain(tmp_path / "1", top=1)]
+    assert (five["forward"], five["jvp"]) == (one["forward"], one["jvp"])
+    assert five["vjp"] == one["vjp"] + 4 * sum(step + 1 for step in steps)
+
+
+def test_a_page_shows_the_result_and_the_record(tmp_path):
+    for result in explain(tmp_path):
+        page, record = document(result.folder), result.record
+        assert page["id"] == record["id"]
+        first = page["classes"][0]
+        assert (first["index"], first["verdict"]) == (record["target"]["class"], record["verdict"])
+        assert first["advice"] == record["advice"]
+        assert [c["index"] for c in page["classes"]] == [c["class"] for c in record["top"]]
+        values = result.load()["values"].double().sum(0).numpy()
+        assert np.abs(decode_maps(page)[-1, 0] - values).max() <= np.abs(values).max() / 120
+        assert page["details"]["model"] == record["model"]["spec"]
+        assert page["details"]["seed"] == 0
+        with Image.open(result.folder / "path.webp") as image:
+            assert image.n_frames == len(page["snapshots"]) == 9
+
+
+def test_the_other_classes_are_explained_too(tmp_path):
+    """Each as a call for it alone explains it; a target comes first, also where it is not probable."""
+    (result,) = explain(tmp_path, ["embedded:digits:3"], target=7, top=3)
+    page = document(result.folder)
+    assert page["classes"][0]["index"] == result.record["target"]["class"] == 7
+    assert len(page["classes"]) == 3
+    for k, one in enumerate(page["classes"]):
+        alone = fringe.explain(
+            "embedded:digits", "embedded:digits:3", method=fringe.FRInGe(tau=0.05, steps=8), target=one["index"]
+        )
+        values = alone.values[0].double().sum(0).numpy()
+        assert np.abs(decode_maps(page)[-1, k] - values).max() <= np.abs(values).max() / 120
+        assert one["verdict"] == alone.verdict[0]
+
+
+@pytest.mark.parametrize(
+    "options", [{"method": "ig", "set": ("steps=4",)}, {"set": (*QUICK, "quadrature=adaptive")}], ids=["ig", "adaptive"]
+)
+def test_methods_whose_classes_share_no_path_explain_one(tmp_path, options):
+    (result, _) = explain(tmp_path, **options)
+    assert len(document(result.folder)["classes"]) == 1
+
+
+def test_the_index_links_every_page_and_names_what_failed(tmp_path):
+    names = ["a <b>&.png", "index.html.png", "50% #1?.png"]
+    for number, name in enumerate(names):
+        pixels = np.random.default_rng(number).integers(0, 255, (8, 8), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / name)
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    paths = [str(tmp_path / name) for name in [*names, "broken.png"]]
+    results = explain(tmp_path / "out", paths, model="embedded:digits")
+    done = [result for result in results if isinstance(result, Explanation)]
+    assert len(done) == 3
+    index = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    from urllib.parse import unquote
+
+    targets = [tmp_path / "out" / unquote(link) for link in links(tmp_path / "out")]
+    assert targets == [result.folder / "explanation.html" for result in done]
+    assert all(path.is_file() for path in targets)
+    assert "<b>&" not in index
+    assert results[3].reason in html.unescape(index)
+    assert str(tmp_path) not in (results[0].folder / "explanation.html").read_text(encoding="utf-8")
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["index"] == "index.html"
+
+
+def test_an_input_that_is_called_like_the_index_replaces_nothing(tmp_path):
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "index.html.png")
+    (result,) = explain(tmp_path / "out", [str(tmp_path / "index.html.png")], model="embedded:digits")
+    assert (result.folder.name, result.folder.is_dir()) == ("index.html_", True)
+    assert (tmp_path / "out" / "index.html").is_file()
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "ig", "set": ("steps=4",)}], ids=["fringe", "ig"])
+def test_a_result_without_a_page_is_completed(tmp_path, options):
+    """Of an earlier version: its folder is intact, but lists no page. It is computed again, and its map stays equal."""
+    from fringe.experiments import digest
+
+    explain(tmp_path, **options)
+    folder = tmp_path / "digits-0003"
+    before = load_file(folder / "attribution.safetensors")["values"]
+    record = json.loads((folder / "explanation.json").read_text())
+    for name in ("explanation.html", "path.webp"):
+        (folder / name).unlink()
+        del record["files"][name]
+    del record["options"]["top"], record["checksum"]
+    (folder / "explanation.json").write_text(json.dumps({**record, "checksum": digest(record)}))
+    assert reused(explain(tmp_path, figures=False, **options)) == [True, True]
+    assert reused(explain(tmp_path, **options)) == [False, True]
+    assert (folder / "explanation.html").is_file()
+    after = load_file(folder / "attribution.safetensors")["values"]
+    torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-6)
+
+
+def test_more_classes_in_the_page_are_computed_and_the_same_are_not(tmp_path):
+    explain(tmp_path, top=2)
+    assert reused(explain(tmp_path, top=2)) == [True, True]
+    assert reused(explain(tmp_path, top=4)) == [False, False]
+    assert len(document(tmp_path / "digits-0003")["classes"]) == 4
+    assert reused(explain(tmp_path, top=40)) == [False, False]  # of ten
+    assert reused(explain(tmp_path, top=10)) == [True, True]
+
+
+def test_no_pages_without_figures(tmp_path):
+    explain(tmp_path, figures=False)
+    assert not list(tmp_path.rglob("*.html"))
+    assert json.loads((tmp_path / "summary.json").read_text())["index"] is None
+
+
+def test_wrong_numbers_of_classes_are_refused(tmp_path):
+    for top in (0, -1, "many"):
+        with pytest.raises(fringe.InputError) as caught:
+            explain(tmp_path, top=top)
+        assert caught.value.argument == "top"

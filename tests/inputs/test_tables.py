@@ -1,0 +1,78 @@
+"""Rows of tables and time series through the one call."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.preprocessing import StandardScaler
+from torch import nn
+
+import fringe
+
+
+class Smooth(nn.Module):
+    def __init__(self, features: int):
+        super().__init__()
+        g = torch.Generator().manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(3, features, generator=g))
+
+    def forward(self, x):
+        return torch.tanh(x.flatten(1)) @ self.weight.T
+
+
+RAW = np.random.default_rng(0).normal((10, -5, 0, 2), (3, 1, 2, 0.5), (20, 4))
+NAMES = ["w", "x", "y", "z"]
+
+
+def test_a_data_frame_and_a_scaler_bring_names_and_units():
+    pandas = pytest.importorskip("pandas")
+    scaler = StandardScaler().fit(RAW)
+    frame = pandas.DataFrame(RAW[:3], columns=NAMES)
+    result = fringe.explain(Smooth(4), frame, preprocessing=StandardScaler().fit(RAW), classes=["a", "b", "c"])
+    x = torch.tensor(scaler.transform(RAW[:3]), dtype=torch.float32)
+    direct = fringe.attribute(Smooth(4), x, ids=["row-0", "row-1", "row-2"])
+    assert result.context.kind == "tabular"
+    assert result.context.features == (tuple(NAMES),) * 3
+    assert result.settings["structure"] == "none"
+    torch.testing.assert_close(result.context.inputs, x)
+    torch.testing.assert_close(result.values, direct.values, rtol=1e-4, atol=1e-6)
+    figure = result[0].plot()
+    figure.canvas.draw()
+    shown = {label.get_text() for label in figure.axes[0].get_yticklabels()}
+    assert shown == {f"{name} = {value:.4g}" for name, value in zip(NAMES, RAW[0], strict=True)}
+    assert result._repr_html_().count("<img") == 3
+
+
+def test_arrays_tensors_and_one_row():
+    model = Smooth(4)
+    many = fringe.explain(model, RAW[:2], kind="tabular", features=NAMES, method="ig")
+    tensor = fringe.explain(model, torch.tensor(RAW[:2]), kind="tabular", method="ig")
+    one = fringe.explain(model, RAW[0], kind="tabular", method="ig")
+    torch.testing.assert_close(many.values, tensor.values)
+    torch.testing.assert_close(many.values[:1], one.values)
+    assert tensor.context.features[0] == ("feature 0", "feature 1", "feature 2", "feature 3")
+    assert many[0].plot("bars").axes
+
+
+def test_series_of_one_channel_and_of_many():
+    model = Smooth(12)
+    one = fringe.explain(model, RAW[:3].reshape(1, 12), kind="series")
+    assert one.values.shape == (1, 1, 12)
+    assert one.settings["structure"] == "sequence"
+    many = fringe.explain(model, RAW[:3].reshape(1, 3, 4), kind="series", features=["u", "v", "w"])
+    assert many.values.shape == (1, 3, 4)
+    assert [axes.get_ylabel() for axes in many.plot().axes] == ["u", "v", "w"]
+
+
+def test_what_is_no_table_is_refused():
+    model = Smooth(4)
+    for inputs, words in (
+        (np.zeros((2, 3, 4)), r"inputs: got shape \(2, 3, 4\), expected rows \(B, F\)"),
+        ([["a", "b"]], "does not read as numbers"),
+        ([[1.0, float("nan"), 0, 0]], "they hold NaN or infinity; fill or drop"),
+    ):
+        with pytest.raises(fringe.InputError, match=words):
+            fringe.explain(model, inputs, kind="tabular")
+    with pytest.raises(fringe.InputError, match="features: got 2 names for 4 features"):
+        fringe.explain(model, RAW[:1], kind="tabular", features=["a", "b"])
+    with pytest.raises(fringe.InputError, match="preprocessing: got StandardScaler, expected a StandardScaler fitted"):
+        fringe.explain(model, RAW[:1], kind="tabular", preprocessing=StandardScaler())

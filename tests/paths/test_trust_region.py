@@ -1,0 +1,40 @@
+"""The bound on the logits adapts to how linear the network was along the last step."""
+
+import pytest
+import torch
+
+from fringe.paths import Bound, TrustRegion
+
+TRUST = TrustRegion(eta_max=10.0, tau=None, delta_euc=None, delta_logit=1.0)
+
+
+def tensor(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("radius", "actual", "expected"),
+    [
+        (0.4, (0.4, 0.0), 0.8),  # as predicted: twice the bound
+        (0.8, (0.4, 0.0), 1.0),  # never more than delta_logit
+        (0.4, (0.26, 0.0), 0.4),  # an error of 35 %: the bound stays
+        (0.4, (0.1, 0.0), 0.2),  # 75 %: half of what the step was to do
+        (1.0, (-0.4, 0.0), 0.2),
+        (0.4, (5.4, 5.0), 0.8),  # a constant added to all logits is no error
+        (0.15, (-4.0, 0.0), 0.2),
+    ],
+)
+def test_the_bound_follows_the_error_of_the_linearisation(radius, actual, expected):
+    after = TRUST.next_radius(tensor(radius), tensor(0.4, 0.0)[None], tensor(*actual)[None])
+    assert after.item() == pytest.approx(expected)
+
+
+def test_the_bound_has_a_floor():
+    after = TRUST.next_radius(tensor(0.1), tensor(0.1, 0.0)[None], tensor(-3.0, 0.0)[None])
+    assert after.item() == pytest.approx(0.1)
+
+
+def test_a_step_takes_the_bound_it_is_given():
+    eta, bound = TRUST.step(tensor(0.0, 0.0), tensor(1.0, 1.0), tensor(2.0, 2.0), tensor(0.5, 1.0))
+    assert eta.tolist() == pytest.approx([0.25, 0.5])
+    assert bound.tolist() == [Bound.LOGIT] * 2

@@ -1,0 +1,71 @@
+"""Bars of tables and lines of series."""
+
+import numpy as np
+import pytest
+from matplotlib.image import AxesImage
+from matplotlib.patches import Rectangle
+from plots_toys import caption, words
+
+from fringe.plots import feature_bars, series_line
+
+
+def bars(figure) -> list[Rectangle]:
+    return [patch for axes in figure.axes for patch in axes.patches if isinstance(patch, Rectangle)]
+
+
+def names(figure) -> list[str]:
+    figure.canvas.draw()
+    return [label.get_text() for label in figure.axes[0].get_yticklabels()]
+
+
+def test_bars_are_sorted_by_strength_with_the_colour_of_their_sign():
+    figure = feature_bars(["a", "b", "c"], [0.5, -2.0, 1.0], inputs=[1.5, 2.0, -3.0], label="yes", note="ok: good")
+    assert names(figure) == ["b = 2", "c = -3", "a = 1.5"]
+    assert [bar.get_width() for bar in bars(figure)] == [-2.0, 1.0, 0.5]
+    red, _, blue, _ = bars(figure)[1].get_facecolor()
+    assert red > blue
+    red, _, blue, _ = bars(figure)[0].get_facecolor()
+    assert blue > red
+    assert caption(figure) == "Red bars speak for 'yes', blue bars against it. ok: good"
+
+
+def test_weak_features_share_the_last_bar():
+    values = np.arange(30.0)
+    figure = feature_bars([f"f{k}" for k in range(30)], values)
+    assert names(figure)[-1] == "sum of 19 others"
+    assert sum(bar.get_width() for bar in bars(figure)) == pytest.approx(values.sum())
+
+
+def test_nothing_of_bars_is_cut_off():
+    figure = feature_bars(["a very long name of a feature " * 3, "b"], [-3.0, -2.9], inputs=[0, 1], title="T")
+    for text in words(figure):
+        box = text.get_window_extent()
+        assert box.x0 >= 0
+        assert box.x1 <= figure.bbox.width
+
+
+def test_a_series_has_a_strip_for_each_sample_on_one_scale():
+    inputs, values = np.random.default_rng(0).normal(size=(2, 2, 10))
+    figure = series_line(inputs, values, names=["x", "y"], label="walk")
+    strips = figure.findobj(AxesImage)
+    for strip, expected in zip(strips, values, strict=True):
+        np.testing.assert_array_equal(strip.get_array()[0], expected)
+        assert strip.get_clim() == (-np.abs(values).max(), np.abs(values).max())
+    np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), inputs[0])
+    assert "speak for 'walk'" in caption(figure)
+
+
+def test_the_strongest_channels_are_drawn():
+    values = np.outer(np.arange(9.0), np.ones(4))
+    figure = series_line(np.zeros((9, 4)), values)
+    assert [axes.get_ylabel() for axes in figure.axes] == [f"channel {k}" for k in range(3, 9)]
+    assert "6 of 9 channels" in caption(figure)
+
+
+def test_maps_without_content_say_so_and_other_shapes_are_refused():
+    for figure in (feature_bars(["a"], [0.0]), series_line([1.0, 2.0], [0.0, 0.0])):
+        assert any("zero or not finite" in text.get_text() for text in words(figure))
+    with pytest.raises(ValueError, match=r"values: got shape \(2,\) for 1 names"):
+        feature_bars(["a"], [1.0, 2.0])
+    with pytest.raises(ValueError, match=r"values: got shape \(1, 3\) for a series of shape \(1, 2\)"):
+        series_line([1.0, 2.0], [1.0, 2.0, 3.0])

@@ -1,0 +1,78 @@
+"""Sheets of many maps: every picture has its place, its words and its scale."""
+
+import numpy as np
+import pytest
+from plots_toys import assert_apart, blank_margins, caption, words
+
+from fringe.plots import SheetItem, class_maps, contact_sheet
+
+rng = np.random.default_rng(7)
+
+
+def items(count, size=(9, 9), name="n", prediction="a $b$ c_d", verdict="ok"):
+    return [
+        SheetItem(rng.random((*size, 1)), rng.normal(size=(1, *size)), f"{name}{i}", prediction, verdict)
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 4, 13, 24])
+def test_a_sheet_has_three_pictures_an_input_and_none_overlaps(count):
+    figure = contact_sheet(items(count), title="t")
+    figure.canvas.draw()
+    boxes = [axes.get_window_extent() for axes in figure.axes]
+    assert len(boxes) == 3 * count
+    drawn = words(figure)
+    assert len(drawn) == 3 * count + 2
+    assert_apart(figure, boxes + [text.get_window_extent() for text in drawn])
+    assert max(blank_margins(figure)) < 0.3
+
+
+@pytest.mark.parametrize("size", [(9, 30), (30, 9)])
+def test_long_names_fit(size):
+    figure = contact_sheet(items(4, size, "a name " * 20, "a class " * 20, "at_reference"), title="a title " * 30)
+    boxes = [text.get_window_extent() for text in words(figure)] + [axes.get_window_extent() for axes in figure.axes]
+    assert_apart(figure, boxes)
+    assert "at reference" in [text.get_text() for text in words(figure)]
+
+
+def test_the_caption_says_what_the_three_pictures_are_and_that_large_maps_are_averaged():
+    assert "averaged" not in caption(contact_sheet(items(2)))
+    large = caption(contact_sheet(items(1, (224, 200))))
+    assert "Red speaks for the class, blue against it; averaged over about 6 × 6 pixels for display." in large
+
+
+def test_an_empty_sheet_is_refused():
+    with pytest.raises(ValueError, match="no items"):
+        contact_sheet([])
+
+
+def test_maps_of_classes_share_one_scale_and_are_named():
+    values = rng.normal(size=(3, 2, 9, 9))
+    values[1] *= 10.0
+    figure = class_maps(rng.random((9, 9, 3)), values, ["bald_eagle", "kite", "owl"], probabilities=[0.7, 0.2, 0.1])
+    _, *maps = figure.axes
+    np.testing.assert_array_equal([axes.images[0].get_array() for axes in maps], values.sum(1))
+    (limits,) = {axes.images[0].get_clim() for axes in maps}
+    assert limits[1] == -limits[0] == np.quantile(np.abs(values[1].sum(0)), 0.99, method="higher")
+    drawn = [text.get_text() for text in words(figure)]
+    assert {"input", "bald eagle", "kite", "owl", "probability 70.0%", "probability 10.0%"} <= set(drawn)
+    assert "Red speaks for the class above the map, blue against it." in caption(figure)
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, (9, 9)), (5, (96, 96)), (7, (9, 20)), (5, (40, 12))])
+def test_words_of_class_maps_stay_inside_and_apart(count, size):
+    long = "a class with a very long name that never ends"
+    values, chances = rng.normal(size=(count, 3, *size)), np.full(count, 0.1)
+    figure = class_maps(rng.random((*size, 3)), values, [long] * count, probabilities=chances, title="a title " * 30)
+    boxes = [text.get_window_extent() for text in words(figure)] + [axes.get_window_extent() for axes in figure.axes]
+    assert len(figure.axes) == 1 + count
+    assert_apart(figure, boxes)
+    assert max(blank_margins(figure)) < 0.3
+
+
+def test_maps_of_classes_of_unequal_number_are_refused():
+    with pytest.raises(ValueError, match="2 maps, 1 labels and 2 probabilities"):
+        class_maps(np.ones((9, 9)), np.ones((2, 9, 9)), ["a"])
+    with pytest.raises(ValueError, match="0 maps"):
+        class_maps(np.ones((9, 9)), np.ones((0, 9, 9)), [])

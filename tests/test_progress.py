@@ -1,0 +1,66 @@
+"""Progress bars and the log: what a person sees while the library works, and that it prints nothing by itself."""
+
+import logging
+import subprocess
+import sys
+
+import torch
+
+import fringe
+from fringe._network import BatchSize
+from fringe._progress import shown
+
+X = torch.rand(2, 1, 4, 4)
+
+
+def model(x):
+    return torch.stack([x.square().sum((1, 2, 3)), x.sum((1, 2, 3))], 1)
+
+
+def test_every_call_takes_true_or_a_function(capfd):
+    spec = fringe.ExperimentSpec(data="embedded:digits", methods="ig", metrics="sparseness", n=2)
+    calls = {
+        "attribute": lambda progress: fringe.attribute(model, X, method="ig", progress=progress),
+        "explain": lambda progress: fringe.explain(model, X, method="ig", progress=progress),
+        "compare": lambda progress: fringe.compare(model, X, ["ig"], ["sparseness"], progress=progress),
+        "run_experiment": lambda progress: fringe.run_experiment(spec, progress=progress),
+    }
+    for name, call in calls.items():
+        call(True)
+        shown = capfd.readouterr()
+        assert "100%" in shown.err or "/" in shown.err, name
+        assert shown.out == ""
+        call(False)
+        assert capfd.readouterr() == ("", ""), name
+    steps, maps = [], []
+    fringe.explain(model, X, method="ig", progress=lambda done, total: steps.append((done, total)))
+    fringe.compare(model, X, ["ig"], ["sparseness"], progress=lambda what, done, total: maps.append((done, total)))
+    assert steps[-1][0] == steps[-1][1]
+    assert maps[-1][0] == maps[-1][1]
+
+
+def test_a_bar_is_closed_when_the_work_fails(capfd):
+    try:
+        with shown(True, "work") as report:
+            report(1, 2)
+            raise KeyError
+    except KeyError:
+        pass
+    with shown(True, "again") as report:  # rich refuses a second bar beside one that is open
+        report(2, 2)
+    assert "again" in capfd.readouterr().err
+
+
+def test_the_log_says_what_happens_by_itself(caplog):
+    caplog.set_level(logging.INFO, "fringe")
+    fringe.explain("embedded:digits", "embedded:digits:0", method="ig", telemetry=False)
+    assert "loaded embedded:digits on cpu" in caplog.text
+    BatchSize(8).halve(torch.device("cpu"), MemoryError())
+    assert "4 images a pass instead of 8" in caplog.text
+    assert {record.name.partition(".")[0] for record in caplog.records} == {"fringe"}
+
+
+def test_without_a_handler_the_log_is_silent():
+    code = "import fringe._progress as p; p.log.warning('seen')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")

@@ -1,0 +1,205 @@
+"""Texts by their word embeddings: padding and special tokens, words, and a network whose reasons are known."""
+
+import io
+import warnings
+
+import pytest
+import torch
+from text_toys import BAD, CLASSES, GOOD, make_model, make_tokenizer, sentences, trained_model
+from torch import nn
+
+import fringe
+from fringe.text import TextClassifier, merge_words
+
+METHOD = fringe.FRInGe(structure="none")
+TEXTS = [
+    "the film was masterful",
+    "a dull plot and a clumsy ending , the acting was rather poor",
+    "we saw a great cast",
+]
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return TextClassifier(trained_model(), make_tokenizer())
+
+
+def word_scores(result: fringe.Attribution, row: int) -> tuple[tuple[str, ...], torch.Tensor]:
+    return merge_words(result.context.features[row], result.values[row])
+
+
+def test_padding_and_special_tokens_have_no_attribution_and_never_move(classifier):
+    encoded = classifier.encode(TEXTS)
+    result = fringe.attribute(
+        classifier, encoded.embeddings, method=METHOD, forward_kwargs=encoded.arguments, telemetry=True
+    )
+    held = ~encoded.arguments["moves"]
+    assert (held & ~encoded.arguments["attention_mask"].bool()).any()  # padding
+    assert held[:, 0].all()  # [CLS]
+    assert result.values[held].abs().max() == 0
+    for i, path in enumerate(result.trajectory):
+        assert torch.equal(
+            path.snapshots[:, held[i]], encoded.embeddings[i][held[i]].expand(len(path.snapshots), -1, -1)
+        )
+        assert (path.snapshots[-1] - path.snapshots[0])[~held[i]].abs().amax(-1).min() > 0
+
+
+def test_a_map_does_not_depend_on_the_padding(classifier):
+    together = fringe.explain(classifier, TEXTS)
+    for i, text in enumerate(TEXTS):
+        alone = fringe.explain(classifier, text)
+        length = alone.values.shape[1]
+        torch.testing.assert_close(together.values[i, :length], alone.values[0], rtol=2e-2, atol=2e-3)
+        assert together.values[i, length:].abs().sum() == 0
+
+
+def test_special_tokens_can_be_set_free():
+    free = fringe.explain(trained_model(), TEXTS, tokenizer=make_tokenizer(), special="free")
+    fixed = fringe.explain(trained_model(), TEXTS, tokenizer=make_tokenizer())
+    assert free.values[:, 0].abs().sum() > 0
+    assert fixed.values[:, 0].abs().sum() == 0
+
+
+def test_words_are_the_sums_of_their_pieces(classifier):
+    result = fringe.explain(classifier, TEXTS, method="ig")
+    assert len(classifier.tokenizer.tokenize(TEXTS[0])) == 5  # master ##ful
+    assert result.context.features[0][:6] == ("[CLS]", "the", "film", "was", "masterful", "")
+    words, scores = word_scores(result, 0)
+    assert words == ("[CLS]", "the", "film", "was", "masterful", "[SEP]")
+    assert scores[4] == pytest.approx(float(result.values[0, 4:6].sum()), rel=1e-6)
+    assert float(scores.sum()) == pytest.approx(float(result.values[0].sum()), rel=1e-5)
+
+
+def test_merged_words_by_hand():
+    words, sums = merge_words(("a", "", "b", "", ""), torch.tensor([1.0, 2.0, 4.0, 8.0, 0.0]))
+    assert words == ("a", "b")
+    assert sums.tolist() == [3.0, 12.0]
+    _, sums = merge_words(("a", "", "b"), torch.ones(2, 3, 5))
+    assert sums.tolist() == [[10.0, 5.0]] * 2
+
+
+@pytest.mark.parametrize("kind", ["Bert", "DistilBert"])
+def test_maps_of_texts_are_ok_and_arrive(kind):
+    texts, labels = sentences(24, 77)
+    result = fringe.explain(trained_model(kind), texts, tokenizer=make_tokenizer())
+    assert (result.context.probabilities.argmax(1) == labels).double().mean() >= 0.95
+    arrived = result.diagnostics["endpoint_kl"] <= METHOD.arrival_kl
+    good = [verdict == "ok" and bool(a) for verdict, a in zip(result.verdict, arrived, strict=True)]
+    assert sum(good) >= 0.95 * len(good)
+
+
+def test_the_reasons_are_the_words_with_polarity():
+    """Chance is the share of such words; the control draws its map at random.
+
+    Mass: the share of |attribution| on them. Hits: how many of the strongest words, as many as there are, are among
+    them.
+    """
+    texts, _ = sentences(30, 78)
+    share = {}
+    for name in ("fringe", "ig"):
+        result = fringe.explain(trained_model(), texts, method=name, tokenizer=make_tokenizer(), telemetry=False)
+        share[name] = measured([word_scores(result, i) for i in range(len(texts))])
+    noise = torch.randn(result.values.shape, generator=torch.Generator().manual_seed(0))
+    share["control"] = measured([merge_words(result.context.features[i], noise[i]) for i in range(len(texts))])
+    for name in ("fringe", "ig"):
+        assert share[name]["hits"] > 0.8
+        assert share[name]["mass"] > 2.5 * share[name]["chance"], share
+    assert share["fringe"]["mass"] > 0.9 * share["ig"]["mass"], share
+    assert share["control"]["hits"] < 0.4, share
+    assert abs(share["control"]["mass"] - share["control"]["chance"]) < 0.1, share
+
+
+def measured(rows) -> dict[str, float]:
+    mass, hits, chance = [], [], []
+    for words, scores in rows:
+        real = [k for k, word in enumerate(words) if not word.startswith("[")]
+        strength = scores[real].abs()
+        known = torch.tensor([words[k] in (*GOOD, *BAD) for k in real])
+        count = int(known.sum())
+        mass.append(float(strength[known].sum() / strength.sum()))
+        hits.append(float(known[strength.topk(count).indices].double().mean()))
+        chance.append(count / len(real))
+    return {name: sum(v) / len(v) for name, v in (("mass", mass), ("hits", hits), ("chance", chance))}
+
+
+def test_fused_attention_keeps_its_second_derivatives_and_the_model_is_given_back():
+    model = make_model()
+    assert model.config._attn_implementation == "sdpa"
+    model.train()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*second derivatives.*")
+        result = fringe.explain(model, TEXTS[:1], tokenizer=make_tokenizer(), method=fringe.FRInGe(steps=3))
+    assert result.passes.jvp > 0
+    assert model.config._attn_implementation == "sdpa"
+    assert all(module.training for module in model.modules())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_a_model_by_its_folder(tmp_path):
+    trained_model().save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    result = fringe.explain(f"hf:{tmp_path}", ["a great film"], target="positive", method="ig")
+    by_module = fringe.explain(trained_model(), ["a great film"], tokenizer=make_tokenizer(), target=1, method="ig")
+    assert result.context.kind == "text"
+    assert result.context.class_names == CLASSES
+    torch.testing.assert_close(result.values, by_module.values)
+    assert result.plot().axes
+    with pytest.raises(fringe.FringeError, match="could not load"):
+        fringe.explain(f"hf:{tmp_path / 'absent'}", ["a great film"], kind="text")
+
+
+def test_a_result_shows_its_words(classifier):
+    from rich.console import Console
+
+    result = fringe.explain(classifier, ["a <b>great</b> film"], method="ig")
+    html = result._repr_html_()
+    assert ">great</span>" in html
+    assert "<b>great" not in html
+    assert "&lt;" in html
+    output = io.StringIO()
+    Console(file=output, width=200, force_terminal=True, color_system="truecolor").print(result)
+    printed = output.getvalue()
+    assert "method" in printed
+    assert "great" in printed
+
+
+def test_what_cannot_be_explained_is_refused(classifier):
+    model, tokenizer = trained_model(), make_tokenizer()
+    with pytest.raises(fringe.InputError, match="inputs: the text '' has no words"):
+        fringe.explain(classifier, ["a film", ""])
+    with pytest.raises(fringe.InputError, match="has 102 tokens, and the model takes 64; shorten it"):
+        fringe.explain(classifier, "film " * 100)
+    with pytest.raises(fringe.InputError, match="tokenizer: got BertForSequenceClassification without its tokenizer"):
+        fringe.explain(model, ["a film"], kind="text")
+    with pytest.raises(fringe.InputError, match="expected a fast tokenizer"):
+        TextClassifier(model, str.split)
+    with pytest.raises(fringe.InputError, match="has no get_input_embeddings"):
+        TextClassifier(nn.Linear(2, 2), tokenizer)
+    with pytest.raises(fringe.InputError, match="special: got 'loose'"):
+        TextClassifier(model, tokenizer, "loose")
+    with pytest.raises(fringe.InputError, match="expected a text or a list of texts"):
+        fringe.explain(classifier, [3])
+
+
+class Averaging(nn.Module):
+    """A classifier that averages over padding, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(100, 8), nn.Linear(8, 2, bias=False)
+
+    def get_input_embeddings(self):
+        return self.table
+
+    def forward(self, input_ids=None, attention_mask=None, inputs_embeds=None, **_):
+        x = self.table(input_ids) if inputs_embeds is None else inputs_embeds
+        return type("Output", (), {"logits": 10 * self.head(x.mean(1))})()
+
+
+def test_a_model_that_reads_padding_is_refused():
+    model = TextClassifier(Averaging().eval(), make_tokenizer())
+    model.encode(["a film", "the plot"])
+    with pytest.raises(
+        fringe.FringeError, match=r"differ by .* from those of each text alone; explain texts of one length"
+    ):
+        model.encode(["a film", "the plot was quite dull"])
