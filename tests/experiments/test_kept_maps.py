@@ -88,7 +88,7 @@ def test_without_kept_maps_they_are_made_again(tmp_path, made):
 def test_a_damaged_map_is_made_again(tmp_path, made):
     """A bit among the numbers, where safetensors itself sees nothing."""
     run_plan(asked(FIRST, controls=False, shard=4), tmp_path, RunOptions(save_maps=True))
-    for path in (tmp_path / "maps").glob("*.safetensors"):
+    for path in (tmp_path / "maps").rglob("*.safetensors"):
         content = bytearray(path.read_bytes())
         content[-2] ^= 64
         path.write_bytes(bytes(content))
