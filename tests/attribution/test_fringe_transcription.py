@@ -50,9 +50,9 @@ def distance(found: torch.Tensor, expected: torch.Tensor) -> tuple[float, float]
     ("method", "count"),
     [
         (paper("resnet50"), 2),  # together, so that a batch is compared as well
-        (paper("resnet18"), 1),
+        pytest.param(paper("resnet18"), 1, marks=pytest.mark.slow),
         (paper("inception_v3", waypoint="current"), 1),
-        (paper("vgg19", warm_start=False), 1),
+        pytest.param(paper("vgg19", warm_start=False), 1, marks=pytest.mark.slow),
     ],
     ids=["resnet50", "resnet18", "inception_v3 printed waypoint", "vgg19 cold start"],
 )
@@ -75,7 +75,13 @@ def test_textbook_recurrence_in_float64():
     assert distance(found.values[0], expected[0])[0] < 1e-6
 
 
-@pytest.mark.parametrize(("name", "tolerance"), [("resnet50", 1e-3), ("resnet18", 1e-3), ("vgg19", 3e-3)])
+@pytest.mark.parametrize(
+    ("name", "tolerance"),
+    [
+        ("resnet50", 1e-3),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("resnet18", 1e-3), ("vgg19", 3e-3))),
+    ],
+)
 def test_every_step_in_float32(name, tolerance, monkeypatch):
     """In float32 the comparison is step by step: from the engine's own point and warm start, the same direction.
 
@@ -103,7 +109,13 @@ def test_every_step_in_float32(name, tolerance, monkeypatch):
         assert relative < tolerance, k
 
 
-@pytest.mark.parametrize(("name", "count"), [("cifar_resnet20", 6), ("cifar_resnet56", 2), ("mobilenet_v1_025", 2)])
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("mobilenet_v1_025", 2),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("cifar_resnet20", 6), ("cifar_resnet56", 2))),
+    ],
+)
 def test_adaptive_quadrature_is_complete_within_one_per_cent(name, count):
     """With the ResNet-50 preset's coarse tau, where the paper itself reports a residual of 0.42."""
     model, x = real(name, count, torch.float32)
