@@ -23,7 +23,7 @@ SCORES, DETAILS = ".scores.parquet", ".details.parquet"
 #: Columns that are large, and read only for curves and single records.
 LARGE = ("diagnostics", "extras", "curves")
 #: Metadata that differs between the tasks of one method; everything else is stored once for all of them.
-SINGLE = ("images", "failed")
+BY_TASK = ("images", "failed")
 
 #: Arrow tables of records, and metadata, by name of the task.
 Tasks = Mapping[str, tuple[Any, Mapping[str, Any]]]
@@ -61,10 +61,10 @@ class Pack:
                 index = file.index
             self.created, self.settings = int(index["created"]), list[str](index["settings"])
             shared = [json.loads(text) for text in index["shared"]]
-            for number, (key, common, single, group) in enumerate(index["tasks"]):
-                if "images" in single:  # each name of an image is in memory once
-                    single["images"] = [images.setdefault(image, image) for image in single["images"]]
-                self.tasks[key] = PackedTask({**shared[common], **single}, group, number)
+            for number, (key, common, by_task, group) in enumerate(index["tasks"]):
+                if "images" in by_task:  # each name of an image is in memory once
+                    by_task["images"] = [images.setdefault(image, image) for image in by_task["images"]]
+                self.tasks[key] = PackedTask({**shared[common], **by_task}, group, number)
         except (ValueError, KeyError, TypeError, IndexError) as error:  # sealed, but by somebody else
             raise Damaged("the footer") from error
 
@@ -104,11 +104,11 @@ def pack_bytes(tasks: Tasks) -> tuple[str, bytes, bytes]:
         parts: list[Any] = []
         for key in keys:
             table, metadata = tasks[key]
-            single = {name: metadata[name] for name in SINGLE if name in metadata}
-            common = json.dumps({name: value for name, value in metadata.items() if name not in SINGLE})
+            by_task = {name: metadata[name] for name in BY_TASK if name in metadata}
+            common = json.dumps({name: value for name, value in metadata.items() if name not in BY_TASK})
             number = pa.array([len(entries)] * len(table), pa.int32())
             parts.append(_complete(table).append_column("task", number))
-            entries.append([key, shared.setdefault(common, len(shared)), single, group])
+            entries.append([key, shared.setdefault(common, len(shared)), by_task, group])
         tables.append(pa.concat_tables(parts))
     index = {"created": time.time_ns(), "settings": list(settings), "shared": list(shared), "tasks": entries}
     scores = sealed_parquet([table.drop_columns(list(LARGE)) for table in tables], index)

@@ -71,7 +71,7 @@ class Cell:
     @property
     def frame(self) -> "pl.DataFrame":
         """The rows of :attr:`Results.frame` for these images, in their order."""
-        return self._results.part(*self._name)
+        return self._results._part(*self._name)  # pyright: ignore[reportPrivateUsage]
 
     @property
     def scores(self) -> Column:
@@ -91,7 +91,7 @@ class Cell:
     @property
     def rows(self) -> tuple[ScoreRecord | None, ...]:
         """All that is stored of each score (n), None where an image was not computed."""
-        return self._results.records(*self._name)
+        return self._results._records(*self._name)  # pyright: ignore[reportPrivateUsage]
 
     def curves(self, name: str) -> list[Column]:
         """Read the curves of a name, of the images that have one.
@@ -102,7 +102,7 @@ class Cell:
         Returns:
             The curves, (N + 1,) each, in the order of the images.
         """
-        return self._results.curves(*self._name, name)
+        return self._results._curves(*self._name, name)  # pyright: ignore[reportPrivateUsage]
 
     def flags(self) -> dict[str, int]:
         """Count how often each flag of the metric is set."""
@@ -153,44 +153,22 @@ class Results:
         self._frames[model, method] = frame  # the last one used is the last one to go
         return frame
 
-    def part(self, model: str, method: str, metric: str) -> "pl.DataFrame":
-        """Select the rows of one method under one metric.
-
-        Args:
-            model, method, metric: Labels.
-
-        Returns:
-            This part of :attr:`frame`, one row for each image of the metric.
-        """
+    def _part(self, model: str, method: str, metric: str) -> "pl.DataFrame":
+        """The rows of one method under one metric."""
         counts = {label: min(m["limit"], len(self.manifest.images)) for label, m in self.manifest.metrics.items()}
         before = list(counts)[: list(counts).index(metric)]
         return self.method_frame(model, method).slice(sum(counts[label] for label in before), counts[metric])
 
-    def records(self, model: str, method: str, metric: str) -> tuple[ScoreRecord | None, ...]:
-        """Read all that is stored of the scores of a method under a metric.
-
-        Args:
-            model, method, metric: Labels.
-
-        Returns:
-            A record for each image of the metric, None where nothing is stored.
-        """
+    def _records(self, model: str, method: str, metric: str) -> tuple[ScoreRecord | None, ...]:
+        """All that is stored of each score of a method under a metric, None where nothing is."""
         setting, key = self.manifest.setting_key(model, method), self.manifest.metrics[metric]["key"]
         columns = [field.name for field in fields(ScoreRecord)]
         tables = (from_table(table) for table in self._source.tables(columns, {setting}))
         best = best_records(row for rows in tables for row in rows if row.metric_key == key)
         return tuple(best.get((setting, key, image["digest"])) for image in self.manifest.images_of(metric))
 
-    def curves(self, model: str, method: str, metric: str, name: str) -> list[Column]:
-        """Read the curves of a method under a metric.
-
-        Args:
-            model, method, metric: Labels.
-            name: Name of the curve.
-
-        Returns:
-            The curves (N + 1,) of the images that have one, in their order.
-        """
+    def _curves(self, model: str, method: str, metric: str, name: str) -> list[Column]:
+        """The curves of a method under a metric."""
         images = {image["digest"]: index for index, image in enumerate(self.manifest.images_of(metric))}
         setting, key = self.manifest.setting_key(model, method), self.manifest.metrics[metric]["key"]
         return curves_of(self._source, setting, key, name, images)

@@ -22,8 +22,7 @@ from fringe.metrics import EvaluationContext, Scores
 from fringe.models import LoadedModel, Preprocessing
 from fringe.paths import Problem, verify
 
-#: Images that stay in memory between the trials of a search: some 600 MB of 224 by 224 pixels.
-CACHED_IMAGES = 1024
+IMAGES_IN_MEMORY = 1024  # between the trials of a search: some 600 MB of 224 by 224 pixels
 
 
 @dataclass(frozen=True)
@@ -236,7 +235,7 @@ class TaskRunner:
     def _image(self, label: str, image: str, recipe: Preprocessing) -> Tensor:
         x = None if self._opened is None else self._opened.get((label, image))
         x = open_image_entry(self._resolved.pictures[image], recipe, self._resolved.plan.exif) if x is None else x
-        if self._opened is not None and len(self._opened) < CACHED_IMAGES:
+        if self._opened is not None and len(self._opened) < IMAGES_IN_MEMORY:
             self._opened[label, image] = x
         return x
 

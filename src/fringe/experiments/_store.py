@@ -38,7 +38,7 @@ from fringe.experiments._formats import (
 )
 from fringe.experiments._formats import StoreFull as StoreFull
 from fringe.experiments._manifest import digest
-from fringe.experiments._packs import PACKS, SCORES, SINGLE, Packs
+from fringe.experiments._packs import BY_TASK, PACKS, SCORES, Packs
 from fringe.experiments._sealed import Damaged
 
 UNITS, MAPS, CLAIMS, CRASHES, PLANS, LOGITS = "units", "maps", "claims", "crashes", "plans", "logits"
@@ -166,8 +166,8 @@ class Store:
             content = self._content(key)
             if content is not None:
                 metadata = json.loads(pq.read_schema(pa.BufferReader(content)).metadata[b"fringe"])
-                single = {name: metadata.pop(name) for name in SINGLE if name in metadata}
-                result[key] = {**shared.setdefault(json.dumps(metadata), metadata), **single}  # equal parts only once
+                by_task = {name: metadata.pop(name) for name in BY_TASK if name in metadata}
+                result[key] = {**shared.setdefault(json.dumps(metadata), metadata), **by_task}  # equal parts only once
         packed = [(key, task.metadata) for pack in self.packs.list() for key, task in pack.tasks.items()]
         return {**dict(reversed(packed)), **result}
 
