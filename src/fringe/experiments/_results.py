@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,18 +12,9 @@ from numpy.typing import NDArray
 
 from fringe.errors import InputError
 from fringe.experiments._evaluator import CONTROLS
-from fringe.experiments._formats import ScoreRecord, from_table
+from fringe.experiments._formats import ScoreRecord
 from fringe.experiments._manifest import Manifest
-from fringe.experiments._scores import (
-    MISSING,
-    Records,
-    ScoreArrays,
-    Source,
-    StoredRecords,
-    best_records,
-    curves_of,
-    frame_of,
-)
+from fringe.experiments._scores import PlanScores, Records, Source, StoredRecords, curves_of
 from fringe.experiments._statistics import estimate
 from fringe.experiments._store import Store
 from fringe.experiments._tasks import Key, Metadata, manifests, versions_of
@@ -32,9 +23,6 @@ if TYPE_CHECKING:
     import polars as pl  # of the extra bench, which :func:`fringe.compare` does without
 
 Column = NDArray[np.float64]
-
-#: Scores that are in memory at a time, some 140 bytes each.
-_AT_ONCE = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -65,48 +53,45 @@ class CellStatus:
 class Cell:
     """One method under one metric on n images."""
 
-    _results: "Results"
+    _scores: PlanScores
     _name: tuple[str, str, str]
 
     @property
     def frame(self) -> "pl.DataFrame":
         """The rows of :attr:`Results.frame` for these images, in their order."""
-        return self._results._part(*self._name)  # pyright: ignore[reportPrivateUsage]
+        return self._scores.part(*self._name)
 
     @property
     def scores(self) -> Column:
         """Scores (n,), NaN where there is none."""
-        return self.frame["score"].fill_null(np.nan).to_numpy()
+        return self._scores.column("score", *self._name)
 
     @property
     def missing(self) -> int:
         """Number of images that were not computed."""
-        return int((self.frame["status"] == MISSING).sum())
+        return int((self._scores.column("status", *self._name) < 0).sum())
 
     @property
     def failed(self) -> int:
         """Number of images that were computed and have no score."""
-        return int((~self.frame["status"].is_in(["ok", MISSING])).sum())
+        ok = self._scores.arrays.words("status")
+        status = self._scores.column("status", *self._name)
+        return int((status >= 0).sum() - (status == (ok.index("ok") if "ok" in ok else -2)).sum())
 
     @property
     def rows(self) -> tuple[ScoreRecord | None, ...]:
         """All that is stored of each score (n), None where an image was not computed."""
-        return self._results._records(*self._name)  # pyright: ignore[reportPrivateUsage]
-
-    def curves(self, name: str) -> list[Column]:
-        """Read the curves of a name, of the images that have one.
-
-        Args:
-            name: Name of the curve, such as ``"raw"``.
-
-        Returns:
-            The curves, (N + 1,) each, in the order of the images.
-        """
-        return self._results._curves(*self._name, name)  # pyright: ignore[reportPrivateUsage]
+        return self._scores.records(*self._name)
 
     def flags(self) -> dict[str, int]:
         """Count how often each flag of the metric is set."""
-        return dict(Counter(self.frame["flags"].explode().drop_nulls().to_list()))
+        words = self._scores.arrays.words("flags")
+        codes = self._scores.column("flags", *self._name)
+        numbers, first, counts = np.unique(codes[codes >= 0], return_index=True, return_counts=True)
+        total = Counter[str]()
+        for index in np.argsort(first):
+            total.update(dict.fromkeys(filter(None, words[numbers[index]].split("\n")), int(counts[index])))
+        return dict(total)
 
 
 class Results:
@@ -124,8 +109,8 @@ class Results:
     def __init__(
         self, manifest: Manifest, source: Source, versions: Callable[[], Mapping[str, Mapping[str, int]]] = dict
     ):
-        self.manifest, self._source, self._read_versions = manifest, source, versions
-        self._frames = dict[tuple[str, str], "pl.DataFrame"]()
+        self.manifest, self._read_versions = manifest, versions
+        self._scores = PlanScores(manifest, source)
 
     @cached_property
     def frame(self) -> "pl.DataFrame":
@@ -144,34 +129,23 @@ class Results:
         Returns:
             This part of :attr:`frame`.
         """
-        if (model, method) not in self._frames:
-            scores = len(self.manifest.images) * len(self.manifest.metrics)
-            while self._frames and (len(self._frames) + 1) * scores > _AT_ONCE and len(self._frames) > 1:
-                del self._frames[next(iter(self._frames))]
-            self._frames[model, method] = frame_of(self.manifest, self._source, model, method)
-        frame = self._frames.pop((model, method))
-        self._frames[model, method] = frame  # the last one used is the last one to go
-        return frame
+        return self._scores.method_frame(model, method)
 
-    def _part(self, model: str, method: str, metric: str) -> "pl.DataFrame":
-        """The rows of one method under one metric."""
-        counts = {label: min(m["limit"], len(self.manifest.images)) for label, m in self.manifest.metrics.items()}
-        before = list(counts)[: list(counts).index(metric)]
-        return self.method_frame(model, method).slice(sum(counts[label] for label in before), counts[metric])
+    def curves(self, model: str, method: str, names: Mapping[str, str]) -> dict[str, list[Column]]:
+        """Read curves of a method.
 
-    def _records(self, model: str, method: str, metric: str) -> tuple[ScoreRecord | None, ...]:
-        """All that is stored of each score of a method under a metric, None where nothing is."""
-        setting, key = self.manifest.setting_key(model, method), self.manifest.metrics[metric]["key"]
-        columns = [field.name for field in fields(ScoreRecord)]
-        tables = (from_table(table) for table in self._source.tables(columns, {setting}))
-        best = best_records(row for rows in tables for row in rows if row.metric_key == key)
-        return tuple(best.get((setting, key, image["digest"])) for image in self.manifest.images_of(metric))
+        Args:
+            model: Label of the model.
+            method: Label of the method.
+            names: By metric, the name of the curve, such as ``"raw"``.
 
-    def _curves(self, model: str, method: str, metric: str, name: str) -> list[Column]:
-        """The curves of a method under a metric."""
-        images = {image["digest"]: index for index, image in enumerate(self.manifest.images_of(metric))}
-        setting, key = self.manifest.setting_key(model, method), self.manifest.metrics[metric]["key"]
-        return curves_of(self._source, setting, key, name, images)
+        Returns:
+            By metric, the curves of the images that have one, (N + 1,) each, in the order of the images.
+        """
+        images = {image["digest"]: index for index, image in enumerate(self.manifest.images)}
+        keys = {self.manifest.metrics[metric]["key"]: name for metric, name in names.items()}
+        by_key = curves_of(self._scores.source, self.manifest.setting_key(model, method), keys, images)
+        return {metric: by_key[self.manifest.metrics[metric]["key"]] for metric in names}
 
     @cached_property
     def versions(self) -> Mapping[str, Mapping[str, int]]:
@@ -220,7 +194,7 @@ class Results:
             for method in self.methods(model)
             for metric in self.metrics
         ]
-        return {name: Cell(self, name) for name in names}
+        return {name: Cell(self._scores, name) for name in names}
 
     def cell(self, model: str, method: str, metric: str) -> Cell:
         """Select one method under one metric.
@@ -257,20 +231,14 @@ class Results:
         cells: list[CellStatus] = []
         for model, method, metric in self.cells:
             metadata, setting = self.manifest.metrics[metric], self.manifest.setting_key(model, method)
-            status = self._statuses.column("status", setting, metadata["key"])[: metadata["limit"]]
+            status = self._scores.statuses.column("status", setting, metadata["key"])[: metadata["limit"]]
             scored = int((status == self._ok).sum())
             cells.append(CellStatus(model, method, metric, len(status), scored, int((status >= 0).sum()) - scored))
         return cells
 
-    @cached_property
-    def _statuses(self) -> ScoreArrays:
-        """Status and error of every score, which take few bytes."""
-        settings = [self.manifest.setting_key(model, method) for model in self.models for method in self.methods(model)]
-        return ScoreArrays(self.manifest, self._source, list(dict.fromkeys(settings)), ["status", "error"])
-
     @property
     def _ok(self) -> int:
-        words = self._statuses.words("status")
+        words = self._scores.statuses.words("status")
         return words.index("ok") if "ok" in words else -2
 
     def missing(self) -> list[str]:
@@ -310,10 +278,12 @@ class Results:
     def _failed(self) -> dict[tuple[str, str], list[list[tuple[int, str]]]]:
         """By model and method, for each metric the positions of images without a score, with the reason."""
         result: dict[tuple[str, str], list[list[tuple[int, str]]]] = {}
-        words = {name: self._statuses.words(name) for name in ("status", "error")}
+        words = {name: self._scores.statuses.words(name) for name in ("status", "error")}
         for model, method, metric in self.cells:
             metadata, setting = self.manifest.metrics[metric], self.manifest.setting_key(model, method)
-            status, error = (self._statuses.column(n, setting, metadata["key"])[: metadata["limit"]] for n in words)
+            status, error = (
+                self._scores.statuses.column(n, setting, metadata["key"])[: metadata["limit"]] for n in words
+            )
             failed = np.flatnonzero((status >= 0) & (status != self._ok)).tolist()
             reasons = [words["error"][error[i]] if error[i] >= 0 else words["status"][status[i]] for i in failed]
             result.setdefault((model, method), []).append(list(zip(failed, reasons, strict=True)))
@@ -370,9 +340,13 @@ def read_results(run: Store | str | Path, name: str | None = None) -> Results:
 
 
 def results_of(store: Store, manifest: Manifest, metadata: Metadata | None = None) -> Results:
-    """Read the results of a manifest, which may no longer be the folder's; ``metadata`` is the store's, if read."""
-    read = store.metadata if metadata is None else lambda: metadata
-    return Results(manifest, StoredRecords(store), lambda: versions_of(read().values(), manifest))
+    """Read the results of a manifest, which may no longer be the folder's. ``metadata`` is what was read of the
+    store."""
+    return Results(
+        manifest,
+        StoredRecords(store),
+        lambda: versions_of((store.metadata() if metadata is None else metadata).values(), manifest),
+    )
 
 
 def results_from(manifest: Manifest, records: Mapping[Key, ScoreRecord]) -> Results:

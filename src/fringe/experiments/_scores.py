@@ -2,6 +2,8 @@
 the number of methods."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from functools import cached_property
 from io import BytesIO
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -10,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fringe.experiments._disk import warn
-from fringe.experiments._formats import ScoreRecord, to_table
+from fringe.experiments._formats import ScoreRecord, from_table, to_table
 from fringe.experiments._manifest import Manifest
 from fringe.experiments._packs import SCORES, Pack, pack_bytes
 from fringe.experiments._sealed import Damaged, SealedFile
@@ -229,29 +231,91 @@ def frame_of(manifest: Manifest, source: Source, model: str, method: str) -> "pl
     return pl.DataFrame(columns)
 
 
-def curves_of(source: Source, setting: str, metric_key: str, name: str, images: Mapping[str, int]) -> list[Any]:
-    """Read the curves ``name`` of a setting under a metric, (N + 1,) each, in the order of ``images``."""
+def curves_of(
+    source: Source, setting: str, names: Mapping[str, str], images: Mapping[str, int]
+) -> dict[str, list[NDArray[Any]]]:
+    """Read curves of a setting, (N + 1,) each in the order of ``images``, by key of the metric; ``names`` says which
+    curve for each metric."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    result: dict[int, tuple[bool, NDArray[Any]]] = {}
+    result: dict[str, dict[int, tuple[bool, NDArray[Any]]]] = {key: {} for key in names}
     for table in source.tables(["setting", "metric_key", "image", "status", "curves"], {setting}):
-        rows = table.filter((pc.field("setting") == setting) & (pc.field("metric_key") == metric_key))
+        rows = table.filter((pc.field("setting") == setting) & pc.field("metric_key").isin(list(names)))
         for batch in rows.to_batches():
-            positions = _numbered(batch.column("image"), cast(Any, images))
-            is_ok = cast(Any, pc).equal(batch.column("status").cast(pa.string()), "ok").to_numpy(zero_copy_only=False)
+            positions = _numbered(batch.column("image"), cast(Any, images)).tolist()
+            metrics = batch.column("metric_key").cast(pa.string()).to_pylist()
+            is_ok = cast(Any, pc).equal(batch.column("status").cast(pa.string()), "ok").to_pylist()
             stored = batch.column("curves")
-            offsets, keys = stored.offsets.to_numpy(), stored.keys.to_pylist()
-            ends, numbers = stored.items.offsets.to_numpy(), stored.items.values.to_numpy(zero_copy_only=False)
-            for row, position in enumerate(positions.tolist()):
+            offsets, keys = stored.offsets.to_pylist(), stored.keys.to_pylist()
+            ends, numbers = stored.items.offsets.to_pylist(), stored.items.values.to_numpy(zero_copy_only=False)
+            for row, (position, metric) in enumerate(zip(positions, metrics, strict=True)):
+                previous = result[metric].get(position)
+                if position < 0 or (previous is not None and (previous[0] or not is_ok[row])):
+                    continue
                 for at in range(offsets[row], offsets[row + 1]):
-                    previous = result.get(position)
-                    if position >= 0 and keys[at] == name and (previous is None or (is_ok[row] and not previous[0])):
-                        result[position] = bool(is_ok[row]), numbers[ends[at] : ends[at + 1]]
-    return [result[position][1] for position in sorted(result)]
+                    if keys[at] == names[metric]:
+                        result[metric][position] = is_ok[row], numbers[ends[at] : ends[at + 1]]
+    return {metric: [lines[position][1] for position in sorted(lines)] for metric, lines in result.items()}
 
 
-def best_records(records: Iterable[ScoreRecord]) -> dict[Key, ScoreRecord]:
+#: Scores whose rows are in memory at a time, some 140 bytes each.
+_AT_ONCE = 1_000_000
+
+
+class PlanScores:
+    """The scores of a plan, read when they are asked for."""
+
+    def __init__(self, manifest: Manifest, source: Source):
+        self.manifest, self.source = manifest, source
+        self._frames = dict[tuple[str, str], "pl.DataFrame"]()
+
+    @cached_property
+    def arrays(self) -> ScoreArrays:
+        """What tables are made of, of every score."""
+        return ScoreArrays(self.manifest, self.source, self._settings(), ["score", "flags"])
+
+    @cached_property
+    def statuses(self) -> ScoreArrays:
+        """Status and error of every score, which take few bytes."""
+        return ScoreArrays(self.manifest, self.source, self._settings(), ["error"])
+
+    def column(self, name: str, model: str, method: str, metric: str) -> NDArray[Any]:
+        """A column of :attr:`arrays` for the images of a metric."""
+        metadata = self.manifest.metrics[metric]
+        return self.arrays.column(name, self.manifest.setting_key(model, method), metadata["key"])[: metadata["limit"]]
+
+    def method_frame(self, model: str, method: str) -> "pl.DataFrame":
+        """The rows of one method. Those of few methods are in memory at a time, unless they are small."""
+        if (model, method) not in self._frames:
+            scores = len(self.manifest.images) * len(self.manifest.metrics)
+            while self._frames and (len(self._frames) + 1) * scores > _AT_ONCE and len(self._frames) > 1:
+                del self._frames[next(iter(self._frames))]
+            self._frames[model, method] = frame_of(self.manifest, self.source, model, method)
+        frame = self._frames.pop((model, method))
+        self._frames[model, method] = frame  # the last one used is the last one to go
+        return frame
+
+    def part(self, model: str, method: str, metric: str) -> "pl.DataFrame":
+        """The rows of one method under one metric."""
+        counts = {label: min(m["limit"], len(self.manifest.images)) for label, m in self.manifest.metrics.items()}
+        before = list(counts)[: list(counts).index(metric)]
+        return self.method_frame(model, method).slice(sum(counts[label] for label in before), counts[metric])
+
+    def records(self, model: str, method: str, metric: str) -> tuple[ScoreRecord | None, ...]:
+        """All that is stored of each score of a method under a metric, None where nothing is."""
+        setting, key = self.manifest.setting_key(model, method), self.manifest.metrics[metric]["key"]
+        columns = [field.name for field in fields(ScoreRecord)]
+        tables = (from_table(table) for table in self.source.tables(columns, {setting}))
+        best = _best(row for rows in tables for row in rows if row.metric_key == key)
+        return tuple(best.get((setting, key, image["digest"])) for image in self.manifest.images_of(metric))
+
+    def _settings(self) -> list[str]:
+        methods = [(model, method) for model, named in self.manifest.settings.items() for method in named]
+        return list(dict.fromkeys(self.manifest.setting_key(*names) for names in methods))
+
+
+def _best(records: Iterable[ScoreRecord]) -> dict[Key, ScoreRecord]:
     """Records by key; of two with one key, the first with a score, else the first."""
     result: dict[Key, ScoreRecord] = {}
     for record in records:

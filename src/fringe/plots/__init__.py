@@ -4,6 +4,8 @@ Images are (H, W), (H, W, 1) or (H, W, 3) in [0, 1]; attributions are (C, H, W) 
 """
 
 from fringe.plots._curves import CurvePanel, plot_curves
+from fringe.plots._curves import MeanCurve as MeanCurve
+from fringe.plots._curves import mean_and_error as mean_and_error
 from fringe.plots._features import feature_bars as feature_bars
 from fringe.plots._features import series_line as series_line
 from fringe.plots._forest import Contrast as Contrast

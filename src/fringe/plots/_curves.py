@@ -35,18 +35,27 @@ BAND = 1.96
 
 
 @dataclass(frozen=True)
+class MeanCurve:
+    """The mean (N + 1,) of curves, and its standard error, NaN for a single curve."""
+
+    mean: Curves
+    error: Curves
+
+
+@dataclass(frozen=True)
 class CurvePanel:
     """The curves of one metric.
 
     Attributes:
         title: Title of the panel.
-        curves: By method, curves (n, N + 1) of n images over shares of changed pixels from 0 to 1 in N equal steps.
+        curves: By method, curves (n, N + 1) of n images over shares of changed pixels from 0 to 1 in N equal steps, or
+            their mean.
         better: Which scores are better.
         axis: Label of the axis of responses.
     """
 
     title: str
-    curves: Mapping[str, Curves]
+    curves: Mapping[str, Curves | MeanCurve]
     better: Direction = "none"
     axis: str = ""
 
@@ -101,9 +110,9 @@ def _style(index: int) -> Style:
 
 def _draw(axes: Axes, panel: CurvePanel, styles: Mapping[str, Style]) -> None:
     for label, curves in panel.curves.items():
-        if curves.ndim != 2 or curves.shape[1] < 2:
+        if not isinstance(curves, MeanCurve) and (curves.ndim != 2 or curves.shape[1] < 2):
             raise ValueError(f"{panel.title}: {label} has curves of shape {curves.shape}, expected (n, N + 1)")
-        result = mean_and_error(curves)
+        result = (curves.mean, curves.error) if isinstance(curves, MeanCurve) else mean_and_error(curves)
         if result is None:
             continue
         mean, error = result

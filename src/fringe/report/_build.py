@@ -8,8 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fringe.errors import FringeError
-from fringe.experiments import Cell, Results, Store
-from fringe.plots import MAX_SERIES, Contrast, CurvePanel, ForestPanel, method_title, plot_curves, plot_forest
+from fringe.experiments import Results, Store
+from fringe.plots import (
+    MAX_SERIES,
+    Contrast,
+    CurvePanel,
+    ForestPanel,
+    MeanCurve,
+    mean_and_error,
+    method_title,
+    plot_curves,
+    plot_forest,
+)
 from fringe.report._examples import choose_examples, plot_examples
 from fringe.report._failures import costs, failure_chapter
 from fringe.report._maps import MapSource, load_maps
@@ -145,10 +155,21 @@ def curves(results: Results, table: Table) -> dict[str, Figure]:
         "curves": ("insertion and deletion", ("insertion", "deletion")),
         "mas-curves": ("magnitude aligned scoring", ("mas_insertion", "mas_deletion")),
     }
+    known = [column for column in table.columns if any(_metric(column) in metrics for _, metrics in families.values())]
+    means: dict[str, dict[str, MeanCurve]] = {column.label: {} for column in known}
+    for method in table.methods[:MAX_SERIES] if known else ():  # all metrics of a method are read at once
+        lines = results.curves(table.model, method, {column.label: _curve(column)[0] for column in known})
+        for label, curves in lines.items():
+            mean = mean_and_error(stacked(curves)) if curves else None
+            if mean is not None:
+                means[label][method] = MeanCurve(*mean)
     drawn: dict[str, Figure] = {}
     for name, (title, metrics) in families.items():
-        columns = [column for column in table.columns if column.settings["metric"] in metrics]
-        panels = [panel for column in columns if (panel := _curve_panel(results, table, column)).curves]
+        panels = [
+            CurvePanel(column.title, means[column.label], column.direction, _curve(column)[1])
+            for column in known
+            if _metric(column) in metrics and means[column.label]
+        ]
         if panels:
             drawn[name] = plot_curves(panels, title=f"{table.model}: {title}")
     return drawn
@@ -163,23 +184,20 @@ def _forest_panel(table: Table, index: int, column: Column) -> ForestPanel | Non
     return ForestPanel(column.title, contrasts, column.direction, column.unit) if contrasts else None
 
 
-def _curve_panel(results: Results, table: Table, column: Column) -> CurvePanel:
-    if column.settings["metric"].startswith("mas_"):
-        name, axis = "aligned", "response, aligned"
-    elif column.settings["normalise"]:
-        name, axis = "normalised", "probability, normalised"
-    else:
-        name, axis = "raw", "probability"
-    by_method = {m: stacked(results.cell(table.model, m, column.label), name) for m in table.methods[:MAX_SERIES]}
-    return CurvePanel(column.title, {m: c for m, c in by_method.items() if c.size}, column.direction, axis)
+def _metric(column: Column) -> str:
+    return str(column.settings["metric"])
 
 
-def stacked(cell: Cell, name: str) -> Curves:
-    """Return the curves ``name`` of a cell's images, (n, N + 1). Images of another size have curves of other lengths:
-    all are interpolated to the longest."""
-    lines = cell.curves(name)
-    if not lines:
-        return np.empty((0, 0))
+def _curve(column: Column) -> tuple[str, str]:
+    """The name of a metric's curve, and the label of its axis."""
+    if _metric(column).startswith("mas_"):
+        return "aligned", "response, aligned"
+    return ("normalised", "probability, normalised") if column.settings["normalise"] else ("raw", "probability")
+
+
+def stacked(lines: Sequence[Curves]) -> Curves:
+    """Stack curves to (n, N + 1). Images of another size have curves of other lengths: all are interpolated to the
+    longest."""
     if len({len(line) for line in lines}) == 1:
         return np.stack(lines)
     share = np.linspace(0.0, 1.0, max(len(line) for line in lines))

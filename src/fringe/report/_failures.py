@@ -45,17 +45,15 @@ def failures(results: Results) -> pl.DataFrame:
     """Return ``model``, ``method``, ``images`` and ``reason``: on how many images a method failed, under at least one
     metric, the most frequent reason of a method first."""
     reason = pl.concat_str(STATUS.str.replace_all("_", " "), "error", separator=": ", ignore_nulls=True)
-    parts: list[pl.DataFrame] = []
-    for model in results.models:
-        for method in results.methods(model):
-            rows = results.method_frame(model, method)
-            failed = rows.filter(~STATUS.is_in(["ok", "missing"])).with_columns(reason=reason)
-            texts = failed.with_columns(pl.col("model", "method").cast(pl.String))
-            counts = texts.group_by("model", "method", "reason", maintain_order=True).agg(
-                images=pl.col("image").n_unique()
-            )
-            parts.append(counts.sort("images", descending=True, maintain_order=True))
-    return pl.concat(parts).select("model", "method", "images", "reason")
+    kinds = {"model": pl.String, "method": pl.String, "images": pl.UInt32, "reason": pl.String}
+    parts = [pl.DataFrame(schema=kinds)]
+    for model, method in dict.fromkeys((cell.model, cell.method) for cell in results.coverage() if cell.failed):
+        rows = results.method_frame(model, method)
+        failed = rows.filter(~STATUS.is_in(["ok", "missing"])).with_columns(reason=reason)
+        texts = failed.with_columns(pl.col("model", "method").cast(pl.String))
+        counts = texts.group_by("model", "method", "reason", maintain_order=True).agg(images=pl.col("image").n_unique())
+        parts.append(counts.sort("images", descending=True, maintain_order=True).select(*kinds))
+    return pl.concat(parts)
 
 
 def verdicts(results: Results, model: str) -> dict[str, dict[str, int]]:

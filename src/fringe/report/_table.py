@@ -278,7 +278,8 @@ def _column(results: Results, label: str) -> Column:
 
 
 def _cell(cell: Cell, summary: Aggregate, seed: int) -> TableCell:
-    return TableCell(estimate(cell.scores, seed, summary), len(cell.frame), cell.missing, cell.failed, cell.flags())
+    scores = cell.scores
+    return TableCell(estimate(scores, seed, summary), len(scores), cell.missing, cell.failed, cell.flags())
 
 
 def _mark_best(results: Results, model: str, column: Column, grid: dict[tuple[str, str], TableCell]) -> Column:
