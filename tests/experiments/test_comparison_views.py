@@ -38,7 +38,7 @@ def test_a_spec_and_images_are_the_tensor_and_the_module():
 
 def test_the_text_is_the_table_of_the_summaries():
     lines = repr(RESULT).splitlines()
-    assert lines[0] == "Comparison of embedded:digits · 2 images · 2 methods"
+    assert lines[0] == "Comparison of digits · 2 images · 2 methods"
     assert lines[1].split() == ["method", "sparseness", "↑", "insertion", "↑", "passes"]
     (entry,) = (r for r in summarise(tidy(RESULT), RESULT.metrics) if (r["method"], r["metric"]) == ("ig", "insertion"))
     assert lines[2].split()[:3:2] == ["ig", f"{entry['mean']:.3f}"]

@@ -3,7 +3,6 @@
 import base64
 import io
 import re
-import shutil
 from html.parser import HTMLParser
 
 import numpy as np
@@ -184,19 +183,6 @@ def test_markdown_says_the_same(run):
 # In a browser
 
 CHROMIUM = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """The system's Chromium."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    path = shutil.which("chromium")
-    if path is None:
-        pytest.skip("no chromium on this machine")
-    with playwright.sync_playwright() as session:
-        window = session.chromium.launch(executable_path=path, args=list(CHROMIUM))
-        yield window
-        window.close()
 
 
 @pytest.fixture(scope="module")
