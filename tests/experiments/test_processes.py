@@ -132,6 +132,7 @@ def test_a_process_killed_while_it_waits_costs_nothing(tmp_path):
         def kill_the_waiting(busy):
             while not work.store.tasks():
                 time.sleep(0.01)
+            time.sleep(0.3)  # after the commit it gives its report
             if busy != pid:
                 os.kill(pid, signal.SIGKILL)
 
