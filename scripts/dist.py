@@ -24,7 +24,7 @@ TORCH = "2.13.0"
 #: Extras that are tried. torchvision has to be the release made for one PyTorch, so those that need it are left out.
 EXTRAS = ("bench", "graph", "tune", "captum")
 #: Packages that the tests import besides the extras.
-TESTS = ("pytest", "pytest-timeout", "hypothesis", "mpmath")
+TESTS = ("pytest", "pytest-timeout", "hypothesis", "mpmath", "saliency")
 
 SNIPPET = """
 import importlib.metadata
