@@ -11,12 +11,14 @@ from fringe.report._table import Table
 #: The status of a score as text.
 STATUS = pl.col("status").cast(pl.String)
 _NO_MAP = ("failed", "unreadable")
+#: Columns that hold for a map whatever the metric.
+_OF_MAP = ("method", "image", "target", "confidence", "status", "verdict", "forward", "jvp", "vjp", "seconds")
 
 
 def by_image(results: Results, model: str, method: str) -> pl.DataFrame:
     """Return one row of ``results.frame`` per computed image of a method, a valid one if there is one: what it says of
     the map holds for every metric."""
-    rows = results.method_frame(model, method).filter(STATUS != "missing")
+    rows = results.method_frame(model, method).select(*_OF_MAP).filter(STATUS != "missing")
     texts = rows.with_columns(pl.col("method", "image", "status", "verdict").cast(pl.String))
     return texts.sort(STATUS != "ok", maintain_order=True).unique(["method", "image"], keep="first")
 

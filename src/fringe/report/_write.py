@@ -19,6 +19,8 @@ from fringe.report._maps import MapSource, load_experiment
 from fringe.report._render import html_page, latex_document, markdown_report
 from fringe.report._table import Column, Table, TableCell, TableRow, build_table, half_width
 
+#: Rows of scores.csv that are text at a time.
+_ROWS = 50_000
 #: Missing cells that a refusal lists.
 LISTED = 5
 
@@ -105,8 +107,9 @@ def scores_csv(results: Results) -> str:
 def _scores_csv(results: Results) -> Iterator[str]:
     """The text method by method, as all of it may be longer than the memory."""
     frames = (results.method_frame(model, method) for model in results.models for method in results.methods(model))
-    for index, frame in enumerate(frames):
-        yield _csv(frame, results.manifest.name, header=index == 0)
+    parts = (part for frame in frames for part in (frame.iter_slices(_ROWS) if len(frame) else (frame,)))
+    for index, part in enumerate(parts):
+        yield _csv(part, results.manifest.name, header=index == 0)
 
 
 def _csv(scores: pl.DataFrame, plan: str, *, header: bool) -> str:
