@@ -173,7 +173,8 @@ def build_plan(spec: ExperimentSpec) -> Plan:
         FringeError: For a name, setting, file or model that does not exist or does not fit.
     """
     given = spec.model_fields_set
-    texts: Mapping[str, Any] = {name: name for name in METRICS} if spec.metrics is None else spec.metrics
+    default = {name: name for name, kind in METRICS.items() if not kind.optional}
+    texts: Mapping[str, Any] = default if spec.metrics is None else spec.metrics
     metrics: dict[str, Metric] = {label: get_metric(metric) for label, metric in texts.items()}
     texts_of = _by_known_label(spec.set, [*spec.methods, *metrics])
     check_settings(texts_of, [*spec.methods, *metrics])

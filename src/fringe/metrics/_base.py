@@ -156,6 +156,7 @@ class Metric(Settings):
         requires_explainer: Whether the metric needs maps of other inputs or models, ``EvaluatedMaps.explain``.
         requires_truth: Whether the metric compares maps with ``EvaluationContext.truth``.
         aggregate: How tables summarise the scores of many images; the median if few images dominate the mean.
+        optional: Whether a benchmark computes the metric only if it is asked for.
     """
 
     record_key: ClassVar[str] = "metric"
@@ -168,6 +169,7 @@ class Metric(Settings):
     requires_explainer: ClassVar[bool] = False
     requires_truth: ClassVar[bool] = False
     aggregate: ClassVar[Aggregate] = "mean"
+    optional: ClassVar[bool] = False
 
     @abstractmethod
     def score(self, maps: EvaluatedMaps) -> Scores:

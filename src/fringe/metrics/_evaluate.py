@@ -8,10 +8,19 @@ from torch import Tensor
 
 from fringe.errors import InputError
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Explainer, Maps, Metric, Scores
+from fringe.metrics._information_curves import PerformanceInformationCurve
 from fringe.metrics._insertion_deletion import Deletion, Insertion
 from fringe.metrics._mas import MASDeletion, MASInsertion
 from fringe.metrics._path_diagnostics import CompletenessResidual, EndpointKL, TrackingErrorMax, TrackingErrorMean
+from fringe.metrics._removal_curves import (
+    CumulativePredictionDifference,
+    CumulativePredictionPreservation,
+    DiffID,
+    SignedInsertion,
+)
+from fringe.metrics._road import ROAD
 from fringe.metrics._sensitivity import Infidelity, MaxSensitivity
+from fringe.metrics._single_deletion import SaCo, SingleDeletion
 from fringe.metrics._sparseness import Sparseness
 from fringe.settings import look_up
 
@@ -21,6 +30,8 @@ METRICS: dict[str, type[Metric]] = {
     for kind in (
         *(Insertion, Deletion, MASInsertion, MASDeletion, Infidelity, MaxSensitivity, Sparseness),
         *(CompletenessResidual, EndpointKL, TrackingErrorMean, TrackingErrorMax),
+        *(SingleDeletion, SaCo, ROAD, PerformanceInformationCurve, DiffID, SignedInsertion),
+        *(CumulativePredictionDifference, CumulativePredictionPreservation),
     )
 }
 
