@@ -155,7 +155,7 @@ class _Pixels:
         """
         bytes_of = self.quantised[i]
         filled = interpolate(bytes_of.astype(np.float64), mask)
-        rounded = np.round(filled).astype(np.uint8)
+        rounded = np.round(filled.astype(np.float32)).astype(np.uint8)  # halves, of whole numbers, stay halves
         value = self.low[i] + (self.high[i] - self.low[i]) * (rounded / 255.0)
         return np.where(rounded == bytes_of, self.inputs[i], value), rounded
 

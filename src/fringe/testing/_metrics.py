@@ -117,8 +117,8 @@ def shape_and_dtype(test: MetricUnderTest) -> str:
 def ranking(test: MetricUnderTest) -> str:
     """Perfect maps score better than random ones, and these better than inverted ones, in the declared direction.
 
-    Scores are means over six images. A metric passes by contributions or by gradients, whichever it takes maps to be. If
-    none of the images, of two values each, has a score, six of many values are tried.
+    Scores are means over six images. A metric passes by contributions or by gradients, whichever it takes maps to be.
+    If none of the images, of two values each, has a score, six of many values are tried.
     """
     if test.metric.direction == "none":
         return "does not apply: the metric has no better or worse"
@@ -132,7 +132,9 @@ def ranking(test: MetricUnderTest) -> str:
                 numbers = ", ".join(f"{m:.4g}" for m in means)
                 return f"perfect, random, inverted {meaning} {numbers} ({test.metric.direction} is better)"
             details += [f"{meaning} {', '.join(f'{m:.4g}' for m in means)}"] if means else []
-        fail_if(bool(details), f"perfect, random, inverted: {'; '.join(details)}, though {test.metric.direction} is better")
+        fail_if(
+            bool(details), f"perfect, random, inverted: {'; '.join(details)}, though {test.metric.direction} is better"
+        )
     raise CheckFailed("no image has a score")
 
 
