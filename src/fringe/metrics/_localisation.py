@@ -130,5 +130,7 @@ def truth_of(maps: EvaluatedMaps) -> Tensor:
     if truth is None:
         raise InputError("got none, expected the pixels (B, H, W) that the model uses", argument="truth")
     if len(shape) != 4 or truth.shape != (shape[0], *shape[2:]):
-        raise InputError(f"got shape {tuple(truth.shape)} for maps {tuple(shape)}, expected (B, H, W)", argument="truth")
+        raise InputError(
+            f"got shape {tuple(truth.shape)} for maps {tuple(shape)}, expected (B, H, W)", argument="truth"
+        )
     return truth.to(maps.values.device)

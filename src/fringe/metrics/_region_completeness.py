@@ -1,7 +1,7 @@
 """Region completeness: maps of a sum of networks against the exact share of each."""
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, cast, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -107,4 +107,4 @@ def _terms(maps: EvaluatedMaps, network: SumOfRegions, x: Tensor) -> tuple[Tenso
     score = logits.gather(2, target)[:, :, 0]
     if problem.contrast is not None:
         score = score - logits.gather(2, problem.contrast.view(1, -1, 1).expand_as(target))[:, :, 0]
-    return cast(Tensor, regions), score
+    return regions, score

@@ -159,7 +159,8 @@ def study_plans(base: Plan, studies: Sequence[str] = STUDIES) -> dict[str, Plan]
     Returns:
         Plans by name in the order in which they run; none for ``runtime``, which is timed and not stored.
     """
-    comparison = replace(base, name="comparison", metrics=_metrics(base, [m for m in METRICS.values() if not m.requires_truth]), limits={})
+    every = [name for name, metric in METRICS.items() if not metric.requires_truth]
+    comparison = replace(base, name="comparison", metrics=_metrics(base, every), limits={})
     small = replace(comparison, n=min(base.n, SMALL), metrics=base.metrics, controls=False)
     arms = tuple(map(_with_default, base.arms))
     makers: dict[str, Callable[[], Plan]] = {

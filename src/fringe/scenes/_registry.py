@@ -2,6 +2,8 @@
 
 from fringe.errors import InputError
 from fringe.scenes._base import Scene
+from fringe.scenes._designed import ColourCounter, PatchAnd
+from fringe.scenes._grids import DiFull, GridPG, RegionSum
 from fringe.settings import look_up
 
 #: The scenes by name.
@@ -9,7 +11,8 @@ SCENES: dict[str, type[Scene]] = {
     kind.name: kind
     for kind in tuple[type[Scene], ...](
         (
-            # one line for each file of scenes
+            *(GridPG, DiFull, RegionSum),
+            *(ColourCounter, PatchAnd),
         )
     )
 }

@@ -200,9 +200,7 @@ def check_metric(
     return run_checks(f"metric {chosen.name!r}", make, METRIC_CHECKS, skip, expected_failures)
 
 
-def _means(
-    test: MetricUnderTest, model: "LinearNetwork", x: Tensor, levels: "tuple[QualityLevel, ...]"
-) -> list[float]:
+def _means(test: MetricUnderTest, model: "LinearNetwork", x: Tensor, levels: "tuple[QualityLevel, ...]") -> list[float]:
     contexts = [_context(model, x, model.truth) for _ in levels]
     metric = {"": test.metric}
     every = [evaluate(c, level.maps, metric, level.explain)[""] for c, level in zip(contexts, levels, strict=True)]
@@ -212,9 +210,7 @@ def _means(
     return scores[:, known].mean(1).tolist()
 
 
-def _context(
-    model: nn.Module, x: Tensor, truth: Tensor, *, batch_size: int = 16, seed: int = 0
-) -> EvaluationContext:
+def _context(model: nn.Module, x: Tensor, truth: Tensor, *, batch_size: int = 16, seed: int = 0) -> EvaluationContext:
     """The images ``x`` under evaluation, each for the class that the model predicts, with a ``truth`` (B, H, W)."""
     space = ToyProblems(x.dtype, x.device).space(tuple(x.shape[1:]))
     classifier = Classifier(model, batch_size=batch_size)
