@@ -159,8 +159,7 @@ def study_plans(base: Plan, studies: Sequence[str] = STUDIES) -> dict[str, Plan]
     Returns:
         Plans by name in the order in which they run; none for ``runtime``, which is timed and not stored.
     """
-    every = [name for name, metric in METRICS.items() if not metric.requires_truth]
-    comparison = replace(base, name="comparison", metrics=_metrics(base, every), limits={})
+    comparison = replace(base, name="comparison", metrics=_metrics(base, METRICS.values()), limits={})
     small = replace(comparison, n=min(base.n, SMALL), metrics=base.metrics, controls=False)
     arms = tuple(map(_with_default, base.arms))
     makers: dict[str, Callable[[], Plan]] = {
