@@ -2,6 +2,7 @@
 
 import hashlib
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, cast
@@ -51,19 +52,18 @@ class _Grid(Scene):
     def _used(self, example: Example) -> tuple[int, ...]:
         """The cells that the network uses, numbered by rows."""
 
-    def _pool(self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], seed: int) -> dict[int, list[str]]:
-        """The images (their sources) that every network classifies alike, correctly where the file names a class, and
-        with enough confidence, by class; those of a class in the order of the seed."""
+    def _pool(self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], seed: int) -> list[tuple[int, str]]:
+        """Class and source of the images that every network classifies alike, correctly where the file names a class,
+        and with enough confidence, in the order of the seed."""
         predicted = [_predictions(network, images) for network in networks]
-        pool: dict[int, list[str]] = {}
+        pool: list[tuple[int, str]] = []
         for ref in sorted(images, key=lambda ref: hashlib.sha256(f"{seed} {ref.id}".encode()).digest()):
             answers = [answer[ref.source] for answer in predicted if ref.source in answer]
             classes = {number for number, _ in answers}
             if len(answers) < len(networks) or len(classes) > 1 or min(p for _, p in answers) < self.confidence:
                 continue
-            number = classes.pop()
-            if ref.label in (None, number):
-                pool.setdefault(number, []).append(ref.source)
+            if ref.label is None or ref.label in classes:
+                pool.append((classes.pop(), ref.source))
         return pool
 
     def _draw(
@@ -71,23 +71,36 @@ class _Grid(Scene):
     ) -> list[tuple[tuple[int, ...], tuple[str, ...]]]:
         """The classes and images of the cells of ``count`` grids; no image is used twice. With ``repeat`` the last cell
         has the class of the first, and another image. More grids begin with the same ones."""
-        left, rng, grids = self._pool(networks, images, seed), KeyedGenerator(seed), list[Any]()
-        size = self.cells**2 - repeat
-        for number in range(count):
-            draw = rng.permutation(f"classes of grid {number}", max(left, default=0) + 1)
-            order = sorted((c for c in left if left[c]), key=lambda c: (-len(left[c]), draw[c]))
-            if len(order) < size or (repeat and len(left[order[0]]) < 2):
-                sizes = {c: len(self._pool(networks, images, seed)[c]) for c in sorted(left)}
-                message = f"{number} grids of {self.cells}x{self.cells} images can be made, expected {count}"
-                hint = f"lower confidence={self.confidence}, or give more images; those by class: {sizes}"
+        pool, rng = self._pool(networks, images, seed), KeyedGenerator(seed)
+        left, grids = list(pool), list[tuple[tuple[int, ...], tuple[str, ...]]]()
+        while len(grids) < count:
+            cells = _distinct(left, self.cells**2 - repeat)
+            if repeat and cells:
+                pairs = (first for first in left if sum(c == first[0] for c, _ in left) > 1)
+                first = next(pairs, None)
+                others = [] if first is None else _distinct([one for one in left if one[0] != first[0]], len(cells) - 1)
+                last = next((one for one in left if first and one[0] == first[0] and one != first), None)
+                cells = [first, *others, last] if first and last and len(others) == len(cells) - 1 else []
+            elif cells:
+                cells = [cells[i] for i in rng.permutation(f"grid {len(grids)}", len(cells))]
+            if not cells:
+                sizes = dict(sorted(Counter(number for number, _ in pool).items()))
+                side = self.cells
+                message = f"{len(grids)} grids of {side} by {side} images can be made, expected {count}"
+                hint = f"lower confidence={self.confidence:g}, or give more images; those by class: {sizes}"
                 raise InputError(message, argument="n", hint=hint)
-            classes = [order[:size][i] for i in rng.permutation(f"cells of grid {number}", size)]
-            if repeat:  # the class with the most images left is the one that takes two
-                first = classes.index(order[0])
-                classes[0], classes[first] = classes[first], classes[0]
-                classes.append(classes[0])
-            grids.append((tuple(classes), tuple(left[c].pop(0) for c in classes)))
+            left = [one for one in left if one not in cells]
+            grids.append((tuple(number for number, _ in cells), tuple(source for _, source in cells)))
         return grids
+
+
+def _distinct(images: Sequence[tuple[int, str]], count: int) -> list[tuple[int, str]]:
+    """The first images of ``count`` different classes; none where there are fewer classes."""
+    chosen: dict[int, tuple[int, str]] = {}
+    for one in images:
+        if len(chosen) < count:
+            chosen.setdefault(one[0], one)
+    return list(chosen.values()) if len(chosen) == count else []
 
 
 @dataclass(frozen=True)
@@ -128,7 +141,7 @@ class GridPG(_Grid):
         """Count the images of the pool; see :meth:`Scene.gates`."""
         pool = self._pool([network], images, 0)
         name = f"images that the network classifies correctly with p of at least {self.confidence:g}"
-        return (Gate(name, float(sum(map(len, pool.values()))), least=float(self.cells**2)),)
+        return (Gate(name, float(len(pool)), least=float(self.cells**2)),)
 
 
 @dataclass(frozen=True)
