@@ -10,6 +10,7 @@ from fringe.metrics._evaluate import METRICS, evaluate
 from fringe.metrics._evaluate import get_metric as get_metric
 from fringe.metrics._information_curves import PerformanceInformationCurve
 from fringe.metrics._insertion_deletion import Deletion, Insertion
+from fringe.metrics._localisation import ExpectedHit, MassInside, RankAccuracy
 from fringe.metrics._mas import MASDeletion, MASInsertion
 from fringe.metrics._path_diagnostics import CompletenessResidual, EndpointKL, TrackingErrorMax, TrackingErrorMean
 from fringe.metrics._removal_curves import (
@@ -19,6 +20,8 @@ from fringe.metrics._removal_curves import (
     SignedInsertion,
 )
 from fringe.metrics._road import ROAD
+from fringe.metrics._region_completeness import RegionCompleteness
+from fringe.metrics._region_completeness import SumOfRegions as SumOfRegions
 from fringe.metrics._sensitivity import Infidelity, MaxSensitivity
 from fringe.metrics._single_deletion import SaCo, SingleDeletion
 from fringe.metrics._sparseness import Sparseness
@@ -35,15 +38,19 @@ __all__ = [
     "EndpointKL",
     "EvaluatedMaps",
     "EvaluationContext",
+    "ExpectedHit",
     "Explainer",
     "Infidelity",
     "Insertion",
     "MASDeletion",
     "MASInsertion",
+    "MassInside",
     "MaxSensitivity",
     "Metric",
     "PerformanceInformationCurve",
     "SaCo",
+    "RankAccuracy",
+    "RegionCompleteness",
     "Scores",
     "SignedInsertion",
     "SingleDeletion",

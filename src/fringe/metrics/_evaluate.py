@@ -10,6 +10,7 @@ from fringe.errors import InputError
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Explainer, Maps, Metric, Scores
 from fringe.metrics._information_curves import PerformanceInformationCurve
 from fringe.metrics._insertion_deletion import Deletion, Insertion
+from fringe.metrics._localisation import ExpectedHit, MassInside, RankAccuracy
 from fringe.metrics._mas import MASDeletion, MASInsertion
 from fringe.metrics._path_diagnostics import CompletenessResidual, EndpointKL, TrackingErrorMax, TrackingErrorMean
 from fringe.metrics._removal_curves import (
@@ -19,6 +20,7 @@ from fringe.metrics._removal_curves import (
     SignedInsertion,
 )
 from fringe.metrics._road import ROAD
+from fringe.metrics._region_completeness import RegionCompleteness
 from fringe.metrics._sensitivity import Infidelity, MaxSensitivity
 from fringe.metrics._single_deletion import SaCo, SingleDeletion
 from fringe.metrics._sparseness import Sparseness
@@ -32,6 +34,7 @@ METRICS: dict[str, type[Metric]] = {
         *(CompletenessResidual, EndpointKL, TrackingErrorMean, TrackingErrorMax),
         *(SingleDeletion, SaCo, ROAD, PerformanceInformationCurve, DiffID, SignedInsertion),
         *(CumulativePredictionDifference, CumulativePredictionPreservation),
+        *(MassInside, RankAccuracy, ExpectedHit, RegionCompleteness),
     )
 }
 

@@ -66,6 +66,7 @@ class Scene(Settings):
         answer: Why the truth is known, in one sentence.
         requires_model: Whether the networks are made from a given one.
         requires_images: Whether the examples are made from given images.
+        metrics: Names of metrics that are for its networks alone.
         networks: Number of networks of the scene for each given one: 1, or the number that is trained.
     """
 
@@ -75,6 +76,7 @@ class Scene(Settings):
     answer: ClassVar[str]
     requires_model: ClassVar[bool] = False
     requires_images: ClassVar[bool] = False
+    metrics: ClassVar[tuple[str, ...]] = ()
 
     @property
     def networks(self) -> int:
