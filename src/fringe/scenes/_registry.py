@@ -2,6 +2,10 @@
 
 from fringe.errors import InputError
 from fringe.scenes._base import Scene
+from fringe.scenes._blockdigits import BlockDigits
+from fringe.scenes._trigger import Trigger
+from fringe.scenes._watermark import Watermark
+from fringe.scenes._xai_tris import XAITris
 from fringe.settings import look_up
 
 #: The scenes by name.
@@ -10,6 +14,10 @@ SCENES: dict[str, type[Scene]] = {
     for kind in tuple[type[Scene], ...](
         (
             # one line for each file of scenes
+            BlockDigits,
+            Trigger,
+            Watermark,
+            XAITris,
         )
     )
 }
