@@ -13,6 +13,8 @@ from fringe.metrics._insertion_deletion import Deletion, Insertion
 from fringe.metrics._localisation import ExpectedHit, MassInside, RankAccuracy
 from fringe.metrics._mas import MASDeletion, MASInsertion
 from fringe.metrics._path_diagnostics import CompletenessResidual, EndpointKL, TrackingErrorMax, TrackingErrorMean
+from fringe.metrics._region_completeness import RegionCompleteness
+from fringe.metrics._region_completeness import SumOfRegions as SumOfRegions
 from fringe.metrics._removal_curves import (
     CumulativePredictionDifference,
     CumulativePredictionPreservation,
@@ -20,8 +22,6 @@ from fringe.metrics._removal_curves import (
     SignedInsertion,
 )
 from fringe.metrics._road import ROAD
-from fringe.metrics._region_completeness import RegionCompleteness
-from fringe.metrics._region_completeness import SumOfRegions as SumOfRegions
 from fringe.metrics._sensitivity import Infidelity, MaxSensitivity
 from fringe.metrics._single_deletion import SaCo, SingleDeletion
 from fringe.metrics._sparseness import Sparseness
@@ -48,9 +48,9 @@ __all__ = [
     "MaxSensitivity",
     "Metric",
     "PerformanceInformationCurve",
-    "SaCo",
     "RankAccuracy",
     "RegionCompleteness",
+    "SaCo",
     "Scores",
     "SignedInsertion",
     "SingleDeletion",

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -68,6 +68,7 @@ class Scene(Settings):
         requires_images: Whether the examples are made from given images.
         metrics: Names of metrics that are for its networks alone.
         networks: Number of networks of the scene for each given one: 1, or the number that is trained.
+        sign: 1 where the truth says which pixels of a map must be positive, -1 where it says which must be negative.
     """
 
     record_key: ClassVar[str] = "scene"
@@ -78,9 +79,11 @@ class Scene(Settings):
     requires_images: ClassVar[bool] = False
     metrics: ClassVar[tuple[str, ...]] = ()
 
+    networks: int = 1
+
     @property
-    def networks(self) -> int:
-        """Number of networks of the scene for each given one."""
+    def sign(self) -> Literal[1, -1]:
+        """The sign of a map on the pixels of the truth."""
         return 1
 
     @abstractmethod
@@ -127,11 +130,12 @@ class Scene(Settings):
             The input (C, H, W), and the pixels (H, W) that the network uses, as booleans.
         """
 
-    def gates(self, network: LoadedModel, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
+    def gates(self, network: LoadedModel, model: LoadedModel | None, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
         """Measure the conditions under which the truth is known.
 
         Args:
             network: A network of the scene.
+            model: The given model that it was made from, as in :meth:`network`.
             images: The given images.
 
         Returns:
