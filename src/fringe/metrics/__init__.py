@@ -11,14 +11,17 @@ from fringe.metrics._evaluate import get_metric as get_metric
 from fringe.metrics._insertion_deletion import Deletion, Insertion
 from fringe.metrics._mas import MASDeletion, MASInsertion
 from fringe.metrics._path_diagnostics import CompletenessResidual, EndpointKL, TrackingErrorMax, TrackingErrorMean
+from fringe.metrics._randomisation import MPRT, EfficientMPRT, RandomLogit
 from fringe.metrics._sensitivity import Infidelity, MaxSensitivity
 from fringe.metrics._sparseness import Sparseness
 
 __all__ = [
     "METRICS",
+    "MPRT",
     "CompletenessResidual",
     "Deletion",
     "Direction",
+    "EfficientMPRT",
     "EndpointKL",
     "EvaluatedMaps",
     "EvaluationContext",
@@ -29,6 +32,7 @@ __all__ = [
     "MASInsertion",
     "MaxSensitivity",
     "Metric",
+    "RandomLogit",
     "Scores",
     "Sparseness",
     "TrackingErrorMax",

@@ -11,6 +11,7 @@ from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Explainer, Ma
 from fringe.metrics._insertion_deletion import Deletion, Insertion
 from fringe.metrics._mas import MASDeletion, MASInsertion
 from fringe.metrics._path_diagnostics import CompletenessResidual, EndpointKL, TrackingErrorMax, TrackingErrorMean
+from fringe.metrics._randomisation import MPRT, EfficientMPRT, RandomLogit
 from fringe.metrics._sensitivity import Infidelity, MaxSensitivity
 from fringe.metrics._sparseness import Sparseness
 from fringe.settings import look_up
@@ -21,6 +22,7 @@ METRICS: dict[str, type[Metric]] = {
     for kind in (
         *(Insertion, Deletion, MASInsertion, MASDeletion, Infidelity, MaxSensitivity, Sparseness),
         *(CompletenessResidual, EndpointKL, TrackingErrorMean, TrackingErrorMax),
+        *(MPRT, EfficientMPRT, RandomLogit),
     )
 }
 
