@@ -173,8 +173,7 @@ def build_plan(spec: ExperimentSpec) -> Plan:
         FringeError: For a name, setting, file or model that does not exist or does not fit.
     """
     given = spec.model_fields_set
-    default = {name: name for name, kind in METRICS.items() if not kind.optional}
-    texts: Mapping[str, Any] = default if spec.metrics is None else spec.metrics
+    texts: Mapping[str, Any] = _default_metrics() if spec.metrics is None else spec.metrics
     metrics: dict[str, Metric] = {label: get_metric(metric) for label, metric in texts.items()}
     texts_of = _by_known_label(spec.set, [*spec.methods, *metrics])
     check_settings(texts_of, [*spec.methods, *metrics])
@@ -200,6 +199,10 @@ def build_plan(spec: ExperimentSpec) -> Plan:
 
 #: Fields that a plan takes from the specification as they are.
 _SHARED = ("name", "n", "seed", "target", "score", "exif", "references", "controls", "shard")
+
+
+def _default_metrics() -> dict[str, str]:
+    return {name: name for name, kind in METRICS.items() if kind.by_default}
 
 
 def configured(method: str | Attributor) -> Attributor:
@@ -374,11 +377,11 @@ def planned_work(
     """
     work: list[tuple[str, float, float]] = []
     for label, metric in metrics.items():
-        samples = getattr(metric, "samples", 0)  # forward passes of a score, or complete maps
         count = min((limits or {}).get(label, images), images)
-        work.append((f"the score {label}", samples, count * len(methods)))
+        work.append((f"the score {label}", metric.planned_passes, count * len(methods)))
         if metric.requires_explainer:
-            work += [(f"a map by {name}", m.planned_passes or 0.0, samples * count) for name, m in methods.items()]
+            more = metric.planned_maps * count
+            work += [(f"a map by {name}", m.planned_passes or 0.0, more) for name, m in methods.items()]
     return work + [(f"a map by {name}", m.planned_passes or 0.0, images) for name, m in methods.items()]
 
 

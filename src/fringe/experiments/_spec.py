@@ -243,7 +243,7 @@ class ExperimentSpec(Options):
         QUICK_METHODS, description="NAME, NAME:PRESET or LABEL=NAME, with commas; fringe:auto is the paper's setting."
     )
     metrics: Annotated[Mapping[str, Any] | None, PlainValidator(_metrics)] = Field(
-        None, description="NAME or NAME:PRESET, with commas. Default: all."
+        None, description="NAME or NAME:PRESET, with commas. Default: all that score one map each."
     )
     set: Annotated[Mapping[str, Mapping[str, str]], PlainValidator(_settings)] = Field(
         {}, description="LABEL.KEY=VALUE: a setting of a method or metric; may be repeated."

@@ -13,6 +13,7 @@ from fringe.metrics._insertion_deletion import Deletion, Insertion
 from fringe.metrics._localisation import ExpectedHit, MassInside, RankAccuracy
 from fringe.metrics._mas import MASDeletion, MASInsertion
 from fringe.metrics._path_diagnostics import CompletenessResidual, EndpointKL, TrackingErrorMax, TrackingErrorMean
+from fringe.metrics._randomisation import MPRT, EfficientMPRT, RandomLogit
 from fringe.metrics._region_completeness import RegionCompleteness
 from fringe.metrics._region_completeness import SumOfRegions as SumOfRegions
 from fringe.metrics._removal_curves import (
@@ -28,6 +29,7 @@ from fringe.metrics._sparseness import Sparseness
 
 __all__ = [
     "METRICS",
+    "MPRT",
     "ROAD",
     "CompletenessResidual",
     "CumulativePredictionDifference",
@@ -35,6 +37,7 @@ __all__ = [
     "Deletion",
     "DiffID",
     "Direction",
+    "EfficientMPRT",
     "EndpointKL",
     "EvaluatedMaps",
     "EvaluationContext",
@@ -48,6 +51,7 @@ __all__ = [
     "MaxSensitivity",
     "Metric",
     "PerformanceInformationCurve",
+    "RandomLogit",
     "RankAccuracy",
     "RegionCompleteness",
     "SaCo",

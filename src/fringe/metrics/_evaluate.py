@@ -13,6 +13,7 @@ from fringe.metrics._insertion_deletion import Deletion, Insertion
 from fringe.metrics._localisation import ExpectedHit, MassInside, RankAccuracy
 from fringe.metrics._mas import MASDeletion, MASInsertion
 from fringe.metrics._path_diagnostics import CompletenessResidual, EndpointKL, TrackingErrorMax, TrackingErrorMean
+from fringe.metrics._randomisation import MPRT, EfficientMPRT, RandomLogit
 from fringe.metrics._region_completeness import RegionCompleteness
 from fringe.metrics._removal_curves import (
     CumulativePredictionDifference,
@@ -35,6 +36,7 @@ METRICS: dict[str, type[Metric]] = {
         *(SingleDeletion, SaCo, ROAD, PerformanceInformationCurve, DiffID, SignedInsertion),
         *(CumulativePredictionDifference, CumulativePredictionPreservation),
         *(MassInside, RankAccuracy, ExpectedHit, RegionCompleteness),
+        *(MPRT, EfficientMPRT, RandomLogit),
     )
 }
 

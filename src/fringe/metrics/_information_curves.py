@@ -51,7 +51,7 @@ class PerformanceInformationCurve(Metric):
     space: ClassVar[str] = "the target's probability over the compressed size of the image"
     source: ClassVar[str] = "Kapishnikov et al. 2019 (XRAI); PAIR saliency, metrics.pic"
     aggregate: ClassVar[Aggregate] = "median"
-    optional: ClassVar[bool] = True
+    by_default: ClassVar[bool] = False
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "sic": {}, "aic": {"measure": "accuracy"}}
 
     measure: Annotated[Literal["probability", "accuracy"], Doc("what of the prediction is drawn")] = "probability"

@@ -37,7 +37,7 @@ class DiffID(Metric):
     direction: ClassVar[Direction] = "higher"
     space: ClassVar[str] = "the share of the target's probability that is left, over removed entries"
     source: ClassVar[str] = "Kim et al. 2026 (Spectral Integrated Gradients, KDD), code of DiffID"
-    optional: ClassVar[bool] = True
+    by_default: ClassVar[bool] = False
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "2026": {"soft": True},
@@ -92,7 +92,7 @@ class CumulativeChange(Metric):
     direction: ClassVar[Direction] = "higher"
     space: ClassVar[str] = "changes of all probabilities, step by step"
     source: ClassVar[str] = "Jang et al. 2025 (TIMING, ICML), code"
-    optional: ClassVar[bool] = True
+    by_default: ClassVar[bool] = False
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "half": {"share": 0.5, "steps": 50}}
     first: ClassVar[bool]
 
@@ -171,7 +171,7 @@ class SignedInsertion(Metric):
     unit: ClassVar[str] = "logit"
     space: ClassVar[str] = "the target's logit over the share of inserted pixels"
     source: ClassVar[str] = "after Petsiuk et al. 2018 (RISE), with signs"
-    optional: ClassVar[bool] = True
+    by_default: ClassVar[bool] = False
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, **perturb.SHARED_PRESETS}
 
     reference: perturb.Reference = "box"

@@ -52,7 +52,7 @@ class ROAD(Metric):
     direction: ClassVar[Direction] = "higher"
     space: ClassVar[str] = "the target's probability over the share of imputed pixels"
     source: ClassVar[str] = "Rong, Leemann et al. 2022 (ROAD, ICML); the gap is their LeRF minus MoRF"
-    optional: ClassVar[bool] = True
+    by_default: ClassVar[bool] = False
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "accuracy": {"measure": "accuracy"}}
 
     shares: Annotated[tuple[float, ...], checked_by(_require_shares), Doc("shares of removed pixels")] = (

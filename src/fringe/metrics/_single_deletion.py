@@ -40,7 +40,7 @@ class SingleDeletion(Metric):
     direction: ClassVar[Direction] = "higher"
     space: ClassVar[str] = "signed evidence in a cell against the loss of the logit without it"
     source: ClassVar[str] = "Hesse, Schaub-Meyer, Roth 2024 (IDSDS, NeurIPS)"
-    optional: ClassVar[bool] = True
+    by_default: ClassVar[bool] = False
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "idsds": {"cells": 4, "deleted_as": "zeros"},
@@ -106,7 +106,7 @@ class SaCo(Metric):
     direction: ClassVar[Direction] = "higher"
     space: ClassVar[str] = "salience of groups of pixels against the probability lost without each"
     source: ClassVar[str] = "Wu et al. 2024 (CVPR), algorithm 1"
-    optional: ClassVar[bool] = True
+    by_default: ClassVar[bool] = False
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "unsigned": {"salience": "max"}}
 
     groups: Annotated[PositiveInt, Doc("groups of pixels (K)")] = 10

@@ -119,11 +119,20 @@ def ranking(test: MetricUnderTest) -> str:
     """Perfect maps score better than random ones, and these better than inverted ones, in the declared direction.
 
     Scores are means over six images. A metric passes by one of the meanings of maps, whichever it takes them to have.
-    If none of the images, of two values each, has a score, six of many values are tried.
+    If none of the images, of two values each, has a score, six of many values are tried. A metric that compares models
+    is given the same maps by three methods: one that makes new maps from the model, one that does so for half of the
+    pixels, and one that never changes its map.
     """
     if test.metric.direction == "none":
         return "does not apply: the metric has no better or worse"
     sign = 1.0 if test.metric.direction == "higher" else -1.0
+    if test.metric.compares_models:
+        model, x, contribution = known_contributions(test.toys)
+        means = _means(test, model, x, dependence_levels(x, contribution, test.maps.diagnostics))
+        text = f"from the model, by half, never {', '.join(f'{m:.4g}' for m in means)}"
+        ordered = sign * means[0] > sign * means[1] > sign * means[2]
+        fail_if(not ordered, f"{text}, though {test.metric.direction} is better")
+        return f"{text} ({test.metric.direction} is better)"
     details: list[str] = []
     for graded in (False, True):
         model, x, contribution = known_contributions(test.toys, graded=graded)
@@ -186,7 +195,7 @@ def check_metric(
     """Run every check of the contract on a metric.
 
     The metric scores maps of three images (2, 8, 8) and of six images (1, 16, 16) with small built-in networks; one
-    that requires maps of other inputs is given gradients.
+    that requires further maps is given gradients.
 
     Args:
         metric: A configured metric, or the name of a registered one, such as ``"insertion:raw"``.
@@ -297,6 +306,25 @@ def quality_levels(
             ("gradients", gradient, -gradient),
         )
     }
+
+
+def dependence_levels(x: Tensor, contribution: Tensor, diagnostics: Collection[str]) -> "tuple[QualityLevel, ...]":
+    """Make the gradients of the linear network three times: by a method that gives the gradient of whatever model and
+    class it is asked for, by one that does so in the left half and else gives the first map again, and by one that
+    always gives the first map."""
+    first, rows = contribution * x, torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    maps = ToyMaps(first, dict.fromkeys(diagnostics, rows), rows)
+
+    def level(columns: int) -> QualityLevel:
+        def explain(problem: Problem) -> Tensor:
+            made = first[list(range(len(first)) if problem.rows is None else problem.rows)].clone()
+            gradient = problem.logits_gradient(problem.inputs, problem.every_row)[1]
+            made[..., :columns] = gradient[..., :columns]
+            return made
+
+        return QualityLevel(maps, explain)
+
+    return level(SIDE), level(SIDE // 2), level(0)
 
 
 def _explainer(values: Tensor, stability: int) -> Explainer:
