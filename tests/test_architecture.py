@@ -45,7 +45,10 @@ HEAVY = {  # package: the only rooms that may import it
     "polars": {"experiments", "report"},
     "pebble": {"experiments"},
     "jinja2": {"page", "report"},
-    "captum": {"captum"},
+    "captum": {"captum"},  # the methods of captum, zennit and lxt are loaded by name when one is asked for
+    "zennit": set(),
+    "lxt": set(),
+    "skimage": set(),
     "gradio": {"app"},
     "optuna": {"tuning"},
     "ray": {"experiments"},

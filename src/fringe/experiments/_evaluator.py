@@ -104,7 +104,7 @@ def _candidate(entry: str | Attributor | Named) -> Candidate:
     if isinstance(entry, tuple):
         label, method = entry
         return Candidate(label, get_method(method))
-    return Candidate(canonical_name(entry, METHODS) if isinstance(entry, str) else entry.name, get_method(entry))
+    return Candidate(canonical_name(entry, METHODS) if isinstance(entry, str) else entry.label, get_method(entry))
 
 
 @dataclass(frozen=True)

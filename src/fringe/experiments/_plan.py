@@ -7,14 +7,14 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import nn
 
 from fringe._options import nearest_known
 from fringe._outputs import OutputKind
-from fringe.attribution import METHODS, Attributor, FRInGe, get_method, preset_names
+from fringe.attribution import METHODS, Attributor, FRInGe, get_method, preset_names, require_package
 from fringe.classifier import Score
 from fringe.data import ImageError, find_inputs
 from fringe.errors import InputError
@@ -179,7 +179,7 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     check_settings(texts_of, [*spec.methods, *metrics])
     metrics = {label: with_settings(metric, texts_of.get(label, {})) for label, metric in metrics.items()}
     for label, method in spec.methods.items():
-        with_settings(FRInGe() if method == AUTO else configured(method), texts_of.get(label, {}))
+        with_settings(configured(_without_auto(method) or method), texts_of.get(label, {}))
     limits = _limits(_by_known_label(spec.limits, metrics), metrics, required="limits" in given)
     _require_images(spec.references)
     tuned = None if spec.preset is None else _TunedPreset.read(spec.preset)
@@ -206,24 +206,38 @@ def _default_metrics() -> dict[str, str]:
 
 
 def configured(method: str | Attributor) -> Attributor:
-    """Resolve ``NAME`` or ``NAME:PRESET``; a configured method is returned as it is.
+    """Resolve the name of a method, see :func:`fringe.attribution.get_method`; a configured one is returned as it is.
 
     Raises:
         InputError: For an unknown method or preset, or a method whose package is not installed.
     """
-    name, colon, preset = method.partition(":") if isinstance(method, str) else (method, "", "")
-    base = get_method(name)
-    if base.name == "geoig_knn" and importlib.util.find_spec("sklearn") is None:
+    result = get_method(method)
+    if result.innermost.name == "geoig_knn" and importlib.util.find_spec("sklearn") is None:
         raise InputError("geoig_knn needs scikit-learn", argument="methods", hint="install fringe[graph]")
-    return type(base).preset(preset) if colon else base
+    require_package(result)
+    return result
+
+
+def _without_auto(method: str | Attributor) -> str | None:
+    """``fringe`` of ``fringe:auto``, ``straight:fringe`` of ``straight:fringe:auto``; None for any other method."""
+    is_auto = isinstance(method, str) and (method == AUTO or method.endswith(f":{AUTO}"))
+    return method.removesuffix(AUTO) + "fringe" if is_auto else None
 
 
 def _by_known_label(values: Mapping[str, Any], labels: Iterable[str]) -> dict[str, Any]:
-    """Values by the label that they are meant for: one that is not known is spelled as the registries do."""
+    """Values by the label that they are meant for: one that is not known is spelled as the registries do. Those of
+    ``LABEL.of`` are settings ``of.KEY`` of the method LABEL, a modifier."""
     known, result = set(labels), dict[str, Any]()
     for label, value in values.items():
-        name = label if label in known else canonical_name(canonical_name(label, METHODS), METRICS)
-        result[name] = {**result.get(name, {}), **value} if isinstance(value, Mapping) else value
+        name, inner = label, ""
+        while name not in known and name.endswith(".of"):
+            name, inner = name.removesuffix(".of"), f"of.{inner}"
+        name = name if name in known else canonical_name(canonical_name(name, METHODS), METRICS)
+        if isinstance(value, Mapping):
+            texts = cast("Mapping[str, str]", value)
+            result[name] = {**result.get(name, {}), **{f"{inner}{key}": text for key, text in texts.items()}}
+        else:
+            result[name] = value
     return result
 
 
@@ -308,10 +322,10 @@ def _sources(spec: ExperimentSpec, models: Mapping[str, Any]) -> dict[str, Model
 
 
 def _arm(spec: ExperimentSpec, label: str, source: ModelSource) -> Arm:
-    methods = {
-        name: _paper_setting(label, source) if method == AUTO else configured(method)
-        for name, method in spec.methods.items()
-    }
+    methods: dict[str, Attributor] = {}
+    for name, method in spec.methods.items():
+        plain = _without_auto(method)
+        methods[name] = configured(method) if plain is None else get_method(plain).around(_paper_setting(label, source))
     return Arm(label, source, methods)
 
 

@@ -116,7 +116,7 @@ def _entry(entry: Any, argument: str) -> tuple[str, Any]:
         return name, name
     if isinstance(entry, (list, tuple)) and len(cast(Sequence[Any], entry)) == 2:
         return cast(tuple[str, Any], tuple(cast(Sequence[Any], entry)))
-    name = getattr(entry, "name", None)
+    name = getattr(entry, "label", getattr(entry, "name", None))
     if isinstance(name, str) and hasattr(entry, "record"):
         return name, entry
     raise wrong_value(argument, entry, "a name, a configured object, or a pair of a label and either")
