@@ -17,7 +17,7 @@ LAYERS = [
     {"cli"},
     {"app"},
     {"captum", "quantus"},
-    {"paper"},
+    {"paper", "cards"},
     {"report", "explanations"},
     {"experiments", "page"},
     {"tuning", "testing"},

@@ -73,7 +73,9 @@ class CaptumMethod(PluginMethod):
     samples: Annotated[PositiveInt, Doc("gradient_shap and kernel_shap: random points")] = 200
     superpixels: Annotated[Superpixels, Doc("kernel_shap: SLIC, a grid, or SLIC where scikit-image is")] = "auto"
     segments: Annotated[PositiveInt, Doc("kernel_shap: superpixels, to the order")] = 49
-    baseline: Annotated[Baseline, Doc("what stands in for what is removed: zero, black, white, mean, blur ...")] = "zero"
+    baseline: Annotated[Baseline, Doc("what stands in for what is removed: zero, black, white, mean, blur ...")] = (
+        "zero"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -13,6 +13,9 @@ from rich.text import Text
 from fringe._text import printable
 from fringe.experiments import describe_failures, mixed
 from fringe.metrics import ARROW, best_of
+
+if TYPE_CHECKING:
+    from fringe.cards import Card
 
 #: Letters in a line where no terminal says how many it shows.
 WIDTH = 400
@@ -77,6 +80,36 @@ def show_comparison(document: Mapping[str, Any], metrics: Mapping[str, Any]) -> 
     console = Console(highlight=False)
     _print_wide(console, table)
     console.print(Text(printable(_legend(document)), style="dim"), soft_wrap=True)
+
+
+def show_card(card: "Card") -> None:
+    """Print the scores of a card with those of blind maps, and where the method fails."""
+    from fringe.cards import failures, number, summarise_measurement, with_interval  # of the extra bench
+
+    table = _ruled_table(("on", "metric"), ("score", "n", "best blind map"))
+    lines = [summarise_measurement(measurement, card.seed) for measurement in card.measurements]
+    for index, line in enumerate(lines):
+        rival = "" if line.rival is None else f"{line.rival} {number(line.controls[line.rival].value)}"
+        style = {True: "green", False: "yellow", None: ""}[line.beats_controls]
+        following = lines[index + 1 : index + 2]
+        table.add_row(
+            Text(printable(line.measurement.subject)),
+            Text(f"{line.title} {ARROW[line.kind.direction]}".strip()),
+            Text(with_interval(line.score), style),
+            Text(str(line.score.n)),
+            Text(rival),
+            end_section=any(other.measurement.part != line.measurement.part for other in following),
+        )
+    console = Console(highlight=False)
+    _print_wide(console, table)
+    passed = sum(check.passed for check in card.checks)
+    if card.checks:
+        console.print(f"checks: {passed} of {len(card.checks)} hold")
+    passes = " + ".join(f"{count:.0f} {name}" for name, count in card.passes.items() if count)
+    console.print(f"cost of a map: {passes or 'not measured'}")
+    console.print(Text("where it fails:", style="bold"))
+    for sentence in failures(card, lines):
+        _print_line(console, f"  {sentence}")
 
 
 def _value(entry: Mapping[str, Any]) -> float | None:

@@ -7,6 +7,7 @@ from fringe.experiments._comparison_views import summarise as summarise
 from fringe.experiments._comparison_views import tidy as tidy
 from fringe.experiments._evaluator import CONTROLS as CONTROLS
 from fringe.experiments._evaluator import Candidate as Candidate
+from fringe.experiments._evaluator import Evaluator as Evaluator
 from fringe.experiments._evaluator import MethodResult as MethodResult
 from fringe.experiments._evaluator import make_maps as make_maps
 from fringe.experiments._executors import Executor as Executor
