@@ -94,7 +94,7 @@ def summarise_measurement(measurement: Measurement, seed: int) -> Line:
 
 
 def failures(card: Card, lines: Sequence[Line]) -> tuple[str, ...]:
-    """Return where the method fails, in sentences: checks, gates, blind maps that do as well, and what is missing."""
+    """Return where the method fails, in sentences: checks, gates, maps without a score, blind maps that do as well."""
     said = [f"The check {check.name} fails: {check.detail}." for check in card.failed_checks()]
     for scene, gates in card.gates.items():
         broken = [f"{gate.name} is {gate.value:.3g}" for gate in gates if not gate.holds]
@@ -110,8 +110,12 @@ def failures(card: Card, lines: Sequence[Line]) -> tuple[str, ...]:
             said.append(f"{where}: {number(line.score.value)}, {word} the blind map {line.rival} ({rival}).")
     doubtful = {word: count for word, count in card.verdicts.items() if word not in ("ok", "unchecked")}
     said += [f"{count} of {sum(card.verdicts.values())} maps of digits are {word}." for word, count in doubtful.items()]
-    said += [f"Not measured, {what}: {why.rstrip('.')}." for what, why in card.skipped.items()]
     return tuple(said) or ("No failure was seen in these measurements.",)
+
+
+def not_measured(card: Card) -> tuple[str, ...]:
+    """Return what was not measured, and why, in sentences."""
+    return tuple(f"{what}: {why.rstrip('.')}." for what, why in card.skipped.items())
 
 
 def number(value: float) -> str:
@@ -143,6 +147,7 @@ def card_report(card: Card, command: str = "") -> Report:
             *([Section("What it is", (card.summary,))] if card.summary else []),
             *([Section("What it assumes", lines=card.assumptions)] if card.assumptions else []),
             Section("What a map costs", simple=_costs(card)),
+            *([Section("What was not measured", lines=not_measured(card))] if card.skipped else []),
         ),
     )
     parts = list(dict.fromkeys(line.measurement.part for line in lines))

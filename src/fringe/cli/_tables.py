@@ -84,7 +84,7 @@ def show_comparison(document: Mapping[str, Any], metrics: Mapping[str, Any]) -> 
 
 def show_card(card: "Card") -> None:
     """Print the scores of a card with those of blind maps, and where the method fails."""
-    from fringe.cards import failures, number, summarise_measurement, with_interval  # of the extra bench
+    from fringe.cards import failures, not_measured, number, summarise_measurement, with_interval  # of the extra bench
 
     table = _ruled_table(("on", "metric"), ("score", "n", "best blind map"))
     lines = [summarise_measurement(measurement, card.seed) for measurement in card.measurements]
@@ -105,11 +105,12 @@ def show_card(card: "Card") -> None:
     passed = sum(check.passed for check in card.checks)
     if card.checks:
         console.print(f"checks: {passed} of {len(card.checks)} hold")
-    passes = " + ".join(f"{count:.0f} {name}" for name, count in card.passes.items() if count)
-    console.print(f"cost of a map: {passes or 'not measured'}")
-    console.print(Text("where it fails:", style="bold"))
-    for sentence in failures(card, lines):
-        _print_line(console, f"  {sentence}")
+    counts = [f"{count:.0f} {name}" for name, count in card.passes.items() if count]
+    console.print(f"cost of a map: {' + '.join(counts) or ('no passes' if card.passes else 'not measured')}")
+    for title, sentences in (("where it fails:", failures(card, lines)), ("not measured:", not_measured(card))):
+        console.print(Text(title if sentences else "", style="bold"), end="\n" if sentences else "")
+        for sentence in sentences:
+            _print_line(console, f"  {sentence}")
 
 
 def _value(entry: Mapping[str, Any]) -> float | None:
