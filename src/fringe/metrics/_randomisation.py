@@ -99,7 +99,9 @@ class MPRT(Metric):
     def _smooth(self, maps: EvaluatedMaps, problem: Problem | None) -> "_Made":
         """Mean maps of ``problem``, or of the network itself (None)."""
         own = maps.context.problem
-        clean = _Made(maps.values.to(geometry_dtype(maps.values.device)), {}) if problem is None else _make(maps, problem)
+        clean = (
+            _Made(maps.values.to(geometry_dtype(maps.values.device)), {}) if problem is None else _make(maps, problem)
+        )
         if self.samples == 1:
             return clean
         base, total = problem or own, clean.values.clone()
