@@ -195,10 +195,13 @@ def test_metrics_by_name_are_those_of_quantus(name, kind, settings, monkeypatch)
     assert result.values.isfinite().all()
 
 
-def test_every_metric_by_name_has_the_direction_of_quantus():
+def test_every_metric_by_name_has_the_direction_and_outputs_of_quantus():
     quantus = pytest.importorskip("quantus")
     for name, entry in KNOWN.items():
-        assert getattr(quantus, entry.kind).score_direction.value == entry.direction, name
+        kind = getattr(quantus, entry.kind)
+        assert kind.score_direction.value == entry.direction, name
+        asks = inspect.signature(kind.__call__).parameters["softmax"].default
+        assert entry.softmax == asks or not entry.passes, name  # those without passes ask nothing
 
 
 #: They give graded maps of a known model the same score: a count of entries, and a comparison of steps.

@@ -50,18 +50,20 @@ def scored(name, x=X, maps=MAPS, **options):
     return evaluate(context_of(build(), x, **options), maps, [name])[name]
 
 
-def test_quantus_is_given_one_image_at_a_time_with_probabilities(stand_in):
+@pytest.mark.parametrize(("name", "outputs"), [("irof", "probabilities"), ("faithfulness_correlation", "logits")])
+def test_quantus_is_given_one_image_at_a_time_and_the_model(stand_in, name, outputs):
     quantus = stand_in(lambda call: float(call.a_batch.sum()))
     model = build()
     context = context_of(model, X)
-    result = evaluate(context, MAPS, ["quantus:sparseness"])["quantus:sparseness"]
+    (result,) = evaluate(context, MAPS, [f"quantus:{name}"]).values()
     torch.testing.assert_close(result.values, MAPS.flatten(1).sum(1))
     for image, call in enumerate(quantus.calls):
         np.testing.assert_array_equal(call.x_batch, X[image : image + 1].numpy())
         np.testing.assert_array_equal(call.a_batch, MAPS[image : image + 1].numpy())
         assert call.y_batch.tolist() == [int(context.problem.target[image])]
         variants = torch.cat([X[image : image + 1], torch.zeros(1, *X.shape[1:])]).float()
-        torch.testing.assert_close(call.model(variants), model(variants.double()).softmax(1))
+        logits = model(variants.double())
+        torch.testing.assert_close(call.model(variants), logits.softmax(1) if outputs == "probabilities" else logits)
         assert (call.channel_first, call.softmax) == (True, False)
     assert context.problem.model.passes.forward == 6
 

@@ -33,14 +33,15 @@ _Tolerance = Annotated[Positive, Doc("what counts as no change, or as an entry o
 
 @dataclass(frozen=True)
 class _Entry:
-    """A class of Quantus: its direction, what a score takes in forward passes, our settings (with defaults), and fixed
-    arguments."""
+    """A class of Quantus: its direction, what a score takes in forward passes, our settings (with defaults), fixed
+    arguments, and whether it asks for probabilities or for logits."""
 
     kind: str
     direction: Direction
     passes: int = 0
     settings: Mapping[str, tuple[Any, Any]] = field(default_factory=dict[str, tuple[Any, Any]])
     fixed: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    softmax: bool = True
 
 
 _STEP, _BLACK = {"features_in_step": (_Step, None)}, {"perturb_baseline": (_Baseline, "black")}
@@ -53,8 +54,9 @@ KNOWN: Mapping[str, _Entry] = {
         "higher",
         100,
         {"nr_runs": (Annotated[PositiveInt, Doc("random subsets")], 100), "subset_size": (_Size, None), **_BLACK},
+        softmax=False,
     ),
-    "faithfulness_estimate": _Entry("FaithfulnessEstimate", "higher", 64, {**_STEP, **_BLACK}),
+    "faithfulness_estimate": _Entry("FaithfulnessEstimate", "higher", 64, {**_STEP, **_BLACK}, softmax=False),
     "monotonicity": _Entry("Monotonicity", "higher", 64, {**_STEP, **_BLACK}),
     "monotonicity_correlation": _Entry(
         "MonotonicityCorrelation",
@@ -98,7 +100,7 @@ REFUSED: Mapping[str, str] = {
 class QuantusMetric(Metric):
     """A metric of Quantus (Hedström et al. 2023), computed image by image.
 
-    Quantus is given the signed map of all channels and the probabilities of the model. Its random numbers are keyed by
+    Quantus is given the signed map of all channels, and the outputs of the model that the metric asks for. Its random numbers are keyed by
     the image. A constant map has no score, flag ``constant_map``: Quantus refuses it. Where it refuses an image for
     another reason, or its score is not finite, the flag is ``undefined``.
     """
@@ -141,7 +143,10 @@ class QuantusMetric(Metric):
         given: dict[str, Any] = {"channel_first": True, "softmax": False, "device": "cpu"}
         try:
             result = metric(
-                model=_Probabilities(problem, image), a_batch=values[None].cpu().numpy(), **numbers, **given
+                model=_Outputs(problem, image, self.entry.softmax),
+                a_batch=values[None].cpu().numpy(),
+                **numbers,
+                **given,
             )
         except AssertionError as error:
             log.info("%s refuses image %s: %s", self.name, problem.keys[image], error)
@@ -174,18 +179,19 @@ class QuantusMetric(Metric):
         return step
 
 
-class _Probabilities(nn.Module):
-    """Probabilities of the model for variants of one image, as Quantus asks for them."""
+class _Outputs(nn.Module):
+    """Probabilities or logits of the model for variants of one image, as Quantus asks for them."""
 
-    def __init__(self, problem: Problem, image: int):
+    def __init__(self, problem: Problem, image: int, softmax: bool):
         super().__init__()
-        self._problem, self._image = problem, image
+        self._problem, self._image, self._softmax = problem, image, softmax
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
         problem = self._problem
         rows = torch.full((len(x),), self._image, device=problem.inputs.device)
-        return problem.forward(x.to(problem.inputs), rows).double().softmax(1)
+        logits = problem.forward(x.to(problem.inputs), rows).double()
+        return logits.softmax(1) if self._softmax else logits
 
 
 def quantus_metric(label: str) -> Metric:
