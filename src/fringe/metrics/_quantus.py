@@ -100,9 +100,9 @@ REFUSED: Mapping[str, str] = {
 class QuantusMetric(Metric):
     """A metric of Quantus (Hedström et al. 2023), computed image by image.
 
-    Quantus is given the signed map of all channels, and the outputs of the model that the metric asks for. Its random numbers are keyed by
-    the image. A constant map has no score, flag ``constant_map``: Quantus refuses it. Where it refuses an image for
-    another reason, or its score is not finite, the flag is ``undefined``.
+    Quantus is given the signed map of all channels, and the outputs of the model that the metric asks for. Its random
+    numbers are keyed by the image. A constant map has no score, flag ``constant_map``: Quantus refuses it. Where it
+    refuses an image for another reason, or its score is not finite, the flag is ``undefined``.
     """
 
     entry: ClassVar[_Entry]
