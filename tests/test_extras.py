@@ -18,6 +18,7 @@ ABSENT = (
 )
 BENCH = ("benchmark", "ablate", "diagnose", "sweep", "runtime", "tune", "reproduce")
 DIGIT = ("explain", "embedded:digits:0")
+COMPARE = ("compare", "embedded:digits:0", "--out", "OUT", "--methods", "ig")
 PLAIN = (*DIGIT, "--no-figures", "--out", "OUT")
 COMMANDS = {
     **{name: (name, "--out", "OUT", *(("--data", "x") if name == "reproduce" else ())) for name in BENCH},
@@ -29,8 +30,9 @@ COMMANDS = {
     "hf": (*PLAIN, "--model", "hf:microsoft/resnet-18"),
     "graph": (*PLAIN, "--method", "geoig_knn", "--references", "embedded:digits:5:9"),
     "graph of compare": ("compare", "embedded:digits:0", "--out", "OUT", "--methods", "ig,geoig_knn"),
+    "quantus": (*COMPARE, "--metrics", "quantus:sparseness"),
     "figures": (*DIGIT, "--out", "OUT"),
-    "figures of compare": ("compare", "embedded:digits:0", "--out", "OUT", "--methods", "ig"),
+    "figures of compare": COMPARE,
     "no figures": (*DIGIT, "--out", "PLAIN", "--no-figures", "--method", "ig", "--set", "steps=2"),
 }
 SCRIPT = """
@@ -87,6 +89,7 @@ def test_the_adapter_of_captum_names_its_extra_and_that_of_quantus_needs_none(ba
         ("hf", "transformers is not installed; install fringe[hf]"),
         ("graph", "this command needs sklearn, which is not installed; install fringe[graph]"),
         ("graph of compare", "this command needs sklearn, which is not installed; install fringe[graph]"),
+        ("quantus", "--metrics: quantus:sparseness needs Quantus; install fringe[quantus]"),
         ("app", "this command needs gradio, which is not installed; install fringe[app]"),
         ("figures", "this command needs matplotlib, which is not installed; it belongs to fringe itself"),
         ("figures of compare", "this command needs matplotlib, which is not installed; it belongs to fringe itself"),

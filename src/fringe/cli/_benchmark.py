@@ -118,6 +118,7 @@ def report(how: dict[str, Any], run: RunFolder, reference: Reference = None) -> 
                 device=resolve_device(options.device),
                 batch_size=options.batch_size,
                 models={label: source for label, source in sources.items() if label in plans[name].settings},
+                validity=options.validity,
             )
             say(f"report: {written.page}")
 

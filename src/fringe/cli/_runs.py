@@ -63,6 +63,7 @@ class ReportOptions(ComputeOptions):
     preprocessing: str | None = Field(None, description="Preprocessing of that model.")
     model_output: OutputKind = Field("auto", description="What that model returns.")
     trust_code: bool = Field(False, description="Allow the model's author to run code.")
+    validity: tuple[Path, ...] = Field((), description="validity.json of compare --validity: failing metrics go last.")
 
 
 class ReproduceOptions(Options):

@@ -113,6 +113,24 @@ def show_card(card: "Card") -> None:
             _print_line(console, f"  {sentence}")
 
 
+def show_validity(entries: Sequence[Mapping[str, Any]]) -> None:
+    """Print how each metric did on degraded maps and against blind ones."""
+    table = _ruled_table(("metric",))
+    for name in ("validity", "power", "gap"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", overflow="fold")
+    for entry in entries:
+        cells = [_score(entry["validity"], None)]
+        cells += [Text("—" if entry[name] is None else _number(entry[name])) for name in ("power", "gap")]
+        words = entry["verdict"] + (f": {entry['reason']}" if entry["reason"] else "")
+        style = "bold red" if entry["verdict"] == "does not pass" else ""
+        table.add_row(Text(printable(entry["metric"].replace("_", " "))), *cells, Text(printable(words), style=style))
+    console = Console(highlight=False)
+    _print_wide(console, table)
+    words = "validity: order of degraded maps, from -1 to 1; power and gap: effect sizes, of moving 40 % of the pixels "
+    console.print(Text(f"{words}and of the best method over the best control", style="dim"), soft_wrap=True)
+
+
 def _value(entry: Mapping[str, Any]) -> float | None:
     return entry[entry["summary"]]
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fringe.attribution import METHODS, Attribution, Attributor, get_method
+from fringe.attribution import METHODS, Attribution, Attributor, explain_problem, get_method
 from fringe.classifier import PassCounts
 from fringe.errors import FringeError, InputError, is_transient
 from fringe.metrics import EvaluationContext, Explainer, Maps, Metric, Scores, evaluate
@@ -93,10 +93,12 @@ def refuse_twice(argument: str, labels: Sequence[str], hint: str = "") -> None:
 
 
 def make_maps(candidate: Candidate, problem: Problem) -> tuple[Tensor, Attribution | None]:
-    """Make the maps (B, *S) of a candidate, and for a method its attribution. Needs an open session of the model."""
+    """Make the maps (B, *S), of K classes (B, K, *S), of a candidate, and for a method its attribution. Needs an open
+    session of the model."""
     if candidate.method is None:
-        return CONTROLS[candidate.label](problem), None
-    attribution = candidate.method.attribute(problem)
+        values, classes = CONTROLS[candidate.label](problem), problem.target.shape[1:]
+        return torch.stack([values] * classes[0], 1) if classes else values, None
+    attribution = explain_problem(candidate.method, problem)
     return attribution.values, attribution
 
 

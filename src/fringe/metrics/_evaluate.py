@@ -13,6 +13,7 @@ from fringe.metrics._insertion_deletion import Deletion, Insertion
 from fringe.metrics._localisation import ExpectedHit, MassInside, RankAccuracy
 from fringe.metrics._mas import MASDeletion, MASInsertion
 from fringe.metrics._path_diagnostics import CompletenessResidual, EndpointKL, TrackingErrorMax, TrackingErrorMean
+from fringe.metrics._quantus import quantus_metric
 from fringe.metrics._randomisation import MPRT, EfficientMPRT, RandomLogit
 from fringe.metrics._region_completeness import RegionCompleteness
 from fringe.metrics._removal_curves import (
@@ -45,8 +46,8 @@ def get_metric(metric: str | Metric) -> Metric:
     """Return a configured metric.
 
     Args:
-        metric: The name of a registered metric, ``"insertion"`` or with a preset ``"insertion:rise"``; or a configured
-            metric, which is returned as it is.
+        metric: The name of a registered metric, ``"insertion"`` or with a preset ``"insertion:rise"``; the name of a
+            metric of Quantus, such as ``"quantus:pixel_flipping"``; or a configured metric, which is returned as it is.
 
     Returns:
         The configured metric.
@@ -60,6 +61,8 @@ def get_metric(metric: str | Metric) -> Metric:
         message = f"got {metric!r}, expected a name or a configured metric such as Insertion()"
         raise InputError(message, argument="metric")
     name, colon, preset = metric.partition(":")
+    if name == "quantus":
+        return quantus_metric(preset)
     kind = look_up(name, METRICS)
     return kind.preset(preset) if colon else kind()
 

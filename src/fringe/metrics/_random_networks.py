@@ -111,8 +111,8 @@ class RandomNetworks:
         """Random weights in place of a tensor."""
         value, key = self._original[name], f"random network {self._how} {name}"
         if self._how == "shuffle":
-            order = self._rng.permutation(key, value.numel())
-            return value.flatten()[torch.tensor(order, device=value.device)].view_as(value)
+            draws = torch.empty(value.numel(), dtype=torch.float64)  # argsort: a list of millions takes seconds
+            return value.flatten()[self._rng.uniform(key, draws).argsort().to(value.device)].view_as(value)
         if self._how == "gaussian":
             return value.mean() + value.std(correction=0) * self._rng.normal(key, value)
         inputs = self._inputs(name)
