@@ -88,8 +88,8 @@ class CaptumMethod(PluginMethod):
 
     def record(self) -> dict[str, Any]:
         """Return the name and the settings that the algorithm reads."""
-        kept = (self.record_key, "algorithm", *_READS[self.algorithm])
-        return {name: value for name, value in super().record().items() if name in kept}
+        read = (self.record_key, "algorithm", *_READS[self.algorithm])
+        return {name: value for name, value in super().record().items() if name in read}
 
     @property
     def uses_references(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
@@ -103,6 +103,7 @@ class CaptumMethod(PluginMethod):
         )
 
     def explainer(self, problem: Problem) -> Explain:
+        """Prepare the algorithm, see :meth:`PluginMethod.explainer`."""
         captum = load_package("captum.attr")
         return {
             "grad_cam": self._grad_cam,

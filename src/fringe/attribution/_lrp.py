@@ -59,6 +59,7 @@ class ZennitMethod(PluginMethod):
         return 2.0
 
     def explainer(self, problem: Problem) -> Explain:
+        """Prepare the rules, see :meth:`PluginMethod.explainer`."""
         network = require_module(problem, self.label)
         composites, canonizers = load_package("zennit.composites"), load_package("zennit.torchvision")
 
@@ -97,6 +98,7 @@ class AttnLRP(PluginMethod):
         return 2.0
 
     def explainer(self, problem: Problem) -> Explain:
+        """Prepare the rules, see :meth:`PluginMethod.explainer`."""
         network = require_module(problem, self.label)
         try:
             known: Mapping[Any, Mapping[Any, Any]] = load_package("lxt.efficient.models").DEFAULT_MAP
