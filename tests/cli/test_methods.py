@@ -13,7 +13,6 @@ from fringe.experiments import ExperimentSpec, build_plan, configured
 from fringe.explanations import ExplainSpec
 from fringe.explanations._base import configured_method
 
-
 INSTALLED = {
     name: kind
     for name, kind in METHODS.items()

@@ -73,7 +73,9 @@ class CaptumMethod(PluginMethod):
     samples: Annotated[PositiveInt, Doc("gradient_shap and kernel_shap: random points")] = 200
     superpixels: Annotated[Superpixels, Doc("kernel_shap: SLIC, a grid, or SLIC where scikit-image is")] = "auto"
     segments: Annotated[PositiveInt, Doc("kernel_shap: superpixels, to the order")] = 49
-    baseline: Annotated[Baseline, Doc("what stands in for what is removed: zero, black, white, mean, blur ...")] = "zero"
+    baseline: Annotated[Baseline, Doc("what stands in for what is removed: zero, black, white, mean, blur ...")] = (
+        "zero"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,7 +89,11 @@ class CaptumMethod(PluginMethod):
             object.__setattr__(self, "superpixels", "slic" if installed else "grid")
 
     def record(self) -> dict[str, Any]:
-        """Return the name and the settings that the algorithm reads."""
+        """Return the name and the settings that the algorithm reads as plain data.
+
+        Returns:
+            What :meth:`from_record` makes the method of again.
+        """
         read = (self.record_key, "algorithm", *_READS[self.algorithm])
         return {name: value for name, value in super().record().items() if name in read}
 
@@ -102,8 +108,7 @@ class CaptumMethod(PluginMethod):
             self.algorithm, 4.0 if self.algorithm == "deep_lift" else 2.0
         )
 
-    def explainer(self, problem: Problem) -> Explain:
-        """Prepare the algorithm, see :meth:`PluginMethod.explainer`."""
+    def _explainer(self, problem: Problem) -> Explain:
         captum = load_package("captum.attr")
         return {
             "grad_cam": self._grad_cam,

@@ -58,8 +58,7 @@ class ZennitMethod(PluginMethod):
     def planned_passes(self) -> float:
         return 2.0
 
-    def explainer(self, problem: Problem) -> Explain:
-        """Prepare the rules, see :meth:`PluginMethod.explainer`."""
+    def _explainer(self, problem: Problem) -> Explain:
         network = require_module(problem, self.label)
         composites, canonizers = load_package("zennit.composites"), load_package("zennit.torchvision")
 
@@ -97,8 +96,7 @@ class AttnLRP(PluginMethod):
     def planned_passes(self) -> float:
         return 2.0
 
-    def explainer(self, problem: Problem) -> Explain:
-        """Prepare the rules, see :meth:`PluginMethod.explainer`."""
+    def _explainer(self, problem: Problem) -> Explain:
         network = require_module(problem, self.label)
         try:
             known: Mapping[Any, Mapping[Any, Any]] = load_package("lxt.efficient.models").DEFAULT_MAP

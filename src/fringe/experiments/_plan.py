@@ -216,8 +216,9 @@ def configured(method: str | Attributor) -> Attributor:
 
 def _without_auto(method: str | Attributor) -> str | None:
     """``fringe`` of ``fringe:auto``, ``straight:fringe`` of ``straight:fringe:auto``; None for any other method."""
-    is_auto = isinstance(method, str) and (method == AUTO or method.endswith(f":{AUTO}"))
-    return method.removesuffix(AUTO) + "fringe" if is_auto else None
+    if isinstance(method, str) and (method == AUTO or method.endswith(f":{AUTO}")):
+        return method.removesuffix(AUTO) + "fringe"
+    return None
 
 
 def _by_known_label(values: Mapping[str, Any], labels: Iterable[str]) -> dict[str, Any]:
