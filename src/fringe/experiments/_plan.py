@@ -231,10 +231,9 @@ def _by_known_label(values: Mapping[str, Any], labels: Iterable[str]) -> dict[st
             name, inner = name.removesuffix(".of"), f"of.{inner}"
         name = name if name in known else canonical_name(canonical_name(name, METHODS), METRICS)
         if isinstance(value, Mapping):
-            texts = cast("Mapping[str, str]", value)
-            result[name] = {**result.get(name, {}), **{f"{inner}{key}": text for key, text in texts.items()}}
-        else:
-            result[name] = value
+            texts = cast("Mapping[str, str]", value).items()
+            value = {**result.get(name, {}), **{f"{inner}{key}": text for key, text in texts}}
+        result[name] = value
     return result
 
 
