@@ -1,7 +1,6 @@
 """Methods of Captum, ``captum:NAME``."""
 
 import contextlib
-import importlib.util
 import warnings
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, fields
@@ -21,6 +20,7 @@ from fringe.attribution._plugins import (
     require_module,
     score_function,
 )
+from fringe.attribution._registry import is_installed
 from fringe.errors import InputError, did_you_mean
 from fringe.paths import Problem
 from fringe.settings import Doc, PositiveInt
@@ -85,8 +85,7 @@ class CaptumMethod(PluginMethod):
                 known = f"its settings: {', '.join(reads)}" if reads else "it has no settings"
                 raise InputError(f"{self.label} has no setting {field.name!r}", argument=field.name, hint=known)
         if self.algorithm == "kernel_shap" and self.superpixels == "auto":
-            installed = importlib.util.find_spec("skimage") is not None
-            object.__setattr__(self, "superpixels", "slic" if installed else "grid")
+            object.__setattr__(self, "superpixels", "slic" if is_installed("skimage") else "grid")
 
     def record(self) -> dict[str, Any]:
         """Return the name and the settings that the algorithm reads as plain data.
@@ -248,7 +247,7 @@ class CaptumMethod(PluginMethod):
         return self._one_by_one(explain)
 
     def _kernel_shap(self, captum: Any, problem: Problem) -> Explain:
-        if importlib.util.find_spec("sklearn") is None:
+        if not is_installed("sklearn"):
             message = f"{self.label} needs scikit-learn, which is not installed"
             raise InputError(message, argument="method", hint="install fringe[captum]")
         size = problem.model.batch_size.on(problem.inputs.device)

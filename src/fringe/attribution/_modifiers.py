@@ -181,7 +181,7 @@ def _with_verdicts(result: Attribution, inner: Attribution, label: str) -> Attri
     verdicts, advice = list[Verdict](result.verdict), list(result.advice)
     for image, (verdict, why) in enumerate(zip(inner.verdict, inner.advice, strict=True)):
         is_worse = SEVERITY.index(verdict) > SEVERITY.index(verdicts[image])
-        if verdict in ("short", "diverged") and is_worse:
+        if verdict in ("short", "stalled", "diverged") and is_worse:
             verdicts[image], advice[image] = verdict, f"the path of {label}: {why}"
     return dataclasses.replace(result, verdict=tuple(verdicts), advice=tuple(advice))
 
