@@ -185,7 +185,7 @@ class TestNames:
         changed = method.with_text({"sigma": "1", "of.steps": "7", "of.of.tau": "0.01"})
         assert changed == Smooth(Straight(fringe.FRInGe(tau=0.01), steps=7), sigma=1.0)
         assert method.with_text({"of": "ig:paper"}).of == fringe.IntegratedGradients(steps=200)
-        with pytest.raises(InputError, match="straight has no setting 'tau', but fringe has; write of.tau"):
+        with pytest.raises(InputError, match=r"straight has no setting 'tau', but fringe has; write of\.tau"):
             get_method("straight:fringe").with_text({"tau": "0.01"})
         with pytest.raises(InputError, match="straight has no setting 'stepps'; did you mean 'steps'"):
             get_method("straight:ig").with_text({"stepps": "1"})

@@ -1,5 +1,7 @@
 """Spectral Integrated Gradients: a literal transcription, closed forms, and its limits."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -39,7 +41,7 @@ def literal(model, x, baseline, steps, overlap, components):
             point = point + min(max((k / steps - start) / overlap, 0.0), 1.0) * component
         points.append(point)
     total = torch.zeros_like(x)
-    for before, after in zip(points, points[1:], strict=False):
+    for before, after in pairwise(points):
         z = before[None].clone().requires_grad_(True)
         (gradient,) = torch.autograd.grad(model(z)[0, 1], z)
         total += gradient[0] * (after - before)

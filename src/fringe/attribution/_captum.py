@@ -271,9 +271,8 @@ class CaptumMethod(PluginMethod):
         if self.superpixels == "slic" and x.dim() == 3:
             low, high = x.amin(), x.amax()
             pixels = ((x - low) / (high - low).clamp_min(1e-12)).double().cpu().numpy()
-            labels = load_package("skimage.segmentation").slic(
-                pixels, n_segments=self.segments, start_label=0, channel_axis=0
-            )
+            slic = load_package("skimage.segmentation").slic
+            labels = slic(pixels, self.segments, compactness=0.1, start_label=0, channel_axis=0, convert2lab=False)
             _, numbers = np.unique(labels, return_inverse=True)
             return torch.from_numpy(numbers.reshape(labels.shape)).to(x.device).expand(x.shape)
         cells = max(1, round(self.segments ** (1 / (x.dim() - 1))))
