@@ -15,8 +15,8 @@ from torch import Tensor
 class KeyedGenerator:
     """Random numbers by key: a key gives the same numbers whatever else is computed, in any order and any batch.
 
-    The global generators are neither read nor advanced (:meth:`seeded` restores them). Numbers are drawn on the CPU in float64, so that every device
-    and precision sees the same ones.
+    The global generators are neither read nor advanced; :meth:`seeded` restores them. Numbers are drawn on the CPU in
+    float64, so that every device and precision sees the same ones.
 
     Attributes:
         seed: Seed of all keys.

@@ -53,6 +53,24 @@ WALKS = {
 EXPECTED = {
     fringe.AGI(steps=3, classes=2): {"refinement": "steps are the most that a walk may take; epsilon refines it"},
     fringe.BlurIG(steps=6, mode="derivative"): {"affine_score": "the path's derivative is a forward difference"},
+    fringe.RISE(masks=6, cells=3): {
+        "constant_model": "the map of a constant score is the mean of the masks",
+        "unread_inputs": "a mask is one for all channels",
+    },
+    fringe.Smooth(fringe.IntegratedGradients(steps=6)): {"affine_score": "the map w (x - x') is smoothed as well"},
+    fringe.CaptumMethod("grad_cam"): {
+        "constant_model": "a network without a convolution is refused",
+        "unread_inputs": "the map is one for all channels",
+        "affine_score": "a network without a convolution is refused",
+    },
+    fringe.CaptumMethod("occlusion"): {"unread_inputs": "a window covers all channels"},
+    fringe.CaptumMethod("deep_lift"): {"batch_size": "an input goes through the network together with its baseline"},
+    fringe.CaptumMethod("kernel_shap", samples=30, segments=9, superpixels="grid"): {
+        "unread_inputs": "a superpixel covers all channels"
+    },
+    fringe.ZennitMethod("epsilon_gamma_box"): {
+        "unread_inputs": "the bounds are those of the image, and the first convolution reads one of two channels"
+    },
 }
 """What a setting is known to fail, and why."""
 

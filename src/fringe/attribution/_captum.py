@@ -1,7 +1,6 @@
 """Methods of Captum, ``captum:NAME``."""
 
 import contextlib
-import importlib.util
 import warnings
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, fields
@@ -21,6 +20,7 @@ from fringe.attribution._plugins import (
     require_module,
     score_function,
 )
+from fringe.attribution._registry import is_installed
 from fringe.errors import InputError, did_you_mean
 from fringe.paths import Problem
 from fringe.settings import Doc, PositiveInt
@@ -85,13 +85,16 @@ class CaptumMethod(PluginMethod):
                 known = f"its settings: {', '.join(reads)}" if reads else "it has no settings"
                 raise InputError(f"{self.label} has no setting {field.name!r}", argument=field.name, hint=known)
         if self.algorithm == "kernel_shap" and self.superpixels == "auto":
-            installed = importlib.util.find_spec("skimage") is not None
-            object.__setattr__(self, "superpixels", "slic" if installed else "grid")
+            object.__setattr__(self, "superpixels", "slic" if is_installed("skimage") else "grid")
 
     def record(self) -> dict[str, Any]:
-        """Return the name and the settings that the algorithm reads."""
-        kept = (self.record_key, "algorithm", *_READS[self.algorithm])
-        return {name: value for name, value in super().record().items() if name in kept}
+        """Return the name and the settings that the algorithm reads as plain data.
+
+        Returns:
+            What :meth:`from_record` makes the method of again.
+        """
+        read = (self.record_key, "algorithm", *_READS[self.algorithm])
+        return {name: value for name, value in super().record().items() if name in read}
 
     @property
     def uses_references(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
@@ -104,7 +107,7 @@ class CaptumMethod(PluginMethod):
             self.algorithm, 4.0 if self.algorithm == "deep_lift" else 2.0
         )
 
-    def explainer(self, problem: Problem) -> Explain:
+    def _explainer(self, problem: Problem) -> Explain:
         captum = load_package("captum.attr")
         return {
             "grad_cam": self._grad_cam,
@@ -244,7 +247,7 @@ class CaptumMethod(PluginMethod):
         return self._one_by_one(explain)
 
     def _kernel_shap(self, captum: Any, problem: Problem) -> Explain:
-        if importlib.util.find_spec("sklearn") is None:
+        if not is_installed("sklearn"):
             message = f"{self.label} needs scikit-learn, which is not installed"
             raise InputError(message, argument="method", hint="install fringe[captum]")
         size = problem.model.batch_size.on(problem.inputs.device)
@@ -268,9 +271,8 @@ class CaptumMethod(PluginMethod):
         if self.superpixels == "slic" and x.dim() == 3:
             low, high = x.amin(), x.amax()
             pixels = ((x - low) / (high - low).clamp_min(1e-12)).double().cpu().numpy()
-            labels = load_package("skimage.segmentation").slic(
-                pixels, n_segments=self.segments, start_label=0, channel_axis=0
-            )
+            slic = load_package("skimage.segmentation").slic
+            labels = slic(pixels, self.segments, compactness=0.1, start_label=0, channel_axis=0, convert2lab=False)
             _, numbers = np.unique(labels, return_inverse=True)
             return torch.from_numpy(numbers.reshape(labels.shape)).to(x.device).expand(x.shape)
         cells = max(1, round(self.segments ** (1 / (x.dim() - 1))))

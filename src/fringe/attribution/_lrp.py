@@ -58,7 +58,7 @@ class ZennitMethod(PluginMethod):
     def planned_passes(self) -> float:
         return 2.0
 
-    def explainer(self, problem: Problem) -> Explain:
+    def _explainer(self, problem: Problem) -> Explain:
         network = require_module(problem, self.label)
         composites, canonizers = load_package("zennit.composites"), load_package("zennit.torchvision")
 
@@ -96,7 +96,7 @@ class AttnLRP(PluginMethod):
     def planned_passes(self) -> float:
         return 2.0
 
-    def explainer(self, problem: Problem) -> Explain:
+    def _explainer(self, problem: Problem) -> Explain:
         network = require_module(problem, self.label)
         try:
             known: Mapping[Any, Mapping[Any, Any]] = load_package("lxt.efficient.models").DEFAULT_MAP

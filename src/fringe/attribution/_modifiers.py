@@ -62,14 +62,14 @@ class Modifier(Attributor):
 
     def with_text(self, texts: Mapping[str, str]) -> Self:
         """Replace settings by values that are given as texts; those of the inner method are named ``of.KEY``."""
-        own = {name: text for name, text in texts.items() if not name.startswith(INNER)}
-        unknown = [name for name in own if name not in settings_of(type(self)) and name in settings_of(type(self.of))]
+        outer = {name: text for name, text in texts.items() if not name.startswith(INNER)}
+        unknown = [name for name in outer if name not in settings_of(type(self)) and name in settings_of(type(self.of))]
         if unknown:
             message = f"{self.name} has no setting {unknown[0]!r}, but {self.of.label} has"
             raise InputError(message, hint=f"write {INNER}{unknown[0]} for the setting of the method that is modified")
-        inner = get_method(own.pop("of")) if "of" in own else self.of
+        inner = get_method(outer.pop("of")) if "of" in outer else self.of
         inner = inner.with_text({n.removeprefix(INNER): text for n, text in texts.items() if n.startswith(INNER)})
-        return dataclasses.replace(super().with_text(own), of=inner)
+        return dataclasses.replace(super().with_text(outer), of=inner)
 
     @classmethod
     def describe(cls) -> list[dict[str, Any]]:
@@ -164,11 +164,11 @@ class Straight(Modifier):
         quiet = dataclasses.replace(problem, record_path=2, progress=report)
         result = self.of.attribute(quiet)
         ends = [None if path is None else path.snapshots[-1] for path in result.trajectory or ()]
-        found = [end for end in ends if end is not None]
-        if len(found) < len(problem.inputs):
+        ends = [end for end in ends if end is not None]
+        if len(ends) < len(problem.inputs):
             message = f"{self.of.label} has no path, and so no end point"
             raise InputError(message, argument="method", hint="name a method with a path, as in straight:fringe")
-        return torch.stack(found).to(problem.inputs), result, last[0]
+        return torch.stack(ends).to(problem.inputs), result, last[0]
 
 
 def _after(progress: Progress, steps: int) -> Progress:
@@ -181,7 +181,7 @@ def _with_verdicts(result: Attribution, inner: Attribution, label: str) -> Attri
     verdicts, advice = list[Verdict](result.verdict), list(result.advice)
     for image, (verdict, why) in enumerate(zip(inner.verdict, inner.advice, strict=True)):
         is_worse = SEVERITY.index(verdict) > SEVERITY.index(verdicts[image])
-        if verdict in ("short", "diverged") and is_worse:
+        if verdict in ("short", "stalled", "diverged") and is_worse:
             verdicts[image], advice[image] = verdict, f"the path of {label}: {why}"
     return dataclasses.replace(result, verdict=tuple(verdicts), advice=tuple(advice))
 
@@ -218,6 +218,7 @@ class Smooth(Modifier):
 
     @property
     def shares_path(self) -> bool:
+        """Whether the inner method's maps of several classes from one path are those of single calls."""
         return self.of.shares_path
 
     @property

@@ -33,7 +33,7 @@ class PluginMethod(Attributor):
         return False
 
     @abstractmethod
-    def explainer(self, problem: Problem) -> Explain:
+    def _explainer(self, problem: Problem) -> Explain:
         """Prepare the computation.
 
         Args:
@@ -53,7 +53,7 @@ class PluginMethod(Attributor):
 
     def attribute(self, problem: Problem) -> Attribution:
         require_package(self)
-        explain = self.explainer(problem)
+        explain = self._explainer(problem)
         counter = ProgressCounter(problem.progress, len(problem.inputs))
 
         def maps(rows: Tensor) -> Tensor:

@@ -78,9 +78,17 @@ def require_package(method: Attributor) -> None:
         InputError: If it is not.
     """
     package = method.package
-    if package is not None and importlib.util.find_spec(package) is None:
+    if package is not None and not is_installed(package):
         message, hint = f"{method.label} needs {package}, which is not installed", f"install fringe[{package}]"
         raise InputError(message, argument="method", hint=hint)
+
+
+def is_installed(package: str) -> bool:
+    """Return whether a package can be found, without importing it."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def method_of_record(record: Mapping[str, Any]) -> Attributor:

@@ -220,8 +220,9 @@ def configured(method: str | Attributor) -> Attributor:
 
 def _without_auto(method: str | Attributor) -> str | None:
     """``fringe`` of ``fringe:auto``, ``straight:fringe`` of ``straight:fringe:auto``; None for any other method."""
-    is_auto = isinstance(method, str) and (method == AUTO or method.endswith(f":{AUTO}"))
-    return method.removesuffix(AUTO) + "fringe" if is_auto else None
+    if isinstance(method, str) and (method == AUTO or method.endswith(f":{AUTO}")):
+        return method.removesuffix(AUTO) + "fringe"
+    return None
 
 
 def _by_known_label(values: Mapping[str, Any], labels: Iterable[str]) -> dict[str, Any]:
@@ -234,10 +235,9 @@ def _by_known_label(values: Mapping[str, Any], labels: Iterable[str]) -> dict[st
             name, inner = name.removesuffix(".of"), f"of.{inner}"
         name = name if name in known else canonical_name(canonical_name(name, METHODS), METRICS)
         if isinstance(value, Mapping):
-            texts = cast("Mapping[str, str]", value)
-            result[name] = {**result.get(name, {}), **{f"{inner}{key}": text for key, text in texts.items()}}
-        else:
-            result[name] = value
+            texts = cast("Mapping[str, str]", value).items()
+            value = {**result.get(name, {}), **{f"{inner}{key}": text for key, text in texts}}
+        result[name] = value
     return result
 
 
