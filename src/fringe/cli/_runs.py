@@ -77,6 +77,15 @@ class ReproduceOptions(Options):
     probe: float = Field(2.0, ge=0.1, description="Longest map of the probe.")
 
 
+class CardOptions(Options):
+    """What a card is measured on."""
+
+    n: PositiveInt = Field(24, description="Examples of each scene, and digits.")
+    seed: NonNegativeInt = Field(0, description="Draws the examples, and keys all randomness.")
+    scenes: str | None = Field(None, description="Scenes, with commas (default: six that need only the digits).")
+    trust_code: bool = Field(False, description="Run the module or file that TARGET names, if you trust its author.")
+
+
 class TimingOptions(ComputeOptions):
     """How run times are measured: in this process, and anew."""
 

@@ -61,7 +61,11 @@ class PerformanceInformationCurve(Metric):
     initial: Annotated[Fraction, Doc("share of random pixels of the first image")] = 0.01
     least: Annotated[Fraction, Doc("smallest prediction of an image that is not skipped")] = 0.8
     monotone: Annotated[bool, Doc("replace the curve by its running maximum")] = True
-    reduction: perturb.Importance = "sum_abs"
+    reduction: Annotated[perturb.Reduction, Doc("importance of a pixel from its channels")] = "sum_abs"
+
+    @property
+    def planned_passes(self) -> float:
+        return len(self.thresholds)
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         """Score each map; see :meth:`Metric.score`."""
@@ -79,9 +83,9 @@ class PerformanceInformationCurve(Metric):
         partial = self._respond(context, shown | self._first_masks(context))
         every = problem.every_row
         ends = torch.stack([problem.probability(problem.logits), perturb.is_target(problem)(problem.logits, every)], 1)
-        whole = np.array([image_information(image) for image in _Pixels.of(context).quantised])
+        information = np.array([image_information(image) for image in _Pixels.of(context).quantised])
         column = ("probability", "accuracy").index(self.measure)
-        inputs = np.concatenate([ends.cpu().numpy(), whole[:, None]], 1)[:, (column, 2)]
+        inputs = np.concatenate([ends.cpu().numpy(), information[:, None]], 1)[:, (column, 2)]
         start, between = (part[..., (column, 2)] for part in (first[:, 0], partial))
         skipped = (inputs[:, 0] < self.least) | (start >= inputs).any(1)
         curves = np.full((len(x), POINTS + 1), np.nan)

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from fringe._direction import Direction
+from fringe._filters import Padding
 from fringe.geometry import geometry_dtype, log_probabilities
 from fringe.metrics import _perturbation as perturb
 from fringe.metrics._base import EvaluatedMaps, Metric, Scores
-from fringe.settings import Doc, PositiveFraction, PositiveInt, PositiveOddInt
+from fringe.settings import Doc, Positive, PositiveFraction, PositiveInt, PositiveOddInt
 
 #: Shares of the entries that DiffID removes.
 RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -46,6 +47,10 @@ class DiffID(Metric):
 
     soft: Annotated[bool, Doc("probability that is left, and not whether the target is predicted")] = True
 
+    @property
+    def planned_passes(self) -> float:
+        return 2 * len(RATIOS)
+
     def score(self, maps: EvaluatedMaps) -> Scores:
         """Score each map; see :meth:`Metric.score`."""
         context, problem = maps.context, maps.context.problem
@@ -60,8 +65,8 @@ class DiffID(Metric):
             of_rows = rank[rows]
             gone = torch.where((numbers < len(RATIOS))[:, None], of_rows >= size - count, of_rows < count)
             flat = x[rows].flatten(1)
-            kept = (~gone).to(flat)
-            mean = (flat * kept).sum(1, keepdim=True) / (kept.sum(1, keepdim=True) + EPSILON)
+            remaining = (~gone).to(flat)
+            mean = (flat * remaining).sum(1, keepdim=True) / (remaining.sum(1, keepdim=True) + EPSILON)
             return torch.where(gone, mean, flat).view_as(x[rows])
 
         def left(logits: Tensor, rows: Tensor) -> Tensor:
@@ -79,6 +84,7 @@ class DiffID(Metric):
         )
 
 
+@dataclass(frozen=True)
 class CumulativeChange(Metric):
     """Sum of the changes of all probabilities while pixels are removed step by step.
 
@@ -96,10 +102,14 @@ class CumulativeChange(Metric):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "half": {"share": 0.5, "steps": 50}}
     first: ClassVar[bool]
 
-    reference: perturb.Reference
-    share: Annotated[PositiveFraction, Doc("share of the pixels that is removed")]
-    steps: Annotated[PositiveInt, Doc("number of steps N, at most one for each pixel")]
-    reduction: perturb.Importance
+    reference: perturb.Reference = "zeros"
+    share: Annotated[PositiveFraction, Doc("share of the pixels that is removed")] = 0.2
+    steps: Annotated[PositiveInt, Doc("number of steps N, at most one for each pixel")] = 20
+    reduction: perturb.Importance = "max"
+
+    @property
+    def planned_passes(self) -> float:
+        return self.steps
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         """Score each map; see :meth:`Metric.score`."""
@@ -131,11 +141,6 @@ class CumulativePredictionDifference(CumulativeChange):
     title: ClassVar[str] = "CPD"
     first: ClassVar[bool] = True
 
-    reference: perturb.Reference = "zeros"
-    share: Annotated[PositiveFraction, Doc("share of the pixels that is removed")] = 0.2
-    steps: Annotated[PositiveInt, Doc("number of steps N, at most one for each pixel")] = 20
-    reduction: perturb.Importance = "max"
-
 
 @dataclass(frozen=True)
 class CumulativePredictionPreservation(CumulativeChange):
@@ -145,11 +150,6 @@ class CumulativePredictionPreservation(CumulativeChange):
     title: ClassVar[str] = "CPP"
     direction: ClassVar[Direction] = "lower"
     first: ClassVar[bool] = False
-
-    reference: perturb.Reference = "zeros"
-    share: Annotated[PositiveFraction, Doc("share of the pixels that is removed")] = 0.2
-    steps: Annotated[PositiveInt, Doc("number of steps N, at most one for each pixel")] = 20
-    reduction: perturb.Importance = "max"
 
 
 @dataclass(frozen=True)
@@ -174,13 +174,17 @@ class SignedInsertion(Metric):
     by_default: ClassVar[bool] = False
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, **perturb.SHARED_PRESETS}
 
-    reference: perturb.Reference = "box"
+    reference: Annotated[perturb.InfillKind, Doc("what replaces a removed pixel")] = "box"
     size: Annotated[
         PositiveOddInt | None, Doc("width of the blur (odd); none: a tenth of the shorter side", unit="pixels")
     ] = None
-    sigma: perturb.Sigma = 3.0
-    padding: perturb.Edge = "zeros"
-    steps: perturb.Steps = None
+    sigma: Annotated[Positive, Doc("standard deviation of a Gaussian blur", unit="pixels")] = 3.0
+    padding: Annotated[Padding, Doc("what the blur reads beyond the edge")] = "zeros"
+    steps: Annotated[PositiveInt | None, Doc("number of steps N; none: the height of the image")] = None
+
+    @property
+    def planned_passes(self) -> float:
+        return 2 * (self.steps or 100)
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         """Score each map; see :meth:`Metric.score`."""

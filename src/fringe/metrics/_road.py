@@ -61,7 +61,11 @@ class ROAD(Metric):
     measure: Annotated[Literal["probability", "accuracy"], Doc("what of the prediction is left")] = "probability"
     noise: Annotated[NotNegative, Doc("standard deviation of the noise", unit="share of the valid range")] = 0.01
     tolerance: Annotated[Positive, Doc("relative residual of an imputation")] = 1e-3
-    reduction: perturb.Importance = "max"
+    reduction: Annotated[perturb.Reduction, Doc("importance of a pixel from its channels")] = "max"
+
+    @property
+    def planned_passes(self) -> float:
+        return 2 * len(self.shares)
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         """Score each map; see :meth:`Metric.score`."""

@@ -110,10 +110,14 @@ class SaCo(Metric):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "unsigned": {"salience": "max"}}
 
     groups: Annotated[PositiveInt, Doc("groups of pixels (K)")] = 10
-    reference: perturb.Reference = "mean"
+    reference: Annotated[perturb.InfillKind, Doc("what replaces a removed pixel")] = "mean"
     salience: Annotated[
         Literal["sum", "max", "abs_sum", "sum_abs", "l2"], Doc("salience of a pixel; sum: of its channels with sign")
     ] = "sum"
+
+    @property
+    def planned_passes(self) -> float:
+        return self.groups
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         """Score each map; see :meth:`Metric.score`."""
