@@ -70,13 +70,13 @@ def test_a_run_writes_what_the_library_computes(tmp_path):
         for i, image in enumerate(ids)
     ]
     assert [(r["method"], r["metric"], r["image"], float(r["score"])) for r in rows] == expected
-    assert {r["method"] for r in rows if r["control"] == "true"} == set(CONTROLS)
+    assert {r["method"] for r in rows if r["control"] == "true"} == {*CONTROLS, "diffusion"}
 
     entry = next(e for e in document["table"] if (e["method"], e["metric"]) == ("ig", "mas_deletion"))
     interval = estimate([s for m, k, _, s in expected if (m, k) == ("ig", "mas_deletion")], seed=4)
     assert (entry["mean"], entry["low"], entry["high"]) == (interval.mean, interval.low, interval.high)
     assert (entry["n"], entry["images"]) == (3, 3)
-    assert [m["label"] for m in document["methods"]] == ["fringe", "ig", *CONTROLS]
+    assert [m["label"] for m in document["methods"]] == ["fringe", "ig", *CONTROLS, "diffusion"]
     assert document["methods"][1]["settings"]["steps"] == 10
     assert document["methods"][1]["passes"] == {"forward": 33, "jvp": 0, "vjp": 30}
     assert [(m["label"], m["direction"]) for m in document["metrics"]] == [

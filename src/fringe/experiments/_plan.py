@@ -18,7 +18,7 @@ from fringe.attribution import METHODS, Attributor, FRInGe, get_method, preset_n
 from fringe.classifier import Score
 from fringe.data import ImageError, find_inputs
 from fringe.errors import InputError
-from fringe.experiments._evaluator import CONTROLS, Candidate
+from fringe.experiments._evaluator import CONTROLS, Candidate, control_candidates
 from fringe.experiments._spec import PLAN_NAME, ExperimentSpec
 from fringe.metrics import METRICS, Metric, get_metric
 from fringe.models import LoadedModel, Preprocessing, load_model, state_digest, stated_preprocessing
@@ -129,7 +129,7 @@ class Plan:
 
     def candidates(self, arm: Arm) -> list[Candidate]:
         """Who takes part on a model: its methods, then the controls."""
-        controls = [Candidate(name, None) for name in CONTROLS] if self.controls else []
+        controls = control_candidates(arm.methods) if self.controls else []
         return [*(Candidate(label, method) for label, method in arm.methods.items()), *controls]
 
     def limit(self, metric: str) -> int:
