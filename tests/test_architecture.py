@@ -21,7 +21,7 @@ LAYERS = [
     {"report", "explanations"},
     {"experiments", "page"},
     {"tuning", "testing"},
-    {"inputs"},
+    {"inputs", "scenes"},
     {"attribution", "metrics"},
     {"models", "data", "text"},
     {"paths"},
@@ -208,7 +208,7 @@ def house():
 
 @pytest.mark.parametrize(
     ("measure", "most"),
-    [("deep_imports", 0), ("undocumented", 0), ("abolished", 0), ("public_names", 105), ("long_signatures", 7)],
+    [("deep_imports", 0), ("undocumented", 0), ("abolished", 0), ("public_names", 135), ("long_signatures", 7)],
 )
 def test_the_structure_keeps_its_measures(house, measure, most):
     result = list(getattr(house, measure)(house.modules()))

@@ -69,8 +69,8 @@ def test_max_sensitivity_asks_the_method_for_maps_of_moved_inputs_with_the_targe
     found = compare(MODEL, X, ["ig", Noisy()], [metric], ids=IDS, target=2)
     alone = fringe.attribute(MODEL, X, method="ig", ids=IDS, target=2)
 
-    def explain(x, rows):
-        return fringe.attribute(MODEL, x, method="ig", target=2, ids=[IDS[r] for r in rows]).values
+    def explain(problem):
+        return fringe.attribute(MODEL, problem.inputs, method="ig", target=2, ids=problem.ids).values
 
     expected = evaluate(subject(X, IDS, torch.full((4,), 2)), alone, [metric], explain)["max_sensitivity"].values
     torch.testing.assert_close(by_label(found)["ig"].scores["max_sensitivity"].values, expected, rtol=1e-12, atol=0)

@@ -12,7 +12,7 @@ from torch import Tensor
 from fringe.attribution import METHODS, Attribution, Attributor, get_method
 from fringe.classifier import PassCounts
 from fringe.errors import FringeError, InputError, is_transient
-from fringe.metrics import EvaluationContext, Explainer, Metric, Scores, evaluate
+from fringe.metrics import EvaluationContext, Explainer, Maps, Metric, Scores, evaluate
 from fringe.paths import Problem
 from fringe.settings import canonical_name
 
@@ -212,7 +212,7 @@ class Evaluator:
             return self._nothing()
         subject, at = self._part(valid), torch.tensor(valid, device=values.device)
         maps = _Maps(values[at], {name: column[at.to(column.device)] for name, column in diagnostics.items()})
-        scores = evaluate(subject, maps, self.metrics, _explainer(candidate, subject))
+        scores = evaluate(subject, maps, self.metrics, _explainer(candidate))
         return {
             name: scores[name] if len(valid) == self.batch else _spread(scores[name], at, self.batch)
             for name in self.labels
@@ -221,7 +221,7 @@ class Evaluator:
     def _part(self, valid: list[int]) -> EvaluationContext:
         """The subject of some images alone; candidates that fail on the same images share it."""
         if tuple(valid) not in self._parts:
-            self._parts[tuple(valid)] = EvaluationContext(self.subject.problem.select(valid))
+            self._parts[tuple(valid)] = self.subject.select(valid)
         return self._parts[tuple(valid)]
 
     def _nothing(self) -> dict[str, Scores]:
@@ -232,12 +232,12 @@ class Evaluator:
             self.progress(label, done, len(self.candidates) * self.batch)
 
 
-def _explainer(candidate: Candidate, subject: EvaluationContext) -> Explainer:
-    """Maps of other inputs by the same candidate, with the target and noise of the subject's images at ``rows``."""
+def _explainer(candidate: Candidate) -> Explainer:
+    """Maps of other problems by the same candidate."""
 
-    def explain(x: Tensor, rows: list[int]) -> Tensor:
-        part = subject.problem.select(rows)
-        return make_maps(candidate, dataclasses.replace(part, inputs=x, logits=part.forward(x, part.every_row)))[0]
+    def explain(problem: Problem) -> Maps | Tensor:
+        values, attribution = make_maps(candidate, problem)
+        return values if attribution is None else attribution
 
     return explain
 

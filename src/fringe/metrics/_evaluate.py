@@ -1,13 +1,13 @@
 """The metrics by name, and scores of maps under them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from fringe.errors import InputError
-from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Explainer, Metric, Scores
+from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Explainer, Maps, Metric, Scores
 from fringe.metrics._insertion_deletion import Deletion, Insertion
 from fringe.metrics._mas import MASDeletion, MASInsertion
 from fringe.metrics._path_diagnostics import CompletenessResidual, EndpointKL, TrackingErrorMax, TrackingErrorMean
@@ -48,15 +48,6 @@ def get_metric(metric: str | Metric) -> Metric:
     return kind.preset(preset) if colon else kind()
 
 
-class Maps(Protocol):
-    """What is scored: an :class:`fringe.Attribution`, or anything with ``values`` and ``diagnostics``."""
-
-    @property
-    def values(self) -> Tensor: ...
-    @property
-    def diagnostics(self) -> Mapping[str, Tensor]: ...
-
-
 def evaluate(
     context: EvaluationContext,
     maps: Maps | Tensor,
@@ -70,14 +61,14 @@ def evaluate(
         maps: Maps (B, *S), or an object with ``values`` (B, *S) and ``diagnostics`` (B,) such as
             :class:`fringe.Attribution`.
         metrics: Names such as ``"insertion:raw"``, configured metrics, or configured metrics by label.
-        explain: Makes maps of other inputs, for metrics that require it.
+        explain: Makes maps of other problems with the same method, for metrics that require it.
 
     Returns:
         The scores by label, by name with preset, or by the name of a configured metric.
 
     Raises:
         InputError: If maps have another shape than the inputs, or hold NaN or infinity; if a metric is unknown, is
-            given twice, or requires ``explain``.
+            given twice, or requires ``explain`` or a known truth that there is not.
     """
     values = maps if isinstance(maps, Tensor) else maps.values
     if isinstance(metrics, Mapping):
@@ -93,6 +84,8 @@ def evaluate(
     for name, metric in chosen:
         if metric.requires_explainer and explain is None:
             raise InputError(f"metric {name}: it needs the method that made the maps (explain=), not maps alone")
+        if metric.requires_truth and context.truth is None:
+            raise InputError(f"metric {name}: it needs images of a scene, of which it is known what the model uses")
     diagnostics = {} if isinstance(maps, Tensor) else dict(maps.diagnostics)
     residual = getattr(maps, "completeness_residual", None)  # that of an Attribution
     if residual is not None:

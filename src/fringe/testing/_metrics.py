@@ -74,8 +74,8 @@ class MetricUnderTest(UnderTest):
         maps = maps or self.maps
         maps = maps if values is None else dataclasses.replace(maps, values=values)
 
-        def gradients(x: Tensor, rows: list[int]) -> Tensor:
-            return context.problem.logits_gradient(x, torch.tensor(rows, device=x.device))[1]
+        def gradients(problem: Problem) -> Tensor:
+            return problem.logits_gradient(problem.inputs, problem.every_row)[1]
 
         return evaluate(context, maps, [self.metric], gradients)[self.metric.name]
 
@@ -270,11 +270,10 @@ def quality_levels(
 def _explainer(values: Tensor, stability: int) -> Explainer:
     """Maps of other inputs: the same as at the input (1), its negative (-1), or independent noise (0)."""
 
-    def explain(x: Tensor, rows: list[int]) -> Tensor:
-        if stability:
-            return stability * values[rows]
-        noise = torch.stack([KeyedGenerator(0).normal(content_hash(image), image) for image in x])
-        return _with_norm_of(values[rows], noise)
+    def explain(problem: Problem) -> Tensor:
+        x, rows = problem.inputs, list(range(len(values)) if problem.rows is None else problem.rows)
+        noise = [KeyedGenerator(0).normal(content_hash(image), image) for image in x]
+        return stability * values[rows] if stability else _with_norm_of(values[rows], torch.stack(noise))
 
     return explain
 
