@@ -136,7 +136,7 @@ class TestNames:
     @pytest.mark.parametrize(
         ("text", "method", "label", "title"),
         [
-            ("straight:fringe", Straight(fringe.FRInGe()), "straight:fringe", "FRInGe, straight line"),
+            ("straight:fringe", Straight(fringe.FRInGe()), "straight:fringe", "Straight: FRInGe"),
             (
                 "Straight:Integrated Gradients:paper",
                 Straight(fringe.IntegratedGradients(steps=200)),
@@ -145,12 +145,12 @@ class TestNames:
             ),
             ("straight", Straight(), "straight:fringe", None),
             ("smooth(3):ig", Smooth(fringe.IntegratedGradients(), sigma=3.0), "smooth(3):ig", None),
-            ("smooth:ig", Smooth(), "smooth(3):ig", "Integrated Gradients, smoothed (3 px)"),
+            ("smooth:ig", Smooth(), "smooth(3):ig", "Smoothed (3 px): Integrated Gradients"),
             (
                 "smooth(1.5):straight:fringe:preview",
                 Smooth(Straight(fringe.FRInGe.preset("preview")), sigma=1.5),
                 "smooth(1.5):straight:fringe",
-                "FRInGe, straight line, smoothed (1.5 px)",
+                "Smoothed (1.5 px): Straight: FRInGe",
             ),
             ("smooth(2):captum:occlusion", Smooth(fringe.CaptumMethod("occlusion"), sigma=2.0), None, None),
         ],
