@@ -17,6 +17,15 @@ from fringe.attribution import get_method, method_of_record
 attr = pytest.importorskip("captum.attr")
 
 
+PASSES = {  # forward passes and VJPs of three images at 8 x 8
+    "input_x_gradient": (3, 3),
+    "guided_backprop": (3, 3),
+    "grad_cam": (3 + 1, 3),  # and one that finds the layer
+    "deep_lift": (6, 6),  # each with its baseline
+    "occlusion": (3 * (1 + 8 * 8), 0),
+}
+
+
 def rand(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
@@ -170,6 +179,17 @@ def test_further_arguments_classes_and_contrasts_are_those_of_the_call(net):
             other = explained(net, f"captum:{name}", target=torch.tensor([1, 2, 0]))
             contrast = explained(net, f"captum:{name}", contrast=[1, 2, 0])
             torch.testing.assert_close(contrast.values, plain.values - other.values, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_passes_of_hooks_and_of_functions_are_counted(net, name):
+    classifier = fringe.Classifier(net)
+    problem = fringe.paths.Problem.of(classifier, X, target=TARGET)
+    before = dataclasses.replace(classifier.passes)
+    with classifier.session(X.device):
+        get_method(f"captum:{name}").attribute(problem)
+    spent = classifier.passes.since(before)
+    assert (spent.forward, spent.vjp, spent.jvp) == (*PASSES[name], 0)
 
 
 def test_random_numbers_belong_to_the_image(net):
