@@ -222,6 +222,20 @@ class Results:
         """
         return self.cells[model, method, metric].scores
 
+    def clusters(self, model: str, metric: str | None = None) -> tuple[str, ...] | None:
+        """Name what the images of a model have in common: examples of one cluster share pixels.
+
+        Args:
+            model: Label of the model.
+            metric: Label of the metric, if it is computed on the first images only.
+
+        Returns:
+            Labels (n,) of clusters in the order of the images; None where every image is independent.
+        """
+        if self.manifest.scene_of(model) is None:
+            return None
+        return tuple(image["cluster"] for image in self.manifest.images_of(model, metric))
+
     def coverage(self) -> list[CellStatus]:
         """Count the scores of every model, method and metric.
 
@@ -301,7 +315,8 @@ class Results:
 
         rows: list[dict[str, Any]] = []
         for (model, method, metric), cell in self.cells.items():
-            numbers = asdict(estimate(cell.scores, seed, self.manifest.metrics[metric]["summary"]))
+            clusters = self.clusters(model, metric)
+            numbers = asdict(estimate(cell.scores, seed, self.manifest.metrics[metric]["summary"], clusters=clusters))
             counts = {"images": len(cell.frame), "missing": cell.missing, "failed": cell.failed}
             rows.append({"model": model, "method": method, "metric": metric, **numbers, **counts})
         return pl.DataFrame(rows)
