@@ -236,7 +236,7 @@ class Manifest:
         return tuple(self.images[index] for index in self.positions(model, metric))
 
     def gates(self, model: str) -> tuple[Mapping[str, Any], ...]:
-        """The gates of a model of a scene, with whether each ``holds``."""
+        """The gates of a model of a scene, with whether each ``holds``, and a ``text`` that says so."""
         scene = self.scene_of(model)
         return () if scene is None else tuple(self.scenes[scene]["networks"][model]["gates"])
 
@@ -300,7 +300,10 @@ def _scenes(plan: Plan, loaded: Mapping[str, LoadedModel]) -> dict[str, dict[str
         images = list(find_inputs(plan.data)) if scene.requires_images else []
         networks = dict[str, dict[str, Any]]()
         for arm in (arm for arm in plan.arms if arm.scene == label):
-            gates = [{**asdict(gate), "holds": gate.holds} for gate in scene.gates(loaded[arm.label], images)]
+            gates = [
+                {**asdict(gate), "holds": gate.holds, "text": str(gate)}
+                for gate in scene.gates(loaded[arm.label], images)
+            ]
             networks[arm.label] = {"given": arm.given, "number": arm.model.number, "gates": gates}
         texts = {name: getattr(scene, name) for name in ("title", "source", "answer")}
         result[label] = {**texts, "settings": scene.record(), "networks": networks}

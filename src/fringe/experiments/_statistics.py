@@ -199,12 +199,20 @@ def paired_all(
         both = np.isfinite(first) & np.isfinite(second)
         differences.append(first[both] - second[both])
         groups.append(_groups(both, clusters and clusters[: len(both)], networks and networks[: len(both)]))
-    flipped = [d if g is None else np.bincount(g[0], weights=d) for d, g in zip(differences, groups, strict=True)]
+    flipped = [
+        d if g is None else np.bincount(g[0], weights=d).astype(np.float64)
+        for d, g in zip(differences, groups, strict=True)
+    ]
     p_values = sign_flip_ps(flipped, seed)
     return [
         Difference(aggregate(d, summary), *_interval(d, summary, seed, g), p, int(d.size))
         for d, p, g, (_, _, summary) in zip(differences, p_values, groups, pairs, strict=True)
     ]
+
+
+def _summed(differences: NDArray[np.float64], groups: _Groups | None) -> NDArray[np.float64]:
+    """The differences, or their sums by cluster: a cluster has one sign."""
+    return differences if groups is None else np.bincount(groups[0], weights=differences).astype(np.float64)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -52,6 +52,13 @@ class Gate:
         """Whether the number is within its bounds."""
         return (self.least is None or self.value >= self.least) and (self.most is None or self.value <= self.most)
 
+    def __str__(self) -> str:
+        """Say what was measured, the bounds, and whether it holds."""
+        bounds = [f"at least {self.least:g}"] if self.least is not None else []
+        bounds += [f"at most {self.most:g}"] if self.most is not None else []
+        text = f"{self.name}: {self.value:.4g}"
+        return f"{text} ({' and '.join(bounds)}): {'holds' if self.holds else 'fails'}" if bounds else text
+
 
 class Scene(Settings):
     """Base class of scenes: a frozen dataclass of settings.
