@@ -199,11 +199,7 @@ def paired_all(
         both = np.isfinite(first) & np.isfinite(second)
         differences.append(first[both] - second[both])
         groups.append(_groups(both, clusters and clusters[: len(both)], networks and networks[: len(both)]))
-    flipped = [
-        d if g is None else np.bincount(g[0], weights=d).astype(np.float64)
-        for d, g in zip(differences, groups, strict=True)
-    ]
-    p_values = sign_flip_ps(flipped, seed)
+    p_values = sign_flip_ps([_summed(d, g) for d, g in zip(differences, groups, strict=True)], seed)
     return [
         Difference(aggregate(d, summary), *_interval(d, summary, seed, g), p, int(d.size))
         for d, p, g, (_, _, summary) in zip(differences, p_values, groups, pairs, strict=True)

@@ -12,8 +12,8 @@ from fringe.report._render import Chapter, Section, SimpleTable, format_number, 
 
 _READING = (
     "Mean ± half the width of the 95 % bootstrap interval. Examples that share pixels are resampled together, and "
-    "where a scene has several networks these are resampled, too. Chance is the score of a map that says nothing; controls "
-    "know nothing of the network. A smoothed score filters the map first: compare it with no sharp one."
+    "where a scene has several networks these are resampled, too. Chance is the score of a map that says nothing; "
+    "controls know nothing of the network. A smoothed score filters the map first: compare it with no sharp one."
 )
 
 
@@ -33,7 +33,7 @@ def truth_chapter(results: Results) -> Chapter | None:
         for given, models in groups.items():
             title = f"{scene['title']} ({label})" + (f" on {given}" if given else "")
             valid = [model for model in models if not failed_gates(manifest, model)]
-            answer = f"The answer is known: {scene['answer']}. {scene['source']}."
+            answer = f"The answer is known: {scene['answer']}. Source: {scene['source']}."
             if not valid:
                 failed = "Gate failed: no network of this scene is one that the answer is known of; it has no scores."
                 sections.append(Section(title, (answer, failed)))
@@ -74,9 +74,10 @@ def _table(results: Results, title: str, models: Sequence[str]) -> SimpleTable:
     methods = results.methods(models[0])
     cells = {(method, metric): _pooled(results, models, method, metric) for method in methods for metric in metrics}
     shown = [metric for metric in metrics if any(cells[method, metric].n for method in methods)]
-    head = ["method", *(_heading(results, models[0], metric) for metric in shown), "n", "passes"]
+    head = ["method", *(_heading(results, metric) for metric in shown), "n", "passes"]
     passes = _passes(results, models)
-    rows: list[tuple[str, ...]] = []
+    chance = [_chance(results, models, metric) for metric in shown]
+    rows = [("chance", *(format_number(value, 3) for value in chance), "", "")]
     for method in methods:
         texts = [with_spread(cells[method, metric], 3) for metric in shown]
         n = max((cells[method, metric].n for metric in shown), default=0)
@@ -94,18 +95,18 @@ def _pooled(results: Results, models: Sequence[str], method: str, metric: str) -
     return estimate(np.concatenate(columns), seed, summary, clusters=clusters, networks=networks)
 
 
-def _heading(results: Results, model: str, metric: str) -> str:
-    """The title of a metric with its label where a setting is not the default, its direction, and chance."""
+def _heading(results: Results, metric: str) -> str:
+    """The title of a metric, with the preset that its label names, and its direction."""
     metadata = results.manifest.metrics[metric]
     _, colon, preset = metric.partition(":")
-    title = f"{metadata['title']}{f', {preset}' if colon else ''} {ARROW[metadata['direction']]}"
-    chance = [
-        dict(row.extras)["chance"]
-        for method in results.methods(model)[:1]
-        for row in results.cell(model, method, metric).rows
-        if row is not None and "chance" in dict(row.extras)
-    ]
-    return f"{title} (chance {format_number(float(np.mean(chance)), 3)})" if chance else title
+    return f"{metadata['title']}{f', {preset}' if colon else ''} {ARROW[metadata['direction']]}"
+
+
+def _chance(results: Results, models: Sequence[str], metric: str) -> float:
+    """The mean score of a map that says nothing, as the metric reports it; NaN if it does not."""
+    rows = [row for model in models for row in results.cell(model, results.methods(model)[0], metric).rows]
+    known = [dict(row.extras).get("chance", math.nan) for row in rows if row is not None]
+    return float(np.mean(known)) if known else math.nan
 
 
 def _passes(results: Results, models: Sequence[str]) -> dict[str, float]:
