@@ -1,8 +1,6 @@
 """Experiments with scenes: what is run, stored, resumed, pooled, and refused."""
 
 import json
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,8 +12,7 @@ from fringe.errors import TransientError
 from fringe.experiments import ExperimentSpec, build_plan, read_results, resolve, run_experiment
 from fringe.experiments import Progress as Callbacks
 from fringe.experiments._images import open_entry
-from fringe.scenes import Example, Gate
-from fringe.scenes._designed import ColourCounter
+from small_scenes import TwoNetworks
 
 BOTH = {"scene": "colour_counter,patch_and", "methods": "ig", "n": 3, "set": {"ig.steps": 4}}
 
@@ -103,29 +100,6 @@ def test_the_record_of_a_plan_without_scenes_names_none():
     assert "scenes" not in manifest.plan
     assert set(manifest.images[0]) == {"digest", "id", "source", "label"}
     assert not any(name.startswith(("mass", "rank", "expected", "region")) for name in manifest.metrics)
-
-
-@dataclass(frozen=True)
-class TwoNetworks(ColourCounter):
-    """Two networks, of which the second proves nothing."""
-
-    name: ClassVar[str] = "two_networks"
-
-    @property
-    def networks(self) -> int:
-        return 2
-
-    def network(self, number, model, images):
-        loaded = super().network(number, model, images)
-        loaded.module.head.weight.mul_(1 + number)
-        return loaded
-
-    def examples(self, networks, images, count, seed):
-        assert len(networks) == 2
-        return tuple(Example(f"e{i}", 1, f"c{i // 2}", (), {"seed": seed, "number": i}) for i in range(count))
-
-    def gates(self, network, images):
-        return (Gate("largest weight", float(network.module.head.weight.max()), most=0.6),)
 
 
 def test_gates_are_measured_stored_and_mark_a_network(tmp_path):

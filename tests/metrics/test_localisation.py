@@ -55,7 +55,8 @@ def test_rank_accuracy_is_that_of_quantus():
 
 def test_smoothing_filters_the_signed_map_first():
     maps = normal(*SHAPE)
-    smooth = torch.tensor(gaussian_filter(maps.numpy(), (0, 0, 3.0, 3.0), mode="constant"))
+    kernel = {"sigma": (0, 0, 3.0, 3.0), "mode": "constant"}  # over what lies in the image
+    smooth = torch.tensor(gaussian_filter(maps.numpy(), **kernel) / gaussian_filter(np.ones(SHAPE), **kernel))
     for name in NAMES:
         expected = values(smooth, name)
         torch.testing.assert_close(values(maps, f"{name}:smooth"), expected, rtol=1e-9, atol=1e-12, equal_nan=True)
@@ -67,9 +68,11 @@ def test_maps_whose_score_is_known():
     for name in NAMES:
         torch.testing.assert_close(values(indicator, name), torch.ones(5).double())
         torch.testing.assert_close(values(1 - indicator, name), torch.zeros(5).double())
-        scored = score(torch.ones(SHAPE).double(), name)[name]
-        torch.testing.assert_close(scored.values, chance)
-        torch.testing.assert_close(scored.details["chance"], chance)
+        for label in (name, f"{name}:max_abs"):
+            scored = score(torch.ones(SHAPE).double(), label)[label]
+            torch.testing.assert_close(scored.values, chance)
+            torch.testing.assert_close(scored.details["chance"], chance)
+    torch.testing.assert_close(values(torch.ones(SHAPE).double(), "mass_inside:smooth"), chance)
 
 
 def test_negative_evidence_has_no_mass():
