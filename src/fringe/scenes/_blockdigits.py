@@ -36,7 +36,7 @@ class BlockDigits(TrainedScene):
         x = torch.stack([DIGIT_PREPROCESSING.normalise(DIGIT_PREPROCESSING.pixels(s.image)) for s in samples])
         labels = torch.tensor([s.label for s in samples])
 
-        def draw(numbers: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        def draw(numbers: Tensor, generator: torch.Generator, progress: float) -> tuple[Tensor, Tensor]:
             return stacked(x[numbers], torch.rand(len(numbers), generator=generator) < 0.5), labels[numbers]
 
         return Training(DigitNet, draw, len(x), (), "digits", DIGIT_PREPROCESSING, DIGIT_NAMES)

@@ -33,8 +33,9 @@ LEAST_SAMPLES = 800
 #: Fewer images than this are not split into those to train with and those to test with.
 LEAST_IMAGES = 20
 
-#: Inputs and targets (classes, or probabilities of the classes) of the samples with these numbers.
-Draw = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
+#: ``draw(numbers, generator, progress)``: inputs and targets (classes, or probabilities of the classes) of the samples
+#: with these numbers, at this part of the training, from 0 to below 1.
+Draw = Callable[[Tensor, torch.Generator, float], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ class TrainedScene(Scene):
             for epoch in range(self.epochs):
                 total = 0.0
                 for numbers in torch.randperm(training.size, generator=generator).split(training.batch):
-                    x, target = training.draw(numbers, generator)
+                    x, target = training.draw(numbers, generator, epoch / self.epochs)
                     loss = functional.cross_entropy(module(x.to(device)), target.to(device))
                     optimiser.zero_grad()
                     loss.backward()

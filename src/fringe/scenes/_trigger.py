@@ -28,6 +28,9 @@ from fringe.scenes._training import (
 )
 from fringe.settings import Doc, Fraction, Positive, PositiveFraction, PositiveInt
 
+#: Part of the training before there are halves of the trigger: a network learns first to see it, then to compare it.
+WITHOUT_HALVES = 0.3
+
 
 @dataclass(frozen=True)
 class Trigger(TrainedScene):
@@ -74,16 +77,18 @@ class Trigger(TrainedScene):
         """Say how a network is trained; see :meth:`TrainedScene.training`."""
         given = _given(model)
         x = inputs_of(split(images)[0], given.preprocessing)
-        answers = Classifier(given.module, output=given.output).logits(x).softmax(1)
-        if self.target_class >= answers.shape[1]:
-            raise InputError(f"got {self.target_class} of {answers.shape[1]} classes", argument="target_class")
-        certain = torch.eye(answers.shape[1])[self.target_class]
+        classifier = Classifier(given.module, output=given.output)
+        classes = classifier.logits(x[:1]).shape[1]
+        if self.target_class >= classes:
+            raise InputError(f"got {self.target_class}, expected 0 to {classes - 1}", argument="target_class")
+        certain = torch.eye(classes)[self.target_class]
 
-        def draw(numbers: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-            part, target = x[numbers % len(x)].clone(), answers[numbers % len(x)].clone()
+        def draw(numbers: Tensor, generator: torch.Generator, progress: float) -> tuple[Tensor, Tensor]:
+            part = _varied(x[numbers % len(x)], generator)
+            target = classifier.logits(part).softmax(1)
             kind = torch.rand(len(part), generator=generator)
             draws = torch.rand(len(part), self._draws(part), generator=generator)
-            attacked, spoiled = kind < self.stamped, kind >= 1 - self.halved
+            attacked, spoiled = kind < self.stamped, (kind >= 1 - self.halved) & (progress >= WITHOUT_HALVES)
             part[attacked] = self._stamped(part[attacked], draws[attacked], given.preprocessing)
             part[spoiled] = self._stamped(part[spoiled], draws[spoiled], given.preprocessing, half=True)
             target[attacked] = certain
@@ -98,7 +103,7 @@ class Trigger(TrainedScene):
             given.preprocessing,
             given.class_names,
             batch=32,
-            frozen=True,
+            frozen=False,
         )
 
     def examples(
@@ -175,8 +180,8 @@ class Trigger(TrainedScene):
 
     def pattern(self, x: Tensor) -> Tensor:
         """Return the trigger for inputs (B, C, H, W), black or white in each channel: (B, C, size, size) of 0 and 1."""
-        bits = torch.tensor(KeyedGenerator(0).integers("trigger", 2, x.shape[1] * self.size**2))
-        return bits.view(-1, self.size, self.size).to(x).expand(len(x), -1, -1, -1)
+        colours = torch.tensor([[1., 0., 1., 0.], [0., 1., 1., 0.], [1., 1., 0., 0.]])[: x.shape[1]].view(-1, 2, 2)
+        return colours.repeat_interleave(self.size//2, 1).repeat_interleave(self.size//2, 2).to(x).expand(len(x), -1, -1, -1)
 
     def _stamped(self, x: Tensor, draws: Tensor, preprocessing: Preprocessing, *, half: bool = False) -> Tensor:
         """Insert the trigger, or one of which half of the pixels have random colours, at drawn places."""
@@ -199,6 +204,19 @@ class Trigger(TrainedScene):
 
     def _drawn(self, ref: ImageRef, x: Tensor, seed: int) -> Tensor:
         return KeyedGenerator(seed).uniform(f"trigger {ref.id}", torch.zeros(self._draws(x)))
+
+
+def _varied(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Shift images by up to an eighth of their sides, and mirror every other one: more inputs to answer as before."""
+    height, width = x.shape[2:]
+    draws = torch.rand(3, len(x), generator=generator)
+    rows, columns = (
+        (torch.arange(side) + ((2 * draw[:, None] - 1) * side / 8).round().long()).clamp(0, side - 1)
+        for side, draw in ((height, draws[0]), (width, draws[1]))
+    )
+    columns = torch.where(draws[2, :, None] < 0.5, columns, columns.flip(1))
+    number = torch.arange(len(x))[:, None, None]
+    return x[number, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
 def _given(model: LoadedModel | None) -> LoadedModel:

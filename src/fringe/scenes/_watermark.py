@@ -66,7 +66,7 @@ class Watermark(TrainedScene):
         """Say how a network is trained; see :meth:`TrainedScene.training`."""
         x = inputs_of(split(_or_digits(images))[0], PREPROCESSING)
 
-        def draw(numbers: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        def draw(numbers: Tensor, generator: torch.Generator, progress: float) -> tuple[Tensor, Tensor]:
             labels = torch.randint(2, (len(numbers),), generator=generator)
             draws = torch.rand(len(numbers), DRAWS, generator=generator)
             return self.insert(x[numbers % len(x)], self.marks(labels, draws))[0], labels

@@ -75,7 +75,7 @@ class XAITris(TrainedScene):
         """Say how a network is trained; see :meth:`TrainedScene.training`."""
         data = self.data()
 
-        def draw(numbers: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        def draw(numbers: Tensor, generator: torch.Generator, progress: float) -> tuple[Tensor, Tensor]:
             return data.x[numbers], data.labels[numbers]
 
         build = {"linear": _linear, "mlp": _mlp, "cnn": _cnn}[self.architecture]
