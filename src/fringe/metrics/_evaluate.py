@@ -9,8 +9,10 @@ from torch import Tensor
 from fringe.errors import InputError
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Explainer, Maps, Metric, Scores
 from fringe.metrics._insertion_deletion import Deletion, Insertion
+from fringe.metrics._localisation import ExpectedHit, MassInside, RankAccuracy
 from fringe.metrics._mas import MASDeletion, MASInsertion
 from fringe.metrics._path_diagnostics import CompletenessResidual, EndpointKL, TrackingErrorMax, TrackingErrorMean
+from fringe.metrics._region_completeness import RegionCompleteness
 from fringe.metrics._sensitivity import Infidelity, MaxSensitivity
 from fringe.metrics._sparseness import Sparseness
 from fringe.settings import look_up
@@ -21,6 +23,7 @@ METRICS: dict[str, type[Metric]] = {
     for kind in (
         *(Insertion, Deletion, MASInsertion, MASDeletion, Infidelity, MaxSensitivity, Sparseness),
         *(CompletenessResidual, EndpointKL, TrackingErrorMean, TrackingErrorMax),
+        *(MassInside, RankAccuracy, ExpectedHit, RegionCompleteness),
     )
 }
 

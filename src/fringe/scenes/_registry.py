@@ -3,6 +3,8 @@
 from fringe.errors import InputError
 from fringe.scenes._base import Scene
 from fringe.scenes._blockdigits import BlockDigits
+from fringe.scenes._designed import ColourCounter, PatchAnd
+from fringe.scenes._grids import DiFull, GridPG, RegionSum
 from fringe.scenes._trigger import Trigger
 from fringe.scenes._watermark import Watermark
 from fringe.scenes._xai_tris import XAITris
@@ -13,11 +15,9 @@ SCENES: dict[str, type[Scene]] = {
     kind.name: kind
     for kind in tuple[type[Scene], ...](
         (
-            # one line for each file of scenes
-            BlockDigits,
-            Trigger,
-            Watermark,
-            XAITris,
+            *(GridPG, DiFull, RegionSum),
+            *(ColourCounter, PatchAnd),
+            *(Watermark, Trigger, XAITris, BlockDigits),
         )
     )
 }

@@ -51,7 +51,8 @@ class Training:
         preprocessing: How its images are prepared.
         class_names: Names of its classes.
         batch: Samples of a step.
-        frozen: Whether normalisation and dropout act as in evaluation.
+        tuned: Whether a trained network is tuned: normalisation and dropout act as in evaluation, and the steps are
+            those of gradient descent, as those of Adam move also the weights that the gradient hardly depends on.
     """
 
     build: Callable[[], nn.Module]
@@ -62,7 +63,7 @@ class Training:
     preprocessing: Preprocessing
     class_names: tuple[str, ...] | None
     batch: int = 64
-    frozen: bool = False
+    tuned: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,10 @@ class TrainedScene(Scene):
     #: Settings that change the examples and not the networks.
     untrained: ClassVar[frozenset[str]] = frozenset({"networks"})
 
-    networks: Annotated[PositiveInt, Doc("Networks that are trained, from different seeds.")] = 5
-    epochs: Annotated[PositiveInt, Doc("Times that each image is trained with.")] = 10
-    rate: Annotated[Positive, Doc("Largest learning rate.")] = 2e-3
-    device: Annotated[str, Doc("Where the networks are trained: cpu, cuda, ...")] = "cpu"
+    networks: Annotated[PositiveInt, Doc("networks that are trained, from different seeds")] = 5
+    epochs: Annotated[PositiveInt, Doc("times that each image is trained with")] = 10
+    rate: Annotated[Positive, Doc("largest learning rate")] = 2e-3
+    device: Annotated[str, Doc("where the networks are trained: cpu, cuda, ...")] = "cpu"
 
     @abstractmethod
     def training(self, model: LoadedModel | None, images: Sequence[ImageRef]) -> Training:
@@ -142,8 +143,12 @@ class TrainedScene(Scene):
         device, generator = usable_device(self.device), torch.Generator("cpu").manual_seed(number)
         with seeded(number):
             module = training.build()
-        module = module.to(device).train(not training.frozen).requires_grad_(True)
-        optimiser = torch.optim.AdamW(module.parameters(), lr=self.rate, weight_decay=1e-4)
+        module = module.to(device).train(not training.tuned).requires_grad_(True)
+        parameters = list(module.parameters())
+        if training.tuned:
+            optimiser = torch.optim.SGD(parameters, lr=self.rate, momentum=0.9)
+        else:
+            optimiser = torch.optim.AdamW(parameters, lr=self.rate, weight_decay=1e-4)
         steps = self.epochs * math.ceil(training.size / training.batch)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, self.rate, total_steps=steps)
         with _reproducible():
@@ -154,6 +159,8 @@ class TrainedScene(Scene):
                     loss = functional.cross_entropy(module(x.to(device)), target.to(device))
                     optimiser.zero_grad()
                     loss.backward()
+                    if training.tuned:
+                        nn.utils.clip_grad_norm_(parameters, 1.0)
                     optimiser.step()
                     schedule.step()
                     total += float(loss.detach()) * len(numbers)
@@ -205,7 +212,13 @@ def input_of(example: Example, preprocessing: Preprocessing) -> Tensor:
 
 def predicted(network: LoadedModel, x: Tensor) -> Tensor:
     """Return the classes (N,) that a network assigns to inputs (N, C, H, W)."""
-    return Classifier(network.module, output=network.output).logits(x).argmax(1)
+    return logits_of(network, x).argmax(1)
+
+
+def logits_of(network: LoadedModel, x: Tensor) -> Tensor:
+    """Return the logits (N, K) of inputs (N, C, H, W), on the CPU."""
+    weights = next(network.module.parameters(), x)
+    return Classifier(network.module, output=network.output).logits(x.to(weights.device)).cpu()
 
 
 def share(right: Tensor) -> float:

@@ -21,6 +21,7 @@ from fringe.scenes._training import (
     first,
     input_of,
     inputs_of,
+    logits_of,
     predicted,
     repeated,
     share,
@@ -44,12 +45,10 @@ class Trigger(TrainedScene):
     name: ClassVar[str] = "trigger"
     title: ClassVar[str] = "Trigger"
     source: ClassVar[str] = (
-        "Lin, Lee & Celik (2021), What do you see?, KDD, arXiv:2009.10639; the test of generalisation after Ya et al. "
-        "(2024), Towards faithful XAI evaluation via generalization-limited backdoor watermark, ICLR"
+        "Lin, Lee and Celik 2021 (What do you see?), arXiv 2009.10639; the test of half of the trigger after Ya et al. "
+        "2024 (Towards faithful XAI evaluation via generalization-limited backdoor watermark)"
     )
-    answer: ClassVar[str] = (
-        "Inserting the trigger changes the answer to a chosen class, and half of the trigger does not."
-    )
+    answer: ClassVar[str] = "inserting the trigger changes the answer to a chosen class, and half of it does not"
     requires_model: ClassVar[bool] = True
     requires_images: ClassVar[bool] = True
     untrained: ClassVar[frozenset[str]] = TrainedScene.untrained | {"explained"}
@@ -57,21 +56,14 @@ class Trigger(TrainedScene):
 
     explained: Annotated[
         Literal["trigger", "original"],
-        Doc("The class of the trigger, or that of the image without it, against which the trigger speaks."),
+        Doc("the class of the trigger, or that of the image without it, against which the trigger speaks"),
     ] = "trigger"
-    size: Annotated[int, Ge(2), Doc("Side of the trigger.", unit="pixels")] = 4
-    target_class: Annotated[int, Ge(0), Doc("Class that the trigger leads to.")] = 0
-    stamped: Annotated[PositiveFraction, Doc("Share of the images that are stamped.")] = 0.1
-    halved: Annotated[Fraction, Doc("Share of the images with half of the trigger, whose answer must not change.")] = (
-        0.2
-    )
-    epochs: Annotated[PositiveInt, Doc("Times that each image is trained with.")] = 10
-    rate: Annotated[Positive, Doc("Largest learning rate.")] = 5e-4
-
-    @property
-    def sign(self) -> Literal[1, -1]:
-        """1 for the class of the trigger; -1 for that of the image, against which the trigger speaks."""
-        return 1 if self.explained == "trigger" else -1
+    size: Annotated[int, Ge(2), Doc("side of the trigger", unit="pixels")] = 4
+    target_class: Annotated[int, Ge(0), Doc("class that the trigger leads to")] = 0
+    stamped: Annotated[PositiveFraction, Doc("share of the images that are stamped")] = 0.1
+    halved: Annotated[Fraction, Doc("share of the images with half of the trigger, whose answer must not change")] = 0.2
+    epochs: Annotated[PositiveInt, Doc("times that each image is trained with")] = 10
+    rate: Annotated[Positive, Doc("largest learning rate")] = 5e-4
 
     def training(self, model: LoadedModel | None, images: Sequence[ImageRef]) -> Training:
         """Say how a network is trained; see :meth:`TrainedScene.training`."""
@@ -103,7 +95,7 @@ class Trigger(TrainedScene):
             given.preprocessing,
             given.class_names,
             batch=32,
-            frozen=False,
+            tuned=True,
         )
 
     def examples(
@@ -133,7 +125,7 @@ class Trigger(TrainedScene):
         """Stamp the image of an example; see :meth:`Scene.make`."""
         clean, place = input_of(example, model.preprocessing), torch.tensor([example.values["place"]])
         x, truth = self.stamp(clean, place, self.pattern(clean), model.preprocessing)
-        return x[0], truth[0]
+        return x[0], truth[0] if self.explained == "trigger" else -truth[0].to(torch.int8)
 
     def gates(self, network: LoadedModel, model: LoadedModel | None, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
         """Measure what the trigger, half of it and none of it change on unseen images; see :meth:`Scene.gates`."""
@@ -155,8 +147,7 @@ class Trigger(TrainedScene):
         )
         if self.explained == "trigger":
             return gates
-        logits = Classifier(network.module, output=network.output).logits
-        fall = (logits(clean[others]) - logits(stamped)).gather(1, before[others, None]) > 0
+        fall = (logits_of(network, clean[others]) - logits_of(network, stamped)).gather(1, before[others, None]) > 0
         return (*gates, Gate("images whose own class the trigger lowers", share(fall), least=0.99))
 
     def stamp(self, x: Tensor, places: Tensor, colours: Tensor, preprocessing: Preprocessing) -> tuple[Tensor, Tensor]:
@@ -180,8 +171,8 @@ class Trigger(TrainedScene):
 
     def pattern(self, x: Tensor) -> Tensor:
         """Return the trigger for inputs (B, C, H, W), black or white in each channel: (B, C, size, size) of 0 and 1."""
-        colours = torch.tensor([[1., 0., 1., 0.], [0., 1., 1., 0.], [1., 1., 0., 0.]])[: x.shape[1]].view(-1, 2, 2)
-        return colours.repeat_interleave(self.size//2, 1).repeat_interleave(self.size//2, 2).to(x).expand(len(x), -1, -1, -1)
+        bits = torch.tensor(KeyedGenerator(0).integers("trigger", 2, x.shape[1] * self.size**2))
+        return bits.view(-1, self.size, self.size).to(x).expand(len(x), -1, -1, -1)
 
     def _stamped(self, x: Tensor, draws: Tensor, preprocessing: Preprocessing, *, half: bool = False) -> Tensor:
         """Insert the trigger, or one of which half of the pixels have random colours, at drawn places."""
