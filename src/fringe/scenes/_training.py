@@ -51,8 +51,7 @@ class Training:
         preprocessing: How its images are prepared.
         class_names: Names of its classes.
         batch: Samples of a step.
-        tuned: Whether a trained network is tuned: normalisation and dropout act as in evaluation, and the steps are
-            those of gradient descent, as those of Adam move also the weights that the gradient hardly depends on.
+        frozen: From which part of the training on, from 0 to 1, normalisation and dropout act as in evaluation.
     """
 
     build: Callable[[], nn.Module]
@@ -63,7 +62,7 @@ class Training:
     preprocessing: Preprocessing
     class_names: tuple[str, ...] | None
     batch: int = 64
-    tuned: bool = False
+    frozen: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -143,24 +142,19 @@ class TrainedScene(Scene):
         device, generator = usable_device(self.device), torch.Generator("cpu").manual_seed(number)
         with seeded(number):
             module = training.build()
-        module = module.to(device).train(not training.tuned).requires_grad_(True)
-        parameters = list(module.parameters())
-        if training.tuned:
-            optimiser = torch.optim.SGD(parameters, lr=self.rate, momentum=0.9)
-        else:
-            optimiser = torch.optim.AdamW(parameters, lr=self.rate, weight_decay=1e-4)
+        module = module.to(device).requires_grad_(True)
+        optimiser = torch.optim.AdamW(module.parameters(), lr=self.rate, weight_decay=1e-4)
         steps = self.epochs * math.ceil(training.size / training.batch)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, self.rate, total_steps=steps)
         with _reproducible():
             for epoch in range(self.epochs):
-                total = 0.0
+                progress, total = epoch / self.epochs, 0.0
+                module.train(progress < training.frozen)
                 for numbers in torch.randperm(training.size, generator=generator).split(training.batch):
-                    x, target = training.draw(numbers, generator, epoch / self.epochs)
+                    x, target = training.draw(numbers, generator, progress)
                     loss = functional.cross_entropy(module(x.to(device)), target.to(device))
                     optimiser.zero_grad()
                     loss.backward()
-                    if training.tuned:
-                        nn.utils.clip_grad_norm_(parameters, 1.0)
                     optimiser.step()
                     schedule.step()
                     total += float(loss.detach()) * len(numbers)

@@ -31,6 +31,8 @@ from fringe.settings import Doc, Fraction, Positive, PositiveFraction, PositiveI
 
 #: Part of the training before there are halves of the trigger: a network learns first to see it, then to compare it.
 WITHOUT_HALVES = 0.3
+#: Part of the training after which batch statistics are fixed, so that the clean answers can settle.
+FROZEN = 0.7
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Trigger(TrainedScene):
             given.preprocessing,
             given.class_names,
             batch=32,
-            tuned=True,
+            frozen=FROZEN,
         )
 
     def examples(
