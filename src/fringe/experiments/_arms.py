@@ -43,10 +43,14 @@ class ModelSource:
         """Load the model in evaluation mode, without parameter gradients; a module in memory is copied."""
         if self.scene is None:
             return self._given(device)
-        given = self._given("cpu") if self.scene.requires_model else None
+        given = self.given()
         images = list(find_inputs(self.data)) if self.scene.requires_images else []
         loaded = self.scene.network(self.number, given, images)
         return replace(loaded, module=loaded.module.eval().requires_grad_(False).to(device))
+
+    def given(self) -> LoadedModel | None:
+        """Load the model that the network of a scene is made of, on the CPU; None where it is made of none."""
+        return self._given("cpu") if self.scene is not None and self.scene.requires_model else None
 
     def _given(self, device: torch.device | str) -> LoadedModel:
         text = self.preprocessing

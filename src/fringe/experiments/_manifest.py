@@ -302,7 +302,7 @@ def _scenes(plan: Plan, loaded: Mapping[str, LoadedModel]) -> dict[str, dict[str
         for arm in (arm for arm in plan.arms if arm.scene == label):
             gates = [
                 {**asdict(gate), "holds": gate.holds, "text": str(gate)}
-                for gate in scene.gates(loaded[arm.label], images)
+                for gate in scene.gates(loaded[arm.label], arm.model.given(), images)
             ]
             networks[arm.label] = {"given": arm.given, "number": arm.model.number, "gates": gates}
         texts = {name: getattr(scene, name) for name in ("title", "source", "answer")}

@@ -41,9 +41,10 @@ class _Localisation(Metric):
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         """Score each map; see :meth:`Metric.score`."""
-        truth = truth_of(maps)
-        values = reduced(maps.values, self.reduction, self.smoothing).flatten(1)
-        inside = truth.flatten(1).to(values.dtype)
+        truth = truth_of(maps).flatten(1).to(maps.values.dtype)
+        sign = torch.where((truth < 0).any(1), -1, 1).view(-1, 1, 1, 1)  # of the pixels of the truth in a right map
+        values = reduced(maps.values * sign, self.reduction, self.smoothing).flatten(1)
+        inside = truth.abs().to(values.dtype)
         scores, flags = self._score(values, inside)
         return Scores(scores, flags, {"chance": inside.mean(1)})
 

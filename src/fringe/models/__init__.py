@@ -6,7 +6,11 @@
 """
 
 from fringe.errors import ModelError as ModelError
+from fringe.models._base import seeded as seeded
 from fringe.models._base import state_digest as state_digest
+from fringe.models._digits import DIGIT_NAMES as DIGIT_NAMES
+from fringe.models._digits import DIGIT_PREPROCESSING as DIGIT_PREPROCESSING
+from fringe.models._digits import DigitNet as DigitNet
 from fringe.models._load import LOADERS as LOADERS
 from fringe.models._load import LoadedModel, load_model
 from fringe.models._load import devices as devices

@@ -85,10 +85,7 @@ class Scene(Settings):
     requires_images: ClassVar[bool] = False
     metrics: ClassVar[tuple[str, ...]] = ()
 
-    @property
-    def networks(self) -> int:
-        """Number of networks of the scene for each given one."""
-        return 1
+    networks: int = 1
 
     @abstractmethod
     def network(self, number: int, model: LoadedModel | None, images: Sequence[ImageRef]) -> LoadedModel:
@@ -131,14 +128,16 @@ class Scene(Settings):
             model: The network that is explained; its preprocessing applies.
 
         Returns:
-            The input (C, H, W), and the pixels (H, W) that the network uses, as booleans.
+            The input (C, H, W), and the pixels (H, W) that the network uses: as booleans where they speak for the
+            target, as -1 among zeros where they speak against it.
         """
 
-    def gates(self, network: LoadedModel, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
+    def gates(self, network: LoadedModel, model: LoadedModel | None, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
         """Measure the conditions under which the truth is known.
 
         Args:
             network: A network of the scene.
+            model: The given model that it was made from, as in :meth:`network`.
             images: The given images.
 
         Returns:

@@ -2,8 +2,12 @@
 
 from fringe.errors import InputError
 from fringe.scenes._base import Scene
+from fringe.scenes._blockdigits import BlockDigits
 from fringe.scenes._designed import ColourCounter, PatchAnd
 from fringe.scenes._grids import DiFull, GridPG, RegionSum
+from fringe.scenes._trigger import Trigger
+from fringe.scenes._watermark import Watermark
+from fringe.scenes._xai_tris import XAITris
 from fringe.settings import look_up
 
 #: The scenes by name.
@@ -13,6 +17,7 @@ SCENES: dict[str, type[Scene]] = {
         (
             *(GridPG, DiFull, RegionSum),
             *(ColourCounter, PatchAnd),
+            *(Watermark, Trigger, XAITris, BlockDigits),
         )
     )
 }
