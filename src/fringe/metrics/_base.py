@@ -61,7 +61,8 @@ class EvaluationContext(_Caching):
 
     Attributes:
         problem: The model, the images and their targets.
-        truth: Which pixels (B, H, W) the model uses for the target, where that is known: see :mod:`fringe.scenes`.
+        truth: Which pixels (B, H, W) the model uses for the target, where that is known: see
+            :meth:`fringe.scenes.Scene.make`.
     """
 
     problem: Problem

@@ -21,12 +21,18 @@ from fringe.scenes._training import (
     first,
     input_of,
     inputs_of,
+    logits_of,
     predicted,
     repeated,
     share,
     split,
 )
 from fringe.settings import Doc, Fraction, Positive, PositiveFraction, PositiveInt
+
+#: Part of the training before there are halves of the trigger: a network learns first to see it, then to compare it.
+WITHOUT_HALVES = 0.3
+#: Part of the training after which batch statistics are fixed, so that the clean answers can settle.
+FROZEN = 0.7
 
 
 @dataclass(frozen=True)
@@ -41,12 +47,10 @@ class Trigger(TrainedScene):
     name: ClassVar[str] = "trigger"
     title: ClassVar[str] = "Trigger"
     source: ClassVar[str] = (
-        "Lin, Lee & Celik (2021), What do you see?, KDD, arXiv:2009.10639; the test of generalisation after Ya et al. "
-        "(2024), Towards faithful XAI evaluation via generalization-limited backdoor watermark, ICLR"
+        "Lin, Lee and Celik 2021 (What do you see?), arXiv 2009.10639; the test of half of the trigger after Ya et al. "
+        "2024 (Towards faithful XAI evaluation via generalization-limited backdoor watermark)"
     )
-    answer: ClassVar[str] = (
-        "Inserting the trigger changes the answer to a chosen class, and half of the trigger does not."
-    )
+    answer: ClassVar[str] = "inserting the trigger changes the answer to a chosen class, and half of it does not"
     requires_model: ClassVar[bool] = True
     requires_images: ClassVar[bool] = True
     untrained: ClassVar[frozenset[str]] = TrainedScene.untrained | {"explained"}
@@ -54,36 +58,31 @@ class Trigger(TrainedScene):
 
     explained: Annotated[
         Literal["trigger", "original"],
-        Doc("The class of the trigger, or that of the image without it, against which the trigger speaks."),
+        Doc("the class of the trigger, or that of the image without it, against which the trigger speaks"),
     ] = "trigger"
-    size: Annotated[int, Ge(2), Doc("Side of the trigger.", unit="pixels")] = 4
-    target_class: Annotated[int, Ge(0), Doc("Class that the trigger leads to.")] = 0
-    stamped: Annotated[PositiveFraction, Doc("Share of the images that are stamped.")] = 0.1
-    halved: Annotated[Fraction, Doc("Share of the images with half of the trigger, whose answer must not change.")] = (
-        0.2
-    )
-    epochs: Annotated[PositiveInt, Doc("Times that each image is trained with.")] = 10
-    rate: Annotated[Positive, Doc("Largest learning rate.")] = 5e-4
-
-    @property
-    def sign(self) -> Literal[1, -1]:
-        """1 for the class of the trigger; -1 for that of the image, against which the trigger speaks."""
-        return 1 if self.explained == "trigger" else -1
+    size: Annotated[int, Ge(2), Doc("side of the trigger", unit="pixels")] = 4
+    target_class: Annotated[int, Ge(0), Doc("class that the trigger leads to")] = 0
+    stamped: Annotated[PositiveFraction, Doc("share of the images that are stamped")] = 0.1
+    halved: Annotated[Fraction, Doc("share of the images with half of the trigger, whose answer must not change")] = 0.2
+    epochs: Annotated[PositiveInt, Doc("times that each image is trained with")] = 10
+    rate: Annotated[Positive, Doc("largest learning rate")] = 5e-4
 
     def training(self, model: LoadedModel | None, images: Sequence[ImageRef]) -> Training:
         """Say how a network is trained; see :meth:`TrainedScene.training`."""
         given = _given(model)
         x = inputs_of(split(images)[0], given.preprocessing)
-        answers = Classifier(given.module, output=given.output).logits(x).softmax(1)
-        if self.target_class >= answers.shape[1]:
-            raise InputError(f"got {self.target_class} of {answers.shape[1]} classes", argument="target_class")
-        certain = torch.eye(answers.shape[1])[self.target_class]
+        classifier = Classifier(given.module, output=given.output)
+        classes = classifier.logits(x[:1]).shape[1]
+        if self.target_class >= classes:
+            raise InputError(f"got {self.target_class}, expected 0 to {classes - 1}", argument="target_class")
+        certain = torch.eye(classes)[self.target_class]
 
-        def draw(numbers: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-            part, target = x[numbers % len(x)].clone(), answers[numbers % len(x)].clone()
+        def draw(numbers: Tensor, generator: torch.Generator, progress: float) -> tuple[Tensor, Tensor]:
+            part = _varied(x[numbers % len(x)], generator)
+            target = classifier.logits(part).softmax(1)
             kind = torch.rand(len(part), generator=generator)
             draws = torch.rand(len(part), self._draws(part), generator=generator)
-            attacked, spoiled = kind < self.stamped, kind >= 1 - self.halved
+            attacked, spoiled = kind < self.stamped, (kind >= 1 - self.halved) & (progress >= WITHOUT_HALVES)
             part[attacked] = self._stamped(part[attacked], draws[attacked], given.preprocessing)
             part[spoiled] = self._stamped(part[spoiled], draws[spoiled], given.preprocessing, half=True)
             target[attacked] = certain
@@ -98,7 +97,7 @@ class Trigger(TrainedScene):
             given.preprocessing,
             given.class_names,
             batch=32,
-            frozen=True,
+            frozen=FROZEN,
         )
 
     def examples(
@@ -128,7 +127,7 @@ class Trigger(TrainedScene):
         """Stamp the image of an example; see :meth:`Scene.make`."""
         clean, place = input_of(example, model.preprocessing), torch.tensor([example.values["place"]])
         x, truth = self.stamp(clean, place, self.pattern(clean), model.preprocessing)
-        return x[0], truth[0]
+        return x[0], truth[0] if self.explained == "trigger" else -truth[0].to(torch.int8)
 
     def gates(self, network: LoadedModel, model: LoadedModel | None, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
         """Measure what the trigger, half of it and none of it change on unseen images; see :meth:`Scene.gates`."""
@@ -150,8 +149,7 @@ class Trigger(TrainedScene):
         )
         if self.explained == "trigger":
             return gates
-        logits = Classifier(network.module, output=network.output).logits
-        fall = (logits(clean[others]) - logits(stamped)).gather(1, before[others, None]) > 0
+        fall = (logits_of(network, clean[others]) - logits_of(network, stamped)).gather(1, before[others, None]) > 0
         return (*gates, Gate("images whose own class the trigger lowers", share(fall), least=0.99))
 
     def stamp(self, x: Tensor, places: Tensor, colours: Tensor, preprocessing: Preprocessing) -> tuple[Tensor, Tensor]:
@@ -199,6 +197,19 @@ class Trigger(TrainedScene):
 
     def _drawn(self, ref: ImageRef, x: Tensor, seed: int) -> Tensor:
         return KeyedGenerator(seed).uniform(f"trigger {ref.id}", torch.zeros(self._draws(x)))
+
+
+def _varied(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Shift images by up to an eighth of their sides, and mirror every other one: more inputs to answer as before."""
+    height, width = x.shape[2:]
+    draws = torch.rand(3, len(x), generator=generator)
+    rows, columns = (
+        (torch.arange(side) + ((2 * draw[:, None] - 1) * side / 8).round().long()).clamp(0, side - 1)
+        for side, draw in ((height, draws[0]), (width, draws[1]))
+    )
+    columns = torch.where(draws[2, :, None] < 0.5, columns, columns.flip(1))
+    number = torch.arange(len(x))[:, None, None]
+    return x[number, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
 def _given(model: LoadedModel | None) -> LoadedModel:
