@@ -121,7 +121,7 @@ def reduced(values: Tensor, reduction: Reduction, smoothing: float = 0.0) -> Ten
     method, and its channels are combined then."""
     values = values.to(geometry_dtype(values.device))
     if smoothing > 0:
-        values = gaussian_blur(values, smoothing, "zeros")
+        values = gaussian_blur(values, smoothing, "exclude")  # a constant map stays constant
     return values.sum(1) if reduction == "positive_sum" else values.abs().amax(1)
 
 
