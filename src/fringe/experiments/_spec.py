@@ -203,7 +203,7 @@ class ExperimentSpec(Options):
         model: A spec for :func:`fringe.models.load_model`, a list of specs, or a table of specs or modules by label.
         data: Images, folders or ``"embedded:digits"``.
         methods: Methods by label: names, ``"NAME:PRESET"``, or configured methods.
-        metrics: Metrics by label, likewise; all if None.
+        metrics: Metrics by label, likewise; all but those that change the model if None.
         set: Settings of methods and metrics by label and key, as in ``{"ig.steps": 20}``.
         preset: Tuned preset file; the images that it was tuned on are left out.
         limits: Number of images by metric, for metrics that only the first images are scored by.
@@ -243,7 +243,7 @@ class ExperimentSpec(Options):
         QUICK_METHODS, description="NAME, NAME:PRESET or LABEL=NAME, with commas; fringe:auto is the paper's setting."
     )
     metrics: Annotated[Mapping[str, Any] | None, PlainValidator(_metrics)] = Field(
-        None, description="NAME or NAME:PRESET, with commas. Default: all that score one map each."
+        None, description="NAME or NAME:PRESET, with commas. Default: all but those that change the model."
     )
     set: Annotated[Mapping[str, Mapping[str, str]], PlainValidator(_settings)] = Field(
         {}, description="LABEL.KEY=VALUE: a setting of a method or metric; may be repeated."
