@@ -158,10 +158,10 @@ def degraded_scores(comparison: Comparison) -> list[dict[str, Any]]:
         for share in SHARES[1:]:
             worse = _Degraded(degrade(maps, share, problem.rng, problem.keys), columns)
             for label, scores in evaluate(part, worse, metrics).items():
-                about = {"method": result.label, "metric": label, "share": share}
+                names = {"method": result.label, "metric": label, "share": share}
                 values = scores.values.tolist()
                 rows += [
-                    {**about, "image": comparison.images[i], "score": value if math.isfinite(value) else None}
+                    {**names, "image": comparison.images[i], "score": value if math.isfinite(value) else None}
                     for i, value in zip(valid, values, strict=True)
                 ]
     return rows
