@@ -158,7 +158,7 @@ class Metric(Settings):
         requires_truth: Whether the metric compares maps with ``EvaluationContext.truth``.
         compares_models: Whether the metric asks if maps follow the model: it makes maps of other models or classes, and
             says nothing of how good a map is.
-        by_default: Whether an experiment that names no metrics computes it.
+        by_default: Whether an experiment that names no metrics computes it; not for one that takes many maps.
         aggregate: How tables summarise the scores of many images; the median if few images dominate the mean.
     """
 
