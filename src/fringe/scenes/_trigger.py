@@ -65,7 +65,9 @@ class Trigger(TrainedScene):
     size: Annotated[int, Ge(2), Doc("side of the trigger", unit="pixels")] = 4
     target_class: Annotated[int, Ge(0), Doc("class that the trigger leads to")] = 0
     stamped: Annotated[PositiveFraction, Doc("share of the images that are stamped")] = 0.2
-    halved: Annotated[Fraction, Doc("share of the images with half of the trigger, which must not lead to the class")] = 0.3
+    halved: Annotated[
+        Fraction, Doc("share of the images with half of the trigger, which must not lead to the class")
+    ] = 0.3
     epochs: Annotated[PositiveInt, Doc("times that each image is trained with")] = 16
     rate: Annotated[Positive, Doc("largest learning rate")] = 1e-2
 
