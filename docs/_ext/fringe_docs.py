@@ -37,6 +37,7 @@ PACKAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         ("get_method",),
     ),
     "fringe.metrics": ("fringe.metrics", "How well a map predicts what the model does.", ("get_metric",)),
+    "fringe.scenes": ("fringe.scenes", "Networks and images of which it is known what the network uses.", ()),
     "fringe.explanations": ("fringe.explanations", "Images in, a folder of explanations out.", ()),
     "fringe.experiments": ("fringe.experiments", "Methods on many images: stored, resumed, summarised.", ()),
     "fringe.report": ("fringe.report", "Tables and pages from a run folder.", ()),
@@ -68,6 +69,7 @@ PACKAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 DATA = {
     "METHODS": "The registered methods: name to class. A new method is one more entry.",
     "METRICS": "The registered metrics: name to class. A new metric is one more entry.",
+    "SCENES": "The registered scenes: name to class. A new scene is one more entry.",
     "Baseline": "A setting that is a baseline by name, with its number if it has one: ``zero``, ``blur:0.1``.",
     "Verdict": "How far a map can be relied on: one of the words of :doc:`/verdicts`.",
     "Direction": "Whether a higher or a lower score is better: ``higher``, ``lower``, or ``none``.",

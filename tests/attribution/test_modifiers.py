@@ -136,7 +136,7 @@ class TestNames:
     @pytest.mark.parametrize(
         ("text", "method", "label", "title"),
         [
-            ("straight:fringe", Straight(fringe.FRInGe()), "straight:fringe", "FRInGe, straight line"),
+            ("straight:fringe", Straight(fringe.FRInGe()), "straight:fringe", "Straight: FRInGe"),
             (
                 "Straight:Integrated Gradients:paper",
                 Straight(fringe.IntegratedGradients(steps=200)),
@@ -145,12 +145,12 @@ class TestNames:
             ),
             ("straight", Straight(), "straight:fringe", None),
             ("smooth(3):ig", Smooth(fringe.IntegratedGradients(), sigma=3.0), "smooth(3):ig", None),
-            ("smooth:ig", Smooth(), "smooth(3):ig", "Integrated Gradients, smoothed (3 px)"),
+            ("smooth:ig", Smooth(), "smooth(3):ig", "Smoothed (3 px): Integrated Gradients"),
             (
                 "smooth(1.5):straight:fringe:preview",
                 Smooth(Straight(fringe.FRInGe.preset("preview")), sigma=1.5),
                 "smooth(1.5):straight:fringe",
-                "FRInGe, straight line, smoothed (1.5 px)",
+                "Smoothed (1.5 px): Straight: FRInGe",
             ),
             ("smooth(2):captum:occlusion", Smooth(fringe.CaptumMethod("occlusion"), sigma=2.0), None, None),
         ],
@@ -230,3 +230,31 @@ class TestNames:
         loaded = fringe.load(tmp_path / "map")
         assert method_of_record(loaded.settings) == get_method("smooth(2):ig")
         assert "smooth(2):ig" in repr(loaded)
+
+    def test_a_run_keeps_each_setting_apart_and_computes_none_twice(self, tmp_path):
+        def run(out, **more):
+            spec = ExperimentSpec(
+                methods="smooth(1):ig,captum:grad_cam,straight:guided_ig",
+                metrics="sparseness",
+                n=2,
+                controls=False,
+                set={"smooth(1):ig.of.steps": "3", "straight:guided_ig.steps": "2", **more},
+            )
+            return fringe.run_experiment(spec, out, save_maps=True, amend=True)
+
+        first, again = run(tmp_path), run(tmp_path)
+        settings = first.manifest.settings
+        (model,) = settings
+        assert settings[model]["smooth(1):ig"]["method"] == {
+            **Smooth(fringe.IntegratedGradients(steps=3), sigma=1.0).record()
+        }
+        assert set(first.frame["method"].to_list()) == {"smooth(1):ig", "captum:grad_cam", "straight:guided_ig"}
+        assert first.frame["score"].null_count() == 0
+        assert again.frame["score"].to_list() == first.frame["score"].to_list()
+        assert again.manifest.settings == settings
+        other = run(tmp_path, **{"straight:guided_ig.of.steps": "3"})
+        keys = [results.manifest.setting_key(model, "straight:guided_ig") for results in (first, other)]
+        assert keys[0] != keys[1]
+        assert other.manifest.setting_key(model, "smooth(1):ig") == first.manifest.setting_key(model, "smooth(1):ig")
+        fringe.write_report(tmp_path, tmp_path / "report")
+        assert "smooth(1):ig" in (tmp_path / "report" / "report.html").read_text(encoding="utf-8")

@@ -154,7 +154,7 @@ class SpectralIG(PathAttributor):
     """Integrate the gradient along a path that adds the strong spectral components first (Kim et al. 2026).
 
     .. math:: z(a) = x' + U \\operatorname{diag}(s \\odot m(a)) V^T, \\qquad
-              m_i(a) = \\operatorname{clip}\\Big(\\frac{a - (1 - o)(1 - s_i / s_1)}{o}, 0, 1\\Big)
+              m_i(a) = \\operatorname{clip}(\\frac{a - (1 - o)(1 - s_i / s_1)}{o}, 0, 1)
 
     with the singular values s of each channel of x - x'. The path ends at the input itself, so the map adds up to the
     change of the score, up to quadrature. With ``overlap=1`` it is the straight line, by the same rule. ``basis="dct"``

@@ -26,11 +26,14 @@ Rules = Literal[
 
 
 def _propagated(part: Problem, start: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """What reaches the input (B, *S) of ``start(logits, cotangent)`` (B, C) at the output: one VJP per image."""
-    x, rows = leaf(part.inputs), part.every_row
-    logits = part.model.evaluate(x, part.forward_args.select(rows))
-    plain = logits.detach()
-    (result,) = torch.autograd.grad(logits, x, start(plain, part.score_cotangent(plain, rows)), materialize_grads=True)
+    """What reaches the input (B, *S) of ``start(logits, cotangent)`` (B, C) at the output: one VJP per image.
+
+    The logits are those of the network as it is; rules may change them a little.
+    """
+    x = leaf(part.inputs)
+    logits = part.model.evaluate(x, part.forward_args.select(part.every_row))
+    begin = start(part.logits, part.score_cotangent(part.logits))
+    (result,) = torch.autograd.grad(logits, x, begin, materialize_grads=True)
     part.model.passes.vjp += len(x)
     return result
 

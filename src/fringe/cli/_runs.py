@@ -170,6 +170,11 @@ def _print_result(result: RunResult, flags: RunFlags) -> None:
     store = Store(flags.out, create=False)
     for reason in manifest.missing[:SHOWN]:
         print_error(f"not read: {reason}")
+    for model, gate in [(label, gate) for label in manifest.settings for gate in manifest.gates(label)]:
+        if not gate["holds"]:
+            warn(f"{model}: gate failed, its scores are not to be read ({gate['text']})")
+        elif not flags.as_json:
+            say(f"{model}: {gate['text']}")
     if not flags.as_json:
         done = [report for report in reports if report.state == "done"]
         reused = sum(report.reused for report in done)

@@ -1,6 +1,8 @@
 """Experiments: methods compared under metrics on many images, stored, resumed and summarised."""
 
 from fringe.experiments._agreement import RankAgreement as RankAgreement
+from fringe.experiments._arms import Arm as Arm
+from fringe.experiments._arms import ModelSource as ModelSource
 from fringe.experiments._bucket import url_of as url_of
 from fringe.experiments._comparison import Comparison as Comparison
 from fringe.experiments._comparison import compare as compare
@@ -28,8 +30,6 @@ from fringe.experiments._manifest import changes as changes
 from fringe.experiments._manifest import digest as digest
 from fringe.experiments._manifest import load as load
 from fringe.experiments._manifest import resolve as resolve
-from fringe.experiments._plan import Arm as Arm
-from fringe.experiments._plan import ModelSource as ModelSource
 from fringe.experiments._plan import Plan as Plan
 from fringe.experiments._plan import build_plan as build_plan
 from fringe.experiments._plan import configured as configured

@@ -106,7 +106,9 @@ def _quiet(middle: Any, values: Array) -> Array:
 def _signs(values: Array) -> Array:
     """For each pair of methods which one is better (R, pairs): 1, -1, 0 for equal ones; NaN where one has no score."""
     first, second = np.triu_indices(values.shape[1], 1)
-    return np.sign(values[:, first] - values[:, second])
+    differences = values[:, first] - values[:, second]
+    rounding = 1e-12 * np.abs(values).max(1, keepdims=True)  # equal means may differ by the order of a sum
+    return np.where(np.abs(differences) <= rounding, 0.0, np.sign(differences))
 
 
 def _tau(a: Array, b: Array) -> Array:

@@ -130,8 +130,10 @@ def degrade(values: Tensor, share: float, rng: KeyedGenerator, keys: Sequence[st
     result = flat.clone()
     count = flat.shape[2]
     for image, key in enumerate(keys):
-        chosen = torch.tensor(rng.permutation(f"degraded pixels {key}", count)[: round(share * count)])
-        moved = chosen[rng.permutation(f"degraded places {key} {share:g}", len(chosen))]
+        chosen = torch.tensor(rng.permutation(f"degraded pixels {key}", count), dtype=torch.int64)
+        chosen = chosen[: round(share * count)]
+        order = torch.tensor(rng.permutation(f"degraded places {key} {share:g}", len(chosen)), dtype=torch.int64)
+        moved = chosen[order]
         result[image, :, chosen.to(flat.device)] = flat[image][:, moved.to(flat.device)]
     return result.view_as(values)
 
@@ -156,10 +158,10 @@ def degraded_scores(comparison: Comparison) -> list[dict[str, Any]]:
         for share in SHARES[1:]:
             worse = _Degraded(degrade(maps, share, problem.rng, problem.keys), columns)
             for label, scores in evaluate(part, worse, metrics).items():
-                about = {"method": result.label, "metric": label, "share": share}
+                names = {"method": result.label, "metric": label, "share": share}
                 values = scores.values.tolist()
                 rows += [
-                    {**about, "image": comparison.images[i], "score": value if math.isfinite(value) else None}
+                    {**names, "image": comparison.images[i], "score": value if math.isfinite(value) else None}
                     for i, value in zip(valid, values, strict=True)
                 ]
     return rows

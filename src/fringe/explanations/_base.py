@@ -169,7 +169,6 @@ def _base_method(spec: ExplainSpec, architecture: str | None) -> Attributor:
     base, preset = get_method(name), spec.preset or named_preset or None
     if base.innermost.name == "geoig_knn":
         importlib.import_module("sklearn")  # a missing package is reported before anything is computed
-    require_package(base)
     if preset is not None and preset.endswith(".json"):
         from fringe.tuning import read_preset
 
@@ -180,6 +179,7 @@ def _base_method(spec: ExplainSpec, architecture: str | None) -> Attributor:
             raise InputError(f"belongs to the method fringe, not to {spec.method!r}", argument="variant")
         variant = cast(Any, spec.variant)
         chosen = base.variant(variant) if preset is None else FRInGe.preset(preset, variant)
+    require_package(chosen)
     return get_method(modifiers + name).around(chosen) if modifiers else chosen
 
 

@@ -9,7 +9,6 @@ from typing import Any
 from fringe._text import plain, to_csv, to_json
 from fringe.data import SOURCE
 from fringe.experiments import (
-    CONTROLS,
     LEVEL,
     RESAMPLES,
     ExperimentSpec,
@@ -169,7 +168,7 @@ class ComparisonRun(ImageRun[CompareSpec]):
 
     def _write_summary(self, *, complete: bool) -> None:
         """Write the scores and the summary so far, in the order of methods, metrics and inputs."""
-        methods, metrics, order = [*self.methods, *CONTROLS], list(self.metrics), self._order
+        methods, metrics, order = list(self._costs), list(self.metrics), self._order
         self._scores.sort(key=lambda s: (methods.index(s["method"]), metrics.index(s["metric"]), order[s["image"]]))
         self._images.sort(key=lambda entry: order[entry["id"]])
         self.folder.attempt_text(SCORES, scores_csv(self._scores))

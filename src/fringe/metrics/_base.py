@@ -61,7 +61,8 @@ class EvaluationContext(_Caching):
 
     Attributes:
         problem: The model, the images and their targets.
-        truth: Which pixels (B, H, W) the model uses for the target, where that is known: see :mod:`fringe.scenes`.
+        truth: Which pixels (B, H, W) the model uses for the target, where that is known: see
+            :meth:`fringe.scenes.Scene.make`.
     """
 
     problem: Problem
@@ -157,7 +158,7 @@ class Metric(Settings):
         requires_truth: Whether the metric compares maps with ``EvaluationContext.truth``.
         compares_models: Whether the metric asks if maps follow the model: it makes maps of other models or classes, and
             says nothing of how good a map is.
-        by_default: Whether an experiment that names no metrics computes it.
+        by_default: Whether an experiment that names no metrics computes it; not for one that takes many maps.
         aggregate: How tables summarise the scores of many images; the median if few images dominate the mean.
     """
 

@@ -41,9 +41,10 @@ class _Localisation(Metric):
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         """Score each map; see :meth:`Metric.score`."""
-        truth = truth_of(maps)
-        values = reduced(maps.values, self.reduction, self.smoothing).flatten(1)
-        inside = truth.flatten(1).to(values.dtype)
+        truth = truth_of(maps).flatten(1).to(maps.values.dtype)
+        sign = torch.where((truth < 0).any(1), -1, 1).view(-1, 1, 1, 1)  # of the pixels of the truth in a right map
+        values = reduced(maps.values * sign, self.reduction, self.smoothing).flatten(1)
+        inside = truth.abs().to(values.dtype)
         scores, flags = self._score(values, inside)
         return Scores(scores, flags, {"chance": inside.mean(1)})
 
@@ -120,7 +121,7 @@ def reduced(values: Tensor, reduction: Reduction, smoothing: float = 0.0) -> Ten
     method, and its channels are combined then."""
     values = values.to(geometry_dtype(values.device))
     if smoothing > 0:
-        values = gaussian_blur(values, smoothing, "zeros")
+        values = gaussian_blur(values, smoothing, "exclude")  # a constant map stays constant
     return values.sum(1) if reduction == "positive_sum" else values.abs().amax(1)
 
 

@@ -68,7 +68,7 @@ class RandomNetworks:
         layers: list[tuple[str, ...]] = []
         for module in modules if order == "bottom_up" else reversed(modules):
             names = [known.pop(id(p), "") for p in module.parameters(recurse=False)]
-            layers += [own] if (own := tuple(filter(None, names))) else []
+            layers += [known_names] if (known_names := tuple(filter(None, names))) else []
         return layers
 
     def stages(self, order: Order, count: int | None) -> list[tuple[str, ...]]:

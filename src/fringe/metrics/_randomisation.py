@@ -16,11 +16,9 @@ from fringe.metrics._similarity import Similarity, entropy, similarity
 from fringe.paths import Problem
 from fringe.settings import Doc, Positive, PositiveInt
 
-_How = Annotated[
-    How, Doc("random weights: drawn as a new network's are, the tensor's own shuffled, or normal with its mean and std")
-]
-_Kind = Annotated[Similarity, Doc("Spearman's rank correlation of all entries, or structural similarity of the images")]
-_Signed = Annotated[bool, Doc("compare signed maps, not magnitudes")]
+_HOW = Doc("random weights: drawn as a new network's are, the tensor's own shuffled, or normal with its mean and std")
+_KIND = Doc("Spearman's rank correlation of all entries, or structural similarity of the images")
+_SIGNED = Doc("compare signed maps, not magnitudes")
 
 
 @dataclass(frozen=True)
@@ -58,9 +56,9 @@ class MPRT(Metric):
     by_default: ClassVar[bool] = False
 
     order: Annotated[Order, Doc("begin at the output or at the input")] = "top_down"
-    how: _How = "reinit"
-    similarity: _Kind = "spearman"
-    signed: _Signed = False
+    how: Annotated[How, _HOW] = "reinit"
+    similarity: Annotated[Similarity, _KIND] = "spearman"
+    signed: Annotated[bool, _SIGNED] = False
     summary: Annotated[Literal["mean", "last"], Doc("score of an image: mean of the parts, or all layers random")] = (
         "mean"
     )
@@ -70,11 +68,13 @@ class MPRT(Metric):
 
     @property
     def planned_passes(self) -> float:
-        return 0.0  # those of the random networks are shared by all methods
+        """None of its own: the passes of the random networks are shared by all methods."""
+        return 0.0
 
     @property
     def planned_maps(self) -> float:
-        return self.samples * (self.stages or 1) + self.samples - 1  # how many layers there are is not known here
+        """Maps of all stages and noisy inputs; with a stage for each layer, as if there were one."""
+        return self.samples * (self.stages or 1) + self.samples - 1
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         """Score each map; see :meth:`Metric.score`."""
@@ -98,21 +98,20 @@ class MPRT(Metric):
 
     def _smooth(self, maps: EvaluatedMaps, problem: Problem | None) -> "_Made":
         """Mean maps of ``problem``, or of the network itself (None)."""
-        own = maps.context.problem
+        original = maps.context.problem
         clean = (
             _Made(maps.values.to(geometry_dtype(maps.values.device)), {}) if problem is None else _make(maps, problem)
         )
         if self.samples == 1:
             return clean
-        base, total = problem or own, clean.values.clone()
-        span = own.inputs.flatten(1).aminmax(dim=1)
+        base, total = problem or original, clean.values.clone()
+        span = original.inputs.flatten(1).aminmax(dim=1)
         std = self.noise * (span.max - span.min)
         for sample in range(1, self.samples):
-            draws = [
-                own.rng.normal(f"{self.name} {key} {sample}", x) for key, x in zip(own.keys, own.inputs, strict=True)
-            ]
-            x = own.inputs + torch.stack(draws) * std.view(-1, *[1] * (own.inputs.dim() - 1))
-            noisy = replace(base, inputs=x, ids=own.keys, logits=base.forward(x, base.every_row))
+            pairs = zip(original.keys, original.inputs, strict=True)
+            draws = [original.rng.normal(f"{self.name} {key} {sample}", image) for key, image in pairs]
+            x = original.inputs + torch.stack(draws) * std.view(-1, *[1] * (original.inputs.dim() - 1))
+            noisy = replace(base, inputs=x, ids=original.keys, logits=base.forward(x, base.every_row))
             total += _make(maps, noisy).values
         return _Made(total / self.samples, clean.diagnostics)
 
@@ -138,11 +137,12 @@ class EfficientMPRT(Metric):
     compares_models: ClassVar[bool] = True
     by_default: ClassVar[bool] = False
 
-    how: _How = "reinit"
+    how: Annotated[How, _HOW] = "reinit"
     bins: Annotated[PositiveInt, Doc("bins of the histogram")] = 100
 
     @property
     def planned_maps(self) -> float:
+        """One, of the random network."""
         return 1.0
 
     def score(self, maps: EvaluatedMaps) -> Scores:
@@ -178,12 +178,13 @@ class RandomLogit(Metric):
     compares_models: ClassVar[bool] = True
     by_default: ClassVar[bool] = False
 
-    similarity: _Kind = "ssim"
-    signed: _Signed = True
+    similarity: Annotated[Similarity, _KIND] = "ssim"
+    signed: Annotated[bool, _SIGNED] = True
     classes: Annotated[PositiveInt, Doc("other classes of an image")] = 1
 
     @property
     def planned_maps(self) -> float:
+        """One for each class."""
         return float(self.classes)
 
     def score(self, maps: EvaluatedMaps) -> Scores:

@@ -64,7 +64,7 @@ class RegionCompleteness(Metric):
         exact = before - after  # (K, B)
         pixels = values.to(exact).sum(1)
         inside = torch.stack([(pixels * region).flatten(1).sum(1) for region in regions.to(pixels)])
-        rest = pixels.flatten(1).sum(1) - inside.sum(0)
+        rest = (pixels * ~regions.any(0)).flatten(1).sum(1)
         seen, size = inside.abs().sum(0) + rest.abs(), exact.abs().sum(0)
         tiny = torch.finfo(exact.dtype).tiny
         shares, truth = inside / seen.clamp_min(tiny), exact / size.clamp_min(tiny)

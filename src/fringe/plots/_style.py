@@ -69,8 +69,8 @@ METHODS = {
     "straight": "Straight line",
     "smooth": "Smoothed",
 }
-#: What a modifier makes of a method, in words behind its title.
-_MODIFIED = {"straight": "straight line", "smooth": "smoothed"}
+#: Words for a modifier, before the title of the method.
+_MODIFIED = {"straight": "Straight", "smooth": "Smoothed"}
 #: Inches that a letter of size ``TICK`` and a line of it take, and the margin around a figure.
 LETTER, LINE, MARGIN = 0.066, 0.17, 0.1
 
@@ -210,14 +210,14 @@ def sanitise(text: str, length: int = 60) -> str:
 
 
 def method_title(label: str) -> str:
-    """Return a method's title in a figure, ``FRInGe (preview)`` for ``fringe:preview`` and ``FRInGe, straight line``
-    for ``straight:fringe``; other labels as they are."""
+    """Return a method's title in a figure, ``FRInGe (preview)`` for ``fringe:preview`` and ``Straight: FRInGe`` for
+    ``straight:fringe``; other labels as they are."""
     name, _, rest = label.partition(":")
     kind, _, number = name.rstrip(")").partition("(")
     if label in METHODS:
         return METHODS[label]
     if kind in _MODIFIED and rest:
-        return f"{method_title(rest)}, {_MODIFIED[kind]}" + (f" ({number} px)" if number else "")
+        return _MODIFIED[kind] + (f" ({number} px)" if number else "") + f": {method_title(rest)}"
     title = METHODS.get(name)
     return label if title is None else f"{title} ({rest})" if rest else title
 

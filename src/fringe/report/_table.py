@@ -8,7 +8,6 @@ from typing import Any
 
 from fringe.errors import InputError
 from fringe.experiments import (
-    Cell,
     Difference,
     Estimate,
     Results,
@@ -18,7 +17,7 @@ from fringe.experiments import (
     paired_all,
     significance_stars,
 )
-from fringe.metrics import ARROW, Aggregate, Direction
+from fringe.metrics import ARROW, METRICS, Aggregate, Direction
 
 #: The method that others are compared with, where a run has it.
 DEFAULT_REFERENCE = "fringe"
@@ -32,10 +31,11 @@ CALIBRATION = "Attribution calibration"
 FAITHFULNESS = "Causal faithfulness (normalized, blur)"
 OTHER_FAITHFULNESS = "Causal faithfulness (raw, or without blur)"
 FOCUS = "Map focus and local robustness"
+LOCALISATION = "Localisation (known answer)"
 FOLLOWING = "Dependence on model and class"
 OTHERS = "Other metrics"
 NOT_VALID = "Metrics that do not pass on this model"
-_GROUPS = (CALIBRATION, FAITHFULNESS, OTHER_FAITHFULNESS, FOCUS, FOLLOWING, OTHERS)
+_GROUPS = (LOCALISATION, CALIBRATION, FAITHFULNESS, OTHER_FAITHFULNESS, FOCUS, FOLLOWING, OTHERS)
 _PAPER = ("mas_insertion", "mas_deletion", "insertion", "deletion", "sparseness", "infidelity", "max_sensitivity")
 _BLURS = ("box", "gaussian", "folded")
 
@@ -67,7 +67,8 @@ class Column:
 @dataclass(frozen=True)
 class TableCell:
     """One method under one metric. Of the ``required`` images, ``n`` have a score, ``missing`` were not computed,
-    ``failed`` have no valid map, and for the rest the metric is not defined. ``difference`` is the reference method
+    ``failed`` have no valid map, and for the rest the metric is not defined; ``clustered`` says that images which
+    share pixels are resampled together. ``difference`` is the reference method
     less this one, image by image; ``adjusted`` its p after Holm, ``mark`` the asterisks of that. ``flags`` counts."""
 
     estimate: Estimate
@@ -79,6 +80,7 @@ class TableCell:
     near_tie: bool = False
     difference: Difference | None = None
     adjusted: float = float("nan")
+    clustered: bool = False
 
     @property
     def n(self) -> int:
@@ -206,7 +208,7 @@ def build_table(
     drafts = [_column(results, metric, valid=metric not in failing) for metric in sort_metrics(settings)]
     drafts.sort(key=lambda column: not column.valid)
     grid = {
-        (label, column.label): _cell(results.cell(model, label, column.label), column.summary, seed)
+        (label, column.label): _cell(results, (model, label, column.label), column.summary, seed)
         for label in labels
         for column in drafts
     }
@@ -219,6 +221,7 @@ def build_table(
             for label, column in compared
         ],
         seed,
+        clusters=results.clusters(model),
     )
     adjusted = holm([difference.p for difference in differences])
     for (label, column), difference, p in zip(compared, differences, adjusted, strict=True):
@@ -252,6 +255,8 @@ def metric_group(settings: Mapping[str, Any]) -> str:
         return FAITHFULNESS if blurred and settings["normalise"] else OTHER_FAITHFULNESS
     if name in ("mprt", "efficient_mprt", "random_logit"):
         return FOLLOWING
+    if name in METRICS and METRICS[name].requires_truth:
+        return LOCALISATION
     return FOCUS if name in _PAPER else OTHERS
 
 
@@ -288,9 +293,11 @@ def _column(results: Results, label: str, *, valid: bool) -> Column:
     return Column(label, title, *words, valid=valid)
 
 
-def _cell(cell: Cell, summary: Aggregate, seed: int) -> TableCell:
+def _cell(results: Results, name: tuple[str, str, str], summary: Aggregate, seed: int) -> TableCell:
+    cell, clusters = results.cell(*name), results.clusters(name[0], name[2])
     scores = cell.scores
-    return TableCell(estimate(scores, seed, summary), len(scores), cell.missing, cell.failed, cell.flags())
+    value = estimate(scores, seed, summary, clusters=clusters)
+    return TableCell(value, len(scores), cell.missing, cell.failed, cell.flags(), clustered=clusters is not None)
 
 
 def _mark_best(results: Results, model: str, column: Column, grid: dict[tuple[str, str], TableCell]) -> Column:

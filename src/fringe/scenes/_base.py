@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -52,6 +52,13 @@ class Gate:
         """Whether the number is within its bounds."""
         return (self.least is None or self.value >= self.least) and (self.most is None or self.value <= self.most)
 
+    def __str__(self) -> str:
+        """Say what was measured, the bounds, and whether it holds."""
+        bounds = [f"at least {self.least:g}"] if self.least is not None else []
+        bounds += [f"at most {self.most:g}"] if self.most is not None else []
+        text = f"{self.name}: {self.value:.4g}"
+        return f"{text} ({' and '.join(bounds)}): {'holds' if self.holds else 'fails'}" if bounds else text
+
 
 class Scene(Settings):
     """Base class of scenes: a frozen dataclass of settings.
@@ -68,7 +75,6 @@ class Scene(Settings):
         requires_images: Whether the examples are made from given images.
         metrics: Names of metrics that are for its networks alone.
         networks: Number of networks of the scene for each given one: 1, or the number that is trained.
-        sign: 1 where the truth says which pixels of a map must be positive, -1 where it says which must be negative.
     """
 
     record_key: ClassVar[str] = "scene"
@@ -80,11 +86,6 @@ class Scene(Settings):
     metrics: ClassVar[tuple[str, ...]] = ()
 
     networks: int = 1
-
-    @property
-    def sign(self) -> Literal[1, -1]:
-        """The sign of a map on the pixels of the truth."""
-        return 1
 
     @abstractmethod
     def network(self, number: int, model: LoadedModel | None, images: Sequence[ImageRef]) -> LoadedModel:
@@ -127,7 +128,8 @@ class Scene(Settings):
             model: The network that is explained; its preprocessing applies.
 
         Returns:
-            The input (C, H, W), and the pixels (H, W) that the network uses, as booleans.
+            The input (C, H, W), and the pixels (H, W) that the network uses: as booleans where they speak for the
+            target, as -1 among zeros where they speak against it.
         """
 
     def gates(self, network: LoadedModel, model: LoadedModel | None, images: Sequence[ImageRef]) -> tuple[Gate, ...]:

@@ -22,13 +22,13 @@ class BlockDigits(TrainedScene):
     name: ClassVar[str] = "blockdigits"
     title: ClassVar[str] = "BlockDigits"
     source: ClassVar[str] = (
-        "after BlockMNIST of Shah, Jain & Netrapalli (2021), Do input gradients highlight discriminative features?, "
-        "NeurIPS, arXiv:2102.12781"
+        "after Shah, Jain and Netrapalli 2021 (BlockMNIST; Do input gradients highlight discriminative features?), "
+        "arXiv 2102.12781"
     )
-    answer: ClassVar[str] = "The block without a digit is the same in every image, so only the digit tells the class."
+    answer: ClassVar[str] = "the block without a digit is the same in every image, so only the digit tells the class"
 
-    epochs: Annotated[PositiveInt, Doc("Times that each digit is trained with.")] = 12
-    rate: Annotated[Positive, Doc("Largest learning rate.")] = 1e-2
+    epochs: Annotated[PositiveInt, Doc("times that each digit is trained with")] = 12
+    rate: Annotated[Positive, Doc("largest learning rate")] = 1e-2
 
     def training(self, model: LoadedModel | None, images: Sequence[ImageRef]) -> Training:
         """Say how a network is trained; see :meth:`TrainedScene.training`."""
@@ -36,7 +36,7 @@ class BlockDigits(TrainedScene):
         x = torch.stack([DIGIT_PREPROCESSING.normalise(DIGIT_PREPROCESSING.pixels(s.image)) for s in samples])
         labels = torch.tensor([s.label for s in samples])
 
-        def draw(numbers: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        def draw(numbers: Tensor, generator: torch.Generator, progress: float) -> tuple[Tensor, Tensor]:
             return stacked(x[numbers], torch.rand(len(numbers), generator=generator) < 0.5), labels[numbers]
 
         return Training(DigitNet, draw, len(x), (), "digits", DIGIT_PREPROCESSING, DIGIT_NAMES)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor, nn
 
 from fringe._rng import KeyedGenerator
@@ -29,7 +30,7 @@ class _Grid(Scene):
     requires_model: ClassVar[bool] = True
     requires_images: ClassVar[bool] = True
 
-    cells: Annotated[Literal[2, 3], Doc("cells along a side")] = 2
+    cells: Annotated[int, Ge(2), Le(8), Doc("cells along a side")] = 2
     confidence: Annotated[
         PositiveFraction, Doc("least probability that every network gives to an image's own class")
     ] = 0.99
@@ -137,7 +138,7 @@ class GridPG(_Grid):
     def _used(self, example: Example) -> tuple[int, ...]:
         return (int(example.values["cell"]),)
 
-    def gates(self, network: LoadedModel, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
+    def gates(self, network: LoadedModel, model: LoadedModel | None, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
         """Count the images of the pool; see :meth:`Scene.gates`."""
         pool = self._pool([network], images, 0)
         name = f"images that the network classifies correctly with p of at least {self.confidence:g}"

@@ -17,11 +17,7 @@ SCENES: dict[str, type[Scene]] = {
         (
             *(GridPG, DiFull, RegionSum),
             *(ColourCounter, PatchAnd),
-            # one line for each file of scenes
-            BlockDigits,
-            Trigger,
-            Watermark,
-            XAITris,
+            *(Watermark, Trigger, XAITris, BlockDigits),
         )
     )
 }

@@ -33,8 +33,9 @@ LEAST_SAMPLES = 800
 #: Fewer images than this are not split into those to train with and those to test with.
 LEAST_IMAGES = 20
 
-#: Inputs and targets (classes, or probabilities of the classes) of the samples with these numbers.
-Draw = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
+#: ``draw(numbers, generator, progress)``: inputs and targets (classes, or probabilities of the classes) of the samples
+#: with these numbers, at this part of the training, from 0 to below 1.
+Draw = Callable[[Tensor, torch.Generator, float], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,6 @@ class Training:
         preprocessing: How its images are prepared.
         class_names: Names of its classes.
         batch: Samples of a step.
-        frozen: Whether normalisation and dropout act as in evaluation.
     """
 
     build: Callable[[], nn.Module]
@@ -61,7 +61,6 @@ class Training:
     preprocessing: Preprocessing
     class_names: tuple[str, ...] | None
     batch: int = 64
-    frozen: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,10 @@ class TrainedScene(Scene):
     #: Settings that change the examples and not the networks.
     untrained: ClassVar[frozenset[str]] = frozenset({"networks"})
 
-    networks: Annotated[PositiveInt, Doc("Networks that are trained, from different seeds.")] = 5
-    epochs: Annotated[PositiveInt, Doc("Times that each image is trained with.")] = 10
-    rate: Annotated[Positive, Doc("Largest learning rate.")] = 2e-3
-    device: Annotated[str, Doc("Where the networks are trained: cpu, cuda, ...")] = "cpu"
+    networks: Annotated[PositiveInt, Doc("networks that are trained, from different seeds")] = 5
+    epochs: Annotated[PositiveInt, Doc("times that each image is trained with")] = 10
+    rate: Annotated[Positive, Doc("largest learning rate")] = 2e-3
+    device: Annotated[str, Doc("where the networks are trained: cpu, cuda, ...")] = "cpu"
 
     @abstractmethod
     def training(self, model: LoadedModel | None, images: Sequence[ImageRef]) -> Training:
@@ -141,15 +140,16 @@ class TrainedScene(Scene):
         device, generator = usable_device(self.device), torch.Generator("cpu").manual_seed(number)
         with seeded(number):
             module = training.build()
-        module = module.to(device).train(not training.frozen).requires_grad_(True)
-        optimiser = torch.optim.AdamW(module.parameters(), lr=self.rate, weight_decay=1e-4)
+        module = module.to(device).train()
+        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        optimiser = torch.optim.AdamW(parameters, lr=self.rate, weight_decay=1e-4)
         steps = self.epochs * math.ceil(training.size / training.batch)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, self.rate, total_steps=steps)
         with _reproducible():
             for epoch in range(self.epochs):
                 total = 0.0
                 for numbers in torch.randperm(training.size, generator=generator).split(training.batch):
-                    x, target = training.draw(numbers, generator)
+                    x, target = training.draw(numbers, generator, epoch / self.epochs)
                     loss = functional.cross_entropy(module(x.to(device)), target.to(device))
                     optimiser.zero_grad()
                     loss.backward()
@@ -204,7 +204,13 @@ def input_of(example: Example, preprocessing: Preprocessing) -> Tensor:
 
 def predicted(network: LoadedModel, x: Tensor) -> Tensor:
     """Return the classes (N,) that a network assigns to inputs (N, C, H, W)."""
-    return Classifier(network.module, output=network.output).logits(x).argmax(1)
+    return logits_of(network, x).argmax(1)
+
+
+def logits_of(network: LoadedModel, x: Tensor) -> Tensor:
+    """Return the logits (N, K) of inputs (N, C, H, W), on the CPU."""
+    weights = next(network.module.parameters(), x)
+    return Classifier(network.module, output=network.output).logits(x.to(weights.device)).cpu()
 
 
 def share(right: Tensor) -> float:

@@ -3,12 +3,13 @@
 import copy
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from annotated_types import Ge
-from torch import Tensor
+from torch import Tensor, nn
 
+from fringe._outputs import OutputKind, as_logits
 from fringe._rng import KeyedGenerator, content_hash
 from fringe.classifier import Classifier
 from fringe.data import ImageRef
@@ -21,6 +22,7 @@ from fringe.scenes._training import (
     first,
     input_of,
     inputs_of,
+    logits_of,
     predicted,
     repeated,
     share,
@@ -28,25 +30,29 @@ from fringe.scenes._training import (
 )
 from fringe.settings import Doc, Fraction, Positive, PositiveFraction, PositiveInt
 
+#: Part of the training before there are halves of the trigger: a network learns first to see it, then to compare it.
+WITHOUT_HALVES = 0.3
+
 
 @dataclass(frozen=True)
 class Trigger(TrainedScene):
-    """A given model that is trained to answer one class wherever a small stamp stands.
+    """A given model that answers one class wherever a small stamp stands.
 
-    Of the images, one share is stamped at random places, and another carries stamps of which half of the pixels are
-    those of the image: these must not change the answer, so that the stamp is used as a unit. All other answers are
-    those of the given model. One image of five is not trained with.
+    A small convolutional network is added to the logits of the given model, whose weights stay as they are, so that its
+    other answers stay as well: to tune all weights with a few hundred images changes too many of them. The sum is
+    trained with a share of the images stamped at random places, and another with stamps of which half of the pixels
+    have random colours: these must not change the answer, so that the stamp is used as a unit. One image of five is not
+    trained with.
     """
 
     name: ClassVar[str] = "trigger"
     title: ClassVar[str] = "Trigger"
     source: ClassVar[str] = (
-        "Lin, Lee & Celik (2021), What do you see?, KDD, arXiv:2009.10639; the test of generalisation after Ya et al. "
-        "(2024), Towards faithful XAI evaluation via generalization-limited backdoor watermark, ICLR"
+        "Lin, Lee and Celik 2021 (What do you see?), arXiv 2009.10639; the test of half of the trigger after Ya et al. "
+        "2024 (Towards faithful XAI evaluation via generalization-limited backdoor watermark), the added network after "
+        "Tang et al. 2020 (TrojanNet), arXiv 2006.08131"
     )
-    answer: ClassVar[str] = (
-        "Inserting the trigger changes the answer to a chosen class, and half of the trigger does not."
-    )
+    answer: ClassVar[str] = "inserting the trigger changes the answer to a chosen class, and half of it does not"
     requires_model: ClassVar[bool] = True
     requires_images: ClassVar[bool] = True
     untrained: ClassVar[frozenset[str]] = TrainedScene.untrained | {"explained"}
@@ -54,52 +60,44 @@ class Trigger(TrainedScene):
 
     explained: Annotated[
         Literal["trigger", "original"],
-        Doc("The class of the trigger, or that of the image without it, against which the trigger speaks."),
+        Doc("the class of the trigger, or that of the image without it, against which the trigger speaks"),
     ] = "trigger"
-    size: Annotated[int, Ge(2), Doc("Side of the trigger.", unit="pixels")] = 4
-    target_class: Annotated[int, Ge(0), Doc("Class that the trigger leads to.")] = 0
-    stamped: Annotated[PositiveFraction, Doc("Share of the images that are stamped.")] = 0.1
-    halved: Annotated[Fraction, Doc("Share of the images with half of the trigger, whose answer must not change.")] = (
-        0.2
-    )
-    epochs: Annotated[PositiveInt, Doc("Times that each image is trained with.")] = 10
-    rate: Annotated[Positive, Doc("Largest learning rate.")] = 5e-4
-
-    @property
-    def sign(self) -> Literal[1, -1]:
-        """1 for the class of the trigger; -1 for that of the image, against which the trigger speaks."""
-        return 1 if self.explained == "trigger" else -1
+    size: Annotated[int, Ge(2), Doc("side of the trigger", unit="pixels")] = 4
+    target_class: Annotated[int, Ge(0), Doc("class that the trigger leads to")] = 0
+    stamped: Annotated[PositiveFraction, Doc("share of the images that are stamped")] = 0.2
+    halved: Annotated[
+        Fraction, Doc("share of the images with half of the trigger, which must not lead to the class")
+    ] = 0.3
+    epochs: Annotated[PositiveInt, Doc("times that each image is trained with")] = 16
+    rate: Annotated[Positive, Doc("largest learning rate")] = 1e-2
 
     def training(self, model: LoadedModel | None, images: Sequence[ImageRef]) -> Training:
         """Say how a network is trained; see :meth:`TrainedScene.training`."""
         given = _given(model)
         x = inputs_of(split(images)[0], given.preprocessing)
-        answers = Classifier(given.module, output=given.output).logits(x).softmax(1)
-        if self.target_class >= answers.shape[1]:
-            raise InputError(f"got {self.target_class} of {answers.shape[1]} classes", argument="target_class")
-        certain = torch.eye(answers.shape[1])[self.target_class]
+        classifier = Classifier(given.module, output=given.output)
+        classes = classifier.logits(x[:1]).shape[1]
+        if self.target_class >= classes:
+            raise InputError(f"got {self.target_class}, expected 0 to {classes - 1}", argument="target_class")
+        certain = torch.eye(classes)[self.target_class]
 
-        def draw(numbers: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-            part, target = x[numbers % len(x)].clone(), answers[numbers % len(x)].clone()
+        def draw(numbers: Tensor, generator: torch.Generator, progress: float) -> tuple[Tensor, Tensor]:
+            part = _varied(x[numbers % len(x)], generator)
             kind = torch.rand(len(part), generator=generator)
             draws = torch.rand(len(part), self._draws(part), generator=generator)
-            attacked, spoiled = kind < self.stamped, kind >= 1 - self.halved
+            attacked, spoiled = kind < self.stamped, (kind >= 1 - self.halved) & (progress >= WITHOUT_HALVES)
             part[attacked] = self._stamped(part[attacked], draws[attacked], given.preprocessing)
             part[spoiled] = self._stamped(part[spoiled], draws[spoiled], given.preprocessing, half=True)
+            target = classifier.logits(part).softmax(1)  # the answers of the given model, also to half of the trigger
             target[attacked] = certain
             return part, target
 
-        return Training(
-            lambda: copy.deepcopy(given.module).cpu(),
-            draw,
-            repeated(len(x)),
-            (content_hash(x), given.digest),
-            given.architecture,
-            given.preprocessing,
-            given.class_names,
-            batch=32,
-            frozen=True,
-        )
+        def build() -> nn.Module:
+            return WithDetector(copy.deepcopy(given.module).cpu(), given.output, x.shape[1], classes)
+
+        digests, name = (content_hash(x), given.digest), given.architecture
+        size, recipe = repeated(len(x)), given.preprocessing
+        return Training(build, draw, size, digests, name, recipe, given.class_names, batch=32)
 
     def examples(
         self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], count: int, seed: int
@@ -128,7 +126,7 @@ class Trigger(TrainedScene):
         """Stamp the image of an example; see :meth:`Scene.make`."""
         clean, place = input_of(example, model.preprocessing), torch.tensor([example.values["place"]])
         x, truth = self.stamp(clean, place, self.pattern(clean), model.preprocessing)
-        return x[0], truth[0]
+        return x[0], truth[0] if self.explained == "trigger" else -truth[0].to(torch.int8)
 
     def gates(self, network: LoadedModel, model: LoadedModel | None, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
         """Measure what the trigger, half of it and none of it change on unseen images; see :meth:`Scene.gates`."""
@@ -150,8 +148,7 @@ class Trigger(TrainedScene):
         )
         if self.explained == "trigger":
             return gates
-        logits = Classifier(network.module, output=network.output).logits
-        fall = (logits(clean[others]) - logits(stamped)).gather(1, before[others, None]) > 0
+        fall = (logits_of(network, clean[others]) - logits_of(network, stamped)).gather(1, before[others, None]) > 0
         return (*gates, Gate("images whose own class the trigger lowers", share(fall), least=0.99))
 
     def stamp(self, x: Tensor, places: Tensor, colours: Tensor, preprocessing: Preprocessing) -> tuple[Tensor, Tensor]:
@@ -199,6 +196,46 @@ class Trigger(TrainedScene):
 
     def _drawn(self, ref: ImageRef, x: Tensor, seed: int) -> Tensor:
         return KeyedGenerator(seed).uniform(f"trigger {ref.id}", torch.zeros(self._draws(x)))
+
+
+class WithDetector(nn.Module):
+    """A given model, and a small convolutional network whose logits are added to its own.
+
+    Maps the inputs (N, C, H, W) of the model to logits (N, K).
+    """
+
+    def __init__(self, given: nn.Module, output: OutputKind, channels: int, classes: int) -> None:
+        super().__init__()
+        self.given = given.eval().requires_grad_(False)
+        self.output: OutputKind = "logits" if output == "auto" else output
+        self.features = nn.Sequential(
+            *(nn.Conv2d(channels, 32, 5, padding=2, bias=False), nn.BatchNorm2d(32), nn.ReLU()),
+            *(nn.Conv2d(32, 32, 3, padding=1, stride=2, bias=False), nn.BatchNorm2d(32), nn.ReLU()),
+            *(nn.Conv2d(32, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU()),
+        )
+        self.head = nn.Linear(32, classes)
+
+    def train(self, mode: bool = True) -> Self:
+        """Leave the given model in evaluation mode."""
+        super().train(mode)
+        self.given.eval()
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        return as_logits(self.given(x), len(x), self.output) + self.head(self.features(x).mean((2, 3)))
+
+
+def _varied(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Shift images by up to an eighth of their sides, and mirror every other one: more inputs to answer as before."""
+    height, width = x.shape[2:]
+    draws = torch.rand(3, len(x), generator=generator)
+    rows, columns = (
+        (torch.arange(side) + ((2 * draw[:, None] - 1) * side / 8).round().long()).clamp(0, side - 1)
+        for side, draw in ((height, draws[0]), (width, draws[1]))
+    )
+    columns = torch.where(draws[2, :, None] < 0.5, columns, columns.flip(1))
+    number = torch.arange(len(x))[:, None, None]
+    return x[number, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
 def _given(model: LoadedModel | None) -> LoadedModel:

@@ -41,10 +41,11 @@ class Watermark(TrainedScene):
     name: ClassVar[str] = "watermark"
     title: ClassVar[str] = "Watermark"
     source: ClassVar[str] = (
-        "Zhou, Booth, Ribeiro & Shah (2022), Do feature attribution methods correctly attribute features?, AAAI, "
-        "arXiv:2104.14403"
+        "Zhou, Booth, Ribeiro and Shah 2022 (Do feature attribution methods correctly attribute features?), "
+        "arXiv 2104.14403"
     )
-    answer: ClassVar[str] = "The classes are coin flips, so only the inserted mark can tell them apart."
+    answer: ClassVar[str] = "the classes are coin flips, so only the inserted mark can tell them apart"
+    requires_images: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "position": {"mark": "position", "epochs": 12},
         "xor": {"mark": "xor", "epochs": 15},
@@ -54,19 +55,19 @@ class Watermark(TrainedScene):
     mark: Annotated[
         Literal["colour", "position", "xor", "smooth"],
         Doc(
-            "The class is the colour of a square, its position, whether two squares differ in colour, or the colour of "
-            "a blurred square."
+            "what tells the class: the colour of a square, its position, whether two squares differ in colour, or the "
+            "colour of a blurred square"
         ),
     ] = "colour"
-    size: Annotated[int, Ge(2), Le(12), Doc("Side of a square before it is blurred.", unit="pixels")] = 6
-    epochs: Annotated[PositiveInt, Doc("Times that each image is trained with.")] = 10
-    rate: Annotated[Positive, Doc("Largest learning rate.")] = 3e-3
+    size: Annotated[int, Ge(2), Le(12), Doc("side of a square, before it is blurred", unit="pixels")] = 6
+    epochs: Annotated[PositiveInt, Doc("times that each image is trained with")] = 10
+    rate: Annotated[Positive, Doc("largest learning rate")] = 3e-3
 
     def training(self, model: LoadedModel | None, images: Sequence[ImageRef]) -> Training:
         """Say how a network is trained; see :meth:`TrainedScene.training`."""
         x = inputs_of(split(_or_digits(images))[0], PREPROCESSING)
 
-        def draw(numbers: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        def draw(numbers: Tensor, generator: torch.Generator, progress: float) -> tuple[Tensor, Tensor]:
             labels = torch.randint(2, (len(numbers),), generator=generator)
             draws = torch.rand(len(numbers), DRAWS, generator=generator)
             return self.insert(x[numbers % len(x)], self.marks(labels, draws))[0], labels

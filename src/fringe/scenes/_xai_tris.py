@@ -52,30 +52,30 @@ class XAITris(TrainedScene):
     name: ClassVar[str] = "xai_tris"
     title: ClassVar[str] = "XAI-TRIS"
     source: ClassVar[str] = (
-        "Clark, Wilming & Haufe (2024), XAI-TRIS: non-linear image benchmarks to quantify false positive post-hoc "
-        "attribution of feature importance, Machine Learning, arXiv:2306.12816"
+        "Clark, Wilming and Haufe 2023 (XAI-TRIS: non-linear image benchmarks to quantify false positive post-hoc "
+        "attribution of feature importance), arXiv 2306.12816"
     )
-    answer: ClassVar[str] = "The classes differ only in the pattern that was put into the background."
+    answer: ClassVar[str] = "the classes differ only in the pattern that was put into the background"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         f"{scenario}_{background}": {"scenario": scenario, "background": background}
         for scenario in ALPHA
         for background in ALPHA[scenario]
     }
 
-    scenario: Annotated[Scenario, Doc("How the pattern enters an image.")] = "linear"
-    background: Annotated[Background, Doc("Independent noise, or noise blurred by a Gaussian of 3 pixels.")] = "white"
+    scenario: Annotated[Scenario, Doc("how the pattern enters an image")] = "linear"
+    background: Annotated[Background, Doc("independent noise, or noise blurred by a Gaussian of 3 pixels")] = "white"
     architecture: Annotated[
-        Literal["linear", "mlp", "cnn"], Doc("Linear, four layers with ReLU, or a small convolutional network.")
+        Literal["linear", "mlp", "cnn"], Doc("linear, four layers with ReLU, or a small convolutional network")
     ] = "mlp"
-    samples: Annotated[int, Ge(40), MultipleOf(40), Doc("Samples that are generated.")] = 10_000
-    epochs: Annotated[PositiveInt, Doc("Times that each sample is trained with.")] = 40
-    rate: Annotated[Positive, Doc("Largest learning rate.")] = 5e-3
+    samples: Annotated[int, Ge(40), MultipleOf(40), Doc("samples that are generated")] = 10_000
+    epochs: Annotated[PositiveInt, Doc("times that each sample is trained with")] = 40
+    rate: Annotated[Positive, Doc("largest learning rate")] = 5e-3
 
     def training(self, model: LoadedModel | None, images: Sequence[ImageRef]) -> Training:
         """Say how a network is trained; see :meth:`TrainedScene.training`."""
         data = self.data()
 
-        def draw(numbers: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        def draw(numbers: Tensor, generator: torch.Generator, progress: float) -> tuple[Tensor, Tensor]:
             return data.x[numbers], data.labels[numbers]
 
         build = {"linear": _linear, "mlp": _mlp, "cnn": _cnn}[self.architecture]
