@@ -91,6 +91,25 @@ def test_a_method_that_leaks_breaks_theorems():
     assert any(line.startswith("The check difull fails: smallest share of the mass") for line in said)
 
 
+@dataclass(frozen=True)
+class Picky(IntegratedGradients):
+    """Integrated gradients of networks with a convolution."""
+
+    name: ClassVar[str] = "picky"
+
+    def attribute(self, problem):
+        if not any(isinstance(module, torch.nn.Conv2d) for module in problem.model.module.modules()):
+            raise InputError("it has no convolution", argument="model")
+        return super().attribute(problem)
+
+
+def test_a_refused_network_breaks_no_contract():
+    card = verify(Picky(steps=4), n=1, scenes=())
+    assert card.failed_checks() == ()
+    (affine,) = (check for check in card.checks if check.name == "affine_score")
+    assert affine.detail == "does not apply: it has no convolution"
+
+
 def test_methods_that_need_references_get_some():
     card = verify("expected_gradients", n=2, scenes=("colour_counter",), checks=False)
     assert set(card.skipped) <= {"Completeness"}

@@ -162,6 +162,6 @@ def test_saco_knows_its_origin():
     assert float(evaluate(context, -weight, [one])["saco"].values) == pytest.approx(-1.0)
     draws = [float(evaluate(context, normal(1, 1, 5, 8, seed=s), [one])["saco"].values) for s in range(60)]
     assert abs(sum(draws) / len(draws)) < 3 * np.std(draws) / len(draws) ** 0.5 + 1e-9
-    constant = evaluate(context, torch.ones_like(weight), [one])["saco"]
+    constant = evaluate(context, torch.ones_like(weight), [SaCo(groups=7)])["saco"]  # groups of 5 and of 6 pixels
     assert bool(constant.values.isnan())
     assert bool(constant.flags["undefined"])

@@ -18,7 +18,7 @@ from fringe._text import plain, to_json
 from fringe.attribution import METHODS, method_of_record
 from fringe.cards._measure import LOCALISATION, PARTS, Card, Measurement
 from fringe.errors import InputError
-from fringe.experiments import Difference, Estimate, Results, estimate, paired, read_results
+from fringe.experiments import Difference, Estimate, Results, estimate, holm, paired, read_results
 from fringe.metrics import METRICS, Metric
 from fringe.plots import Contrast, ForestPanel, plot_forest
 from fringe.report import Chapter, Image, Report, Section, SimpleTable, as_image, html_page, markdown_report
@@ -339,24 +339,33 @@ def _bounds(least: float | None, most: float | None) -> str:
 
 def _forest(card: Card, lines: Sequence[Line]) -> Image | None:
     """Paired differences to every blind map: of the mass inside for the scenes, and of all interventions."""
+    chosen = [line for line in lines if line.kind.direction != "none" and _is_drawn(line.measurement)]
+    pairs = [(line, name) for line in chosen for name in line.measurement.controls]
+    differences = [
+        paired(line.measurement.scores, line.measurement.controls[name], seed=card.seed, summary=line.kind.aggregate)
+        for line, name in pairs
+    ]
+    adjusted = holm([one.p for one in differences])
     panels: list[ForestPanel] = []
-    for line in lines:
-        of = line.measurement
-        if line.kind.direction == "none" or not (of.metric == "mass_inside" or of.part in ("Interventions", "Scores")):
-            continue
-        contrasts: list[Contrast] = []
-        for name, scores in of.controls.items():
-            one = paired(of.scores, scores, seed=card.seed, summary=line.kind.aggregate)
-            if one.n > 1 and math.isfinite(one.value):
-                contrasts.append(Contrast(name, one.value, one.low, one.high, one.p))
+    for line in chosen:
+        of, rows = line.measurement, zip(pairs, differences, adjusted, strict=True)
+        contrasts = tuple(
+            Contrast(name, one.value, one.low, one.high, p)
+            for (other, name), one, p in rows
+            if other is line and one.n > 1 and math.isfinite(one.value)
+        )
         if contrasts:
             title = of.subject if of.part == "Localisation" else line.title
-            panels.append(ForestPanel(title, tuple(contrasts), line.kind.direction, line.kind.unit))
+            panels.append(ForestPanel(title, contrasts, line.kind.direction, line.kind.unit))
     if not panels:
         return None
     caption = (
         f"{card.label} less each blind map on the same examples, with the 95 % bootstrap interval; the side on which "
-        "the method is better is shaded. Scenes: mass inside the truth."
+        f"the method is better is shaded; p is adjusted for all {len(pairs)} comparisons. Scenes: mass inside the truth."
     )
     figure = plot_forest(panels, reference=card.label, title=f"{card.label} against maps that know nothing")
     return as_image(figure, "controls", caption)
+
+
+def _is_drawn(measurement: Measurement) -> bool:
+    return measurement.metric == "mass_inside" or measurement.part in ("Interventions", "Scores")
