@@ -17,7 +17,7 @@ LAYERS = [
     {"cli"},
     {"app"},
     {"captum", "quantus"},
-    {"paper"},
+    {"paper", "cards"},
     {"report", "explanations"},
     {"experiments", "page"},
     {"tuning", "testing"},
@@ -34,12 +34,12 @@ HEAVY = {  # package: the only rooms that may import it
     "typer": {"cli"},
     "rich": {None, "attribution", "cli", "plots"},
     "pydantic": {None, "app", "cli", "experiments", "explanations", "page", "settings"},
-    "PIL": {"app", "models", "data", "cli", "page"},
+    "PIL": {"app", "models", "data", "cli", "page", "metrics"},  # metrics measure compressed sizes
     "torchvision": {"models"},
     "timm": {"models"},
     "transformers": {"models"},
     "sklearn": {"paths"},
-    "scipy": {"paths", "experiments"},
+    "scipy": {"paths", "experiments", "metrics"},  # metrics interpolate between scattered pixels
     "pyarrow": {"experiments"},
     "yaml": {"cli", "experiments"},
     "polars": {"experiments", "report"},

@@ -133,7 +133,7 @@ def test_listings_give_back_every_default(command, known):
     assert [entry["name"] for entry in listed] == list(known)
     for entry in listed:
         kind = known[entry["name"]]
-        assert kind(**{field["name"]: field["default"] for field in entry["settings"]}) == kind()
+        assert kind.from_record({field["name"]: field["default"] for field in entry["settings"]}) == kind()
         assert entry["title"]
         assert entry["source"]
         assert entry["summary"]

@@ -352,7 +352,7 @@ def _guard(check: Callable[[], None]) -> Callable[..., None]:
 def _in_words(what: str, titles: Mapping[str, str]) -> str:
     """What a comparison is at, with the titles of the methods."""
     label, _, rest = what.partition(": ")
-    return " ".join((titles.get(label, f"blind map “{label}”"), rest)).strip()
+    return " ".join((titles.get(label, f"control map “{label}”"), rest)).strip()
 
 
 def _png(figure: Any) -> bytes:

@@ -1,6 +1,7 @@
 """Attribution methods, and the parts that a method is made of."""
 
 from fringe.attribution._attribute import METHODS, attribute
+from fringe.attribution._attribute import explain_problem as explain_problem
 from fringe.attribution._base import Attribution, Attributor, Baseline, Trajectory
 from fringe.attribution._base import Progress as Progress
 from fringe.attribution._base import ProgressCounter as ProgressCounter

@@ -146,7 +146,7 @@ def attribute(
         if finite:
             part = problem.select(finite) if len(finite) < len(fault) else problem
             verify(part, needs_jvp=chosen.needs_jvp(problem.logits.shape[1]))
-            result = _explain(chosen, part)
+            result = explain_problem(chosen, part)
             passes = classifier.passes.since(before)
             result = _with_probabilities(dataclasses.replace(result, passes=passes), part)
         else:
@@ -154,8 +154,16 @@ def attribute(
         return result if len(finite) == len(fault) else _spread(result, finite, problem.target, fault)
 
 
-def _explain(method: Attributor, problem: Problem) -> Attribution:
-    """Explain by a method; one that needs a path for each class explains each image once per class."""
+def explain_problem(method: Attributor, problem: Problem) -> Attribution:
+    """Explain by a method; one that needs a path for each class explains each image once per class.
+
+    Args:
+        method: The method.
+        problem: The images, with one class (B,) or several (B, K) each; the caller holds the model's session open.
+
+    Returns:
+        Maps (B, *S) or (B, K, *S).
+    """
     if problem.target.dim() == 1 or method.many_targets:
         return method.attribute(problem)
     batch, classes = problem.target.shape

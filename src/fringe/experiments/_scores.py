@@ -183,7 +183,8 @@ def frame_of(manifest: Manifest, source: Source, model: str, method: str) -> "pl
 
     setting, metrics = manifest.setting_key(model, method), manifest.metrics
     arrays = ScoreArrays(manifest, source, [setting], COLUMNS)
-    counts = [min(metric["limit"], len(manifest.images)) for metric in metrics.values()]
+    images = manifest.images_of(model)
+    counts = [len(manifest.positions(model, metric)) for metric in metrics]
 
     def constant(value: Any, kind: Any) -> pl.Series:
         return pl.repeat(value, sum(counts), dtype=pl.String if kind == pl.Categorical else kind, eager=True).cast(kind)
@@ -193,11 +194,12 @@ def frame_of(manifest: Manifest, source: Source, model: str, method: str) -> "pl
         return pl.Series([one for part in parts for one in part], dtype=pl.String).cast(pl.Categorical)
 
     def by_image(name: str, kind: Any) -> pl.Series:
-        column = pl.Series([image[name] for image in manifest.images], dtype=kind)
+        column = pl.Series([image[name] for image in images], dtype=kind)
         return pl.concat([column[:count] for count in counts]) if counts else column[:0]
 
     def stored(name: str) -> NDArray[Any]:
-        parts = [arrays.column(name, setting, metric["key"]) for metric in metrics.values()]
+        at = np.asarray(manifest.positions(model), np.int64)
+        parts = [arrays.column(name, setting, metric["key"])[at] for metric in metrics.values()]
         return np.concatenate([part[:n] for part, n in zip(parts, counts, strict=True)]) if parts else np.empty(0)
 
     def words(name: str, kind: Any) -> pl.Series:
@@ -282,8 +284,12 @@ class PlanScores:
 
     def column(self, name: str, model: str, method: str, metric: str) -> NDArray[Any]:
         """A column of :attr:`arrays` for the images of a metric."""
-        metadata = self.manifest.metrics[metric]
-        return self.arrays.column(name, self.manifest.setting_key(model, method), metadata["key"])[: metadata["limit"]]
+        return self.selected(self.arrays, name, model, method, metric)
+
+    def selected(self, arrays: ScoreArrays, name: str, model: str, method: str, metric: str) -> NDArray[Any]:
+        """A column of ``arrays`` for the images of a metric."""
+        at = np.asarray(self.manifest.positions(model, metric), np.int64)
+        return arrays.column(name, self.manifest.setting_key(model, method), self.manifest.metrics[metric]["key"])[at]
 
     def method_frame(self, model: str, method: str) -> "pl.DataFrame":
         """The rows of one method. Those of few methods are in memory at a time, unless they are small."""
@@ -298,7 +304,7 @@ class PlanScores:
 
     def part(self, model: str, method: str, metric: str) -> "pl.DataFrame":
         """The rows of one method under one metric."""
-        counts = {label: min(m["limit"], len(self.manifest.images)) for label, m in self.manifest.metrics.items()}
+        counts = {label: len(self.manifest.positions(model, label)) for label in self.manifest.metrics}
         before = list(counts)[: list(counts).index(metric)]
         return self.method_frame(model, method).slice(sum(counts[label] for label in before), counts[metric])
 
@@ -308,7 +314,7 @@ class PlanScores:
         columns = [field.name for field in fields(ScoreRecord)]
         tables = (from_table(table) for table in self.source.tables(columns, {setting}))
         best = _best(row for rows in tables for row in rows if row.metric_key == key)
-        return tuple(best.get((setting, key, image["digest"])) for image in self.manifest.images_of(metric))
+        return tuple(best.get((setting, key, image["digest"])) for image in self.manifest.images_of(model, metric))
 
     def _settings(self) -> list[str]:
         methods = [(model, method) for model, named in self.manifest.settings.items() for method in named]

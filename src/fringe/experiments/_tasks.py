@@ -99,8 +99,12 @@ class Requirements:
     """What the scores of a plan are: a rule, where :func:`required_keys` is a list."""
 
     def __init__(self, manifest: Manifest):
-        self._settings = {manifest.setting_key(model, m) for model, named in manifest.settings.items() for m in named}
-        self._positions = {image["digest"]: index for index, image in enumerate(manifest.images)}
+        self._positions: dict[str, dict[str, int]] = {}  # by setting: two scenes may have one network
+        for model, methods in manifest.settings.items():
+            positions = {image["digest"]: index for index, image in enumerate(manifest.images_of(model))}
+            for setting in (manifest.setting_key(model, method) for method in methods):
+                before = self._positions.get(setting)
+                self._positions[setting] = positions if before is None else {**before, **positions}
         self._limits: dict[str, int] = {}
         for metric in manifest.metrics.values():
             self._limits[metric["key"]] = max(metric["limit"], self._limits.get(metric["key"], 0))
@@ -108,13 +112,13 @@ class Requirements:
     def __contains__(self, key: Key) -> bool:
         setting, metric, image = key
         last = self._limits.get(metric, 0)
-        return setting in self._settings and self._positions.get(image, last) < last
+        return self._positions.get(setting, {}).get(image, last) < last
 
     def any_of(self, metadata: Mapping[str, Any]) -> bool:
         """Whether any score of a committed task is required."""
         last = max((self._limits.get(metric, 0) for metric in metadata["metric_keys"]), default=0)
-        known = metadata["setting_key"] in self._settings
-        return known and any(self._positions.get(image, last) < last for image in metadata["images"])
+        positions = self._positions.get(metadata["setting_key"], {})
+        return any(positions.get(image, last) < last for image in metadata["images"])
 
 
 def required_keys(manifest: Manifest) -> Iterator[tuple[str, str, str, str, Key]]:
@@ -123,7 +127,7 @@ def required_keys(manifest: Manifest) -> Iterator[tuple[str, str, str, str, Key]
         for method in methods:
             setting = manifest.setting_key(model, method)
             for metric, metadata in manifest.metrics.items():
-                for image in manifest.images_of(metric):
+                for image in manifest.images_of(model, metric):
                     yield model, method, metric, image["digest"], (setting, metadata["key"], image["digest"])
 
 
@@ -141,21 +145,27 @@ def pending_tasks(manifest: Manifest, done: Iterable[Key], shard: int, *, force:
     tasks: list[Task] = []
     for model, methods in manifest.settings.items():
         keys = {method: manifest.setting_key(model, method) for method in methods}
-        for start in range(0, len(manifest.images), shard):
-            block = range(start, min(start + shard, len(manifest.images)))
+        numbered = list(enumerate(image["digest"] for image in manifest.images_of(model)))
+        for start in range(0, len(numbered), shard):
+            block = numbered[start : start + shard]
             for method, setting in keys.items():
                 tasks += _of_block(manifest, model, method, setting, block, done, force)
     return tasks
 
 
 def _of_block(
-    manifest: Manifest, model: str, method: str, setting: str, block: Iterable[int], done: KeySet, force: bool
+    manifest: Manifest,
+    model: str,
+    method: str,
+    setting: str,
+    block: Iterable[tuple[int, str]],
+    done: KeySet,
+    force: bool,
 ) -> Iterator[Task]:
     """Images of the block that lack the same metrics make one task."""
     lacking: dict[tuple[str, ...], list[str]] = {}
     every = frozenset(metadata["key"] for metadata in manifest.metrics.values())
-    for index in block:
-        image = manifest.images[index]["digest"]
+    for index, image in block:
         present = done.metrics(setting, image)
         if every <= present:
             continue

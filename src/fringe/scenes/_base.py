@@ -52,6 +52,13 @@ class Gate:
         """Whether the number is within its bounds."""
         return (self.least is None or self.value >= self.least) and (self.most is None or self.value <= self.most)
 
+    def __str__(self) -> str:
+        """Say what was measured, the bounds, and whether it holds."""
+        bounds = [f"at least {self.least:g}"] if self.least is not None else []
+        bounds += [f"at most {self.most:g}"] if self.most is not None else []
+        text = f"{self.name}: {self.value:.4g}"
+        return f"{text} ({' and '.join(bounds)}): {'holds' if self.holds else 'fails'}" if bounds else text
+
 
 class Scene(Settings):
     """Base class of scenes: a frozen dataclass of settings.
@@ -66,6 +73,7 @@ class Scene(Settings):
         answer: Why the truth is known, in one sentence.
         requires_model: Whether the networks are made from a given one.
         requires_images: Whether the examples are made from given images.
+        metrics: Names of metrics that are for its networks alone.
         networks: Number of networks of the scene for each given one: 1, or the number that is trained.
     """
 
@@ -75,11 +83,9 @@ class Scene(Settings):
     answer: ClassVar[str]
     requires_model: ClassVar[bool] = False
     requires_images: ClassVar[bool] = False
+    metrics: ClassVar[tuple[str, ...]] = ()
 
-    @property
-    def networks(self) -> int:
-        """Number of networks of the scene for each given one."""
-        return 1
+    networks: int = 1
 
     @abstractmethod
     def network(self, number: int, model: LoadedModel | None, images: Sequence[ImageRef]) -> LoadedModel:
@@ -122,14 +128,16 @@ class Scene(Settings):
             model: The network that is explained; its preprocessing applies.
 
         Returns:
-            The input (C, H, W), and the pixels (H, W) that the network uses, as booleans.
+            The input (C, H, W), and the pixels (H, W) that the network uses: as booleans where they speak for the
+            target, as -1 among zeros where they speak against it.
         """
 
-    def gates(self, network: LoadedModel, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
+    def gates(self, network: LoadedModel, model: LoadedModel | None, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
         """Measure the conditions under which the truth is known.
 
         Args:
             network: A network of the scene.
+            model: The given model that it was made from, as in :meth:`network`.
             images: The given images.
 
         Returns:
