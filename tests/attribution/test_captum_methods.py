@@ -105,6 +105,29 @@ def test_grad_cam_weighs_the_last_activations_at_the_resolution_of_the_last_conv
     assert (explained(net, CaptumMethod(layer="first.1")).values - result.values).norm() > 0.1 * result.values.norm()
 
 
+def test_grad_cam_does_not_take_a_layer_that_runs_twice():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.relu, self.head = nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.head(self.relu(self.relu(self.conv(x)) - 0.1).mean((2, 3)))
+
+    model = Twice().double()
+    result, named = explained(model, "captum:grad_cam"), explained(model, CaptumMethod(layer="conv"))
+    torch.testing.assert_close(result.values, named.values, rtol=0, atol=0)
+    assert (result.values - explained(model, CaptumMethod(layer="relu")).values).abs().max() > 1e-6
+
+
+def test_deep_lift_keeps_an_input_and_its_baseline_within_the_batch_size(net):
+    sizes = []
+    handle = net.register_forward_pre_hook(lambda module, inputs: sizes.append(len(inputs[0])))
+    explained(net, "captum:deep_lift", batch_size=4)
+    handle.remove()
+    assert max(sizes) == 4
+
+
 def test_grad_cam_of_a_series_is_scaled_up_along_it():
     model = nn.Sequential(nn.Conv1d(2, 3, 4, 4), nn.ReLU(), nn.Flatten(), nn.Linear(6, 3)).double()
     x = rand(2, 2, 8)
