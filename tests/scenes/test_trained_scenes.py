@@ -1,7 +1,8 @@
 """What trained scenes show and know: inputs and truths against literal constructions, and gates with their mutants."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,9 +14,11 @@ from torch import nn
 import fringe
 from fringe._rng import KeyedGenerator
 from fringe.data import digits_samples, find_inputs
+from fringe.experiments import ExperimentSpec, run_experiment
 from fringe.models import Preprocessing, load_model
-from fringe.scenes import _blockdigits, _watermark, _xai_tris, get_scene
+from fringe.scenes import Gate, _blockdigits, _watermark, _xai_tris, get_scene
 from fringe.scenes._blockdigits import BlockDigits
+from fringe.scenes._designed import ColourCounter
 from fringe.scenes._trigger import Trigger
 from fringe.scenes._watermark import Watermark
 from fringe.scenes._xai_tris import XAITris
@@ -358,6 +361,39 @@ def test_only_digits_make_the_gates_of_blockdigits_hold(monkeypatch, tmp_path):
         patch.setenv("FRINGE_CACHE", str(tmp_path / "empty"))
         blind = scene.network(0, None, [])
     assert not scene.gates(blind, None, [])[0].holds
+
+
+# In an experiment
+
+
+def test_an_experiment_explains_every_trained_network(tmp_path):
+    names = {"architecture": "linear", "samples": 2000, "epochs": 15, "rate": 0.05, "networks": 2}
+    values = {**{f"xai_tris.{name}": value for name, value in names.items()}, "ig.steps": 2}
+    results = run_experiment(ExperimentSpec(scene="xai_tris", methods="ig", n=4, set=values), tmp_path / "run")
+    assert results.models == ("xai_tris-0", "xai_tris-1")
+    assert all(gate["holds"] for model in results.models for gate in results.manifest.gates(model))
+    for model in results.models:
+        assert results.scores(model, "uniform", "mass_inside").tolist() == pytest.approx([8 / 64] * 4)
+        assert results.scores(model, "ig", "mass_inside").mean() > 3 * 8 / 64
+
+
+@dataclass(frozen=True)
+class Compared(ColourCounter):
+    """A scene whose gate is about the model that it was given."""
+
+    name: ClassVar[str] = "compared"
+    requires_model: ClassVar[bool] = True
+
+    def gates(self, network, model, images):
+        return (Gate("the given model has ten classes", model.module.head.out_features, least=10, most=10),)
+
+
+def test_the_gates_of_an_experiment_see_the_given_model(tmp_path):
+    results = run_experiment(
+        ExperimentSpec(scene=[Compared()], methods="ig", n=1, set={"ig.steps": 2}), tmp_path / "run"
+    )
+    assert results.models == ("compared:digits",)
+    assert [gate["value"] for gate in results.manifest.gates("compared:digits")] == [10]
 
 
 # All networks at the settings of the tables
