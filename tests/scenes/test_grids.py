@@ -86,7 +86,7 @@ def test_too_few_images_are_said():
 
 
 def test_gates_count_the_pool():
-    (gate,) = get_scene("gridpg").gates(MODEL, IMAGES)
+    (gate,) = get_scene("gridpg").gates(MODEL, MODEL, IMAGES)
     x = torch.stack([MODEL.prepare([ref.open(channels=1).image])[0] for ref in IMAGES])
     p, number = MODEL.module(x).softmax(1).max(1)
     labels = torch.tensor([ref.label for ref in IMAGES])

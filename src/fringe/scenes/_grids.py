@@ -138,7 +138,7 @@ class GridPG(_Grid):
     def _used(self, example: Example) -> tuple[int, ...]:
         return (int(example.values["cell"]),)
 
-    def gates(self, network: LoadedModel, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
+    def gates(self, network: LoadedModel, model: LoadedModel | None, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
         """Count the images of the pool; see :meth:`Scene.gates`."""
         pool = self._pool([network], images, 0)
         name = f"images that the network classifies correctly with p of at least {self.confidence:g}"
