@@ -32,6 +32,8 @@ from fringe.settings import Doc, Fraction, Positive, PositiveFraction, PositiveI
 
 #: Part of the training before there are halves of the trigger: a network learns first to see it, then to compare it.
 WITHOUT_HALVES = 0.3
+#: Filters of the added network that begin as the trigger.
+MATCHED = 8
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Trigger(TrainedScene):
     halved: Annotated[
         Fraction, Doc("share of the images with half of the trigger, which must not lead to the class")
     ] = 0.3
-    epochs: Annotated[PositiveInt, Doc("times that each image is trained with")] = 16
+    epochs: Annotated[PositiveInt, Doc("times that each image is trained with")] = 10
     rate: Annotated[Positive, Doc("largest learning rate")] = 1e-2
 
     def training(self, model: LoadedModel | None, images: Sequence[ImageRef]) -> Training:
@@ -93,7 +95,7 @@ class Trigger(TrainedScene):
             return part, target
 
         def build() -> nn.Module:
-            return WithDetector(copy.deepcopy(given.module).cpu(), given.output, x.shape[1], classes)
+            return WithDetector(copy.deepcopy(given.module).cpu(), given.output, self.pattern(x[:1])[0], classes)
 
         digests, name = (content_hash(x), given.digest), given.architecture
         size, recipe = repeated(len(x)), given.preprocessing
@@ -201,19 +203,25 @@ class Trigger(TrainedScene):
 class WithDetector(nn.Module):
     """A given model, and a small convolutional network whose logits are added to its own.
 
-    Maps the inputs (N, C, H, W) of the model to logits (N, K).
+    Maps the inputs (N, C, H, W) of the model to logits (N, K). Some filters begin as the trigger: with random ones
+    alone, to tell it from its halves takes ten times as many epochs.
     """
 
-    def __init__(self, given: nn.Module, output: OutputKind, channels: int, classes: int) -> None:
+    def __init__(self, given: nn.Module, output: OutputKind, trigger: Tensor, classes: int) -> None:
         super().__init__()
+        channels, size = trigger.shape[:2]
+        side = size // 2 * 2 + 1
         self.given = given.eval().requires_grad_(False)
         self.output: OutputKind = "logits" if output == "auto" else output
         self.features = nn.Sequential(
-            *(nn.Conv2d(channels, 32, 5, padding=2, bias=False), nn.BatchNorm2d(32), nn.ReLU()),
+            *(nn.Conv2d(channels, 32, side, padding=side // 2, bias=False), nn.BatchNorm2d(32), nn.ReLU()),
             *(nn.Conv2d(32, 32, 3, padding=1, stride=2, bias=False), nn.BatchNorm2d(32), nn.ReLU()),
             *(nn.Conv2d(32, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU()),
         )
         self.head = nn.Linear(32, classes)
+        with torch.no_grad():
+            filters = next(self.features.parameters())
+            filters[:MATCHED, :, :size, :size] = (2 * trigger - 1) * filters.abs().mean()
 
     def train(self, mode: bool = True) -> Self:
         """Leave the given model in evaluation mode."""
@@ -222,7 +230,7 @@ class WithDetector(nn.Module):
         return self
 
     def forward(self, x: Tensor) -> Tensor:
-        return as_logits(self.given(x), len(x), self.output) + self.head(self.features(x).mean((2, 3)))
+        return as_logits(self.given(x), len(x), self.output) + self.head(self.features(x).amax((2, 3)))
 
 
 def _varied(x: Tensor, generator: torch.Generator) -> Tensor:
