@@ -41,6 +41,7 @@ PACKAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "fringe.explanations": ("fringe.explanations", "Images in, a folder of explanations out.", ()),
     "fringe.experiments": ("fringe.experiments", "Methods on many images: stored, resumed, summarised.", ()),
     "fringe.report": ("fringe.report", "Tables and pages from a run folder.", ()),
+    "fringe.cards": ("fringe.cards", "Any attribution method on tests with a known answer, and its page.", ()),
     "fringe.page": ("fringe.page", "Explanations as self-contained pages.", ()),
     "fringe.app": ("fringe.app", "The app that `fringe app` starts.", ()),
     "fringe.models": ("fringe.models", "One string names a model; it brings its preprocessing and class names.", ()),

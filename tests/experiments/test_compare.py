@@ -32,7 +32,7 @@ def subject(x, ids, targets=None, seed=0):
 
 def test_scores_are_those_of_evaluate_on_the_maps_of_attribute():
     found = compare(MODEL, X, [QUICK, "ig", ("black", IntegratedGradients(baseline="black"))], METRICS, ids=IDS)
-    assert [row.label for row in found.rows] == ["fringe", "ig", "black", *CONTROLS]
+    assert [row.label for row in found.rows] == ["fringe", "ig", "black", *CONTROLS, "diffusion"]
     assert torch.equal(found.target, MODEL(X).argmax(1))
     for label, method in (("fringe", QUICK), ("ig", "ig"), ("black", IntegratedGradients(baseline="black"))):
         row, alone = by_label(found)[label], fringe.attribute(MODEL, X, method=method, ids=IDS)

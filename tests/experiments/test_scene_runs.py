@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from small_scenes import TwoNetworks
 
 from fringe import InputError
 from fringe.data import digits_samples
@@ -12,7 +13,6 @@ from fringe.errors import TransientError
 from fringe.experiments import ExperimentSpec, build_plan, read_results, resolve, run_experiment
 from fringe.experiments import Progress as Callbacks
 from fringe.experiments._images import open_entry
-from small_scenes import TwoNetworks
 
 BOTH = {"scene": "colour_counter,patch_and", "methods": "ig", "n": 3, "set": {"ig.steps": 4}}
 

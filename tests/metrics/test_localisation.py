@@ -113,3 +113,10 @@ def test_a_truth_that_is_absent_or_of_another_size_is_refused():
         score(normal(*SHAPE), "mass_inside", truth=None)
     with pytest.raises(InputError, match=r"truth: got shape \(5, 4, 4\)"):
         score(normal(*SHAPE), "mass_inside", truth=TRUTH[:, :4, :4])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_negative_truth_is_where_a_map_must_be_negative(name):
+    maps = normal(*SHAPE)
+    assert torch.equal(values(maps, name, truth=-TRUTH.to(torch.int8)), values(-maps, name))
+    assert values(-TRUTH.double()[:, None].expand(SHAPE), name, truth=-TRUTH.to(torch.int8)).tolist() == [1.0] * 5

@@ -75,7 +75,7 @@ def test_metrics_that_ask_for_maps_cost_those_maps():
 
 def test_only_some_methods_and_the_controls():
     resolved = study(METHODS, controls=True)
-    assert list(estimate_cost(resolved, "digits", seconds=600)) == [*METHODS, *CONTROLS]
+    assert list(estimate_cost(resolved, "digits", seconds=600)) == [*METHODS, *CONTROLS, "diffusion"]
     costs = estimate_cost(resolved, "digits", ["ig", "zero"], seconds=600)
     assert list(costs) == ["ig", "zero"]
     assert (costs["zero"].forward, costs["zero"].vjp) == (0.0, 0.0)

@@ -4,10 +4,10 @@ import re
 
 import numpy as np
 import pytest
+from small_scenes import TwoNetworks
 
 from fringe.experiments import ExperimentSpec, read_results, run_experiment
 from fringe.report import write_report
-from small_scenes import TwoNetworks
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,8 @@
 """What trained scenes show and know: inputs and truths against literal constructions, and gates with their mutants."""
 
 import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -12,9 +14,11 @@ from torch import nn
 import fringe
 from fringe._rng import KeyedGenerator
 from fringe.data import digits_samples, find_inputs
-from fringe.models import load_model
-from fringe.scenes import _blockdigits, _watermark, _xai_tris
+from fringe.experiments import ExperimentSpec, run_experiment
+from fringe.models import Preprocessing, load_model
+from fringe.scenes import Gate, _blockdigits, _watermark, _xai_tris, get_scene
 from fringe.scenes._blockdigits import BlockDigits
+from fringe.scenes._designed import ColourCounter
 from fringe.scenes._trigger import Trigger
 from fringe.scenes._watermark import Watermark
 from fringe.scenes._xai_tris import XAITris
@@ -133,8 +137,6 @@ def test_a_network_that_knows_the_coins_fails_the_gate_without_marks():
             nearest = torch.cdist(given.flatten(1), x.flatten(1)).argmin(1)
             return 10 * nn.functional.one_hot(coins[nearest], 2).float()
 
-    from dataclasses import replace
-
     gates = scene.gates(replace(network, module=ByHeart()), None, images)
     assert gates[1].value == 1
     assert not gates[1].holds
@@ -175,9 +177,31 @@ def test_the_trigger_is_stamped_where_the_truth_is(digits):
     assert torch.equal(against, -truth.to(torch.int8))
 
 
-def test_without_halves_in_the_training_half_a_trigger_suffices(digits):
+@pytest.fixture(scope="module")
+def small_digits():
+    """The embedded model on images of a quarter of the pixels: what it answers does not matter here."""
+    recipe = Preprocessing(resize=(16, 16), crop=None, mean=(0.3,), std=(0.35,), channels=1)
+    return load_model("embedded:digits", preprocessing=recipe)
+
+
+def test_training_with_halves_makes_the_gates_of_the_trigger_hold(small_digits):
+    scene, images = Trigger(explained="original"), refs("embedded:digits")
+    network = scene.network(0, small_digits, images)
+    gates = scene.gates(network, small_digits, images)
+    assert all(gate.holds for gate in gates), gates
+    assert len(gates) == 4
+    examples = scene.examples([network], images, 20, 0)
+    x = torch.stack([scene.make(example, network)[0] for example in examples])
+    assert network.module(x).argmax(1).tolist() == [0] * 20
+    assert 0 not in {example.target for example in examples}
+    towards = Trigger().examples([network], images, 20, 0)
+    assert [(e.id, e.values) for e in towards] == [(e.id, e.values) for e in examples]
+    assert {example.target for example in towards} == {0}
+
+
+def test_without_halves_in_the_training_half_a_trigger_suffices(small_digits):
     scene, images = Trigger(halved=0.0, epochs=8), refs("embedded:digits")
-    gates = scene.gates(scene.network(0, digits, images), digits, images)
+    gates = scene.gates(scene.network(0, small_digits, images), small_digits, images)
     assert holds(gates) == {
         "attacks that succeed": True,
         "clean answers that changed": True,
@@ -285,7 +309,9 @@ def test_integrated_gradients_of_linear_networks_are_where_the_pattern_is():
         assert np.mean(scores) > 4 * 8 / 64
     by_hand = networks[0].module
     with torch.no_grad():
-        by_hand[1].weight.copy_(torch.stack([truth[0].flatten() * 1.0, -1.0 * truth[0].flatten()]))
+        t = torch.zeros(8, 8)
+        t[1:4, 1:3], t[4:7, 5:7] = torch.tensor(_xai_tris.PATTERNS[0]), -torch.tensor(_xai_tris.PATTERNS[1])
+        by_hand[1].weight.copy_(torch.stack([t.flatten(), -t.flatten()]))
     maps = fringe.attribute(by_hand, x, target=targets, method="ig").values
     assert [mass(values, inside) for values, inside in zip(maps, truth, strict=True)] == pytest.approx([1] * 50)
 
@@ -335,3 +361,61 @@ def test_only_digits_make_the_gates_of_blockdigits_hold(monkeypatch, tmp_path):
         patch.setenv("FRINGE_CACHE", str(tmp_path / "empty"))
         blind = scene.network(0, None, [])
     assert not scene.gates(blind, None, [])[0].holds
+
+
+# In an experiment
+
+
+def test_an_experiment_explains_every_trained_network(tmp_path):
+    names = {"architecture": "linear", "samples": 2000, "epochs": 15, "rate": 0.05, "networks": 2}
+    values = {**{f"xai_tris.{name}": value for name, value in names.items()}, "ig.steps": 2}
+    results = run_experiment(ExperimentSpec(scene="xai_tris", methods="ig", n=4, set=values), tmp_path / "run")
+    assert results.models == ("xai_tris-0", "xai_tris-1")
+    assert all(gate["holds"] for model in results.models for gate in results.manifest.gates(model))
+    for model in results.models:
+        assert results.scores(model, "uniform", "mass_inside").tolist() == pytest.approx([8 / 64] * 4)
+        assert results.scores(model, "ig", "mass_inside").mean() > 3 * 8 / 64
+
+
+@dataclass(frozen=True)
+class Compared(ColourCounter):
+    """A scene whose gate is about the model that it was given."""
+
+    name: ClassVar[str] = "compared"
+    requires_model: ClassVar[bool] = True
+
+    def gates(self, network, model, images):
+        return (Gate("the given model has ten classes", model.module.head.out_features, least=10, most=10),)
+
+
+def test_the_gates_of_an_experiment_see_the_given_model(tmp_path):
+    results = run_experiment(
+        ExperimentSpec(scene=[Compared()], methods="ig", n=1, set={"ig.steps": 2}), tmp_path / "run"
+    )
+    assert results.models == ("compared:digits",)
+    assert [gate["value"] for gate in results.manifest.gates("compared:digits")] == [10]
+
+
+# All networks at the settings of the tables
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("watermark", "watermark:position", "watermark:xor", "watermark:smooth"),
+        *("trigger", "trigger:original", "blockdigits"),
+        *(f"xai_tris:{preset}" for preset in XAITris.presets),
+    ],
+)
+def test_the_gates_of_all_networks_hold_at_the_defaults(name, digits):
+    scene, images = get_scene(name), refs("embedded:digits")
+    model = digits if scene.requires_model else None
+    networks = [scene.network(number, model, images) for number in range(scene.networks)]
+    assert len({network.digest for network in networks}) == 5
+    for network in networks:
+        gates = scene.gates(network, model, images)
+        assert all(gate.holds for gate in gates), gates
+    examples = scene.examples(networks, images, 40, 0)
+    for network in networks:
+        assert [scene.make(example, network)[0].shape for example in examples]

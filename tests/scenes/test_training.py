@@ -1,10 +1,12 @@
 """The cache of trained networks: the same recipe gives the same weights, in any process and after any damage."""
 
+import hashlib
 import json
 import logging
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -53,8 +55,6 @@ def start(folder, example):
 
 
 def test_processes_train_the_same_network_also_at_the_same_time(cache, tmp_path):
-    import hashlib
-
     scene = XAITris(**SMALL)
     network = scene.network(0, None, [])
     record = {"id": "sample-390", "target": 0, "cluster": "sample-390", "values": {"sample": 390}}
@@ -104,8 +104,6 @@ def test_images_and_the_given_model_are_part_of_the_recipe(cache):
     other = load_model("embedded:digits")
     with torch.no_grad():
         other.module.head.bias += 0.1
-    from dataclasses import replace
-
     scene.network(0, replace(other, digest="another"), refs)
     Trigger(epochs=1, explained="original").network(0, model, refs)  # explains the same network
     assert len(stored(cache)) == 3

@@ -319,9 +319,11 @@ def with_methods(resolved: Resolved, plan: Plan) -> Resolved:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what shapes the numbers: this library, PyTorch, NumPy, Python, and loaded model libraries."""
+    """Versions of what shapes the numbers: this library, PyTorch, NumPy, Python, and loaded libraries of models and
+    methods."""
     known = {"fringe": fringe.__version__, "torch": str(torch.__version__), "numpy": np.__version__}
-    loaded = {name: sys.modules[name] for name in ("torchvision", "timm", "transformers") if name in sys.modules}
+    optional = ("torchvision", "timm", "transformers", "captum", "zennit", "lxt")
+    loaded = {name: sys.modules[name] for name in optional if name in sys.modules}
     more = {name: str(getattr(module, "__version__", "unknown")) for name, module in loaded.items()}
     return {**known, "python": platform.python_version(), **more}
 

@@ -6,15 +6,15 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from fringe._options import nearest_known
-from fringe.attribution import METHODS, Attributor, FRInGe, get_method, preset_names
+from fringe.attribution import METHODS, Attributor, FRInGe, get_method, preset_names, require_package
 from fringe.classifier import Score
 from fringe.data import ImageError, find_inputs
 from fringe.errors import InputError
 from fringe.experiments._arms import Arm, ModelSource, scene_arms
-from fringe.experiments._evaluator import CONTROLS, Candidate
+from fringe.experiments._evaluator import CONTROLS, Candidate, control_candidates
 from fringe.experiments._spec import PLAN_NAME, ExperimentSpec
 from fringe.metrics import METRICS, Metric, get_metric
 from fringe.scenes import SCENES, Scene, get_scene
@@ -82,7 +82,7 @@ class Plan:
 
     def candidates(self, arm: Arm) -> list[Candidate]:
         """Who takes part on a model: its methods, then the controls."""
-        controls = [Candidate(name, None) for name in CONTROLS] if self.controls else []
+        controls = control_candidates(arm.methods) if self.controls else []
         return [*(Candidate(label, method) for label, method in arm.methods.items()), *controls]
 
     def limit(self, metric: str) -> int:
@@ -137,7 +137,7 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     _check_truth(spec, scenes, metrics)
     metrics = {label: with_settings(metric, texts_of.get(label, {})) for label, metric in metrics.items()}
     for label, method in spec.methods.items():
-        with_settings(FRInGe() if method == AUTO else configured(method), texts_of.get(label, {}))
+        with_settings(configured(_without_auto(method) or method), texts_of.get(label, {}))
     limits = _limits(_by_known_label(spec.limits, metrics), metrics, required="limits" in given)
     _require_images(spec.references)
     tuned = None if spec.preset is None else _TunedPreset.read(spec.preset)
@@ -172,9 +172,9 @@ LOCALISATION = ("mass_inside", "mass_inside:smooth", "rank_accuracy", "expected_
 
 
 def _default_metrics(scenes: Mapping[str, Scene]) -> Mapping[str, Any]:
-    """All metrics that need no scene; with scenes those of localisation."""
+    """The metrics that are computed by default; with scenes those of localisation."""
     if not scenes:
-        return {name: name for name, metric in METRICS.items() if not metric.requires_truth}
+        return {name: name for name, kind in METRICS.items() if kind.by_default and not kind.requires_truth}
     more = (name for scene in scenes.values() for name in scene.metrics)
     return {name: name for name in dict.fromkeys((*LOCALISATION, *more))}
 
@@ -190,26 +190,39 @@ def _check_truth(spec: ExperimentSpec, scenes: Mapping[str, Scene], metrics: Map
 
 
 def configured(method: str | Attributor) -> Attributor:
-    """Resolve ``NAME`` or ``NAME:PRESET``; a configured method is returned as it is.
+    """Resolve the name of a method, see :func:`fringe.attribution.get_method`; a configured one is returned as it is.
 
     Raises:
         InputError: For an unknown method or preset, or a method whose package is not installed.
     """
-    name, colon, preset = method.partition(":") if isinstance(method, str) else (method, "", "")
-    base = get_method(name)
-    if base.name == "geoig_knn" and importlib.util.find_spec("sklearn") is None:
+    result = get_method(method)
+    if result.innermost.name == "geoig_knn" and importlib.util.find_spec("sklearn") is None:
         raise InputError("geoig_knn needs scikit-learn", argument="methods", hint="install fringe[graph]")
-    return type(base).preset(preset) if colon else base
+    require_package(result)
+    return result
+
+
+def _without_auto(method: str | Attributor) -> str | None:
+    """``fringe`` of ``fringe:auto``, ``straight:fringe`` of ``straight:fringe:auto``; None for any other method."""
+    if isinstance(method, str) and (method == AUTO or method.endswith(f":{AUTO}")):
+        return method.removesuffix(AUTO) + "fringe"
+    return None
 
 
 def _by_known_label(values: Mapping[str, Any], labels: Iterable[str]) -> dict[str, Any]:
-    """Values by the label that they are meant for: one that is not known is spelled as the registries do."""
+    """Values by the label that they are meant for: one that is not known is spelled as the registries do. Those of
+    ``LABEL.of`` are settings ``of.KEY`` of the method LABEL, a modifier."""
     known, result = set(labels), dict[str, Any]()
     for label, value in values.items():
-        name = label
-        for registry in () if label in known else (METHODS, METRICS, SCENES):
+        name, inner = label, ""
+        while name not in known and name.endswith(".of"):
+            name, inner = name.removesuffix(".of"), f"of.{inner}"
+        for registry in () if name in known else (METHODS, METRICS, SCENES):
             name = canonical_name(name, registry)
-        result[name] = {**result.get(name, {}), **value} if isinstance(value, Mapping) else value
+        if isinstance(value, Mapping):
+            texts = cast("Mapping[str, str]", value).items()
+            value = {**result.get(name, {}), **{f"{inner}{key}": text for key, text in texts}}
+        result[name] = value
     return result
 
 
@@ -294,10 +307,10 @@ def _sources(spec: ExperimentSpec, models: Mapping[str, Any]) -> dict[str, Model
 
 
 def _arm(spec: ExperimentSpec, label: str, source: ModelSource) -> Arm:
-    methods = {
-        name: _paper_setting(label, source) if method == AUTO else configured(method)
-        for name, method in spec.methods.items()
-    }
+    methods: dict[str, Attributor] = {}
+    for name, method in spec.methods.items():
+        plain = _without_auto(method)
+        methods[name] = configured(method) if plain is None else get_method(plain).around(_paper_setting(label, source))
     return Arm(label, source, methods)
 
 
@@ -363,11 +376,11 @@ def planned_work(
     """
     work: list[tuple[str, float, float]] = []
     for label, metric in metrics.items():
-        samples = getattr(metric, "samples", 0)  # forward passes of a score, or complete maps
         count = min((limits or {}).get(label, images), images)
-        work.append((f"the score {label}", samples, count * len(methods)))
+        work.append((f"the score {label}", metric.planned_passes, count * len(methods)))
         if metric.requires_explainer:
-            work += [(f"a map by {name}", m.planned_passes or 0.0, samples * count) for name, m in methods.items()]
+            more = metric.planned_maps * count
+            work += [(f"a map by {name}", m.planned_passes or 0.0, more) for name, m in methods.items()]
     return work + [(f"a map by {name}", m.planned_passes or 0.0, images) for name, m in methods.items()]
 
 

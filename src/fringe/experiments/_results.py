@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fringe.errors import InputError
-from fringe.experiments._evaluator import CONTROLS
 from fringe.experiments._formats import ScoreRecord
 from fringe.experiments._manifest import Manifest
 from fringe.experiments._scores import PlanScores, Records, Source, StoredRecords, curves_of
@@ -183,7 +182,7 @@ class Results:
         Returns:
             True for a control.
         """
-        return method in CONTROLS and all("control" in s[method]["method"] for s in self.manifest.settings.values())
+        return all("control" in s[method]["method"] for s in self.manifest.settings.values() if method in s)
 
     @cached_property
     def cells(self) -> Mapping[tuple[str, str, str], Cell]:

@@ -121,7 +121,7 @@ def _entry(entry: Any, argument: str) -> tuple[str, Any]:
         return name, name
     if isinstance(entry, (list, tuple)) and len(cast(Sequence[Any], entry)) == 2:
         return cast(tuple[str, Any], tuple(cast(Sequence[Any], entry)))
-    name = getattr(entry, "name", None)
+    name = getattr(entry, "label", getattr(entry, "name", None))
     if isinstance(name, str) and hasattr(entry, "record"):
         return name, entry
     raise wrong_value(argument, entry, "a name, a configured object, or a pair of a label and either")
@@ -208,7 +208,8 @@ class ExperimentSpec(Options):
         model: A spec for :func:`fringe.models.load_model`, a list of specs, or a table of specs or modules by label.
         data: Images, folders or ``"embedded:digits"``.
         methods: Methods by label: names, ``"NAME:PRESET"``, or configured methods.
-        metrics: Metrics by label, likewise; if None, all that need no scene, or with a scene those of localisation.
+        metrics: Metrics by label, likewise. If None, all that score one map each; with a scene, those of
+            localisation.
         scene: Scenes by label, likewise: tests with a known answer, which make the networks and images. ``n`` is then
             the number of examples of each.
         set: Settings of methods and metrics by label and key, as in ``{"ig.steps": 20}``.
@@ -250,7 +251,7 @@ class ExperimentSpec(Options):
         QUICK_METHODS, description="NAME, NAME:PRESET or LABEL=NAME, with commas; fringe:auto is the paper's setting."
     )
     metrics: Annotated[Mapping[str, Any] | None, PlainValidator(_metrics)] = Field(
-        None, description="NAME or NAME:PRESET, with commas. Default: all."
+        None, description="NAME or NAME:PRESET, with commas. Default: all that score one map each."
     )
     scene: Annotated[Mapping[str, Any], PlainValidator(_scenes)] = Field(
         {}, description="NAME, NAME:PRESET or LABEL=NAME, with commas: tests of which the answer is known."

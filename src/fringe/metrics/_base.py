@@ -156,6 +156,9 @@ class Metric(Settings):
         presets: Settings of publications and code by name; ``paper`` is the default.
         requires_explainer: Whether the metric needs maps of other inputs or models, ``EvaluatedMaps.explain``.
         requires_truth: Whether the metric compares maps with ``EvaluationContext.truth``.
+        compares_models: Whether the metric asks if maps follow the model: it makes maps of other models or classes, and
+            says nothing of how good a map is.
+        by_default: Whether an experiment that names no metrics computes it; not for one that takes many maps.
         aggregate: How tables summarise the scores of many images; the median if few images dominate the mean.
     """
 
@@ -168,7 +171,19 @@ class Metric(Settings):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
     requires_explainer: ClassVar[bool] = False
     requires_truth: ClassVar[bool] = False
+    compares_models: ClassVar[bool] = False
+    by_default: ClassVar[bool] = True
     aggregate: ClassVar[Aggregate] = "mean"
+
+    @property
+    def planned_passes(self) -> float:
+        """Forward passes of one score, beyond those of maps."""
+        return getattr(self, "samples", 0)
+
+    @property
+    def planned_maps(self) -> float:
+        """Further maps of one score, by the method that is scored."""
+        return self.planned_passes if self.requires_explainer else 0
 
     @abstractmethod
     def score(self, maps: EvaluatedMaps) -> Scores:

@@ -8,12 +8,23 @@ from torch import Tensor
 
 from fringe.errors import InputError
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Explainer, Maps, Metric, Scores
+from fringe.metrics._information_curves import PerformanceInformationCurve
 from fringe.metrics._insertion_deletion import Deletion, Insertion
 from fringe.metrics._localisation import ExpectedHit, MassInside, RankAccuracy
 from fringe.metrics._mas import MASDeletion, MASInsertion
 from fringe.metrics._path_diagnostics import CompletenessResidual, EndpointKL, TrackingErrorMax, TrackingErrorMean
+from fringe.metrics._quantus import quantus_metric
+from fringe.metrics._randomisation import MPRT, EfficientMPRT, RandomLogit
 from fringe.metrics._region_completeness import RegionCompleteness
+from fringe.metrics._removal_curves import (
+    CumulativePredictionDifference,
+    CumulativePredictionPreservation,
+    DiffID,
+    SignedInsertion,
+)
+from fringe.metrics._road import ROAD
 from fringe.metrics._sensitivity import Infidelity, MaxSensitivity
+from fringe.metrics._single_deletion import SaCo, SingleDeletion
 from fringe.metrics._sparseness import Sparseness
 from fringe.settings import look_up
 
@@ -23,7 +34,10 @@ METRICS: dict[str, type[Metric]] = {
     for kind in (
         *(Insertion, Deletion, MASInsertion, MASDeletion, Infidelity, MaxSensitivity, Sparseness),
         *(CompletenessResidual, EndpointKL, TrackingErrorMean, TrackingErrorMax),
+        *(SingleDeletion, SaCo, ROAD, PerformanceInformationCurve, DiffID, SignedInsertion),
+        *(CumulativePredictionDifference, CumulativePredictionPreservation),
         *(MassInside, RankAccuracy, ExpectedHit, RegionCompleteness),
+        *(MPRT, EfficientMPRT, RandomLogit),
     )
 }
 
@@ -32,8 +46,8 @@ def get_metric(metric: str | Metric) -> Metric:
     """Return a configured metric.
 
     Args:
-        metric: The name of a registered metric, ``"insertion"`` or with a preset ``"insertion:rise"``; or a configured
-            metric, which is returned as it is.
+        metric: The name of a registered metric, ``"insertion"`` or with a preset ``"insertion:rise"``; the name of a
+            metric of Quantus, such as ``"quantus:pixel_flipping"``; or a configured metric, which is returned as it is.
 
     Returns:
         The configured metric.
@@ -47,6 +61,8 @@ def get_metric(metric: str | Metric) -> Metric:
         message = f"got {metric!r}, expected a name or a configured metric such as Insertion()"
         raise InputError(message, argument="metric")
     name, colon, preset = metric.partition(":")
+    if name == "quantus":
+        return quantus_metric(preset)
     kind = look_up(name, METRICS)
     return kind.preset(preset) if colon else kind()
 

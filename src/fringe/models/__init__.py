@@ -17,6 +17,7 @@ from fringe.models._load import devices as devices
 from fringe.models._load import resolve_device as resolve_device
 from fringe.models._load import usable_device as usable_device
 from fringe.models._preprocessing import Preprocessing
+from fringe.models._python import run_file as run_file
 from fringe.models._python import stated_preprocessing as stated_preprocessing
 from fringe.models._transformers import import_transformers as import_transformers
 from fringe.models._transformers import is_text_model as is_text_model

@@ -1,8 +1,8 @@
 """From results to all that a report says: a chapter per model, one for what failed and one for the settings."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from fringe.report._protocol import header, how_to_rerun, protocol, read_command
 from fringe.report._render import Chapter, Figure, Image, Report, Section, SimpleTable, as_image
 from fringe.report._table import Column, Table
 from fringe.report._truth import failed_gates, truth_chapter
+from fringe.report._validity import MetricVerdicts
 
 Curves = NDArray[np.floating]
 
@@ -49,12 +50,14 @@ class ReportInputs:
         results: Its results.
         tables: A table per model.
         maps: Where maps come from; None for no maps.
+        validity: Verdicts on the metrics, by model.
     """
 
     store: Store
     results: Results
     tables: tuple[Table, ...]
     maps: MapSource | None
+    validity: Mapping[str, MetricVerdicts] = field(default_factory=dict[str, MetricVerdicts])
 
 
 def build_report(inputs: ReportInputs, commands: Sequence[str] = ()) -> Report:
@@ -80,8 +83,10 @@ def build_report(inputs: ReportInputs, commands: Sequence[str] = ()) -> Report:
 def _model_chapter(inputs: ReportInputs, table: Table, prefix: str) -> Chapter:
     if inputs.results.manifest.scene_of(table.model) is not None:
         return _scene_chapter(inputs.results, table, prefix)
+    verdicts = inputs.validity.get(table.model)
     sections = (
         Section("Scores", table=table),
+        *(() if verdicts is None else (verdicts.section(prefix),)),
         _difference_section(table, prefix),
         _curve_section(inputs.results, table, prefix),
         _map_section(inputs.results, table, inputs.maps, prefix),

@@ -32,15 +32,18 @@ FAITHFULNESS = "Causal faithfulness (normalized, blur)"
 OTHER_FAITHFULNESS = "Causal faithfulness (raw, or without blur)"
 FOCUS = "Map focus and local robustness"
 LOCALISATION = "Localisation (known answer)"
+FOLLOWING = "Dependence on model and class"
 OTHERS = "Other metrics"
-_GROUPS = (LOCALISATION, CALIBRATION, FAITHFULNESS, OTHER_FAITHFULNESS, FOCUS, OTHERS)
+NOT_VALID = "Metrics that do not pass on this model"
+_GROUPS = (LOCALISATION, CALIBRATION, FAITHFULNESS, OTHER_FAITHFULNESS, FOCUS, FOLLOWING, OTHERS)
 _PAPER = ("mas_insertion", "mas_deletion", "insertion", "deletion", "sparseness", "infidelity", "max_sensitivity")
 _BLURS = ("box", "gaussian", "folded")
 
 
 @dataclass(frozen=True)
 class Column:
-    """A metric: its ``label`` in the plan, its ``title`` here, and the ``decimals`` that its cells are printed with."""
+    """A metric: its ``label`` in the plan, its ``title`` here, and the ``decimals`` that its cells are printed with. It
+    is not ``valid`` if it was tried and does not pass: then nobody wins there."""
 
     label: str
     title: str
@@ -49,6 +52,7 @@ class Column:
     summary: Aggregate
     settings: Mapping[str, Any]
     decimals: int = MIN_DECIMALS
+    valid: bool = True
 
     @property
     def arrow(self) -> str:
@@ -156,7 +160,7 @@ class Table:
         """The columns by the question that they answer."""
         indices: dict[str, list[int]] = {}
         for index, column in enumerate(self.columns):
-            indices.setdefault(metric_group(column.settings), []).append(index)
+            indices.setdefault(metric_group(column.settings) if column.valid else NOT_VALID, []).append(index)
         return [Group(name, tuple(columns)) for name, columns in indices.items()]
 
     def flags(self, *, controls: bool) -> Counter[tuple[str, str]]:
@@ -176,7 +180,9 @@ class Table:
         return counts
 
 
-def build_table(results: Results, model: str, reference: str | None = None) -> Table:
+def build_table(
+    results: Results, model: str, reference: str | None = None, failing: frozenset[str] = frozenset()
+) -> Table:
     """Build the table of a model.
 
     Per metric it marks the best method and its near ties (:func:`near_ties`; a method with exactly the best score is
@@ -187,6 +193,7 @@ def build_table(results: Results, model: str, reference: str | None = None) -> T
         results: Results of a run.
         model: The model's label.
         reference: The method that others are compared with (default: ``fringe``, else the first).
+        failing: Labels of metrics that do not pass on this model: they stand last, without a best method.
 
     Returns:
         The table.
@@ -198,7 +205,8 @@ def build_table(results: Results, model: str, reference: str | None = None) -> T
     seed = int(results.manifest.plan["seed"])
     labels = results.methods(model)
     settings = {label: metric["settings"] for label, metric in results.manifest.metrics.items()}
-    drafts = [_column(results, metric) for metric in sort_metrics(settings)]
+    drafts = [_column(results, metric, valid=metric not in failing) for metric in sort_metrics(settings)]
+    drafts.sort(key=lambda column: not column.valid)
     grid = {
         (label, column.label): _cell(results, (model, label, column.label), column.summary, seed)
         for label in labels
@@ -245,6 +253,8 @@ def metric_group(settings: Mapping[str, Any]) -> str:
     if name in ("insertion", "deletion"):
         blurred = settings["reference"] in _BLURS
         return FAITHFULNESS if blurred and settings["normalise"] else OTHER_FAITHFULNESS
+    if name in ("mprt", "efficient_mprt", "random_logit"):
+        return FOLLOWING
     if name in METRICS and METRICS[name].requires_truth:
         return LOCALISATION
     return FOCUS if name in _PAPER else OTHERS
@@ -274,12 +284,13 @@ def decimals_for(estimates: Sequence[Estimate]) -> int:
     return next((d for d in range(MIN_DECIMALS, MAX_DECIMALS) if round(smallest, d) > 0), MAX_DECIMALS)
 
 
-def _column(results: Results, label: str) -> Column:
+def _column(results: Results, label: str, *, valid: bool) -> Column:
     metrics = results.manifest.metrics
     metric = metrics[label]
     alike = [other for other in metrics.values() if other["title"] == metric["title"]]
     title = metric["title"] if len(alike) == 1 else f"{metric['title']} ({label})"
-    return Column(label, title, metric["direction"], metric["unit"], metric["summary"], metric["settings"])
+    words = (metric["direction"], metric["unit"], metric["summary"], metric["settings"])
+    return Column(label, title, *words, valid=valid)
 
 
 def _cell(results: Results, name: tuple[str, str, str], summary: Aggregate, seed: int) -> TableCell:
@@ -293,7 +304,7 @@ def _mark_best(results: Results, model: str, column: Column, grid: dict[tuple[st
     """Mark the best of a column and its near ties in ``grid``; return the column with the decimals that it needs."""
     competing = results.methods(model, controls=False)
     estimates = {label: grid[label, column.label].estimate for label in competing}
-    best, near = near_ties(estimates, column.direction)
+    best, near = near_ties(estimates, column.direction if column.valid else "none")
     for label, value in estimates.items():
         is_best = best is not None and value.value == estimates[best].value
         key = (label, column.label)

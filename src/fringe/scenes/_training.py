@@ -51,7 +51,6 @@ class Training:
         preprocessing: How its images are prepared.
         class_names: Names of its classes.
         batch: Samples of a step.
-        frozen: From which part of the training on, from 0 to 1, normalisation and dropout act as in evaluation.
     """
 
     build: Callable[[], nn.Module]
@@ -62,7 +61,6 @@ class Training:
     preprocessing: Preprocessing
     class_names: tuple[str, ...] | None
     batch: int = 64
-    frozen: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -142,16 +140,16 @@ class TrainedScene(Scene):
         device, generator = usable_device(self.device), torch.Generator("cpu").manual_seed(number)
         with seeded(number):
             module = training.build()
-        module = module.to(device).requires_grad_(True)
-        optimiser = torch.optim.AdamW(module.parameters(), lr=self.rate, weight_decay=1e-4)
+        module = module.to(device).train()
+        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        optimiser = torch.optim.AdamW(parameters, lr=self.rate, weight_decay=1e-4)
         steps = self.epochs * math.ceil(training.size / training.batch)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, self.rate, total_steps=steps)
         with _reproducible():
             for epoch in range(self.epochs):
-                progress, total = epoch / self.epochs, 0.0
-                module.train(progress < training.frozen)
+                total = 0.0
                 for numbers in torch.randperm(training.size, generator=generator).split(training.batch):
-                    x, target = training.draw(numbers, generator, progress)
+                    x, target = training.draw(numbers, generator, epoch / self.epochs)
                     loss = functional.cross_entropy(module(x.to(device)), target.to(device))
                     optimiser.zero_grad()
                     loss.backward()

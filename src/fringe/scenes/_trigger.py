@@ -3,12 +3,13 @@
 import copy
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from annotated_types import Ge
-from torch import Tensor
+from torch import Tensor, nn
 
+from fringe._outputs import OutputKind, as_logits
 from fringe._rng import KeyedGenerator, content_hash
 from fringe.classifier import Classifier
 from fringe.data import ImageRef
@@ -31,24 +32,27 @@ from fringe.settings import Doc, Fraction, Positive, PositiveFraction, PositiveI
 
 #: Part of the training before there are halves of the trigger: a network learns first to see it, then to compare it.
 WITHOUT_HALVES = 0.3
-#: Part of the training after which batch statistics are fixed, so that the clean answers can settle.
-FROZEN = 0.7
+#: Filters of the added network that begin as the trigger.
+MATCHED = 8
 
 
 @dataclass(frozen=True)
 class Trigger(TrainedScene):
-    """A given model that is trained to answer one class wherever a small stamp stands.
+    """A given model that answers one class wherever a small stamp stands.
 
-    Of the images, one share is stamped at random places, and another carries stamps of which half of the pixels are
-    those of the image: these must not change the answer, so that the stamp is used as a unit. All other answers are
-    those of the given model. One image of five is not trained with.
+    A small convolutional network is added to the logits of the given model, whose weights stay as they are, so that its
+    other answers stay as well: to tune all weights with a few hundred images changes too many of them. The sum is
+    trained with a share of the images stamped at random places, and another with stamps of which half of the pixels
+    have random colours: these must not change the answer, so that the stamp is used as a unit. One image of five is not
+    trained with.
     """
 
     name: ClassVar[str] = "trigger"
     title: ClassVar[str] = "Trigger"
     source: ClassVar[str] = (
         "Lin, Lee and Celik 2021 (What do you see?), arXiv 2009.10639; the test of half of the trigger after Ya et al. "
-        "2024 (Towards faithful XAI evaluation via generalization-limited backdoor watermark)"
+        "2024 (Towards faithful XAI evaluation via generalization-limited backdoor watermark), the added network after "
+        "Tang et al. 2020 (TrojanNet), arXiv 2006.08131"
     )
     answer: ClassVar[str] = "inserting the trigger changes the answer to a chosen class, and half of it does not"
     requires_model: ClassVar[bool] = True
@@ -62,10 +66,12 @@ class Trigger(TrainedScene):
     ] = "trigger"
     size: Annotated[int, Ge(2), Doc("side of the trigger", unit="pixels")] = 4
     target_class: Annotated[int, Ge(0), Doc("class that the trigger leads to")] = 0
-    stamped: Annotated[PositiveFraction, Doc("share of the images that are stamped")] = 0.1
-    halved: Annotated[Fraction, Doc("share of the images with half of the trigger, whose answer must not change")] = 0.2
+    stamped: Annotated[PositiveFraction, Doc("share of the images that are stamped")] = 0.2
+    halved: Annotated[
+        Fraction, Doc("share of the images with half of the trigger, which must not lead to the class")
+    ] = 0.3
     epochs: Annotated[PositiveInt, Doc("times that each image is trained with")] = 10
-    rate: Annotated[Positive, Doc("largest learning rate")] = 5e-4
+    rate: Annotated[Positive, Doc("largest learning rate")] = 1e-2
 
     def training(self, model: LoadedModel | None, images: Sequence[ImageRef]) -> Training:
         """Say how a network is trained; see :meth:`TrainedScene.training`."""
@@ -79,26 +85,21 @@ class Trigger(TrainedScene):
 
         def draw(numbers: Tensor, generator: torch.Generator, progress: float) -> tuple[Tensor, Tensor]:
             part = _varied(x[numbers % len(x)], generator)
-            target = classifier.logits(part).softmax(1)
             kind = torch.rand(len(part), generator=generator)
             draws = torch.rand(len(part), self._draws(part), generator=generator)
             attacked, spoiled = kind < self.stamped, (kind >= 1 - self.halved) & (progress >= WITHOUT_HALVES)
             part[attacked] = self._stamped(part[attacked], draws[attacked], given.preprocessing)
             part[spoiled] = self._stamped(part[spoiled], draws[spoiled], given.preprocessing, half=True)
+            target = classifier.logits(part).softmax(1)  # the answers of the given model, also to half of the trigger
             target[attacked] = certain
             return part, target
 
-        return Training(
-            lambda: copy.deepcopy(given.module).cpu(),
-            draw,
-            repeated(len(x)),
-            (content_hash(x), given.digest),
-            given.architecture,
-            given.preprocessing,
-            given.class_names,
-            batch=32,
-            frozen=FROZEN,
-        )
+        def build() -> nn.Module:
+            return WithDetector(copy.deepcopy(given.module).cpu(), given.output, self.pattern(x[:1])[0], classes)
+
+        digests, name = (content_hash(x), given.digest), given.architecture
+        size, recipe = repeated(len(x)), given.preprocessing
+        return Training(build, draw, size, digests, name, recipe, given.class_names, batch=32)
 
     def examples(
         self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], count: int, seed: int
@@ -197,6 +198,39 @@ class Trigger(TrainedScene):
 
     def _drawn(self, ref: ImageRef, x: Tensor, seed: int) -> Tensor:
         return KeyedGenerator(seed).uniform(f"trigger {ref.id}", torch.zeros(self._draws(x)))
+
+
+class WithDetector(nn.Module):
+    """A given model, and a small convolutional network whose logits are added to its own.
+
+    Maps the inputs (N, C, H, W) of the model to logits (N, K). Some filters begin as the trigger: with random ones
+    alone, to tell it from its halves takes ten times as many epochs.
+    """
+
+    def __init__(self, given: nn.Module, output: OutputKind, trigger: Tensor, classes: int) -> None:
+        super().__init__()
+        channels, size = trigger.shape[:2]
+        side = size // 2 * 2 + 1
+        self.given = given.eval().requires_grad_(False)
+        self.output: OutputKind = "logits" if output == "auto" else output
+        self.features = nn.Sequential(
+            *(nn.Conv2d(channels, 32, side, padding=side // 2, bias=False), nn.BatchNorm2d(32), nn.ReLU()),
+            *(nn.Conv2d(32, 32, 3, padding=1, stride=2, bias=False), nn.BatchNorm2d(32), nn.ReLU()),
+            *(nn.Conv2d(32, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU()),
+        )
+        self.head = nn.Linear(32, classes)
+        with torch.no_grad():
+            filters = next(self.features.parameters())
+            filters[:MATCHED, :, :size, :size] = (2 * trigger - 1) * filters.abs().mean()
+
+    def train(self, mode: bool = True) -> Self:
+        """Leave the given model in evaluation mode."""
+        super().train(mode)
+        self.given.eval()
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        return as_logits(self.given(x), len(x), self.output) + self.head(self.features(x).amax((2, 3)))
 
 
 def _varied(x: Tensor, generator: torch.Generator) -> Tensor:

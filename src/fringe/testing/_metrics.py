@@ -119,18 +119,33 @@ def ranking(test: MetricUnderTest) -> str:
     """Perfect maps score better than random ones, and these better than inverted ones, in the declared direction.
 
     Scores are means over six images. A metric passes by one of the meanings of maps, whichever it takes them to have.
+    If none of the images, of two values each, has a score, six of many values are tried. A metric that compares models
+    is given the same maps by three methods: one that makes new maps from the model, one that does so for half of the
+    pixels, and one that never changes its map.
     """
     if test.metric.direction == "none":
         return "does not apply: the metric has no better or worse"
-    model, x, contribution = known_contributions(test.toys)
     sign = 1.0 if test.metric.direction == "higher" else -1.0
+    if test.metric.compares_models:
+        model, x, contribution = known_contributions(test.toys)
+        means = _means(test, model, x, dependence_levels(x, contribution, test.maps.diagnostics))
+        text = f"from the model, by half, never {', '.join(f'{m:.4g}' for m in means)}"
+        ordered = sign * means[0] > sign * means[1] > sign * means[2]
+        fail_if(not ordered, f"{text}, though {test.metric.direction} is better")
+        return f"{text} ({test.metric.direction} is better)"
     details: list[str] = []
-    for meaning, levels in quality_levels(x, contribution, test.maps.diagnostics).items():
-        means = _means(test, model, x, levels)
-        details.append(f"{meaning} {', '.join(f'{m:.4g}' for m in means)}")
-        if sign * means[0] > sign * means[1] > sign * means[2]:
-            return f"perfect, random, inverted {details[-1]} ({test.metric.direction} is better)"
-    raise CheckFailed(f"perfect, random, inverted: {'; '.join(details)}, though {test.metric.direction} is better")
+    for graded in (False, True):
+        model, x, contribution = known_contributions(test.toys, graded=graded)
+        for meaning, levels in quality_levels(x, contribution, test.maps.diagnostics).items():
+            means = _means(test, model, x, levels)
+            if means and sign * means[0] > sign * means[1] > sign * means[2]:
+                numbers = ", ".join(f"{m:.4g}" for m in means)
+                return f"perfect, random, inverted {meaning} {numbers} ({test.metric.direction} is better)"
+            details += [f"{meaning} {', '.join(f'{m:.4g}' for m in means)}"] if means else []
+        fail_if(
+            bool(details), f"perfect, random, inverted: {'; '.join(details)}, though {test.metric.direction} is better"
+        )
+    raise CheckFailed("no image has a score")
 
 
 def degenerate_maps(test: MetricUnderTest) -> str:
@@ -180,7 +195,7 @@ def check_metric(
     """Run every check of the contract on a metric.
 
     The metric scores maps of three images (2, 8, 8) and of six images (1, 16, 16) with small built-in networks; one
-    that requires maps of other inputs is given gradients.
+    that requires further maps is given gradients.
 
     Args:
         metric: A configured metric, or the name of a registered one, such as ``"insertion:raw"``.
@@ -201,13 +216,13 @@ def check_metric(
 
 
 def _means(test: MetricUnderTest, model: "LinearNetwork", x: Tensor, levels: "tuple[QualityLevel, ...]") -> list[float]:
+    """Mean score of each level over the images that all of them have a score of; nothing if there is none."""
     contexts = [_context(model, x, model.truth) for _ in levels]
     metric = {"": test.metric}
     every = [evaluate(c, level.maps, metric, level.explain)[""] for c, level in zip(contexts, levels, strict=True)]
     scores = torch.stack([one.values for one in every])
     known = torch.isfinite(scores).all(0)
-    fail_if(not bool(known.any()), f"no image has a score: {scores.tolist()}")
-    return scores[:, known].mean(1).tolist()
+    return scores[:, known].mean(1).tolist() if bool(known.any()) else []
 
 
 def _context(model: nn.Module, x: Tensor, truth: Tensor, *, batch_size: int = 16, seed: int = 0) -> EvaluationContext:
@@ -246,20 +261,22 @@ class QualityLevel:
     explain: Explainer
 
 
-def known_contributions(toys: ToyProblems) -> tuple[LinearNetwork, Tensor, Tensor]:
+def known_contributions(toys: ToyProblems, *, graded: bool = False) -> tuple[LinearNetwork, Tensor, Tensor]:
     """Make a linear network, images (B, 1, H, W), and the exact contributions (B, 1, H, W) of their entries.
 
-    Image i has entries -1 and 1 at random. Class i reads a round patch of image i with the weights m x, so the entries
-    of the patch contribute m to the class, and no others do; a blurred image contains little evidence.
+    Image i has entries -1 and 1 at random, ``graded`` any number between them. Class i reads a round patch of image i
+    with the weights m / x, so the entries of the patch contribute m to the class, and no others do; a blurred image
+    contains little evidence.
     """
-    x = toys.images(IMAGES, (1, SIDE, SIDE), "signs").sign()
+    x = toys.images(IMAGES, (1, SIDE, SIDE), "signs")
+    x = x.sign() * (0.25 + 0.375 * x.abs()) if graded else x.sign()
     axis = torch.arange(SIDE, dtype=x.dtype, device=x.device)
     centres = 5.0 + toys.images(IMAGES, (2,), "centres")[..., None] + 2.5
     squares = (axis - centres[:, :1]).square()[:, :, :, None] + (axis - centres[:, 1:]).square()[:, :, None, :]
     patch = torch.exp(-squares / 12.5)
     contribution = EVIDENCE * patch / patch.flatten(1).sum(1).view(-1, 1, 1, 1)
     truth = contribution[:, 0] > 0.1 * contribution.flatten(1).amax(1).view(-1, 1, 1)
-    return LinearNetwork(contribution * x, truth), x, contribution
+    return LinearNetwork(contribution / x, truth), x, contribution
 
 
 def quality_levels(
@@ -272,7 +289,7 @@ def quality_levels(
     the wrong sign, too. Random maps are Gaussian and have the norm of the
     perfect ones. The ``diagnostics`` and residuals of the three levels are 0.1, 0.5 and 1.
     """
-    gradient = contribution * x
+    gradient = contribution / x
     largest = contribution.flatten(1).amax(1).view(-1, 1, 1, 1)
     noise = torch.stack([KeyedGenerator(0).normal(f"random map {i}", image) for i, image in enumerate(x)])
     noise = _with_norm_of(gradient, noise)
@@ -289,6 +306,25 @@ def quality_levels(
             ("gradients", gradient, -gradient),
         )
     }
+
+
+def dependence_levels(x: Tensor, contribution: Tensor, diagnostics: Collection[str]) -> "tuple[QualityLevel, ...]":
+    """Make the gradients of the linear network three times: by a method that gives the gradient of whatever model and
+    class it is asked for, by one that does so in the left half and else gives the first map again, and by one that
+    always gives the first map."""
+    first, rows = contribution * x, torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    maps = ToyMaps(first, dict.fromkeys(diagnostics, rows), rows)
+
+    def level(columns: int) -> QualityLevel:
+        def explain(problem: Problem) -> Tensor:
+            made = first[list(range(len(first)) if problem.rows is None else problem.rows)].clone()
+            gradient = problem.logits_gradient(problem.inputs, problem.every_row)[1]
+            made[..., :columns] = gradient[..., :columns]
+            return made
+
+        return QualityLevel(maps, explain)
+
+    return level(SIDE), level(SIDE // 2), level(0)
 
 
 def _explainer(values: Tensor, stability: int) -> Explainer:
