@@ -155,7 +155,7 @@ def test_defaults_fill_what_is_unset_and_are_no_choice():
     plan = build_plan(ExperimentSpec())
     assert (plan.data, plan.n, plan.seed, plan.target) == (("embedded:digits",), 100, 0, "predicted")
     assert [*plan.arms[0].methods] == ["fringe", "ig", "smoothgrad", "guided_ig", "agi", "ig2", "ggig", "geoig_svi"]
-    assert [*plan.metrics] == [name for name, metric in METRICS.items() if not metric.requires_truth]
+    assert [*plan.metrics] == [name for name, metric in METRICS.items() if metric.by_default]
     assert (plan.limit("max_sensitivity"), plan.limit("insertion")) == (8, 100)
     assert (plan.controls, plan.score, plan.exif, plan.exclude) == (True, "logit", "ignore", frozenset())
     assert build_plan(ExperimentSpec(metrics="insertion")).limits == {}  # a default limit of what is not required

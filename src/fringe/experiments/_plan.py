@@ -174,7 +174,7 @@ LOCALISATION = ("mass_inside", "mass_inside:smooth", "rank_accuracy", "expected_
 def _default_metrics(scenes: Mapping[str, Scene]) -> Mapping[str, Any]:
     """The metrics that are computed by default; with scenes those of localisation."""
     if not scenes:
-        return {name: name for name, kind in METRICS.items() if kind.by_default and not kind.requires_truth}
+        return {name: name for name, kind in METRICS.items() if kind.by_default}
     more = (name for scene in scenes.values() for name in scene.metrics)
     return {name: name for name in dict.fromkeys((*LOCALISATION, *more))}
 

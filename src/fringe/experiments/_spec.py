@@ -208,8 +208,7 @@ class ExperimentSpec(Options):
         model: A spec for :func:`fringe.models.load_model`, a list of specs, or a table of specs or modules by label.
         data: Images, folders or ``"embedded:digits"``.
         methods: Methods by label: names, ``"NAME:PRESET"``, or configured methods.
-        metrics: Metrics by label, likewise. If None, all that score one map each; with a scene, those of
-            localisation.
+        metrics: Metrics by label, likewise. If None, all of one map each; with a scene, of localisation.
         scene: Scenes by label, likewise: tests with a known answer, which make the networks and images. ``n`` is then
             the number of examples of each.
         set: Settings of methods and metrics by label and key, as in ``{"ig.steps": 20}``.

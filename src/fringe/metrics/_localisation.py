@@ -28,6 +28,7 @@ class _Localisation(Metric):
     direction: ClassVar[Direction] = "higher"
     space: ClassVar[str] = "the map and the pixels that the model is known to use"
     requires_truth: ClassVar[bool] = True
+    by_default: ClassVar[bool] = False
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "smooth": {"smoothing": 3.0},

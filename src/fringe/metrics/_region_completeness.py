@@ -47,6 +47,7 @@ class RegionCompleteness(Metric):
     space: ClassVar[str] = "sums of the signed map over regions whose exact contribution is known"
     source: ClassVar[str] = "ours: completeness (Sundararajan et al. 2017) of each term of a sum"
     requires_truth: ClassVar[bool] = True
+    by_default: ClassVar[bool] = False
     requires_explainer: ClassVar[bool] = True
 
     def score(self, maps: EvaluatedMaps) -> Scores:
