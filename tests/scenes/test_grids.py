@@ -74,9 +74,11 @@ def test_an_image_that_one_network_gets_wrong_takes_no_part():
             return logits.index_add(1, torch.tensor([8]), 1e3 * torch.relu(logits[:, 3:4] - logits[:, 8:9]))
 
     other = replace(MODEL, module=Confused().eval(), digest="confused")
-    targets = {example.target for example in drawn("gridpg", 40)[2]}
-    assert 3 in targets
-    assert 3 not in {example.target for example in drawn("gridpg", 40, networks=[MODEL, other])[2]}
+    threes = {ref.source for ref in IMAGES if ref.label == 3}
+    assert threes & {source for example in drawn("gridpg", 40)[2] for source in example.images}
+    examples = drawn("gridpg", 40, networks=[MODEL, other])[2]
+    assert not threes & {source for example in examples for source in example.images}
+    assert 3 not in {example.target for example in examples}
 
 
 def test_too_few_images_are_said():

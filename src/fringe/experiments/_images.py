@@ -144,18 +144,18 @@ def sample_examples(
     scenes: Mapping[str, Scene],
     networks: Mapping[str, Sequence[LoadedModel]],
     data: Sequence[str],
-    n: int,
+    counts: Mapping[str, int],
     seed: int,
     exclude: Iterable[str],
     digest: Callable[[Any], str],
 ) -> ImageSample:
-    """The examples of scenes, ``n`` of each.
+    """The examples of scenes.
 
     Args:
         scenes: The scenes by label.
         networks: All networks of each.
         data: Images, folders or embedded images.
-        n: Number of examples of a scene.
+        counts: Number of examples of each.
         seed: Draws them.
         exclude: Digests of images that no example is made of.
         digest: Names plain data.
@@ -171,7 +171,7 @@ def sample_examples(
     if excluded:
         images = [ref for ref in images if content_digest(ref) not in excluded]
     for label, scene in scenes.items():
-        for example in scene.examples(networks[label], images, n, seed):
+        for example in scene.examples(networks[label], images, counts[label], seed):
             for source in example.images:
                 if source not in contents:
                     contents[source] = content_digest(next(find_inputs([source])))

@@ -103,7 +103,13 @@ def without_growth(previous: Mapping[str, Any], new: Mapping[str, Any]) -> dict[
         limits |= {metric: limiting[metric]} if metric in limiting else {}
     parts = ("models", "preprocessing", "model_output", "metrics", "scenes")
     shared = {part: known(part) for part in parts if part in previous and part in new}
-    return {**new, **shared, "methods": methods, "limits": limits, "n": min(previous["n"], new["n"])}
+    examples = {
+        label: previous["examples"][label] if label not in new.get("examples", {}) else min(n, new["examples"][label])
+        for label, n in previous.get("examples", {}).items()
+    }
+    more = {"examples": examples} if examples else {}
+    plain = {name: value for name, value in new.items() if name != "examples"}
+    return {**plain, **shared, **more, "methods": methods, "limits": limits, "n": min(previous["n"], new["n"])}
 
 
 def _limit(plan: Mapping[str, Any], metric: str) -> int:
@@ -290,7 +296,8 @@ def _drawn(plan: Plan, loaded: Mapping[str, LoadedModel]) -> ImageSample:
     if not plan.scenes:
         return sample_images(plan.data, plan.n, plan.seed, plan.exclude, holdout=plan.holdout)
     networks = {label: [loaded[arm.label] for arm in plan.arms if arm.scene == label] for label in plan.scenes}
-    return sample_examples(plan.scenes, networks, plan.data, plan.n, plan.seed, plan.exclude, digest)
+    counts = {label: min(plan.examples.get(label, plan.n), plan.n) for label in plan.scenes}
+    return sample_examples(plan.scenes, networks, plan.data, counts, plan.seed, plan.exclude, digest)
 
 
 def _scenes(plan: Plan, loaded: Mapping[str, LoadedModel]) -> dict[str, dict[str, Any]]:

@@ -36,7 +36,8 @@ class Plan:
     ``limits`` holds metrics that only the first so many images are scored by. ``exclude`` are digests of images that
     are not drawn; ``holdout`` draws from the end of the order, for a part that must not meet the others. ``shard``
     images make a task. ``target``: ``"predicted"`` (top-1 on the clean image, the paper's protocol), ``"label"``, or
-    the number of a class. ``scenes`` by label make the networks and examples of the arms, ``n`` examples each.
+    the number of a class. ``scenes`` by label make the networks and examples of the arms, ``n`` examples each, or as
+    many as ``examples`` says, if that is less.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Plan:
     holdout: bool = False
     shard: int = 16
     scenes: Mapping[str, Scene] = field(default_factory=dict[str, Scene])
+    examples: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
         for name in ("n", "shard"):
@@ -109,6 +111,7 @@ class Plan:
             **({"model_output": outputs} if outputs else {}),
             **({"last": True} if self.holdout else {}),
             **({"scenes": {label: scene.record() for label, scene in self.scenes.items()}} if self.scenes else {}),
+            **({"examples": dict(self.examples)} if self.examples else {}),
         }
 
 
@@ -138,7 +141,9 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     metrics = {label: with_settings(metric, texts_of.get(label, {})) for label, metric in metrics.items()}
     for label, method in spec.methods.items():
         with_settings(configured(_without_auto(method) or method), texts_of.get(label, {}))
-    limits = _limits(_by_known_label(spec.limits, metrics), metrics, required="limits" in given)
+    limits = _limits(
+        _by_known_label(spec.limits, [*metrics, *scenes]), {**metrics, **scenes}, required="limits" in given
+    )
     _require_images(spec.references)
     tuned = None if spec.preset is None else _TunedPreset.read(spec.preset)
     alone = bool(scenes) and not any(scene.requires_model for scene in scenes.values())
@@ -157,7 +162,8 @@ def build_plan(spec: ExperimentSpec) -> Plan:
         arms=arms,
         metrics=metrics,
         scenes=scenes,
-        limits=limits,
+        limits={label: n for label, n in limits.items() if label in metrics},
+        examples={label: n for label, n in limits.items() if label in scenes},
         exclude=frozenset[str]() if tuned is None else tuned.images,
         **{name: getattr(spec, name) for name in _SHARED},
     )
@@ -254,8 +260,8 @@ def with_settings(base: Configured, texts: Mapping[str, str]) -> Configured:
         raise InputError(str(error), argument="set") from error
 
 
-def _limits(limits: Mapping[str, int], metrics: Mapping[str, Metric], *, required: bool) -> dict[str, int]:
-    """The limits of the plan's metrics; those of a default may name others."""
+def _limits(limits: Mapping[str, int], metrics: Mapping[str, Metric | Scene], *, required: bool) -> dict[str, int]:
+    """The limits of the plan's metrics and scenes; those of a default may name others."""
     for name in limits:
         if required and name not in metrics:
             message = (
