@@ -63,6 +63,7 @@ from fringe.experiments._statistics import Difference as Difference
 from fringe.experiments._statistics import Estimate as Estimate
 from fringe.experiments._statistics import dominance as dominance
 from fringe.experiments._statistics import estimate as estimate
+from fringe.experiments._statistics import estimate_all as estimate_all
 from fringe.experiments._statistics import holm as holm
 from fringe.experiments._statistics import near_ties as near_ties
 from fringe.experiments._statistics import paired as paired

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fringe.errors import InputError, require, require_integer, require_positive
-from fringe.experiments._resampling import interval, sign_flip_p, sign_flip_ps
+from fringe.experiments._resampling import interval, intervals, sign_flip_p, sign_flip_ps
 from fringe.metrics import Aggregate, Direction
 
 #: A score an image, None or NaN where there is none.
@@ -60,18 +60,18 @@ def estimate(scores: Column, seed: int = 0, summary: Aggregate = "mean") -> Esti
     Raises:
         InputError: For another ``summary`` or shape.
     """
-    finite = as_column("scores", scores)
-    finite = finite[np.isfinite(finite)]
-    low, high = interval(finite, summary, seed)
-    return Estimate(
-        mean=aggregate(finite, "mean"),
-        median=aggregate(finite, "median"),
-        low=low,
-        high=high,
-        n=int(finite.size),
-        half_iqr=_half_iqr(finite),
-        summary=summary,
-    )
+    return estimate_all([(scores, summary)], seed)[0]
+
+
+def estimate_all(columns: Sequence[tuple[Column, Aggregate]], seed: int = 0) -> list[Estimate]:
+    """:func:`estimate` of each ``(scores, summary)``, sooner, as many scores are resampled together."""
+    every = [as_column("scores", scores) for scores, _ in columns]
+    finite, summaries = [one[np.isfinite(one)] for one in every], [summary for _, summary in columns]
+    ends = intervals(finite, summaries, seed)
+    return [
+        Estimate(aggregate(one, "mean"), aggregate(one, "median"), *end, int(one.size), _half_iqr(one), summary)
+        for one, summary, end in zip(finite, summaries, ends, strict=True)
+    ]
 
 
 def as_column(name: str, scores: Column) -> NDArray[np.float64]:
@@ -139,15 +139,15 @@ def paired(a: Column, b: Column, *, seed: int = 0, summary: Aggregate = "mean") 
         InputError: If the columns have different lengths.
     """
     differences = _differences(a, b)
-    return _difference(differences, sign_flip_p(differences, seed), seed, summary)
+    return _difference(differences, sign_flip_p(differences, seed), interval(differences, summary, seed), summary)
 
 
 def paired_all(pairs: Sequence[tuple[Column, Column, Aggregate]], seed: int = 0) -> list[Difference]:
     """Compare many pairs of methods image by image: :func:`paired` of each ``(a, b, summary)``, sooner, as random signs
     are drawn once for all."""
-    differences = [_differences(a, b) for a, b, _ in pairs]
-    p_values = sign_flip_ps(differences, seed)
-    return [_difference(d, p, seed, pair[2]) for d, p, pair in zip(differences, p_values, pairs, strict=True)]
+    differences, summaries = [_differences(a, b) for a, b, _ in pairs], [summary for *_, summary in pairs]
+    known = zip(differences, sign_flip_ps(differences, seed), intervals(differences, summaries, seed), strict=True)
+    return [_difference(*one, summary) for one, summary in zip(known, summaries, strict=True)]
 
 
 def _differences(a: Column, b: Column) -> NDArray[np.float64]:
@@ -157,9 +157,10 @@ def _differences(a: Column, b: Column) -> NDArray[np.float64]:
     return first[both] - second[both]
 
 
-def _difference(differences: NDArray[np.float64], p: float, seed: int, summary: Aggregate) -> Difference:
-    low, high = interval(differences, summary, seed)
-    return Difference(aggregate(differences, summary), low, high, p, int(differences.size))
+def _difference(
+    differences: NDArray[np.float64], p: float, ends: tuple[float, float], summary: Aggregate
+) -> Difference:
+    return Difference(aggregate(differences, summary), *ends, p, int(differences.size))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -8,11 +8,10 @@ from typing import Any
 
 from fringe.errors import InputError
 from fringe.experiments import (
-    Cell,
     Difference,
     Estimate,
     Results,
-    estimate,
+    estimate_all,
     holm,
     near_ties,
     paired_all,
@@ -197,10 +196,14 @@ def build_table(results: Results, model: str, reference: str | None = None) -> T
     labels = results.methods(model)
     settings = {label: metric["settings"] for label, metric in results.manifest.metrics.items()}
     drafts = [_column(results, metric) for metric in sort_metrics(settings)]
+    names = [(label, column) for label in labels for column in drafts]
+    cells = [results.cell(model, label, column.label) for label, column in names]
+    estimates = estimate_all(
+        [(cell.scores, column.summary) for cell, (_, column) in zip(cells, names, strict=True)], seed
+    )
     grid = {
-        (label, column.label): _cell(results.cell(model, label, column.label), column.summary, seed)
-        for label in labels
-        for column in drafts
+        (label, column.label): TableCell(value, len(cell.scores), cell.missing, cell.failed, cell.flags())
+        for (label, column), cell, value in zip(names, cells, estimates, strict=True)
     }
     others = [label for label in results.methods(model, controls=False) if label != reference]
     compared = [(label, column) for label in others for column in drafts if column.direction != "none"]
@@ -275,11 +278,6 @@ def _column(results: Results, label: str) -> Column:
     alike = [other for other in metrics.values() if other["title"] == metric["title"]]
     title = metric["title"] if len(alike) == 1 else f"{metric['title']} ({label})"
     return Column(label, title, metric["direction"], metric["unit"], metric["summary"], metric["settings"])
-
-
-def _cell(cell: Cell, summary: Aggregate, seed: int) -> TableCell:
-    scores = cell.scores
-    return TableCell(estimate(scores, seed, summary), len(scores), cell.missing, cell.failed, cell.flags())
 
 
 def _mark_best(results: Results, model: str, column: Column, grid: dict[tuple[str, str], TableCell]) -> Column:
