@@ -12,7 +12,7 @@ from fringe._rng import KeyedGenerator
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.errors import FringeError, TargetError, TransientError, is_device_error, is_misread, is_transient
-from fringe.experiments._evaluator import Candidate, Evaluator, MethodResult
+from fringe.experiments._evaluator import Candidate, Evaluator, MethodResult, Progress
 from fringe.experiments._formats import ScoreRecord, Status, StoredMap
 from fringe.experiments._images import open_image_entry, open_references
 from fringe.experiments._manifest import Resolved, describe, digest, first_logits, load, versions
@@ -94,6 +94,7 @@ class TaskRunner:
 
     def __init__(self, resolved: Resolved, *, device: str = "cpu", batch_size: int | Literal["auto"] = "auto"):
         self._resolved, self._device = resolved, torch.device(device)
+        self.progress: Progress | None = None  # called as maps are made
         self._batch_size: int | Literal["auto"] = batch_size
         self._records = {image["digest"]: image for image in resolved.manifest.images}
         self._context: _ModelContext | None = None
@@ -151,6 +152,10 @@ class TaskRunner:
             raise FringeError(f"images: {reason}")
         return groups[0].subject
 
+    def subjects(self, model: str, images: Sequence[str]) -> list[EvaluationContext]:
+        """Prepare those images (digests) that can be explained by a model, by size."""
+        return [group.subject for group in self._images(self._open(model), images)[0]]
+
     def _evaluate(
         self, context: _ModelContext, task: Task, group: _ImageBatch, stored: Mapping[str, StoredMap]
     ) -> _Evaluated:
@@ -160,7 +165,7 @@ class TaskRunner:
         metrics = {label: plan.metrics[label] for label in task.metrics}
         try:
             with context.classifier.session(group.subject.problem.inputs.device):
-                evaluator = Evaluator(group.subject, [candidate], metrics, task.metrics, None)
+                evaluator = Evaluator(group.subject, [candidate], metrics, task.metrics, self.progress)
                 current = _stored_of(group, stored)
                 if current is not None:
                     return _evaluate_stored(evaluator, current)

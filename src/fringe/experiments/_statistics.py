@@ -66,7 +66,7 @@ def estimate(scores: Column, seed: int = 0, summary: Aggregate = "mean") -> Esti
 def estimate_all(columns: Sequence[tuple[Column, Aggregate]], seed: int = 0) -> list[Estimate]:
     """:func:`estimate` of each ``(scores, summary)``, sooner, as many scores are resampled together."""
     every = [as_column("scores", scores) for scores, _ in columns]
-    finite, summaries = [one[np.isfinite(one)] for one in every], [summary for _, summary in columns]
+    finite, summaries = [one[np.isfinite(one)] for one in every], list[Aggregate](summary for _, summary in columns)
     ends = intervals(finite, summaries, seed)
     return [
         Estimate(aggregate(one, "mean"), aggregate(one, "median"), *end, int(one.size), _half_iqr(one), summary)
@@ -145,7 +145,7 @@ def paired(a: Column, b: Column, *, seed: int = 0, summary: Aggregate = "mean") 
 def paired_all(pairs: Sequence[tuple[Column, Column, Aggregate]], seed: int = 0) -> list[Difference]:
     """Compare many pairs of methods image by image: :func:`paired` of each ``(a, b, summary)``, sooner, as random signs
     are drawn once for all."""
-    differences, summaries = [_differences(a, b) for a, b, _ in pairs], [summary for *_, summary in pairs]
+    differences, summaries = [_differences(a, b) for a, b, _ in pairs], list[Aggregate](s for _, _, s in pairs)
     known = zip(differences, sign_flip_ps(differences, seed), intervals(differences, summaries, seed), strict=True)
     return [_difference(*one, summary) for one, summary in zip(known, summaries, strict=True)]
 
