@@ -1,6 +1,6 @@
 """Experiments: methods compared under metrics on many images, stored, resumed and summarised."""
 
-from fringe.experiments._bucket import url_of as url_of
+from fringe._urls import url_of as url_of
 from fringe.experiments._comparison import Comparison as Comparison
 from fringe.experiments._comparison import compare as compare
 from fringe.experiments._comparison_views import summarise as summarise

@@ -20,8 +20,9 @@ from typing import Any
 from torch import Tensor
 
 from fringe._files import MAPS_BYTES, RECORD_BYTES, require_local
+from fringe._urls import url_of
 from fringe.errors import InputError
-from fringe.experiments._bucket import Bucket, url_of
+from fringe.experiments._bucket import Bucket
 from fringe.experiments._disk import QUARANTINE, Disk, warn
 from fringe.experiments._formats import (
     BLANK,
