@@ -3,13 +3,14 @@
 import logging
 import os
 import random
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 from small_plans import small
-from synthetic_units import expected, manifest, rows_of, table
+from synthetic_units import expected, manifest, noted, rows_of, table
 
 from fringe._urls import url_of
 from fringe.data import ImageError, find_inputs
@@ -141,7 +142,52 @@ def test_killed_at_any_time_in_a_bucket(bucket, tmp_path):
     command = [sys.executable, str(HERE / "bucket_program.py"), bucket, str(tmp_path), "40"]
     done = set()
     for _ in range(3):
-        sources = {"there": Path(url), "here": folder}  # a Path has lost a slash of the URL
+        runs = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) for _ in range(2)]
+        for run in runs:
+            run.stdout.readline()
+        time.sleep(chance.uniform(0.1, 1.0))
+        for run in runs:
+            run.kill()
+            run.communicate()
+        store = Store(Path(bucket))
+        assert set(table_of(store)) <= set(expected(asked))
+        assert done <= set(store.tasks())
+        done = set(store.tasks())
+    before = len(noted(tmp_path / "log"))
+    assert subprocess.run(command, env=environment, stdout=subprocess.PIPE).returncode == 0
+    assert table_of(Store(Path(bucket))) == expected(asked)
+    assert not set(noted(tmp_path / "log")[before:]) & done
+
+
+@pytest.fixture
+def photos(bucket, server, tmp_path):
+    """The URL of a few pictures, and the folder that they were copied from."""
+    import boto3
+    import numpy as np
+    from PIL import Image
+
+    folder, client = tmp_path / "photos", boto3.client("s3", endpoint_url=server)
+    files = ("3_a.png", "b/0284_cat.PNG", "b/c.png", "d.png", ".hidden.png", ".cache/e.png", "notes.txt", "b/a.jpg")
+    for number, name in enumerate(files):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 255, (8, 8), dtype=np.uint8)
+        Image.fromarray(pixels).save(path, "JPEG" if name.endswith("jpg") else "PNG")
+        client.put_object(Bucket="bucket", Key=f"{tmp_path.name}/photos/{name}", Body=path.read_bytes())
+    return f"{bucket}/photos", folder
+
+
+def test_images_of_a_bucket_are_those_of_the_folder(photos, tmp_path, monkeypatch):
+    url, folder = photos
+    monkeypatch.chdir(tmp_path)
+    there, local = (list(find_inputs([one])) for one in (url, str(folder)))
+    assert [(ref.id, ref.label) for ref in there] == [(ref.id, ref.label) for ref in local]
+    names = ("3_a.png", "b/0284_cat.PNG", "b/a.jpg", "b/c.png", "d.png")
+    assert [ref.source for ref in there] == [f"{url}/{name}" for name in names]
+    assert [ref.open().image.tobytes() for ref in there] == [ref.open().image.tobytes() for ref in local]
+    (one,) = find_inputs([f"{url}/b/c.png", f"{url}/b/c.png"])
+    assert one.source == f"{url}/b/c.png"
+    sources = {"there": Path(url), "here": folder}  # a Path has lost a slash of the URL
     runs = [run_plan(small(data=(str(one),), n=4), tmp_path / name, RunOptions()) for name, one in sources.items()]
     assert [run.log.count("done") for run in runs] == [4, 4]
     assert table(Store(tmp_path / "there")) == table(Store(tmp_path / "here"))  # digests, keys and numbers
