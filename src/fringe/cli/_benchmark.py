@@ -80,7 +80,7 @@ def _show_estimate(plan: "Plan", flags: "RunFlags", seconds: float) -> None:
     if flags.as_json:
         typer.echo(to_json({"device": device, **known.record()}), nl=False)
         return
-    say(f"{known.study}: {known.images} images, {sum(cost.tasks for cost in known.costs)} tasks are missing")
+    say(f"{known.study}: {known.images} images; missing tasks: {sum(cost.tasks for cost in known.costs)}")
     say("\n".join(f"  {line}" for line in known.lines()))
     if known.metrics:
         say(f"  scores: {', '.join(f'{label} {describe_seconds(spent)}' for label, spent in known.metrics.items())}")
