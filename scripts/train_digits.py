@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import fringe.data._digits as shipped
 from fringe.data import digits_samples
-from fringe.models._digits import PREPROCESSING, WEIGHTS_FILE, DigitNet
+from fringe.models._digits import DIGIT_PREPROCESSING, WEIGHTS_FILE, DigitNet
 
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "fringe"
 SEED = 20
@@ -54,7 +54,7 @@ def in_turns(indices: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def tensors(split: shipped.Split) -> tuple[Tensor, Tensor]:
     """Pixels ``(n, 1, 32, 32)`` in [0, 1] and labels ``(n,)``."""
     samples = digits_samples(split)
-    return torch.stack([PREPROCESSING.pixels(s.image) for s in samples]), torch.tensor([s.label for s in samples])
+    return torch.stack([DIGIT_PREPROCESSING.pixels(s.image) for s in samples]), torch.tensor([s.label for s in samples])
 
 
 def augment(pixels: Tensor, generator: torch.Generator) -> Tensor:
@@ -81,7 +81,7 @@ def train(net: nn.Module, pixels: Tensor, labels: Tensor, generator: torch.Gener
     for epoch in range(EPOCHS):
         total = 0.0
         for batch in torch.randperm(len(labels), generator=generator).split(BATCH):
-            x = PREPROCESSING.normalise(augment(pixels[batch], generator))
+            x = DIGIT_PREPROCESSING.normalise(augment(pixels[batch], generator))
             loss = F.cross_entropy(net(x), labels[batch], label_smoothing=0.03)
             optimiser.zero_grad()
             loss.backward()
@@ -95,7 +95,7 @@ def train(net: nn.Module, pixels: Tensor, labels: Tensor, generator: torch.Gener
 def accuracy(net: nn.Module, pixels: Tensor, labels: Tensor) -> float:
     """The share of labels that get the largest logit."""
     with torch.no_grad():
-        return (net(PREPROCESSING.normalise(pixels)).argmax(1) == labels).double().mean().item()
+        return (net(DIGIT_PREPROCESSING.normalise(pixels)).argmax(1) == labels).double().mean().item()
 
 
 def main() -> None:

@@ -13,11 +13,24 @@ from fringe.cli import app
 from fringe.models import ModelError, load_model
 
 ABSENT = (
-    *("captum", "gradio", "quantus", "torchvision", "timm", "transformers", "sklearn", "optuna", "matplotlib"),
+    *(
+        "zennit",
+        "lxt",
+        "captum",
+        "gradio",
+        "quantus",
+        "torchvision",
+        "timm",
+        "transformers",
+        "sklearn",
+        "optuna",
+        "matplotlib",
+    ),
     *("filelock", "pebble", "polars", "pyarrow", "yaml"),
 )
 BENCH = ("benchmark", "ablate", "diagnose", "sweep", "runtime", "tune", "reproduce")
 DIGIT = ("explain", "embedded:digits:0")
+COMPARE = ("compare", "embedded:digits:0", "--out", "OUT", "--methods", "ig")
 PLAIN = (*DIGIT, "--no-figures", "--out", "OUT")
 COMMANDS = {
     **{name: (name, "--out", "OUT", *(("--data", "x") if name == "reproduce" else ())) for name in BENCH},
@@ -29,8 +42,14 @@ COMMANDS = {
     "hf": (*PLAIN, "--model", "hf:microsoft/resnet-18"),
     "graph": (*PLAIN, "--method", "geoig_knn", "--references", "embedded:digits:5:9"),
     "graph of compare": ("compare", "embedded:digits:0", "--out", "OUT", "--methods", "ig,geoig_knn"),
+    "quantus": (*COMPARE, "--metrics", "quantus:sparseness"),
+    "method of captum": (*PLAIN, "--method", "smooth(2):captum:grad_cam"),
+    "method of captum in compare": ("compare", "embedded:digits:0", "--out", "OUT", "--methods", "ig,captum:grad_cam"),
+    "method of zennit": (*PLAIN, "--method", "zennit:epsilon_plus"),
+    "method of lxt": (*PLAIN, "--method", "lxt:attnlrp"),
+    "listing": ("methods",),
     "figures": (*DIGIT, "--out", "OUT"),
-    "figures of compare": ("compare", "embedded:digits:0", "--out", "OUT", "--methods", "ig"),
+    "figures of compare": COMPARE,
     "no figures": (*DIGIT, "--out", "PLAIN", "--no-figures", "--method", "ig", "--set", "steps=2"),
 }
 SCRIPT = """
@@ -87,6 +106,11 @@ def test_the_adapter_of_captum_names_its_extra_and_that_of_quantus_needs_none(ba
         ("hf", "transformers is not installed; install fringe[hf]"),
         ("graph", "this command needs sklearn, which is not installed; install fringe[graph]"),
         ("graph of compare", "this command needs sklearn, which is not installed; install fringe[graph]"),
+        ("quantus", "--metrics: quantus:sparseness needs Quantus; install fringe[quantus]"),
+        ("method of captum", "captum:grad_cam needs captum, which is not installed; install fringe[captum]"),
+        ("method of captum in compare", "needs captum, which is not installed; install fringe[captum]"),
+        ("method of zennit", "zennit:epsilon_plus needs zennit, which is not installed; install fringe[zennit]"),
+        ("method of lxt", "lxt:attnlrp needs lxt, which is not installed; install fringe[lxt]"),
         ("app", "this command needs gradio, which is not installed; install fringe[app]"),
         ("figures", "this command needs matplotlib, which is not installed; it belongs to fringe itself"),
         ("figures of compare", "this command needs matplotlib, which is not installed; it belongs to fringe itself"),
@@ -102,7 +126,7 @@ def test_a_missing_package_is_one_line_with_its_extra(bare, name, message):
 
 def test_nothing_was_written_and_what_needs_none_of_them_works(bare):
     found, folder = bare
-    assert found["no figures"] == [0, "None"]
+    assert found["no figures"] == found["listing"] == [0, "None"]
     assert [path.name for path in Path(folder).iterdir()] == ["PLAIN"]
 
 

@@ -90,6 +90,14 @@ def test_add_a_metric(said, folder):
     assert (folder / "out/patches").is_dir()
 
 
+def test_verify_a_method(said, folder):
+    page = said["verify-a-method"]
+    assert "checks: 23 of 23 hold" in page
+    assert re.search(r"constant_model: the largest entry is", page)
+    for card in ("saliency", "brightness", "card"):
+        assert {"card.html", "card.md", "card.json"} <= {path.name for path in (folder / "out" / card).iterdir()}
+
+
 def test_compare_in_captum(said):
     assert re.findall(r"(\w+) +infidelity", said["compare-in-captum"]) == ["fringe", "ig", "smoothgrad"]
 

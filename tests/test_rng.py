@@ -1,7 +1,9 @@
 """Keyed draws: the same key the same numbers, whatever happens around it; and normal ones."""
 
 import math
+import random
 
+import numpy as np
 import pytest
 import torch
 
@@ -33,6 +35,28 @@ def test_the_global_generator_is_neither_read_nor_moved():
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
     assert torch.equal(KeyedGenerator(3).normal("k", LIKE), first)
+
+
+def test_global_generators_are_seeded_by_a_key_and_given_back():
+    def draws():
+        return [float(torch.rand(())), float(np.random.rand()), random.random()]  # noqa: NPY002
+
+    def states():
+        return torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()  # noqa: NPY002
+
+    before = states()
+    with KeyedGenerator(3).seeded("k"):
+        first = draws()
+    assert states() == before
+    draws()
+    with KeyedGenerator(3).seeded("k"):
+        assert draws() == first
+    moved = states()
+    with KeyedGenerator(3).seeded("other"):
+        assert all(a != b for a, b in zip(draws(), first, strict=True))
+    with pytest.raises(ZeroDivisionError), KeyedGenerator(3).seeded("k"):
+        raise ZeroDivisionError
+    assert states() == moved
 
 
 def test_a_default_device_does_not_reach_the_draw():

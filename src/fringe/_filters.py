@@ -9,7 +9,9 @@ from torch.nn import functional
 
 from fringe.errors import InputError, require
 
-#: What a kernel sees beyond the edge: zeros (counted), the image mirrored without or with its edge, or nothing.
+#: The image mirrored with its edge: a symmetric kernel then leaves the sum of an image as it is.
+Mirror = Literal["mirror"]
+#: What a kernel sees beyond the edge: zeros (counted), the image mirrored without its edge, the edge, or nothing.
 Padding = Literal["zeros", "reflect", "replicate", "exclude"]
 
 
@@ -31,7 +33,7 @@ def box_kernel(size: int) -> Tensor:
     return torch.full((size,), 1.0 / size, dtype=torch.float64)
 
 
-def blur(x: Tensor, kernel: Tensor, padding: Padding) -> Tensor:
+def blur(x: Tensor, kernel: Tensor, padding: Padding | Mirror) -> Tensor:
     """Filter images ``x`` (B, C, H, W) by a ``kernel`` of odd length along both axes."""
     if x.dim() != 4:
         raise InputError(f"got shape {tuple(x.shape)}, expected images (B, C, H, W) to blur", argument="inputs")
@@ -45,12 +47,12 @@ def blur(x: Tensor, kernel: Tensor, padding: Padding) -> Tensor:
     return _filter(x, kernel, padding)
 
 
-def gaussian_blur(x: Tensor, sigma: float, padding: Padding = "reflect", size: int | None = None) -> Tensor:
+def gaussian_blur(x: Tensor, sigma: float, padding: Padding | Mirror = "reflect", size: int | None = None) -> Tensor:
     """Blur images ``x`` (B, C, H, W) by a Gaussian of ``sigma`` pixels."""
     return blur(x, gaussian_kernel(sigma, size), padding)
 
 
-def _filter(x: Tensor, kernel: Tensor, padding: Padding) -> Tensor:
+def _filter(x: Tensor, kernel: Tensor, padding: Padding | Mirror) -> Tensor:
     rows, height, width = x.flatten(0, 1)[:, None], x.shape[-2], x.shape[-1]
     radius = kernel.numel() // 2
     rows = functional.conv2d(_pad(rows, (0, radius), padding), kernel.view(1, 1, -1, 1))
@@ -58,13 +60,16 @@ def _filter(x: Tensor, kernel: Tensor, padding: Padding) -> Tensor:
     return rows.reshape(*x.shape[:2], height, width)
 
 
-def _pad(x: Tensor, radius: tuple[int, int], padding: Padding) -> Tensor:
+def _pad(x: Tensor, radius: tuple[int, int], padding: Padding | Mirror) -> Tensor:
     horizontal, vertical = radius
     if padding == "zeros":
         return functional.pad(x, (horizontal, horizontal, vertical, vertical))
     axis, reach = (-1, horizontal) if horizontal else (-2, vertical)
     size = x.shape[axis]
     index = torch.arange(-reach, size + reach, device=x.device)
+    if padding == "mirror":
+        index = index.remainder(2 * size)
+        return x.index_select(axis, torch.minimum(index, 2 * size - 1 - index))
     return x.index_select(axis, _reflect_index(index, size) if padding == "reflect" else index.clamp(0, size - 1))
 
 

@@ -4,7 +4,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -105,6 +105,21 @@ class Network:
         self.channels_last = True
         self._depth = 0
         self._checked = False
+
+    def with_model(self, model: nn.Module) -> Self:
+        """Ask another network in the same way: the same score, batch size and mode, with a count of its own.
+
+        Args:
+            model: A network with outputs of the same kind.
+
+        Returns:
+            The interface to it.
+        """
+        other = copy.copy(self)
+        other.model = other.module = model
+        other.passes, other._depth, other._checked = PassCounts(), 0, False
+        other.output = "logits" if self.output == "auto" else self.output  # the kind was checked on this network
+        return other
 
     @contextlib.contextmanager
     def session(self, device: torch.device) -> Generator[None]:

@@ -1,8 +1,12 @@
 """Random draws that belong to an image, not to a batch."""
 
+import contextlib
 import hashlib
+import random
+from collections.abc import Generator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,8 +15,8 @@ from torch import Tensor
 class KeyedGenerator:
     """Random numbers by key: a key gives the same numbers whatever else is computed, in any order and any batch.
 
-    The global generators are neither read nor advanced. Numbers are drawn on the CPU in float64, so that every device
-    and precision sees the same ones.
+    The global generators are neither read nor advanced; :meth:`seeded` restores them. Numbers are drawn on the CPU in
+    float64, so that every device and precision sees the same ones.
 
     Attributes:
         seed: Seed of all keys.
@@ -37,6 +41,21 @@ class KeyedGenerator:
     def permutation(self, key: str, size: int) -> list[int]:
         """Return 0 ... ``size - 1`` in random order."""
         return torch.randperm(size, generator=self._generator(key), device="cpu").tolist()
+
+    @contextlib.contextmanager
+    def seeded(self, key: str) -> Generator[None]:
+        """Seed the global generators of torch, NumPy and Python by a key, for code that draws from them; their states
+        are restored at the end."""
+        before, seed = (np.random.get_state(), random.getstate()), self._generator(key).initial_seed()  # noqa: NPY002
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            torch.manual_seed(seed)
+            np.random.seed(seed % 2**32)  # noqa: NPY002
+            random.seed(seed)
+            try:
+                yield
+            finally:
+                np.random.set_state(before[0])  # noqa: NPY002
+                random.setstate(before[1])
 
     def _generator(self, key: str) -> torch.Generator:
         digest = hashlib.sha256(f"{self.seed}\x1f{key}".encode()).digest()

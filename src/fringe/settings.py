@@ -313,7 +313,7 @@ def look_up(name: str, registry: Mapping[str, type[S]]) -> type[S]:
 
 
 def canonical_name(text: str, registry: Mapping[str, type[Settings]]) -> str:
-    """Spell the name in ``NAME`` or ``NAME:PRESET`` as the registry does.
+    """Spell the names in ``NAME``, ``NAME:PRESET`` and ``MODIFIER(NUMBER):NAME`` as the registry does.
 
     Args:
         text: The name as somebody wrote it, as for :func:`look_up`.
@@ -322,9 +322,12 @@ def canonical_name(text: str, registry: Mapping[str, type[Settings]]) -> str:
     Returns:
         The text with the name of the registry; unchanged if no class has this name.
     """
-    name, colon, preset = text.partition(":")
+    name, colon, rest = text.partition(":")
+    name, bracket, number = name.partition("(")
     known = name if name in registry else _spellings(registry).get(_letters(name), name)
-    return f"{known}{colon}{preset}"
+    if known in registry and "of" in settings_of(registry[known]):  # what it modifies has a name, too
+        rest = canonical_name(rest, registry)
+    return f"{known}{bracket}{number}{colon}{rest}"
 
 
 def _spellings(registry: Mapping[str, type[Settings]]) -> dict[str, str]:

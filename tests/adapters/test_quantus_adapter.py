@@ -1,5 +1,6 @@
 """What Quantus asks of an explanation function, and, where Quantus is installed, Quantus itself."""
 
+import copy
 import inspect
 import warnings
 
@@ -11,10 +12,12 @@ from adapters_toys import inputs, smooth
 import fringe
 from fringe import InputError, IntegratedGradients
 from fringe._rng import KeyedGenerator
-from fringe.metrics import EvaluationContext, evaluate
+from fringe.metrics import MPRT, EfficientMPRT, EvaluationContext, evaluate
+from fringe.metrics._quantus import KNOWN
 from fringe.metrics._sparseness import gini
 from fringe.paths import Problem
 from fringe.quantus import explain_func
+from fringe.testing import METRIC_CHECKS, check_metric
 
 
 def test_it_is_called_with_arrays_and_gives_an_array():
@@ -138,7 +141,8 @@ def test_max_sensitivity_is_quantus_at_its_defaults():
 
     before = maps(x, [0, 1, 2])
     drawn.clear()
-    found = evaluate(subject, before, ["max_sensitivity:quantus"], maps)["max_sensitivity:quantus"]
+    explain = lambda problem: maps(problem.inputs, list(problem.rows))  # noqa: E731
+    found = evaluate(subject, before, ["max_sensitivity:quantus"], explain)["max_sensitivity:quantus"]
     moves = iter(np.stack(drawn).reshape(3, 200, -1).swapaxes(0, 1))  # ours go image by image, theirs draw by draw
     assert 0.199 < np.abs(drawn).max() <= 0.2
     metric = quantus.MaxSensitivity(perturb_func=lambda arr, **_: arr + next(moves), disable_warnings=True)
@@ -159,3 +163,90 @@ def test_max_sensitivity_is_quantus_at_its_defaults():
 def test_a_device_that_is_not_there_is_one_line():
     with pytest.raises(fringe.FringeError, match=r"^device 'mps' cannot be used here: there is cpu"):
         explain_func(smooth(), inputs(1).numpy(), device="mps")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "settings"),
+    [
+        ("pixel_flipping", "PixelFlipping", {"features_in_step": 2, "return_auc_per_sample": True}),
+        ("faithfulness_estimate", "FaithfulnessEstimate", {"features_in_step": 2}),
+        ("monotonicity", "Monotonicity", {"features_in_step": 2}),
+        ("complexity", "Complexity", {}),
+        ("effective_complexity", "EffectiveComplexity", {}),
+        ("sparseness", "Sparseness", {}),
+    ],
+)
+def test_metrics_by_name_are_those_of_quantus(name, kind, settings, monkeypatch):
+    """The metric of Quantus called as its users call it, image by image: a replacement is that of a whole batch."""
+    quantus = pytest.importorskip("quantus")
+    monkeypatch.setattr(np, "trapz", np.trapezoid, raising=False)  # NumPy 2.4 has no other name for it
+    x, target = inputs(3).float(), torch.tensor([2, 0, 1])
+    maps = fringe.attribute(smooth().float(), x, method="ig", target=target).values
+    label = f"quantus:{name}"
+    context = EvaluationContext(Problem.of(fringe.Classifier(smooth().float()), x, target=target))
+    result = evaluate(context, maps, [label])[label]
+    metric = getattr(quantus, kind)(disable_warnings=True, return_aggregate=False, **settings)
+    images = zip(*(column.split(1) for column in (x, target, maps)), strict=True)
+    theirs = [
+        metric(model=smooth().float(), x_batch=a.numpy(), y_batch=b.numpy(), a_batch=c.numpy(), device="cpu")[0]
+        for a, b, c in images
+    ]
+    np.testing.assert_allclose(result.values.numpy(), np.asarray(theirs, dtype=float), rtol=1e-4, atol=1e-6)
+    assert result.values.isfinite().all()
+
+
+def test_every_metric_by_name_has_the_direction_and_outputs_of_quantus():
+    quantus = pytest.importorskip("quantus")
+    for name, entry in KNOWN.items():
+        kind = getattr(quantus, entry.kind)
+        assert kind.score_direction.value == entry.direction, name
+        asks = inspect.signature(kind.__call__).parameters["softmax"].default
+        assert entry.softmax == asks or not entry.passes, name  # those without passes ask nothing
+
+
+#: They give graded maps of a known model the same score: a count of entries, and a comparison of steps.
+UNORDERED = ("monotonicity", "effective_complexity")
+
+
+@pytest.mark.parametrize("name", ["faithfulness_correlation", "irof", "complexity", "sparseness", *UNORDERED])
+def test_metrics_by_name_keep_the_contract(name):
+    pytest.importorskip("quantus")
+    expected = {"ranking": "all maps score alike"} if name in UNORDERED else {}
+    checks = {"ranking", "batch_of_one", "repeatable", "random_generators", "caller_model", "passes"}
+    check_metric(f"quantus:{name}", skip=set(METRIC_CHECKS) - checks, expected_failures=expected)
+
+
+def test_randomisation_is_that_of_quantus_with_the_same_weights(monkeypatch):
+    """Quantus' MPRT and efficient MPRT are given the networks whose weights ours made random."""
+    quantus = pytest.importorskip("quantus")
+    wrapper = pytest.importorskip("quantus.helpers.model.pytorch_model").PyTorchModel
+    x, target, model = inputs(3).float(), torch.tensor([2, 0, 1]), smooth().float()
+    classifier, networks = fringe.Classifier(model), list[torch.nn.Module]()
+
+    def explain(problem):
+        networks.append(copy.deepcopy(problem.model.module))
+        return fringe.attribute(problem.model, problem.inputs, method="ig", target=problem.target).values
+
+    maps = fringe.attribute(classifier, x, method="ig", target=target).values
+    context = EvaluationContext(Problem.of(classifier, x, target=target))
+    ours = evaluate(context, maps, [MPRT(stages=None), EfficientMPRT()], explain)
+    stages = networks[:2]  # of two layers
+    generator = lambda self, *_, **__: iter((str(i), one) for i, one in enumerate(stages))  # noqa: E731
+    monkeypatch.setattr(wrapper, "get_random_layer_generator", generator)
+    monkeypatch.setattr(wrapper, "random_layer_generator_length", len(stages))
+    given = {"x_batch": x.numpy(), "y_batch": target.numpy(), "a_batch": maps.numpy(), "device": "cpu"}
+    asked = {"explain_func": explain_func, "explain_func_kwargs": {"method": "ig"}}
+    theirs = quantus.MPRT(disable_warnings=True)(model=model, **given, **asked)
+    for stage in range(2):
+        np.testing.assert_allclose(
+            ours["mprt"].curves["similarity"][:, stage + 1].numpy(), theirs[str(stage)], atol=1e-5
+        )
+    for seed in range(3):  # bins of single precision may differ by an entry at an edge
+        entropies = [discrete_entropy(one[seed]) for one in (maps, explain_func(stages[1], x, target, method="ig"))]
+        expected = (entropies[1] - entropies[0]) / entropies[0]
+        assert float(ours["efficient_mprt"].values[seed]) == pytest.approx(expected, abs=0.02)
+
+
+def discrete_entropy(one):
+    """As Quantus computes it."""
+    return pytest.importorskip("quantus.functions.complexity_func").discrete_entropy(np.asarray(one), None)

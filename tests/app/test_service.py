@@ -98,13 +98,14 @@ def test_a_comparison_has_the_scores_of_the_library_and_of_blind_maps(digit):
         "random",
         "uniform",
         "edge",
+        "diffusion",
     ]
     loaded = load_model("embedded:digits")
     x = torch.stack([loaded.preprocessing.normalise(loaded.preprocessing.pixels(Image.open(file)))])
     expected = fringe.compare(loaded.module, x, ["ig"], ["insertion"], controls=False).rows[0].scores["insertion"]
     assert float(result.comparison.rows[1].scores["insertion"].values) == pytest.approx(float(expected.values))
     assert [path.suffix for path in result.files] == [".csv", ".npz", ".png"]
-    assert len(result.files[0].read_text().splitlines()) == 1 + 6 * 4
+    assert len(result.files[0].read_text().splitlines()) == 1 + 7 * 4
 
 
 def test_the_same_method_twice_is_refused(digit):

@@ -7,7 +7,13 @@ import fringe
 from fringe.attribution import METHODS
 
 METHODS_AND_VARIANTS = {
-    **{name: kind() for name, kind in METHODS.items() if name not in ("ggig", "geoig_svi")},
+    **{
+        name: kind()
+        for name, kind in METHODS.items()
+        if name not in ("ggig", "geoig_svi", "rise", "captum", "zennit", "lxt")
+    },
+    "rise": fringe.RISE(masks=10, cells=3),
+    "captum": fringe.CaptumMethod("input_x_gradient"),
     "geoig_svi": fringe.attribution.GeoIGSVI(iterations=3, steps=10),
     "agi:official": fringe.attribution.AGI.preset("official"),
     "ggig": fringe.attribution.GGIG(intervals=5, iterations=4),

@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from fringe import FRInGe, InputSpace, IntegratedGradients
+from fringe import FRInGe, InputSpace, IntegratedGradients, SmoothGrad
 from fringe.cli import app
 from fringe.data import find_inputs
-from fringe.experiments import CONTROLS, compare, estimate
+from fringe.experiments import CONTROLS, compare, estimate, validate_metrics
 from fringe.explanations import ComparisonRun, _compare
 from fringe.models import load_model
 
@@ -70,13 +70,13 @@ def test_a_run_writes_what_the_library_computes(tmp_path):
         for i, image in enumerate(ids)
     ]
     assert [(r["method"], r["metric"], r["image"], float(r["score"])) for r in rows] == expected
-    assert {r["method"] for r in rows if r["control"] == "true"} == set(CONTROLS)
+    assert {r["method"] for r in rows if r["control"] == "true"} == {*CONTROLS, "diffusion"}
 
     entry = next(e for e in document["table"] if (e["method"], e["metric"]) == ("ig", "mas_deletion"))
     interval = estimate([s for m, k, _, s in expected if (m, k) == ("ig", "mas_deletion")], seed=4)
     assert (entry["mean"], entry["low"], entry["high"]) == (interval.mean, interval.low, interval.high)
     assert (entry["n"], entry["images"]) == (3, 3)
-    assert [m["label"] for m in document["methods"]] == ["fringe", "ig", *CONTROLS]
+    assert [m["label"] for m in document["methods"]] == ["fringe", "ig", *CONTROLS, "diffusion"]
     assert document["methods"][1]["settings"]["steps"] == 10
     assert document["methods"][1]["passes"] == {"forward": 33, "jvp": 0, "vjp": 30}
     assert [(m["label"], m["direction"]) for m in document["metrics"]] == [
@@ -318,3 +318,42 @@ def test_chunks_change_nothing(tmp_path, monkeypatch):
     whole, parts = ([float(r["score"]) for r in lines(tmp_path / name)] for name in ("whole", "parts"))
     torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-6)
     assert read(tmp_path / "whole")["methods"][0]["passes"] == read(tmp_path / "parts")["methods"][0]["passes"]
+
+
+def test_metrics_of_random_networks_and_of_other_classes(tmp_path):
+    """The command of the documentation: the controls that know nothing of the model score worst."""
+    arguments = ("embedded:digits:0:2", "--methods", "ig", *QUICK[-2:], "--set", "mprt.stages=2")
+    result = quick(tmp_path, *arguments, metrics="mprt,efficient_mprt,random_logit")
+    assert result.exit_code == 0, result.output
+    scores = {(row["method"], row["metric"]): row["score"] for row in lines(tmp_path)}
+    assert [float(scores["edge", name]) for name in ("mprt", "efficient_mprt", "random_logit")] == [1.0, 0.0, 1.0]
+    assert float(scores["ig", "mprt"]) < 0.9
+    assert "random logit ↓" in result.stdout
+
+
+def test_a_comparison_judges_its_metrics(tmp_path, monkeypatch):
+    """The verdicts are the library's, in one batch or in several, and are written, printed and drawn."""
+    arguments = ("embedded:digits:0:4", "--methods", "ig,smoothgrad,short=ig", *QUICK[-2:], "--validity")
+    options = ("--set", "short.steps=2", "--set", "smoothgrad.samples=3")
+    monkeypatch.setattr(_compare, "BATCH_IMAGES", 3)
+    result = quick(tmp_path, *arguments, *options, metrics="insertion,sparseness")
+    assert result.exit_code == 0, result.output
+    assert {"validity.json", "agreement.png"} < {file.name for file in tmp_path.iterdir()}
+    assert "not judged: it does not depend on the order of the pixels" in " ".join(result.stdout.split())
+    written = json.loads((tmp_path / "validity.json").read_text(encoding="utf-8"))
+    assert (written["model"], written["images"]) == ("digits", 4)
+    assert written["metrics"] == read(tmp_path)["validity"]["metrics"]
+    loaded, x, ids = digits("embedded:digits:0:4")
+    low, high = loaded.preprocessing.bounds()
+    methods = {"ig": IntegratedGradients(steps=10), "smoothgrad": SmoothGrad(samples=3)}
+    methods["short"] = IntegratedGradients(steps=2)
+    table = compare(loaded.module, x, methods, ["insertion", "sparseness"], ids=ids, space=InputSpace(low, high))
+    for one, expected in zip(written["metrics"], validate_metrics(table).metrics, strict=True):
+        assert (one["verdict"], one["n"]) == (expected.verdict, expected.n)
+        if one["metric"] == "insertion":
+            assert one["validity"]["mean"] == pytest.approx(expected.validity.mean, abs=1e-6)
+            assert one["power"] == pytest.approx(expected.power, abs=1e-3)
+            assert one["gap"] == pytest.approx(expected.gap, abs=1e-3)
+    plain = quick(tmp_path / "plain", *arguments[:-1], *options, metrics="insertion")
+    assert plain.exit_code == 0
+    assert not (tmp_path / "plain" / "validity.json").exists()

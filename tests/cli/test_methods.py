@@ -1,6 +1,7 @@
 """``fringe explain`` with every method, and the listings of methods and metrics."""
 
 import dataclasses
+import importlib.util
 import json
 
 import pytest
@@ -12,12 +13,19 @@ from fringe.experiments import ExperimentSpec, build_plan, configured
 from fringe.explanations import ExplainSpec
 from fringe.explanations._base import configured_method
 
+INSTALLED = {
+    name: kind
+    for name, kind in METHODS.items()
+    if name in ("smooth", "straight") or kind.package is None or importlib.util.find_spec(kind.package) is not None
+}
+"""The methods without those of packages that are absent."""
+
 
 def invoke(*arguments):
     return CliRunner().invoke(app, list(map(str, arguments)))
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "fringe"])
+@pytest.mark.parametrize("name", [name for name in INSTALLED if name != "fringe"])
 def test_explain_knows_every_method(tmp_path, name):
     counts = [f for f in METHODS[name].describe() if type(f["default"]) is int and f["low"]]
     settings = [part for f in counts for part in ("--set", f"{f['name']}={f['low']}")]
@@ -49,7 +57,7 @@ def test_a_method_that_needs_references_says_which_option_gives_them(tmp_path):
 
 
 def test_presets_of_every_method_are_found_by_name():
-    for name, kind in METHODS.items():
+    for name, kind in INSTALLED.items():
         for preset in kind.presets:
             assert configured(f"{name}:{preset}") == kind.preset(preset)
             assert configured_method(ExplainSpec(method=f"{name}:{preset}")) == kind.preset(preset)
@@ -59,6 +67,55 @@ def test_presets_of_every_method_are_found_by_name():
         configured("ig:papers")
     with pytest.raises(InputError, match="variant: belongs to the method fringe, not to 'ig'"):
         configured_method(ExplainSpec(method="ig", variant="euclidean"))
+
+
+def test_the_listing_says_how_modifiers_and_methods_of_other_packages_are_written():
+    shown = invoke("methods").stdout
+    assert "written: straight:METHOD\n" in shown
+    assert "written: smooth:METHOD, or smooth(NUMBER):METHOD for sigma\n" in shown
+    (captum,) = [line for line in shown.splitlines() if "written: captum:grad_cam, captum:occlusion" in line]
+    assert captum.endswith("captum:input_x_gradient")
+    (zennit,) = [line for line in shown.splitlines() if "written: zennit:epsilon_plus_flat" in line]
+    installed = importlib.util.find_spec("zennit") is not None
+    assert zennit.endswith("(not installed: fringe[zennit])") != installed
+    assert json.loads(invoke("methods", "smooth(2):ig", "--json").stdout)["methods"][0]["name"] == "smooth"
+
+
+def test_modifiers_and_other_packages_are_compared_under_their_names(tmp_path):
+    methods = "ig,straight:guided_ig,Smooth(2):captum:input_x_gradient,captum:grad_cam"
+    settings = (
+        "ig.steps=3",
+        "straight:guided_ig.steps=3",
+        "straight:guided_ig.of.steps=2",
+        "captum:grad_cam.layer=features.6",
+    )
+    chosen = [part for text in settings for part in ("--set", text)]
+    arguments = ("compare", "embedded:digits:0:2", "--methods", methods, "--metrics", "sparseness", *chosen, "--json")
+    result = invoke(*arguments, "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    labels = ["ig", "straight:guided_ig", "smooth(2):captum:input_x_gradient", "captum:grad_cam"]
+    assert list(document["settings"])[:4] == labels if "settings" in document else True
+    shown = {entry["method"] for entry in document["table"]}
+    assert set(labels) <= shown
+    again = invoke(
+        "explain",
+        "embedded:digits:0",
+        "--method",
+        "smooth(2):ig",
+        "--set",
+        "of.steps=3",
+        "--out",
+        tmp_path / "e",
+        "--json",
+    )
+    assert again.exit_code == 0, again.output
+    settings = json.loads(again.stdout)["settings"]
+    assert (settings["method"], settings["sigma"], settings["of"]["steps"]) == ("smooth", 2.0, 3)
+    wrong = invoke(
+        "explain", "embedded:digits:0", "--method", "straight:smoothgrad", "--out", tmp_path / "w", "--no-figures"
+    )
+    assert "smoothgrad has no path, and so no end point" in wrong.output
 
 
 def test_metrics_are_set_as_methods_are():
@@ -76,7 +133,7 @@ def test_listings_give_back_every_default(command, known):
     assert [entry["name"] for entry in listed] == list(known)
     for entry in listed:
         kind = known[entry["name"]]
-        assert kind(**{field["name"]: field["default"] for field in entry["settings"]}) == kind()
+        assert kind.from_record({field["name"]: field["default"] for field in entry["settings"]}) == kind()
         assert entry["title"]
         assert entry["source"]
         assert entry["summary"]

@@ -32,7 +32,7 @@ def subject(x, ids, targets=None, seed=0):
 
 def test_scores_are_those_of_evaluate_on_the_maps_of_attribute():
     found = compare(MODEL, X, [QUICK, "ig", ("black", IntegratedGradients(baseline="black"))], METRICS, ids=IDS)
-    assert [row.label for row in found.rows] == ["fringe", "ig", "black", *CONTROLS]
+    assert [row.label for row in found.rows] == ["fringe", "ig", "black", *CONTROLS, "diffusion"]
     assert torch.equal(found.target, MODEL(X).argmax(1))
     for label, method in (("fringe", QUICK), ("ig", "ig"), ("black", IntegratedGradients(baseline="black"))):
         row, alone = by_label(found)[label], fringe.attribute(MODEL, X, method=method, ids=IDS)
@@ -69,8 +69,8 @@ def test_max_sensitivity_asks_the_method_for_maps_of_moved_inputs_with_the_targe
     found = compare(MODEL, X, ["ig", Noisy()], [metric], ids=IDS, target=2)
     alone = fringe.attribute(MODEL, X, method="ig", ids=IDS, target=2)
 
-    def explain(x, rows):
-        return fringe.attribute(MODEL, x, method="ig", target=2, ids=[IDS[r] for r in rows]).values
+    def explain(problem):
+        return fringe.attribute(MODEL, problem.inputs, method="ig", target=2, ids=problem.ids).values
 
     expected = evaluate(subject(X, IDS, torch.full((4,), 2)), alone, [metric], explain)["max_sensitivity"].values
     torch.testing.assert_close(by_label(found)["ig"].scores["max_sensitivity"].values, expected, rtol=1e-12, atol=0)

@@ -87,11 +87,11 @@ def test_metrics_that_ask_for_maps_cost_those_maps():
     assert known.metrics["max_sensitivity"] > 5 * without  # a hundred maps beside four
 
 
-def test_the_controls_have_no_passes():
+def test_a_control_without_passes_has_no_line():
     known = estimate_run(study(METHODS, controls=True), seconds=600)
-    assert [cost.method for cost in known.costs] == [*METHODS, *CONTROLS]
-    assert {(cost.forward, cost.vjp) for cost in known.costs[len(METHODS) :]} == {(0.0, 0.0)}
-    assert len(known.lines()) == len(METHODS)
+    assert [cost.method for cost in known.costs] == [*METHODS, *CONTROLS, "diffusion"]
+    assert {(cost.forward, cost.vjp) for cost in known.costs if cost.method in CONTROLS} == {(0.0, 0.0)}
+    assert len(known.lines()) == len(METHODS) + 1
 
 
 def test_what_is_stored_is_not_missing_and_nothing_is_written(tmp_path):

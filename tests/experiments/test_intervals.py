@@ -8,7 +8,7 @@ import pytest
 import fringe
 from fringe.errors import InputError
 from fringe.experiments import _resampling as intervals
-from fringe.experiments import estimate
+from fringe.experiments import estimate, paired
 
 SCORES = np.random.default_rng(5).normal(size=23)
 
@@ -64,7 +64,10 @@ def test_what_a_summary_is_and_what_a_column_is():
 
 
 def test_the_papers_choice_of_the_median():
-    assert {name for name, metric in fringe.METRICS.items() if metric.aggregate == "median"} == {"max_sensitivity"}
+    assert {name for name, metric in fringe.METRICS.items() if metric.aggregate == "median"} == {
+        "max_sensitivity",
+        "pic",
+    }
 
 
 def test_the_interval_has_the_width_of_the_central_limit():
@@ -109,8 +112,78 @@ def test_the_resamples_of_many_scores_are_those_of_few_drawn_at_once(monkeypatch
     monkeypatch.setattr(intervals, "MANY", 2)
     assert estimate(scores, 3, summary).low == pytest.approx(one_by_one.low, rel=1e-14)
     assert estimate(scores, 3, summary).high == pytest.approx(one_by_one.high, rel=1e-14)
-    others = [(scores + shift, summary) for shift in (0.0, 1.0)] + [(scores[:400], summary)]
-    for together, (column, _) in zip(fringe.experiments.estimate_all(others, 3), others, strict=True):
+    others = [(scores + shift, summary, None) for shift in (0.0, 1.0)] + [(scores[:400], summary, None)]
+    for together, (column, _, _) in zip(fringe.experiments.estimate_all(others, 3), others, strict=True):
         alone = estimate(column, 3, summary)
         assert (together.low, together.high) == pytest.approx((alone.low, alone.high), rel=1e-14)
     assert intervals._counts(501, 3)[0].sum() == 501 * fringe.experiments.RESAMPLES
+
+
+CLUSTERS = [f"c{i // 3:02d}" for i in range(24)]
+NETWORKS = [f"n{i % 4}" for i in range(24)]
+GROUPED = np.random.default_rng(7).normal(size=24)
+
+
+@pytest.mark.parametrize("summary", ["mean", "median"])
+def test_scores_that_are_repeated_in_their_cluster_add_no_evidence(summary):
+    """Every score four times, in a cluster of its own, has the interval of the scores themselves."""
+    names = [f"c{i:02d}" for i in range(23)]
+    once = estimate(SCORES, 3, summary)
+    often = estimate(np.repeat(SCORES, 4), 3, summary, clusters=np.repeat(names, 4).tolist())
+    assert (often.low, often.high) == pytest.approx((once.low, once.high), rel=1e-9)
+    alone = estimate(np.repeat(SCORES, 4), 3, summary)
+    assert alone.high - alone.low < 0.8 * (often.high - often.low)
+
+
+@pytest.mark.parametrize("summary", ["mean", "median"])
+@pytest.mark.parametrize("several", [False, True])
+def test_clusters_and_networks_are_drawn_whole(summary, several):
+    """Against a loop: draw clusters, draw networks, take every score as often as both are drawn."""
+    clusters = np.random.default_rng(5).integers(0, 8, (1000, 8))
+    networks = np.random.default_rng(6).integers(0, 4, (1000, 4))
+    results = []
+    for row, models in zip(clusters, networks, strict=True):
+        values = []
+        for cluster in row:
+            for network in models if several else [None]:
+                chosen = [
+                    score
+                    for score, c, n in zip(GROUPED, CLUSTERS, NETWORKS, strict=True)
+                    if c == f"c{cluster:02d}" and network in (None, int(n[1]))
+                ]
+                values += chosen
+        results.append(np.mean(values) if summary == "mean" else np.median(values))
+    expected = np.percentile(results, [2.5, 97.5])
+    made = estimate(GROUPED, 5, summary, clusters=CLUSTERS, networks=NETWORKS if several else None)
+    assert (made.low, made.high) == pytest.approx(tuple(expected), rel=1e-9)
+    assert made.mean == pytest.approx(GROUPED.mean())
+
+
+def test_networks_that_differ_widen_the_interval_however_many_images_there_are():
+    offsets = np.repeat([0.0, 1.0, 2.0, 3.0], 200)
+    scores = offsets + np.random.default_rng(0).normal(size=800)
+    clusters, networks = [f"c{i % 200}" for i in range(800)], [f"n{int(k)}" for k in offsets]
+    narrow = estimate(scores, clusters=clusters)
+    wide = estimate(scores, clusters=clusters, networks=networks)
+    assert narrow.high - narrow.low < 0.4
+    assert 1.5 < wide.high - wide.low < 2.5  # four networks: 2 * 1.96 * sqrt(1.25 / 4) = 2.2
+
+
+def test_one_cluster_has_no_interval_and_what_has_no_score_does_not_count():
+    assert math.isnan(estimate([1.0, 2.0, 3.0], clusters=["a"] * 3).low)
+    full = estimate(GROUPED, clusters=CLUSTERS)
+    holed = estimate([*GROUPED, math.nan], clusters=[*CLUSTERS, "z"])
+    assert (holed.low, holed.high, holed.n) == (full.low, full.high, 24)
+    with pytest.raises(InputError, match="clusters: got '2 names', expected 24"):
+        estimate(GROUPED, clusters=["a", "b"])
+
+
+def test_the_signs_of_a_cluster_are_flipped_together():
+    """Repeated pairs have the p of the pairs themselves."""
+    other = np.random.default_rng(9).normal(size=10)
+    names = [f"c{i}" for i in range(10)]
+    once = paired(SCORES[:10], other)
+    often = paired(np.repeat(SCORES[:10], 5), np.repeat(other, 5), clusters=np.repeat(names, 5).tolist())
+    assert often.p == pytest.approx(once.p)
+    assert (often.low, often.high) == pytest.approx((once.low, once.high))
+    assert paired(np.repeat(SCORES[:10], 5), np.repeat(other, 5)).p < often.p

@@ -1,19 +1,30 @@
 """A metric that is added later scores the maps that were kept: the same rows, and no map made again."""
 
+import sys
 from dataclasses import fields, replace
 
 import pytest
 import torch
+from forked_runs import spawn_quickly
 from PIL import Image
 from small_plans import all_rows, arms, digits_plan
 
 from fringe import FRInGe, IntegratedGradients, SmoothGrad
-from fringe.experiments import RunOptions, run_plan
+from fringe.experiments import ProcessExecutor, RunOptions, run_plan
 from fringe.experiments._manifest import resolve
 from fringe.experiments._runner import TaskRunner
 from fringe.experiments._store import Store
 from fringe.experiments._tasks import pending_tasks
-from fringe.metrics import CompletenessResidual, EndpointKL, Insertion, MaxSensitivity, Sparseness
+from fringe.metrics import (
+    MPRT,
+    CompletenessResidual,
+    EfficientMPRT,
+    EndpointKL,
+    Insertion,
+    MaxSensitivity,
+    RandomLogit,
+    Sparseness,
+)
 
 METHODS = {"fringe": FRInGe(tau=0.02, cg_iterations=4), "sg": SmoothGrad(samples=3)}
 FIRST = {"sparseness": Sparseness()}
@@ -74,6 +85,25 @@ def test_kept_maps_give_the_rows_of_a_run_that_asked_for_all_at_once(tmp_path, m
     assert len(found) == (2 + 4) * 5 * 4
     for key, row in found.items():
         assert as_told(row) == as_told(whole[key])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a fork server")
+def test_metrics_that_make_maps_of_random_networks(tmp_path, monkeypatch):
+    """The same rows from kept maps and from a worker process, each with its own copies of the random networks."""
+    spawn_quickly(monkeypatch)
+    later = {"mprt": MPRT(stages=2), "efficient_mprt": EfficientMPRT(), "random_logit": RandomLogit()}
+    two = {"arms": arms(ig=IntegratedGradients(steps=4)), "n": 2}
+    plan = digits_plan(**two, metrics={**FIRST, **later})
+    run_plan(plan, tmp_path / "whole", RunOptions(executor=ProcessExecutor(1)))
+    run_plan(digits_plan(**two, metrics=FIRST), tmp_path / "run", RunOptions(save_maps=True))
+    run_plan(plan, tmp_path / "run", RunOptions())
+    found, whole = table(tmp_path / "run"), table(tmp_path / "whole")
+    assert found.keys() == whole.keys()
+    assert len(found) == 4 * 5 * 2
+    for key, row in found.items():
+        assert as_told(row) == as_told(whole[key])
+    edge = {row.metric: row.score for row in found.values() if row.method == "edge"}
+    assert (edge["mprt"], edge["efficient_mprt"], edge["random_logit"]) == (1.0, 0.0, 1.0)
 
 
 def test_without_kept_maps_they_are_made_again(tmp_path, made):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fringe import METRICS, FRInGe, FringeError, InputError, Insertion, IntegratedGradients
-from fringe.experiments import ExperimentSpec, _plan, build_plan
+from fringe.experiments import ExperimentSpec, _arms, build_plan
 from fringe.experiments import resolve as look
 from fringe.tuning._preset import FORMAT
 
@@ -155,7 +155,7 @@ def test_defaults_fill_what_is_unset_and_are_no_choice():
     plan = build_plan(ExperimentSpec())
     assert (plan.data, plan.n, plan.seed, plan.target) == (("embedded:digits",), 100, 0, "predicted")
     assert [*plan.arms[0].methods] == ["fringe", "ig", "smoothgrad", "guided_ig", "agi", "ig2", "ggig", "geoig_svi"]
-    assert [*plan.metrics] == [*METRICS]
+    assert [*plan.metrics] == [name for name, metric in METRICS.items() if metric.by_default]
     assert (plan.limit("max_sensitivity"), plan.limit("insertion")) == (8, 100)
     assert (plan.controls, plan.score, plan.exif, plan.exclude) == (True, "logit", "ignore", frozenset())
     assert build_plan(ExperimentSpec(metrics="insertion")).limits == {}  # a default limit of what is not required
@@ -264,7 +264,7 @@ def test_models_need_labels_where_their_architecture_is_one():
     ],
 )
 def test_what_cannot_be_meant_is_named_before_anything_is_loaded(monkeypatch, fields, message):
-    monkeypatch.setattr(_plan, "load_model", lambda *_, **__: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(_arms, "load_model", lambda *_, **__: pytest.fail("a model was loaded"))
     with pytest.raises(FringeError, match=message) as caught:
         plan_of(**fields)
     assert "--" not in str(caught.value)

@@ -13,8 +13,11 @@ from fringe.metrics import METRICS, EvaluationContext, Infidelity, Insertion, Me
 from toys import Affine, TanhMLP, context_of, normal
 
 X, MAPS = normal(5, 2, 7, 6), normal(5, 2, 7, 6, seed=2)
-EVERY = sorted(METRICS)
+EVERY = sorted(name for name, kind in METRICS.items() if not (kind.requires_truth or kind.compares_models))
 PERTURBATION = ["insertion", "deletion", "mas_insertion", "mas_deletion"]
+SETTINGS_OF_INFILL = [*PERTURBATION, "signed_insertion", "cpd", "cpp", "saco"]
+IMAGES = ["road", "pic"]
+"""Those that need pixels with neighbours above and below."""
 PRESETS = [f"{name}:{preset}" for name in EVERY for preset in METRICS[name].presets]
 
 
@@ -28,8 +31,8 @@ class Reported:
         self.completeness_residual = values.flatten(1)[:, 0].abs()
 
 
-def shifted(x, rows):
-    return (2 * x).sin()
+def shifted(problem):
+    return (2 * problem.inputs).sin()
 
 
 def scored(context: EvaluationContext, values, metrics=EVERY):
@@ -38,15 +41,17 @@ def scored(context: EvaluationContext, values, metrics=EVERY):
 
 def same(result, expected, rows=slice(None)):
     for name, scores in result.items():
-        torch.testing.assert_close(scores.values, expected[name].values[rows], rtol=1e-10, atol=1e-12, msg=name)
+        torch.testing.assert_close(
+            scores.values, expected[name].values[rows], rtol=1e-10, atol=1e-12, equal_nan=True, msg=name
+        )
         for kind in ("flags", "details", "curves"):
             for key, values in getattr(scores, kind).items():
                 value = getattr(expected[name], kind)[key][rows]
                 torch.testing.assert_close(values, value, rtol=1e-10, atol=1e-12, equal_nan=True, msg=f"{name} {key}")
 
 
-def test_the_registry_holds_the_papers_metrics():
-    assert EVERY == [
+def test_a_benchmark_computes_the_papers_metrics_unless_it_is_asked_for_others():
+    assert [name for name in EVERY if METRICS[name].by_default and not METRICS[name].requires_truth] == [
         "completeness_residual",
         "deletion",
         "endpoint_kl",
@@ -167,8 +172,23 @@ def test_draws_are_shared_by_all_methods():
 
 
 def test_what_looks_at_the_maps_alone_costs_nothing():
-    rest = [name for name in EVERY if name not in (*PERTURBATION, "infidelity")]
+    rest = [name for name in EVERY if METRICS[name].by_default and not METRICS[name].requires_truth]
+    rest = [name for name in rest if name not in (*PERTURBATION, "infidelity", "max_sensitivity")]
     assert passes(context_of(TanhMLP(84), X), rest) == 0
+
+
+#: Forward passes of a map of these (2, 7, 6) images, and those that all methods share.
+COSTS = {
+    **{"single_deletion": (0, 16), "saco": (10, 0), "road": (14, 0), "pic": (13, 1), "diffid": (18, 0)},
+    **{"cpd": (8, 0), "cpp": (8, 0), "signed_insertion": (2 * (N - 1), 1)},
+}
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_interventions_cost_what_they_say(name):
+    context, (each, shared) = context_of(TanhMLP(84), X), COSTS[name]
+    assert passes(context, [name]) == each + shared
+    assert passes(context, [name], MAPS.flip(-1)) == each
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -178,7 +198,8 @@ def test_single_precision_agrees_with_double(name):
     result = evaluate(single, Reported(maps), [name], shifted)[name].values
     expected = evaluate(double, Reported(maps.double()), [name], shifted)[name].values
     assert result.dtype == torch.float64
-    torch.testing.assert_close(result, expected, rtol=1e-2 if "sensitivity" in name else 1e-4, atol=1e-5)
+    tolerance = 1e-2 if "sensitivity" in name else 1e-4
+    torch.testing.assert_close(result, expected, rtol=tolerance, atol=1e-5, equal_nan=True)
 
 
 def test_nothing_of_the_caller_is_touched():
@@ -197,8 +218,12 @@ def test_other_inputs_than_images(shape):
     size = torch.Size(shape).numel()
     x, maps = normal(2, *shape), normal(2, *shape, seed=2)
     settings = {"reference": "mean"}
-    chosen = [METRICS[name](**settings) if name in PERTURBATION else name for name in EVERY]
+    chosen = [METRICS[name](**settings) if name in SETTINGS_OF_INFILL else name for name in EVERY if name not in IMAGES]
     result = evaluate(context_of(TanhMLP(size), x), Reported(maps), chosen, shifted)
+    for name in IMAGES:
+        with pytest.raises(InputError, match=r"inputs: got shape .*, expected images \(B, C, H, W\)"):
+            evaluate(context_of(TanhMLP(size), x), Reported(maps), [name])
+    assert all(bool(torch.isfinite(result[name].values).all()) for name in SETTINGS_OF_INFILL)
     steps = shape[0] if len(shape) == 1 else shape[1]
     for name in PERTURBATION:
         assert all(curve.shape == (2, steps + 1) for curve in result[name].curves.values())
@@ -239,10 +264,10 @@ def test_a_stable_method_beats_a_wild_one():
     context = context_of(Affine(84), X)
 
     def at(speed):
-        def explain(x, rows):
-            return (speed * x).sin()
+        def explain(problem):
+            return (speed * problem.inputs).sin()
 
-        return evaluate(context, explain(X, []), ["max_sensitivity"], explain)["max_sensitivity"].values
+        return evaluate(context, explain(context.problem), ["max_sensitivity"], explain)["max_sensitivity"].values
 
     assert bool((at(0.1) < at(10)).all())
 

@@ -30,9 +30,14 @@ def moves(context, samples: int = 10, radius: float = 0.02) -> torch.Tensor:
 
 def scored(metric="max_sensitivity", explain=sine_map, x=X):
     context = context_of(Affine(x[0].numel()), x, batch_size=4)
-    return context, evaluate(context, explain(x, list(range(len(x)))), [metric], explain)[
+    return context, evaluate(context, explain(x, list(range(len(x)))), [metric], of_inputs(explain))[
         metric if isinstance(metric, str) else metric.name
     ]
+
+
+def of_inputs(explain):
+    """An explainer from a function of inputs and the images that they belong to."""
+    return lambda problem: explain(problem.inputs, list(problem.rows))
 
 
 def test_literal_loop():
@@ -152,10 +157,10 @@ def test_rows_name_the_images_and_chunks_stay_within_the_batch_size():
         return sine_map(x, rows)
 
     context = context_of(TanhMLP(84), X, batch_size=4)
-    evaluate(context, sine_map(X, [0, 1, 2]), [MaxSensitivity(samples=5)], explain)
+    evaluate(context, sine_map(X, [0, 1, 2]), [MaxSensitivity(samples=5)], of_inputs(explain))
     assert requested == [0] * 5 + [1] * 5 + [2] * 5
     assert max(largest) == 4
-    assert context.problem.model.passes.forward == 0
+    assert context.problem.model.passes.forward == 15
 
 
 def test_it_needs_the_method():
@@ -163,6 +168,8 @@ def test_it_needs_the_method():
     with pytest.raises(InputError, match="metric max_sensitivity: it needs the method that made the maps"):
         evaluate(context, X, ["max_sensitivity"])
     with pytest.raises(InputError, match=r"explain: got maps of shape \(4, 84\), expected \(4, 2, 7, 6\)"):
-        evaluate(context_of(TanhMLP(84), X, batch_size=4), X, ["max_sensitivity"], lambda x, rows: x.flatten(1))
+        evaluate(
+            context_of(TanhMLP(84), X, batch_size=4), X, ["max_sensitivity"], lambda problem: problem.inputs.flatten(1)
+        )
     with pytest.raises(InputError, match="radius: got 0, expected a positive number"):
         MaxSensitivity(radius=0)

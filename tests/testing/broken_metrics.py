@@ -182,3 +182,11 @@ class PaysLess(CorrectMetric):
         for image in maps.context.problem.inputs.split(1):
             maps.context.problem.model.model(image)
         return scores
+
+
+@dataclass(frozen=True)
+class BlindToTheModel(CorrectMetric):
+    """Says that it compares models, and scores the map alone."""
+
+    requires_explainer: ClassVar[bool] = True
+    compares_models: ClassVar[bool] = True

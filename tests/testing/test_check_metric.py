@@ -22,6 +22,7 @@ FAULTS = {
     broken.NumbersForFlags: {"shape_and_dtype"},
     broken.WrongWay: {"ranking"},
     broken.Blind: {"ranking"},
+    broken.BlindToTheModel: {"ranking"},
     broken.PerMass: {"degenerate_maps"},
     broken.AgainstTheMean: {"batch_of_one"},
     broken.CountsMaps: {"batch_of_one", "order"},

@@ -43,7 +43,7 @@ def test_default_grids_lie_in_the_ranges_of_every_method(name):
         assert list(factors[factor]) == sorted(set(factors[factor]))
         whole = isinstance(low, int) and isinstance(high, int)
         assert {type(value) for value in factors[factor]} == {int if whole else float}
-    assert len(one_at_a_time(METHODS[name]())) > 5
+    assert len(one_at_a_time(METHODS[name]())) > 5 or not factors
 
 
 def test_each_setting_differs_from_the_centre_in_one_factor():

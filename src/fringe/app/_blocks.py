@@ -133,7 +133,7 @@ def _compare_tab(service: Service, image: gr.Image, model: gr.Dropdown) -> None:
     run, stop = _buttons("Compare")
     status = gr.HTML(elem_id="compare-status")
     result = gr.HTML(
-        EMPTY.format("Two maps of the same image appear here, and their scores beside those of blind maps.")
+        EMPTY.format("Two maps of the same image appear here, and their scores beside those of control maps.")
     )
     with gr.Row():
         files = [_download(f"Download {kind}") for kind in ("scores (CSV)", "NPZ", "PNG")]

@@ -78,7 +78,7 @@ def page_frame(result: Explained) -> str:
 
 
 def comparison(result: Compared) -> str:
-    """Two maps side by side, and their scores beside those of blind maps."""
+    """Two maps side by side, and their scores beside those of control maps."""
     figures = "".join(_figure(result, label) for label in result.titles)
     return f"<section class='fringe-compare'><div class='fringe-pair'>{figures}</div>{_table(result)}</section>"
 
@@ -102,7 +102,7 @@ def _figure(result: Compared, label: str) -> str:
 
 
 def _table(result: Compared) -> str:
-    """One row a method, then one a blind map; one column a score."""
+    """One row a method, then one a control map; one column a score."""
     rows, metrics = result.comparison.rows, result.comparison.metrics
     scores = {(row.label, label): float(row.scores[label].values[0]) for row in rows for label in metrics}
     methods, blind = [[row.label for row in rows if row.control == control] for control in (False, True)]
@@ -118,12 +118,12 @@ def _table(result: Compared) -> str:
             bound = best_of([scores[name, label] for name in blind], metric.direction)
             beats = bound is None or (score > bound if metric.direction == "higher" else score < bound)
             text = _number(score) + ("*" if math.isfinite(score) and not beats else "")
-            star = star or (" * no better than the best blind map." if text.endswith("*") else "")
+            star = star or (" * no better than the best control map." if text.endswith("*") else "")
             cells += f"<td>{f'<strong>{text}</strong>' if better else text}</td>"
         body += f"<tr><th scope='row'>{escape(method)}</th>{cells}</tr>"
     for name in blind:
         cells = "".join(f"<td>{_number(scores[name, label])}</td>" for label in metrics)
-        body += f"<tr class='blind'><th scope='row'>{escape(name)} <small>blind</small></th>{cells}</tr>"
+        body += f"<tr class='blind'><th scope='row'>{escape(name)} <small>control</small></th>{cells}</tr>"
     return (
         "<div class='fringe-scroll' tabindex='0' role='region' aria-label='Scores'><table><thead>"
         f"<tr><th scope='col'>map</th>{head}</tr></thead><tbody>{body}</tbody></table></div>"

@@ -35,8 +35,8 @@ METRICS = ("mas_insertion", "mas_deletion", "insertion", "deletion")
 MAX_SAMPLES = 24
 #: Classes of the switch in a page, where one path serves them all.
 CLASSES = 5
-#: Methods that average over images of the data, which the app does not have.
-_NEEDS_DATA = ("expected_gradients", "geoig_knn", "ig2")
+#: Methods that need more than an image: reference images, another method, or another package.
+_NEEDS_MORE = ("captum", "expected_gradients", "geoig_knn", "ig2", "lxt", "smooth", "straight", "zennit")
 _SAFE = re.compile(r"[^\w.-]+")
 _NAMED = re.compile(r"([\w .-]+)=(.+)")
 
@@ -314,7 +314,7 @@ def _methods() -> dict[str, str]:
     result: dict[str, str] = {}
     for name in names:
         kind = METHODS[name]
-        if name not in _NEEDS_DATA:
+        if name not in _NEEDS_MORE:
             result[name] = kind.title
             result |= {f"{name}:{p}": f"{kind.title}, {p}" for p in ("preview", "quick") if p in kind.presets}
     return result
@@ -352,7 +352,7 @@ def _guard(check: Callable[[], None]) -> Callable[..., None]:
 def _in_words(what: str, titles: Mapping[str, str]) -> str:
     """What a comparison is at, with the titles of the methods."""
     label, _, rest = what.partition(": ")
-    return " ".join((titles.get(label, f"blind map “{label}”"), rest)).strip()
+    return " ".join((titles.get(label, f"control map “{label}”"), rest)).strip()
 
 
 def _png(figure: Any) -> bytes:

@@ -11,52 +11,35 @@ from fringe._arguments import explained_inputs, hint_unknown
 from fringe._progress import shown
 from fringe._rng import KeyedGenerator
 from fringe.attribution._base import SEVERITY, Attribution, Attributor, Progress, Trajectory, Verdict
+from fringe.attribution._captum import CaptumMethod
 from fringe.attribution._expected_gradients import ExpectedGradients
 from fringe.attribution._fringe import FRInGe
 from fringe.attribution._geodesic_ig import GeoIGKNN, GeoIGSVI
 from fringe.attribution._ggig import GGIG
 from fringe.attribution._idg import IntegratedDecisionGradients
-from fringe.attribution._ig import BlurIG, GuidedIG, IntegratedGradients
+from fringe.attribution._ig import BlurIG, GuidedIG, IntegratedGradients, SpectralIG
+from fringe.attribution._lrp import AttnLRP, ZennitMethod
+from fringe.attribution._modifiers import Smooth, Straight
 from fringe.attribution._multi_path import AGI, IG2
+from fringe.attribution._registry import METHODS as METHODS
+from fringe.attribution._registry import get_method as get_method
+from fringe.attribution._rise import RISE
 from fringe.attribution._smoothgrad import SmoothGrad
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score, Target
 from fringe.errors import InputError
 from fringe.geometry import log_probabilities
 from fringe.paths import Problem, verify
-from fringe.settings import look_up
 
-METHODS: dict[str, type[Attributor]] = {
-    kind.name: kind
+METHODS.update(
+    (kind.name, kind)
     for kind in (
         *(AGI, BlurIG, ExpectedGradients, FRInGe, GeoIGKNN, GeoIGSVI, GGIG, GuidedIG, IntegratedDecisionGradients),
-        *(IG2, IntegratedGradients, SmoothGrad),
+        *(IG2, IntegratedGradients, RISE, SmoothGrad, SpectralIG),
+        *(Smooth, Straight),
+        *(AttnLRP, CaptumMethod, ZennitMethod),
     )
-}
-
-
-def get_method(method: str | Attributor | type[Attributor]) -> Attributor:
-    """Return a configured method.
-
-    Args:
-        method: A configured method, which is returned as it is; the class of one; or the name of a registered one, with
-            a preset after a colon, as in ``"ig:paper"``.
-
-    Returns:
-        The method, with its default settings unless a preset is named.
-
-    Raises:
-        InputError: If there is no such method or preset.
-    """
-    if isinstance(method, Attributor):
-        return method
-    if isinstance(method, type) and issubclass(method, Attributor):  # pyright: ignore[reportUnnecessaryIsInstance]
-        return method()
-    if not isinstance(method, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InputError(f"got {method!r}, expected a name or a configured method such as FRInGe()", argument="method")
-    name, colon, preset = method.partition(":")
-    kind = look_up(name, METHODS)
-    return kind.preset(preset) if colon else kind()
+)
 
 
 OnBad = Literal["raise", "mark"]
@@ -95,7 +78,7 @@ def attribute(
         inputs: Images (B, *S). A dictionary is passed to the model by name, and its one floating-point tensor is
             explained.
         method: A registered name, with or without a preset (``"fringe:preview"``), or a configured method such as
-            ``FRInGe(tau=1e-3)``.
+            ``FRInGe(tau=1e-3)``. ``"straight:NAME"`` and ``"smooth(3):NAME"`` modify any method.
         target: ``"predicted"``, an integer, or one integer per image. ``"top5"`` (any number) or integers (B, K)
             explain K classes: the maps are then (B, K, *S). FRInGe's path does not depend on the class and is run
             once, at K - 1 further vector-Jacobian products a step; other methods take K times as long.
@@ -163,7 +146,7 @@ def attribute(
         if finite:
             part = problem.select(finite) if len(finite) < len(fault) else problem
             verify(part, needs_jvp=chosen.needs_jvp(problem.logits.shape[1]))
-            result = _explain(chosen, part)
+            result = explain_problem(chosen, part)
             passes = classifier.passes.since(before)
             result = _with_probabilities(dataclasses.replace(result, passes=passes), part)
         else:
@@ -171,8 +154,16 @@ def attribute(
         return result if len(finite) == len(fault) else _spread(result, finite, problem.target, fault)
 
 
-def _explain(method: Attributor, problem: Problem) -> Attribution:
-    """Explain by a method; one that needs a path for each class explains each image once per class."""
+def explain_problem(method: Attributor, problem: Problem) -> Attribution:
+    """Explain by a method; one that needs a path for each class explains each image once per class.
+
+    Args:
+        method: The method.
+        problem: The images, with one class (B,) or several (B, K) each; the caller holds the model's session open.
+
+    Returns:
+        Maps (B, *S) or (B, K, *S).
+    """
     if problem.target.dim() == 1 or method.many_targets:
         return method.attribute(problem)
     batch, classes = problem.target.shape

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fringe.attribution._context import Context
-from fringe.attribution._views import Views
+from fringe.attribution._views import Views, method_label
 from fringe.baselines import parse_baseline
 from fringe.classifier import PassCounts
 from fringe.errors import InputError
@@ -275,6 +275,9 @@ class Attributor(Settings):
             ``official`` what the authors' code computes, ``quick`` ours at some hundreds of gradients per image.
         uses_references: Whether maps depend on the reference images of the input space.
         many_targets: Whether one path serves K classes of an image: ``problem.target`` is then (B, K).
+        many_paths: Whether an image has several paths, each with an end of its own.
+        number: The setting that a number in brackets after the name stands for, as in ``smooth(3):ig``.
+        package: The package of another library that computes the maps, which an extra of the same name installs.
     """
 
     record_key: ClassVar[str] = "method"
@@ -282,6 +285,31 @@ class Attributor(Settings):
     source: ClassVar[str] = ""
     uses_references: ClassVar[bool] = False
     many_targets: ClassVar[bool] = False
+    many_paths: ClassVar[bool] = False
+    number: ClassVar[str | None] = None
+    package: ClassVar[str | None] = None
+
+    @property
+    def label(self) -> str:
+        """What this method is called where nobody gives it another name: the text for :func:`get_method`, without the
+        settings."""
+        return method_label(self.record())
+
+    @property
+    def innermost(self) -> "Attributor":
+        """The method itself, or the one inside modifiers."""
+        return self
+
+    def around(self, method: "Attributor") -> "Attributor":
+        """Apply the modifiers of this method to another one.
+
+        Args:
+            method: The method in place of :attr:`innermost`.
+
+        Returns:
+            The method with these modifiers; itself where there are none.
+        """
+        return method
 
     @property
     def shares_path(self) -> bool:

@@ -111,13 +111,28 @@ def smoothed(
     explain: Explain, draw: Draw, problem: Problem, count: int, square: bool, counter: ProgressCounter
 ) -> tuple[Tensor, Tensor]:
     """Mean (B, *S) of the maps of ``count`` noisy copies of each input (B, *S), or of their squares, and its relative
-    standard error (B,). Memory does not grow with the number of copies."""
+    standard error (B,)."""
     inputs = problem.inputs
-    mean = torch.zeros_like(inputs, dtype=geometry_dtype(inputs.device))
+
+    def term(rows: Tensor, copies: Tensor) -> Tensor:
+        maps = explain(inputs[rows] + draw(rows, copies), rows)
+        return maps.square() if square else maps
+
+    return averaged(term, problem, count, counter)
+
+
+def averaged(
+    term: Callable[[Tensor, Tensor], Tensor], problem: Problem, count: int, counter: ProgressCounter
+) -> tuple[Tensor, Tensor]:
+    """Mean (B, *S) of ``count`` independent terms of each image, and its relative standard error (B,).
+
+    ``term(rows, copies)`` computes the terms (L, *S) numbered ``copies`` (L,) of the images ``rows`` (L,), a batch at a
+    time. Memory does not grow with their number.
+    """
+    mean = torch.zeros_like(problem.inputs, dtype=geometry_dtype(problem.inputs.device))
     energy = torch.zeros_like(mean.flatten(1)[:, 0])
     for rows, copies in iter_batches(problem, count):
-        maps = explain(inputs[rows] + draw(rows, copies), rows)
-        maps = maps.square() if square else maps
+        maps = term(rows, copies)
         add_weighted(mean, rows, torch.full_like(energy, 1.0 / count)[rows], maps)
         energy.index_add_(0, rows, maps.flatten(1).to(energy.dtype).square().sum(1) / count)
         counter.tick(len(rows))

@@ -11,6 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from fringe.cli._app import app as serve
 from fringe.cli._benchmark import benchmark, report, status
+from fringe.cli._cards import card, verify
 from fringe.cli._console import FLAGS
 from fringe.cli._images import compare, explain
 from fringe.cli._listing import methods, metrics, models, presets
@@ -23,6 +24,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     for command in (
         *(explain, compare, serve, benchmark, status, report),
         *(ablate, diagnose, tune, sweep, runtime, reproduce),
+        *(verify, card),
         *(methods, metrics, presets, models),
     )
 }

@@ -43,7 +43,8 @@ def benchmark(
 ) -> None:
     """Score methods on many images, with confidence intervals. An interrupted run is resumed by the same command.
 
-    By default the eight methods of the paper, all metrics, 100 of the embedded digits, and max_sensitivity on 8.
+    By default the eight methods of the paper, all metrics but those that change the model, 100 of the embedded digits,
+    and max_sensitivity on 8.
 
     Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some images failed, 75 stopped early (run it again).
     """
@@ -151,6 +152,7 @@ def report(how: dict[str, Any], run: RunFolder, reference: Reference = None) -> 
                 device=resolve_device(options.device),
                 batch_size=options.batch_size,
                 models={label: source for label, source in sources.items() if label in plans[name].settings},
+                validity=options.validity,
             )
             say(f"report: {written.page}")
 

@@ -21,6 +21,7 @@ class Exit(IntEnum):
 
     DONE = 0
     NOTHING_DONE = 1
+    CHECK_FAILED = 1  # of ``fringe verify``
     USAGE = 2
     SOME_FAILED = 3
     RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: the same command continues where this one stopped

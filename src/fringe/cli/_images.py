@@ -87,13 +87,18 @@ def compare(
 
 
 def _show_comparison(run: "ComparisonRun", out: Path) -> None:
-    from fringe.cli._tables import show_comparison
+    from fringe.cli._tables import show_comparison, show_validity
 
     if not run.done:
         return
     show_comparison(run.document, run.metrics)
+    if "validity" in run.document:
+        say("")
+        show_validity(run.document["validity"]["metrics"])
     lost = {str(error.filename) for error in run.unwritten}
-    files = [str(out / name) for name in ("compare.png", "scores.csv", "summary.json")]
+    judged = ("validity.json", "agreement.png") if "validity" in run.document else ()
+    files = [str(out / name) for name in ("compare.png", "scores.csv", "summary.json", *judged)]
+    files = [path for path in files if Path(path).is_file()]
     written = [path for path in files if path not in lost]
     say(f"\nresults: {', '.join(written)}" if written else "")
 

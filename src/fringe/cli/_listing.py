@@ -34,7 +34,24 @@ def methods(name: Name = None, as_json: AsJson = False) -> None:
         chosen = METHODS.values() if name is None else (type(get_method(name)),)
         entries = [_described(kind, ("source",)) for kind in chosen]
         for entry in _shown("methods", entries, as_json=as_json):
-            _print_entry(entry, {"source": entry["source"]})
+            kind = METHODS[entry["name"]]
+            _print_entry(
+                entry if kind.package is None else {**entry, "presets": {}},
+                {"source": entry["source"], "written": _forms(kind)},
+            )
+
+
+def _forms(kind: Any) -> str:
+    """How a modifier or the methods of another library are written; empty for any other method."""
+    from fringe.attribution import is_installed
+    from fringe.settings import settings_of
+
+    if "of" in settings_of(kind):
+        return f"{kind.name}:METHOD" + (f", or {kind.name}(NUMBER):METHOD for {kind.number}" if kind.number else "")
+    if kind.package is None:
+        return ""
+    names = ", ".join(f"{kind.name}:{name}" for name in kind.presets)
+    return names if is_installed(kind.package) else f"{names} (not installed: fringe[{kind.package}])"
 
 
 def metrics(name: Name = None, as_json: AsJson = False) -> None:

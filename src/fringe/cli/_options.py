@@ -30,6 +30,7 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]
 
 _METAVARS = {
     **{"set": "[LABEL.]KEY=VALUE", "limits": "METRIC=N", "methods": "NAMES", "metrics": "NAMES", "out": "DIR"},
+    "scene": "NAMES",
     **{"model": "SPEC", "data": "DIR", "references": "DIR", "timeout": "SECONDS", "plan": "NAME"},
     **{"imagenet": "DIR", "models": "NAMES", "studies": "NAMES", "probe": "SECONDS"},
 }
@@ -117,5 +118,5 @@ def _word(option: Any) -> str:
 def _value(name: str, value: Any) -> Any:
     """A given value: names with commas are one text, other repeated flags a tuple."""
     if isinstance(value, list):
-        return ",".join(value) if name in ("methods", "metrics") else tuple(value)
+        return ",".join(value) if name in ("methods", "metrics", "scene") else tuple(value)
     return value

@@ -63,6 +63,7 @@ class ReportOptions(ComputeOptions):
     preprocessing: str | None = Field(None, description="Preprocessing of that model.")
     model_output: OutputKind = Field("auto", description="What that model returns.")
     trust_code: bool = Field(False, description="Allow the model's author to run code.")
+    validity: tuple[Path, ...] = Field((), description="validity.json of compare --validity: failing metrics go last.")
 
 
 class ReproduceOptions(Options):
@@ -74,6 +75,15 @@ class ReproduceOptions(Options):
     figures: NonNegativeInt = Field(2, description="Images whose paths are drawn.")
     dry_run: bool = Field(False, description="Show what is missing, its passes and its time, from a probe.")
     probe: float = Field(2.0, ge=0.1, description="Longest map of the probe.")
+
+
+class CardOptions(Options):
+    """What a card is measured on."""
+
+    n: PositiveInt = Field(24, description="Examples of each scene, and digits.")
+    seed: NonNegativeInt = Field(0, description="Draws the examples, and keys all randomness.")
+    scenes: str | None = Field(None, description="Scenes, with commas (default: six that need only the digits).")
+    trust_code: bool = Field(False, description="Run the module or file that TARGET names, if you trust its author.")
 
 
 class TimingOptions(ComputeOptions):
@@ -160,6 +170,11 @@ def _print_result(result: RunResult, flags: RunFlags) -> None:
     store = Store(flags.out, create=False)
     for reason in manifest.missing[:SHOWN]:
         print_error(f"not read: {reason}")
+    for model, gate in [(label, gate) for label in manifest.settings for gate in manifest.gates(label)]:
+        if not gate["holds"]:
+            warn(f"{model}: gate failed, its scores are not to be read ({gate['text']})")
+        elif not flags.as_json:
+            say(f"{model}: {gate['text']}")
     if not flags.as_json:
         done = [report for report in reports if report.state == "done"]
         reused = sum(report.reused for report in done)

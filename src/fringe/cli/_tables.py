@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -13,6 +13,9 @@ from rich.text import Text
 from fringe._text import printable
 from fringe.experiments import describe_failures, mixed
 from fringe.metrics import ARROW, best_of
+
+if TYPE_CHECKING:
+    from fringe.cards import Card
 
 #: Letters in a line where no terminal says how many it shows.
 WIDTH = 400
@@ -77,6 +80,55 @@ def show_comparison(document: Mapping[str, Any], metrics: Mapping[str, Any]) -> 
     console = Console(highlight=False)
     _print_wide(console, table)
     console.print(Text(printable(_legend(document)), style="dim"), soft_wrap=True)
+
+
+def show_card(card: "Card") -> None:
+    """Print the scores of a card with those of blind maps, and where the method fails."""
+    from fringe.cards import failures, not_measured, number, summarise_measurement, with_interval  # of the extra bench
+
+    table = _ruled_table(("on", "metric"), ("score", "n", "best blind map"))
+    lines = [summarise_measurement(measurement, card.seed) for measurement in card.measurements]
+    for index, line in enumerate(lines):
+        rival = "" if line.rival is None else f"{line.rival} {number(line.controls[line.rival].value)}"
+        style = {True: "green", False: "yellow", None: ""}[line.beats_controls]
+        following = lines[index + 1 : index + 2]
+        table.add_row(
+            Text(printable(line.measurement.subject)),
+            Text(f"{line.title} {ARROW[line.kind.direction]}".strip()),
+            Text(with_interval(line.score), style),
+            Text(str(line.score.n)),
+            Text(rival),
+            end_section=any(other.measurement.part != line.measurement.part for other in following),
+        )
+    console = Console(highlight=False)
+    _print_wide(console, table)
+    passed = sum(check.passed for check in card.checks)
+    if card.checks:
+        console.print(f"checks: {passed} of {len(card.checks)} hold")
+    counts = [f"{count:.0f} {name}" for name, count in card.passes.items() if count]
+    console.print(f"cost of a map: {' + '.join(counts) or ('no passes' if card.passes else 'not measured')}")
+    for title, sentences in (("where it fails:", failures(card, lines)), ("not measured:", not_measured(card))):
+        console.print(Text(title if sentences else "", style="bold"), end="\n" if sentences else "")
+        for sentence in sentences:
+            _print_line(console, f"  {sentence}")
+
+
+def show_validity(entries: Sequence[Mapping[str, Any]]) -> None:
+    """Print how each metric did on degraded maps and against blind ones."""
+    table = _ruled_table(("metric",))
+    for name in ("validity", "power", "gap"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", overflow="fold")
+    for entry in entries:
+        cells = [_score(entry["validity"], None)]
+        cells += [Text("—" if entry[name] is None else _number(entry[name])) for name in ("power", "gap")]
+        words = entry["verdict"] + (f": {entry['reason']}" if entry["reason"] else "")
+        style = "bold red" if entry["verdict"] == "does not pass" else ""
+        table.add_row(Text(printable(entry["metric"].replace("_", " "))), *cells, Text(printable(words), style=style))
+    console = Console(highlight=False)
+    _print_wide(console, table)
+    words = "validity: order of degraded maps, from -1 to 1; power and gap: effect sizes, of moving 40 % of the pixels "
+    console.print(Text(f"{words}and of the best method over the best control", style="dim"), soft_wrap=True)
 
 
 def _value(entry: Mapping[str, Any]) -> float | None:

@@ -1,6 +1,9 @@
 """Experiments: methods compared under metrics on many images, stored, resumed and summarised."""
 
 from fringe._urls import url_of as url_of
+from fringe.experiments._agreement import RankAgreement as RankAgreement
+from fringe.experiments._arms import Arm as Arm
+from fringe.experiments._arms import ModelSource as ModelSource
 from fringe.experiments._comparison import Comparison as Comparison
 from fringe.experiments._comparison import compare as compare
 from fringe.experiments._comparison_views import summarise as summarise
@@ -12,6 +15,7 @@ from fringe.experiments._estimate import estimate_run as estimate_run
 from fringe.experiments._estimate import estimate_tasks as estimate_tasks
 from fringe.experiments._evaluator import CONTROLS as CONTROLS
 from fringe.experiments._evaluator import Candidate as Candidate
+from fringe.experiments._evaluator import Evaluator as Evaluator
 from fringe.experiments._evaluator import MethodResult as MethodResult
 from fringe.experiments._evaluator import make_maps as make_maps
 from fringe.experiments._executors import Executor as Executor
@@ -31,8 +35,6 @@ from fringe.experiments._manifest import changes as changes
 from fringe.experiments._manifest import digest as digest
 from fringe.experiments._manifest import load as load
 from fringe.experiments._manifest import resolve as resolve
-from fringe.experiments._plan import Arm as Arm
-from fringe.experiments._plan import ModelSource as ModelSource
 from fringe.experiments._plan import Plan as Plan
 from fringe.experiments._plan import build_plan as build_plan
 from fringe.experiments._plan import configured as configured
@@ -93,6 +95,13 @@ from fringe.experiments._tasks import mixed as mixed
 from fringe.experiments._tasks import pending_tasks as pending_tasks
 from fringe.experiments._tasks import required_keys as required_keys
 from fringe.experiments._tasks import versions_of as versions_of
+from fringe.experiments._validity import LEAST as LEAST
+from fringe.experiments._validity import SHARES as SHARES
+from fringe.experiments._validity import MetricValidity as MetricValidity
+from fringe.experiments._validity import Validity as Validity
+from fringe.experiments._validity import degraded_scores as degraded_scores
+from fringe.experiments._validity import judge_metrics as judge_metrics
+from fringe.experiments._validity import validate_metrics as validate_metrics
 
 __all__ = [  # noqa: RUF022 - by topic
     "ExperimentSpec",
@@ -112,4 +121,5 @@ __all__ = [  # noqa: RUF022 - by topic
     "Difference",
     "paired",
     "holm",
+    "validate_metrics",
 ]

@@ -39,6 +39,7 @@ class Comparison(ComparisonViews):
         rows: One result for each method and control.
         seed: What keyed all randomness.
         context: The images as a person reads them; None for other inputs.
+        evaluation: What the maps were scored on; None if they were not stored.
     """
 
     images: tuple[str, ...]
@@ -47,6 +48,7 @@ class Comparison(ComparisonViews):
     rows: tuple[MethodResult, ...]
     seed: int
     context: Context | None = None
+    evaluation: EvaluationContext | None = None
 
 
 @hint_unknown
@@ -129,11 +131,13 @@ def compare(
         verify(problem, needs_jvp=any(method.needs_jvp(problem.logits.shape[1]) for method in methods_used))
         with shown(progress is True, "comparing") as bar:
             report = _reordered(bar) if bar is not None else None if isinstance(progress, bool) else progress
-            evaluator = Evaluator(EvaluationContext(problem), candidates, metrics, list(by_label), report)
+            evaluation = EvaluationContext(problem)
+            evaluator = Evaluator(evaluation, candidates, metrics, list(by_label), report)
             rows = evaluator.rows(keep_maps)
     labels = names or (tuple(map(str, range(len(x)))) if opened is None else opened.ids)
     context = _context(opened, request, x, problem.logits, labels)
-    return Comparison(labels, problem.target, by_label, rows, seed, context)
+    stored = evaluation if keep_maps else None
+    return Comparison(labels, problem.target, by_label, rows, seed, context, stored)
 
 
 def _reordered(bar: Callable[..., None]) -> Progress:

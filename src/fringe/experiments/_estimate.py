@@ -93,8 +93,7 @@ class RunEstimate:
     workers: int
 
     def lines(self) -> list[str]:
-        """Return one line per method, or one for all of a model if there are many; controls take no pass and have
-        none."""
+        """Return one line per method, or one for all of a model if there are many; what takes no pass has none."""
         lines: list[str] = []
         for model in self.models:
             shown = [cost for cost in self.costs if cost.model == model and (cost.forward or cost.vjp)]

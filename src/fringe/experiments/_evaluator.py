@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fringe.attribution import METHODS, Attribution, Attributor, get_method
+from fringe.attribution import METHODS, Attribution, Attributor, FRInGe, explain_problem, get_method
 from fringe.classifier import PassCounts
 from fringe.errors import FringeError, InputError, is_transient
-from fringe.metrics import EvaluationContext, Explainer, Metric, Scores, evaluate
+from fringe.metrics import EvaluationContext, Explainer, Maps, Metric, Scores, evaluate
 from fringe.paths import Problem
 from fringe.settings import canonical_name
 
@@ -57,18 +57,35 @@ Methods = Sequence[str | Attributor | Named] | Mapping[str, str | Attributor]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method under a ``label``, or (``method`` None) the control of that name."""
+    """A method under a ``label``, or the control of that name: one of ``CONTROLS`` (``method`` None), or a method whose
+    path ``ignores_model``."""
 
     label: str
     method: Attributor | None
+    ignores_model: bool = False
 
     @property
     def control(self) -> bool:
-        return self.method is None
+        return self.method is None or self.ignores_model
 
     def record(self) -> dict[str, Any]:
         """The method and its settings as plain data."""
-        return {"control": self.label} if self.method is None else self.method.record()
+        settings = {} if self.method is None else self.method.record()
+        return {**settings, "control": self.label} if self.control else settings
+
+
+#: The control of FRInGe: a path that smooths the image, whatever the model predicts on the way.
+DIFFUSION = "diffusion"
+
+
+def control_candidates(methods: Mapping[str, Attributor | None]) -> list[Candidate]:
+    """The controls beside these methods: the maps of ``CONTROLS``, and ``DIFFUSION`` with the settings of the first
+    FRInGe among them, unless a method has its name."""
+    controls = [Candidate(name, None) for name in CONTROLS]
+    first = next((method for method in methods.values() if isinstance(method, FRInGe)), None)
+    if first is None or DIFFUSION in methods or first.structure == "none":
+        return controls
+    return [*controls, Candidate(DIFFUSION, first.variant("diffusion"), ignores_model=True)]
 
 
 def parse_methods(methods: Methods, controls: bool) -> list[Candidate]:
@@ -79,7 +96,7 @@ def parse_methods(methods: Methods, controls: bool) -> list[Candidate]:
     candidates = [_candidate(entry) for entry in entries]
     if not candidates:
         raise InputError("methods: none given")
-    candidates += [Candidate(name, None) for name in CONTROLS] if controls else []
+    candidates += control_candidates({one.label: one.method for one in candidates}) if controls else []
     labels = [candidate.label for candidate in candidates]
     refuse_twice("methods", labels, "; tell them apart with pairs (label, method)")
     return candidates
@@ -93,10 +110,12 @@ def refuse_twice(argument: str, labels: Sequence[str], hint: str = "") -> None:
 
 
 def make_maps(candidate: Candidate, problem: Problem) -> tuple[Tensor, Attribution | None]:
-    """Make the maps (B, *S) of a candidate, and for a method its attribution. Needs an open session of the model."""
+    """Make the maps (B, *S), of K classes (B, K, *S), of a candidate, and for a method its attribution. Needs an open
+    session of the model."""
     if candidate.method is None:
-        return CONTROLS[candidate.label](problem), None
-    attribution = candidate.method.attribute(problem)
+        values, classes = CONTROLS[candidate.label](problem), problem.target.shape[1:]
+        return torch.stack([values] * classes[0], 1) if classes else values, None
+    attribution = explain_problem(candidate.method, problem)
     return attribution.values, attribution
 
 
@@ -104,7 +123,7 @@ def _candidate(entry: str | Attributor | Named) -> Candidate:
     if isinstance(entry, tuple):
         label, method = entry
         return Candidate(label, get_method(method))
-    return Candidate(canonical_name(entry, METHODS) if isinstance(entry, str) else entry.name, get_method(entry))
+    return Candidate(canonical_name(entry, METHODS) if isinstance(entry, str) else entry.label, get_method(entry))
 
 
 @dataclass(frozen=True)
@@ -212,7 +231,7 @@ class Evaluator:
             return self._nothing()
         subject, at = self._part(valid), torch.tensor(valid, device=values.device)
         maps = _Maps(values[at], {name: column[at.to(column.device)] for name, column in diagnostics.items()})
-        scores = evaluate(subject, maps, self.metrics, _explainer(candidate, subject))
+        scores = evaluate(subject, maps, self.metrics, _explainer(candidate))
         return {
             name: scores[name] if len(valid) == self.batch else _spread(scores[name], at, self.batch)
             for name in self.labels
@@ -221,7 +240,7 @@ class Evaluator:
     def _part(self, valid: list[int]) -> EvaluationContext:
         """The subject of some images alone; candidates that fail on the same images share it."""
         if tuple(valid) not in self._parts:
-            self._parts[tuple(valid)] = EvaluationContext(self.subject.problem.select(valid))
+            self._parts[tuple(valid)] = self.subject.select(valid)
         return self._parts[tuple(valid)]
 
     def _nothing(self) -> dict[str, Scores]:
@@ -232,12 +251,12 @@ class Evaluator:
             self.progress(label, done, len(self.candidates) * self.batch)
 
 
-def _explainer(candidate: Candidate, subject: EvaluationContext) -> Explainer:
-    """Maps of other inputs by the same candidate, with the target and noise of the subject's images at ``rows``."""
+def _explainer(candidate: Candidate) -> Explainer:
+    """Maps of other problems by the same candidate."""
 
-    def explain(x: Tensor, rows: list[int]) -> Tensor:
-        part = subject.problem.select(rows)
-        return make_maps(candidate, dataclasses.replace(part, inputs=x, logits=part.forward(x, part.every_row)))[0]
+    def explain(problem: Problem) -> Maps | Tensor:
+        values, attribution = make_maps(candidate, problem)
+        return values if attribution is None else attribution
 
     return explain
 

@@ -6,7 +6,7 @@ import json
 import math
 import platform
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -16,9 +16,18 @@ from torch import Tensor, nn
 
 import fringe
 from fringe.classifier import Classifier
+from fringe.data import find_inputs
 from fringe.errors import FringeError, TransientError, is_misread, is_transient
-from fringe.experiments._images import ImageEntry, open_image_entry, sample_images, sample_references
-from fringe.experiments._plan import Arm, Plan
+from fringe.experiments._arms import Arm
+from fringe.experiments._images import (
+    ImageEntry,
+    ImageSample,
+    open_entry,
+    sample_examples,
+    sample_images,
+    sample_references,
+)
+from fringe.experiments._plan import Plan
 from fringe.models import LoadedModel
 
 #: Raised when a change of this library moves numbers that are stored under the same names.
@@ -92,7 +101,7 @@ def without_growth(previous: Mapping[str, Any], new: Mapping[str, Any]) -> dict[
     for metric in previous["metrics"]:
         limiting = (previous if _limit(new, metric) >= _limit(previous, metric) else new)["limits"]
         limits |= {metric: limiting[metric]} if metric in limiting else {}
-    parts = ("models", "preprocessing", "model_output", "metrics")
+    parts = ("models", "preprocessing", "model_output", "metrics", "scenes")
     shared = {part: known(part) for part in parts if part in previous and part in new}
     return {**new, **shared, "methods": methods, "limits": limits, "n": min(previous["n"], new["n"])}
 
@@ -143,7 +152,7 @@ def first_logits(
         if len(logits) == IMAGES:
             break
         try:
-            x = open_image_entry(picture, model.preprocessing, exif)
+            x, _ = open_entry(picture, model, exif)
         except FringeError:  # its row will say why it has no score
             continue
         try:
@@ -187,6 +196,8 @@ class Manifest:
         metrics: Metadata of each metric by label.
         models: Metadata of each model by label.
         versions: Library versions.
+        scenes: By label, the title, source, answer and settings of each scene, and its networks: by label of the model,
+            the given model, the number, and the gates.
     """
 
     plan: Mapping[str, Any]
@@ -196,6 +207,7 @@ class Manifest:
     metrics: Mapping[str, Mapping[str, Any]]
     models: Mapping[str, Mapping[str, Any]]
     versions: Mapping[str, str]
+    scenes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
 
     @property
     def name(self) -> str:
@@ -208,12 +220,29 @@ class Manifest:
         """Name of a model in the settings: weights, structure and preprocessing, not its source."""
         return digest({name: value for name, value in self.models[model].items() if name != "spec"})
 
-    def images_of(self, metric: str) -> tuple[Mapping[str, Any], ...]:
-        """The images that a metric is computed on."""
-        return self.images[: self.metrics[metric]["limit"]]
+    def scene_of(self, model: str) -> str | None:
+        """Label of the scene that a model belongs to; None for one that was given."""
+        return next((label for label, scene in self.scenes.items() if model in scene["networks"]), None)
+
+    def positions(self, model: str, metric: str | None = None) -> Sequence[int]:
+        """Where among the images those are that a model is explained on, or that a metric is computed on."""
+        limit, scene = None if metric is None else self.metrics[metric]["limit"], self.scene_of(model)
+        if scene is None:
+            return range(len(self.images))[:limit]
+        return [index for index, image in enumerate(self.images) if image["scene"] == scene][:limit]
+
+    def images_of(self, model: str, metric: str | None = None) -> tuple[Mapping[str, Any], ...]:
+        """The images that a model is explained on, or that a metric is computed on."""
+        return tuple(self.images[index] for index in self.positions(model, metric))
+
+    def gates(self, model: str) -> tuple[Mapping[str, Any], ...]:
+        """The gates of a model of a scene, with whether each ``holds``, and a ``text`` that says so."""
+        scene = self.scene_of(model)
+        return () if scene is None else tuple(self.scenes[scene]["networks"][model]["gates"])
 
     def record(self) -> dict[str, Any]:
-        return {**vars(self), "images": list(self.images), "missing": list(self.missing)}
+        plain = {**vars(self), "images": list(self.images), "missing": list(self.missing)}
+        return plain if self.scenes else {name: value for name, value in plain.items() if name != "scenes"}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Manifest":
@@ -235,12 +264,13 @@ class Resolved:
 def resolve(plan: Plan, *, logits: bool = False) -> Resolved:
     """Load the models and sample the images of a plan; with ``logits``, compute those of the first few images on the
     CPU. Raises FringeError for a model or data that cannot be used."""
-    drawn = sample_images(plan.data, plan.n, plan.seed, plan.exclude, holdout=plan.holdout)
-    references = sample_references(plan.data, plan.references, plan.seed)
-    loaded = {arm.label: load(arm) for arm in plan.arms}
+    loaded = {arm.label: load(arm) for arm in plan.arms} if plan.scenes else {}
+    drawn = _drawn(plan, loaded)
+    references = sample_references(plan.data, plan.references, plan.seed) if plan.data or plan.references else ()
+    loaded = loaded or {arm.label: load(arm) for arm in plan.arms}
     manifest = Manifest(
         plan=plan.record(),
-        images=tuple(_image(picture) for picture in drawn.pictures),
+        images=tuple(picture.record() for picture in drawn.pictures),
         missing=drawn.missing,
         settings={
             arm.label: _settings(plan, arm, describe(loaded[arm.label], plan.exif), references) for arm in plan.arms
@@ -248,9 +278,36 @@ def resolve(plan: Plan, *, logits: bool = False) -> Resolved:
         metrics={label: _metric(plan, label) for label in plan.metrics},
         models={label: {"spec": model.spec, **describe(model, plan.exif)} for label, model in loaded.items()},
         versions=versions(),
+        scenes=_scenes(plan, loaded),
     )
-    first = {label: first_logits(model, drawn.pictures, plan.exif) for label, model in loaded.items()} if logits else {}
+    pictures = {arm.label: [one for one in drawn.pictures if one.label == arm.scene] for arm in plan.arms}
+    first = {name: first_logits(model, pictures[name], plan.exif) for name, model in loaded.items()} if logits else {}
     return Resolved(plan, manifest, {picture.digest: picture for picture in drawn.pictures}, references, first)
+
+
+def _drawn(plan: Plan, loaded: Mapping[str, LoadedModel]) -> ImageSample:
+    """The images of a plan: sampled, or made by its scenes."""
+    if not plan.scenes:
+        return sample_images(plan.data, plan.n, plan.seed, plan.exclude, holdout=plan.holdout)
+    networks = {label: [loaded[arm.label] for arm in plan.arms if arm.scene == label] for label in plan.scenes}
+    return sample_examples(plan.scenes, networks, plan.data, plan.n, plan.seed, plan.exclude, digest)
+
+
+def _scenes(plan: Plan, loaded: Mapping[str, LoadedModel]) -> dict[str, dict[str, Any]]:
+    """What is stored of the scenes; their gates are measured here."""
+    result: dict[str, dict[str, Any]] = {}
+    for label, scene in plan.scenes.items():
+        images = list(find_inputs(plan.data)) if scene.requires_images else []
+        networks = dict[str, dict[str, Any]]()
+        for arm in (arm for arm in plan.arms if arm.scene == label):
+            gates = [
+                {**asdict(gate), "holds": gate.holds, "text": str(gate)}
+                for gate in scene.gates(loaded[arm.label], arm.model.given(), images)
+            ]
+            networks[arm.label] = {"given": arm.given, "number": arm.model.number, "gates": gates}
+        texts = {name: getattr(scene, name) for name in ("title", "source", "answer")}
+        result[label] = {**texts, "settings": scene.record(), "networks": networks}
+    return result
 
 
 def with_methods(resolved: Resolved, plan: Plan) -> Resolved:
@@ -262,9 +319,11 @@ def with_methods(resolved: Resolved, plan: Plan) -> Resolved:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what shapes the numbers: this library, PyTorch, NumPy, Python, and loaded model libraries."""
+    """Versions of what shapes the numbers: this library, PyTorch, NumPy, Python, and loaded libraries of models and
+    methods."""
     known = {"fringe": fringe.__version__, "torch": str(torch.__version__), "numpy": np.__version__}
-    loaded = {name: sys.modules[name] for name in ("torchvision", "timm", "transformers") if name in sys.modules}
+    optional = ("torchvision", "timm", "transformers", "captum", "zennit", "lxt")
+    loaded = {name: sys.modules[name] for name in optional if name in sys.modules}
     more = {name: str(getattr(module, "__version__", "unknown")) for name, module in loaded.items()}
     return {**known, "python": platform.python_version(), **more}
 
@@ -293,7 +352,7 @@ def _settings(
         candidate.label: CacheKey(
             model=description,
             method=candidate.record(),
-            target=plan.target,
+            target="example" if arm.scene else plan.target,
             score=plan.score,
             seed=plan.seed,
             references=digests if candidate.method is not None and candidate.method.uses_references else None,
@@ -308,8 +367,3 @@ def _metric(plan: Plan, label: str) -> dict[str, Any]:
     settings = metric.record()
     description |= {"summary": metric.aggregate, "settings": settings, "key": digest(settings)}
     return {**description, "limit": plan.limit(label)}
-
-
-def _image(picture: ImageEntry) -> dict[str, Any]:
-    ref = picture.ref
-    return {"digest": picture.digest, "id": ref.id, "source": ref.source, "label": ref.label}

@@ -1,27 +1,23 @@
 """Plans: an experiment with every model, method and metric configured."""
 
-import copy
 import importlib.util
 import re
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
-
-import torch
-from torch import nn
+from typing import Any, Literal, TypeVar, cast
 
 from fringe._options import nearest_known
-from fringe._outputs import OutputKind
-from fringe.attribution import METHODS, Attributor, FRInGe, get_method, preset_names
+from fringe.attribution import METHODS, Attributor, FRInGe, get_method, preset_names, require_package
 from fringe.classifier import Score
 from fringe.data import ImageError, find_inputs
 from fringe.errors import InputError
-from fringe.experiments._evaluator import CONTROLS, Candidate
+from fringe.experiments._arms import Arm, ModelSource, scene_arms
+from fringe.experiments._evaluator import CONTROLS, Candidate, control_candidates
 from fringe.experiments._spec import PLAN_NAME, ExperimentSpec
 from fringe.metrics import METRICS, Metric, get_metric
-from fringe.models import LoadedModel, Preprocessing, load_model, state_digest, stated_preprocessing
+from fringe.scenes import SCENES, Scene, get_scene
 from fringe.settings import canonical_name
 from fringe.tuning import read_preset
 
@@ -29,51 +25,7 @@ from fringe.tuning import read_preset
 AUTO = "fringe:auto"
 EMBEDDED = "embedded:digits"
 
-Configured = TypeVar("Configured", bound=Attributor | Metric)
-
-
-@dataclass(frozen=True)
-class ModelSource:
-    """Where a model comes from.
-
-    Attributes:
-        spec: Text for :func:`fringe.models.load_model`; a name where ``module`` is given.
-        preprocessing: Replaces the preprocessing of the source.
-        trust_code: Whether code of the model's author may run.
-        module: A model in memory, in place of a source; it needs ``preprocessing``, here or as its attribute.
-        output: What the model returns, as for :class:`fringe.Classifier`.
-    """
-
-    spec: str
-    preprocessing: str | None = None
-    trust_code: bool = False
-    module: nn.Module | None = None
-    output: OutputKind = "auto"
-
-    def load(self, device: torch.device | str = "cpu") -> LoadedModel:
-        """Load the model in evaluation mode, without parameter gradients; a module in memory is copied."""
-        text = self.preprocessing
-        recipe = stated_preprocessing(self.module) if self.module is not None and text is None else None
-        recipe = recipe if text is None else Preprocessing.parse(text)
-        if self.module is None:
-            return load_model(
-                self.spec, trust_code=self.trust_code, preprocessing=recipe, device=device, output=self.output
-            )
-        if recipe is None:
-            raise InputError(
-                "none given for a model in memory", argument="preprocessing", hint="say how images become its inputs"
-            )
-        module, digest = copy.deepcopy(self.module).eval().requires_grad_(False), state_digest(self.module)
-        return LoadedModel(self.spec, module.to(device), recipe, None, digest, type(self.module).__name__, self.output)
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One model of a plan under a ``label``, and the methods by label that explain it."""
-
-    label: str
-    model: ModelSource
-    methods: Mapping[str, Attributor]
+Configured = TypeVar("Configured", bound=Attributor | Metric | Scene)
 
 
 @dataclass(frozen=True)
@@ -84,7 +36,7 @@ class Plan:
     ``limits`` holds metrics that only the first so many images are scored by. ``exclude`` are digests of images that
     are not drawn; ``holdout`` draws from the end of the order, for a part that must not meet the others. ``shard``
     images make a task. ``target``: ``"predicted"`` (top-1 on the clean image, the paper's protocol), ``"label"``, or
-    the number of a class.
+    the number of a class. ``scenes`` by label make the networks and examples of the arms, ``n`` examples each.
     """
 
     name: str
@@ -102,6 +54,7 @@ class Plan:
     exclude: frozenset[str] = frozenset()
     holdout: bool = False
     shard: int = 16
+    scenes: Mapping[str, Scene] = field(default_factory=dict[str, Scene])
 
     def __post_init__(self) -> None:
         for name in ("n", "shard"):
@@ -129,7 +82,7 @@ class Plan:
 
     def candidates(self, arm: Arm) -> list[Candidate]:
         """Who takes part on a model: its methods, then the controls."""
-        controls = [Candidate(name, None) for name in CONTROLS] if self.controls else []
+        controls = control_candidates(arm.methods) if self.controls else []
         return [*(Candidate(label, method) for label, method in arm.methods.items()), *controls]
 
     def limit(self, metric: str) -> int:
@@ -155,6 +108,7 @@ class Plan:
             "references": self.references,
             **({"model_output": outputs} if outputs else {}),
             **({"last": True} if self.holdout else {}),
+            **({"scenes": {label: scene.record() for label, scene in self.scenes.items()}} if self.scenes else {}),
         }
 
 
@@ -173,24 +127,36 @@ def build_plan(spec: ExperimentSpec) -> Plan:
         FringeError: For a name, setting, file or model that does not exist or does not fit.
     """
     given = spec.model_fields_set
-    texts: Mapping[str, Any] = {name: name for name in METRICS} if spec.metrics is None else spec.metrics
+    scenes: dict[str, Scene] = {label: get_scene(scene) for label, scene in spec.scene.items()}
+    texts = _default_metrics(scenes) if spec.metrics is None else spec.metrics
     metrics: dict[str, Metric] = {label: get_metric(metric) for label, metric in texts.items()}
-    texts_of = _by_known_label(spec.set, [*spec.methods, *metrics])
-    check_settings(texts_of, [*spec.methods, *metrics])
+    labels = [*spec.methods, *metrics, *scenes]
+    texts_of = _by_known_label(spec.set, labels)
+    check_settings(texts_of, labels)
+    scenes = {label: with_settings(scene, texts_of.get(label, {})) for label, scene in scenes.items()}
+    _check_truth(spec, scenes, metrics)
     metrics = {label: with_settings(metric, texts_of.get(label, {})) for label, metric in metrics.items()}
     for label, method in spec.methods.items():
-        with_settings(FRInGe() if method == AUTO else configured(method), texts_of.get(label, {}))
+        with_settings(configured(_without_auto(method) or method), texts_of.get(label, {}))
     limits = _limits(_by_known_label(spec.limits, metrics), metrics, required="limits" in given)
     _require_images(spec.references)
     tuned = None if spec.preset is None else _TunedPreset.read(spec.preset)
-    models = spec.model or {EMBEDDED: default_model(spec.data)}
-    data = spec.data or _default_data(models)
+    alone = bool(scenes) and not any(scene.requires_model for scene in scenes.values())
+    models = {} if alone else spec.model or {EMBEDDED: default_model(spec.data)}
+    given_images = not scenes or any(scene.requires_images for scene in scenes.values())
+    data = spec.data or (_default_data(models) if given_images else ())
     arms = tuple(_arm(spec, label, source) for label, source in _sources(spec, models).items())
     arms = arms if tuned is None else tuned.apply(arms)
+    arms = tuple(_with_settings(arm, texts_of) for arm in arms)
+    if scenes:
+        plain = {label: FRInGe() if method == AUTO else configured(method) for label, method in spec.methods.items()}
+        plain = {label: with_settings(method, texts_of.get(label, {})) for label, method in plain.items()}
+        arms = scene_arms(scenes, arms, data, plain)
     return Plan(
         data=data,
-        arms=tuple(_with_settings(arm, texts_of) for arm in arms),
+        arms=arms,
         metrics=metrics,
+        scenes=scenes,
         limits=limits,
         exclude=frozenset[str]() if tuned is None else tuned.images,
         **{name: getattr(spec, name) for name in _SHARED},
@@ -201,25 +167,62 @@ def build_plan(spec: ExperimentSpec) -> Plan:
 _SHARED = ("name", "n", "seed", "target", "score", "exif", "references", "controls", "shard")
 
 
+#: The metrics of an experiment with scenes that names none; its scenes add their own.
+LOCALISATION = ("mass_inside", "mass_inside:smooth", "rank_accuracy", "expected_hit")
+
+
+def _default_metrics(scenes: Mapping[str, Scene]) -> Mapping[str, Any]:
+    """The metrics that are computed by default; with scenes those of localisation."""
+    if not scenes:
+        return {name: name for name, kind in METRICS.items() if kind.by_default}
+    more = (name for scene in scenes.values() for name in scene.metrics)
+    return {name: name for name in dict.fromkeys((*LOCALISATION, *more))}
+
+
+def _check_truth(spec: ExperimentSpec, scenes: Mapping[str, Scene], metrics: Mapping[str, Metric]) -> None:
+    """Raise InputError for a metric that needs a scene where there is none, and for a class where a scene sets it."""
+    lacking = [label for label, metric in metrics.items() if metric.requires_truth and not scenes]
+    if lacking:
+        hint = f"name a scene, such as scene='gridpg'; known: {', '.join(SCENES)}"
+        raise InputError(f"{', '.join(lacking)}: it is not known what the model uses", argument="metrics", hint=hint)
+    if scenes and "target" in spec.model_fields_set:
+        raise InputError(f"got {spec.target!r} with a scene, which sets the explained class itself", argument="target")
+
+
 def configured(method: str | Attributor) -> Attributor:
-    """Resolve ``NAME`` or ``NAME:PRESET``; a configured method is returned as it is.
+    """Resolve the name of a method, see :func:`fringe.attribution.get_method`; a configured one is returned as it is.
 
     Raises:
         InputError: For an unknown method or preset, or a method whose package is not installed.
     """
-    name, colon, preset = method.partition(":") if isinstance(method, str) else (method, "", "")
-    base = get_method(name)
-    if base.name == "geoig_knn" and importlib.util.find_spec("sklearn") is None:
+    result = get_method(method)
+    if result.innermost.name == "geoig_knn" and importlib.util.find_spec("sklearn") is None:
         raise InputError("geoig_knn needs scikit-learn", argument="methods", hint="install fringe[graph]")
-    return type(base).preset(preset) if colon else base
+    require_package(result)
+    return result
+
+
+def _without_auto(method: str | Attributor) -> str | None:
+    """``fringe`` of ``fringe:auto``, ``straight:fringe`` of ``straight:fringe:auto``; None for any other method."""
+    if isinstance(method, str) and (method == AUTO or method.endswith(f":{AUTO}")):
+        return method.removesuffix(AUTO) + "fringe"
+    return None
 
 
 def _by_known_label(values: Mapping[str, Any], labels: Iterable[str]) -> dict[str, Any]:
-    """Values by the label that they are meant for: one that is not known is spelled as the registries do."""
+    """Values by the label that they are meant for: one that is not known is spelled as the registries do. Those of
+    ``LABEL.of`` are settings ``of.KEY`` of the method LABEL, a modifier."""
     known, result = set(labels), dict[str, Any]()
     for label, value in values.items():
-        name = label if label in known else canonical_name(canonical_name(label, METHODS), METRICS)
-        result[name] = {**result.get(name, {}), **value} if isinstance(value, Mapping) else value
+        name, inner = label, ""
+        while name not in known and name.endswith(".of"):
+            name, inner = name.removesuffix(".of"), f"of.{inner}"
+        for registry in () if name in known else (METHODS, METRICS, SCENES):
+            name = canonical_name(name, registry)
+        if isinstance(value, Mapping):
+            texts = cast("Mapping[str, str]", value).items()
+            value = {**result.get(name, {}), **{f"{inner}{key}": text for key, text in texts}}
+        result[name] = value
     return result
 
 
@@ -304,10 +307,10 @@ def _sources(spec: ExperimentSpec, models: Mapping[str, Any]) -> dict[str, Model
 
 
 def _arm(spec: ExperimentSpec, label: str, source: ModelSource) -> Arm:
-    methods = {
-        name: _paper_setting(label, source) if method == AUTO else configured(method)
-        for name, method in spec.methods.items()
-    }
+    methods: dict[str, Attributor] = {}
+    for name, method in spec.methods.items():
+        plain = _without_auto(method)
+        methods[name] = configured(method) if plain is None else get_method(plain).around(_paper_setting(label, source))
     return Arm(label, source, methods)
 
 
@@ -373,11 +376,11 @@ def planned_work(
     """
     work: list[tuple[str, float, float]] = []
     for label, metric in metrics.items():
-        samples = getattr(metric, "samples", 0)  # forward passes of a score, or complete maps
         count = min((limits or {}).get(label, images), images)
-        work.append((f"the score {label}", samples, count * len(methods)))
+        work.append((f"the score {label}", metric.planned_passes, count * len(methods)))
         if metric.requires_explainer:
-            work += [(f"a map by {name}", m.planned_passes or 0.0, samples * count) for name, m in methods.items()]
+            more = metric.planned_maps * count
+            work += [(f"a map by {name}", m.planned_passes or 0.0, more) for name, m in methods.items()]
     return work + [(f"a map by {name}", m.planned_passes or 0.0, images) for name, m in methods.items()]
 
 

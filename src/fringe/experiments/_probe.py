@@ -149,7 +149,7 @@ class Probe:
         plan = replace(resolved.plan, metrics=cast(Any, {**metrics, **self._timed}))
         self._runner = TaskRunner(replace(resolved, plan=plan), device=options.device, batch_size=options.batch_size)
         self._runner.progress = self._watch
-        digests = tuple(image["digest"] for image in resolved.manifest.images)
+        digests = tuple(image["digest"] for image in resolved.manifest.images_of(model))
         began = self._clock()
         first = self._first(digests)
         self.load = self._clock() - began

@@ -79,7 +79,53 @@ def _resampled(finite: NDArray[np.float64], summary: Aggregate, seed: int) -> ND
     return np.concatenate(result)
 
 
-@lru_cache(maxsize=1)
+def clustered_interval(
+    finite: NDArray[np.float64],
+    summary: Aggregate,
+    seed: int,
+    clusters: NDArray[np.int64],
+    networks: NDArray[np.int64],
+) -> tuple[float, float]:
+    """The interval of scores that are not independent: whole clusters are drawn, and where there are several networks
+    these, too; a score counts as often as its cluster times its network are drawn (Owen 2007).
+
+    Args:
+        finite: Scores (n,).
+        summary: What the interval is of.
+        seed: Keys the draws.
+        clusters: Number of the cluster of each score (n,), from 0 on: those of one cluster share pixels.
+        networks: Number of the network of each score (n,), from 0 on; those of one network share its training.
+
+    Returns:
+        The percentile interval, NaN of fewer than two clusters. With clusters of one score each and one network it is
+        that of :func:`interval`.
+    """
+    require_choice("summary", summary, get_args(Aggregate))
+    if finite.size == 0 or clusters.max() < 1:
+        return math.nan, math.nan
+    if finite.min() == finite.max():
+        return float(finite[0]), float(finite[0])
+    drawn = np.concatenate(_counts(int(clusters.max()) + 1, seed))
+    order, result = np.argsort(finite, kind="stable"), list[NDArray[np.float64]]()
+    several = int(networks.max()) + 1
+    models = np.concatenate(_counts(several, seed + 1)) if several > 1 else np.ones((RESAMPLES, 1), np.uint8)
+    rows = max(1, _RESAMPLED_AT_ONCE // finite.size)
+    for start in range(0, RESAMPLES, rows):
+        part = slice(start, start + rows)
+        weights = drawn[part][:, clusters].astype(np.int64) * models[part][:, networks]
+        total = weights.sum(1)
+        weights, total = weights[total > 0], total[total > 0]  # no score of a drawn network is in a drawn cluster
+        if summary == "mean":
+            result.append(weights.astype(np.float64) @ finite / total)
+            continue
+        below = np.cumsum(weights[:, order], axis=1)
+        middle = [finite[order][(below > rank[:, None]).argmax(axis=1)] for rank in ((total - 1) // 2, total // 2)]
+        result.append((middle[0] + middle[1]) / 2)
+    low, high = np.percentile(np.concatenate(result), [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
+    return float(low), float(high)
+
+
+@lru_cache(maxsize=2)
 def _counts(n: int, seed: int) -> tuple[NDArray[np.uint8], ...]:
     """How often each of n numbers is in each of RESAMPLES resamples, (rows, n) each: one byte a number."""
     rng, rows = np.random.default_rng(seed), max(1, _RESAMPLED_AT_ONCE // n)

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fringe.errors import InputError
-from fringe.experiments._evaluator import CONTROLS
 from fringe.experiments._formats import ScoreRecord
 from fringe.experiments._manifest import Manifest
 from fringe.experiments._scores import PlanScores, Records, Source, StoredRecords, curves_of
@@ -159,7 +158,7 @@ class Results:
         Returns:
             By metric, the curves of the images that have one, (N + 1,) each, in the order of the images.
         """
-        images = {image["digest"]: index for index, image in enumerate(self.manifest.images)}
+        images = {image["digest"]: index for index, image in enumerate(self.manifest.images_of(model))}
         keys = {self.manifest.metrics[metric]["key"]: name for metric, name in names.items()}
         by_key = curves_of(self._scores.source, self.manifest.setting_key(model, method), keys, images)
         return {metric: by_key[self.manifest.metrics[metric]["key"]] for metric in names}
@@ -200,7 +199,7 @@ class Results:
         Returns:
             True for a control.
         """
-        return method in CONTROLS and all("control" in s[method]["method"] for s in self.manifest.settings.values())
+        return all("control" in s[method]["method"] for s in self.manifest.settings.values() if method in s)
 
     @cached_property
     def cells(self) -> Mapping[tuple[str, str, str], Cell]:
@@ -239,6 +238,20 @@ class Results:
         """
         return self.cells[model, method, metric].scores
 
+    def clusters(self, model: str, metric: str | None = None) -> tuple[str, ...] | None:
+        """Name what the images of a model have in common: examples of one cluster share pixels.
+
+        Args:
+            model: Label of the model.
+            metric: Label of the metric, if it is computed on the first images only.
+
+        Returns:
+            Labels (n,) of clusters in the order of the images; None where every image is independent.
+        """
+        if self.manifest.scene_of(model) is None:
+            return None
+        return tuple(image["cluster"] for image in self.manifest.images_of(model, metric))
+
     def coverage(self) -> list[CellStatus]:
         """Count the scores of every model, method and metric.
 
@@ -247,8 +260,7 @@ class Results:
         """
         cells: list[CellStatus] = []
         for model, method, metric in self.cells:
-            metadata, setting = self.manifest.metrics[metric], self.manifest.setting_key(model, method)
-            status = self._scores.statuses.column("status", setting, metadata["key"])[: metadata["limit"]]
+            status = self._scores.selected(self._scores.statuses, "status", model, method, metric)
             scored = int((status == self._ok).sum())
             cells.append(CellStatus(model, method, metric, len(status), scored, int((status >= 0).sum()) - scored))
         return cells
@@ -297,9 +309,8 @@ class Results:
         result: dict[tuple[str, str], list[list[tuple[int, str]]]] = {}
         words = {name: self._scores.statuses.words(name) for name in ("status", "error")}
         for model, method, metric in self.cells:
-            metadata, setting = self.manifest.metrics[metric], self.manifest.setting_key(model, method)
             status, error = (
-                self._scores.statuses.column(n, setting, metadata["key"])[: metadata["limit"]] for n in words
+                self._scores.selected(self._scores.statuses, name, model, method, metric) for name in words
             )
             failed = np.flatnonzero((status >= 0) & (status != self._ok)).tolist()
             reasons = [words["error"][error[i]] if error[i] >= 0 else words["status"][status[i]] for i in failed]
@@ -320,7 +331,8 @@ class Results:
 
         rows: list[dict[str, Any]] = []
         for (model, method, metric), cell in self.cells.items():
-            numbers = asdict(estimate(cell.scores, seed, self.manifest.metrics[metric]["summary"]))
+            clusters = self.clusters(model, metric)
+            numbers = asdict(estimate(cell.scores, seed, self.manifest.metrics[metric]["summary"], clusters=clusters))
             counts = {"images": len(cell.frame), "missing": cell.missing, "failed": cell.failed}
             rows.append({"model": model, "method": method, "metric": metric, **numbers, **counts})
         return pl.DataFrame(rows)

@@ -12,14 +12,14 @@ from fringe._rng import KeyedGenerator
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.errors import FringeError, TargetError, TransientError, is_device_error, is_misread, is_transient
+from fringe.experiments._arms import Arm
 from fringe.experiments._evaluator import Candidate, Evaluator, MethodResult, Progress
 from fringe.experiments._formats import ScoreRecord, Status, StoredMap
-from fringe.experiments._images import open_image_entry, open_references
+from fringe.experiments._images import open_entry, open_references
 from fringe.experiments._manifest import Resolved, describe, digest, first_logits, load, versions
-from fringe.experiments._plan import Arm
 from fringe.experiments._tasks import Task
 from fringe.metrics import EvaluationContext, Scores
-from fringe.models import LoadedModel, Preprocessing
+from fringe.models import LoadedModel
 from fringe.paths import Problem, verify
 
 IMAGES_IN_MEMORY = 1024  # between the trials of a search: some 600 MB of 224 by 224 pixels
@@ -99,7 +99,7 @@ class TaskRunner:
         self._records = {image["digest"]: image for image in resolved.manifest.images}
         self._context: _ModelContext | None = None
         self._shard: tuple[Any, list[_ImageBatch], list[_FailedImage]] | None = None
-        self._opened: dict[tuple[str, str], Tensor] | None = None
+        self._opened: dict[tuple[str, str], tuple[Tensor, Tensor | None]] | None = None
 
     def use(self, resolved: Resolved) -> None:
         """Compute tasks of a plan with other settings of the same methods; model and images stay in memory from now."""
@@ -148,8 +148,7 @@ class TaskRunner:
         """Prepare images (digests) of one size to be explained by a model. Raises FringeError where one cannot be."""
         groups, failed = self._images(self._open(model), images)
         if failed or len(groups) != 1:
-            reason = failed[0].error if failed else "they are of several sizes"
-            raise FringeError(f"images: {reason}")
+            raise FringeError(f"images: {failed[0].error if failed else 'they are of several sizes'}")
         return groups[0].subject
 
     def subjects(self, model: str, images: Sequence[str]) -> list[EvaluationContext]:
@@ -219,13 +218,12 @@ class TaskRunner:
         """Open the images of a task; they are cached for the next task, which usually has the same ones."""
         name = (context.label, tuple(images))
         if self._shard is None or self._shard[0] != name:
-            opened: dict[tuple[int, ...], list[tuple[str, Tensor]]] = {}
+            opened: dict[tuple[int, ...], list[tuple[str, Tensor, Tensor | None]]] = {}
             failed: list[_FailedImage] = []
-            recipe = context.loaded.preprocessing
             for image in images:
                 try:
-                    x = self._image(context.label, image, recipe)
-                    opened.setdefault(tuple(x.shape), []).append((image, x))
+                    x, truth = self._image(context, image)
+                    opened.setdefault(tuple(x.shape), []).append((image, x, truth))
                 except FringeError as error:
                     status = None if is_transient(error) else "unreadable"
                     failed.append(_FailedImage(image, status, str(error)))
@@ -237,18 +235,20 @@ class TaskRunner:
             self._shard = shard
         return self._shard[1], self._shard[2]
 
-    def _image(self, label: str, image: str, recipe: Preprocessing) -> Tensor:
-        x = None if self._opened is None else self._opened.get((label, image))
-        x = open_image_entry(self._resolved.pictures[image], recipe, self._resolved.plan.exif) if x is None else x
+    def _image(self, context: _ModelContext, image: str) -> tuple[Tensor, Tensor | None]:
+        name, opened = (context.label, image), self._opened or {}
+        picture, exif = self._resolved.pictures[image], self._resolved.plan.exif
+        result = opened[name] if name in opened else open_entry(picture, context.loaded, exif)
         if self._opened is not None and len(self._opened) < IMAGES_IN_MEMORY:
-            self._opened[label, image] = x
-        return x
+            self._opened[name] = result
+        return result
 
     def _group(
-        self, context: _ModelContext, group: list[tuple[str, Tensor]], failed: list[_FailedImage]
+        self, context: _ModelContext, group: list[tuple[str, Tensor, Tensor | None]], failed: list[_FailedImage]
     ) -> _ImageBatch | None:
         classifier, noise = context.classifier, KeyedGenerator(self._resolved.plan.seed)
-        images, x = [image for image, _ in group], torch.stack([x for _, x in group]).to(self._device)
+        images, x = [image for image, _, _ in group], torch.stack([x for _, x, _ in group]).to(self._device)
+        masks = {image: truth for image, _, truth in group if truth is not None}
         try:
             with classifier.session(x.device):
                 logits = classifier.logits(x)
@@ -280,7 +280,8 @@ class TaskRunner:
             failed += [_FailedImage(image, "failed", reason) for image in images]
             return None
         confidence = logits.double().softmax(1).gather(1, target[:, None])[:, 0].tolist()
-        return _ImageBatch(images, EvaluationContext(problem), confidence)
+        truth = torch.stack([masks[image] for image in images]).to(x.device) if masks else None
+        return _ImageBatch(images, EvaluationContext(problem, truth), confidence)
 
     def _fault(self, context: _ModelContext, image: str, logits: Tensor) -> str | None:
         """Why an image cannot be explained, or None."""
@@ -293,23 +294,21 @@ class TaskRunner:
         return None if label < len(logits) else f"label {label} does not fit a model of {len(logits)} classes"
 
     def _target(self, images: Sequence[str]) -> Any:
+        examples = [self._resolved.pictures[image].example for image in images]
+        if None not in examples:
+            return torch.tensor([example.target for example in examples if example is not None], device=self._device)
         if self._resolved.plan.target != "label":
             return self._resolved.plan.target
         return torch.tensor([self._resolved.pictures[image].ref.label for image in images], device=self._device)
 
     def _rows(self, task: Task, group: _ImageBatch, evaluated: _Evaluated) -> list[ScoreRecord]:
         """One record for each image and metric of a batch."""
-        return [
-            self._row(
-                task,
-                image,
-                metric,
-                **evaluated.metadata[index],
-                **_score(evaluated.scores[metric], index, evaluated.faults[index]),
-            )
-            for metric in task.metrics
-            for index, image in enumerate(group.images)
-        ]
+
+        def row(metric: str, at: int) -> ScoreRecord:
+            scored = _score(evaluated.scores[metric], at, evaluated.faults[at])
+            return self._row(task, group.images[at], metric, **evaluated.metadata[at], **scored)
+
+        return [row(metric, at) for metric in task.metrics for at in range(len(group.images))]
 
     def _row(self, task: Task, image: str, metric: str, **fields: Any) -> ScoreRecord:
         empty: dict[str, Any] = {"target": None, "confidence": None, "score": None}

@@ -182,7 +182,8 @@ def frame_of(manifest: Manifest, arrays: ScoreArrays, model: str, method: str) -
     import polars as pl
 
     setting, metrics = manifest.setting_key(model, method), manifest.metrics
-    counts = [min(metric["limit"], len(manifest.images)) for metric in metrics.values()]
+    images = manifest.images_of(model)
+    counts = [len(manifest.positions(model, metric)) for metric in metrics]
 
     def constant(value: Any, kind: Any) -> pl.Series:
         return pl.repeat(value, sum(counts), dtype=pl.String if kind == pl.Categorical else kind, eager=True).cast(kind)
@@ -192,11 +193,12 @@ def frame_of(manifest: Manifest, arrays: ScoreArrays, model: str, method: str) -
         return pl.Series([one for part in parts for one in part], dtype=pl.String).cast(pl.Categorical)
 
     def by_image(name: str, kind: Any) -> pl.Series:
-        column = pl.Series([image[name] for image in manifest.images], dtype=kind)
+        column = pl.Series([image[name] for image in images], dtype=kind)
         return pl.concat([column[:count] for count in counts]) if counts else column[:0]
 
     def stored(name: str) -> NDArray[Any]:
-        parts = [arrays.column(name, setting, metric["key"]) for metric in metrics.values()]
+        at = np.asarray(manifest.positions(model), np.int64)
+        parts = [arrays.column(name, setting, metric["key"])[at] for metric in metrics.values()]
         return np.concatenate([part[:n] for part, n in zip(parts, counts, strict=True)]) if parts else np.empty(0)
 
     def words(name: str, kind: Any) -> pl.Series:
@@ -239,13 +241,13 @@ def map_frame_of(manifest: Manifest, arrays: ScoreArrays, model: str, method: st
     is valid, or else from its first."""
     import polars as pl
 
-    setting, n = manifest.setting_key(model, method), len(manifest.images)
+    setting, at = manifest.setting_key(model, method), np.asarray(manifest.positions(model), np.int64)
 
     def every(name: str) -> NDArray[Any]:
-        return np.stack([arrays.column(name, setting, metric["key"]) for metric in manifest.metrics.values()])
+        return np.stack([arrays.column(name, setting, metric["key"])[at] for metric in manifest.metrics.values()])
 
     status, words = every("status"), arrays.words("status")
-    asked = np.arange(n) < np.array([[metric["limit"]] for metric in manifest.metrics.values()])
+    asked = np.arange(len(at)) < np.array([[metric["limit"]] for metric in manifest.metrics.values()])
     rank = np.where(asked, (status >= 0).astype(np.int8) + (status == (words.index("ok") if "ok" in words else -2)), 0)
     images = np.flatnonzero(rank.max(0) > 0)
     best = rank.argmax(0)[images]
@@ -257,7 +259,7 @@ def map_frame_of(manifest: Manifest, arrays: ScoreArrays, model: str, method: st
         series = pl.Series(values).fill_nan(None)
         return series.cast(pl.Int32) if name == "target" else series
 
-    digests = pl.Series([manifest.images[index]["digest"] for index in images.tolist()], dtype=pl.String)
+    digests = pl.Series([manifest.images[index]["digest"] for index in at[images].tolist()], dtype=pl.String)
     columns = {"method": pl.repeat(method, len(images), dtype=pl.String, eager=True), "image": digests}
     return pl.DataFrame({**columns, **{name: stored(name) for name in _OF_MAP}})
 
@@ -335,8 +337,12 @@ class PlanScores:
 
     def column(self, name: str, model: str, method: str, metric: str) -> NDArray[Any]:
         """A column of :attr:`arrays` for the images of a metric."""
-        metadata = self.manifest.metrics[metric]
-        return self.arrays.column(name, self.manifest.setting_key(model, method), metadata["key"])[: metadata["limit"]]
+        return self.selected(self.arrays, name, model, method, metric)
+
+    def selected(self, arrays: ScoreArrays, name: str, model: str, method: str, metric: str) -> NDArray[Any]:
+        """A column of ``arrays`` for the images of a metric."""
+        at = np.asarray(self.manifest.positions(model, metric), np.int64)
+        return arrays.column(name, self.manifest.setting_key(model, method), self.manifest.metrics[metric]["key"])[at]
 
     def method_frame(self, model: str, method: str) -> "pl.DataFrame":
         """The rows of one method. Those of the last methods are in memory, unless they are large."""
@@ -366,7 +372,7 @@ class PlanScores:
 
     def part(self, model: str, method: str, metric: str) -> "pl.DataFrame":
         """The rows of one method under one metric."""
-        counts = {label: min(m["limit"], len(self.manifest.images)) for label, m in self.manifest.metrics.items()}
+        counts = {label: len(self.manifest.positions(model, label)) for label in self.manifest.metrics}
         before = list(counts)[: list(counts).index(metric)]
         return self.method_frame(model, method).slice(sum(counts[label] for label in before), counts[metric])
 
@@ -376,7 +382,7 @@ class PlanScores:
         columns = [field.name for field in fields(ScoreRecord)]
         tables = (from_table(table) for table in self.source.tables(columns, {setting}))
         best = _best(row for rows in tables for row in rows if row.metric_key == key)
-        return tuple(best.get((setting, key, image["digest"])) for image in self.manifest.images_of(metric))
+        return tuple(best.get((setting, key, image["digest"])) for image in self.manifest.images_of(model, metric))
 
     def _settings(self) -> list[str]:
         methods = [(model, method) for model, named in self.manifest.settings.items() for method in named]

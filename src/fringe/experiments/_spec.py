@@ -15,9 +15,10 @@ from fringe._outputs import OutputKind
 from fringe.attribution import METHODS
 from fringe.errors import InputError
 from fringe.metrics import METRICS
+from fringe.scenes import SCENES
 from fringe.settings import canonical_name
 
-_REGISTRIES: Mapping[str, Mapping[str, Any]] = {"methods": METHODS, "metrics": METRICS}
+_REGISTRIES: Mapping[str, Mapping[str, Any]] = {"methods": METHODS, "metrics": METRICS, "scene": SCENES}
 #: What a plan may be called: it names a file and a folder.
 PLAN_NAME = r"[\w-]+"
 #: What a model may be called. A spec that contains an equals sign has a colon or a slash before it.
@@ -96,6 +97,10 @@ def _metrics(value: Any) -> dict[str, Any]:
     return _configurable(value, "metrics", "name each once")
 
 
+def _scenes(value: Any) -> dict[str, Any]:
+    return _configurable(value, "scene", "give each its own label, as in four=gridpg,nine=gridpg:nine")
+
+
 def _configurable(value: Any, argument: str, hint: str) -> dict[str, Any]:
     """Methods or metrics by label: texts, configured objects, or pairs of a label and either."""
     if isinstance(value, Mapping):
@@ -110,13 +115,13 @@ def _configurable(value: Any, argument: str, hint: str) -> dict[str, Any]:
 def _entry(entry: Any, argument: str) -> tuple[str, Any]:
     if isinstance(entry, str):
         label, equals, name = (part.strip() for part in entry.partition("="))
-        if equals and argument == "methods":
-            return label, canonical_name(name, METHODS)
+        if equals and argument in ("methods", "scene"):
+            return label, canonical_name(name, _REGISTRIES[argument])
         name = canonical_name(entry.strip(), _REGISTRIES[argument])
         return name, name
     if isinstance(entry, (list, tuple)) and len(cast(Sequence[Any], entry)) == 2:
         return cast(tuple[str, Any], tuple(cast(Sequence[Any], entry)))
-    name = getattr(entry, "name", None)
+    name = getattr(entry, "label", getattr(entry, "name", None))
     if isinstance(name, str) and hasattr(entry, "record"):
         return name, entry
     raise wrong_value(argument, entry, "a name, a configured object, or a pair of a label and either")
@@ -203,7 +208,9 @@ class ExperimentSpec(Options):
         model: A spec for :func:`fringe.models.load_model`, a list of specs, or a table of specs or modules by label.
         data: Images, folders or ``"embedded:digits"``.
         methods: Methods by label: names, ``"NAME:PRESET"``, or configured methods.
-        metrics: Metrics by label, likewise; all if None.
+        metrics: Metrics by label, likewise. If None, all of one map each; with a scene, of localisation.
+        scene: Scenes by label, likewise: tests with a known answer, which make the networks and images. ``n`` is then
+            the number of examples of each.
         set: Settings of methods and metrics by label and key, as in ``{"ig.steps": 20}``.
         preset: Tuned preset file; the images that it was tuned on are left out.
         limits: Number of images by metric, for metrics that only the first images are scored by.
@@ -243,7 +250,10 @@ class ExperimentSpec(Options):
         QUICK_METHODS, description="NAME, NAME:PRESET or LABEL=NAME, with commas; fringe:auto is the paper's setting."
     )
     metrics: Annotated[Mapping[str, Any] | None, PlainValidator(_metrics)] = Field(
-        None, description="NAME or NAME:PRESET, with commas. Default: all."
+        None, description="NAME or NAME:PRESET, with commas. Default: all that score one map each."
+    )
+    scene: Annotated[Mapping[str, Any], PlainValidator(_scenes)] = Field(
+        {}, description="NAME, NAME:PRESET or LABEL=NAME, with commas: tests of which the answer is known."
     )
     set: Annotated[Mapping[str, Mapping[str, str]], PlainValidator(_settings)] = Field(
         {}, description="LABEL.KEY=VALUE: a setting of a method or metric; may be repeated."
@@ -351,7 +361,7 @@ def _all(spec: ExperimentSpec) -> dict[str, Any]:
 
 def _labels(given: Mapping[str, Any]) -> frozenset[str]:
     """What the methods and metrics that were chosen are called."""
-    return frozenset((*given.get("methods", ()), *(given.get("metrics") or ())))
+    return frozenset((*given.get("methods", ()), *(given.get("metrics") or ()), *given.get("scene", ())))
 
 
 def _read(path: Path) -> dict[str, Any]:

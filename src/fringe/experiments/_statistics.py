@@ -8,11 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fringe.errors import InputError, require, require_integer, require_positive
-from fringe.experiments._resampling import interval, intervals, sign_flip_p, sign_flip_ps
+from fringe.experiments._resampling import clustered_interval, intervals, sign_flip_ps
 from fringe.metrics import Aggregate, Direction
 
+#: The name of the cluster, or of the network, of each score.
+Labels = Sequence[str]
 #: A score an image, None or NaN where there is none.
 Column = Sequence[float | None] | NDArray[np.float64]
+_Groups = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,14 @@ class Estimate:
         return self.mean if self.summary == "mean" else self.median
 
 
-def estimate(scores: Column, seed: int = 0, summary: Aggregate = "mean") -> Estimate:
+def estimate(
+    scores: Column,
+    seed: int = 0,
+    summary: Aggregate = "mean",
+    *,
+    clusters: Labels | None = None,
+    networks: Labels | None = None,
+) -> Estimate:
     """Estimate the mean or median with a 95 % percentile bootstrap interval (Efron 1979; 1000 resamples).
 
     The resamples follow from ``seed`` and the number of finite scores alone, so that methods with as many scores are
@@ -53,6 +63,9 @@ def estimate(scores: Column, seed: int = 0, summary: Aggregate = "mean") -> Esti
         scores: Scores (n,), None or not finite where there is none.
         seed: Keys the resamples.
         summary: What the interval is of.
+        clusters: Names (n,) of clusters; scores of one are drawn together, as they share pixels.
+        networks: Names (n,) of networks, which are drawn as well where there are several: the interval is then that of
+            another training, too.
 
     Returns:
         The estimate over the finite scores.
@@ -60,14 +73,23 @@ def estimate(scores: Column, seed: int = 0, summary: Aggregate = "mean") -> Esti
     Raises:
         InputError: For another ``summary`` or shape.
     """
-    return estimate_all([(scores, summary)], seed)[0]
+    return _estimates([(scores, summary, clusters)], seed, networks)[0]
 
 
-def estimate_all(columns: Sequence[tuple[Column, Aggregate]], seed: int = 0) -> list[Estimate]:
-    """:func:`estimate` of each ``(scores, summary)``, sooner, as many scores are resampled together."""
-    every = [as_column("scores", scores) for scores, _ in columns]
-    finite, summaries = [one[np.isfinite(one)] for one in every], list[Aggregate](summary for _, summary in columns)
-    ends = intervals(finite, summaries, seed)
+def estimate_all(columns: Sequence[tuple[Column, Aggregate, Labels | None]], seed: int = 0) -> list[Estimate]:
+    """:func:`estimate` of each ``(scores, summary, clusters)``, sooner, as many scores are resampled together."""
+    return _estimates(columns, seed, None)
+
+
+def _estimates(
+    columns: Sequence[tuple[Column, Aggregate, Labels | None]], seed: int, networks: Labels | None
+) -> list[Estimate]:
+    every = [as_column("scores", scores) for scores, _, _ in columns]
+    known = [np.isfinite(one) for one in every]
+    summaries = list[Aggregate](summary for _, summary, _ in columns)
+    finite = [values[one] for values, one in zip(every, known, strict=True)]
+    groups = [_groups(one, clusters, networks) for one, (_, _, clusters) in zip(known, columns, strict=True)]
+    ends = _intervals(finite, summaries, seed, groups)
     return [
         Estimate(aggregate(one, "mean"), aggregate(one, "median"), *end, int(one.size), _half_iqr(one), summary)
         for one, summary, end in zip(finite, summaries, ends, strict=True)
@@ -118,7 +140,42 @@ class Difference:
     n: int
 
 
-def paired(a: Column, b: Column, *, seed: int = 0, summary: Aggregate = "mean") -> Difference:
+def _groups(known: NDArray[np.bool_], clusters: Labels | None, networks: Labels | None) -> _Groups | None:
+    """Cluster and network of the known scores as numbers; None where all scores are independent."""
+    if clusters is None and networks is None:
+        return None
+    numbers: list[NDArray[np.int64]] = []
+    for name, labels in (("clusters", clusters), ("networks", networks)):
+        labels = labels or (range(len(known)) if name == "clusters" else [""] * len(known))
+        require(len(labels) == len(known), name, f"{len(labels)} names", f"{len(known)}, one for each score")
+        numbers.append(np.unique(np.asarray(labels)[known], return_inverse=True)[1].astype(np.int64))
+    return numbers[0], numbers[1]
+
+
+def _intervals(
+    columns: Sequence[NDArray[np.float64]],
+    summaries: Sequence[Aggregate],
+    seed: int,
+    groups: Sequence[_Groups | None],
+) -> list[tuple[float, float]]:
+    alone = [index for index, group in enumerate(groups) if group is None]
+    together = intervals([columns[index] for index in alone], [summaries[index] for index in alone], seed)
+    result = dict(zip(alone, together, strict=True))
+    for index, group in enumerate(groups):
+        if group is not None:
+            result[index] = clustered_interval(columns[index], summaries[index], seed, *group)
+    return [result[index] for index in range(len(columns))]
+
+
+def paired(
+    a: Column,
+    b: Column,
+    *,
+    seed: int = 0,
+    summary: Aggregate = "mean",
+    clusters: Labels | None = None,
+    networks: Labels | None = None,
+) -> Difference:
     """Compare two methods image by image.
 
     With ``summary`` "mean" the value is the mean of the differences, which is the difference of the means; with
@@ -131,6 +188,8 @@ def paired(a: Column, b: Column, *, seed: int = 0, summary: Aggregate = "mean") 
         b: Scores (n,) of the other on the same images.
         seed: Keys the resamples and random signs.
         summary: "mean" or "median" of the differences.
+        clusters: As for :func:`estimate`; the signs of a cluster are flipped together.
+        networks: As for :func:`estimate`.
 
     Returns:
         The difference a - b.
@@ -138,29 +197,36 @@ def paired(a: Column, b: Column, *, seed: int = 0, summary: Aggregate = "mean") 
     Raises:
         InputError: If the columns have different lengths.
     """
-    differences = _differences(a, b)
-    return _difference(differences, sign_flip_p(differences, seed), interval(differences, summary, seed), summary)
+    return paired_all([(a, b, summary)], seed, clusters=clusters, networks=networks)[0]
 
 
-def paired_all(pairs: Sequence[tuple[Column, Column, Aggregate]], seed: int = 0) -> list[Difference]:
+def paired_all(
+    pairs: Sequence[tuple[Column, Column, Aggregate]],
+    seed: int = 0,
+    *,
+    clusters: Labels | None = None,
+    networks: Labels | None = None,
+) -> list[Difference]:
     """Compare many pairs of methods image by image: :func:`paired` of each ``(a, b, summary)``, sooner, as random signs
-    are drawn once for all."""
-    differences, summaries = [_differences(a, b) for a, b, _ in pairs], list[Aggregate](s for _, _, s in pairs)
-    known = zip(differences, sign_flip_ps(differences, seed), intervals(differences, summaries, seed), strict=True)
-    return [_difference(*one, summary) for one, summary in zip(known, summaries, strict=True)]
+    are drawn once for all. A pair of fewer images than there are names has the first of them."""
+    differences, groups = list[NDArray[np.float64]](), list[_Groups | None]()
+    for a, b, _ in pairs:
+        first, second = as_column("a", a), as_column("b", b)
+        require(len(first) == len(second), "b", f"{len(second)} scores", f"{len(first)}, one for each of a")
+        both = np.isfinite(first) & np.isfinite(second)
+        differences.append(first[both] - second[both])
+        groups.append(_groups(both, clusters and clusters[: len(both)], networks and networks[: len(both)]))
+    p_values = sign_flip_ps([_summed(d, g) for d, g in zip(differences, groups, strict=True)], seed)
+    ends = _intervals(differences, [summary for _, _, summary in pairs], seed, groups)
+    return [
+        Difference(aggregate(d, summary), *end, p, int(d.size))
+        for d, p, end, (_, _, summary) in zip(differences, p_values, ends, pairs, strict=True)
+    ]
 
 
-def _differences(a: Column, b: Column) -> NDArray[np.float64]:
-    first, second = as_column("a", a), as_column("b", b)
-    require(len(first) == len(second), "b", f"{len(second)} scores", f"{len(first)}, one for each of a")
-    both = np.isfinite(first) & np.isfinite(second)
-    return first[both] - second[both]
-
-
-def _difference(
-    differences: NDArray[np.float64], p: float, ends: tuple[float, float], summary: Aggregate
-) -> Difference:
-    return Difference(aggregate(differences, summary), *ends, p, int(differences.size))
+def _summed(differences: NDArray[np.float64], groups: _Groups | None) -> NDArray[np.float64]:
+    """The differences, or their sums by cluster: a cluster has one sign."""
+    return differences if groups is None else np.bincount(groups[0], weights=differences).astype(np.float64)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

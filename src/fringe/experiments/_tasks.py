@@ -104,8 +104,12 @@ class Requirements:
     """What the scores of a plan are: a rule, where :func:`required_keys` is a list."""
 
     def __init__(self, manifest: Manifest):
-        self._settings = {manifest.setting_key(model, m) for model, named in manifest.settings.items() for m in named}
-        self._positions = {image["digest"]: index for index, image in enumerate(manifest.images)}
+        self._positions: dict[str, dict[str, int]] = {}  # by setting: two scenes may have one network
+        for model, methods in manifest.settings.items():
+            positions = {image["digest"]: index for index, image in enumerate(manifest.images_of(model))}
+            for setting in (manifest.setting_key(model, method) for method in methods):
+                before = self._positions.get(setting)
+                self._positions[setting] = positions if before is None else {**before, **positions}
         self._limits, self._last = dict[str, int](), dict[tuple[str, ...], int]()
         for metric in manifest.metrics.values():
             self._limits[metric["key"]] = max(metric["limit"], self._limits.get(metric["key"], 0))
@@ -113,7 +117,7 @@ class Requirements:
     def __contains__(self, key: Key) -> bool:
         setting, metric, image = key
         last = self._limits.get(metric, 0)
-        return setting in self._settings and self._positions.get(image, last) < last
+        return self._positions.get(setting, {}).get(image, last) < last
 
     def any_of(self, metadata: Mapping[str, Any]) -> bool:
         """Whether any score of a committed task is required."""
@@ -121,8 +125,8 @@ class Requirements:
         if metrics not in self._last:
             self._last[metrics] = max((self._limits.get(metric, 0) for metric in metrics), default=0)
         last = self._last[metrics]
-        known = metadata["setting_key"] in self._settings
-        return known and any(self._positions.get(image, last) < last for image in metadata["images"])
+        positions = self._positions.get(metadata["setting_key"], {})
+        return any(positions.get(image, last) < last for image in metadata["images"])
 
 
 def required_keys(manifest: Manifest) -> Iterator[tuple[str, str, str, str, Key]]:
@@ -131,7 +135,7 @@ def required_keys(manifest: Manifest) -> Iterator[tuple[str, str, str, str, Key]
         for method in methods:
             setting = manifest.setting_key(model, method)
             for metric, metadata in manifest.metrics.items():
-                for image in manifest.images_of(metric):
+                for image in manifest.images_of(model, metric):
                     yield model, method, metric, image["digest"], (setting, metadata["key"], image["digest"])
 
 
@@ -151,11 +155,11 @@ def pending_tasks(manifest: Manifest, done: Iterable[Key], shard: int, *, force:
     for model, methods in manifest.settings.items():
         keys = {method: manifest.setting_key(model, method) for method in methods}
         complete = {setting: done.complete(setting, every) for setting in keys.values()}
-        for start in range(0, len(manifest.images), shard):
-            block = range(start, min(start + shard, len(manifest.images)))
+        numbered = list(enumerate(image["digest"] for image in manifest.images_of(model)))
+        for start in range(0, len(numbered), shard):
+            block = numbered[start : start + shard]
             for method, setting in keys.items():
-                images = ((i, manifest.images[i]["digest"]) for i in block)
-                left = [(i, image) for i, image in images if image not in complete[setting]]
+                left = [(i, image) for i, image in block if image not in complete[setting]]
                 tasks += _of_block(manifest, model, method, setting, left, done, force) if left else ()
     return tasks
 
@@ -165,13 +169,13 @@ def _of_block(
     model: str,
     method: str,
     setting: str,
-    images: Iterable[tuple[int, str]],
+    block: Iterable[tuple[int, str]],
     done: KeySet,
     force: bool,
 ) -> Iterator[Task]:
     """Images of a block, with their positions in the plan, that lack the same metrics make one task."""
     lacking: dict[tuple[str, ...], list[str]] = {}
-    for index, image in images:
+    for index, image in block:
         present = done.metrics(setting, image)
         metrics = tuple(
             label

@@ -17,7 +17,7 @@ from fringe._class_names import read_class_names, resolve_class_name
 from fringe._files import MAPS_BYTES, read_regular
 from fringe._text import to_json
 from fringe._urls import RemoteFile
-from fringe.attribution import Attributor, FRInGe, get_method
+from fringe.attribution import Attributor, FRInGe, get_method, require_package, split_name
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.data import ImageError, ImageRef, file_sha256, find_inputs
@@ -166,20 +166,22 @@ def configured_method(spec: ExplainSpec, architecture: str | None = None) -> Att
 
 
 def _base_method(spec: ExplainSpec, architecture: str | None) -> Attributor:
-    name, _, named_preset = spec.method.partition(":")
+    modifiers, name, named_preset = split_name(spec.method)
     base, preset = get_method(name), spec.preset or named_preset or None
-    if base.name == "geoig_knn":
+    if base.innermost.name == "geoig_knn":
         importlib.import_module("sklearn")  # a missing package is reported before anything is computed
     if preset is not None and preset.endswith(".json"):
         from fringe.tuning import read_preset
 
         base, preset = read_preset(Path(preset), architecture)[0], None
-    if spec.variant is None:
-        return base if preset is None else type(base).preset(preset)
-    if not isinstance(base, FRInGe):
-        raise InputError(f"belongs to the method fringe, not to {spec.method!r}", argument="variant")
-    variant = cast(Any, spec.variant)
-    return base.variant(variant) if preset is None else FRInGe.preset(preset, variant)
+    chosen = base if preset is None else type(base).preset(preset)
+    if spec.variant is not None:
+        if not isinstance(base, FRInGe):
+            raise InputError(f"belongs to the method fringe, not to {spec.method!r}", argument="variant")
+        variant = cast(Any, spec.variant)
+        chosen = base.variant(variant) if preset is None else FRInGe.preset(preset, variant)
+    require_package(chosen)
+    return get_method(modifiers + name).around(chosen) if modifiers else chosen
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fringe._text import plain, to_csv
+from fringe._text import plain, to_csv, to_json
 from fringe.data import SOURCE
 from fringe.experiments import (
-    CONTROLS,
     LEVEL,
     RESAMPLES,
     ExperimentSpec,
     MethodResult,
+    Validity,
     build_plan,
     compare,
+    degraded_scores,
+    judge_metrics,
     summarise,
     tidy,
 )
@@ -24,6 +26,7 @@ from fringe.explanations._spec import CompareSpec
 from fringe.metrics import Metric
 
 FIGURE, SCORES = "compare.png", "scores.csv"
+VALIDITY, AGREEMENT = "validity.json", "agreement.png"
 COLUMNS = ("method", "control", "metric", "image", "score", "flags")
 #: Images, and numbers of input, that are compared together.
 BATCH_IMAGES, BATCH_NUMBERS = 64, 10_000_000
@@ -35,9 +38,11 @@ class ComparisonRun(ImageRun[CompareSpec]):
     Attributes:
         methods: The configured methods by label.
         metrics: The configured metrics by label.
+        validity: What is known of the metrics, at the end of a run that judges them.
     """
 
     command = "compare"
+    validity: Validity | None = None
 
     def __init__(self, inputs: Sequence[str], out: Path, spec: CompareSpec, *, overwrite: bool = False):
         chosen = {name: getattr(spec, name) for name in ("methods", "metrics", "set", "controls", "references")}
@@ -51,6 +56,7 @@ class ComparisonRun(ImageRun[CompareSpec]):
         self._images: list[dict[str, Any]] = []
         self._costs: dict[str, dict[str, Any]] = {}
         self._rows: list[Any] = []
+        self._degraded: list[dict[str, Any]] = []
         self.failures += self.missing
 
     @property
@@ -79,7 +85,18 @@ class ComparisonRun(ImageRun[CompareSpec]):
             self.folder.attempt(
                 FIGURE, lambda path: draw_comparison(rows, list(self.methods), self.metrics, title, pool, path)
             )
+        if self.spec.validity and self.done:
+            self._judge()
         self._write_summary(complete=True)
+
+    def _judge(self) -> None:
+        """Write what is known of the metrics, with a figure of how alike they are."""
+        self.validity = judge_metrics(self._scores, self._degraded, self.metrics, self.spec.seed)
+        document = {"model": self.loaded.architecture, "images": self.done, **plain(self.validity.record())}
+        self.folder.attempt_text(VALIDITY, to_json(document))
+        if self.validity.agreement is not None:
+            figure = self.validity.agreement.plot(self.loaded.architecture)
+            self.folder.attempt(AGREEMENT, lambda path: figure.savefig(path))
 
     def _count(self) -> str:
         if self.done > len(self._rows):
@@ -111,9 +128,11 @@ class ComparisonRun(ImageRun[CompareSpec]):
             space=self.references.space(x),
             ids=[item.ref.id for item in images],
             progress=None if progress is None else lambda what, done, total: progress(done, total, what),
-            keep_maps=shown > 0,
+            keep_maps=shown > 0 or self.spec.validity,
         )
         self._scores += tidy(comparison)
+        if self.spec.validity:
+            self._degraded += degraded_scores(comparison)
         entries = [
             {**self.image_entry(item.ref, logits[i], target), "sha256": item.sha256}
             for i, item, target in zip(rows, images, comparison.target, strict=True)
@@ -149,7 +168,7 @@ class ComparisonRun(ImageRun[CompareSpec]):
 
     def _write_summary(self, *, complete: bool) -> None:
         """Write the scores and the summary so far, in the order of methods, metrics and inputs."""
-        methods, metrics, order = [*self.methods, *CONTROLS], list(self.metrics), self._order
+        methods, metrics, order = list(self._costs), list(self.metrics), self._order
         self._scores.sort(key=lambda s: (methods.index(s["method"]), metrics.index(s["metric"]), order[s["image"]]))
         self._images.sort(key=lambda entry: order[entry["id"]])
         self.folder.attempt_text(SCORES, scores_csv(self._scores))
@@ -174,6 +193,7 @@ class ComparisonRun(ImageRun[CompareSpec]):
                     "resamples": RESAMPLES,
                 },
                 "table": plain(summarise(self._scores, self.metrics, self.spec.seed)),
+                **({} if self.validity is None else {"validity": plain(self.validity.record())}),
                 "images": [*self._images, *(failure.entry() for failure in self.failures)],
             }
         )

@@ -35,7 +35,7 @@ class ImageOptions(Options):
         "set": "a list of KEY=VALUE texts",
         **dict.fromkeys(("batch_size", "pool"), "'auto' or a positive whole number"),
         "top": "a positive whole number",
-        **dict.fromkeys(("trust_code", "figures", "controls"), "true or false"),
+        **dict.fromkeys(("trust_code", "figures", "controls", "validity"), "true or false"),
         **dict.fromkeys(("seed", "rows"), "a whole number"),
     }
 
@@ -82,5 +82,6 @@ class CompareSpec(ImageOptions):
         (), description="LABEL.KEY=VALUE: a setting of a method or metric; may be repeated."
     )
     controls: bool = Field(True, description="Also score maps that do not depend on the model.")
+    validity: bool = Field(False, description="Also judge the metrics, on maps that are made worse step by step.")
     rows: PositiveInt = Field(8, description="Images in the picture.")
     pool: Literal["auto"] | PositiveInt = Field("auto", description="Pixels over which the picture averages maps.")

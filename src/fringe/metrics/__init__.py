@@ -5,30 +5,59 @@ from fringe._direction import Direction
 from fringe._direction import best_of as best_of
 from fringe.metrics._base import Aggregate as Aggregate
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Explainer, Metric, Scores
+from fringe.metrics._base import Maps as Maps
 from fringe.metrics._evaluate import METRICS, evaluate
 from fringe.metrics._evaluate import get_metric as get_metric
+from fringe.metrics._information_curves import PerformanceInformationCurve
 from fringe.metrics._insertion_deletion import Deletion, Insertion
+from fringe.metrics._localisation import ExpectedHit, MassInside, RankAccuracy
 from fringe.metrics._mas import MASDeletion, MASInsertion
 from fringe.metrics._path_diagnostics import CompletenessResidual, EndpointKL, TrackingErrorMax, TrackingErrorMean
+from fringe.metrics._randomisation import MPRT, EfficientMPRT, RandomLogit
+from fringe.metrics._region_completeness import RegionCompleteness
+from fringe.metrics._region_completeness import SumOfRegions as SumOfRegions
+from fringe.metrics._removal_curves import (
+    CumulativePredictionDifference,
+    CumulativePredictionPreservation,
+    DiffID,
+    SignedInsertion,
+)
+from fringe.metrics._road import ROAD
 from fringe.metrics._sensitivity import Infidelity, MaxSensitivity
+from fringe.metrics._single_deletion import SaCo, SingleDeletion
 from fringe.metrics._sparseness import Sparseness
 
 __all__ = [
     "METRICS",
+    "MPRT",
+    "ROAD",
     "CompletenessResidual",
+    "CumulativePredictionDifference",
+    "CumulativePredictionPreservation",
     "Deletion",
+    "DiffID",
     "Direction",
+    "EfficientMPRT",
     "EndpointKL",
     "EvaluatedMaps",
     "EvaluationContext",
+    "ExpectedHit",
     "Explainer",
     "Infidelity",
     "Insertion",
     "MASDeletion",
     "MASInsertion",
+    "MassInside",
     "MaxSensitivity",
     "Metric",
+    "PerformanceInformationCurve",
+    "RandomLogit",
+    "RankAccuracy",
+    "RegionCompleteness",
+    "SaCo",
     "Scores",
+    "SignedInsertion",
+    "SingleDeletion",
     "Sparseness",
     "TrackingErrorMax",
     "TrackingErrorMean",

@@ -1,14 +1,15 @@
 """What every metric takes and returns."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, cast
 
 from torch import Tensor
 
 from fringe._direction import Direction
+from fringe.errors import InputError
 from fringe.paths import Problem
 from fringe.settings import Settings
 
@@ -17,9 +18,18 @@ T = TypeVar("T")
 #: How the scores of many images become one number.
 Aggregate = Literal["mean", "median"]
 
-#: ``explain(x, rows)``: maps (L, *S) of other inputs ``x`` (L, *S), each for the target and with the noise of the
-#: context's image at ``rows`` (L).
-Explainer = Callable[[Tensor, list[int]], Tensor]
+
+class Maps(Protocol):
+    """What is scored: an :class:`fringe.Attribution`, or anything with ``values`` and ``diagnostics``."""
+
+    @property
+    def values(self) -> Tensor: ...
+    @property
+    def diagnostics(self) -> Mapping[str, Tensor]: ...
+
+
+#: ``explain(problem)``: maps by the same method of another problem: other inputs, targets or another model.
+Explainer = Callable[[Problem], Maps | Tensor]
 
 
 class _Caching:
@@ -51,9 +61,24 @@ class EvaluationContext(_Caching):
 
     Attributes:
         problem: The model, the images and their targets.
+        truth: Which pixels (B, H, W) the model uses for the target, where that is known: see
+            :meth:`fringe.scenes.Scene.make`.
     """
 
     problem: Problem
+    truth: Tensor | None = None
+
+    def select(self, rows: Sequence[int]) -> "EvaluationContext":
+        """Restrict the evaluation to some images.
+
+        Args:
+            rows: The images (L,), in this order.
+
+        Returns:
+            The evaluation of these L images, with nothing cached.
+        """
+        problem = self.problem.select(rows)
+        return EvaluationContext(problem, None if self.truth is None else self.truth[list(rows)])
 
 
 @dataclass(frozen=True)
@@ -67,13 +92,38 @@ class EvaluatedMaps(_Caching):
         context: The images under evaluation.
         values: Maps (B, *S) of the context's images.
         diagnostics: Numbers (B,) that the method reported of its paths, by name.
-        explain: Makes maps of other inputs with the same method; None if only the maps are known.
+        explain: Makes maps of another problem with the same method; None if only the maps are known.
     """
 
     context: EvaluationContext
     values: Tensor
     diagnostics: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     explain: Explainer | None = None
+
+    def maps_of(self, inputs: Tensor, rows: Sequence[int]) -> Tensor:
+        """Make maps of other inputs with the same method: L forward passes, and those of the method.
+
+        Args:
+            inputs: Inputs (L, *S).
+            rows: Images (L,) of the context whose target and noise each input is given.
+
+        Returns:
+            Maps (L, *S).
+
+        Raises:
+            InputError: If the method is not known, or its maps have another shape.
+        """
+        if self.explain is None:
+            raise InputError("got maps alone, expected the method that made them", argument="explain")
+        part = self.context.problem.select(rows)
+        part = replace(part, inputs=inputs, logits=part.forward(inputs, part.every_row))
+        made = self.explain(part)
+        values = made if isinstance(made, Tensor) else made.values
+        if values.shape != inputs.shape:
+            raise InputError(
+                f"got maps of shape {tuple(values.shape)}, expected {tuple(inputs.shape)}", argument="explain"
+            )
+        return values.detach()
 
 
 @dataclass(frozen=True)
@@ -104,7 +154,11 @@ class Metric(Settings):
         space: What the metric looks at.
         source: Where the formula is from.
         presets: Settings of publications and code by name; ``paper`` is the default.
-        requires_explainer: Whether the metric needs maps of other inputs, ``EvaluatedMaps.explain``.
+        requires_explainer: Whether the metric needs maps of other inputs or models, ``EvaluatedMaps.explain``.
+        requires_truth: Whether the metric compares maps with ``EvaluationContext.truth``.
+        compares_models: Whether the metric asks if maps follow the model: it makes maps of other models or classes, and
+            says nothing of how good a map is.
+        by_default: Whether an experiment that names no metrics computes it; not for one that takes many maps.
         aggregate: How tables summarise the scores of many images; the median if few images dominate the mean.
     """
 
@@ -116,7 +170,20 @@ class Metric(Settings):
     source: ClassVar[str]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
     requires_explainer: ClassVar[bool] = False
+    requires_truth: ClassVar[bool] = False
+    compares_models: ClassVar[bool] = False
+    by_default: ClassVar[bool] = True
     aggregate: ClassVar[Aggregate] = "mean"
+
+    @property
+    def planned_passes(self) -> float:
+        """Forward passes of one score, beyond those of maps."""
+        return getattr(self, "samples", 0)
+
+    @property
+    def planned_maps(self) -> float:
+        """Further maps of one score, by the method that is scored."""
+        return self.planned_passes if self.requires_explainer else 0
 
     @abstractmethod
     def score(self, maps: EvaluatedMaps) -> Scores:

@@ -1,17 +1,30 @@
 """The metrics by name, and scores of maps under them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from fringe.errors import InputError
-from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Explainer, Metric, Scores
+from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Explainer, Maps, Metric, Scores
+from fringe.metrics._information_curves import PerformanceInformationCurve
 from fringe.metrics._insertion_deletion import Deletion, Insertion
+from fringe.metrics._localisation import ExpectedHit, MassInside, RankAccuracy
 from fringe.metrics._mas import MASDeletion, MASInsertion
 from fringe.metrics._path_diagnostics import CompletenessResidual, EndpointKL, TrackingErrorMax, TrackingErrorMean
+from fringe.metrics._quantus import quantus_metric
+from fringe.metrics._randomisation import MPRT, EfficientMPRT, RandomLogit
+from fringe.metrics._region_completeness import RegionCompleteness
+from fringe.metrics._removal_curves import (
+    CumulativePredictionDifference,
+    CumulativePredictionPreservation,
+    DiffID,
+    SignedInsertion,
+)
+from fringe.metrics._road import ROAD
 from fringe.metrics._sensitivity import Infidelity, MaxSensitivity
+from fringe.metrics._single_deletion import SaCo, SingleDeletion
 from fringe.metrics._sparseness import Sparseness
 from fringe.settings import look_up
 
@@ -21,6 +34,10 @@ METRICS: dict[str, type[Metric]] = {
     for kind in (
         *(Insertion, Deletion, MASInsertion, MASDeletion, Infidelity, MaxSensitivity, Sparseness),
         *(CompletenessResidual, EndpointKL, TrackingErrorMean, TrackingErrorMax),
+        *(SingleDeletion, SaCo, ROAD, PerformanceInformationCurve, DiffID, SignedInsertion),
+        *(CumulativePredictionDifference, CumulativePredictionPreservation),
+        *(MassInside, RankAccuracy, ExpectedHit, RegionCompleteness),
+        *(MPRT, EfficientMPRT, RandomLogit),
     )
 }
 
@@ -29,8 +46,8 @@ def get_metric(metric: str | Metric) -> Metric:
     """Return a configured metric.
 
     Args:
-        metric: The name of a registered metric, ``"insertion"`` or with a preset ``"insertion:rise"``; or a configured
-            metric, which is returned as it is.
+        metric: The name of a registered metric, ``"insertion"`` or with a preset ``"insertion:rise"``; the name of a
+            metric of Quantus, such as ``"quantus:pixel_flipping"``; or a configured metric, which is returned as it is.
 
     Returns:
         The configured metric.
@@ -44,17 +61,10 @@ def get_metric(metric: str | Metric) -> Metric:
         message = f"got {metric!r}, expected a name or a configured metric such as Insertion()"
         raise InputError(message, argument="metric")
     name, colon, preset = metric.partition(":")
+    if name == "quantus":
+        return quantus_metric(preset)
     kind = look_up(name, METRICS)
     return kind.preset(preset) if colon else kind()
-
-
-class Maps(Protocol):
-    """What is scored: an :class:`fringe.Attribution`, or anything with ``values`` and ``diagnostics``."""
-
-    @property
-    def values(self) -> Tensor: ...
-    @property
-    def diagnostics(self) -> Mapping[str, Tensor]: ...
 
 
 def evaluate(
@@ -70,14 +80,14 @@ def evaluate(
         maps: Maps (B, *S), or an object with ``values`` (B, *S) and ``diagnostics`` (B,) such as
             :class:`fringe.Attribution`.
         metrics: Names such as ``"insertion:raw"``, configured metrics, or configured metrics by label.
-        explain: Makes maps of other inputs, for metrics that require it.
+        explain: Makes maps of other problems with the same method, for metrics that require it.
 
     Returns:
         The scores by label, by name with preset, or by the name of a configured metric.
 
     Raises:
         InputError: If maps have another shape than the inputs, or hold NaN or infinity; if a metric is unknown, is
-            given twice, or requires ``explain``.
+            given twice, or requires ``explain`` or a known truth that there is not.
     """
     values = maps if isinstance(maps, Tensor) else maps.values
     if isinstance(metrics, Mapping):
@@ -93,6 +103,8 @@ def evaluate(
     for name, metric in chosen:
         if metric.requires_explainer and explain is None:
             raise InputError(f"metric {name}: it needs the method that made the maps (explain=), not maps alone")
+        if metric.requires_truth and context.truth is None:
+            raise InputError(f"metric {name}: it needs images of a scene, of which it is known what the model uses")
     diagnostics = {} if isinstance(maps, Tensor) else dict(maps.diagnostics)
     residual = getattr(maps, "completeness_residual", None)  # that of an Attribution
     if residual is not None:

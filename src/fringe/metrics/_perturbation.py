@@ -14,6 +14,7 @@ from fringe.errors import InputError
 from fringe.geometry import geometry_dtype
 from fringe.linalg import batch_view
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric
+from fringe.paths import Problem
 from fringe.settings import Doc, Positive, PositiveInt, PositiveOddInt
 
 # Infill: what replaces a removed pixel
@@ -251,18 +252,68 @@ def _curve(
         ("p_reference", infill), lambda: problem.probability(problem.forward(replaced, every), every)
     )
     before, after = (replaced, problem.inputs) if mode == "insertion" else (problem.inputs, replaced)
-    rank = ranking.rank.unsqueeze(1) if ranking.rank.dim() < before.dim() else ranking.rank
-
-    def probe(rows: Tensor, counts: Tensor) -> Tensor:
-        exchanged = rank[rows] < batch_view(counts, before)
-        mixed = torch.where(exchanged, after[rows], before[rows])
-        return problem.probability(problem.forward(mixed, rows), rows)
-
-    batch, inner = len(problem.inputs), changed[1:-1]
+    mix = exchange(ranking.rank, before, after, changed[1:-1])
     ends = (p_reference, p_input) if mode == "insertion" else (p_input, p_reference)
-    values = torch.stack(ends, 1)
-    if len(inner):
-        rows = torch.arange(batch, device=inner.device).repeat_interleave(len(inner))
-        between = problem.model.batch_size.map(probe, rows, inner.repeat(batch)).view(batch, -1)
-        values = torch.cat([values[:, :1], between, values[:, 1:]], 1)
-    return PerturbationCurve(values, p_input, p_reference, changed, ranking)
+    between = respond(context, len(changed) - 2, mix, problem.probability)
+    return PerturbationCurve(
+        torch.cat([ends[0][:, None], between, ends[1][:, None]], 1), p_input, p_reference, changed, ranking
+    )
+
+
+# Responses of the model to changed images
+
+#: ``mix(rows, numbers)``: changed images (L, *S), those of ``numbers`` (L,) of the images ``rows`` (L,).
+Mix = Callable[[Tensor, Tensor], Tensor]
+
+#: ``measure(logits, rows)``: numbers (L, ...) from the logits (L, C) of the images ``rows`` (L,).
+Measure = Callable[[Tensor, Tensor], Tensor]
+
+
+def respond(context: EvaluationContext, count: int, mix: Mix, measure: Measure) -> Tensor:
+    """Measure the model on ``count`` changes of each image, (B, count, ...): as many forward passes for each image.
+
+    ``mix`` is given at most the classifier's batch size of them at once, so memory does not grow with their number.
+    """
+    problem = context.problem
+    batch, device = len(problem.inputs), problem.inputs.device
+    rows = torch.arange(batch, device=device).repeat_interleave(count)
+    numbers = torch.arange(count, device=device).repeat(batch)
+    if not len(rows):  # no changes, no passes
+        return measure(problem.logits, problem.every_row)[:, None][:, :0]
+
+    def probe(rows: Tensor, numbers: Tensor) -> Tensor:
+        return measure(problem.forward(mix(rows, numbers), rows), rows)
+
+    result = problem.model.batch_size.map(probe, rows, numbers)
+    return result.view(batch, count, *result.shape[1:])
+
+
+def exchange(rank: Tensor, before: Tensor, after: Tensor, counts: Tensor) -> Mix:
+    """Change ``before`` into ``after`` (B, *S) at the ``counts[n]`` pixels of the first ranks (B, *space)."""
+    rank = per_channel(rank, before)
+    return lambda rows, numbers: torch.where(
+        rank[rows] < batch_view(counts[numbers], before), after[rows], before[rows]
+    )
+
+
+def per_channel(of_pixels: Tensor, inputs: Tensor) -> Tensor:
+    """Give numbers of pixels (B, *space) the axis of the channels that ``inputs`` (B, *S) have."""
+    return of_pixels.unsqueeze(1) if of_pixels.dim() < inputs.dim() else of_pixels
+
+
+def logits_score(problem: Problem) -> Measure:
+    """The target's logit, minus that of the contrast if there is one, in the dtype of the geometry."""
+    dtype = geometry_dtype(problem.inputs.device)
+    return lambda logits, rows: problem.score(logits.to(dtype), rows, "logit")
+
+
+def is_target(problem: Problem) -> Measure:
+    """1 where the target is the predicted class, else 0."""
+    dtype = geometry_dtype(problem.inputs.device)
+    return lambda logits, rows: (logits.argmax(1) == problem.target[rows]).to(dtype)
+
+
+def signed_map(values: Tensor) -> Tensor:
+    """Signed evidence of each pixel, the sum over its channels: (B, C, H, W) -> (B, H, W)."""
+    a = values.to(geometry_dtype(values.device))
+    return a if a.dim() == 2 else a.sum(1)

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from fringe._direction import Direction
-from fringe.errors import InputError
 from fringe.geometry import geometry_dtype
 from fringe.linalg import batch_view
-from fringe.metrics._base import Aggregate, EvaluatedMaps, EvaluationContext, Explainer, Metric, Scores
+from fringe.metrics._base import Aggregate, EvaluatedMaps, EvaluationContext, Metric, Scores
 from fringe.settings import Doc, Positive, PositiveInt
 
 #: ``draw(key, x)``: the perturbation of one image ``x`` (*S) that belongs to ``key``, the same in every batch.
@@ -126,16 +125,14 @@ class MaxSensitivity(Metric):
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         """Score each map; see :meth:`Metric.score`."""
-        if maps.explain is None:
-            raise InputError("max_sensitivity: it needs the method that made the maps (explain=), not maps alone")
-        changes = self._changes(maps, maps.explain)
+        changes = self._changes(maps)
         divisor = changes[..., 1] if self.per_distance else torch.ones_like(changes[..., 1])
         values = (changes[..., 0] / divisor).amax(1)
         zero = (maps.values == 0).flatten(1).all(1) | changes[..., 2].bool().any(1)
         bound = {"bound": 2.0 / divisor.amin(1)} if self.normalise else {}
         return Scores(values, flags={"zero_map": zero, "undefined": torch.isnan(values)}, details=bound)
 
-    def _changes(self, maps: EvaluatedMaps, explain: Explainer) -> Tensor:
+    def _changes(self, maps: EvaluatedMaps) -> Tensor:
         """Change of the map, norm of the perturbation, and whether the new map is zero, for each draw (B, M, 3)."""
         context, inputs = maps.context, maps.context.problem.inputs
         before = maps.values.to(geometry_dtype(inputs.device))
@@ -143,10 +140,7 @@ class MaxSensitivity(Metric):
         size = size.where(size > 0, 1.0)
 
         def measure(rows: Tensor, noise: Tensor) -> Tensor:
-            after = explain(inputs[rows] + noise, rows.tolist())
-            if after.shape != noise.shape:
-                raise InputError(f"explain: got maps of shape {tuple(after.shape)}, expected {tuple(noise.shape)}")
-            after = after.detach().to(before)
+            after = maps.maps_of(inputs[rows] + noise, rows.tolist()).to(before)
             length = _norm(after)
             unit = length.where(length > 0, 1.0) if self.normalise else size[rows]
             distance = _norm(before[rows] / batch_view(size[rows], after) - after / batch_view(unit, after))

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from fringe.models._preprocessing import Preprocessing
 
 WEIGHTS_FILE = "digits.safetensors"
-CLASS_NAMES = tuple("0123456789")
+DIGIT_NAMES = tuple("0123456789")
 
 #: The 8x8 scans are enlarged to 32x32 here, so that a relevance map has more than 64 pixels. The numbers
 #: are the mean and spread of the enlarged training images, rounded.
-PREPROCESSING = Preprocessing(resize=(32, 32), crop=None, mean=(0.3,), std=(0.35,), channels=1)
+DIGIT_PREPROCESSING = Preprocessing(resize=(32, 32), crop=None, mean=(0.3,), std=(0.35,), channels=1)
 
 
 def _stage(width_in: int, width_out: int) -> list[nn.Module]:

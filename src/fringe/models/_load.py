@@ -71,8 +71,8 @@ def _load_embedded(options: LoadOptions) -> LoadedParts:
             f"no embedded model {options.target!r}",
             hint=did_you_mean(options.target, ["digits"]) or "use embedded:digits",
         )
-    recipe = options.preprocessing or _digits.PREPROCESSING
-    return LoadedParts(_digits.digit_net(), "digits", recipe, _digits.CLASS_NAMES)
+    recipe = options.preprocessing or _digits.DIGIT_PREPROCESSING
+    return LoadedParts(_digits.digit_net(), "digits", recipe, _digits.DIGIT_NAMES)
 
 
 #: Every family of specs. The first four are named by their prefix, the others are recognised by their form.

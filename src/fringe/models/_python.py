@@ -36,7 +36,7 @@ def load_file_function(options: LoadOptions) -> LoadedParts:
     source, attribute, weights = _parts(FILE_SPEC, options)
     path = require_file(source)
     options.require_trust(f"runs the Python code in {source}")
-    return _parts_of(_run_file(path), source, attribute, weights, options)
+    return _parts_of(run_file(path), source, attribute, weights, options)
 
 
 def require_file(source: str) -> Path:
@@ -106,7 +106,7 @@ def _names(value: Any) -> tuple[str, ...] | None:
     return tuple(map(str, names)) if all(isinstance(name, str) for name in names) else None
 
 
-def _run_file(path: Path) -> ModuleType:
+def run_file(path: Path) -> ModuleType:
     """Execute a file as a module of its own; without bytecode files, so nothing is written beside it."""
     name = f"fringe_model_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
     loader = SourceFileLoader(name, str(path.resolve()))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import fringe
 from fringe._text import plain, printable
-from fringe.attribution import METHODS, SENTENCES, Attribution, Context, Trajectory
+from fringe.attribution import METHODS, SENTENCES, Attribution, Context, Trajectory, method_label
 from fringe.errors import InputError
 from fringe.page._document import (
     Array,
@@ -25,6 +25,7 @@ from fringe.page._document import (
     encode_maps,
     pooled,
 )
+from fringe.plots import method_title
 
 #: Squares of a stored map along its longer side.
 MAP_SIDE = 112
@@ -78,8 +79,8 @@ def page_document(result: Attribution, row: int = 0, *, details: Mapping[str, An
     document = Document(
         id=printable(context.ids[row]),
         model=printable(context.model),
-        method=str(result.settings.get("method", "")),
-        title=_title(str(result.settings.get("method", ""))),
+        method=method_label(result.settings),
+        title=_title(method_label(result.settings)),
         width=inputs.shape[-1],
         height=inputs.shape[-2],
         gain=gain,
@@ -105,7 +106,7 @@ def _leads_to(path: Trajectory, values: Tensor) -> bool:
 
 
 def _title(method: str) -> str:
-    return METHODS[method].title if method in METHODS else method
+    return METHODS[method].title if method in METHODS else method_title(method)
 
 
 def _labels(context: Context, start: Tensor, explained: list[int]) -> list[Label]:

@@ -41,6 +41,9 @@ from fringe.paths._natural_gradient import Solve as Solve
 from fringe.paths._natural_gradient import Structure as Structure
 from fringe.paths._problem import Problem
 from fringe.paths._problem import Progress as Progress
+from fringe.paths._spectral import Basis as Basis
+from fringe.paths._spectral import SpectralLine as SpectralLine
+from fringe.paths._spectral import SpectralRule as SpectralRule
 from fringe.paths._trust_region import Bound as Bound
 from fringe.paths._trust_region import TrustRegion as TrustRegion
 from fringe.paths._verification import verify as verify

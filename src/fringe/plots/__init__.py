@@ -3,6 +3,7 @@
 Images are (H, W), (H, W, 1) or (H, W, 3) in [0, 1]; attributions are (C, H, W) or (H, W), with any sign and scale.
 """
 
+from fringe.plots._agreement import plot_agreement as plot_agreement
 from fringe.plots._curves import CurvePanel, plot_curves
 from fringe.plots._curves import MeanCurve as MeanCurve
 from fringe.plots._curves import mean_and_error as mean_and_error

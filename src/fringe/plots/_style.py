@@ -47,7 +47,30 @@ METHODS = {
     "ggig": "Geometrically guided IG",
     "geoig_knn": "Geodesic IG (neighbours)",
     "geoig_svi": "Geodesic IG (fitted path)",
+    "rise": "RISE",
+    "spectral_ig": "Spectral IG",
+    "captum": "Grad-CAM (Captum)",
+    "captum:grad_cam": "Grad-CAM",
+    "captum:occlusion": "Occlusion",
+    "captum:gradient_shap": "GradientSHAP",
+    "captum:deep_lift": "DeepLIFT",
+    "captum:guided_backprop": "Guided backpropagation",
+    "captum:kernel_shap": "KernelSHAP",
+    "captum:input_x_gradient": "Input × gradient",
+    "zennit": "LRP",
+    "zennit:epsilon_plus_flat": "LRP (ε, +, flat)",
+    "zennit:epsilon_plus": "LRP (ε, +)",
+    "zennit:epsilon_gamma_box": "LRP (ε, γ, box)",
+    "zennit:epsilon_alpha2_beta1": "LRP (ε, α2β1)",
+    "zennit:epsilon_alpha2_beta1_flat": "LRP (ε, α2β1, flat)",
+    "zennit:excitation_backprop": "Excitation backpropagation",
+    "lxt": "AttnLRP (lxt)",
+    "lxt:attnlrp": "AttnLRP",
+    "straight": "Straight line",
+    "smooth": "Smoothed",
 }
+#: Words for a modifier, before the title of the method.
+_MODIFIED = {"straight": "Straight", "smooth": "Smoothed"}
 #: Inches that a letter of size ``TICK`` and a line of it take, and the margin around a figure.
 LETTER, LINE, MARGIN = 0.066, 0.17, 0.1
 
@@ -187,10 +210,16 @@ def sanitise(text: str, length: int = 60) -> str:
 
 
 def method_title(label: str) -> str:
-    """Return a method's title in a figure, ``FRInGe (preview)`` for ``fringe:preview``; other labels as they are."""
-    name, _, preset = label.partition(":")
+    """Return a method's title in a figure, ``FRInGe (preview)`` for ``fringe:preview`` and ``Straight: FRInGe`` for
+    ``straight:fringe``; other labels as they are."""
+    name, _, rest = label.partition(":")
+    kind, _, number = name.rstrip(")").partition("(")
+    if label in METHODS:
+        return METHODS[label]
+    if kind in _MODIFIED and rest:
+        return _MODIFIED[kind] + (f" ({number} px)" if number else "") + f": {method_title(rest)}"
     title = METHODS.get(name)
-    return label if title is None else f"{title} ({preset})" if preset else title
+    return label if title is None else f"{title} ({rest})" if rest else title
 
 
 def class_title(name: str) -> str:

@@ -1,8 +1,8 @@
 """From results to all that a report says: a chapter per model, one for what failed and one for the settings."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ from fringe.report._maps import MapSource, load_maps
 from fringe.report._protocol import header, how_to_rerun, protocol, read_commands, settings, versions
 from fringe.report._render import Chapter, Figure, Image, Report, Section, SimpleTable, as_image
 from fringe.report._table import Column, Table
+from fringe.report._truth import failed_gates, truth_chapter
+from fringe.report._validity import MetricVerdicts
 
 Curves = NDArray[np.floating]
 
@@ -48,12 +50,14 @@ class ReportInputs:
         results: Its results.
         tables: A table per model.
         maps: Where maps come from; None for no maps.
+        validity: Verdicts on the metrics, by model.
     """
 
     store: Store
     results: Results
     tables: tuple[Table, ...]
     maps: MapSource | None
+    validity: Mapping[str, MetricVerdicts] = field(default_factory=dict[str, MetricVerdicts])
 
 
 def build_report(inputs: ReportInputs, commands: Sequence[str] = ()) -> Report:
@@ -61,10 +65,11 @@ def build_report(inputs: ReportInputs, commands: Sequence[str] = ()) -> Report:
     results = inputs.results
     prefixes = [f"{index}-" if len(inputs.tables) > 1 else "" for index in range(1, len(inputs.tables) + 1)]
     return Report(
-        title=f"Attribution methods on {', '.join(results.models)}",
+        title=f"Attribution methods on {', '.join(results.manifest.scenes or results.models)}",
         header=header(results),
         protocol=protocol(results),
         chapters=(
+            *((truth,) if (truth := truth_chapter(results)) is not None else ()),
             *(_model_chapter(inputs, table, prefix) for table, prefix in zip(inputs.tables, prefixes, strict=True)),
             failure_chapter(results, inputs.tables, inputs.store),
             settings(results),
@@ -76,14 +81,30 @@ def build_report(inputs: ReportInputs, commands: Sequence[str] = ()) -> Report:
 
 
 def _model_chapter(inputs: ReportInputs, table: Table, prefix: str) -> Chapter:
+    if inputs.results.manifest.scene_of(table.model) is not None:
+        return _scene_chapter(inputs.results, table, prefix)
+    verdicts = inputs.validity.get(table.model)
     sections = (
         Section("Scores", table=table),
+        *(() if verdicts is None else (verdicts.section(prefix),)),
         _difference_section(table, prefix),
         _curve_section(inputs.results, table, prefix),
         _map_section(inputs.results, table, inputs.maps, prefix),
         _cost_section(inputs.results, table),
     )
     return Chapter(table.model, sections)
+
+
+def _scene_chapter(results: Results, table: Table, prefix: str) -> Chapter:
+    """One network of a scene; what its gates say stands before its scores."""
+    failed = failed_gates(results.manifest, table.model)
+    warning = (f"Gate failed: {'; '.join(failed)}. These scores are not to be read.",) if failed else ()
+    sections = (
+        Section("Scores", warning, table=table),
+        _difference_section(table, prefix),
+        _cost_section(results, table),
+    )
+    return Chapter(f"{table.model} (gate failed)" if failed else table.model, sections)
 
 
 def _difference_section(table: Table, prefix: str) -> Section:

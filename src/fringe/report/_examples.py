@@ -41,7 +41,7 @@ def choose_examples(results: Results, table: Table, each: int = EXAMPLES) -> Exa
     """Choose strong, typical and failing images of the reference method by dominance, or the first images if the run
     lacks the metrics or the methods to compare with."""
     columns = ranking_columns(table)
-    digests = [image["digest"] for image in results.manifest.images]
+    digests = [image["digest"] for image in results.manifest.images_of(table.model)]
     size = min((results.manifest.metrics[column.label]["limit"] for column in columns.values()), default=0)
     scores = {
         name: {row.method: results.scores(table.model, row.method, column.label)[:size] for row in table.competing}

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from fringe.attribution import METHODS, Attributor
+from fringe.attribution import METHODS, Attributor, method_of_record
 from fringe.data import SOURCE, find_inputs
 from fringe.errors import FringeError, InputError
 from fringe.experiments import (
@@ -190,11 +190,9 @@ def _method(record: Mapping[str, Any]) -> Attributor:
     name = record["method"]
     if name not in METHODS:
         raise InputError(f"method {name!r} is not one of this library's")
-    settings = {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
-    del settings["method"]
     try:
-        return METHODS[name](**settings)
-    except TypeError as error:
+        return method_of_record(record)
+    except InputError as error:
         raise InputError(f"method {name!r} has other settings in this version ({error})") from error
 
 

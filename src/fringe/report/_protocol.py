@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,18 +22,19 @@ def header(results: Results) -> dict[str, str]:
         "Seed": str(plan["seed"]),
         "Methods": ", ".join(dict.fromkeys(m for model in models for m in results.methods(model, controls=False))),
         "Metrics": str(len(results.metrics)),
-        "Data": ", ".join(plan["data"]),
+        "Data": ", ".join(plan["data"]) or "made by the scenes",
     }
 
 
 def protocol(results: Results) -> tuple[str, ...]:
     """Return how images, targets and scores were obtained, in sentences."""
     manifest = results.manifest
-    sentences = [_images(manifest), _target(manifest.plan["target"]), _score(manifest.plan)]
+    target = "Each example is explained for the class that its scene sets." if manifest.scenes else None
+    sentences = [_images(manifest), target or _target(manifest.plan["target"]), _score(manifest.plan)]
     fewer = [
         f"{metric['title']} on the first {metric['limit']}"
         for metric in manifest.metrics.values()
-        if metric["limit"] < len(manifest.images)
+        if metric["limit"] < min(manifest.plan["n"], len(manifest.images))
     ]
     if fewer:
         sentences.append(f"Some metrics are computed on fewer images: {', '.join(fewer)}.")
@@ -96,6 +98,14 @@ def how_to_rerun(results: Results) -> str:
 
 def _images(manifest: Manifest) -> str:
     count, plan = len(manifest.images), manifest.plan
+    if manifest.scenes:
+        sizes = Counter(image["scene"] for image in manifest.images)
+        parts = ", ".join(f"{scene['title']} ({label}) {sizes[label]}" for label, scene in manifest.scenes.items())
+        source = f", made of images of {', '.join(plan['data'])}" if plan["data"] else ""
+        return (
+            f"{count} examples with a known answer{source}, drawn by seed {plan['seed']} and known by what makes them: "
+            f"{parts}. Each network is explained on the examples of its scene."
+        )
     lost = f"; {len(manifest.missing)} more were drawn and cannot be read" if manifest.missing else ""
     turned = (
         "rotated by their EXIF orientation"
@@ -121,7 +131,7 @@ def _target(target: str | int) -> str:
 
 def _score(plan: Mapping[str, Any]) -> str:
     references = plan["references"]
-    source = "the data itself" if references is None else references
+    source = ("the data itself" if plan["data"] else "nowhere") if references is None else references
     return f"The explained score is the class's {_SCORES[plan['score']]}. Reference images come from {source}."
 
 

@@ -253,7 +253,9 @@ def legend(table: Table) -> list[str]:
     """Return how to read the numbers and marks of a table."""
     means = [column.title for column in table.columns if column.summary == "mean"]
     medians = [column.title for column in table.columns if column.summary == "median"]
-    interval = f"mean ± half the width of the {LEVEL:.0%} bootstrap interval over images"
+    clustered = any(cell.clustered for row in table.rows for cell in row.cells)
+    unit = "clusters of images that share pixels" if clustered else "images"
+    interval = f"mean ± half the width of the {LEVEL:.0%} bootstrap interval over {unit}"
     interval = f"{interval} ({RESAMPLES} resamples, seed {table.seed})"
     spread = "median ± half-IQR, (Q3 − Q1) / 2"
     if means and medians:

@@ -17,7 +17,7 @@ from fringe.experiments import (
     paired_all,
     significance_stars,
 )
-from fringe.metrics import ARROW, Aggregate, Direction
+from fringe.metrics import ARROW, METRICS, Aggregate, Direction
 
 #: The method that others are compared with, where a run has it.
 DEFAULT_REFERENCE = "fringe"
@@ -31,15 +31,19 @@ CALIBRATION = "Attribution calibration"
 FAITHFULNESS = "Causal faithfulness (normalized, blur)"
 OTHER_FAITHFULNESS = "Causal faithfulness (raw, or without blur)"
 FOCUS = "Map focus and local robustness"
+LOCALISATION = "Localisation (known answer)"
+FOLLOWING = "Dependence on model and class"
 OTHERS = "Other metrics"
-_GROUPS = (CALIBRATION, FAITHFULNESS, OTHER_FAITHFULNESS, FOCUS, OTHERS)
+NOT_VALID = "Metrics that do not pass on this model"
+_GROUPS = (LOCALISATION, CALIBRATION, FAITHFULNESS, OTHER_FAITHFULNESS, FOCUS, FOLLOWING, OTHERS)
 _PAPER = ("mas_insertion", "mas_deletion", "insertion", "deletion", "sparseness", "infidelity", "max_sensitivity")
 _BLURS = ("box", "gaussian", "folded")
 
 
 @dataclass(frozen=True)
 class Column:
-    """A metric: its ``label`` in the plan, its ``title`` here, and the ``decimals`` that its cells are printed with."""
+    """A metric: its ``label`` in the plan, its ``title`` here, and the ``decimals`` that its cells are printed with. It
+    is not ``valid`` if it was tried and does not pass: then nobody wins there."""
 
     label: str
     title: str
@@ -48,6 +52,7 @@ class Column:
     summary: Aggregate
     settings: Mapping[str, Any]
     decimals: int = MIN_DECIMALS
+    valid: bool = True
 
     @property
     def arrow(self) -> str:
@@ -62,7 +67,8 @@ class Column:
 @dataclass(frozen=True)
 class TableCell:
     """One method under one metric. Of the ``required`` images, ``n`` have a score, ``missing`` were not computed,
-    ``failed`` have no valid map, and for the rest the metric is not defined. ``difference`` is the reference method
+    ``failed`` have no valid map, and for the rest the metric is not defined; ``clustered`` says that images which
+    share pixels are resampled together. ``difference`` is the reference method
     less this one, image by image; ``adjusted`` its p after Holm, ``mark`` the asterisks of that. ``flags`` counts."""
 
     estimate: Estimate
@@ -74,6 +80,7 @@ class TableCell:
     near_tie: bool = False
     difference: Difference | None = None
     adjusted: float = float("nan")
+    clustered: bool = False
 
     @property
     def n(self) -> int:
@@ -153,7 +160,7 @@ class Table:
         """The columns by the question that they answer."""
         indices: dict[str, list[int]] = {}
         for index, column in enumerate(self.columns):
-            indices.setdefault(metric_group(column.settings), []).append(index)
+            indices.setdefault(metric_group(column.settings) if column.valid else NOT_VALID, []).append(index)
         return [Group(name, tuple(columns)) for name, columns in indices.items()]
 
     def flags(self, *, controls: bool) -> Counter[tuple[str, str]]:
@@ -173,7 +180,9 @@ class Table:
         return counts
 
 
-def build_table(results: Results, model: str, reference: str | None = None) -> Table:
+def build_table(
+    results: Results, model: str, reference: str | None = None, failing: frozenset[str] = frozenset()
+) -> Table:
     """Build the table of a model.
 
     Per metric it marks the best method and its near ties (:func:`near_ties`; a method with exactly the best score is
@@ -184,6 +193,7 @@ def build_table(results: Results, model: str, reference: str | None = None) -> T
         results: Results of a run.
         model: The model's label.
         reference: The method that others are compared with (default: ``fringe``, else the first).
+        failing: Labels of metrics that do not pass on this model: they stand last, without a best method.
 
     Returns:
         The table.
@@ -195,14 +205,20 @@ def build_table(results: Results, model: str, reference: str | None = None) -> T
     seed = int(results.manifest.plan["seed"])
     labels = results.methods(model)
     settings = {label: metric["settings"] for label, metric in results.manifest.metrics.items()}
-    drafts = [_column(results, metric) for metric in sort_metrics(settings)]
+    drafts = [_column(results, metric, valid=metric not in failing) for metric in sort_metrics(settings)]
+    drafts.sort(key=lambda column: not column.valid)
     names = [(label, column) for label in labels for column in drafts]
     cells = [results.cell(model, label, column.label) for label, column in names]
+    clusters = {column.label: results.clusters(model, column.label) for column in drafts}
+    columns_of = zip(cells, names, strict=True)
     estimates = estimate_all(
-        [(cell.scores, column.summary) for cell, (_, column) in zip(cells, names, strict=True)], seed
+        [(c.scores, column.summary, clusters[column.label]) for c, (_, column) in columns_of], seed
     )
     grid = {
-        (label, column.label): TableCell(value, len(cell.scores), cell.missing, cell.failed, cell.flags())
+        (label, column.label): TableCell(
+            *(value, len(cell.scores), cell.missing, cell.failed, cell.flags()),
+            clustered=clusters[column.label] is not None,
+        )
         for (label, column), cell, value in zip(names, cells, estimates, strict=True)
     }
     others = [label for label in results.methods(model, controls=False) if label != reference]
@@ -214,6 +230,7 @@ def build_table(results: Results, model: str, reference: str | None = None) -> T
             for label, column in compared
         ],
         seed,
+        clusters=results.clusters(model),
     )
     adjusted = holm([difference.p for difference in differences])
     for (label, column), difference, p in zip(compared, differences, adjusted, strict=True):
@@ -245,6 +262,10 @@ def metric_group(settings: Mapping[str, Any]) -> str:
     if name in ("insertion", "deletion"):
         blurred = settings["reference"] in _BLURS
         return FAITHFULNESS if blurred and settings["normalise"] else OTHER_FAITHFULNESS
+    if name in ("mprt", "efficient_mprt", "random_logit"):
+        return FOLLOWING
+    if name in METRICS and METRICS[name].requires_truth:
+        return LOCALISATION
     return FOCUS if name in _PAPER else OTHERS
 
 
@@ -272,19 +293,20 @@ def decimals_for(estimates: Sequence[Estimate]) -> int:
     return next((d for d in range(MIN_DECIMALS, MAX_DECIMALS) if round(smallest, d) > 0), MAX_DECIMALS)
 
 
-def _column(results: Results, label: str) -> Column:
+def _column(results: Results, label: str, *, valid: bool) -> Column:
     metrics = results.manifest.metrics
     metric = metrics[label]
     alike = [other for other in metrics.values() if other["title"] == metric["title"]]
     title = metric["title"] if len(alike) == 1 else f"{metric['title']} ({label})"
-    return Column(label, title, metric["direction"], metric["unit"], metric["summary"], metric["settings"])
+    words = (metric["direction"], metric["unit"], metric["summary"], metric["settings"])
+    return Column(label, title, *words, valid=valid)
 
 
 def _mark_best(results: Results, model: str, column: Column, grid: dict[tuple[str, str], TableCell]) -> Column:
     """Mark the best of a column and its near ties in ``grid``; return the column with the decimals that it needs."""
     competing = results.methods(model, controls=False)
     estimates = {label: grid[label, column.label].estimate for label in competing}
-    best, near = near_ties(estimates, column.direction)
+    best, near = near_ties(estimates, column.direction if column.valid else "none")
     for label, value in estimates.items():
         is_best = best is not None and value.value == estimates[best].value
         key = (label, column.label)

@@ -18,6 +18,7 @@ from fringe.report._build import ReportInputs, build_report
 from fringe.report._maps import MapSource, load_experiment
 from fringe.report._render import html_page, latex_document, markdown_report
 from fringe.report._table import Column, Table, TableCell, TableRow, build_table, half_width, reference_of
+from fringe.report._validity import MetricVerdicts, read_verdicts
 
 #: Rows of scores.csv that are text at a time.
 _ROWS = 50_000
@@ -50,6 +51,7 @@ def write_report(
     resolve: Callable[[], Resolved] | None = None,
     models: Mapping[str, ModelSource] | None = None,
     commands: Sequence[str] = (),
+    validity: Sequence[Path] = (),
 ) -> ReportFiles:
     """Write ``report.html``, ``report.md``, ``tables.tex``, ``scores.csv``, ``summary.csv`` and ``figures/*.png`` of a
     run. Each file is complete or not there at all.
@@ -69,6 +71,8 @@ def write_report(
         resolve: Returns the resolved plan that computes maps.
         models: By label, models that compute maps.
         commands: Commands by which the run was made, printed in the report.
+        validity: Files ``validity.json`` of comparisons that judged the metrics: those that do not pass stand last. The
+            verdicts on another model than those of the run count for its only model.
 
     Returns:
         The files that were written.
@@ -83,14 +87,19 @@ def write_report(
     chosen = [reference_of(results, model, reference) for model in results.models]
     results.load_scores()  # all at once, and not first what tells whether they are complete
     _check_complete(results, allow_partial=allow_partial)
-    tables = tuple(build_table(results, *names) for names in zip(results.models, chosen, strict=True))
+    verdicts = _verdicts(results, validity)
+    failing = {model: one.failing for model, one in verdicts.items()}
+    tables = tuple(
+        build_table(results, model, name, failing.get(model, frozenset()))
+        for model, name in zip(results.models, chosen, strict=True)
+    )
     maps = MapSource(store, _opener(results, resolve, models or {}), device, batch_size) if grid else None
     folder = out or store.root / "report"
     within = Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(store.root))
     require_inside(folder, store.root if within else folder)
     # first, as each method is read once for its rows here and for its costs there
     scores = _write(folder, {"scores.csv": (text.encode() for text in _scores_csv(results))})
-    report = build_report(ReportInputs(store, results, tables, maps), commands)
+    report = build_report(ReportInputs(store, results, tables, maps, verdicts), commands)
     files = {
         "report.html": html_page(report),
         "report.md": markdown_report(report),
@@ -159,6 +168,19 @@ def _check_complete(results: Results, *, allow_partial: bool) -> None:
             hint="run the same command again to compute the rest, or pass allow_partial=True for a report that states "
             "what is missing",
         )
+
+
+def _verdicts(results: Results, paths: Sequence[Path]) -> dict[str, MetricVerdicts]:
+    """Verdicts on the metrics by model. Raises InputError for a file that belongs to none of them."""
+    verdicts: dict[str, MetricVerdicts] = {}
+    for path in paths:
+        one = read_verdicts(path)
+        models = [model for model in results.models if one.applies_to(model, results.models)]
+        if not models:
+            known = ", ".join(results.models)
+            raise InputError(f"{str(path)!r} is about {one.model!r}; the models: {known}", argument="validity")
+        verdicts |= dict.fromkeys(models, one)
+    return verdicts
 
 
 def _opener(

@@ -67,15 +67,16 @@ class MetricUnderTest(UnderTest):
         self, rows: list[int] | None = None, model: nn.Module | None = None, *, batch_size: int = 16, seed: int = 0
     ) -> EvaluationContext:
         """A new context of the images at ``rows``, by default of all."""
-        return _context(model or self.model, self.x if rows is None else self.x[rows], batch_size, seed)
+        x = self.x if rows is None else self.x[rows]
+        return _context(model or self.model, x, x.sum(1) > 0, batch_size=batch_size, seed=seed)
 
     def score(self, context: EvaluationContext, maps: ToyMaps | None = None, values: Tensor | None = None) -> Scores:
         """Score ``maps`` of the context's images; ``values`` replace theirs."""
         maps = maps or self.maps
         maps = maps if values is None else dataclasses.replace(maps, values=values)
 
-        def gradients(x: Tensor, rows: list[int]) -> Tensor:
-            return context.problem.logits_gradient(x, torch.tensor(rows, device=x.device))[1]
+        def gradients(problem: Problem) -> Tensor:
+            return problem.logits_gradient(problem.inputs, problem.every_row)[1]
 
         return evaluate(context, maps, [self.metric], gradients)[self.metric.name]
 
@@ -117,19 +118,34 @@ def shape_and_dtype(test: MetricUnderTest) -> str:
 def ranking(test: MetricUnderTest) -> str:
     """Perfect maps score better than random ones, and these better than inverted ones, in the declared direction.
 
-    Scores are means over six images. A metric passes by contributions or by gradients, whichever it takes maps to be.
+    Scores are means over six images. A metric passes by one of the meanings of maps, whichever it takes them to have.
+    If none of the images, of two values each, has a score, six of many values are tried. A metric that compares models
+    is given the same maps by three methods: one that makes new maps from the model, one that does so for half of the
+    pixels, and one that never changes its map.
     """
     if test.metric.direction == "none":
         return "does not apply: the metric has no better or worse"
-    model, x, contribution = known_contributions(test.toys)
     sign = 1.0 if test.metric.direction == "higher" else -1.0
+    if test.metric.compares_models:
+        model, x, contribution = known_contributions(test.toys)
+        means = _means(test, model, x, dependence_levels(x, contribution, test.maps.diagnostics))
+        text = f"from the model, by half, never {', '.join(f'{m:.4g}' for m in means)}"
+        ordered = sign * means[0] > sign * means[1] > sign * means[2]
+        fail_if(not ordered, f"{text}, though {test.metric.direction} is better")
+        return f"{text} ({test.metric.direction} is better)"
     details: list[str] = []
-    for meaning, levels in quality_levels(x, contribution, test.maps.diagnostics).items():
-        means = _means(test, model, x, levels)
-        details.append(f"{meaning} {', '.join(f'{m:.4g}' for m in means)}")
-        if sign * means[0] > sign * means[1] > sign * means[2]:
-            return f"perfect, random, inverted {details[-1]} ({test.metric.direction} is better)"
-    raise CheckFailed(f"perfect, random, inverted: {'; '.join(details)}, though {test.metric.direction} is better")
+    for graded in (False, True):
+        model, x, contribution = known_contributions(test.toys, graded=graded)
+        for meaning, levels in quality_levels(x, contribution, test.maps.diagnostics).items():
+            means = _means(test, model, x, levels)
+            if means and sign * means[0] > sign * means[1] > sign * means[2]:
+                numbers = ", ".join(f"{m:.4g}" for m in means)
+                return f"perfect, random, inverted {meaning} {numbers} ({test.metric.direction} is better)"
+            details += [f"{meaning} {', '.join(f'{m:.4g}' for m in means)}"] if means else []
+        fail_if(
+            bool(details), f"perfect, random, inverted: {'; '.join(details)}, though {test.metric.direction} is better"
+        )
+    raise CheckFailed("no image has a score")
 
 
 def degenerate_maps(test: MetricUnderTest) -> str:
@@ -179,7 +195,7 @@ def check_metric(
     """Run every check of the contract on a metric.
 
     The metric scores maps of three images (2, 8, 8) and of six images (1, 16, 16) with small built-in networks; one
-    that requires maps of other inputs is given gradients.
+    that requires further maps is given gradients.
 
     Args:
         metric: A configured metric, or the name of a registered one, such as ``"insertion:raw"``.
@@ -199,19 +215,42 @@ def check_metric(
     return run_checks(f"metric {chosen.name!r}", make, METRIC_CHECKS, skip, expected_failures)
 
 
-def _means(test: MetricUnderTest, model: nn.Module, x: Tensor, levels: "tuple[QualityLevel, ...]") -> list[float]:
-    every = [evaluate(_context(model, x), level.maps, {"": test.metric}, level.explain)[""] for level in levels]
+def _means(test: MetricUnderTest, model: "LinearNetwork", x: Tensor, levels: "tuple[QualityLevel, ...]") -> list[float]:
+    """Mean score of each level over the images that all of them have a score of; nothing if there is none."""
+    contexts = [_context(model, x, model.truth) for _ in levels]
+    metric = {"": test.metric}
+    every = [evaluate(c, level.maps, metric, level.explain)[""] for c, level in zip(contexts, levels, strict=True)]
     scores = torch.stack([one.values for one in every])
     known = torch.isfinite(scores).all(0)
-    fail_if(not bool(known.any()), f"no image has a score: {scores.tolist()}")
-    return scores[:, known].mean(1).tolist()
+    return scores[:, known].mean(1).tolist() if bool(known.any()) else []
 
 
-def _context(model: nn.Module, x: Tensor, batch_size: int = 16, seed: int = 0) -> EvaluationContext:
-    """The images ``x`` under evaluation, each for the class that the model predicts."""
+def _context(model: nn.Module, x: Tensor, truth: Tensor, *, batch_size: int = 16, seed: int = 0) -> EvaluationContext:
+    """The images ``x`` under evaluation, each for the class that the model predicts, with a ``truth`` (B, H, W)."""
     space = ToyProblems(x.dtype, x.device).space(tuple(x.shape[1:]))
     classifier = Classifier(model, batch_size=batch_size)
-    return EvaluationContext(Problem.of(classifier, x.detach(), rng=KeyedGenerator(seed), domain=space))
+    return EvaluationContext(Problem.of(classifier, x.detach(), rng=KeyedGenerator(seed), domain=space), truth)
+
+
+class LinearNetwork(nn.Module):
+    """One linear layer, as a sum of what it reads in the left and in the right half of an image.
+
+    Attributes:
+        truth: The pixels (B, H, W) that class i reads in image i, where it reads more than a tenth of the largest.
+    """
+
+    def __init__(self, weight: Tensor, truth: Tensor):
+        super().__init__()
+        self.weight, self.truth = nn.Parameter(weight.flatten(1), requires_grad=False), truth
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) @ self.weight.T
+
+    def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both halves (2, H, W), and what is read in each, (2, B, classes)."""
+        left = torch.arange(SIDE, device=x.device).expand(SIDE, SIDE) < SIDE // 2
+        return torch.stack([left, ~left]), torch.stack([self(x * half) for half in (left, ~left)])
 
 
 @dataclass(frozen=True)
@@ -222,34 +261,35 @@ class QualityLevel:
     explain: Explainer
 
 
-def known_contributions(toys: ToyProblems) -> tuple[nn.Module, Tensor, Tensor]:
+def known_contributions(toys: ToyProblems, *, graded: bool = False) -> tuple[LinearNetwork, Tensor, Tensor]:
     """Make a linear network, images (B, 1, H, W), and the exact contributions (B, 1, H, W) of their entries.
 
-    Image i has entries -1 and 1 at random. Class i reads a round patch of image i with the weights m x, so the entries
-    of the patch contribute m to the class, and no others do; a blurred image contains little evidence.
+    Image i has entries -1 and 1 at random, ``graded`` any number between them. Class i reads a round patch of image i
+    with the weights m / x, so the entries of the patch contribute m to the class, and no others do; a blurred image
+    contains little evidence.
     """
-    x = toys.images(IMAGES, (1, SIDE, SIDE), "signs").sign()
+    x = toys.images(IMAGES, (1, SIDE, SIDE), "signs")
+    x = x.sign() * (0.25 + 0.375 * x.abs()) if graded else x.sign()
     axis = torch.arange(SIDE, dtype=x.dtype, device=x.device)
     centres = 5.0 + toys.images(IMAGES, (2,), "centres")[..., None] + 2.5
     squares = (axis - centres[:, :1]).square()[:, :, :, None] + (axis - centres[:, 1:]).square()[:, :, None, :]
     patch = torch.exp(-squares / 12.5)
     contribution = EVIDENCE * patch / patch.flatten(1).sum(1).view(-1, 1, 1, 1)
-    model = nn.Sequential(nn.Flatten(), nn.utils.skip_init(nn.Linear, SIDE * SIDE, IMAGES, bias=False)).to(x)
-    with torch.no_grad():
-        next(model.parameters()).copy_((contribution * x).flatten(1))
-    return model.eval(), x, contribution
+    truth = contribution[:, 0] > 0.1 * contribution.flatten(1).amax(1).view(-1, 1, 1)
+    return LinearNetwork(contribution / x, truth), x, contribution
 
 
 def quality_levels(
     x: Tensor, contribution: Tensor, diagnostics: Collection[str]
 ) -> dict[str, tuple[QualityLevel, ...]]:
-    """Make perfect, random and inverted maps, in each of the two things that a map can mean.
+    """Make perfect, random and inverted maps, in each of the things that a map can mean.
 
-    ``contributions`` sum to the score, and their inverse ranks the strongest entries last; ``gradients`` predict
-    a change of the input, and their inverse has the wrong sign. Random maps are Gaussian and have the norm of the
+    ``contributions`` sum to the score, and their inverse ranks the strongest entries last; ``signed contributions``
+    are the same with an inverse of the wrong sign; ``gradients`` predict a change of the input, and their inverse has
+    the wrong sign, too. Random maps are Gaussian and have the norm of the
     perfect ones. The ``diagnostics`` and residuals of the three levels are 0.1, 0.5 and 1.
     """
-    gradient = contribution * x
+    gradient = contribution / x
     largest = contribution.flatten(1).amax(1).view(-1, 1, 1, 1)
     noise = torch.stack([KeyedGenerator(0).normal(f"random map {i}", image) for i, image in enumerate(x)])
     noise = _with_norm_of(gradient, noise)
@@ -262,19 +302,38 @@ def quality_levels(
         meaning: (level(perfect, 0.1, 1), level(noise, 0.5, 0), level(inverted, 1.0, -1))
         for meaning, perfect, inverted in (
             ("contributions", contribution, largest - contribution),
+            ("signed contributions", contribution, -contribution),
             ("gradients", gradient, -gradient),
         )
     }
 
 
+def dependence_levels(x: Tensor, contribution: Tensor, diagnostics: Collection[str]) -> "tuple[QualityLevel, ...]":
+    """Make the gradients of the linear network three times: by a method that gives the gradient of whatever model and
+    class it is asked for, by one that does so in the left half and else gives the first map again, and by one that
+    always gives the first map."""
+    first, rows = contribution * x, torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    maps = ToyMaps(first, dict.fromkeys(diagnostics, rows), rows)
+
+    def level(columns: int) -> QualityLevel:
+        def explain(problem: Problem) -> Tensor:
+            made = first[list(range(len(first)) if problem.rows is None else problem.rows)].clone()
+            gradient = problem.logits_gradient(problem.inputs, problem.every_row)[1]
+            made[..., :columns] = gradient[..., :columns]
+            return made
+
+        return QualityLevel(maps, explain)
+
+    return level(SIDE), level(SIDE // 2), level(0)
+
+
 def _explainer(values: Tensor, stability: int) -> Explainer:
     """Maps of other inputs: the same as at the input (1), its negative (-1), or independent noise (0)."""
 
-    def explain(x: Tensor, rows: list[int]) -> Tensor:
-        if stability:
-            return stability * values[rows]
-        noise = torch.stack([KeyedGenerator(0).normal(content_hash(image), image) for image in x])
-        return _with_norm_of(values[rows], noise)
+    def explain(problem: Problem) -> Tensor:
+        x, rows = problem.inputs, list(range(len(values)) if problem.rows is None else problem.rows)
+        noise = [KeyedGenerator(0).normal(content_hash(image), image) for image in x]
+        return stability * values[rows] if stability else _with_norm_of(values[rows], torch.stack(noise))
 
     return explain
 

@@ -1,0 +1,292 @@
+"""Methods of Captum, ``captum:NAME``."""
+
+import contextlib
+import warnings
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, ClassVar, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fringe.attribution._base import Baseline, reference_images
+from fringe.attribution._plugins import (
+    Explain,
+    PluginMethod,
+    ScoreModule,
+    leaf,
+    load_package,
+    require_module,
+    score_function,
+)
+from fringe.attribution._registry import is_installed
+from fringe.errors import InputError, did_you_mean
+from fringe.paths import Problem
+from fringe.settings import Doc, PositiveInt
+
+Algorithm = Literal[
+    "grad_cam", "occlusion", "gradient_shap", "deep_lift", "guided_backprop", "kernel_shap", "input_x_gradient"
+]
+Superpixels = Literal["auto", "grid", "slic"]
+
+#: The settings that each algorithm reads.
+_READS: Mapping[str, tuple[str, ...]] = {
+    "grad_cam": ("layer",),
+    "occlusion": ("window", "stride", "baseline"),
+    "gradient_shap": ("samples",),
+    "deep_lift": ("baseline",),
+    "guided_backprop": (),
+    "kernel_shap": ("samples", "superpixels", "segments", "baseline"),
+    "input_x_gradient": (),
+}
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+#: How maps of so many axes are scaled up.
+_MODES = {3: "linear", 4: "bilinear", 5: "trilinear"}
+
+
+@dataclass(frozen=True)
+class CaptumMethod(PluginMethod):
+    """A method of the package captum, by the name of its ``algorithm``: ``captum:grad_cam``.
+
+    ``grad_cam``: Grad-CAM (Selvaraju et al. 2017), with its ReLU, at the last activation that has the resolution of the
+    last convolution, or at a named ``layer``; scaled up bilinearly, with an equal part for each channel.
+    ``occlusion``: a window slides over the image. ``gradient_shap``: expected gradients over the reference images.
+    ``deep_lift``: the rescale rule. ``guided_backprop``: gradients that pass only positive parts through ReLU; it fails
+    sanity checks, which makes it a control. ``kernel_shap``: Shapley values of superpixels, of SLIC where scikit-image
+    is installed and of a grid otherwise; the record says which. ``input_x_gradient``: the gradient times the input.
+
+    DeepLift and guided backpropagation see modules alone: a nonlinearity that is called as a function, such as
+    ``torch.relu``, is differentiated as it is. Random numbers are keyed by the image.
+    """
+
+    name = "captum"
+    title = "Captum"
+    source = "Kokhlikyan et al. 2020, and the authors of each method"
+    package = "captum"
+    presets: ClassVar = {name: {"algorithm": name} for name in get_args(Algorithm)}
+
+    algorithm: Annotated[Algorithm, Doc("the method")] = "grad_cam"
+    layer: Annotated[str, Doc("grad_cam: name of a module; auto: by the last convolution")] = "auto"
+    window: Annotated[PositiveInt | None, Doc("occlusion: side; none: a seventh of the image's", unit="pixels")] = None
+    stride: Annotated[PositiveInt | None, Doc("occlusion: step; none: half of the window", unit="pixels")] = None
+    samples: Annotated[PositiveInt, Doc("gradient_shap and kernel_shap: random points")] = 200
+    superpixels: Annotated[Superpixels, Doc("kernel_shap: auto is slic if scikit-image is installed")] = "auto"
+    segments: Annotated[PositiveInt, Doc("kernel_shap: superpixels, to the order")] = 49
+    baseline: Annotated[Baseline, Doc("what stands in for what is removed: zero, black, white, mean, blur ...")] = (
+        "zero"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        reads = _READS[self.algorithm]
+        for field in fields(self):
+            if field.name not in ("algorithm", *reads) and getattr(self, field.name) != field.default:
+                known = f"its settings: {', '.join(reads)}" if reads else "it has no settings"
+                raise InputError(f"{self.label} has no setting {field.name!r}", argument=field.name, hint=known)
+        if self.algorithm == "kernel_shap" and self.superpixels == "auto":
+            object.__setattr__(self, "superpixels", "slic" if is_installed("skimage") else "grid")
+
+    def record(self) -> dict[str, Any]:
+        """Return the name and the settings that the algorithm reads as plain data.
+
+        Returns:
+            What :meth:`from_record` makes the method of again.
+        """
+        read = (self.record_key, "algorithm", *_READS[self.algorithm])
+        return {name: value for name, value in super().record().items() if name in read}
+
+    @property
+    def uses_references(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
+        """Whether the algorithm averages over reference images."""
+        return self.algorithm == "gradient_shap"
+
+    @property
+    def planned_passes(self) -> float:
+        return {"occlusion": 170.0, "gradient_shap": 2.0 * self.samples, "kernel_shap": self.samples}.get(
+            self.algorithm, 4.0 if self.algorithm == "deep_lift" else 2.0
+        )
+
+    def _explainer(self, problem: Problem) -> Explain:
+        captum = load_package("captum.attr")
+        return {
+            "grad_cam": self._grad_cam,
+            "occlusion": self._occlusion,
+            "gradient_shap": self._gradient_shap,
+            "deep_lift": self._deep_lift,
+            "guided_backprop": self._guided_backprop,
+            "kernel_shap": self._kernel_shap,
+            "input_x_gradient": self._input_x_gradient,
+        }[self.algorithm](captum, problem)
+
+    # -- gradients ----------------------------------------------------------------------------------------------------
+
+    def _input_x_gradient(self, captum: Any, problem: Problem) -> Explain:
+        def explain(part: Problem) -> Tensor:
+            method = captum.InputXGradient(score_function(part))
+            return method.attribute(leaf(part.inputs), additional_forward_args=(part.every_row,))
+
+        return explain
+
+    def _gradient_shap(self, captum: Any, problem: Problem) -> Explain:
+        references = reference_images(problem, f"{self.label} averages over images of the data")
+
+        def explain(one: Problem) -> Tensor:
+            method, rows = captum.GradientShap(score_function(one)), (one.every_row,)
+            return method.attribute(leaf(one.inputs), references, self.samples, additional_forward_args=rows)
+
+        return self._one_by_one(explain)
+
+    # -- gradients with hooks in the layers ---------------------------------------------------------------------------
+
+    def _guided_backprop(self, captum: Any, problem: Problem) -> Explain:
+        require_module(problem, self.label)
+
+        def explain(part: Problem) -> Tensor:
+            with _without_remarks():
+                method = captum.GuidedBackprop(ScoreModule(part))
+                return method.attribute(leaf(part.inputs), additional_forward_args=(part.every_row,))
+
+        return explain
+
+    def _deep_lift(self, captum: Any, problem: Problem) -> Explain:
+        require_module(problem, self.label)
+
+        def explain(part: Problem) -> Tensor:
+            method, rows = captum.DeepLift(ScoreModule(part)), (part.every_row,)
+            baseline = part.resolve_baseline(self.baseline)
+            with _without_remarks():
+                return method.attribute(leaf(part.inputs), baseline, additional_forward_args=rows)
+
+        def in_pairs(part: Problem) -> Tensor:  # an input and its baseline are in one pass
+            size = max(1, part.model.batch_size.on(part.inputs.device) // 2)
+            return torch.cat([explain(part.select(rows)) for rows in part.every_row.split(size)])
+
+        return in_pairs
+
+    def _grad_cam(self, captum: Any, problem: Problem) -> Explain:
+        layer, shape = self._layer(require_module(problem, self.label), problem), problem.inputs.shape[1:]
+
+        def explain(part: Problem) -> Tensor:
+            method, rows = captum.LayerGradCam(ScoreModule(part), layer), (part.every_row,)
+            coarse = method.attribute(leaf(part.inputs), additional_forward_args=rows, relu_attributions=True)
+            mode = _MODES[coarse.dim()]
+            cam = captum.LayerAttribution.interpolate(coarse.detach(), tuple(shape[1:]), interpolate_mode=mode)
+            return cam.expand(-1, shape[0], *shape[1:]) / shape[0]
+
+        return explain
+
+    def _layer(self, network: nn.Module, problem: Problem) -> nn.Module:
+        """The layer whose activations are weighed; one forward pass."""
+        axes, modules = problem.inputs.dim(), dict(network.named_modules())
+        if self.layer != "auto" and self.layer not in modules:
+            near = did_you_mean(self.layer, modules)
+            raise InputError(f"the model has no module {self.layer!r}", argument="layer", hint=near or None)
+        ran: list[tuple[str, torch.Size]] = []
+
+        def hook(name: str) -> Any:
+            def note(module: nn.Module, inputs: Any, output: Any) -> None:
+                ran.append((name, output.shape if isinstance(output, Tensor) else torch.Size()))
+
+            return note
+
+        handles = [module.register_forward_hook(hook(name)) for name, module in modules.items()]
+        try:
+            problem.forward(problem.inputs[:1], problem.every_row[:1])
+        finally:
+            for handle in handles:
+                handle.remove()
+        maps = [(name, shape[2:]) for name, shape in ran if len(shape) == axes > 2 and shape[2:].numel() > 1]
+        if self.layer != "auto":
+            if self.layer not in [name for name, _ in maps]:
+                shapes = [tuple(shape) for name, shape in ran if name == self.layer]
+                came = f"gives shape {shapes[-1]}" if shapes else "does not run"
+                raise InputError(f"the module {self.layer!r} {came}, expected activations in space", argument="layer")
+            return modules[self.layer]
+        last = max((i for i, (name, _) in enumerate(maps) if isinstance(modules[name], _CONVOLUTIONS)), default=None)
+        if last is None:
+            message = f"it has no convolution with activations in space for inputs {tuple(problem.inputs.shape[1:])}"
+            raise InputError(message, argument="model", hint="name another layer, as in layer=blocks.3, or method")
+        once = [name for name, shape in maps[last:] if shape == maps[last][1] and [n for n, _ in ran].count(name) == 1]
+        return modules[once[-1] if once else maps[last][0]]
+
+    # -- perturbations, an image after the other ----------------------------------------------------------------------
+
+    def _one_by_one(self, explain: Explain) -> Explain:
+        """Each image by itself, with random numbers of its own."""
+
+        def every(part: Problem) -> Tensor:
+            maps: list[Tensor] = []
+            for image, key in enumerate(part.keys):
+                with part.rng.seeded(f"{self.label} {key}"):
+                    maps.append(explain(part.select([image])).detach())
+            return torch.cat(maps)
+
+        return every
+
+    def _occlusion(self, captum: Any, problem: Problem) -> Explain:
+        channels, *sides = problem.inputs.shape[1:]
+        window = [self.window or max(1, round(side / 7)) for side in sides]
+        stride = [self.stride or max(1, side // 2) for side in window]
+        too_large = [(w, s) for w, s in zip(window, sides, strict=True) if w > s]
+        if too_large:
+            raise InputError(f"got {too_large[0][0]} for a side of {too_large[0][1]}", argument="window")
+        shapes = ((channels, *window), (channels, *stride)) if sides else ((1,), (1,))
+        size = problem.model.batch_size.on(problem.inputs.device)
+
+        def explain(one: Problem) -> Tensor:
+            return captum.Occlusion(score_function(one)).attribute(
+                one.inputs,
+                *shapes[:1],
+                strides=shapes[1],
+                baselines=one.resolve_baseline(self.baseline),
+                additional_forward_args=(one.every_row,),
+                perturbations_per_eval=size,
+            )
+
+        return self._one_by_one(explain)
+
+    def _kernel_shap(self, captum: Any, problem: Problem) -> Explain:
+        if not is_installed("sklearn"):
+            message = f"{self.label} needs scikit-learn, which is not installed"
+            raise InputError(message, argument="method", hint="install fringe[captum]")
+        size = problem.model.batch_size.on(problem.inputs.device)
+
+        def explain(one: Problem) -> Tensor:
+            return captum.KernelShap(score_function(one)).attribute(
+                one.inputs,
+                baselines=one.resolve_baseline(self.baseline),
+                additional_forward_args=(one.every_row,),
+                feature_mask=self._superpixels(one.inputs[0])[None],
+                n_samples=self.samples,
+                perturbations_per_eval=size,
+            )
+
+        return self._one_by_one(explain)
+
+    def _superpixels(self, x: Tensor) -> Tensor:
+        """The superpixel of each entry of an input (*S), numbered from 0 on; of a row of features, each is its own."""
+        if x.dim() == 1:
+            return torch.arange(len(x), device=x.device)
+        if self.superpixels == "slic" and x.dim() == 3:
+            low, high = x.amin(), x.amax()
+            pixels = ((x - low) / (high - low).clamp_min(1e-12)).double().cpu().numpy()
+            slic = load_package("skimage.segmentation").slic
+            labels = slic(pixels, self.segments, compactness=0.1, start_label=0, channel_axis=0, convert2lab=False)
+            _, numbers = np.unique(labels, return_inverse=True)
+            return torch.from_numpy(numbers.reshape(labels.shape)).to(x.device).expand(x.shape)
+        cells = max(1, round(self.segments ** (1 / (x.dim() - 1))))
+        number = torch.zeros(x.shape[1:], dtype=torch.long, device=x.device)
+        for axis, side in enumerate(x.shape[1:]):
+            count = min(cells, side)
+            cell = torch.arange(side, device=x.device) * count // side
+            number = number * count + cell.view(-1, *[1] * (x.dim() - 2 - axis))
+        return number.expand(x.shape)
+
+
+@contextlib.contextmanager
+def _without_remarks() -> Generator[None]:
+    """Captum warns that it sets hooks, which it removes."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="(?s).*hooks")
+        yield

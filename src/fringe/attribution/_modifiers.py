@@ -1,0 +1,250 @@
+"""Methods made of another method: the straight line to its end point, and its maps smoothed.
+
+They are controls. What a curved path finds and the straight line between the same ends finds as well is due to the
+ends; what a method gains over a smoothed map of another is not due to smoothness.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Self, cast
+
+import torch
+from torch import Tensor
+
+from fringe.attribution._base import SEVERITY, Attribution, Attributor, Trajectory, Verdict
+from fringe.attribution._diagnostics import PathAttributor
+from fringe.attribution._fringe import FRInGe
+from fringe.attribution._ig import IntegratedGradients
+from fringe.attribution._pieces import NodePieces
+from fringe.attribution._quadrature import NodeRule, completeness_gap
+from fringe.attribution._registry import get_method, method_of_record
+from fringe.baselines import gaussian_blur
+from fringe.errors import InputError
+from fringe.paths import Problem, Progress
+from fringe.settings import Doc, Positive, PositiveInt, Search, settings_of
+
+#: What the name of a setting of the inner method begins with.
+INNER = "of."
+
+
+@dataclass(frozen=True)
+class Modifier(Attributor):
+    """A method that is computed from another one, its setting ``of``: ``MODIFIER:METHOD`` by name.
+
+    A setting ``of.KEY`` given as text is the setting KEY of the inner method.
+    """
+
+    of: Annotated[Attributor, Doc("the method that is modified, by its name")] = dataclasses.field(
+        default_factory=IntegratedGradients
+    )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "of", get_method(self.of))
+        super().__post_init__()
+
+    @classmethod
+    def preset(cls, name: str, /) -> Self:
+        """Return this modifier of the method with this name, see :func:`get_method`."""
+        return cls(of=get_method(name))
+
+    def record(self) -> dict[str, Any]:
+        """Return the name and all settings as plain data; ``of`` is the record of the inner method."""
+        return {**super().record(), "of": self.of.record()}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """Make a modifier from its record, see :meth:`fringe.settings.Settings.from_record`."""
+        inner = record.get("of")
+        if isinstance(inner, Mapping):
+            record = {**record, "of": method_of_record(cast("Mapping[str, Any]", inner))}
+        return super().from_record(record)
+
+    def with_text(self, texts: Mapping[str, str]) -> Self:
+        """Replace settings by values that are given as texts; those of the inner method are named ``of.KEY``."""
+        outer = {name: text for name, text in texts.items() if not name.startswith(INNER)}
+        unknown = [name for name in outer if name not in settings_of(type(self)) and name in settings_of(type(self.of))]
+        if unknown:
+            message = f"{self.name} has no setting {unknown[0]!r}, but {self.of.label} has"
+            raise InputError(message, hint=f"write {INNER}{unknown[0]} for the setting of the method that is modified")
+        inner = get_method(outer.pop("of")) if "of" in outer else self.of
+        inner = inner.with_text({n.removeprefix(INNER): text for n, text in texts.items() if n.startswith(INNER)})
+        return dataclasses.replace(super().with_text(outer), of=inner)
+
+    @classmethod
+    def describe(cls) -> list[dict[str, Any]]:
+        """Return each setting as plain data; a method is given by its name."""
+        shown = {"default": cls().of.label, "expected": "the name of a method"}
+        return [{**entry, **shown} if entry["name"] == "of" else entry for entry in super().describe()]
+
+    @property
+    def innermost(self) -> Attributor:
+        """The method inside all modifiers."""
+        return self.of.innermost
+
+    def around(self, method: Attributor) -> Attributor:
+        """Apply this modifier, and those inside it, to another method."""
+        return dataclasses.replace(self, of=self.of.around(method))
+
+    def needs_jvp(self, classes: int) -> bool:
+        return self.of.needs_jvp(classes)
+
+    @property
+    def accepts_baseline(self) -> bool:
+        return self.of.accepts_baseline
+
+    @property
+    def uses_references(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
+        """Whether the inner method uses reference images."""
+        return self.of.uses_references
+
+    @property
+    def package(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The package that the inner method needs."""
+        return self.of.package
+
+
+@dataclass(frozen=True)
+class Straight(Modifier):
+    """Integrate the gradient along the straight line to the point where another method's path ends.
+
+    .. math:: A = (x - x_T) \\odot \\int_0^1 \\nabla F^t(x_T + a (x - x_T)) \\, da
+
+    ``straight:fringe`` keeps the reference that FRInGe arrives at and drops its path: if both score alike, the end
+    point does the work. The map adds up to the same change of the score as the method's own would. A path that ends
+    short or diverges has that verdict here as well. A method without a path, or with several ends per image (AGI,
+    IG2), is refused. Costs the path, where its end is not known beforehand, and one forward pass and VJP per step.
+    """
+
+    name = "straight"
+    title = "Straight line to a method's end point"
+    source = "a control of this library"
+
+    of: Annotated[Attributor, Doc("the method whose path ends there, by its name")] = dataclasses.field(
+        default_factory=FRInGe
+    )
+    steps: Annotated[PositiveInt, Search(10, 500, log=True), Doc("gradients along the line")] = 50
+    rule: Annotated[NodeRule, Doc("quadrature")] = "midpoint"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._line()  # refuses steps that are too few for the rule
+
+    @property
+    def planned_passes(self) -> float | None:
+        inner = 0.0 if isinstance(self.of, IntegratedGradients) else self.of.planned_passes
+        return None if inner is None else inner + 2 * self.steps
+
+    def attribute(self, problem: Problem) -> Attribution:
+        ends, inner, done = self._ends(problem)
+        progress = None if problem.progress is None else _after(problem.progress, done)
+        line = dataclasses.replace(problem, baseline=ends, progress=progress)
+        result = dataclasses.replace(self._line().attribute(line), settings=self.record())
+        return result if inner is None else _with_verdicts(result, inner, self.of.label)
+
+    def _line(self) -> IntegratedGradients:
+        return IntegratedGradients(steps=self.steps, rule=self.rule)
+
+    def _ends(self, problem: Problem) -> tuple[Tensor, Attribution | None, int]:
+        """Where the paths end (B, *S); the method's result and its steps, if it had to run."""
+        if isinstance(self.of, PathAttributor):
+            pieces = self.of.pieces(dataclasses.replace(problem, record_path=False))
+            if isinstance(pieces, NodePieces):
+                return pieces.endpoint, None, 0
+        if self.of.many_paths:
+            message = f"{self.of.label} follows several paths per image, which end at different points"
+            raise InputError(message, argument="method", hint="name a method of one path, as in straight:fringe")
+        planned, outer, last = len(problem.inputs) * self.steps, problem.progress, [0]
+
+        def report(done: int, total: int) -> None:
+            last[0] = total
+            if outer is not None:
+                outer(done, total + planned)
+
+        quiet = dataclasses.replace(problem, record_path=2, progress=report)
+        result = self.of.attribute(quiet)
+        ends = [None if path is None else path.snapshots[-1] for path in result.trajectory or ()]
+        ends = [end for end in ends if end is not None]
+        if len(ends) < len(problem.inputs):
+            message = f"{self.of.label} has no path, and so no end point"
+            raise InputError(message, argument="method", hint="name a method with a path, as in straight:fringe")
+        return torch.stack(ends).to(problem.inputs), result, last[0]
+
+
+def _after(progress: Progress, steps: int) -> Progress:
+    """Progress that goes on after this many steps."""
+    return lambda done, total: progress(steps + done, steps + total)
+
+
+def _with_verdicts(result: Attribution, inner: Attribution, label: str) -> Attribution:
+    """The result, where the inner path did not arrive with its verdict if that is the worse one."""
+    verdicts, advice = list[Verdict](result.verdict), list(result.advice)
+    for image, (verdict, why) in enumerate(zip(inner.verdict, inner.advice, strict=True)):
+        is_worse = SEVERITY.index(verdict) > SEVERITY.index(verdicts[image])
+        if verdict in ("short", "stalled", "diverged") and is_worse:
+            verdicts[image], advice[image] = verdict, f"the path of {label}: {why}"
+    return dataclasses.replace(result, verdict=tuple(verdicts), advice=tuple(advice))
+
+
+@dataclass(frozen=True)
+class Smooth(Modifier):
+    """Convolve the maps of another method with a Gaussian of ``sigma`` pixels, channel by channel.
+
+    Images are mirrored beyond their edge, edge pixels included. So smoothing moves evidence, and neither adds nor
+    removes any: a map of a method with a completeness identity still adds up, and gap and verdict are those of the
+    method. What is lost is where evidence is, up to ``sigma``: an input that the model does not read can get some.
+    """
+
+    name = "smooth"
+    title = "Smoothed maps of a method"
+    source = "a control of this library"
+    number = "sigma"
+
+    sigma: Annotated[Positive, Search(0.5, 8.0, log=True), Doc("standard deviation", unit="pixels")] = 3.0
+
+    @property
+    def is_complete(self) -> bool:
+        return self.of.is_complete
+
+    @property
+    def many_targets(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
+        """Whether one path of the inner method serves several classes."""
+        return self.of.many_targets
+
+    @property
+    def many_paths(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether the inner method has several paths per image."""
+        return self.of.many_paths
+
+    @property
+    def shares_path(self) -> bool:
+        """Whether the inner method's maps of several classes from one path are those of single calls."""
+        return self.of.shares_path
+
+    @property
+    def planned_passes(self) -> float | None:
+        return self.of.planned_passes
+
+    def attribute(self, problem: Problem) -> Attribution:
+        if problem.inputs.dim() != 4:
+            message = f"got shape {tuple(problem.inputs.shape)}, expected images (B, C, H, W), whose maps are smoothed"
+            raise InputError(message, argument="inputs")
+        result = self.of.attribute(problem)
+        values = self._smoothed(result.values)
+        change = result.score.double() - result.endpoint_score.double()
+        gap = completeness_gap(values, change)
+        return dataclasses.replace(
+            result,
+            values=values,
+            completeness_gap=gap,
+            completeness_residual=torch.where(gap == 0, 0.0, gap.abs() / change.abs()),
+            settings=self.record(),
+            trajectory=result.trajectory and tuple(path and self._smoothed_path(path) for path in result.trajectory),
+        )
+
+    def _smoothed(self, maps: Tensor) -> Tensor:
+        """Maps (..., C, H, W), smoothed."""
+        return gaussian_blur(maps.flatten(0, -4), self.sigma, padding="mirror").view_as(maps)
+
+    def _smoothed_path(self, path: Trajectory) -> Trajectory:
+        return dataclasses.replace(path, cumulative=self._smoothed(path.cumulative))

@@ -1,0 +1,109 @@
+"""The methods by name, and the names under which they are asked for."""
+
+import importlib.util
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from fringe.attribution._base import Attributor
+from fringe.errors import InputError
+from fringe.settings import look_up, settings_of
+
+#: The registered methods: name to class. :mod:`fringe.attribution` fills it.
+METHODS: dict[str, type[Attributor]] = {}
+
+_WITH_NUMBER = re.compile(r"([^(:]*)\(([^):]*)\)(.*)", re.DOTALL)
+
+
+def get_method(method: str | Attributor | type[Attributor]) -> Attributor:
+    """Return a configured method.
+
+    Args:
+        method: A configured method, which is returned as it is; the class of one; or a name: of a registered method,
+            with a preset after a colon, as in ``"ig:paper"``; of a method of another library, ``"captum:grad_cam"``; or
+            of a modifier with the method that it modifies, ``"straight:fringe:preview"`` or ``"smooth(3):ig"``.
+
+    Returns:
+        The method, with its default settings unless a preset is named.
+
+    Raises:
+        InputError: If there is no such method or preset.
+    """
+    if isinstance(method, Attributor):
+        return method
+    if isinstance(method, type) and issubclass(method, Attributor):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return method()
+    if not isinstance(method, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError(f"got {method!r}, expected a name or a configured method such as FRInGe()", argument="method")
+    split = _WITH_NUMBER.fullmatch(method)
+    name, colon, preset = (method if split is None else split[1] + split[3]).partition(":")
+    kind = look_up(name, METHODS)
+    result = kind.preset(preset) if colon else kind()
+    if split is None:
+        return result
+    if kind.number is None:
+        raise InputError(f"got {method!r}, but {kind.name} takes no number in brackets", argument="method")
+    return result.with_text({kind.number: split[2]})
+
+
+def split_name(text: str) -> tuple[str, str, str]:
+    """Split the name of a method.
+
+    Args:
+        text: A name, as for :func:`get_method`.
+
+    Returns:
+        The modifiers with the colon behind each, the name of the method in them, and its preset; each may be empty:
+        ``("smooth(3):", "fringe", "preview")``.
+
+    Raises:
+        InputError: If a method has another name.
+    """
+    modifiers, rest = "", text
+    while ":" in rest:
+        head, _, tail = rest.partition(":")
+        if "of" not in settings_of(look_up(head.partition("(")[0], METHODS)):
+            return modifiers, head, tail
+        modifiers, rest = f"{modifiers}{head}:", tail
+    return modifiers, rest, ""
+
+
+def require_package(method: Attributor) -> None:
+    """Check that the package that a method needs is installed.
+
+    Args:
+        method: The method.
+
+    Raises:
+        InputError: If it is not.
+    """
+    package = method.package
+    if package is not None and not is_installed(package):
+        message, hint = f"{method.label} needs {package}, which is not installed", f"install fringe[{package}]"
+        raise InputError(message, argument="method", hint=hint)
+
+
+def is_installed(package: str) -> bool:
+    """Return whether a package can be found, without importing it."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def method_of_record(record: Mapping[str, Any]) -> Attributor:
+    """Make a method from the record of any registered one.
+
+    Args:
+        record: What :meth:`Attributor.record` returned, possibly read from JSON.
+
+    Returns:
+        The configured method.
+
+    Raises:
+        InputError: If no method has this name, or it does not take a setting.
+    """
+    name = record.get(Attributor.record_key)
+    if name not in METHODS:
+        raise InputError(f"got {name!r}, which is no registered method", argument="method")
+    return METHODS[name].from_record(record)

@@ -1,0 +1,362 @@
+"""The page of a card: measurements summarised with their intervals, in HTML, Markdown and JSON."""
+
+import dataclasses
+import importlib.metadata
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fringe
+from fringe._direction import ARROW
+from fringe._files import write_atomic
+from fringe._text import plain, to_json
+from fringe.attribution import METHODS, method_of_record
+from fringe.cards._measure import LOCALISATION, PARTS, Card, Measurement
+from fringe.errors import InputError
+from fringe.experiments import Difference, Estimate, Results, estimate, paired, read_results
+from fringe.metrics import METRICS, Metric
+from fringe.plots import Contrast, ForestPanel, plot_forest
+from fringe.report import Chapter, Image, Report, Section, SimpleTable, as_image, html_page, markdown_report
+
+#: Parts in which a method should beat maps that know nothing of the model. Such a map may well be insensitive to noise.
+COMPARED = ("Localisation", "Interventions", "Sanity", "Scores")
+_OF_METRIC = {
+    **{metric: part for part, (metrics, _) in PARTS.items() for metric in metrics},
+    **{metric.partition(":")[0]: "Localisation" for metric in LOCALISATION},
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One measurement, summarised.
+
+    Attributes:
+        measurement: The scores.
+        kind: The metric.
+        score: Mean or median of the method, with its interval.
+        controls: Those of the blind maps, by name.
+        rival: The blind map with the best score, where a method should beat it.
+        difference: The method less that map, on the same examples.
+    """
+
+    measurement: Measurement
+    kind: type[Metric]
+    score: Estimate
+    controls: Mapping[str, Estimate]
+    rival: str | None = None
+    difference: Difference | None = None
+
+    @property
+    def beats_controls(self) -> bool | None:
+        """Whether the method is better than the best blind map, with certainty; None where that is no question."""
+        if self.difference is None or not math.isfinite(self.difference.low):
+            return None
+        return self.difference.low > 0 if self.kind.direction == "higher" else self.difference.high < 0
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the best blind map is better than the method, with certainty."""
+        if self.difference is None:
+            return False
+        return self.difference.high < 0 if self.kind.direction == "higher" else self.difference.low > 0
+
+    @property
+    def title(self) -> str:
+        """The metric's title, with the preset."""
+        preset = self.measurement.metric.partition(":")[2]
+        return f"{self.kind.title} ({preset.replace('_', ' ')})" if preset else self.kind.title
+
+
+def summarise_measurement(measurement: Measurement, seed: int) -> Line:
+    """Summarise a measurement.
+
+    Args:
+        measurement: The scores.
+        seed: Keys the resamples.
+
+    Returns:
+        Its estimates, and its difference to the best blind map.
+    """
+    kind = METRICS[str(measurement.settings["metric"])]
+    score = estimate(measurement.scores, seed, kind.aggregate)
+    controls = {name: estimate(scores, seed, kind.aggregate) for name, scores in measurement.controls.items()}
+    known = {name: value.value for name, value in controls.items() if math.isfinite(value.value)}
+    if not known or kind.direction == "none" or measurement.part not in COMPARED:
+        return Line(measurement, kind, score, controls)
+    rival = (max if kind.direction == "higher" else min)(known, key=lambda name: known[name])
+    difference = paired(measurement.scores, measurement.controls[rival], seed=seed, summary=kind.aggregate)
+    return Line(measurement, kind, score, controls, rival, difference)
+
+
+def failures(card: Card, lines: Sequence[Line]) -> tuple[str, ...]:
+    """Return where the method fails, in sentences: checks, gates, maps without a score, blind maps that do as well."""
+    said = [f"The check {check.name} fails: {check.detail}." for check in card.failed_checks()]
+    for scene, gates in card.gates.items():
+        broken = [f"{gate.name} is {gate.value:.3g}" for gate in gates if not gate.holds]
+        said += [f"{scene}: {'; '.join(broken)}, so its numbers prove nothing."] if broken else []
+    for line in lines:
+        where = f"{line.measurement.subject}, {line.title}"
+        missing = len(line.measurement.scores) - line.score.n
+        if missing:
+            said.append(f"{where}: {missing} of {len(line.measurement.scores)} maps have no score.")
+        if line.beats_controls is False and line.rival is not None:
+            word = "worse than" if line.is_worse else "not certainly better than"
+            rival = number(line.controls[line.rival].value)
+            said.append(f"{where}: {number(line.score.value)}, {word} the blind map {line.rival} ({rival}).")
+    doubtful = {word: count for word, count in card.verdicts.items() if word not in ("ok", "unchecked")}
+    said += [f"{count} of {sum(card.verdicts.values())} maps of digits are {word}." for word, count in doubtful.items()]
+    return tuple(said) or ("No failure was seen in these measurements.",)
+
+
+def not_measured(card: Card) -> tuple[str, ...]:
+    """Return what was not measured, and why, in sentences."""
+    return tuple(f"{what}: {why.rstrip('.')}." for what, why in card.skipped.items())
+
+
+def number(value: float) -> str:
+    """Return a number with three digits, or a dash."""
+    return "—" if not math.isfinite(value) else f"{value:.3g}".replace("-", "−")
+
+
+def with_interval(value: Estimate) -> str:
+    """Return ``0.325 [0.301, 0.350]``."""
+    interval = f" [{number(value.low)}, {number(value.high)}]" if math.isfinite(value.low) else ""
+    return number(value.value) + interval
+
+
+def card_report(card: Card, command: str = "") -> Report:
+    """Return the page of a card before it has a form.
+
+    Args:
+        card: The measurements.
+        command: The command that made them.
+
+    Returns:
+        The page.
+    """
+    lines = [summarise_measurement(measurement, card.seed) for measurement in card.measurements]
+    short = Chapter(
+        "In short",
+        (
+            Section("Where it fails", lines=failures(card, lines)),
+            *([Section("What it is", (card.summary,))] if card.summary else []),
+            *([Section("What it assumes", lines=card.assumptions)] if card.assumptions else []),
+            Section("What a map costs", simple=_costs(card)),
+            *([Section("What was not measured", lines=not_measured(card))] if card.skipped else []),
+        ),
+    )
+    parts = list(dict.fromkeys(line.measurement.part for line in lines))
+    figure = _forest(card, lines)
+    sections = [_scores(part, [line for line in lines if line.measurement.part == part]) for part in parts]
+    if figure is not None:
+        sections.append(Section("The method less each blind map", images=(figure,)))
+    chapters = [short, Chapter("Measurements", tuple(sections))] if sections else [short]
+    if card.checks or card.gates:
+        chapters.append(Chapter("Checks", tuple(_checks(card))))
+    failed = len(card.failed_checks())
+    header = {"method": card.label, "source": card.source or "not stated", "made": card.made}
+    header |= {"checks": f"{failed} of {len(card.checks)} fail"} if card.checks else {}
+    settings = ", ".join(f"{name}={value}" for name, value in card.settings.items() if name != "method")
+    reading = (
+        "Numbers are means, or medians where the column says so, with the 95 % bootstrap interval over examples; n is "
+        "the number of examples with a score. The maps edge, random and uniform know nothing of the model: a score "
+        "says little where it does not beat them on the same examples.",
+        f"Examples are drawn by the seed {card.seed}. Settings of the method: {settings or 'none'}.",
+    )
+    chapters.append(Chapter("Protocol", (Section("How to read the numbers", reading),)))
+    versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "scipy")}
+    versions = {"fringe": fringe.__version__, "Python": platform.python_version(), **versions}
+    return Report(
+        title=f"Card of {card.label}",
+        header=header,
+        protocol=(),
+        chapters=tuple(chapters),
+        versions=SimpleTable("Versions", ("what", "version"), tuple(versions.items())),
+        how_to_rerun="The command, which gives the same numbers on the same machine:" if command else "",
+        commands=(command,) if command else (),
+    )
+
+
+def write_card(card: Card, folder: str | Path, command: str = "") -> tuple[Path, ...]:
+    """Write a card as one HTML page, as Markdown with its figure, and as JSON.
+
+    Args:
+        card: The measurements.
+        folder: Where; it is made if it does not exist.
+        command: The command that made them.
+
+    Returns:
+        The files, the page first.
+
+    Raises:
+        InputError: If they cannot be written.
+    """
+    report, folder = card_report(card, command), Path(folder)
+    content: dict[str, bytes] = {
+        "card.html": html_page(report).encode(),
+        "card.md": markdown_report(report).encode(),
+        "card.json": to_json(plain({"command": command, **dataclasses.asdict(card)})).encode(),
+        **{f"figures/{image.name}.png": image.png for image in report.images},
+    }
+    try:
+        for name, data in content.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, data)
+    except OSError as error:
+        raise InputError(f"cannot write in {str(folder)!r} ({error.strerror})", argument="out") from error
+    return tuple(folder / name for name in content)
+
+
+def card_of_run(run: str | Path, method: str) -> Card:
+    """Make a card from the scores of a benchmark, of which every image and every control counts.
+
+    Args:
+        run: The run folder.
+        method: Label of the method in it.
+
+    Returns:
+        The card; what a run does not hold, checks and gates, is empty.
+
+    Raises:
+        InputError: If the run has no such method.
+    """
+    results = read_results(run)
+    models = [model for model in results.models if method in results.methods(model)]
+    if not models:
+        known = ", ".join(dict.fromkeys(m for model in results.models for m in results.methods(model, controls=False)))
+        raise InputError(f"got {method!r}, which the run does not have", argument="method", hint=f"it has {known}")
+    record: Mapping[str, Any] = results.manifest.settings[models[0]][method]["method"]
+    known_method = method_of_record(record) if record.get("method") in METHODS else None
+    measurements = [
+        Measurement(
+            _part(results, metric),
+            model,
+            metric,
+            tuple(map(float, results.scores(model, method, metric))),
+            {
+                control: tuple(map(float, results.scores(model, control, metric)))
+                for control in results.methods(model)
+                if results.is_control(control)
+            },
+            settings=results.manifest.metrics[metric]["settings"],
+        )
+        for model in models
+        for metric in results.metrics
+        if results.manifest.metrics[metric]["settings"].get("metric") in METRICS
+    ]
+    passes, seconds = _costs_of_run(results, models[0], method)
+    doc = "" if known_method is None else (type(known_method).__doc__ or "").split("\n\n")[0]
+    return Card(
+        label=method,
+        summary=" ".join(doc.split()),
+        source="" if known_method is None else known_method.source,
+        settings=record,
+        measurements=tuple(measurements),
+        passes=passes,
+        seconds=seconds,
+        n=len(results.manifest.images),
+    )
+
+
+def _part(results: Results, metric: str) -> str:
+    return _OF_METRIC.get(str(results.manifest.metrics[metric]["settings"]["metric"]), "Scores")
+
+
+def _costs_of_run(results: Results, model: str, method: str) -> tuple[dict[str, float], float]:
+    frame = results.method_frame(model, method)
+    columns = [np.asarray(frame[name].to_numpy(), dtype=np.float64) for name in ("forward", "jvp", "vjp", "seconds")]
+    means = [float(np.nanmean(column)) if np.isfinite(column).any() else math.nan for column in columns]
+    passes = dict(zip(("forward", "jvp", "vjp"), means, strict=False))
+    return {name: value for name, value in passes.items() if math.isfinite(value)}, means[3]
+
+
+def _costs(card: Card) -> SimpleTable:
+    names = {"forward": "forward passes", "vjp": "backward passes (VJP)", "jvp": "forward-mode passes (JVP)"}
+    rows = [(name, number(card.passes[key])) for key, name in names.items() if key in card.passes]
+    rows += [("seconds on this machine", number(card.seconds))] if math.isfinite(card.seconds) else []
+    return SimpleTable("Cost of a map", ("what", "per image"), tuple(rows) or (("not measured", "—"),), frozenset({1}))
+
+
+def _scores(part: str, lines: Sequence[Line]) -> Section:
+    names = list(dict.fromkeys(name for line in lines for name in line.controls))
+    has_chance = any(line.measurement.chance is not None for line in lines)
+    is_compared = any(line.beats_controls is not None for line in lines)
+    head = ("on", "metric", "score", "n", *names, *(["chance"] if has_chance else []))
+    head += ("beats blind maps",) if is_compared else ()
+    answers = {True: "yes", False: "no", None: "—"}
+    rows = [
+        (
+            line.measurement.subject,
+            f"{line.title}{', median' * (line.kind.aggregate == 'median')}\u00a0{ARROW[line.kind.direction]}",
+            with_interval(line.score),
+            str(line.score.n),
+            *(number(line.controls[name].value) if name in line.controls else "—" for name in names),
+            *([number(math.nan if line.measurement.chance is None else line.measurement.chance)] if has_chance else []),
+            *([answers[line.beats_controls]] if is_compared else []),
+        )
+        for line in lines
+    ]
+    return Section(part, simple=SimpleTable(part, head, tuple(rows), frozenset(range(2, len(head) - is_compared))))
+
+
+def _checks(card: Card) -> list[Section]:
+    sections: list[Section] = []
+    if card.checks:
+        rows = tuple(
+            (check.name.replace("_", " "), "holds" if check.passed else "FAILS", check.detail) for check in card.checks
+        )
+        text = "Each check is a theorem or a part of the contract of methods, on small built-in networks."
+        sections.append(
+            Section(
+                "Theorems and contract",
+                (text,),
+                simple=SimpleTable("Checks", ("check", "result", "what was seen"), rows),
+            )
+        )
+    if any(card.gates.values()):
+        rows = tuple(
+            (scene, gate.name, number(gate.value), _bounds(gate.least, gate.most), "holds" if gate.holds else "FAILS")
+            for scene, gates in card.gates.items()
+            for gate in gates
+        )
+        text = "A scene knows its answer only if its network meets these conditions."
+        head = ("scene", "condition", "measured", "required", "result")
+        sections.append(
+            Section("Conditions of the scenes", (text,), simple=SimpleTable("Gates", head, rows, frozenset({2, 3})))
+        )
+    return sections
+
+
+def _bounds(least: float | None, most: float | None) -> str:
+    return " and ".join([*([] if least is None else [f"≥ {least:g}"]), *([] if most is None else [f"≤ {most:g}"])])
+
+
+def _forest(card: Card, lines: Sequence[Line]) -> Image | None:
+    """Paired differences to every blind map: of the mass inside for the scenes, and of all interventions."""
+    panels: list[ForestPanel] = []
+    for line in lines:
+        of = line.measurement
+        if line.kind.direction == "none" or not (of.metric == "mass_inside" or of.part in ("Interventions", "Scores")):
+            continue
+        contrasts: list[Contrast] = []
+        for name, scores in of.controls.items():
+            one = paired(of.scores, scores, seed=card.seed, summary=line.kind.aggregate)
+            if one.n > 1 and math.isfinite(one.value):
+                contrasts.append(Contrast(name, one.value, one.low, one.high, one.p))
+        if contrasts:
+            title = of.subject if of.part == "Localisation" else line.title
+            panels.append(ForestPanel(title, tuple(contrasts), line.kind.direction, line.kind.unit))
+    if not panels:
+        return None
+    caption = (
+        f"{card.label} less each blind map on the same examples, with the 95 % bootstrap interval; the side on which "
+        "the method is better is shaded. Scenes: mass inside the truth."
+    )
+    figure = plot_forest(panels, reference=card.label, title=f"{card.label} against maps that know nothing")
+    return as_image(figure, "controls", caption)

@@ -1,0 +1,344 @@
+"""What a card says of a method, measured on the embedded digits and on scenes whose answer is known."""
+
+import dataclasses
+import functools
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fringe._rng import KeyedGenerator
+from fringe.attribution import Attributor, require_package
+from fringe.baselines import InputSpace
+from fringe.cards._target import CallableMethod, read_target
+from fringe.classifier import Classifier
+from fringe.data import digits_samples, find_inputs
+from fringe.errors import FringeError, InputError, require_positive
+from fringe.experiments import Candidate, Evaluator, MethodResult
+from fringe.metrics import EvaluationContext, get_metric
+from fringe.models import LoadedModel, load_model
+from fringe.paths import Problem
+from fringe.scenes import Gate, Scene, get_scene
+from fringe.testing import CheckError, CheckResult, check_attributor
+
+#: Called with what is measured next, and how many parts of how many are done.
+Progress = Callable[[str, int, int], None]
+
+DIGITS = "embedded:digits"
+#: Scenes that need nothing but the embedded digits.
+SCENES_OF_CARDS = (
+    *("blockdigits", "xai_tris:translations_rotations_white", "xai_tris:xor_white"),
+    *("colour_counter", "patch_and", "difull"),
+)
+#: Maps that know nothing of the model.
+BLIND = ("edge", "random", "uniform")
+#: Images at most of a metric that makes several maps of each.
+FEW = 8
+#: Reference images for methods that average over some.
+REFERENCES = 16
+LOCALISATION = ("mass_inside", "mass_inside:smooth", "rank_accuracy", "expected_hit")
+#: The metrics of each part of a card on the digits, and whether they make further maps.
+PARTS: Mapping[str, tuple[tuple[str, ...], bool]] = {
+    "Interventions": (("single_deletion", "signed_insertion", "road", "saco", "insertion", "deletion"), False),
+    "Sanity": (("mprt", "random_logit"), True),
+    "Noise sensitivity": (("max_sensitivity",), True),
+    "Completeness": (("completeness_residual",), False),
+}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Scores of a method and of blind maps under one metric.
+
+    Attributes:
+        part: Heading of the card.
+        subject: The scene, or the images.
+        metric: Label of the metric.
+        scores: Scores (n,) of the method, NaN where there is none.
+        controls: Those of maps that know nothing of the model, by name.
+        chance: What a uniform map scores by definition, if the metric says so.
+        settings: Record of the metric.
+    """
+
+    part: str
+    subject: str
+    metric: str
+    scores: tuple[float, ...]
+    controls: Mapping[str, tuple[float, ...]]
+    chance: float | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True)
+class Card:
+    """What was measured of a method.
+
+    Attributes:
+        label: Name of the method.
+        summary: What it is, in its own words.
+        source: Publication.
+        settings: Record of the method.
+        assumptions: What it needs and promises.
+        checks: Results of the conformance checks and theorems.
+        gates: Conditions of the scenes, by scene.
+        measurements: All scores.
+        skipped: What was not measured, and why.
+        verdicts: How many maps of the digits have each verdict.
+        passes: Forward passes, Jacobian-vector and vector-Jacobian products of a map; empty if not measured.
+        seconds: Time of a map.
+        n: Examples of a part.
+        seed: Drew them.
+        made: When.
+    """
+
+    label: str
+    summary: str
+    source: str
+    settings: Mapping[str, Any]
+    assumptions: tuple[str, ...] = ()
+    checks: tuple[CheckResult, ...] = ()
+    gates: Mapping[str, tuple[Gate, ...]] = field(default_factory=dict[str, tuple[Gate, ...]])
+    measurements: tuple[Measurement, ...] = ()
+    skipped: Mapping[str, str] = field(default_factory=dict[str, str])
+    verdicts: Mapping[str, int] = field(default_factory=dict[str, int])
+    passes: Mapping[str, float] = field(default_factory=dict[str, float])
+    seconds: float = float("nan")
+    n: int = 0
+    seed: int = 0
+    made: str = ""
+
+    def failed_checks(self, allowed: Sequence[str] = ()) -> tuple[CheckResult, ...]:
+        """Return the checks that do not hold.
+
+        Args:
+            allowed: Names of checks that may fail.
+
+        Returns:
+            The others that failed.
+        """
+        return tuple(check for check in self.checks if not check.passed and check.name not in allowed)
+
+
+def verify(
+    target: object,
+    *,
+    n: int = 24,
+    seed: int = 0,
+    scenes: Sequence[str | Scene] = SCENES_OF_CARDS,
+    checks: bool = True,
+    trust_code: bool = False,
+    progress: Progress | None = None,
+) -> Card:
+    """Measure anybody's attribution method on the embedded digits and on scenes with a known answer, offline.
+
+    Args:
+        target: What :func:`read_target` reads: a name, a method, a class of Captum, a function.
+        n: Examples of each scene and digits; metrics that make further maps of each take at most 8 of them.
+        seed: Draws the examples and keys all randomness.
+        scenes: Names of scenes, or configured ones.
+        checks: Whether to run the conformance checks and theorems.
+        trust_code: Whether a module or a file that ``target`` names may run.
+        progress: Called with what is measured next, the parts done, and the number of parts.
+
+    Returns:
+        The measurements.
+
+    Raises:
+        InputError: For a target that is no method, or whose package is not installed.
+    """
+    require_positive("n", n)
+    method = read_target(target, trust_code=trust_code)
+    require_package(method)
+    chosen = {_title(scene): get_scene(scene) for scene in scenes}
+    measuring = _Measuring(method, n, seed)
+    parts: dict[str, Callable[[], None]] = {"checks": measuring.check} if checks else {}
+    parts |= {title: functools.partial(measuring.localise, title, scene) for title, scene in chosen.items()}
+    parts |= {part: functools.partial(measuring.score_digits, part) for part in PARTS}
+    for done, (name, measure) in enumerate(parts.items()):
+        if progress is not None:
+            progress(name, done, len(parts))
+        try:
+            measure()
+        except FringeError as error:
+            measuring.skipped[name] = str(error)
+    return measuring.card()
+
+
+def _title(scene: str | Scene) -> str:
+    """Title of a scene, with its preset."""
+    preset = scene.partition(":")[2] if isinstance(scene, str) else ""
+    return f"{get_scene(scene).title}{', ' if preset else ''}{preset.replace('_', ' ')}"
+
+
+class _Measuring:
+    """The measurements of one method so far."""
+
+    def __init__(self, method: Attributor, n: int, seed: int):
+        self.method, self.n, self.seed = method, n, seed
+        self.checks: list[CheckResult] = []
+        self.gates: dict[str, tuple[Gate, ...]] = {}
+        self.measurements: list[Measurement] = []
+        self.skipped: dict[str, str] = {}
+        self.verdicts = Counter[str]()
+        self.passes: dict[str, float] = {}
+        self.seconds = float("nan")
+
+    def card(self) -> Card:
+        doc = (type(self.method).__doc__ or "").split("\n\n")[0]
+        return Card(
+            label=self.method.label,
+            summary=" ".join(doc.split()),
+            source=self.method.source,
+            settings=self.method.record(),
+            assumptions=_assumptions(self.method, self.passes),
+            checks=tuple(self.checks),
+            gates=self.gates,
+            measurements=tuple(self.measurements),
+            skipped=self.skipped,
+            verdicts=dict(self.verdicts.most_common()),
+            passes=self.passes,
+            seconds=self.seconds,
+            n=self.n,
+            seed=self.seed,
+            made=datetime.now(UTC).date().isoformat(),
+        )
+
+    def check(self) -> None:
+        """Run the contract of methods, which holds the theorems as well."""
+        try:
+            results = check_attributor(self.method)
+        except CheckError as error:
+            results = error.results
+        self.checks += map(_without_refusals, results)
+
+    def localise(self, title: str, scene: Scene) -> None:
+        """Compare the maps of one network of a scene with its truth."""
+        scene = dataclasses.replace(scene, networks=1) if scene.networks > 1 else scene  # pyright: ignore[reportArgumentType]
+        model = load_model(DIGITS) if scene.requires_model else None
+        images = tuple(find_inputs([DIGITS])) if scene.requires_images else ()
+        network = scene.network(0, model, images)
+        self.gates[title] = scene.gates(network, model, images)
+        count = self.n + (REFERENCES if self.method.uses_references else 0)
+        examples = scene.examples([network], images, count, self.seed)
+        made = [scene.make(example, network) for example in examples]
+        x, truth = (torch.stack([one[k] for one in made]) for k in (0, 1))
+        subject = self._subject(
+            network, x[: self.n], [e.target for e in examples], [e.id for e in examples], x[self.n :]
+        )
+        context = EvaluationContext(subject, truth[: self.n])
+        method, *_ = self._score("Localisation", title, context, (*LOCALISATION, *scene.metrics))
+        if scene.name == "difull":
+            self.checks.append(_difull(self.method, method))
+
+    def score_digits(self, part: str) -> None:
+        """Score maps of the digits under the metrics of a part."""
+        metrics, makes_maps = PARTS[part]
+        if part == "Completeness" and not self.method.is_complete:
+            self.skipped[part] = "the method claims no sum of its map"
+            return
+        context = _digits(self.n, self.seed, self.method.uses_references)
+        context = context.select(range(min(self.n, FEW))) if makes_maps else context
+        method, seconds = self._score(part, "digits", context, metrics)
+        if not self.passes and method.attribution is not None:
+            images = len(context.problem.inputs)
+            counts = dataclasses.asdict(method.passes)
+            self.passes = {name: count / images for name, count in counts.items()}
+            self.seconds = seconds / images
+            self.verdicts.update(method.attribution.verdict)
+
+    def _subject(
+        self, network: LoadedModel, x: Tensor, targets: Sequence[int], ids: Sequence[str], references: Tensor
+    ) -> Problem:
+        space = InputSpace(*network.preprocessing.bounds(), references if len(references) else None)
+        rows = len(x)
+        options: dict[str, Any] = {"ids": tuple(ids[:rows]), "rng": KeyedGenerator(self.seed), "domain": space}
+        return Problem.of(Classifier(network.module), x, target=list(targets[:rows]), **options)
+
+    def _score(
+        self, part: str, subject: str, context: EvaluationContext, metrics: Sequence[str]
+    ) -> tuple[MethodResult, float]:
+        """Score the method and the blind maps; the method's own result, and the seconds of its maps."""
+        blind = [Candidate(name, None) for name in BLIND]
+        candidates = [Candidate(self.method.label, self.method), *blind]
+        with context.problem.model.session(context.problem.inputs.device):
+            start = time.perf_counter()
+            rows = Evaluator(context, candidates, metrics, metrics, None).rows(keep_maps=True)
+        if rows[0].error is not None:
+            raise InputError(rows[0].error)
+        for metric in metrics:
+            column, *controls = (tuple(row.scores[metric].values.tolist()) for row in rows)
+            chance = rows[0].scores[metric].details.get("chance")
+            self.measurements.append(
+                Measurement(
+                    part,
+                    subject,
+                    metric,
+                    column,
+                    {row.label: scores for row, scores in zip(rows[1:], controls, strict=True) if row.error is None},
+                    None if chance is None else float(chance.nanmean()),
+                    get_metric(metric).record(),
+                )
+            )
+        return rows[0], rows[0].seconds or time.perf_counter() - start
+
+
+def _without_refusals(result: CheckResult) -> CheckResult:
+    """A method that says what network it needs, and refuses another one, breaks no contract."""
+    refusal = "InputError: model: "
+    if result.passed or not result.detail.startswith(refusal):
+        return result
+    return CheckResult(result.name, True, f"does not apply: {result.detail.removeprefix(refusal)}")
+
+
+def _digits(n: int, seed: int, references: bool) -> EvaluationContext:
+    """Test digits in the order of the seed, explained for the predicted class."""
+    model = load_model(DIGITS)
+    samples = digits_samples()
+    order = KeyedGenerator(seed).permutation("digits of a card", len(samples))[:n]
+    chosen = [samples[i] for i in order]
+    others = model.prepare([s.image for s in digits_samples("train")[:REFERENCES]]) if references else None
+    space = InputSpace(*model.preprocessing.bounds(), others)
+    x = model.prepare([sample.image for sample in chosen])
+    ids = tuple(sample.id for sample in chosen)
+    return EvaluationContext(Problem.of(Classifier(model.module), x, ids=ids, rng=KeyedGenerator(seed), domain=space))
+
+
+def _difull(method: Attributor, result: MethodResult) -> CheckResult:
+    """The theorem of disconnected cells: a path method gives nothing to a cell that the network does not read."""
+    if not method.is_complete:
+        return CheckResult("difull", True, "does not apply: the method integrates no gradient along a path")
+    values = result.scores["mass_inside"].values
+    known = values[torch.isfinite(values)]
+    if not len(known):
+        return CheckResult("difull", True, "does not apply: no map has positive mass")
+    worst = float(known.amin())
+    text = f"smallest share of the mass in the cell that is read: {worst:.9g} of {len(known)} maps"
+    return CheckResult("difull", worst >= 1 - 1e-6, text)
+
+
+def _assumptions(method: Attributor, passes: Mapping[str, float]) -> tuple[str, ...]:
+    """What a method needs and promises, as far as its class and its passes say."""
+    lines: list[str] = []
+    if isinstance(method, CallableMethod):
+        lines.append("It is a function of somebody else: each image is explained alone, with seeded generators.")
+    if method.is_complete:
+        lines.append("It promises that the map adds up to the change of the score along its path.")
+    else:
+        lines.append("It promises no sum of the map.")
+    baseline = method.record().get("baseline")
+    if baseline is not None:
+        lines.append(f"It compares the input with a baseline: {baseline}.")
+    if method.uses_references:
+        lines.append("It averages over reference images of the data.")
+    if passes.get("jvp"):
+        lines.append("The model must have forward-mode or second derivatives.")
+    elif passes.get("vjp"):
+        lines.append("The model must be differentiable.")
+    elif passes:
+        lines.append("It asks the model for predictions alone; no derivatives are needed.")
+    return tuple(lines)

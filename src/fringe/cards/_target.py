@@ -1,0 +1,182 @@
+"""Anybody's method as a method of this library: a name, a class of this library or of Captum, or a function."""
+
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fringe.attribution import METHODS, Attribution, Attributor, get_method, gradient_attribution
+from fringe.errors import FringeError, InputError, did_you_mean
+from fringe.models import run_file
+from fringe.paths import Problem
+from fringe.testing import global_seed
+
+#: ``function(model, inputs, target)``: maps of inputs (1, *S) for the class ``target`` (1,).
+Function = Callable[..., Any]
+
+
+def read_target(target: object, *, trust_code: bool = False) -> Attributor:
+    """Return what somebody calls an attribution method as a method of this library.
+
+    Args:
+        target: A name, as for :func:`fringe.attribution.get_method`; ``"module:NAME"`` or ``"file.py:NAME"``, which
+            runs that code; a configured method or its class; a class of ``captum.attr``; a function of Quantus; or any
+            function ``(model, inputs, target)`` that returns maps of the inputs' shape, or with one channel.
+        trust_code: Whether a module or a file that is named may run.
+
+    Returns:
+        The method. A class of Captum or a function is called with one input at a time and with the global generators
+        seeded by the input, so its maps do not depend on the other inputs. It sees a module whose passes are counted.
+
+    Raises:
+        InputError: If it is none of these, or code is named that is not trusted.
+    """
+    if isinstance(target, str):
+        if ":" not in target or target.partition(":")[0].partition("(")[0] in METHODS:
+            return get_method(target)
+        return read_target(_imported(target, trust_code=trust_code))
+    if isinstance(target, Attributor) or (isinstance(target, type) and issubclass(target, Attributor)):
+        return get_method(target)
+    if isinstance(target, type) and _is_captum(target):
+        return _method(target.__name__, "Captum", _call_captum(target))
+    if callable(target) and not isinstance(target, (type, nn.Module)):
+        name = getattr(target, "__name__", type(target).__name__)
+        return _method(name, getattr(target, "__module__", "") or "", _call_function(target))
+    hint = "give a name, a method, a class of captum.attr, or a function (model, inputs, target)"
+    raise InputError(f"got {target!r}, which is no attribution method", argument="target", hint=hint)
+
+
+def _imported(text: str, *, trust_code: bool) -> object:
+    source, _, name = text.rpartition(":")
+    file = Path(source) if source.endswith(".py") else Path(f"{source.replace('.', '/')}.py")
+    is_file = source.endswith(".py") or (importlib.util.find_spec(source.partition(".")[0]) is None and file.is_file())
+    if not is_file and importlib.util.find_spec(source.partition(".")[0]) is None:
+        hint = "name a method, module:NAME or file.py:NAME; 'fringe methods' lists the methods"
+        raise InputError(
+            f"got {text!r}, but no method and no module is called {source!r}", argument="target", hint=hint
+        )
+    if not trust_code:
+        message = f"{text!r} {'runs the Python code in ' + str(file) if is_file else 'imports ' + source}"
+        raise InputError(message, argument="target", hint="pass trust_code=True only if you trust its author")
+    if is_file and not file.is_file():
+        raise InputError(f"Python file {str(file)!r} does not exist", argument="target")
+    code: ModuleType = run_file(file) if is_file else importlib.import_module(source)
+    if not hasattr(code, name):
+        public = [known for known in vars(code) if not known.startswith("_")]
+        raise InputError(f"{source} has no {name!r}", argument="target", hint=did_you_mean(name, public))
+    return getattr(code, name)
+
+
+@dataclass(frozen=True)
+class CallableMethod(Attributor):
+    """A function of somebody else as a method; it promises no sum that could be compared with the score."""
+
+    function: ClassVar[Function]
+
+    @property
+    def is_complete(self) -> bool:
+        return False
+
+    def attribute(self, problem: Problem) -> Attribution:
+        """Explain images, each alone; see :meth:`Attributor.attribute`."""
+        values = torch.stack([self._map(problem.select([i])) for i in range(len(problem.inputs))])
+        return gradient_attribution(self, values, problem, {}, f"{self.name} promises no sum of its map")
+
+    def _map(self, part: Problem) -> Tensor:
+        """The map (*S) of a problem of one input."""
+        x = part.inputs.detach().clone()
+        seed = part.rng.integers(f"call {part.keys[0]}", 2**31, 1)[0]
+        try:
+            with global_seed(seed):
+                result = type(self).function(CountedModule(part), x, part.target.clone())
+        except (FringeError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # a function of somebody else may raise anything
+            raise InputError(f"{self.name} failed ({type(error).__name__}: {error})", argument="target") from error
+        values = result.detach() if isinstance(result, Tensor) else torch.as_tensor(np.asarray(result))
+        return _shaped(values.to(x), x, self.name)[0]
+
+
+class CountedModule(nn.Module):
+    """The network of a problem of one input as a module ``x (L, *S) -> logits (L, C)``, whose passes are counted.
+
+    Args:
+        part: The problem. Its session is open.
+    """
+
+    def __init__(self, part: Problem):
+        super().__init__()
+        self.part, self.network = part, part.model.module
+        self.training = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.part.model.batch_size.map(self._evaluate, x)
+
+    def _evaluate(self, x: Tensor) -> Tensor:
+        rows = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        logits = self.part.model.evaluate(x, self.part.forward_args.select(rows))
+        if logits.requires_grad:
+            logits.register_hook(self._count)
+        return logits
+
+    def _count(self, cotangent: Tensor) -> None:
+        self.part.model.passes.vjp += len(cotangent)
+
+
+def _method(name: str, source: str, function: Function) -> Attributor:
+    """A class of its own for each function, so that its settings are plain data."""
+    label = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
+    attributes: Mapping[str, Any] = {
+        "__doc__": inspect.getdoc(function) or f"{name}, a function of {source or 'the caller'}.",
+        **{"__annotations__": {}, "name": label, "title": name, "source": source},
+        "function": staticmethod(function),
+    }
+    kind = dataclass(frozen=True)(type(label, (CallableMethod,), dict(attributes)))
+    return cast("type[Attributor]", kind)()
+
+
+def _call_captum(kind: type) -> Function:
+    def call(model: nn.Module, inputs: Tensor, target: Tensor) -> Any:
+        return cast(Any, kind)(model).attribute(inputs.requires_grad_(), target=target)
+
+    call.__doc__ = inspect.getdoc(kind)
+    return call
+
+
+def _call_function(function: Function) -> Function:
+    """The function, called as Quantus calls one if it names its last argument ``targets``."""
+    try:
+        of_quantus = "targets" in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a function without a signature
+        of_quantus = False
+    if not of_quantus:
+        return function
+
+    def call(model: nn.Module, inputs: Tensor, target: Tensor) -> Any:
+        return function(model=model, inputs=inputs.cpu().numpy(), targets=target.cpu().numpy())
+
+    call.__doc__ = inspect.getdoc(function)
+    return call
+
+
+def _is_captum(kind: type) -> bool:
+    return any(base.__module__.startswith("captum.attr") for base in kind.__mro__) and hasattr(kind, "attribute")
+
+
+def _shaped(values: Tensor, x: Tensor, name: str) -> Tensor:
+    """Maps (1, *S) of maps (1, *S), (1, 1, H, W) or (1, H, W): one channel is spread evenly over all."""
+    if values.shape == x.shape:
+        return values
+    one = (1, 1, *x.shape[2:])
+    if x.dim() > 2 and tuple(values.shape) in (one, (1, *x.shape[2:]), tuple(x.shape[2:])):
+        return values.reshape(one).expand_as(x) / x.shape[1]
+    shape = tuple(values.shape)
+    raise InputError(f"{name} returned shape {shape} for an input {tuple(x.shape)}", argument="target")

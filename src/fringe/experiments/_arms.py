@@ -1,0 +1,96 @@
+"""Arms: the models of a plan, given or made by a scene, and the methods that explain each."""
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from fringe._outputs import OutputKind
+from fringe.attribution import Attributor
+from fringe.data import find_inputs
+from fringe.errors import InputError
+from fringe.models import LoadedModel, Preprocessing, load_model, state_digest, stated_preprocessing
+from fringe.scenes import Scene
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Where a model comes from.
+
+    Attributes:
+        spec: Text for :func:`fringe.models.load_model`; a name where ``module`` is given.
+        preprocessing: Replaces the preprocessing of the source.
+        trust_code: Whether code of the model's author may run.
+        module: A model in memory, in place of a source; it needs ``preprocessing``, here or as its attribute.
+        output: What the model returns, as for :class:`fringe.Classifier`.
+        scene: Makes the network, of the model that the fields above name if it requires one.
+        number: Number of the network among those that the scene makes.
+        data: The images that the scene is given.
+    """
+
+    spec: str
+    preprocessing: str | None = None
+    trust_code: bool = False
+    module: nn.Module | None = None
+    output: OutputKind = "auto"
+    scene: Scene | None = None
+    number: int = 0
+    data: tuple[str, ...] = ()
+
+    def load(self, device: torch.device | str = "cpu") -> LoadedModel:
+        """Load the model in evaluation mode, without parameter gradients; a module in memory is copied."""
+        if self.scene is None:
+            return self._given(device)
+        given = self.given()
+        images = list(find_inputs(self.data)) if self.scene.requires_images else []
+        loaded = self.scene.network(self.number, given, images)
+        return replace(loaded, module=loaded.module.eval().requires_grad_(False).to(device))
+
+    def given(self) -> LoadedModel | None:
+        """Load the model that the network of a scene is made of, on the CPU; None where it is made of none."""
+        return self._given("cpu") if self.scene is not None and self.scene.requires_model else None
+
+    def _given(self, device: torch.device | str) -> LoadedModel:
+        text = self.preprocessing
+        recipe = stated_preprocessing(self.module) if self.module is not None and text is None else None
+        recipe = recipe if text is None else Preprocessing.parse(text)
+        if self.module is None:
+            return load_model(
+                self.spec, trust_code=self.trust_code, preprocessing=recipe, device=device, output=self.output
+            )
+        if recipe is None:
+            raise InputError(
+                "none given for a model in memory", argument="preprocessing", hint="say how images become its inputs"
+            )
+        module, digest = copy.deepcopy(self.module).eval().requires_grad_(False), state_digest(self.module)
+        return LoadedModel(self.spec, module.to(device), recipe, None, digest, type(self.module).__name__, self.output)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One model of a plan under a ``label``, and the methods by label that explain it. ``scene`` is the label of the
+    scene whose examples are explained, and ``given`` that of the model that its network is made of; empty for none."""
+
+    label: str
+    model: ModelSource
+    methods: Mapping[str, Attributor]
+    scene: str = ""
+    given: str = ""
+
+
+def scene_arms(
+    scenes: Mapping[str, Scene], given: Iterable[Arm], data: tuple[str, ...], methods: Mapping[str, Attributor]
+) -> tuple[Arm, ...]:
+    """The networks of scenes as arms: ``gridpg:resnet20`` for one that is made of a given model, ``watermark-3`` for
+    number 3 of a scene that trains its own. ``methods`` explain networks that are made of no given model."""
+    arms, models = list[Arm](), list(given)
+    for label, scene in scenes.items():
+        for arm in models if scene.requires_model else [Arm("", ModelSource(scene.name), methods)]:
+            for number in range(scene.networks):
+                name = f"{label}:{arm.label}" if arm.label else label
+                name = f"{name}-{number}" if scene.networks > 1 else name
+                source = replace(arm.model, scene=scene, number=number, data=data)
+                arms.append(Arm(name, source, arm.methods, label, arm.label))
+    return tuple(arms)

@@ -1,0 +1,207 @@
+r"""How often a map is right, given what its method reports of it: a logistic model, judged on scenes it has not seen.
+
+On images with a known truth it is known whether a map is right. The model
+
+.. math:: P(\text{right}) = \sigma(w_0 + \textstyle\sum_j w_j z_j)
+
+is fitted to standardised reports z of the method: its verdict, completeness residual, end-point KL, tracking error and
+stability. It is used only if its probabilities hold on scenes that it was not fitted on (:attr:`Reliability.holds`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fringe.errors import InputError
+
+Column = NDArray[np.float64]
+
+#: Weight of the penalty on w: that of as many maps, half of them right. Without it, reports that separate right from
+#: wrong maps without a mistake would have infinite weights.
+PENALTY = 1.0
+#: Draws of the bootstrap over clusters.
+DRAWS = 2000
+#: A bin of the diagram is in order if the mean prediction is at most this far outside of the interval of its frequency.
+MARGIN = 0.05
+
+
+@dataclass(frozen=True)
+class ReliabilityModel:
+    """Probability that a map is right.
+
+    Attributes:
+        names: Names (J,) of the reports.
+        centre: Their means (J,).
+        scale: Their standard deviations (J,).
+        weights: w_1 ... w_J.
+        bias: w_0.
+    """
+
+    names: tuple[str, ...]
+    centre: tuple[float, ...]
+    scale: tuple[float, ...]
+    weights: tuple[float, ...]
+    bias: float
+
+    def probability(self, reports: Mapping[str, Column]) -> Column:
+        """Predict the probability (n,) that each map is right; NaN where a report is missing."""
+        columns = np.stack([np.asarray(reports[name], dtype=float) for name in self.names], 1)
+        z = (columns - np.array(self.centre)) / np.array(self.scale)
+        return 1.0 / (1.0 + np.exp(-np.clip(z @ np.array(self.weights) + self.bias, -500, 500)))
+
+
+def fit_reliability(reports: Mapping[str, Column], right: NDArray[np.bool_]) -> ReliabilityModel:
+    """Fit the logistic model by Newton's method.
+
+    Args:
+        reports: Reports (n,) of the method by name; maps with a NaN are left out.
+        right: Whether each map (n,) is right.
+
+    Returns:
+        The model with the largest penalised likelihood.
+
+    Raises:
+        InputError: If there are no maps, or they are all right or all wrong.
+    """
+    columns = np.stack([np.asarray(column, dtype=float) for column in reports.values()], 1)
+    known = np.isfinite(columns).all(1)
+    columns, y = columns[known], np.asarray(right, dtype=float)[known]
+    if not len(y) or y.min() == y.max():
+        message = f"got {int(y.sum())} right maps of {len(y)}, expected right ones and wrong ones"
+        raise InputError(message, argument="right")
+    centre, scale = columns.mean(0), columns.std(0)
+    scale = np.where(scale > 0, scale, 1.0)
+    z = np.concatenate([np.ones((len(y), 1)), (columns - centre) / scale], 1)
+    penalty = np.diag([0.0] + [PENALTY] * columns.shape[1])
+    w = np.zeros(z.shape[1])
+    for _ in range(100):  # the function is strictly convex in w_1 ... w_J; each step is halved until it descends
+        p = 1.0 / (1.0 + np.exp(-z @ w))
+        gradient = z.T @ (p - y) + penalty @ w
+        step = np.linalg.solve((z * (p * (1 - p))[:, None]).T @ z + penalty + 1e-12 * np.eye(len(w)), gradient)
+        while _loss(z, y, penalty, w - step) > _loss(z, y, penalty, w) and np.abs(step).max() > 1e-12:
+            step = step / 2
+        w = w - step
+        if np.abs(step).max() < 1e-10:
+            break
+    names = tuple(reports)
+    return ReliabilityModel(names, tuple(centre), tuple(scale), tuple(w[1:]), float(w[0]))
+
+
+def _loss(z: Column, y: Column, penalty: Column, w: Column) -> float:
+    score = z @ w
+    return float(np.logaddexp(0.0, score).sum() - y @ score + 0.5 * w @ penalty @ w)
+
+
+@dataclass(frozen=True)
+class ReliabilityBin:
+    """Maps of similar predicted probability.
+
+    Attributes:
+        predicted: Mean of the predicted probabilities.
+        observed: Share of right maps.
+        low, high: Interval of that share (95 %, clusters resampled).
+        maps: Number of maps.
+    """
+
+    predicted: float
+    observed: float
+    low: float
+    high: float
+    maps: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether the prediction is in the interval, or next to it."""
+        return self.low - MARGIN <= self.predicted <= self.high + MARGIN
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """A reliability diagram: what was predicted for maps of scenes that the model was not fitted on.
+
+    Attributes:
+        bins: The diagram.
+        skill: Brier score of the share of right maps in the other scenes, minus that of the model: above 0 if the
+            reports tell something.
+        skill_low, skill_high: Its interval (95 %, clusters resampled).
+        maps: Number of maps.
+    """
+
+    bins: tuple[ReliabilityBin, ...]
+    skill: float
+    skill_low: float
+    skill_high: float
+    maps: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether the probabilities may be shown: every bin holds, and the skill is above 0."""
+        return self.skill_low > 0 and all(one.holds for one in self.bins)
+
+
+def judge_reliability(
+    reports: Mapping[str, Column],
+    right: NDArray[np.bool_],
+    scenes: Sequence[str],
+    clusters: Sequence[str],
+    *,
+    bins: int = 5,
+    seed: int = 0,
+) -> Reliability:
+    """Predict the maps of each scene by a model of all other scenes, and compare with the truth.
+
+    Args:
+        reports: Reports (n,) of the method by name.
+        right: Whether each map (n,) is right.
+        scenes: The scene (n,) of each map.
+        clusters: The cluster (n,) of each map, unique over scenes: maps that share pixels or a network.
+        bins: Number of bins, of equally many maps each.
+        seed: Keys the bootstrap.
+
+    Returns:
+        The diagram; maps of which a report is missing are left out.
+
+    Raises:
+        InputError: If there are fewer than two scenes.
+    """
+    names, y = np.asarray(scenes), np.asarray(right, dtype=float)
+    if len(set(scenes)) < 2:
+        raise InputError(f"got {len(set(scenes))} scene, expected at least 2: one is left out", argument="scenes")
+    predicted, base = np.full(len(y), np.nan), np.full(len(y), np.nan)
+    for scene in dict.fromkeys(scenes):
+        inside = names == scene
+        model = fit_reliability({name: column[~inside] for name, column in reports.items()}, y[~inside] > 0)
+        predicted[inside] = model.probability({name: column[inside] for name, column in reports.items()})
+        base[inside] = y[~inside].mean()
+    known = np.flatnonzero(np.isfinite(predicted))
+    numbers = np.unique(np.asarray(clusters)[known], return_inverse=True)[1]
+    weights = _cluster_weights(numbers, seed)
+    gain = (base[known] - y[known]) ** 2 - (predicted[known] - y[known]) ** 2
+    low, high = _weighted_interval(gain, weights)
+    parts = [part for part in np.array_split(np.argsort(predicted[known], kind="stable"), bins) if len(part)]
+    diagram = tuple(
+        ReliabilityBin(
+            float(predicted[known][part].mean()),
+            float(y[known][part].mean()),
+            *_weighted_interval(y[known][part], weights[:, part]),
+            len(part),
+        )
+        for part in parts
+    )
+    return Reliability(diagram, float(gain.mean()), low, high, len(known))
+
+
+def _cluster_weights(numbers: NDArray[np.int64], seed: int) -> Column:
+    """How often each map (n,) occurs in each draw (DRAWS, n) of its clusters with replacement."""
+    count = int(numbers.max()) + 1 if len(numbers) else 0
+    draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / max(count, 1)), size=DRAWS)
+    return draws[:, numbers].astype(float)
+
+
+def _weighted_interval(values: Column, weights: Column) -> tuple[float, float]:
+    total = weights.sum(1)
+    means = (weights @ values)[total > 0] / total[total > 0]
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)

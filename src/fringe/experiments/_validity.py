@@ -1,0 +1,302 @@
+"""Does a metric deserve its column? It is tried on maps that are made worse step by step, and against blind maps."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fringe._rng import KeyedGenerator
+from fringe.errors import InputError
+from fringe.experiments._agreement import Array, RankAgreement, Table, rank_agreement
+from fringe.experiments._comparison import Comparison
+from fringe.experiments._comparison_views import tidy
+from fringe.experiments._statistics import Estimate, aggregate, estimate
+from fringe.metrics import Direction, Metric, evaluate
+
+Verdict = Literal["passes", "does not pass", "not judged"]
+
+#: Shares of pixels that change places, from the map itself to no order at all.
+SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+#: The share whose distance to the map itself is the power.
+_POWER = 2
+#: What a metric has to reach: see :class:`MetricValidity`.
+LEAST: Mapping[str, float] = {"validity": 0.5, "power": 0.5, "gap": 0.2}
+#: Bound on an effect size: differences that are all equal have no standard deviation.
+_LARGEST = 1000.0
+
+
+@dataclass(frozen=True)
+class MetricValidity:
+    """How one metric did. A higher number is better, whatever the direction of the metric.
+
+    Attributes:
+        metric: Label of the metric.
+        direction: Whether higher or lower scores are better.
+        verdict: ``"passes"`` if every number that is known reaches :data:`LEAST`.
+        reason: What it does not reach, or why it was not judged.
+        n: Images on which degraded maps have all their scores.
+        levels: Mean score of maps of which a share of 0, .2, .4, .6, .8 and 1 of the pixels changed places.
+        validity: Mean over images of the Spearman correlation of how little is changed with how good the score is: 1 if
+            the metric orders the degraded maps of every image, 0 if it does not see them.
+        power: Mean over images of the difference between the shares 0 and .4, over its standard deviation; at most
+            1000.
+        gap: Likewise of the difference between the best method and the best map that knows nothing of the model.
+        best: That method.
+        control: That map.
+    """
+
+    metric: str
+    direction: Direction
+    verdict: Verdict
+    reason: str
+    n: int
+    levels: tuple[float, ...]
+    validity: Estimate
+    power: float
+    gap: float
+    best: str | None = None
+    control: str | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Validity:
+    """What is known of the metrics of a comparison on one model.
+
+    Attributes:
+        metrics: One result for each metric, in their order.
+        agreement: How alike they rank the methods; None for fewer than three methods or two metrics.
+    """
+
+    metrics: tuple[MetricValidity, ...]
+    agreement: RankAgreement | None
+
+    @property
+    def failing(self) -> frozenset[str]:
+        """Labels of the metrics that do not pass."""
+        return frozenset(one.metric for one in self.metrics if one.verdict == "does not pass")
+
+    def record(self) -> dict[str, Any]:
+        """Return all of it as plain data, with the thresholds."""
+        agreement = None if self.agreement is None else asdict(self.agreement)
+        return {"least": dict(LEAST), "metrics": [asdict(one) for one in self.metrics], "agreement": agreement}
+
+    def __repr__(self) -> str:
+        lines = [f"{'metric':24} {'validity':>22} {'power':>7} {'gap':>7}  verdict"]
+        for one in self.metrics:
+            spread = f"{one.validity.mean:.2f} [{one.validity.low:.2f}…{one.validity.high:.2f}]"
+            verdict = one.verdict + (f": {one.reason}" if one.reason else "")
+            lines.append(f"{one.metric:24} {spread:>22} {one.power:7.2f} {one.gap:7.2f}  {verdict}")
+        return "\n".join(lines).replace("nan [nan…nan]", "–").replace("nan", "–")
+
+
+def validate_metrics(comparison: Comparison, seed: int = 0) -> Validity:
+    """Judge the metrics of a comparison: no new maps are made.
+
+    Each map is degraded: a share of its pixels change places with each other, all channels together, and the same
+    pixels for every method. A metric that reads maps should score it lower and lower. Metrics that need further maps of
+    a method are judged by their control gap alone.
+
+    Args:
+        comparison: What :func:`compare` returned with ``keep_maps=True``, with controls.
+        seed: Keys the resamples.
+
+    Returns:
+        The verdicts, and how alike the metrics rank the methods.
+
+    Raises:
+        InputError: If the comparison holds no maps.
+    """
+    return judge_metrics(tidy(comparison), degraded_scores(comparison), comparison.metrics, seed)
+
+
+def degrade(values: Tensor, share: float, rng: KeyedGenerator, keys: Sequence[str]) -> Tensor:
+    """Let a share of the pixels of each map change places.
+
+    Args:
+        values: Maps (B, C, *spatial) or (B, n).
+        share: Share of the pixels; those of a smaller share are among those of a larger one.
+        rng: Source of random numbers.
+        keys: Names (B) of the images.
+
+    Returns:
+        Maps of the same shape with the same numbers.
+    """
+    flat = values.flatten(2) if values.dim() > 2 else values[:, None]
+    result = flat.clone()
+    count = flat.shape[2]
+    for image, key in enumerate(keys):
+        chosen = torch.tensor(rng.permutation(f"degraded pixels {key}", count), dtype=torch.int64)
+        chosen = chosen[: round(share * count)]
+        order = torch.tensor(rng.permutation(f"degraded places {key} {share:g}", len(chosen)), dtype=torch.int64)
+        moved = chosen[order]
+        result[image, :, chosen.to(flat.device)] = flat[image][:, moved.to(flat.device)]
+    return result.view_as(values)
+
+
+def degraded_scores(comparison: Comparison) -> list[dict[str, Any]]:
+    """Score degraded maps of the methods of a comparison: one plain dict a method, metric, image and ``share``. Raises
+    InputError for a comparison without maps."""
+    context = comparison.evaluation
+    if context is None:
+        hint = "compare with keep_maps=True"
+        raise InputError("the maps of the comparison were not stored", argument="comparison", hint=hint)
+    metrics = {label: metric for label, metric in comparison.metrics.items() if _reads_maps(metric)}
+    rows: list[dict[str, Any]] = []
+    for result in comparison.rows:
+        valid = [i for i, fault in enumerate(result.faults) if not fault]
+        if result.control or result.maps is None or not valid or not metrics:
+            continue
+        part = context if len(valid) == len(result.faults) else context.select(valid)
+        maps, problem = result.maps[valid].to(part.problem.inputs.device), part.problem
+        diagnostics = {} if result.attribution is None else result.attribution.diagnostics
+        columns = {name: column[valid] for name, column in diagnostics.items()}
+        for share in SHARES[1:]:
+            worse = _Degraded(degrade(maps, share, problem.rng, problem.keys), columns)
+            for label, scores in evaluate(part, worse, metrics).items():
+                names = {"method": result.label, "metric": label, "share": share}
+                values = scores.values.tolist()
+                rows += [
+                    {**names, "image": comparison.images[i], "score": value if math.isfinite(value) else None}
+                    for i, value in zip(valid, values, strict=True)
+                ]
+    return rows
+
+
+def judge_metrics(
+    scores: Sequence[Mapping[str, Any]],
+    degraded: Sequence[Mapping[str, Any]],
+    metrics: Mapping[str, Metric],
+    seed: int = 0,
+) -> Validity:
+    """Judge metrics by the tidy rows of a comparison and those of :func:`degraded_scores`."""
+    images = {name: i for i, name in enumerate(dict.fromkeys(row["image"] for row in scores))}
+    methods = list(dict.fromkeys(row["method"] for row in scores if not row["control"]))
+    controls = list(dict.fromkeys(row["method"] for row in scores if row["control"]))
+    table = _table(scores, images)
+    levels = {share: _table([row for row in degraded if row["share"] == share], images) for share in SHARES[1:]}
+    results = [
+        _judge(label, metric, table, levels, (methods, controls), len(images), seed)
+        for label, metric in metrics.items()
+    ]
+    return Validity(tuple(results), rank_agreement(table, metrics, methods, seed))
+
+
+@dataclass(frozen=True)
+class _Degraded:
+    values: Tensor
+    diagnostics: Mapping[str, Tensor]
+
+
+def _table(rows: Sequence[Mapping[str, Any]], images: Mapping[str, int]) -> dict[tuple[str, str], Array]:
+    """Scores (n,) by metric and method, NaN where there is none."""
+    table: dict[tuple[str, str], Array] = {}
+    for row in rows:
+        column = table.setdefault((row["metric"], row["method"]), np.full(len(images), np.nan))
+        column[images[row["image"]]] = np.nan if row["score"] is None else row["score"]
+    return table
+
+
+def _reads_maps(metric: Metric) -> bool:
+    return metric.direction != "none" and not metric.requires_explainer
+
+
+def _judge(
+    label: str,
+    metric: Metric,
+    table: Table,
+    levels: Mapping[float, Table],
+    labels: tuple[list[str], list[str]],
+    images: int,
+    seed: int,
+) -> MetricValidity:
+    methods, controls = labels
+    sign = {"higher": 1.0, "lower": -1.0, "none": math.nan}[metric.direction]
+    absent = np.full(images, np.nan)
+    stacked = np.array(  # (methods, shares, images)
+        [
+            [table.get((label, m), absent), *(levels[share].get((label, m), absent) for share in SHARES[1:])]
+            for m in methods
+        ]
+    )
+    known: NDArray[np.bool_] = np.asarray(np.isfinite(stacked).all(1))
+    stacked = np.where(known[:, None], stacked, np.nan)
+    means = tuple(aggregate(_finite(stacked[:, level]), "mean") for level in range(len(SHARES)))
+    orders = np.full(known.shape, np.nan)
+    orders[known] = _order(sign * stacked.transpose(0, 2, 1)[known])
+    per_image, n = _over_methods(orders), int(known.any(0).sum())
+    power = _effect(_over_methods(sign * (stacked[:, 0] - stacked[:, _POWER])))
+    best = _best(label, metric, table, methods)
+    control = _best(label, metric, table, controls)
+    gap = math.nan if best is None or control is None else _effect(sign * (table[label, best] - table[label, control]))
+    moved = n > 0 and not np.allclose(stacked[:, :1], stacked, rtol=1e-9, atol=0.0, equal_nan=True)
+    validity = estimate(per_image if moved else [], seed)
+    power = power if moved else math.nan
+    verdict, reason = _verdict(metric, moved, n, {"validity": validity.mean, "power": power, "gap": gap})
+    return MetricValidity(label, metric.direction, verdict, reason, n, means, validity, power, gap, best, control)
+
+
+def _verdict(metric: Metric, moved: bool, n: int, numbers: Mapping[str, float]) -> tuple[Verdict, str]:
+    if metric.direction == "none":
+        return "not judged", "neither end is better"
+    if _reads_maps(metric) and n and not moved:
+        return "not judged", "it does not depend on the order of the pixels"
+    if _reads_maps(metric) and n < 2:
+        return "not judged", "fewer than two images have all scores"
+    known = {name: value for name, value in numbers.items() if math.isfinite(value)}
+    if not known:
+        return "not judged", "there is nothing to compare with"
+    low = [f"{name} {value:.2f} is below {LEAST[name]:g}" for name, value in known.items() if value < LEAST[name]]
+    if low:
+        return "does not pass", ", ".join(low)
+    return "passes", "" if _reads_maps(metric) else "by its control gap alone"
+
+
+def _order(goodness: Array) -> Array:
+    """Spearman's correlation (N,) of each row of ``goodness`` (N, shares) with how little is changed; 0 for equal
+    scores."""
+    from scipy.stats import rankdata
+
+    ranks = rankdata(goodness, axis=1)
+    ranks -= ranks.mean(1, keepdims=True)
+    order = np.arange(len(SHARES), 0, -1, dtype=np.float64) - (len(SHARES) + 1) / 2
+    size = np.linalg.norm(ranks, axis=1) * np.linalg.norm(order)
+    return np.divide(ranks @ order, size, out=np.zeros(len(ranks)), where=size > 0)
+
+
+def _over_methods(values: Array) -> Array:
+    """Means (n,) over the methods of ``values`` (methods, n) that are known; only of images where one is."""
+    known = np.isfinite(values)
+    some = known.any(0)
+    return np.where(known, values, 0.0).sum(0)[some] / known.sum(0)[some]
+
+
+def _finite(values: Array) -> Array:
+    return values[np.isfinite(values)]
+
+
+def _effect(differences: Array) -> float:
+    """Mean over standard deviation of the finite ``differences`` (n,); NaN of fewer than two."""
+    finite = _finite(differences)
+    if finite.size < 2:
+        return math.nan
+    mean, deviation = float(finite.mean()), float(finite.std(ddof=1))
+    if deviation <= 1e-12 * abs(mean):
+        return 0.0 if mean == 0 else math.copysign(_LARGEST, mean)
+    return max(-_LARGEST, min(_LARGEST, mean / deviation))
+
+
+def _best(label: str, metric: Metric, table: Table, names: Sequence[str]) -> str | None:
+    """The name with the best mean or median score."""
+    if metric.direction == "none":
+        return None
+    values = {
+        name: aggregate(_finite(table[label, name]), metric.aggregate) for name in names if (label, name) in table
+    }
+    known = {name: value for name, value in values.items() if math.isfinite(value)}
+    choose = max if metric.direction == "higher" else min
+    return choose(known, key=lambda name: known[name]) if known else None

@@ -1,0 +1,214 @@
+"""Performance information curves (Kapishnikov et al. 2019): the prediction over the information that is shown."""
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fringe._direction import Direction
+from fringe.errors import InputError
+from fringe.geometry import geometry_dtype
+from fringe.metrics import _perturbation as perturb
+from fringe.metrics._base import Aggregate, EvaluatedMaps, EvaluationContext, Metric, Scores
+from fringe.settings import Doc, Fraction, checked_by
+
+Array = NDArray[Any]
+#: Points of a curve between which its area is taken, as in the authors' code; each tenth of them is stored.
+POINTS, STORED = 1000, 10
+
+
+def _require_thresholds(value: Sequence[float]) -> None:
+    if not value or any(not 0 < share < 1 for share in value) or list(value) != sorted(value):
+        raise InputError(f"got {value!r}, expected ascending numbers between 0 and 1", argument="thresholds")
+
+
+@dataclass(frozen=True)
+class PerformanceInformationCurve(Metric):
+    """Area under the prediction over the information shown, while the important pixels of an image appear.
+
+    The image begins with its corners and 1 % random pixels, the same for all methods, and linear interpolation between
+    them. For each threshold the pixels above that quantile of the map are shown as well. The horizontal axis is the
+    size of the image as lossless WebP, from that of the first image (0) to that of the input (1); the vertical one is
+    the target's probability (softmax information curve, SIC), or whether it is predicted (preset ``aic``), from the
+    first image to the input, clipped, and made monotone by its running maximum.
+
+    An image is skipped, NaN with the flag ``skipped``, if its probability is below ``least`` or the first image has as
+    much probability or information as the input. The score is the area of each image, so that methods can be paired,
+    and tables show its median; the published number is the area under the median of the curves ``pic``.
+
+    Costs a forward pass per threshold (13), one for the first images, and about a second of compression and
+    interpolation on the CPU for 224 pixels. Other numbers of channels than 1 and 3 are compressed side by side.
+    """
+
+    name: ClassVar[str] = "pic"
+    title: ClassVar[str] = "Information curve"
+    direction: ClassVar[Direction] = "higher"
+    space: ClassVar[str] = "the target's probability over the compressed size of the image"
+    source: ClassVar[str] = "Kapishnikov et al. 2019 (XRAI); PAIR saliency, metrics.pic"
+    aggregate: ClassVar[Aggregate] = "median"
+    by_default: ClassVar[bool] = False
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "sic": {}, "aic": {"measure": "accuracy"}}
+
+    measure: Annotated[Literal["probability", "accuracy"], Doc("what of the prediction is drawn")] = "probability"
+    thresholds: Annotated[
+        tuple[float, ...], checked_by(_require_thresholds), Doc("shares of the most important pixels")
+    ] = (*(0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.07, 0.10, 0.13, 0.21, 0.34, 0.5, 0.75),)
+    initial: Annotated[Fraction, Doc("share of random pixels of the first image")] = 0.01
+    least: Annotated[Fraction, Doc("smallest prediction of an image that is not skipped")] = 0.8
+    monotone: Annotated[bool, Doc("replace the curve by its running maximum")] = True
+    reduction: Annotated[perturb.Reduction, Doc("importance of a pixel from its channels")] = "sum_abs"
+
+    @property
+    def planned_passes(self) -> float:
+        return len(self.thresholds)
+
+    def score(self, maps: EvaluatedMaps) -> Scores:
+        """Score each map; see :meth:`Metric.score`."""
+        context, problem = maps.context, maps.context.problem
+        x = problem.inputs
+        if x.dim() != 4 or min(x.shape[2:]) < 2:
+            raise InputError(
+                f"got shape {tuple(x.shape)}, expected images (B, C, H, W) of 2 pixels or more each way",
+                argument="inputs",
+            )
+        first = context.cached((self.name, self.initial), lambda: self._respond(context, self._first_masks(context)))
+        importance = perturb.spatial_map(maps.values, self.reduction).cpu().numpy()
+        quantiles = np.quantile(importance.reshape(len(x), -1), 1.0 - np.array(self.thresholds), axis=1).T
+        shown = importance[:, None] >= quantiles[:, :, None, None]
+        partial = self._respond(context, shown | self._first_masks(context))
+        every = problem.every_row
+        ends = torch.stack([problem.probability(problem.logits), perturb.is_target(problem)(problem.logits, every)], 1)
+        information = np.array([image_information(image) for image in _Pixels.of(context).quantised])
+        column = ("probability", "accuracy").index(self.measure)
+        inputs = np.concatenate([ends.cpu().numpy(), information[:, None]], 1)[:, (column, 2)]
+        start, between = (part[..., (column, 2)] for part in (first[:, 0], partial))
+        skipped = (inputs[:, 0] < self.least) | (start >= inputs).any(1)
+        curves = np.full((len(x), POINTS + 1), np.nan)
+        for i in np.flatnonzero(~skipped):
+            share = ((between[i] - start[i]) / (inputs[i] - start[i])).clip(0.0, 1.0)
+            curves[i] = information_curve(share[:, 1], share[:, 0], monotone=self.monotone)
+        dtype, device = geometry_dtype(x.device), x.device
+        area = np.trapezoid(curves, dx=1.0 / POINTS, axis=1)
+        return Scores(
+            torch.as_tensor(area, dtype=dtype, device=device),
+            flags={"skipped": torch.as_tensor(skipped, device=device)},
+            details={"p_input": ends[:, 0], "initial": torch.as_tensor(start[:, 0], dtype=dtype, device=device)},
+            curves={"pic": torch.as_tensor(curves[:, ::STORED], dtype=dtype, device=device)},
+        )
+
+    def _first_masks(self, context: EvaluationContext) -> Array:
+        """Random pixels, keyed by image: (B, 1, H, W)."""
+        problem = context.problem
+        shape = tuple(problem.inputs.shape[2:])
+        masks = np.zeros((len(problem.inputs), 1, shape[0] * shape[1]), dtype=bool)
+        for mask, key in zip(masks, problem.keys, strict=True):
+            pixels = problem.rng.permutation(f"{self.name} {key}", mask.size)
+            mask[0, pixels[: int(mask.size * self.initial)]] = True
+        return masks.reshape(-1, 1, *shape)
+
+    def _respond(self, context: EvaluationContext, masks: Array) -> Array:
+        """Probability, accuracy and information (B, N, 3) of the images that show the pixels of ``masks``."""
+        problem, pixels = context.problem, _Pixels.of(context)
+        information = np.zeros(masks.shape[:2])
+        measures = (problem.probability, perturb.is_target(problem))
+
+        def show(rows: Tensor, numbers: Tensor) -> Tensor:
+            images: list[Array] = []
+            for i, n in zip(rows.tolist(), numbers.tolist(), strict=True):
+                image, quantised = pixels.show(i, masks[i, n])
+                information[i, n] = image_information(quantised)
+                images.append(image)
+            return torch.as_tensor(np.stack(images), dtype=problem.inputs.dtype, device=problem.inputs.device)
+
+        def measure(logits: Tensor, rows: Tensor) -> Tensor:
+            return torch.stack([of(logits, rows) for of in measures], 1)
+
+        responses = perturb.respond(context, masks.shape[1], show, measure).cpu().numpy()
+        return np.concatenate([responses, information[..., None]], 2)
+
+
+@dataclass(frozen=True)
+class _Pixels:
+    """The images (B, C, H, W) of a context in their own coordinates, and as bytes."""
+
+    inputs: Array
+    quantised: NDArray[np.uint8]
+    low: Array
+    high: Array
+
+    @classmethod
+    def of(cls, context: EvaluationContext) -> "_Pixels":
+        return context.cached("pixels", lambda: cls._make(context))
+
+    @classmethod
+    def _make(cls, context: EvaluationContext) -> "_Pixels":
+        x = context.problem.inputs
+        low, high = (bound.expand_as(x).double().cpu().numpy() for bound in context.problem.domain.bounds(x))
+        inputs = x.double().cpu().numpy()
+        return cls(inputs, _as_bytes(inputs, low, high), low, high)
+
+    def show(self, i: int, mask: Array) -> tuple[Array, NDArray[np.uint8]]:
+        """Image ``i`` with the pixels of ``mask`` (H, W) and its corners, all else between them; and its bytes.
+
+        Interpolated pixels are rounded to bytes, as those of a picture are.
+        """
+        bytes_of = self.quantised[i]
+        filled = interpolate(bytes_of.astype(np.float64), mask)
+        rounded = np.round(filled.astype(np.float32)).astype(np.uint8)  # halves, of whole numbers, stay halves
+        value = self.low[i] + (self.high[i] - self.low[i]) * (rounded / 255.0)
+        return np.where(rounded == bytes_of, self.inputs[i], value), rounded
+
+
+def _as_bytes(x: Array, low: Array, high: Array) -> NDArray[np.uint8]:
+    extent = np.where(high > low, high - low, 1.0)
+    return np.round(255.0 * ((x - low) / extent).clip(0.0, 1.0)).astype(np.uint8)
+
+
+def interpolate(image: Array, mask: Array) -> Array:
+    """Fill the pixels outside ``mask`` (H, W) and the corners of ``image`` (C, H, W) linearly between them.
+
+    Args:
+        image: The image.
+        mask: Which pixels stay as they are; the four corners do as well.
+
+    Returns:
+        The image, piecewise linear on the Delaunay triangles of these pixels.
+    """
+    from scipy.interpolate import LinearNDInterpolator
+
+    known = mask.copy()
+    known[[0, 0, -1, -1], [0, -1, 0, -1]] = True
+    if known.all():
+        return image
+    points, missing = np.argwhere(known), np.argwhere(~known)
+    mean = image.mean((1, 2))
+    values = LinearNDInterpolator(points, image[:, known].T)(missing)
+    result = image.copy()
+    result[:, ~known] = np.where(np.isnan(values), mean, values).T
+    return result
+
+
+def image_information(image: NDArray[np.uint8]) -> int:
+    """Size in bytes of an image (C, H, W) as lossless WebP."""
+    from PIL import Image
+
+    channels = image.shape[0]
+    picture = image.transpose(1, 2, 0) if channels == 3 else np.concatenate(list(image), axis=1)
+    buffer = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(picture)).save(buffer, format="webp", lossless=True, quality=100)
+    return buffer.tell()
+
+
+def information_curve(information: Array, prediction: Array, *, monotone: bool) -> Array:
+    """Interpolate predictions over information to a grid of ``POINTS`` + 1 points from (0, 0) to (1, 1)."""
+    heights = np.maximum.accumulate(prediction) if monotone else prediction
+    x, y = np.append(information, (0.0, 1.0)), np.append(heights, (0.0, 1.0))
+    order = np.argsort(x, kind="stable")
+    curve = np.interp(np.linspace(0.0, 1.0, POINTS + 1), x[order], y[order])
+    curve[-1] = 1.0
+    return curve

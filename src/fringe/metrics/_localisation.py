@@ -1,0 +1,138 @@
+"""Localisation: how much of a map is where the model is known to look."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fringe._direction import Direction
+from fringe._filters import gaussian_blur
+from fringe.errors import InputError
+from fringe.geometry import geometry_dtype
+from fringe.metrics._base import EvaluatedMaps, Metric, Scores
+from fringe.settings import Doc, NotNegative, Search
+
+#: How the channels of a map become one number per pixel.
+Reduction = Literal["positive_sum", "max_abs"]
+#: Maps with no more positive mass than this have no score, as in the authors' code of the grid pointing game.
+LEAST_MASS = 1e-7
+
+
+@dataclass(frozen=True)
+class _Localisation(Metric):
+    """What the localisation scores share: a map of pixels, and the pixels of the truth."""
+
+    direction: ClassVar[Direction] = "higher"
+    space: ClassVar[str] = "the map and the pixels that the model is known to use"
+    requires_truth: ClassVar[bool] = True
+    by_default: ClassVar[bool] = False
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {},
+        "smooth": {"smoothing": 3.0},
+        "max_abs": {"reduction": "max_abs"},
+    }
+
+    reduction: Annotated[
+        Reduction, Doc("signed sum over the channels and its positive part, or the largest size among the channels")
+    ] = "positive_sum"
+    smoothing: Annotated[NotNegative, Search(0.0, 6.0), Doc("Gaussian filter of the map before that", "pixels")] = 0.0
+
+    def score(self, maps: EvaluatedMaps) -> Scores:
+        """Score each map; see :meth:`Metric.score`."""
+        truth = truth_of(maps).flatten(1).to(maps.values.dtype)
+        sign = torch.where((truth < 0).any(1), -1, 1).view(-1, 1, 1, 1)  # of the pixels of the truth in a right map
+        values = reduced(maps.values * sign, self.reduction, self.smoothing).flatten(1)
+        inside = truth.abs().to(values.dtype)
+        scores, flags = self._score(values, inside)
+        return Scores(scores, flags, {"chance": inside.mean(1)})
+
+    @abstractmethod
+    def _score(self, values: Tensor, inside: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Scores (B,) and flags of maps (B, HW); ``inside`` is one on the truth and zero elsewhere."""
+
+
+@dataclass(frozen=True)
+class MassInside(_Localisation):
+    """The share of the positive mass of a map that lies on the pixels that the model uses.
+
+    .. math:: \\frac{\\sum_{i \\in M} \\max(S_i, 0)}{\\sum_i \\max(S_i, 0)}, \\qquad S_i = \\sum_c A_{c i}
+
+    1 for the indicator of the truth M, 0 for that of its complement, and |M| / HW, the detail ``chance``, for the
+    uniform map. A map without positive mass has no score and is flagged ``no_positive_mass``. On grids of images this
+    is the score of the grid pointing game; others call it relevance mass accuracy.
+    """
+
+    name: ClassVar[str] = "mass_inside"
+    title: ClassVar[str] = "Mass inside"
+    source: ClassVar[str] = "Böhle, Fritz and Schiele 2021; Arras, Osman and Samek 2022 (relevance mass accuracy)"
+
+    def _score(self, values: Tensor, inside: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        positive = values.clamp_min(0)
+        total = positive.sum(1)
+        empty = total <= LEAST_MASS
+        share = (positive * inside).sum(1) / total.clamp_min(torch.finfo(total.dtype).tiny)
+        return torch.where(empty, torch.nan, share), {"no_positive_mass": empty}
+
+
+@dataclass(frozen=True)
+class RankAccuracy(_Localisation):
+    """The share of the |M| largest entries of a map that lie on the pixels M that the model uses.
+
+    Entries are signed sums over the channels. Equal entries at the limit count by the share of them that is inside, so
+    that a constant map scores chance; such maps are flagged ``tied``.
+    """
+
+    name: ClassVar[str] = "rank_accuracy"
+    title: ClassVar[str] = "Rank accuracy"
+    source: ClassVar[str] = "Arras, Osman and Samek 2022 (relevance rank accuracy)"
+
+    def _score(self, values: Tensor, inside: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        size = inside.sum(1)
+        rank = (size.long() - 1).clamp_min(0)[:, None]
+        limit = values.sort(dim=1, descending=True).values.gather(1, rank)
+        above, equal = (values > limit).to(inside), (values == limit).to(inside)
+        left = size - above.sum(1)
+        shared = (equal * inside).sum(1) / equal.sum(1)
+        hits = (above * inside).sum(1) + left * shared
+        return torch.where(size > 0, hits / size.clamp_min(1), torch.nan), {"tied": equal.sum(1) > left}
+
+
+@dataclass(frozen=True)
+class ExpectedHit(_Localisation):
+    """The pointing game: whether the largest entry of a map lies on the pixels that the model uses.
+
+    Of several largest entries the score is the share of them that is inside, which is the expected hit of a random
+    choice; a constant map scores chance, not a hit.
+    """
+
+    name: ClassVar[str] = "expected_hit"
+    title: ClassVar[str] = "Pointing game"
+    source: ClassVar[str] = "Zhang et al. 2018 (excitation backprop); ties as an expectation are ours"
+
+    def _score(self, values: Tensor, inside: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        largest = (values == values.amax(1, keepdim=True)).to(inside)
+        return (largest * inside).sum(1) / largest.sum(1), {"tied": largest.sum(1) > 1}
+
+
+def reduced(values: Tensor, reduction: Reduction, smoothing: float = 0.0) -> Tensor:
+    """Pixels (B, H, W) of maps (B, C, H, W) in float64: the signed map is filtered first, as it is one of a smooth
+    method, and its channels are combined then."""
+    values = values.to(geometry_dtype(values.device))
+    if smoothing > 0:
+        values = gaussian_blur(values, smoothing, "exclude")  # a constant map stays constant
+    return values.sum(1) if reduction == "positive_sum" else values.abs().amax(1)
+
+
+def truth_of(maps: EvaluatedMaps) -> Tensor:
+    """The known truth (B, H, W) of maps (B, C, H, W). Raises InputError if there is none that fits."""
+    truth, shape = maps.context.truth, maps.values.shape
+    if truth is None:
+        raise InputError("got none, expected the pixels (B, H, W) that the model uses", argument="truth")
+    if len(shape) != 4 or truth.shape != (shape[0], *shape[2:]):
+        raise InputError(
+            f"got shape {tuple(truth.shape)} for maps {tuple(shape)}, expected (B, H, W)", argument="truth"
+        )
+    return truth.to(maps.values.device)

@@ -1,0 +1,111 @@
+"""Region completeness: maps of a sum of networks against the exact share of each."""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from fringe._direction import Direction
+from fringe.errors import InputError
+from fringe.geometry import geometry_dtype
+from fringe.metrics._base import EvaluatedMaps, Metric, Scores
+
+#: Sums of explained differences below this have no shares.
+LEAST_DIFFERENCE = 1e-6
+
+
+@runtime_checkable
+class SumOfRegions(Protocol):
+    """A network whose logits are a sum of terms, each of which reads one region of the image."""
+
+    def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return K regions (K, H, W), no two of which meet, as booleans, and the terms (K, B, C) of the logits."""
+        ...
+
+
+@dataclass(frozen=True)
+class RegionCompleteness(Metric):
+    """The distance between the shares that a map gives to regions and their exact shares of the explained difference.
+
+    The logits are a sum of terms f_j that read one region R_j each. For every path to a baseline x', the attribution of
+    a region is f_j(x) - f_j(x'), so its share of the difference is known. The score is
+
+    .. math:: \\frac{1}{2} \\sum_j |s_j - t_j| + \\frac{1}{2} |s_{rest}|, \\qquad s_j = A_j / \\sum |A|, \\quad
+        t_j = \\Delta f_j / \\sum |\\Delta f|
+
+    where A_j is the sum of the map over a region, and ``rest`` the pixels that no term reads: 0 is exact, 1 the worst.
+    With two regions and positive sums this is the difference between the shares of the first. The baseline is the end
+    point of the method's own path, for which the map is made again. Methods without a recorded path are compared with
+    the zero baseline and flagged ``no_identity``: for them the score is a description and no law. Networks that are no
+    such sum have no score and are flagged ``no_regions``, and so are explained probabilities, which are no sum.
+    """
+
+    name: ClassVar[str] = "region_completeness"
+    title: ClassVar[str] = "Region completeness"
+    direction: ClassVar[Direction] = "lower"
+    space: ClassVar[str] = "sums of the signed map over regions whose exact contribution is known"
+    source: ClassVar[str] = "ours: completeness (Sundararajan et al. 2017) of each term of a sum"
+    requires_truth: ClassVar[bool] = True
+    by_default: ClassVar[bool] = False
+    requires_explainer: ClassVar[bool] = True
+
+    def score(self, maps: EvaluatedMaps) -> Scores:
+        """Score each map; see :meth:`Metric.score`."""
+        problem, values = maps.context.problem, maps.values
+        count, network = len(values), problem.model.module
+        no = torch.zeros(count, dtype=torch.bool, device=values.device)
+        additive = (problem.score_kind or problem.model.score_kind) == "logit"
+        if not (isinstance(network, SumOfRegions) and additive):
+            nothing = torch.full((count,), torch.nan, dtype=torch.float64, device=values.device)
+            return Scores(nothing, {"no_regions": ~no, "no_identity": no, "no_difference": no})
+        ends, known = _end_points(maps)
+        regions, before = _terms(maps, network, problem.inputs)
+        _, after = _terms(maps, network, ends)
+        exact = before - after  # (K, B)
+        pixels = values.to(exact).sum(1)
+        inside = torch.stack([(pixels * region).flatten(1).sum(1) for region in regions.to(pixels)])
+        rest = (pixels * ~regions.any(0)).flatten(1).sum(1)
+        seen, size = inside.abs().sum(0) + rest.abs(), exact.abs().sum(0)
+        tiny = torch.finfo(exact.dtype).tiny
+        shares, truth = inside / seen.clamp_min(tiny), exact / size.clamp_min(tiny)
+        scores = 0.5 * ((shares - truth).abs().sum(0) + rest.abs() / seen.clamp_min(tiny))
+        empty = size <= LEAST_DIFFERENCE
+        details = {"share": shares[0], "exact_share": truth[0], "outside": rest.abs() / seen.clamp_min(tiny)}
+        return Scores(
+            torch.where(empty, torch.nan, scores),
+            {"no_regions": no, "no_identity": ~known, "no_difference": empty},
+            details,
+        )
+
+
+def _end_points(maps: EvaluatedMaps) -> tuple[Tensor, Tensor]:
+    """The end (B, C, H, W) of each image's path, zero where none is recorded, and whether there is one (B,)."""
+    if maps.explain is None:
+        raise InputError("got maps alone, expected the method that made them", argument="explain")
+    x = maps.context.problem.inputs
+    ends, known = torch.zeros_like(x), torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    made = maps.explain(replace(maps.context.problem, record_path=2))
+    paths: Any = getattr(made, "trajectory", None) or ()
+    for image, path in enumerate(paths):
+        if path is not None and len(path.snapshots):
+            ends[image], known[image] = path.snapshots[-1].to(x), True
+    return ends, known
+
+
+def _terms(maps: EvaluatedMaps, network: SumOfRegions, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The regions (K, H, W), and the score (K, B) of each term in float64: as many forward passes as images."""
+    problem, parts = maps.context.problem, list[Tensor]()
+    regions = torch.empty(0)
+    size = problem.model.batch_size.on(x.device)
+    with torch.no_grad():
+        for start in range(0, len(x), size):
+            regions, logits = network.parts(x[start : start + size])
+            parts.append(logits.to(geometry_dtype(x.device)))
+    problem.model.passes.forward += len(x)
+    logits = torch.cat(parts, dim=1)
+    target = problem.target.view(1, -1, 1).expand(len(logits), -1, 1)
+    score = logits.gather(2, target)[:, :, 0]
+    if problem.contrast is not None:
+        score = score - logits.gather(2, problem.contrast.view(1, -1, 1).expand_as(target))[:, :, 0]
+    return regions, score

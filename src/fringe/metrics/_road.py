@@ -1,0 +1,163 @@
+"""ROAD (Rong et al. 2022): removal of pixels that are imputed from their neighbours, so that no mask shows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from fringe._direction import Direction
+from fringe.errors import InputError
+from fringe.linalg import CGStatus, conjugate_gradient
+from fringe.metrics import _perturbation as perturb
+from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, Scores
+from fringe.settings import Doc, NotNegative, Positive, checked_by
+
+#: Weights of a pixel's neighbours by their offset in rows and columns.
+NEIGHBOURS: Mapping[tuple[int, int], float] = {
+    (i, j): 1 / 6 if 0 in (i, j) else 1 / 12 for i in (-1, 0, 1) for j in (-1, 0, 1) if (i, j) != (0, 0)
+}
+#: Most iterations of a solve: a hole of 224 pixels takes about 250.
+MOST_ITERATIONS = 1000
+
+
+def _require_shares(value: Sequence[float]) -> None:
+    if not value or any(not 0 < share < 1 for share in value):
+        raise InputError(f"got {value!r}, expected numbers between 0 and 1", argument="shares")
+
+
+@dataclass(frozen=True)
+class ROAD(Metric):
+    """The ROAD gap: what the least important pixels leave of the prediction, minus what the most important ones leave.
+
+    .. math:: \\mathrm{score} = \\frac1n \\sum_p \\bigl(y(x^{LeRF}_p) - y(x^{MoRF}_p)\\bigr)
+
+    A share p of the pixels is removed, the most relevant first (MoRF) or the least relevant first (LeRF), and imputed:
+    each missing pixel is the weighted mean of its eight neighbours (1/6 beside, 1/12 at the corners), which is one
+    linear system for each image and share, plus noise. So the shape of the mask does not tell the class. y is the
+    target's probability, or whether it is predicted (preset ``accuracy``).
+
+    Large smooth regions are imputed well, so smooth maps are underestimated: read it beside a single deletion. The
+    systems are solved together on the model's device, in single precision. The noise belongs to the image and is the
+    same for all methods. Costs two forward passes for each share.
+
+    Flags: ``not_converged`` (an imputation missed its tolerance), ``zero_map``, ``constant_map``. Details: the gap of
+    both measures. Curves: ``morf``, ``lerf``, of the chosen measure over the shares.
+    """
+
+    name: ClassVar[str] = "road"
+    title: ClassVar[str] = "ROAD gap"
+    direction: ClassVar[Direction] = "higher"
+    space: ClassVar[str] = "the target's probability over the share of imputed pixels"
+    source: ClassVar[str] = "Rong, Leemann et al. 2022 (ROAD, ICML); the gap is their LeRF minus MoRF"
+    by_default: ClassVar[bool] = False
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "accuracy": {"measure": "accuracy"}}
+
+    shares: Annotated[tuple[float, ...], checked_by(_require_shares), Doc("shares of removed pixels")] = (
+        *(0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9),
+    )
+    measure: Annotated[Literal["probability", "accuracy"], Doc("what of the prediction is left")] = "probability"
+    noise: Annotated[NotNegative, Doc("standard deviation of the noise", unit="share of the valid range")] = 0.01
+    tolerance: Annotated[Positive, Doc("relative residual of an imputation")] = 1e-3
+    reduction: Annotated[perturb.Reduction, Doc("importance of a pixel from its channels")] = "max"
+
+    @property
+    def planned_passes(self) -> float:
+        return 2 * len(self.shares)
+
+    def score(self, maps: EvaluatedMaps) -> Scores:
+        """Score each map; see :meth:`Metric.score`."""
+        context, problem = maps.context, maps.context.problem
+        x = problem.inputs
+        if x.dim() != 4:
+            message = f"got shape {tuple(x.shape)}, expected images (B, C, H, W) whose pixels have neighbours"
+            raise InputError(message, argument="inputs")
+        ranking = maps.cached(
+            ("ranking", self.reduction), lambda: perturb.rank_pixels(perturb.spatial_map(maps.values, self.reduction))
+        )
+        noise = context.cached((self.name, self.noise), lambda: self._noise(context))
+        counts = torch.tensor([round(share * ranking.pixels) for share in self.shares], device=x.device)
+        rank = ranking.rank[:, None]
+        converged = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        share_count = len(self.shares)
+        targets = (problem.probability, perturb.is_target(problem))
+
+        def removed(rows: Tensor, numbers: Tensor) -> Tensor:
+            count = counts[numbers % share_count].view(-1, 1, 1, 1)
+            most = rank[rows] < count
+            missing = torch.where((numbers < share_count).view(-1, 1, 1, 1), most, rank[rows] >= ranking.pixels - count)
+            imputed, solved = impute(x[rows], missing, self.tolerance)
+            converged.index_put_((rows[~solved],), converged.new_zeros(()))
+            return torch.where(missing, imputed + noise[rows], x[rows])
+
+        def measure(logits: Tensor, rows: Tensor) -> Tensor:
+            return torch.stack([of(logits, rows) for of in targets], 1)
+
+        left = perturb.respond(context, 2 * share_count, removed, measure)
+        morf, lerf = left[:, :share_count], left[:, share_count:]
+        gaps = (lerf - morf).mean(1)
+        chosen = ("probability", "accuracy").index(self.measure)
+        return Scores(
+            gaps[:, chosen],
+            flags={"not_converged": ~converged, **ranking.flags()},
+            details={"probability": gaps[:, 0], "accuracy": gaps[:, 1], "ties": ranking.ties()},
+            curves={"morf": morf[..., chosen], "lerf": lerf[..., chosen]},
+        )
+
+    def _noise(self, context: EvaluationContext) -> Tensor:
+        problem = context.problem
+        low, high = problem.domain.bounds(problem.inputs)
+        named = zip(problem.keys, problem.inputs, strict=True)
+        return self.noise * (high - low) * torch.stack([problem.rng.normal(f"{self.name} {k}", x) for k, x in named])
+
+
+@dataclass(frozen=True)
+class _Neighbourhood:
+    """The symmetric system of the missing pixels: each one's weight minus that of its missing neighbours."""
+
+    missing: Tensor  # (L, 1, H, W), of zeros and ones
+    weight: Tensor  # (1, 1, H, W), the weights of the neighbours inside the image
+
+    def matvec(self, v: Tensor) -> Tensor:
+        return self.missing * (self.weight * v - neighbour_sum(self.missing * v))
+
+
+def impute(x: Tensor, missing: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+    """Replace the missing pixels of images by the weighted mean of their neighbours, all at once.
+
+    Args:
+        x: Images (L, C, H, W).
+        missing: Which pixels (L, 1, H, W) are.
+        tolerance: Relative residual of each system; its right-hand side is centred on the image's known mean.
+
+    Returns:
+        The images with imputed pixels, and whether each system (L,) was solved.
+    """
+    wide, m = x.to(torch.float32), missing.to(torch.float32)
+    weight = neighbour_sum(torch.ones_like(wide[:1, :1]))
+    count = (1.0 - m).sum((2, 3), keepdim=True).clamp_min(1.0)
+    mean = ((1.0 - m) * wide).sum((2, 3), keepdim=True, dtype=torch.float64).to(wide) / count
+    known = (1.0 - m) * (wide - mean)
+    right = m * neighbour_sum(known)
+    system = _Neighbourhood(m, weight)
+    # A residual bounds the error only up to the conditioning of the system, which grows with the area of a hole.
+    solution = conjugate_gradient(
+        system, right, rtol=0.1 * tolerance, max_iterations=MOST_ITERATIONS, reorthogonalise=False
+    )
+    filled = torch.where(missing, solution.x + mean, wide)
+    return filled.to(x), solution.status == int(CGStatus.CONVERGED)
+
+
+def neighbour_sum(values: Tensor) -> Tensor:
+    """Weighted sum over the eight neighbours inside the image, (L, C, H, W).
+
+    Sums of shifted images, which are equal in every batch: convolutions round by the size of theirs.
+    """
+    height, width = values.shape[-2:]
+    padded = pad(values, (1, 1, 1, 1))
+    total = torch.zeros_like(values)
+    for (i, j), weight in NEIGHBOURS.items():
+        total = total + weight * padded[..., 1 + i : 1 + i + height, 1 + j : 1 + j + width]
+    return total

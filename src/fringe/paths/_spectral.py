@@ -1,0 +1,93 @@
+"""The path that adds the spectral components of an image one after the other, the strong ones first."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fringe.errors import InputError
+from fringe.paths._lines import Node, Nodes
+
+#: Singular vectors of each channel or of all channels below one another, or cosines of rising frequency.
+Basis = Literal["svd", "joint_svd", "dct"]
+#: The left rule in the order from the baseline to the input, or the trapezoid rule.
+SpectralRule = Literal["left", "trapezoid"]
+
+
+class SpectralLine(Nodes):
+    r"""Images ``x' + sum_i m_i(a) D_i`` at a = 0, 1/N, ..., 1, with the components D_i of D = x - x'.
+
+    Component i of strength r_i in [0, 1] enters along the gate
+    :math:`m_i(a) = \mathrm{clip}((a - (1 - o)(1 - r_i)) / o, 0, 1)`: with the overlap o = 1 all enter together, which
+    is the straight line.
+
+    Args:
+        inputs: Images x (B, C, H, W).
+        baseline: Baselines x' (B, C, H, W).
+        steps: Number N of intervals.
+        overlap: o, above 0.
+        basis: What the components are.
+        rule: The quadrature rule: N nodes, or N + 1 for the trapezoid rule.
+    """
+
+    def __init__(
+        self, inputs: Tensor, baseline: Tensor, steps: int, overlap: float, basis: Basis, rule: SpectralRule
+    ) -> None:
+        if inputs.dim() != 4:
+            message = f"got shape {tuple(inputs.shape)}, expected images (B, C, H, W) with a spectrum"
+            raise InputError(message, argument="inputs")
+        self.endpoint, self.steps, self.overlap, self.rule = baseline, steps, overlap, rule
+        self.inputs, self.count = inputs, steps + (rule == "trapezoid")
+        difference = inputs - baseline
+        if basis == "dct":
+            self._left, self._right = (_cosines(side, inputs) for side in inputs.shape[-2:])
+            self._amplitude = self._left @ difference @ self._right.T
+            self._left, self._right = self._left.T, self._right
+            self._strength = _lowness(inputs)
+        else:
+            matrices = difference if basis == "svd" else difference.flatten(1, 2)[:, None]
+            self._left, amplitude, self._right = torch.linalg.svd(matrices, full_matrices=False)
+            top = amplitude[..., :1].clamp_min(torch.finfo(amplitude.dtype).tiny)
+            self._amplitude, self._strength = amplitude, amplitude / top
+        self._by_image = basis != "dct"
+
+    def at(self, rows: Tensor, nodes: Tensor) -> Node:
+        """Return nodes by number: node 0 is that nearest to the input."""
+        last = self.steps if self.rule == "trapezoid" else self.steps - 1
+        k = last - nodes
+        x = self._points(rows, k)
+        if self.rule == "left":
+            displacement = self._points(rows, k + 1) - x
+        else:
+            after, before = (k + 1).clamp_max(self.steps), (k - 1).clamp_min(0)
+            displacement = 0.5 * (self._points(rows, after) - self._points(rows, before))
+        return Node(x, displacement, 1.0 - k.double() / self.steps)
+
+    def _points(self, rows: Tensor, k: Tensor) -> Tensor:
+        """The images at a = k / N (L,): (L, C, H, W)."""
+        strength = self._strength[rows] if self._by_image else self._strength.expand(len(rows), -1, -1, -1)
+        a = (k.to(strength.dtype) / self.steps).view(-1, *[1] * (strength.dim() - 1))
+        gate = ((a - (1.0 - self.overlap) * (1.0 - strength)) / self.overlap).clamp(0.0, 1.0)
+        amplitude = gate * self._amplitude[rows]
+        if self._by_image:
+            change = (self._left[rows] * amplitude[..., None, :]) @ self._right[rows]
+        else:
+            change = self._left @ amplitude @ self._right
+        x = self.endpoint[rows] + change.view_as(self.inputs[rows])
+        return torch.where((k == self.steps).view(-1, 1, 1, 1), self.inputs[rows], x)
+
+
+def _cosines(side: int, like: Tensor) -> Tensor:
+    """The orthonormal cosine transform (side, side) of a line of pixels."""
+    pixel = torch.arange(side, dtype=torch.float64)
+    matrix = torch.cos(math.pi / side * (pixel + 0.5) * pixel[:, None]) * math.sqrt(2.0 / side)
+    matrix[0] /= math.sqrt(2.0)
+    return matrix.to(like)
+
+
+def _lowness(like: Tensor) -> Tensor:
+    """Strengths (1, 1, H, W) of frequencies: 1 for the constant, 0 for the highest of both axes."""
+    height, width = (torch.linspace(0, 1, side, dtype=torch.float64) for side in like.shape[-2:])
+    radius = (height[:, None].square() + width.square()).sqrt()
+    return (1.0 - radius / radius.max().clamp_min(1e-10)).to(like)[None, None]

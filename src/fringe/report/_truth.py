@@ -1,0 +1,116 @@
+"""Tests with a known answer: a table for each scene, over all its networks, with chance beside every score."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from fringe.experiments import Estimate, Manifest, Results, estimate
+from fringe.metrics import ARROW, METRICS
+from fringe.report._failures import costs
+from fringe.report._render import Chapter, Section, SimpleTable, format_number, with_spread
+
+_READING = (
+    "Mean ± half the width of the 95 % bootstrap interval. Examples that share pixels are resampled together, and "
+    "where a scene has several networks these are resampled, too. Chance is the score of a map that says nothing; "
+    "controls know nothing of the network. A smoothed score filters the map first: compare it with no sharp one."
+)
+
+
+def truth_chapter(results: Results) -> Chapter | None:
+    """Return the scores of every scene, pooled over its networks, and whether its gates hold; None without scenes.
+
+    Networks whose gates fail prove nothing: they are listed, and their scores are left out of the means.
+    """
+    manifest = results.manifest
+    if not manifest.scenes:
+        return None
+    sections = [Section("Gates", simple=_gates(manifest), text=_failed(manifest))]
+    for label, scene in manifest.scenes.items():
+        groups: dict[str, list[str]] = {}
+        for model, network in scene["networks"].items():
+            groups.setdefault(network["given"], []).append(model)
+        for given, models in groups.items():
+            title = f"{scene['title']} ({label})" + (f" on {given}" if given else "")
+            valid = [model for model in models if not failed_gates(manifest, model)]
+            answer = f"The answer is known: {scene['answer']}. Source: {scene['source']}."
+            if not valid:
+                failed = "Gate failed: no network of this scene is one that the answer is known of; it has no scores."
+                sections.append(Section(title, (answer, failed)))
+                continue
+            sections.append(Section(title, (answer,), simple=_table(results, title, valid)))
+    sections[1:1] = [Section("How to read the tables", (_READING,))]
+    return Chapter("Tests with a known answer", tuple(sections))
+
+
+def failed_gates(manifest: Manifest, model: str) -> list[str]:
+    """Return a line for each gate that does not hold."""
+    return [gate["text"] for gate in manifest.gates(model) if not gate["holds"]]
+
+
+def _gates(manifest: Manifest) -> SimpleTable:
+    rows: list[tuple[str, ...]] = []
+    for label, scene in manifest.scenes.items():
+        for model, network in scene["networks"].items():
+            texts = [gate["text"] for gate in network["gates"]]
+            rows += [(label, model, text) for text in texts or ["none: the answer is known without a condition"]]
+    return SimpleTable("Conditions under which the answer is known", ("scene", "network", "gate"), tuple(rows))
+
+
+def _failed(manifest: Manifest) -> tuple[str, ...]:
+    failed = {model: failed_gates(manifest, model) for model in manifest.settings}
+    lines = [f"{model}: gate failed ({'; '.join(gates)})" for model, gates in failed.items() if gates]
+    return tuple(f"{line}. Its scores are not to be read, and no mean holds them." for line in lines)
+
+
+def _table(results: Results, title: str, models: Sequence[str]) -> SimpleTable:
+    """Methods and controls by localisation scores, over all networks."""
+    manifest = results.manifest
+    metrics = [
+        label
+        for label, metric in manifest.metrics.items()
+        if (kind := METRICS.get(metric["settings"]["metric"])) is not None and kind.requires_truth
+    ]
+    methods = results.methods(models[0])
+    cells = {(method, metric): _pooled(results, models, method, metric) for method in methods for metric in metrics}
+    shown = [metric for metric in metrics if any(cells[method, metric].n for method in methods)]
+    head = ["method", *(_heading(results, metric) for metric in shown), "n", "passes"]
+    passes = _passes(results, models)
+    chance = [_chance(results, models, metric) for metric in shown]
+    rows = [("chance", *(format_number(value, 3) for value in chance), "", "")]
+    for method in methods:
+        texts = [with_spread(cells[method, metric], 3) for metric in shown]
+        n = max((cells[method, metric].n for metric in shown), default=0)
+        name = f"{method} (control)" if results.is_control(method) else method
+        cost = passes.get(method, math.nan)
+        rows.append((name, *texts, str(n), "0" if results.is_control(method) else format_number(cost, 0)))
+    return SimpleTable(title, tuple(head), tuple(rows), frozenset(range(1, len(head))))
+
+
+def _pooled(results: Results, models: Sequence[str], method: str, metric: str) -> Estimate:
+    columns = [results.scores(model, method, metric) for model in models]
+    clusters = [cluster for model in models for cluster in results.clusters(model, metric) or ()]
+    networks = [model for model, column in zip(models, columns, strict=True) for _ in column]
+    summary, seed = results.manifest.metrics[metric]["summary"], int(results.manifest.plan["seed"])
+    return estimate(np.concatenate(columns), seed, summary, clusters=clusters, networks=networks)
+
+
+def _heading(results: Results, metric: str) -> str:
+    """The title of a metric, with the preset that its label names, and its direction."""
+    metadata = results.manifest.metrics[metric]
+    _, colon, preset = metric.partition(":")
+    return f"{metadata['title']}{f', {preset}' if colon else ''} {ARROW[metadata['direction']]}"
+
+
+def _chance(results: Results, models: Sequence[str], metric: str) -> float:
+    """The mean score of a map that says nothing, as the metric reports it; NaN if it does not."""
+    rows = [row for model in models for row in results.cell(model, results.methods(model)[0], metric).rows]
+    known = [dict(row.extras).get("chance", math.nan) for row in rows if row is not None]
+    return float(np.mean(known)) if known else math.nan
+
+
+def _passes(results: Results, models: Sequence[str]) -> dict[str, float]:
+    """Mean passes of a map by method."""
+    rows = [row for model in models for row in costs(results, model).to_dicts()]
+    methods = dict.fromkeys(row["method"] for row in rows)
+    return {m: float(np.mean([row["passes"] for row in rows if row["method"] == m])) for m in methods}

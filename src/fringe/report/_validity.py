@@ -1,0 +1,101 @@
+"""What is known of the metrics of a run: verdicts that were made by ``fringe compare --validity``."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from fringe._files import RECORD_BYTES, read_regular
+from fringe.errors import InputError
+from fringe.plots import plot_agreement
+from fringe.report._render import Section, SimpleTable, as_image
+
+_TEXT = (
+    "A metric is given maps of which more and more pixels changed places. Validity is the rank correlation of how "
+    "little is changed with how good the score is (1: it orders the maps of every image). Power is the effect size of "
+    "changing 40 % of the pixels, gap that of the best method over the best map that knows nothing of the model. "
+    "Metrics that do not reach all of {least} stand last in the table, and nobody wins there."
+)
+
+
+@dataclass(frozen=True)
+class MetricVerdicts:
+    """Verdicts on the metrics of one model, as they were written."""
+
+    model: str
+    document: Mapping[str, Any]
+
+    @property
+    def failing(self) -> frozenset[str]:
+        """Labels of the metrics that do not pass."""
+        return frozenset(one["metric"] for one in self.document["metrics"] if one["verdict"] == "does not pass")
+
+    def applies_to(self, model: str, models: Sequence[str]) -> bool:
+        """Whether these are the verdicts for a model of a run."""
+        return model == self.model or (len(models) == 1 and self.model not in models)
+
+    def section(self, prefix: str) -> Section:
+        """The section of a report."""
+        rows = tuple(map(_row, self.document["metrics"]))
+        head = ("metric", "validity", "power", "gap", "images", "verdict")
+        least = ", ".join(f"{name} {value:g}" for name, value in self.document["least"].items())
+        title = f"Metrics on {self.model}, {self.document['images']} images"
+        table = SimpleTable(title, head, rows, frozenset(range(1, 5)))
+        agreement, images = self.document["agreement"], ()
+        if agreement is not None:
+            matrices = [[[_value(v) for v in row] for row in agreement[name]] for name in ("tau", "low", "high")]
+            figure = plot_agreement(agreement["metrics"], *matrices)
+            caption = f"How alike the metrics rank {', '.join(agreement['methods'])} (Kendall's tau)."
+            images = (as_image(figure, f"{prefix}agreement", caption),)
+        return Section("Metric validity", (_TEXT.format(least=least),), simple=table, images=images)
+
+
+def read_verdicts(path: Path) -> MetricVerdicts:
+    """Read the file of ``fringe compare --validity``.
+
+    Args:
+        path: ``validity.json``.
+
+    Returns:
+        The verdicts.
+
+    Raises:
+        InputError: If it cannot be read, or is something else.
+    """
+    try:
+        document = json.loads(read_regular(path, RECORD_BYTES))
+    except OSError as error:
+        raise InputError(f"cannot read {str(path)!r} ({error.strerror})", argument="validity") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{str(path)!r} is not JSON ({error})", argument="validity") from error
+    wrong = InputError(f"{str(path)!r} holds no verdicts on metrics", argument="validity")
+    if not isinstance(document, dict):
+        raise wrong
+    verdicts = MetricVerdicts(str(cast(dict[str, Any], document).get("model")), cast(dict[str, Any], document))
+    try:
+        verdicts.section("")
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise wrong from error
+    return verdicts
+
+
+def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
+    words = f"{one['verdict']}: {one['reason']}" if one["reason"] else str(one["verdict"])
+    return one["metric"], _spread(one["validity"]), _number(one["power"]), _number(one["gap"]), str(one["n"]), words
+
+
+def _value(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _number(value: float | None) -> str:
+    return "—" if value is None else f"{value:.2f}"
+
+
+def _spread(estimate: Mapping[str, Any]) -> str:
+    if estimate["mean"] is None:
+        return "—"
+    ends = "" if estimate["low"] is None else f" [{estimate['low']:.2f}, {estimate['high']:.2f}]"
+    return f"{estimate['mean']:.2f}{ends}"

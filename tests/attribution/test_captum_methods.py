@@ -1,0 +1,273 @@
+"""``captum:NAME``: the maps are Captum's, and Captum's are what their definitions say."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import fringe
+from fringe import CaptumMethod, InputError
+from fringe.attribution import get_method, method_of_record
+
+attr = pytest.importorskip("captum.attr")
+
+
+PASSES = {  # forward passes and VJPs of three images at 8 x 8
+    "input_x_gradient": (3, 3),
+    "guided_backprop": (3, 3),
+    "grad_cam": (3 + 1, 3),  # and one that finds the layer
+    "deep_lift": (6, 6),  # each with its baseline
+    "occlusion": (3 * (1 + 8 * 8), 0),
+}
+
+
+def rand(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+class Net(nn.Module):
+    """Convolutions at 8 x 8, then at 4 x 4, then one on a single pixel, as in squeeze-and-excitation."""
+
+    def __init__(self, inplace=False):
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.ReLU(inplace=inplace), nn.MaxPool2d(2))
+        self.second = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=inplace))
+        self.pool = nn.AvgPool2d(2)
+        self.gate = nn.Conv2d(4, 4, 1)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x, scale=None):
+        z = self.second(self.first(x))
+        z = self.pool(z * self.gate(z.mean((2, 3), keepdim=True)).sigmoid())
+        logits = self.head(z.flatten(1))
+        return logits if scale is None else logits * scale[:, None]
+
+
+@pytest.fixture
+def net():
+    model = Net().double().eval()
+    with torch.no_grad():
+        for i, parameter in enumerate(model.parameters()):
+            parameter.copy_(0.5 * rand(*parameter.shape, seed=i))
+    return model
+
+
+X, TARGET = rand(3, 2, 8, 8, seed=7), torch.tensor([2, 0, 1])
+
+
+def explained(model, name, **more):
+    given = {"target": TARGET, "ids": ["a", "b", "c"], **more}
+    return fringe.attribute(model, X, method=name, **given)
+
+
+def test_the_maps_are_captums(net):
+    baseline = rand(3, 2, 8, 8, seed=8)
+    x = X.clone().requires_grad_(True)
+    shapes = {"sliding_window_shapes": (2, 3, 3), "strides": (2, 2, 2)}
+    expected = {
+        "deep_lift": attr.DeepLift(net).attribute(x, baseline, target=TARGET),
+        "guided_backprop": attr.GuidedBackprop(net).attribute(x, target=TARGET),
+        "input_x_gradient": attr.InputXGradient(net).attribute(x, target=TARGET),
+        "occlusion": attr.Occlusion(net).attribute(X, baselines=baseline, target=TARGET, **shapes),
+    }
+    for name, maps in expected.items():
+        method = CaptumMethod(name, **({"window": 3, "stride": 2} if name == "occlusion" else {}))
+        given = {"baseline": baseline} if method.accepts_baseline else {}
+        result = explained(net, method, **given)
+        exact = {"rtol": 1e-9, "atol": 1e-12} if name != "occlusion" else {"rtol": 1e-5, "atol": 1e-6}  # in float32
+        torch.testing.assert_close(result.values, maps.detach().double(), **exact)
+        assert result.verdict == ("unchecked",) * 3
+        assert result.passes.forward > 0
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_grad_cam_weighs_the_last_activations_at_the_resolution_of_the_last_convolution(net, inplace):
+    for module in net.modules():
+        if isinstance(module, nn.ReLU):
+            module.inplace = inplace
+    with torch.no_grad():
+        first = net.second(net.first(X))
+    z = first.clone().requires_grad_(True)
+    logits = net.head(net.pool(z * net.gate(z.mean((2, 3), keepdim=True)).sigmoid()).flatten(1))
+    (gradient,) = torch.autograd.grad(logits.gather(1, TARGET[:, None]).sum(), z)
+    cam = (gradient.mean((2, 3), keepdim=True) * first).sum(1, keepdim=True).relu()
+    cam = functional.interpolate(cam, (8, 8), mode="bilinear")
+    result = explained(net, "captum:grad_cam")
+    torch.testing.assert_close(result.values.sum(1, keepdim=True), cam, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(result.values[:, 0], result.values[:, 1], rtol=0, atol=0)
+    named = explained(net, CaptumMethod(layer="second.2"))
+    torch.testing.assert_close(named.values, result.values, rtol=1e-9, atol=1e-12)
+    assert (explained(net, CaptumMethod(layer="first.1")).values - result.values).norm() > 0.1 * result.values.norm()
+
+
+def test_grad_cam_of_a_series_is_scaled_up_along_it():
+    model = nn.Sequential(nn.Conv1d(2, 3, 4, 4), nn.ReLU(), nn.Flatten(), nn.Linear(6, 3)).double()
+    x = rand(2, 2, 8)
+    result = fringe.attribute(model, x, method="captum:grad_cam", target=0)
+    with torch.no_grad():
+        z = model[1](model[0](x))
+    weight = model[3].weight[0].view(3, 2).mean(1, keepdim=True)
+    cam = functional.interpolate((weight * z).sum(1, keepdim=True).relu(), 8, mode="linear")
+    torch.testing.assert_close(result.values.sum(1, keepdim=True), cam.detach())
+
+
+def additive(x):
+    """A score that is a sum over pixels, and another one."""
+    return torch.stack([(x**3).sum((1, 2, 3)), x.sum((1, 2, 3))], 1)
+
+
+def test_kernel_shap_of_an_additive_score_is_the_change_of_each_superpixel():
+    method = CaptumMethod("kernel_shap", samples=200, segments=9, superpixels="grid")
+    result = fringe.attribute(additive, X, method=method, target=0, baseline=0.5)
+    change = (X**3 - 0.5**3).sum(1)
+    cell = torch.arange(8) * 3 // 8
+    for i in range(3):
+        for j in range(3):
+            rows, columns = (cell == i).nonzero().flatten(), (cell == j).nonzero().flatten()
+            block = result.values[:, :, rows[:, None], columns]
+            expected = change[:, rows[:, None], columns].sum((1, 2))
+            torch.testing.assert_close(block, expected.view(3, 1, 1, 1).expand_as(block), rtol=1e-4, atol=1e-3)
+
+
+def test_kernel_shap_takes_superpixels_of_slic_where_scikit_image_is_and_says_so(monkeypatch):
+    pytest.importorskip("skimage")
+    x = torch.zeros(1, 1, 12, 12, dtype=torch.float64)
+    x[:, :, :, 5:] = 1.0
+    method = CaptumMethod("kernel_shap", samples=60, segments=4)
+    assert method.record()["superpixels"] == "slic"
+    result = fringe.attribute(lambda z: additive(z + 1), x, method=method, target=0)
+    assert len(result.values.unique()) <= 6
+    assert (result.values[..., :5].abs().max() < 1e-3) & (result.values[..., 5:].min() > 1)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    grid = CaptumMethod("kernel_shap", samples=60, segments=4)
+    assert grid.record()["superpixels"] == "grid"
+    assert method_of_record(json.loads(json.dumps(method.record()))) == method  # a record does not depend on this
+
+
+def test_gradient_shap_of_an_affine_score_is_exact_for_one_reference(net):
+    reference = rand(1, 2, 8, 8, seed=9)
+    weight = rand(3, 128)
+    space = fringe.InputSpace(references=reference)
+    result = explained(lambda x: x.flatten(1) @ weight.T, CaptumMethod("gradient_shap", samples=3), space=space)
+    torch.testing.assert_close(result.values, (X - reference) * weight[TARGET].view(3, 2, 8, 8))
+    with pytest.raises(InputError, match="captum:gradient_shap averages over images of the data; pass some"):
+        explained(net, "captum:gradient_shap")
+
+
+def test_occlusion_of_an_additive_score_is_the_mean_change_of_the_windows_over_a_pixel():
+    result = fringe.attribute(additive, X, method=CaptumMethod("occlusion", window=2, stride=2), target=0)
+    change = 4 * functional.avg_pool2d((X**3).sum(1, keepdim=True), 2)
+    torch.testing.assert_close(
+        result.values[:, :1], functional.interpolate(change, scale_factor=2.0), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_further_arguments_classes_and_contrasts_are_those_of_the_call(net):
+    scale = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    for name in ("grad_cam", "deep_lift", "guided_backprop", "input_x_gradient", "occlusion"):
+        plain = explained(net, f"captum:{name}")
+        scaled = explained(net, f"captum:{name}", forward_args=(scale,))
+        torch.testing.assert_close(scaled.values, scale.view(3, 1, 1, 1) * plain.values, rtol=1e-5, atol=1e-6)
+        both = explained(net, f"captum:{name}", target=[[2, 1], [0, 2], [1, 0]])
+        torch.testing.assert_close(both.values[:, 0], plain.values, rtol=1e-6, atol=1e-8)
+        if name in ("input_x_gradient", "occlusion"):  # linear in the score
+            other = explained(net, f"captum:{name}", target=torch.tensor([1, 2, 0]))
+            contrast = explained(net, f"captum:{name}", contrast=[1, 2, 0])
+            torch.testing.assert_close(contrast.values, plain.values - other.values, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_passes_of_hooks_and_of_functions_are_counted(net, name):
+    classifier = fringe.Classifier(net)
+    problem = fringe.paths.Problem.of(classifier, X, target=TARGET)
+    before = dataclasses.replace(classifier.passes)
+    with classifier.session(X.device):
+        get_method(f"captum:{name}").attribute(problem)
+    spent = classifier.passes.since(before)
+    assert (spent.forward, spent.vjp, spent.jvp) == (*PASSES[name], 0)
+
+
+def test_random_numbers_belong_to_the_image(net):
+    method = CaptumMethod("kernel_shap", samples=12, segments=16, superpixels="grid")
+    result = explained(net, method)
+    alone = fringe.attribute(net, X[1:2], method=method, target=TARGET[1:2], ids=["b"])
+    torch.testing.assert_close(result.values[1:2], alone.values)
+    assert (result.values - explained(net, method, seed=1).values).abs().max() > 1e-6
+
+
+def hooks_of(module):
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return [hook for kind in kinds for hook in getattr(module, kind).values()]
+
+
+@pytest.mark.parametrize("name", ["deep_lift", "guided_backprop", "grad_cam"])
+def test_no_hook_is_left_after_an_error(net, name):
+    def fail(module, inputs):
+        if any(hooks_of(other) for other in net.modules() if other is not module):
+            raise ValueError("stop")
+
+    handle = net.head.register_forward_pre_hook(fail)
+    with pytest.raises(ValueError, match="stop"):
+        explained(net, f"captum:{name}")
+    handle.remove()
+    assert not any(hooks_of(module) for module in net.modules())
+
+
+class TestRefusals:
+    def test_grad_cam_needs_a_convolution(self):
+        model = nn.Sequential(nn.Flatten(), nn.Linear(128, 3)).double()
+        with pytest.raises(InputError, match="it has no convolution with activations in space"):
+            explained(model, "captum:grad_cam")
+
+    def test_grad_cam_needs_a_layer_that_exists_and_runs_in_space(self, net):
+        with pytest.raises(InputError, match=r"the model has no module 'second.3'; did you mean 'second.2'\?"):
+            explained(net, CaptumMethod(layer="second.3"))
+        with pytest.raises(InputError, match=r"the module 'head' gives shape \(1, 3\), expected activations in space"):
+            explained(net, CaptumMethod(layer="head"))
+
+    @pytest.mark.parametrize("name", ["grad_cam", "deep_lift", "guided_backprop"])
+    def test_hooks_need_a_module(self, net, name):
+        with pytest.raises(InputError, match=f"captum:{name} reads the layers of a torch.nn.Module"):
+            explained(lambda x: net(x), f"captum:{name}")
+
+    def test_a_setting_of_another_algorithm(self):
+        with pytest.raises(InputError, match="captum:occlusion has no setting 'layer'; its settings: window"):
+            CaptumMethod("occlusion", layer="second")
+        with pytest.raises(InputError, match="captum:guided_backprop has no setting 'samples'; it has no settings"):
+            get_method("captum:guided_backprop").with_text({"samples": "3"})
+        assert get_method("captum:grad_cam").record() == {"method": "captum", "algorithm": "grad_cam", "layer": "auto"}
+
+    def test_an_unknown_algorithm(self):
+        with pytest.raises(InputError, match="captum has no 'gradcam'; did you mean 'grad_cam'"):
+            get_method("captum:gradcam")
+
+    def test_a_window_larger_than_the_image(self, net):
+        with pytest.raises(InputError, match="window: got 9 for a side of 8"):
+            explained(net, CaptumMethod("occlusion", window=9))
+
+    @pytest.mark.parametrize(("name", "extra"), [("captum", "captum"), ("zennit", "zennit"), ("lxt", "lxt")])
+    def test_an_absent_package_is_named_with_its_extra(self, monkeypatch, net, name, extra):
+        monkeypatch.setattr("importlib.util.find_spec", lambda package: None)
+        with pytest.raises(InputError, match=f"needs {name}, which is not installed; install fringe\\[{extra}\\]"):
+            explained(net, name)
+
+
+def test_the_packages_are_not_loaded_before_they_are_needed():
+    code = (
+        "import sys, fringe; fringe.CaptumMethod('occlusion'); print(*({'captum', 'zennit', 'lxt'} & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_every_algorithm_has_a_preset_of_its_name():
+    for name in CaptumMethod.presets:
+        method = get_method(f"captum:{name}")
+        assert (method.label, method.algorithm) == (f"captum:{name}", name)
+        assert method_of_record(method.record()) == method
+        assert dataclasses.replace(method) == method

@@ -1,0 +1,143 @@
+"""``zennit:NAME`` against zennit and closed forms, and ``lxt:attnlrp`` against its rules; where they are installed."""
+
+import pytest
+import torch
+from torch import nn
+
+import fringe
+from fringe import AttnLRP, InputError, ZennitMethod
+
+
+def rand(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def filled(model):
+    model = model.double().eval()
+    with torch.no_grad():
+        for i, parameter in enumerate(model.parameters()):
+            parameter.copy_(0.5 * rand(*parameter.shape, seed=i))
+    return model
+
+
+def convolutions():
+    return filled(
+        nn.Sequential(
+            nn.Conv2d(2, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 4, 3), nn.ReLU(),
+            nn.Flatten(), nn.Linear(16, 5), nn.ReLU(), nn.Linear(5, 3),
+        )
+    )  # fmt: skip
+
+
+X, TARGET = rand(3, 2, 8, 8, seed=7), torch.tensor([2, 0, 1])
+
+
+class TestZennit:
+    @pytest.fixture(autouse=True)
+    def zennit(self):
+        self.attribution = pytest.importorskip("zennit.attribution")
+        self.composites = pytest.importorskip("zennit.composites")
+        self.canonizers = pytest.importorskip("zennit.canonizers")
+
+    @pytest.mark.parametrize("name", [name for name in ZennitMethod.presets if name != "epsilon_gamma_box"])
+    def test_is_zennits(self, name):
+        model = convolutions()
+        composite = self.composites.COMPOSITES[name](canonizers=[self.canonizers.SequentialMergeBatchNorm()])
+        start = torch.zeros(3, 3, dtype=torch.float64)
+        start[torch.arange(3), TARGET] = model(X).detach()[torch.arange(3), TARGET]
+        with self.attribution.Gradient(model, composite) as attributor:
+            _, expected = attributor(X.clone(), start)
+        result = fringe.attribute(model, X, method=f"zennit:{name}", target=TARGET, batch_size=2)
+        torch.testing.assert_close(result.values, expected, rtol=1e-9, atol=1e-12)
+        zero = (expected == 0).flatten(1).all(1).tolist()
+        assert result.verdict == tuple("stalled" if is_zero else "unchecked" for is_zero in zero)
+
+    def test_the_box_rule_takes_the_bounds_of_the_input_space(self):
+        model, space = convolutions(), fringe.InputSpace(-4.0, 4.0)
+        low, high = torch.full_like(X, -4), torch.full_like(X, 4)
+        merge = [self.canonizers.SequentialMergeBatchNorm()]
+        composite = self.composites.EpsilonGammaBox(low, high, canonizers=merge)
+        start = nn.functional.one_hot(TARGET, 3) * model(X).detach()
+        with self.attribution.Gradient(model, composite) as attributor:
+            _, expected = attributor(X.clone(), start)
+        given = {"method": "zennit:epsilon_gamma_box", "target": TARGET}
+        result = fringe.attribute(model, X, space=space, **given)
+        torch.testing.assert_close(result.values, expected, rtol=1e-9, atol=1e-12)
+        assert (fringe.attribute(model, X, **given).values - expected).norm() > 1e-3 * expected.norm()
+
+    def test_the_epsilon_rule_of_a_linear_network_is_the_input_times_the_weight(self):
+        model = filled(nn.Sequential(nn.Flatten(), nn.Linear(128, 3)))
+        result = fringe.attribute(model, X, method="zennit:epsilon_plus", target=TARGET)
+        torch.testing.assert_close(result.values.flatten(1), X.flatten(1) * model[1].weight[TARGET], rtol=1e-5, atol=0)
+
+    def test_what_is_propagated_is_the_explained_score(self):
+        model = convolutions()
+        given = {"method": "zennit:epsilon_plus_flat", "target": TARGET}
+        plain, other = (fringe.attribute(model, X, **{**given, "target": t}).values for t in (TARGET, [1, 2, 0]))
+        contrast = fringe.attribute(model, X, contrast=[1, 2, 0], **given).values
+        assert (contrast - plain).norm() > 1e-3 * plain.norm()
+        assert contrast.shape == other.shape
+
+    def test_the_weights_are_given_back_bit_for_bit(self):
+        model = convolutions()
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        fringe.attribute(model, X, method="zennit:epsilon_plus_flat")
+        after = model.state_dict()
+        assert list(after) == list(before)
+        assert all(torch.equal(after[name], value) for name, value in before.items())
+
+    def test_needs_a_module(self):
+        model = convolutions()
+        with pytest.raises(InputError, match=r"zennit:epsilon_plus reads the layers of a torch\.nn\.Module"):
+            fringe.attribute(lambda x: model(x), X, method="zennit:epsilon_plus")
+
+
+class Reader(nn.Module):
+    """One block of a transformer over the rows of an image."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.gelu = nn.LayerNorm(8), nn.GELU()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        z = self.norm(x.flatten(1, 2))
+        return self.head(self.gelu(z + self.attention(z, z, z)[0]).mean(1))
+
+
+def literal(model, x, target):
+    """The input times the gradient of the network with queries, keys, deviations and the share of GELU held fixed."""
+    x = x.clone().requires_grad_(True)
+    z = x.flatten(1, 2)
+    centred = z - z.mean(-1, keepdim=True)
+    deviation = (centred.square().mean(-1, keepdim=True) + model.norm.eps).sqrt()
+    z = centred / deviation.detach() * model.norm.weight + model.norm.bias
+    z = z + model.attention(z.detach(), z.detach(), z)[0]
+    z = z * (nn.functional.gelu(z) / (z + 1e-10)).detach()
+    score = model.head(z.mean(1)).gather(1, target[:, None]).sum()
+    return x.detach() * torch.autograd.grad(score, x)[0]
+
+
+class TestAttnLRP:
+    @pytest.fixture(autouse=True)
+    def lxt(self):
+        pytest.importorskip("lxt.efficient.models", exc_type=ImportError)
+
+    def test_is_the_input_times_the_gradient_with_its_rules(self):
+        model = filled(Reader())
+        result = fringe.attribute(model, X, method="lxt:attnlrp", target=TARGET, batch_size=2)
+        torch.testing.assert_close(result.values, literal(model, X, TARGET), rtol=1e-8, atol=1e-10)
+        gradient = fringe.attribute(model, X, method="captum:input_x_gradient", target=TARGET)
+        assert (result.values - gradient.values).norm() > 0.1 * gradient.values.norm()
+
+    def test_the_classes_of_torch_are_given_back(self):
+        kinds = (nn.LayerNorm, nn.GELU, nn.MultiheadAttention)
+        before = [dict(vars(kind)) for kind in kinds]
+        model = filled(Reader())
+        fringe.attribute(model, X, method=AttnLRP())
+        assert [dict(vars(kind)) for kind in kinds] == before
+
+    def test_a_network_without_attention_is_refused(self):
+        with pytest.raises(InputError, match="lxt has no rules for its layers; it knows"):
+            fringe.attribute(convolutions(), X, method="lxt:attnlrp")

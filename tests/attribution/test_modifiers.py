@@ -1,0 +1,260 @@
+"""The straight line to a method's end point, and smoothed maps: what they compute and what they are called."""
+
+import json
+
+import pytest
+import torch
+from scipy.ndimage import gaussian_filter
+
+import fringe
+from fringe import InputError, Smooth, Straight
+from fringe.attribution import get_method, method_label, method_of_record
+from fringe.data import digits_samples
+from fringe.experiments import ExperimentSpec, build_plan
+from fringe.explanations import ExplainSpec
+from fringe.explanations._base import configured_method
+from fringe.models import load_model
+from fringe.plots import method_title
+
+FAST = fringe.FRInGe(tau=3e-2, cg_iterations=6)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    loaded = load_model("embedded:digits")
+    x = loaded.prepare([sample.image for sample in digits_samples()[:3]]).double()
+    references = loaded.prepare([sample.image for sample in digits_samples()[20:25]]).double()
+    space = fringe.InputSpace(*(b.double() for b in loaded.preprocessing.bounds()), references=references)
+    return loaded.module.double(), x, space
+
+
+def explained(digits, method, rows=slice(None), **more):
+    model, x, space = digits
+    return fringe.attribute(model, x[rows], method=method, space=space, **more)
+
+
+class TestStraight:
+    def test_of_a_straight_path_is_the_path(self, digits):
+        ig = explained(digits, fringe.IntegratedGradients(steps=12, baseline="blur"))
+        for inner in (ig.settings, {**fringe.GuidedIG(steps=4, baseline="blur").record()}):
+            line = explained(digits, Straight(method_of_record(inner), steps=12))
+            torch.testing.assert_close(line.values, ig.values, rtol=1e-9, atol=1e-12)
+
+    @pytest.mark.parametrize(
+        "inner", [FAST, fringe.GuidedIG(steps=5), fringe.BlurIG(steps=4), fringe.GeoIGKNN(neighbours=2, order=2)]
+    )
+    def test_integrates_to_the_end_of_the_methods_own_path(self, digits, inner):
+        own = explained(digits, inner, telemetry=True)
+        ends = torch.stack([path.snapshots[-1] for path in own.trajectory])
+        line = explained(digits, Straight(inner, steps=9, rule="gausslegendre"))
+        expected = explained(digits, fringe.IntegratedGradients(steps=9, rule="gausslegendre"), baseline=ends)
+        torch.testing.assert_close(line.values, expected.values, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(line.endpoint_score, own.endpoint_score, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(line.completeness_gap, expected.completeness_gap, rtol=1e-6, atol=1e-9)
+
+    def test_is_not_the_curved_path(self, digits):
+        own, line = explained(digits, FAST), explained(digits, Straight(FAST, steps=60))
+        sums = [result.values.flatten(1).sum(1) for result in (own, line)]
+        assert (own.values - line.values).norm() > 0.05 * own.values.norm()
+        torch.testing.assert_close(*sums, rtol=0.05, atol=0.05)  # both add up to the same change
+
+    def test_of_a_path_that_ended_short_says_so(self, digits):
+        short = fringe.FRInGe(tau=3e-2, cg_iterations=6, steps=2)  # hardly moves two of the images
+        own, line = explained(digits, short), explained(digits, Straight(short, steps=40))
+        assert own.verdict == line.verdict == ("stalled", "stalled", "short")
+        assert all(text.startswith("the path of fringe: ") for text in line.advice)
+
+    def test_costs_the_path_and_the_line(self, digits):
+        own, line = explained(digits, FAST).passes, explained(digits, Straight(FAST, steps=7)).passes
+        assert line.vjp - own.vjp == 3 * 7
+        assert explained(digits, Straight(fringe.IntegratedGradients(steps=500), steps=7)).passes.vjp < 3 * 9
+
+    def test_reports_the_steps_of_both(self, digits):
+        calls = []
+        explained(digits, Straight(FAST, steps=7), progress=lambda done, total: calls.append((done, total)))
+        assert [done for done, _ in calls] == sorted(done for done, _ in calls)
+        assert calls[-1][0] == calls[-1][1] > 21
+
+    def test_explains_several_classes(self, digits):
+        method = Straight(FAST, steps=5)
+        both = explained(digits, method, target=[[3, 1], [0, 2], [7, 4]])
+        for k, target in enumerate(([3, 0, 7], [1, 2, 4])):
+            torch.testing.assert_close(both.values[:, k], explained(digits, method, target=target).values)
+
+    def test_begins_at_the_callers_baseline_where_the_method_does(self, digits):
+        line = explained(digits, Straight(fringe.GuidedIG(steps=4), steps=6), baseline=0.5)
+        expected = explained(digits, fringe.IntegratedGradients(steps=6), baseline=0.5)
+        torch.testing.assert_close(line.values, expected.values)
+        with pytest.raises(InputError, match="does not begin at one"):
+            explained(digits, Straight(FAST), baseline=0.5)
+
+    @pytest.mark.parametrize("name", ["smoothgrad", "expected_gradients", "captum:input_x_gradient"])
+    def test_needs_a_path(self, digits, name):
+        with pytest.raises(InputError, match=f"{name} has no path, and so no end point; name a method with a path"):
+            explained(digits, f"straight:{name}")
+
+    @pytest.mark.parametrize("name", ["agi", "ig2"])
+    def test_needs_one_path(self, digits, name):
+        with pytest.raises(InputError, match=f"{name} follows several paths per image"):
+            explained(digits, f"straight:{name}")
+
+
+class TestSmooth:
+    @pytest.mark.parametrize("sigma", [0.7, 3.0, 20.0])  # wider than the image, too
+    def test_is_scipys_filter_and_keeps_the_sum(self, digits, sigma):
+        inner = fringe.IntegratedGradients(steps=6)
+        plain, smooth = explained(digits, inner), explained(digits, Smooth(inner, sigma=sigma))
+        expected = gaussian_filter(plain.values.numpy(), (0, 0, sigma, sigma), mode="reflect", truncate=4.0)
+        torch.testing.assert_close(smooth.values, torch.from_numpy(expected), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(smooth.completeness_gap, plain.completeness_gap, rtol=1e-6, atol=1e-10)
+        assert (smooth.verdict, smooth.passes) == (plain.verdict, plain.passes)
+
+    def test_promises_nothing_where_the_method_promises_nothing(self, digits):
+        result = explained(digits, "smooth(2):smoothgrad")
+        assert result.verdict == ("unchecked",) * 3
+        assert result.completeness_gap.isnan().all()
+
+    def test_of_several_classes_and_the_path(self, digits):
+        both = explained(digits, Smooth(FAST, sigma=2), target=[[3, 1], [0, 2], [7, 4]], telemetry=True)
+        for k, target in enumerate(([3, 0, 7], [1, 2, 4])):
+            single = explained(digits, Smooth(FAST, sigma=2), target=target)
+            torch.testing.assert_close(both.values[:, k], single.values, rtol=1e-9, atol=1e-12)
+        for values, path in zip(both.values, both.trajectory, strict=True):
+            torch.testing.assert_close(path.cumulative[-1].double(), values, rtol=1e-6, atol=1e-9)
+
+    def test_channels_do_not_mix(self):
+        x = torch.rand(1, 2, 6, 6, dtype=torch.float64)
+        result = fringe.attribute(lambda z: z[:, 0].flatten(1)[:, :3], x, method="smooth(1):ig")
+        assert (result.values[0, 1] == 0).all()
+
+    def test_inputs_without_pixels_are_refused(self):
+        with pytest.raises(InputError, match=r"expected images \(B, C, H, W\), whose maps are smoothed"):
+            fringe.attribute(lambda x: x[:, :3], torch.randn(2, 6), method="smooth:ig")
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("text", "method", "label", "title"),
+        [
+            ("straight:fringe", Straight(fringe.FRInGe()), "straight:fringe", "Straight: FRInGe"),
+            (
+                "Straight:Integrated Gradients:paper",
+                Straight(fringe.IntegratedGradients(steps=200)),
+                "straight:ig",
+                None,
+            ),
+            ("straight", Straight(), "straight:fringe", None),
+            ("smooth(3):ig", Smooth(fringe.IntegratedGradients(), sigma=3.0), "smooth(3):ig", None),
+            ("smooth:ig", Smooth(), "smooth(3):ig", "Smoothed (3 px): Integrated Gradients"),
+            (
+                "smooth(1.5):straight:fringe:preview",
+                Smooth(Straight(fringe.FRInGe.preset("preview")), sigma=1.5),
+                "smooth(1.5):straight:fringe",
+                "Smoothed (1.5 px): Straight: FRInGe",
+            ),
+            ("smooth(2):captum:occlusion", Smooth(fringe.CaptumMethod("occlusion"), sigma=2.0), None, None),
+        ],
+    )
+    def test_mean_a_method_that_its_record_gives_back(self, text, method, label, title):
+        result = get_method(text)
+        assert result == method
+        record = json.loads(json.dumps(result.record()))
+        assert method_of_record(record) == method
+        assert type(method).from_record(record).record() == result.record()
+        assert method_label(record) == result.label == (label or text)
+        assert title is None or method_title(result.label) == title
+        assert configured_method(ExplainSpec(method=text)) == method
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("ig(3)", "got 'ig\\(3\\)', but ig takes no number in brackets"),
+            ("smooth(wide):ig", "sigma: got 'wide', expected a positive number"),
+            ("smooth(-1):ig", "sigma: got '-1', expected a positive number"),
+            ("smooth(3):igg", "got 'igg'; did you mean 'ig'"),
+            ("straight:ig:papers", "preset: ig has no 'papers'; did you mean 'paper'"),
+            ("straigt:ig", "got 'straigt'; did you mean 'straight'"),
+        ],
+    )
+    def test_that_mean_nothing_are_refused(self, text, message):
+        with pytest.raises(InputError, match=message):
+            get_method(text)
+
+    def test_settings_are_the_modifiers_and_of_the_method_inside(self):
+        method = get_method("smooth(2):straight:fringe")
+        changed = method.with_text({"sigma": "1", "of.steps": "7", "of.of.tau": "0.01"})
+        assert changed == Smooth(Straight(fringe.FRInGe(tau=0.01), steps=7), sigma=1.0)
+        assert method.with_text({"of": "ig:paper"}).of == fringe.IntegratedGradients(steps=200)
+        with pytest.raises(InputError, match=r"straight has no setting 'tau', but fringe has; write of\.tau"):
+            get_method("straight:fringe").with_text({"tau": "0.01"})
+        with pytest.raises(InputError, match="straight has no setting 'stepps'; did you mean 'steps'"):
+            get_method("straight:ig").with_text({"stepps": "1"})
+        with pytest.raises(InputError, match="ig has no setting 'tau'"):
+            get_method("straight:ig").with_text({"of.tau": "1"})
+
+    def test_presets_variants_and_settings_of_explain_go_to_the_method_inside(self):
+        spec = ExplainSpec(method="smooth(2):fringe", preset="preview", set=("sigma=1", "of.tau=0.01"))
+        inner = fringe.FRInGe.preset("preview").with_text({"tau": "0.01"})
+        assert configured_method(spec) == Smooth(inner, sigma=1.0)
+        ablated = configured_method(ExplainSpec(method="straight:fringe:resnet18", variant="euclidean"))
+        assert ablated == Straight(fringe.FRInGe.preset("resnet18", "euclidean"))
+
+    def test_label_the_methods_of_a_plan(self):
+        spec = ExperimentSpec(
+            methods="straight:fringe,Smooth(3):IG,wide=smooth(8):ig",
+            metrics="insertion",
+            set=["straight:fringe.steps=9", "straight:fringe.of.tau=0.02", "smooth(3):ig.of.steps=5", "wide.sigma=9"],
+        )
+        methods = build_plan(spec).arms[0].methods
+        assert dict(methods) == {
+            "straight:fringe": Straight(fringe.FRInGe(tau=0.02), steps=9),
+            "smooth(3):ig": Smooth(fringe.IntegratedGradients(steps=5)),
+            "wide": Smooth(sigma=9.0),
+        }
+
+    def test_the_papers_setting_goes_to_the_method_inside(self):
+        with pytest.warns(UserWarning, match="the paper has no setting for"):
+            plan = build_plan(ExperimentSpec(methods="straight:fringe:auto,fringe:auto", metrics="insertion"))
+        assert plan.arms[0].methods["straight:fringe:auto"] == Straight(plan.arms[0].methods["fringe:auto"])
+
+    def test_objects_go_by_their_labels(self, digits):
+        model, x, space = digits
+        methods = [Straight(fringe.IntegratedGradients(steps=3), steps=3), "smooth(2):ig", Smooth()]
+        result = fringe.compare(model, x[:2], methods, ["sparseness"], space=space, controls=False)
+        assert [row.label for row in result.rows] == ["straight:ig", "smooth(2):ig", "smooth(3):ig"]
+        assert result.rows[0].settings["of"] == {**fringe.IntegratedGradients(steps=3).record()}
+
+    def test_a_saved_map_knows_its_method(self, digits, tmp_path):
+        result = explained(digits, "smooth(2):ig", slice(1))
+        result.save(tmp_path / "map")
+        loaded = fringe.load(tmp_path / "map")
+        assert method_of_record(loaded.settings) == get_method("smooth(2):ig")
+        assert "smooth(2):ig" in repr(loaded)
+
+    def test_a_run_keeps_each_setting_apart_and_computes_none_twice(self, tmp_path):
+        def run(out, **more):
+            spec = ExperimentSpec(
+                methods="smooth(1):ig,captum:grad_cam,straight:guided_ig",
+                metrics="sparseness",
+                n=2,
+                controls=False,
+                set={"smooth(1):ig.of.steps": "3", "straight:guided_ig.steps": "2", **more},
+            )
+            return fringe.run_experiment(spec, out, save_maps=True, amend=True)
+
+        first, again = run(tmp_path), run(tmp_path)
+        settings = first.manifest.settings
+        (model,) = settings
+        assert settings[model]["smooth(1):ig"]["method"] == {
+            **Smooth(fringe.IntegratedGradients(steps=3), sigma=1.0).record()
+        }
+        assert set(first.frame["method"].to_list()) == {"smooth(1):ig", "captum:grad_cam", "straight:guided_ig"}
+        assert first.frame["score"].null_count() == 0
+        assert again.frame["score"].to_list() == first.frame["score"].to_list()
+        assert again.manifest.settings == settings
+        other = run(tmp_path, **{"straight:guided_ig.of.steps": "3"})
+        keys = [results.manifest.setting_key(model, "straight:guided_ig") for results in (first, other)]
+        assert keys[0] != keys[1]
+        assert other.manifest.setting_key(model, "smooth(1):ig") == first.manifest.setting_key(model, "smooth(1):ig")
+        fringe.write_report(tmp_path, tmp_path / "report")
+        assert "smooth(1):ig" in (tmp_path / "report" / "report.html").read_text(encoding="utf-8")

@@ -1,0 +1,141 @@
+"""Spectral Integrated Gradients: a literal transcription, closed forms, and its limits."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from scipy.fft import dctn, idctn
+
+import fringe
+
+SHAPE = (2, 8, 8)
+
+
+def images(count, shape=SHAPE, seed=0):
+    return 4 * torch.rand(count, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 2
+
+
+def network(shape=SHAPE):
+    weight = torch.randn(3, int(np.prod(shape)), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return lambda x: torch.tanh(x.flatten(1) @ weight.T / 4) * 3 + (x.flatten(1) @ weight.T) ** 2 / 50
+
+
+def affine(shape=SHAPE):
+    weight = torch.randn(3, int(np.prod(shape)), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return (lambda x: x.flatten(1) @ weight.T), weight
+
+
+def explained(model, x, **settings):
+    baseline = settings.pop("baseline_tensor", None)
+    return fringe.attribute(model, x, method=fringe.SpectralIG(**settings), target=1, baseline=baseline)
+
+
+def literal(model, x, baseline, steps, overlap, components):
+    """The published loop for one image (C, H, W): ``components`` are pairs of a strength and an image."""
+    points = []
+    for k in range(steps + 1):
+        point = baseline.clone()
+        for strength, component in components:
+            start = (1 - overlap) * (1 - strength)
+            point = point + min(max((k / steps - start) / overlap, 0.0), 1.0) * component
+        points.append(point)
+    total = torch.zeros_like(x)
+    for before, after in pairwise(points):
+        z = before[None].clone().requires_grad_(True)
+        (gradient,) = torch.autograd.grad(model(z)[0, 1], z)
+        total += gradient[0] * (after - before)
+    return total
+
+
+def singular_components(difference):
+    """Of each channel: strengths and rank-one images."""
+    pairs = []
+    for channel, matrix in enumerate(difference.numpy()):
+        u, s, vh = np.linalg.svd(matrix)
+        for i, value in enumerate(s):
+            image = torch.zeros_like(difference)
+            image[channel] = torch.from_numpy(value * np.outer(u[:, i], vh[i]))
+            pairs.append((value / s[0], image))
+    return pairs
+
+
+def cosine_components(difference):
+    coefficients = dctn(difference.numpy(), axes=(1, 2), norm="ortho")
+    height, width = difference.shape[1:]
+    pairs = []
+    for i in range(height):
+        for j in range(width):
+            one = np.zeros_like(coefficients)
+            one[:, i, j] = coefficients[:, i, j]
+            radius = np.hypot(i / (height - 1), j / (width - 1)) / np.sqrt(2)
+            pairs.append((1 - radius, torch.from_numpy(idctn(one, axes=(1, 2), norm="ortho"))))
+    return pairs
+
+
+@pytest.mark.parametrize(("basis", "components"), [("svd", singular_components), ("dct", cosine_components)])
+@pytest.mark.parametrize("overlap", [0.4, 0.9])
+def test_it_is_the_published_loop(basis, components, overlap):
+    model, x, baseline = network(), images(2), images(2, seed=5)
+    result = explained(model, x, steps=7, overlap=overlap, basis=basis, baseline_tensor=baseline)
+    for image, start, values in zip(x, baseline, result.values, strict=True):
+        expected = literal(model, image, start, 7, overlap, components(image - start))
+        torch.testing.assert_close(values, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_all_channels_as_one_matrix():
+    x = images(1)
+    result = explained(network(), x, steps=6, basis="joint_svd").values[0]
+    u, s, vh = np.linalg.svd(x[0].reshape(16, 8).numpy(), full_matrices=False)
+    parts = [(v / s[0], torch.from_numpy(v * np.outer(u[:, i], vh[i])).reshape(2, 8, 8)) for i, v in enumerate(s)]
+    torch.testing.assert_close(result, literal(network(), x[0], torch.zeros_like(x[0]), 6, 0.4, parts))
+
+
+@pytest.mark.parametrize("basis", ["svd", "joint_svd", "dct"])
+@pytest.mark.parametrize("rule", ["left", "trapezoid"])
+def test_with_the_overlap_one_it_is_the_straight_line(basis, rule):
+    model, x = network(), images(2)
+    result = explained(model, x, steps=6, overlap=1.0, basis=basis, rule=rule)
+    nodes = 7 if rule == "trapezoid" else 6
+    straight = fringe.attribute(model, x, method=fringe.IntegratedGradients(steps=nodes, rule=rule), target=1)
+    torch.testing.assert_close(result.values, straight.values, rtol=1e-9, atol=1e-12)
+
+
+def test_a_difference_of_rank_one_is_a_straight_line_that_ends_early():
+    model, x = network(), torch.einsum("bi,bj->bij", *images(2, (2, 8)).unbind(1))[:, None]
+    model = network((1, 8, 8))
+    result = explained(model, x, steps=10, overlap=0.4)
+    straight = fringe.attribute(model, x, method=fringe.IntegratedGradients(steps=4, rule="left"), target=1)
+    torch.testing.assert_close(result.values, straight.values, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("basis", ["svd", "joint_svd", "dct"])
+def test_an_affine_score_is_explained_exactly(basis):
+    model, weight = affine()
+    x = images(3)
+    result = explained(model, x, steps=3, basis=basis)
+    torch.testing.assert_close(result.values, x * weight[1].view(SHAPE), rtol=1e-9, atol=1e-12)
+    assert set(result.verdict) == {"ok"}
+
+
+@pytest.mark.parametrize(("rule", "order"), [("left", 1), ("trapezoid", 2)])
+def test_its_gap_goes_to_zero_at_the_order_of_its_rule(rule, order):
+    x = images(3)
+    gaps = [explained(network(), x, steps=n, rule=rule).completeness_gap.abs().max() for n in (100, 800)]
+    assert gaps[1] < 1.3 * gaps[0] / 8**order
+    assert gaps[1] < 0.2
+
+
+def test_its_path_goes_from_the_input_to_the_baseline_and_the_strong_comes_first():
+    x = images(1)
+    path = fringe.attribute(network(), x, method=fringe.SpectralIG(steps=10), telemetry=12, target=1).trajectory[0]
+    torch.testing.assert_close(path.snapshots[0], x[0], rtol=0, atol=0)
+    torch.testing.assert_close(path.snapshots[-1], torch.zeros_like(x[0]), rtol=0, atol=1e-12)
+    begun = path.snapshots[-4]  # two tenths of the way: only components of strength above two thirds
+    s = torch.linalg.svdvals(x[0])
+    assert torch.linalg.matrix_rank(begun).tolist() == (s / s[:, :1] > 1 - 0.2 / 0.6).sum(1).tolist()
+
+
+def test_inputs_without_a_spectrum_are_refused():
+    with pytest.raises(fringe.InputError, match=r"images \(B, C, H, W\) with a spectrum"):
+        explained(lambda x: x[:, :3], torch.randn(2, 6, dtype=torch.float64))

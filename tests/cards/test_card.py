@@ -1,0 +1,96 @@
+"""The files of a card, and cards of benchmark runs."""
+
+import json
+
+import pytest
+
+from fringe import InputError
+from fringe.cards import Card, Measurement, card_of_run, write_card
+from fringe.experiments import ExperimentSpec, run_experiment
+from fringe.scenes import Gate
+from fringe.testing import CheckResult
+
+EVIL = "<script>alert(1)</script>|*"
+SCORES = (0.9, 0.8, float("nan"), 0.85)
+BLIND = {"edge": (0.2, 0.3, 0.2, 0.1), "uniform": (0.25,) * 4}
+
+
+def card(label: str = "mine") -> Card:
+    measurement = Measurement("Localisation", "Scene", "mass_inside", SCORES, BLIND, 0.25, {"metric": "mass_inside"})
+    return Card(
+        label,
+        "What it is.",
+        "Somebody 2026",
+        {"method": label, "steps": 3},
+        ("It promises no sum of the map.",),
+        (CheckResult("finite", True, "fine"), CheckResult("order", False, EVIL)),
+        {"Scene": (Gate("accuracy", 0.97, least=0.95), Gate("without the mark", 0.4, most=0.2))},
+        (measurement,),
+        {"Completeness": "the method claims no sum of its map"},
+        {"ok": 4},
+        {"forward": 51.0, "jvp": 0.0, "vjp": 50.0},
+        0.25,
+        4,
+        0,
+        "2026-01-02",
+    )
+
+
+def test_a_card_is_a_page_a_text_and_data(tmp_path):
+    files = write_card(card(), tmp_path / "new" / "folder", "fringe verify mine")
+    assert [path.name for path in files] == ["card.html", "card.md", "card.json", "controls.png"]
+    page, text = files[0].read_text(), files[1].read_text()
+    for said in ("0.85 [0.8, 0.9]", "forward passes", "Scene", "It promises no sum", "fringe verify mine", "≤ 0.2"):
+        assert said in page
+        assert said.replace("0.85 [0.8, 0.9]", "0\\.85 \\[0.8, 0.9\\]").replace("0.2", "0.2") in text
+    assert "Scene: without the mark is 0.4, so its numbers prove nothing." in page
+    assert page.count("http") == page.count("http-equiv")  # nothing is fetched
+    data = json.loads(files[2].read_text())
+    assert data["measurements"][0]["scores"] == [0.9, 0.8, None, 0.85]
+    assert data["command"] == "fringe verify mine"
+
+
+def test_names_are_shown_and_do_nothing(tmp_path):
+    page, text, *_ = (path.read_bytes().decode(errors="replace") for path in write_card(card(EVIL), tmp_path))
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    assert "<script>" not in text
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"out: cannot write in .*file"):
+        write_card(card(), tmp_path / "file")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    given = {"data": "embedded:digits", "n": 4, "methods": "ig,smoothgrad", "metrics": "insertion,saco,sparseness"}
+    spec = ExperimentSpec(**given, set=("ig.steps=4", "smoothgrad.samples=2"), controls=True)
+    results = run_experiment(spec, out=folder)
+    return folder, results
+
+
+def test_a_card_of_a_run_has_its_numbers(run, tmp_path):
+    folder, results = run
+    made = card_of_run(folder, "ig")
+    (model,) = results.models
+    assert [m.metric for m in made.measurements] == list(results.metrics)
+    for measurement in made.measurements:
+        assert measurement.scores == pytest.approx(tuple(results.scores(model, "ig", measurement.metric)), nan_ok=True)
+        assert measurement.subject == model
+        assert {"edge", "random", "uniform"} <= set(measurement.controls)
+    assert {m.metric: m.part for m in made.measurements} == {
+        "insertion": "Interventions",
+        "saco": "Interventions",
+        "sparseness": "Scores",
+    }
+    assert made.passes == {"forward": pytest.approx(5.0, abs=1), "jvp": 0.0, "vjp": 4.0}
+    assert made.n == 4
+    assert "insertion" in write_card(made, tmp_path)[2].read_text()
+
+
+def test_a_method_that_a_run_lacks_is_named_with_those_it_has(run):
+    with pytest.raises(InputError, match="'fringe', which the run does not have; it has ig, smoothgrad"):
+        card_of_run(run[0], "fringe")

@@ -1,0 +1,96 @@
+"""``fringe verify`` and ``fringe card``: exit codes, files, and code that runs only if it is trusted."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from fringe.cli import app
+
+SHORT = ("--n", "2", "--scenes", "patch_and")
+CODE = '''
+import torch
+
+
+def saliency(model, inputs, target):
+    """The plain gradient."""
+    inputs.requires_grad_()
+    return torch.autograd.grad(model(inputs).gather(1, target[:, None]).sum(), inputs)[0]
+
+
+def leaking(model, inputs, target):
+    """The input, whatever the model."""
+    return inputs
+'''
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [*map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory):
+    path = tmp_path_factory.mktemp("code") / "methods.py"
+    path.write_text(CODE)
+    return path
+
+
+def test_a_method_that_keeps_all_checks_exits_with_zero(code, tmp_path):
+    result = invoke("verify", f"{code}:saliency", "--trust-code", *SHORT, "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "checks: 23 of 23 hold" in result.stdout
+    assert "cost of a map: 1 forward + 1 vjp" in result.stdout
+    assert "AND of two patches" in result.stdout
+    assert "Completeness: the method claims no sum" in result.stdout
+    page = (tmp_path / "card.html").read_text()
+    assert "Card of saliency" in page
+    assert "--trust-code" in page
+    assert {path.name for path in tmp_path.iterdir()} == {"card.html", "card.md", "card.json", "figures"}
+
+
+def test_a_theorem_that_fails_is_exit_code_one_unless_it_may(code, tmp_path):
+    arguments = ("verify", f"{code}:leaking", "--trust-code", *SHORT, "--out", tmp_path)
+    result = invoke(*arguments)
+    assert result.exit_code == 1
+    assert "check constant_model fails: the largest entry is" in result.stderr
+    assert (tmp_path / "card.html").is_file()
+    assert invoke(*arguments, "--allow", "constant_model,unread_inputs").exit_code == 0
+    unknown = invoke(*arguments, "--allow", "constant")
+    assert unknown.exit_code == 2
+    assert "--allow: no check is called constant" in unknown.stderr
+
+
+def test_code_that_is_not_trusted_does_not_run(code, tmp_path):
+    result = invoke("verify", f"{code}:saliency", *SHORT, "--out", tmp_path)
+    assert result.exit_code == 2
+    assert "pass --trust-code only if you trust its author" in result.stderr
+    assert not list(tmp_path.iterdir())
+    assert "runs it" in invoke("verify", "--help").output
+
+
+def test_a_card_may_be_one_document(tmp_path):
+    result = invoke("card", "ig", *SHORT, "--out", tmp_path, "--json")
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert document["label"] == "ig"
+    assert document["passes"] == {"forward": 51.0, "jvp": 0.0, "vjp": 50.0}
+    assert {m["subject"] for m in document["measurements"]} == {"AND of two patches", "digits"}
+
+
+def test_a_card_of_a_run(tmp_path):
+    run = ("benchmark", "--data", "embedded:digits", "--n", "3", "--methods", "ig", "--metrics", "saco,insertion")
+    done = invoke(*run, "--set", "ig.steps=3", "--controls", "--out", tmp_path / "run")
+    assert done.exit_code == 0, done.output
+    result = invoke("card", "ig", "--from", tmp_path / "run", "--out", tmp_path / "card")
+    assert result.exit_code == 0, result.output
+    assert "SaCo" in result.stdout
+    assert "Insertion AUC" in (tmp_path / "card" / "card.md").read_text()
+    missing = invoke("card", "fringe", "--from", tmp_path / "run", "--out", tmp_path / "card")
+    assert missing.exit_code == 2
+    assert "METHOD: got 'fringe'" in missing.stderr or "method: got 'fringe'" in missing.stderr
+
+
+def test_an_unknown_method_is_told_its_neighbour(tmp_path):
+    result = invoke("verify", "igg", "--out", tmp_path)
+    assert result.exit_code == 2
+    assert "did you mean 'ig'" in result.stderr

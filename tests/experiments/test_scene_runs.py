@@ -1,0 +1,163 @@
+"""Experiments with scenes: what is run, stored, resumed, pooled, and refused."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from small_scenes import TwoNetworks
+
+from fringe import InputError
+from fringe.data import digits_samples
+from fringe.errors import TransientError
+from fringe.experiments import ExperimentSpec, build_plan, read_results, resolve, run_experiment
+from fringe.experiments import Progress as Callbacks
+from fringe.experiments._images import open_entry
+
+BOTH = {"scene": "colour_counter,patch_and", "methods": "ig", "n": 3, "set": {"ig.steps": 4}}
+
+
+def counted(spec, out, **options):
+    """The results, and how many tasks were missing."""
+    tasks = []
+    results = run_experiment(spec, out, progress=Callbacks(began=lambda _, t: tasks.extend(t)), **options)
+    return results, len(tasks)
+
+
+def test_every_network_is_explained_on_the_examples_of_its_scene(tmp_path):
+    results = run_experiment(ExperimentSpec(**BOTH), tmp_path / "run")
+    assert results.models == ("colour_counter", "patch_and")
+    assert results.metrics == ("mass_inside", "mass_inside:smooth", "rank_accuracy", "expected_hit")
+    frame = results.frame
+    for model in results.models:
+        rows = frame.filter(model=model)
+        assert len(rows) == 3 * 5 * 4  # examples, methods and controls, metrics
+        assert all(name.startswith(model) for name in rows["image_id"])
+        assert rows["status"].cast(str).unique().to_list() == ["ok"]
+        assert rows["target"].unique().to_list() == [1]
+        assert results.scores(model, "ig", "mass_inside").tolist() == pytest.approx([1.0] * 3)
+        chance = {"colour_counter": 12 / 256, "patch_and": 18 / 256}[model]
+        assert results.scores(model, "uniform", "mass_inside") == pytest.approx([chance] * 3)
+    assert {cell.required for cell in results.coverage()} == {3}
+    assert not results.missing()
+
+
+def test_a_run_is_resumed_grows_and_is_the_same_in_memory(tmp_path):
+    begun = {**BOTH, "scene": "colour_counter,difull"}
+    first, tasks = counted(ExperimentSpec(**begun), tmp_path / "run")
+    assert tasks > 0
+    assert counted(ExperimentSpec(**begun), tmp_path / "run")[1] == 0
+    larger = {**begun, "n": 5, "scene": "patch_and,colour_counter,difull"}
+    grown, more = counted(ExperimentSpec(**larger), tmp_path / "run")
+    assert more > 0
+    memory = run_experiment(ExperimentSpec(**begun))
+    for model in first.models:
+        for metric in first.metrics:
+            before = first.scores(model, "ig", metric)
+            assert np.array_equal(before, grown.scores(model, "ig", metric)[:3])
+            assert np.array_equal(before, memory.scores(model, "ig", metric))
+    assert read_results(tmp_path / "run").scores("difull:digits", "ig", "mass_inside").tolist() == [1.0] * 5
+
+
+def test_processes_make_input_and_truth_again_from_plain_data(tmp_path):
+    spec = ExperimentSpec(scene="region", methods="ig", n=2, set={"ig.steps": 4}, controls=False)
+    apart = run_experiment(spec, tmp_path / "run", executor="processes")
+    here = run_experiment(spec)
+    for metric in here.metrics:
+        one, other = apart.scores("region:digits", "ig", metric), here.scores("region:digits", "ig", metric)
+        assert one == pytest.approx(other, abs=1e-6)
+    assert here.scores("region:digits", "ig", "region_completeness").max() < 0.1
+
+
+def test_two_settings_of_a_scene_share_a_network_and_not_their_examples(tmp_path):
+    spec = ExperimentSpec(
+        scene="four=gridpg,nine=gridpg", methods="ig", n=9, set={"nine.cells": 3, "ig.steps": 2}, controls=False
+    )
+    results = run_experiment(spec, tmp_path / "run")
+    settings = results.manifest.settings
+    assert settings["four:digits"]["ig"] == settings["nine:digits"]["ig"]
+    assert len(set(results.clusters("four:digits"))) == 3
+    assert len(set(results.clusters("nine:digits"))) == 1
+    assert results.cell("four:digits", "ig", "mass_inside").rows[0].extras[0] == ("chance", 1 / 4)
+    assert results.cell("nine:digits", "ig", "mass_inside").rows[0].extras[0] == ("chance", 1 / 9)
+
+
+def test_the_key_of_an_example_is_what_makes_it(tmp_path):
+    """Where the images lie names nothing, what they show and the settings of the scene do."""
+
+    def keys(**changed):
+        spec = ExperimentSpec(**{"scene": "difull", "methods": "ig", "n": 2, **changed})
+        return [image["digest"] for image in resolve(build_plan(spec)).manifest.images]
+
+    assert keys() == keys(methods="fringe")
+    assert keys() != keys(set={"difull.cell": "last"})
+    assert keys() != keys(seed=1)
+
+
+def test_the_record_of_a_plan_without_scenes_names_none():
+    manifest = resolve(build_plan(ExperimentSpec(data="embedded:digits", methods="ig", n=2))).manifest
+    assert "scenes" not in manifest.record()
+    assert "scenes" not in manifest.plan
+    assert set(manifest.images[0]) == {"digest", "id", "source", "label"}
+    assert not any(name.startswith(("mass", "rank", "expected", "region")) for name in manifest.metrics)
+
+
+def test_gates_are_measured_stored_and_mark_a_network(tmp_path):
+    results = run_experiment(ExperimentSpec(scene=[TwoNetworks()], methods="ig", n=4), tmp_path / "run")
+    assert results.models == ("two_networks-0", "two_networks-1")
+    stored = read_results(tmp_path / "run").manifest
+    assert [gate["holds"] for model in results.models for gate in stored.gates(model)] == [True, False]
+    assert stored.gates("two_networks-1")[0]["text"] == "largest weight: 1 (at most 0.6): fails"
+    assert results.clusters("two_networks-0") == ("c0", "c0", "c1", "c1")
+    row = results.summary().filter(model="two_networks-0", method="edge", metric="mass_inside").row(0, named=True)
+    halves = results.scores("two_networks-0", "edge", "mass_inside").reshape(2, 2).mean(1)
+    assert (row["low"], row["high"]) == pytest.approx((halves.min(), halves.max()))
+
+
+def test_an_image_that_changed_is_left_to_the_next_run(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for sample in digits_samples()[:40]:
+        sample.image.save(folder / f"{sample.label}_{sample.id}.png")
+    fields = {"scene": "difull", "model": "embedded:digits", "data": str(folder), "methods": "ig", "n": 1}
+    spec = ExperimentSpec(**fields, set={"difull.confidence": 0.5})
+    resolved = resolve(build_plan(spec))
+    entry = resolved.pictures[resolved.manifest.images[0]["digest"]]
+    model = build_plan(spec).arms[0].model.load()
+    x, truth = open_entry(entry, model, "ignore")
+    assert x.shape == (1, *truth.shape)
+    path = entry.example.images[1]
+    digits_samples()[50].image.save(path)
+    with pytest.raises(TransientError, match="an image changed since the run began"):
+        open_entry(entry, model, "ignore")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"scene": "gridpgg"}, "did you mean 'gridpg'"),
+        ({"scene": "gridpg", "target": 3}, "target: got 3 with a scene"),
+        ({"metrics": "mass_inside", "data": "embedded:digits"}, "metrics: mass_inside: it is not known what"),
+        ({"scene": "gridpg", "set": {"gridpg.cells": 1}}, "cells: got '1', expected a whole number of at least 2"),
+        ({"scene": "gridpg", "set": {"difull.cells": 2}}, "'difull' is not compared here"),
+        ({"scene": "gridpg,gridpg"}, "gridpg given twice"),
+    ],
+)
+def test_what_does_not_fit_is_refused(fields, message):
+    with pytest.raises(InputError, match=message):
+        build_plan(ExperimentSpec(methods="ig", **fields))
+
+
+def test_a_file_names_scenes_and_their_settings(tmp_path):
+    path = tmp_path / "truth.toml"
+    path.write_text('scene = ["four=gridpg", "difull:last"]\nmethods = ["ig"]\nn = 2\n[set]\n"four.cells" = 3\n')
+    plan = build_plan(ExperimentSpec.from_file(path))
+    assert [arm.label for arm in plan.arms] == ["four:digits", "difull:last:digits"]
+    assert plan.record()["scenes"]["four"]["cells"] == 3
+    assert json.dumps(plan.record())
+
+
+def test_a_network_of_a_scene_is_loaded_on_the_device_that_is_asked_for():
+    plan = build_plan(ExperimentSpec(scene="patch_and", methods="ig", n=1))
+    loaded = plan.arms[0].model.load("meta")
+    assert {parameter.device for parameter in loaded.module.parameters()} == {torch.device("meta")}

@@ -1,0 +1,240 @@
+"""Metrics are judged: constructed metrics of which the validity is known, and each number by hand."""
+
+import dataclasses
+import itertools
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+from fringe import InputError, IntegratedGradients, SmoothGrad
+from fringe._rng import KeyedGenerator
+from fringe.experiments import LEAST, SHARES, compare, degraded_scores, judge_metrics, tidy, validate_metrics
+from fringe.experiments._validity import degrade
+from fringe.metrics import Deletion, EvaluatedMaps, Insertion, Metric, Scores
+from toys import build, images, normal
+
+X = images(6)
+METHODS = {"ig": IntegratedGradients(steps=8), "sg": SmoothGrad(samples=3), "mid": IntegratedGradients(steps=2)}
+
+
+@dataclass(frozen=True)
+class Constructed(Metric):
+    """Base of metrics that are made up for these tests."""
+
+    title: ClassVar[str] = "Constructed"
+    direction: ClassVar[str] = "higher"
+    space: ClassVar[str] = "the map"
+    source: ClassVar[str] = "nowhere"
+
+
+@dataclass(frozen=True)
+class Exact(Constructed):
+    """The share of pixels that hold what the first map of a method held there: it falls with every pixel that moves."""
+
+    name: ClassVar[str] = "exact"
+
+    def score(self, maps: EvaluatedMaps) -> Scores:
+        firsts = maps.context.cached("firsts", list)
+        keys = [tuple(one.sort().values.tolist()) for one in maps.values.flatten(1)]
+        known = dict(firsts)
+        firsts += [(key, one.clone()) for key, one in zip(keys, maps.values, strict=True) if key not in known]
+        known = dict(firsts)
+        same = [(one == known[key]).double().mean() for key, one in zip(keys, maps.values, strict=True)]
+        return Scores(torch.stack(same))
+
+
+@dataclass(frozen=True)
+class Inverted(Exact):
+    name: ClassVar[str] = "inverted"
+    direction: ClassVar[str] = "lower"
+
+
+@dataclass(frozen=True)
+class Hashed(Constructed):
+    """A number that the order of the pixels decides, and nothing else."""
+
+    name: ClassVar[str] = "hashed"
+
+    def score(self, maps: EvaluatedMaps) -> Scores:
+        flat = maps.values.flatten(1).double()
+        return Scores((flat @ normal(flat.shape[1], seed=5) * 1e3).sin())
+
+
+@dataclass(frozen=True)
+class Total(Constructed):
+    """A sum, which does not know where what is."""
+
+    name: ClassVar[str] = "total"
+
+    def score(self, maps: EvaluatedMaps) -> Scores:
+        return Scores(maps.values.abs().flatten(1).double().sum(1))
+
+
+@dataclass(frozen=True)
+class Neither(Total):
+    name: ClassVar[str] = "neither"
+    direction: ClassVar[str] = "none"
+
+
+def judged(*metrics, seed=0, controls=True, x=X, methods=METHODS):
+    comparison = compare(build(), x, methods, list(metrics), controls=controls, seed=seed)
+    return {one.metric: one for one in validate_metrics(comparison).metrics}
+
+
+def test_degraded_maps_move_a_share_of_the_pixels_and_keep_the_numbers():
+    maps, rng, keys = images(2, "maps"), KeyedGenerator(0), ("a", "b")
+    before = torch.zeros(2, 64, dtype=torch.bool)
+    for share in SHARES:
+        worse = degrade(maps, share, rng, keys)
+        moved = (worse != maps).flatten(2)
+        assert torch.equal(moved[:, 0], moved[:, 1])  # all channels together
+        for one, other in zip(worse.flatten(2), maps.flatten(2), strict=True):
+            assert torch.equal(one[:, one[0].argsort()], other[:, other[0].argsort()])
+        assert moved[:, 0].sum(1).max() <= round(share * 64)
+        assert moved[:, 0].sum(1).min() >= round(share * 64) - 8  # some draw their own place
+        assert not bool((before & ~moved[:, 0]).sum() > 8)
+        before = moved[:, 0]
+    alone = degrade(maps[1:], 0.6, rng, keys[1:])
+    assert torch.equal(alone, degrade(maps, 0.6, rng, keys)[1:])
+    rows = normal(2, 9)
+    assert not torch.equal(degrade(rows, 1.0, rng, keys), rows)
+
+
+def test_a_metric_that_orders_every_degraded_map_passes():
+    result = judged(Exact(), x=images(6, "other"))["exact"]
+    assert result.validity.mean == 1.0
+    assert (result.validity.low, result.validity.high) == (1.0, 1.0)
+    assert result.power > 10
+    assert result.levels[0] == 1.0
+    assert list(result.levels) == sorted(result.levels, reverse=True)
+    assert result.n == 6
+
+
+def test_the_same_metric_upside_down_fails_by_as_much():
+    result = judged(Inverted())["inverted"]
+    assert result.validity.mean == -1.0
+    assert result.power < -10
+    assert result.verdict == "does not pass"
+    assert "validity -1.00 is below 0.5" in result.reason
+
+
+def test_a_metric_of_chance_fails():
+    result = judged(Hashed(), x=images(40))["hashed"]
+    assert abs(result.validity.mean) < 4 / math.sqrt(
+        5 * 40
+    )  # the standard deviation of a correlation of six is 1/sqrt 5
+    assert result.verdict == "does not pass"
+
+
+def test_what_does_not_depend_on_the_order_is_not_judged():
+    results = judged(Total(), Neither(), "max_sensitivity", controls=False)
+    assert (results["total"].verdict, results["neither"].verdict) == ("not judged", "not judged")
+    assert results["total"].reason == "it does not depend on the order of the pixels"
+    assert results["neither"].reason == "neither end is better"
+    assert results["max_sensitivity"].reason == "there is nothing to compare with"
+
+
+def test_a_metric_that_needs_further_maps_is_judged_by_its_gap():
+    result = judged("efficient_mprt")["efficient_mprt"]
+    assert math.isnan(result.validity.mean)
+    assert result.verdict == ("passes" if result.gap >= LEAST["gap"] else "does not pass")
+    assert result.control in ("edge", "random")
+
+
+def test_each_number_by_hand():
+    """SciPy's correlations, and means and deviations as written; a deletion score is better if lower."""
+    metrics = {"insertion": Insertion(), "deletion": Deletion()}
+    comparison = compare(build(), X, METHODS, metrics)
+    rows, worse = tidy(comparison), degraded_scores(comparison)
+    results = {one.metric: one for one in judge_metrics(rows, worse, metrics).metrics}
+    for metric, sign in (("insertion", 1.0), ("deletion", -1.0)):
+
+        def column(method, share=0.0, metric=metric):
+            table = rows if share == 0 else [row for row in worse if row["share"] == share]
+            return np.array([r["score"] for r in table if (r["method"], r["metric"]) == (method, metric)])
+
+        levels = {m: np.array([column(m, share) for share in SHARES]) for m in METHODS}
+        orders = [[scipy.stats.spearmanr(SHARES, -sign * levels[m][:, i]).statistic for i in range(6)] for m in METHODS]
+        result = results[metric]
+        assert result.validity.mean == pytest.approx(np.mean(orders))
+        assert result.levels == pytest.approx(np.mean([levels[m] for m in METHODS], axis=(0, 2)))
+        differences = np.mean([sign * (levels[m][0] - levels[m][2]) for m in METHODS], axis=0)
+        assert result.power == pytest.approx(differences.mean() / differences.std(ddof=1))
+        means = {m: sign * column(m).mean() for m in METHODS}
+        blind = {c: sign * column(c).mean() for c in ("zero", "random", "uniform", "edge")}
+        best, control = max(means, key=means.get), max(blind, key=blind.get)
+        assert (result.best, result.control) == (best, control)
+        gap = sign * (column(best) - column(control))
+        assert result.gap == pytest.approx(gap.mean() / gap.std(ddof=1))
+
+
+def test_images_without_all_scores_do_not_count():
+    metrics = {"insertion": Insertion()}
+    comparison = compare(build(), X, {"ig": METHODS["ig"]}, metrics)
+    rows, worse = tidy(comparison), degraded_scores(comparison)
+    holed = [{**row, "score": None} if (row["image"], row["share"]) == ("2", 0.6) else row for row in worse]
+    (result,) = judge_metrics(rows, holed, metrics).metrics
+    (without,) = judge_metrics(rows, [row for row in worse if row["image"] != "2"], metrics).metrics
+    assert result.n == without.n == 5
+    assert result.validity == without.validity
+    nothing = [{**row, "score": None} for row in rows]
+    (result,) = judge_metrics(nothing, [], metrics).metrics
+    assert (result.verdict, result.n) == ("not judged", 0)
+
+
+def test_agreement_is_scipys_tau_and_its_interval_a_bootstrap():
+    rng = np.random.default_rng(3)
+    columns = {
+        (metric, method): (4 * rng.normal(loc, 1.0, 8)).round() / 4  # exact sums, and ties
+        for metric in ("insertion", "deletion", "total")
+        for method, loc in zip("abcd", (0.0, 0.1, 0.5, 0.9), strict=True)
+    }
+    metrics = {"insertion": Insertion(), "deletion": Deletion(), "total": Total(), "neither": Neither()}
+    rows = [
+        {"method": method, "metric": metric, "control": False, "image": str(i), "score": float(v)}
+        for (metric, method), column in columns.items()
+        for i, v in enumerate(column)
+    ]
+    agreement = judge_metrics(rows, [], metrics, seed=4).agreement
+    assert agreement.metrics == ("insertion", "deletion", "total")
+    draws = np.random.default_rng(4).integers(0, 8, (1000, 8))
+    for (i, first), (j, second) in itertools.product(enumerate(agreement.metrics), repeat=2):
+        a, b = (
+            (-1.0 if name == "deletion" else 1.0) * np.array([columns[name, m] for m in "abcd"])
+            for name in (first, second)
+        )
+        assert agreement.tau[i][j] == pytest.approx(scipy.stats.kendalltau(a.mean(1), b.mean(1)).statistic)
+        if i < j:
+            taus = [scipy.stats.kendalltau(a[:, d].mean(1), b[:, d].mean(1)).statistic for d in draws]
+            ends = (agreement.low[i][j], agreement.high[i][j])
+            assert ends == pytest.approx(np.nanpercentile(taus, [2.5, 97.5]))
+
+
+def test_two_methods_have_no_order_to_compare():
+    comparison = compare(build(), X[:2], {k: METHODS[k] for k in ("ig", "sg")}, ["insertion", "deletion"])
+    assert validate_metrics(comparison).agreement is None
+
+
+def test_a_broken_map_and_a_comparison_without_maps():
+    comparison = compare(build(), X, METHODS, ["insertion"])
+    faulty = [dataclasses.replace(comparison.rows[0], faults=("", "diverged", "", "", "", "")), *comparison.rows[1:]]
+    rows = degraded_scores(dataclasses.replace(comparison, rows=tuple(faulty)))
+    assert [row["image"] for row in rows if (row["method"], row["share"]) == ("ig", 0.2)] == ["0", "2", "3", "4", "5"]
+    whole = [row for row in degraded_scores(comparison) if row["image"] != "1" or row["method"] != "ig"]
+    for one, other in zip(rows, whole, strict=True):
+        assert one["score"] == pytest.approx(other["score"], rel=1e-9)
+    with pytest.raises(InputError, match="comparison: the maps of the comparison were not stored; compare with"):
+        validate_metrics(compare(build(), X, METHODS, ["insertion"], keep_maps=False))
+
+
+def test_it_prints_its_verdicts():
+    comparison = compare(build(), X, METHODS, ["insertion", "efficient_mprt"])
+    text = repr(validate_metrics(comparison))
+    assert "insertion" in text
+    assert "verdict" in text
+    assert "nan" not in text

@@ -1,0 +1,145 @@
+"""Performance information curves: the authors' package on the same images, and which images are skipped."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fringe import Classifier, InputError
+from fringe._rng import KeyedGenerator
+from fringe.baselines import InputSpace
+from fringe.metrics import EvaluationContext, PerformanceInformationCurve, evaluate
+from fringe.metrics._information_curves import image_information, information_curve
+from fringe.paths import Problem
+from toys import TanhMLP, context_of, normal
+
+SIDE, IMAGES = 24, 4
+
+
+class Patches(nn.Module):
+    """Class k of four weighs the difference of its quarter of the image and of the others, of pictures on [0, 1]."""
+
+    def __init__(self, scale: float = 80.0):
+        super().__init__()
+        self.scale = scale
+        self.eval()
+
+    def forward(self, x):
+        half = SIDE // 2
+        quarters = [x[..., i : i + half, j : j + half] for i in (0, half) for j in (0, half)]
+        means = torch.stack([quarter.flatten(1).mean(1) for quarter in quarters], 1)
+        return self.scale * (means - means.mean(1, keepdim=True))
+
+
+def pictures(channels: int) -> torch.Tensor:
+    """Pictures of 256 levels: noise, with a bright square inside of one quarter each."""
+    noise = KeyedGenerator(0).uniform("pictures", torch.empty(IMAGES, channels, SIDE, SIDE, dtype=torch.float64))
+    x, half = 0.5 * noise, SIDE // 2
+    for k in range(IMAGES):
+        i, j = half * (k // 2), half * (k % 2)
+        x[k, :, i + 3 : i + half - 3, j + 3 : j + half - 3] += 0.5
+    return (x * 255).round() / 255
+
+
+def context(x: torch.Tensor, model: nn.Module | None = None) -> EvaluationContext:
+    ids = tuple(f"image {k}" for k in range(len(x)))
+    return EvaluationContext(
+        Problem.of(Classifier(model or Patches()), x, ids=ids, domain=InputSpace(0.0, 1.0), rng=KeyedGenerator(0))
+    )
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("preset", ["sic", "aic"])
+def test_areas_are_those_of_the_authors_package(channels, preset, monkeypatch):
+    monkeypatch.setattr(np, "trapz", np.trapezoid, raising=False)  # the package was written for NumPy 1
+    pic = pytest.importorskip("saliency.metrics.pic")
+    x, maps = pictures(channels), normal(IMAGES, channels, SIDE, SIDE)
+    evaluated, one = context(x), PerformanceInformationCurve.preset(preset)
+    result = evaluate(evaluated, maps, [one])["pic"]
+    for i, target in enumerate(evaluated.problem.target.tolist()):
+        mask = np.zeros(SIDE * SIDE, dtype=bool)
+        mask[KeyedGenerator(0).permutation(f"pic image {i}", SIDE * SIDE)[: int(0.01 * SIDE * SIDE)]] = True
+
+        def predict(images, target=target):
+            images = images[..., None] if images.ndim == 3 else images
+            p = Patches()(torch.tensor(images).permute(0, 3, 1, 2).double() / 255).softmax(1)
+            return (p[:, target] if preset == "sic" else (p.argmax(1) == target).double()).tolist()
+
+        picture = (x[i] * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+        picture = picture[..., 0] if channels == 1 else picture
+        arguments = picture, maps[i].abs().sum(0).numpy(), mask.reshape(SIDE, SIDE), predict, one.thresholds
+        if bool(result.flags["skipped"][i]):
+            with pytest.raises(pic.ComputePicMetricError):
+                pic.compute_pic_metric(*arguments)
+            continue
+        expected = pic.compute_pic_metric(*arguments)
+        assert float(result.values[i]) == pytest.approx(expected.auc, abs=1e-9)
+        assert result.curves["pic"][i].tolist() == pytest.approx(expected.curve_y[::10].tolist(), abs=1e-9)
+    assert not bool(result.flags["skipped"].all())
+
+
+def test_a_better_map_has_a_larger_area():
+    x = pictures(3)
+    evaluated = context(x)
+    bright = torch.zeros_like(x)
+    for k in range(IMAGES):
+        bright[k] = (x[k] > 0.5) * x[k] ** 2
+    good, random, bad = (
+        evaluate(evaluated, maps, ["pic"])["pic"].values.nanmedian()
+        for maps in (bright, normal(*x.shape), 1.0 - bright)
+    )
+    assert good > random > bad
+
+
+def test_images_are_skipped_for_a_doubtful_or_an_uninformed_prediction():
+    x = pictures(3)
+    doubtful = evaluate(context(x, Patches(1.0)), normal(*x.shape), ["pic"])["pic"]
+    assert bool(doubtful.flags["skipped"].all())  # no probability reaches .8
+    assert bool(doubtful.values.isnan().all())
+    any_probability = evaluate(context(x, Patches(1.0)), normal(*x.shape), [PerformanceInformationCurve(least=0.0)])
+    assert int(any_probability["pic"].values.isnan().sum()) < IMAGES
+    smooth = torch.linspace(0, 1, SIDE, dtype=torch.float64).expand(IMAGES, 3, SIDE, SIDE).clone()
+    smooth[:, 0, :2, :2] = 1.0  # a ramp is the interpolation of its own corners: nothing is left to show
+    blurred = evaluate(
+        context(smooth, TanhMLP(3 * SIDE**2)), normal(*x.shape), [PerformanceInformationCurve(least=0.0)]
+    )
+    assert bool(blurred["pic"].flags["skipped"].all())
+
+
+def test_methods_are_given_the_same_first_image_once():
+    evaluated = context(pictures(3))
+    before = evaluated.problem.model.passes.forward
+    evaluate(evaluated, normal(IMAGES, 3, SIDE, SIDE), ["pic"])
+    first = evaluated.problem.model.passes.forward - before
+    evaluate(evaluated, normal(IMAGES, 3, SIDE, SIDE, seed=2), ["pic", "pic:aic"])
+    assert first == 14 * IMAGES
+    assert evaluated.problem.model.passes.forward - before == (14 + 2 * 13) * IMAGES
+
+
+def test_a_curve_runs_from_zero_to_one_and_only_rises():
+    information, prediction = np.array([0.1, 0.3, 0.3, 0.8]), np.array([0.2, 0.7, 0.5, 0.6])
+    curve = information_curve(information, prediction, monotone=True)
+    assert (curve[0], curve[-1], curve[100], curve[800]) == (0.0, 1.0, pytest.approx(0.2), pytest.approx(0.7))
+    assert bool((np.diff(curve) >= -1e-12).all())
+    assert information_curve(information, prediction, monotone=False)[800] == pytest.approx(0.6)
+
+
+def test_information_is_larger_for_noise_and_of_any_number_of_channels():
+    generator = np.random.default_rng(0)
+    noise = generator.integers(0, 256, (3, 16, 16), dtype=np.uint8)
+    assert image_information(noise) > image_information(np.zeros_like(noise))
+    assert image_information(noise[:2]) > image_information(noise[:1]) > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"thresholds": (0.5, 0.1)}, "ascending"), ({"thresholds": (0.0,)}, "between 0 and 1"), ({"least": 2.0}, "least")],
+)
+def test_settings_that_make_no_curve(settings, message):
+    with pytest.raises(InputError, match=message):
+        PerformanceInformationCurve(**settings)
+
+
+def test_rows_have_no_picture():
+    with pytest.raises(InputError, match=r"expected images \(B, C, H, W\)"):
+        evaluate(context_of(TanhMLP(6), normal(2, 6)), normal(2, 6), ["pic"])

@@ -1,0 +1,115 @@
+"""Localisation scores against loops over pixels, the formulas of Quantus, and maps whose score is known."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.ndimage import gaussian_filter
+
+from fringe import InputError
+from fringe.metrics import EvaluationContext, evaluate
+from toys import Affine, context_of, normal
+
+SHAPE = (5, 3, 8, 8)
+TRUTH = normal(5, 8, 8, seed=3) > 0.4
+NAMES = ("mass_inside", "rank_accuracy", "expected_hit")
+
+
+def score(maps, *names, truth=TRUTH):
+    context = EvaluationContext(context_of(Affine(192), normal(*SHAPE, seed=2)).problem, truth)
+    return evaluate(context, maps, names or NAMES)
+
+
+def values(maps, name, truth=TRUTH):
+    return score(maps, name, truth=truth)[name].values
+
+
+def loop(image, mask, reduction):
+    """Mass inside of one map, pixel by pixel."""
+    inside = total = 0.0
+    for row in range(image.shape[1]):
+        for column in range(image.shape[2]):
+            entries = [float(image[channel, row, column]) for channel in range(image.shape[0])]
+            pixel = max(sum(entries), 0.0) if reduction == "sum" else max(map(abs, entries))
+            total += pixel
+            inside += pixel * bool(mask[row, column])
+    return inside / total
+
+
+@pytest.mark.parametrize(("name", "reduction"), [("mass_inside", "sum"), ("mass_inside:max_abs", "max")])
+def test_mass_inside_is_a_sum_over_pixels(name, reduction):
+    maps = normal(*SHAPE)
+    expected = [loop(image, mask, reduction) for image, mask in zip(maps, TRUTH, strict=True)]
+    assert values(maps, name).tolist() == pytest.approx(expected, rel=1e-12)
+
+
+def test_rank_accuracy_is_that_of_quantus():
+    """``len(intersect(argsort(a)[-|M|:], where(s))) / |M|`` of RelevanceRankAccuracy, for maps without ties."""
+    maps = normal(*SHAPE)
+    expected = []
+    for image, mask in zip(maps.sum(1).numpy(), TRUTH.numpy(), strict=True):
+        inside = np.where(mask.flatten())[0]
+        top = np.argsort(image.flatten())[-len(inside) :]
+        expected.append(len(np.intersect1d(inside, top)) / len(inside))
+    assert values(maps, "rank_accuracy").tolist() == pytest.approx(expected, rel=1e-12)
+
+
+def test_smoothing_filters_the_signed_map_first():
+    maps = normal(*SHAPE)
+    kernel = {"sigma": (0, 0, 3.0, 3.0), "mode": "constant"}  # over what lies in the image
+    smooth = torch.tensor(gaussian_filter(maps.numpy(), **kernel) / gaussian_filter(np.ones(SHAPE), **kernel))
+    for name in NAMES:
+        expected = values(smooth, name)
+        torch.testing.assert_close(values(maps, f"{name}:smooth"), expected, rtol=1e-9, atol=1e-12, equal_nan=True)
+
+
+def test_maps_whose_score_is_known():
+    indicator = TRUTH[:, None].double().expand(SHAPE).clone()
+    chance = TRUTH.double().mean((1, 2))
+    for name in NAMES:
+        torch.testing.assert_close(values(indicator, name), torch.ones(5).double())
+        torch.testing.assert_close(values(1 - indicator, name), torch.zeros(5).double())
+        for label in (name, f"{name}:max_abs"):
+            scored = score(torch.ones(SHAPE).double(), label)[label]
+            torch.testing.assert_close(scored.values, chance)
+            torch.testing.assert_close(scored.details["chance"], chance)
+    torch.testing.assert_close(values(torch.ones(SHAPE).double(), "mass_inside:smooth"), chance)
+
+
+def test_negative_evidence_has_no_mass():
+    """A map that is negative on the truth scores zero there, and one without positive mass has no score."""
+    maps = normal(*SHAPE).abs()
+    maps[0] = -maps[0]
+    maps[1] = torch.where(TRUTH[1], -maps[1], maps[1])
+    maps[2] = 0.0
+    scored = score(maps)["mass_inside"]
+    assert scored.flags["no_positive_mass"].tolist() == [True, False, True, False, False]
+    assert scored.values.isnan().tolist() == [True, False, True, False, False]
+    assert scored.values[1] == 0
+    assert not values(maps, "mass_inside:max_abs")[0].isnan()
+
+
+def test_equal_entries_count_by_their_share_inside():
+    truth = torch.zeros(1, 8, 8, dtype=torch.bool)
+    truth[0, 0, :4] = True
+    maps = torch.zeros(1, 3, 8, 8).double()
+    maps[0, 0, 0, :2] = 2.0  # two of the four largest inside
+    maps[0, 0, 0, 2:6] = 1.0  # four equal ones for the two that are left, two of them inside
+    context = EvaluationContext(context_of(Affine(192), normal(1, 3, 8, 8)).problem, truth)
+    scored = evaluate(context, maps, ["rank_accuracy", "expected_hit"])
+    assert scored["rank_accuracy"].values.item() == (2 + 2 * 0.5) / 4
+    assert scored["rank_accuracy"].flags["tied"].item()
+    maps[0, 0, 5, 5] = 2.0
+    assert evaluate(context, maps, ["expected_hit"])["expected_hit"].values.item() == pytest.approx(2 / 3)
+
+
+def test_a_scale_changes_no_score():
+    maps = normal(*SHAPE)
+    for name in NAMES:
+        torch.testing.assert_close(values(7.0 * maps, name), values(maps, name), rtol=1e-12, atol=0)
+
+
+def test_a_truth_that_is_absent_or_of_another_size_is_refused():
+    with pytest.raises(InputError, match="it needs images of a scene"):
+        score(normal(*SHAPE), "mass_inside", truth=None)
+    with pytest.raises(InputError, match=r"truth: got shape \(5, 4, 4\)"):
+        score(normal(*SHAPE), "mass_inside", truth=TRUTH[:, :4, :4])

@@ -1,0 +1,107 @@
+"""Region completeness on a sum of two networks whose terms are known."""
+
+import pytest
+import torch
+from torch import nn
+
+from fringe.attribution import get_method
+from fringe.classifier import Classifier
+from fringe.metrics import EvaluationContext, evaluate
+from fringe.paths import Problem
+from toys import normal
+
+
+class TwoHalves(nn.Module):
+    """Logits ``f(left) + b f(right)`` of images (1, 6, 12); the two middle columns are read by neither."""
+
+    def __init__(self, weight: float = 0.5, power: int = 1):
+        super().__init__()
+        self.rows = nn.Parameter(normal(3, 30, seed=4), requires_grad=False)
+        self.weight, self.power = weight, power
+        self.eval()
+
+    def parts(self, x):
+        left = torch.zeros(6, 12, dtype=torch.bool)
+        left[:, :5] = True
+        right = left.flip(1)
+        terms = [
+            scale * (x[:, 0, :, columns].flatten(1) ** self.power) @ self.rows.T
+            for scale, columns in ((1.0, slice(0, 5)), (self.weight, slice(7, 12)))
+        ]
+        return torch.stack([left, right]), torch.stack(terms)
+
+    def forward(self, x):
+        return self.parts(x)[1].sum(0)
+
+
+X = normal(4, 1, 6, 12, seed=7)
+
+
+def score(method, model=None, x=X, score="logit", values=None):
+    classifier = Classifier(model or TwoHalves(), score=score)
+    context = EvaluationContext(Problem.of(classifier, x, target=[0, 1, 2, 0]), torch.ones(len(x), 6, 12).bool())
+    method = get_method(method) if isinstance(method, str) else method
+
+    def explain(problem):
+        return method.attribute(problem)
+
+    with classifier.session(x.device):
+        maps = explain(context.problem) if values is None else values
+        return evaluate(context, maps, ["region_completeness"], explain)["region_completeness"]
+
+
+@pytest.mark.parametrize("method", ["ig", "guided_ig"])
+def test_a_path_on_an_affine_network_is_exact(method):
+    scored = score(method)
+    assert scored.values.max() < 1e-9
+    assert not scored.flags["no_identity"].any()
+    assert scored.details["outside"].max() == 0
+
+
+def test_the_end_point_is_the_methods_own():
+    """The path of FRInGe ends elsewhere than at zero: against zero the same map would be wrong."""
+    own = score("fringe", TwoHalves(power=3))
+    against_zero = score("fringe", TwoHalves(power=3), values=score_maps("fringe", TwoHalves(power=3)))
+    assert own.values.max() < 0.05
+    assert torch.equal(own.values, against_zero.values)
+    ends = score(Ended("fringe"), TwoHalves(power=3))
+    assert ends.values.mean() > 2 * own.values.mean()
+    assert ends.flags["no_identity"].all()
+
+
+class Ended:
+    """The maps of a method whose path is not recorded."""
+
+    def __init__(self, name):
+        self.method = get_method(name)
+
+    def attribute(self, problem):
+        return self.method.attribute(problem).values
+
+
+def score_maps(name, model):
+    classifier = Classifier(model)
+    with classifier.session(X.device):
+        return get_method(name).attribute(Problem.of(classifier, X, target=[0, 1, 2, 0])).values
+
+
+def test_shares_by_hand():
+    """A map of 3 on the left and 1 on the right, on a network that is twice the left and once the right."""
+    model, x = TwoHalves(weight=0.5), X.clone()
+    x[:, :, :, 7:] = x[:, :, :, :5]
+    values = torch.zeros_like(x)
+    values[:, 0, 0, 0], values[:, 0, 0, 11] = 3.0, 1.0
+    scored = score(Ended("ig"), model, x, values=values)
+    sign = model(x).gather(1, torch.tensor([[0], [1], [2], [0]]))[:, 0].sign()
+    expected = torch.where(sign > 0, 3 / 4 - 2 / 3, 0.5 * (3 / 4 + 2 / 3 + 1 / 4 + 1 / 3))
+    torch.testing.assert_close(scored.values, expected.double())
+    values[:, 0, 0, 6] = -4.0  # as much on pixels that nothing reads
+    scored = score(Ended("ig"), model, x, values=values)
+    torch.testing.assert_close(scored.details["outside"], torch.full((4,), 0.5).double())
+
+
+def test_what_is_no_sum_has_no_score():
+    network = nn.Sequential(nn.Flatten(), nn.Linear(72, 3)).double().eval()
+    for scored in (score("ig", network), score("ig", score="probability")):
+        assert scored.values.isnan().all()
+        assert scored.flags["no_regions"].all()

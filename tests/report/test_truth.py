@@ -1,0 +1,67 @@
+"""The chapter of tests with a known answer: chance, controls, gates, and the mean over networks."""
+
+import re
+
+import numpy as np
+import pytest
+from small_scenes import TwoNetworks
+
+from fringe.experiments import ExperimentSpec, read_results, run_experiment
+from fringe.report import write_report
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("truth")
+    spec = ExperimentSpec(
+        scene=[("valid", TwoNetworks(most=2.0)), ("broken", TwoNetworks(most=0.1)), ("half", TwoNetworks())],
+        methods="ig",
+        set={"ig.steps": 4},
+        n=4,
+    )
+    run_experiment(spec, folder / "run")
+    write_report(folder / "run")
+    return folder / "run"
+
+
+def rows(run, title):
+    """The rows of a table by their first cell."""
+    text = (run / "report" / "report.md").read_text().replace("\\", "")  # "0\\." is no list
+    part = text.split(f"### {title}")[1].split("###")[0]
+    lines = [line for line in part.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {row[0]: row[1:] for row in cells}
+
+
+def test_chance_and_controls_stand_beside_every_score(run):
+    table = rows(run, "Two networks (valid)")
+    assert table["chance"][:4] == ["0.047"] * 4
+    assert table["ig"][0].startswith("1.000")
+    assert table["ig"][-2:] == ["8", "9"]  # both networks, and the passes of a map
+    assert table["uniform (control)"][0].startswith("0.047")
+    assert {"zero (control)", "random (control)", "edge (control)"} <= set(table)
+
+
+def test_networks_whose_gate_failed_are_named_and_in_no_mean(run):
+    text = (run / "report" / "report.md").read_text()
+    assert "half-1: gate failed (largest weight: 1 (at most 0.6): fails)" in text
+    assert "Gate failed: no network of this scene" in text.split("### Two networks (broken)")[1].split("###")[0]
+    assert rows(run, "Two networks (half)")["ig"][-2] == "4"
+    assert "## half-1 (gate failed)" in text
+    assert "## half-0\n" in text
+    page = (run / "report" / "report.html").read_text()
+    assert re.search(r"half-1 \(gate failed\)", page)
+
+
+def test_the_mean_is_over_all_networks_and_their_clusters(run):
+    results = read_results(run)
+    columns = [results.scores(model, "edge", "mass_inside") for model in ("valid-0", "valid-1")]
+    expected = np.concatenate(columns).mean()
+    assert rows(run, "Two networks (valid)")["edge (control)"][0].startswith(f"{expected:.3f} ± ")
+
+
+def test_a_report_without_scenes_has_no_such_chapter(tmp_path):
+    spec = ExperimentSpec(data="embedded:digits", methods="ig", metrics="sparseness", n=2, set={"ig.steps": 2})
+    run_experiment(spec, tmp_path / "run")
+    write_report(tmp_path / "run", grid=False)
+    assert "known answer" not in (tmp_path / "run" / "report" / "report.md").read_text()

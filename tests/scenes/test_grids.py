@@ -1,0 +1,186 @@
+"""Grids of digits: which images take part, what is explained, and the theorem of path methods."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from fringe import METHODS, InputError
+from fringe.baselines import InputSpace
+from fringe.classifier import Classifier
+from fringe.data import find_inputs
+from fringe.metrics import EvaluationContext, evaluate
+from fringe.models import load_model
+from fringe.paths import Problem
+from fringe.scenes import get_scene
+from fringe.scenes._grids import OneCell, SumOfCells, cell_of
+from fringe.testing._toys import ToyProblems
+
+IMAGES = tuple(find_inputs(["embedded:digits"]))
+MODEL = load_model("embedded:digits")
+
+
+def drawn(name, count=8, seed=0, networks=None, images=IMAGES):
+    scene = get_scene(name)
+    network = scene.network(0, MODEL, images)
+    return scene, network, scene.examples(networks or [network], images, count, seed)
+
+
+@pytest.mark.parametrize("name", ["gridpg", "gridpg:nine", "difull", "difull:last", "region"])
+def test_images_of_a_grid(name):
+    """Classes differ, but for the pair of the scenes that repeat one; the network is sure of each image."""
+    scene, _, examples = drawn(name)
+    cells, labels = scene.cells**2, {ref.source: ref.label for ref in IMAGES}
+    grids = {example.cluster: example.images for example in examples}
+    sources = [source for grid in grids.values() for source in grid]
+    assert len(set(sources)) == len(sources)
+    for grid in grids.values():
+        classes = [labels[source] for source in grid]
+        assert len(classes) == cells
+        if name.startswith("gridpg"):
+            assert len(set(classes)) == cells
+        else:
+            assert classes[0] == classes[-1]
+            assert len(set(classes)) == cells - 1
+    x = torch.stack([MODEL.prepare([ref.open(channels=1).image])[0] for ref in IMAGES if ref.source in sources])
+    assert MODEL.module(x).softmax(1).amax(1).min() >= 0.99
+
+
+def test_every_class_of_a_grid_is_explained_and_its_cell_is_the_truth():
+    scene, network, examples = drawn("gridpg")
+    assert [example.cluster for example in examples] == ["grid-0000"] * 4 + ["grid-0001"] * 4
+    assert network.module is MODEL.module
+    for cell, example in enumerate(examples[:4]):
+        x, truth = scene.make(example, network)
+        part = x[:, *cell_of(x, 2, cell)]
+        assert truth[cell_of(x, 2, cell)].all()
+        assert truth.sum() * 4 == truth.numel()
+        assert int(network.module(part[None]).argmax()) == example.target
+
+
+def test_more_examples_begin_with_the_same_ones_and_a_seed_draws_others():
+    few, many, other = (drawn("gridpg", n, seed)[2] for n, seed in ((4, 0), (12, 0), (4, 1)))
+    assert many[:4] == few
+    assert {example.images for example in few}.isdisjoint({example.images for example in other})
+
+
+def test_an_image_that_one_network_gets_wrong_takes_no_part():
+    """A second network that calls every 3 an 8 leaves no grid with a 3."""
+
+    class Confused(nn.Module):
+        def forward(self, x):
+            logits = MODEL.module(x)
+            return logits.index_add(1, torch.tensor([8]), 1e3 * torch.relu(logits[:, 3:4] - logits[:, 8:9]))
+
+    other = replace(MODEL, module=Confused().eval(), digest="confused")
+    targets = {example.target for example in drawn("gridpg", 40)[2]}
+    assert 3 in targets
+    assert 3 not in {example.target for example in drawn("gridpg", 40, networks=[MODEL, other])[2]}
+
+
+def test_too_few_images_are_said():
+    with pytest.raises(InputError, match="1 grids of 2 by 2 images can be made, expected 2") as error:
+        drawn("gridpg", 8, images=IMAGES[:8])
+    assert "those by class" in error.value.hint
+
+
+def test_gates_count_the_pool():
+    (gate,) = get_scene("gridpg").gates(MODEL, MODEL, IMAGES)
+    x = torch.stack([MODEL.prepare([ref.open(channels=1).image])[0] for ref in IMAGES])
+    p, number = MODEL.module(x).softmax(1).max(1)
+    labels = torch.tensor([ref.label for ref in IMAGES])
+    assert gate.value == int(((p >= 0.99) & (number == labels)).sum())
+    assert gate.holds
+
+
+#: Settings under which every path method takes a moment.
+SMALL = {
+    "agi": {"steps": 3, "classes": 2},
+    "blur_ig": {"steps": 4},
+    "expected_gradients": {"samples": 4},
+    "fringe": {"tau": 0.05},
+    "geoig_knn": {"neighbours": 2, "order": 2},
+    "geoig_svi": {"steps": 4, "iterations": 2},
+    "ggig": {"intervals": 3, "iterations": 2},
+    "guided_ig": {"steps": 4},
+    "idg": {"steps": 4},
+    "ig": {"steps": 4},
+    "ig2": {"steps": 3, "references": 2},
+    "smoothgrad": {"samples": 3},
+}
+
+
+class Pooled(nn.Module):
+    """A small network of images (2, H, W) of any size."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.Softplus(), nn.Conv2d(4, 3, 3))
+        generator = torch.Generator().manual_seed(5)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator))
+        self.double().eval()
+
+    def forward(self, x):
+        return self.layers(x).mean((2, 3))
+
+
+def on_grid(module, truth):
+    toys = ToyProblems()
+    x = toys.images(3, (2, 12, 12))
+    space = InputSpace(-3.0, 3.0, toys.images(5, (2, 12, 12), "references"))
+    return EvaluationContext(Problem.of(Classifier(module), x, domain=space), truth.expand(3, -1, -1))
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("cell", [0, 3])
+def test_every_path_method_is_exactly_one_where_one_cell_is_read(name, cell):
+    """The gradient outside is zero, whatever the path, its end point and its order."""
+    if name == "geoig_knn":
+        pytest.importorskip("sklearn")
+    truth = torch.zeros(12, 12, dtype=torch.bool)
+    truth[cell_of(truth, 2, cell)] = True
+    context = on_grid(OneCell(Pooled(), 2, cell), truth)
+    method = METHODS[name](**SMALL[name])
+    with context.problem.model.session(truth.device):
+        maps = method.attribute(context.problem)
+        scores = evaluate(context, maps, ["mass_inside:max_abs", "mass_inside"])
+    assert scores["mass_inside:max_abs"].values.tolist() == [1.0] * 3
+    known = scores["mass_inside"].values
+    assert known[~known.isnan()].eq(1).all()
+
+
+def test_a_filter_of_the_map_leaks():
+    """What the theorem does not allow for: smoothing moves evidence to cells that nothing reads."""
+    truth = torch.zeros(12, 12, dtype=torch.bool)
+    truth[cell_of(truth, 2, 0)] = True
+    context = on_grid(OneCell(Pooled(), 2, 0), truth)
+    with context.problem.model.session(truth.device):
+        maps = METHODS["ig"]().attribute(context.problem)
+        assert evaluate(context, maps, ["mass_inside:smooth"])["mass_inside:smooth"].values.max() < 0.99
+
+
+def test_the_sum_of_cells_is_what_it_says():
+    base, x = Pooled(), ToyProblems().images(3, (2, 12, 12))
+    network = SumOfCells(base, 2, (1.0, 0.25))
+    torch.testing.assert_close(network(x), base(x[:, :, :6, :6]) + 0.25 * base(x[:, :, 6:, 6:]))
+    regions, terms = network.parts(x)
+    assert regions.flatten(1).sum(1).tolist() == [36, 36]
+    torch.testing.assert_close(terms[1], 0.25 * base(x[:, :, 6:, 6:]))
+
+
+@pytest.mark.parametrize("name", ["ig", "fringe", "guided_ig"])
+def test_path_methods_are_complete_on_each_region(name):
+    scene, network, examples = drawn("region", 3)
+    x, truth = map(torch.stack, zip(*(scene.make(example, network) for example in examples), strict=True))
+    targets = torch.tensor([example.target for example in examples])
+    low, high = network.preprocessing.bounds()
+    problem = Problem.of(Classifier(network.module), x, target=targets, domain=InputSpace(low, high))
+    method = METHODS[name]()
+    with problem.model.session(x.device):
+        maps = method.attribute(problem)
+        scored = evaluate(EvaluationContext(problem, truth), maps, ["region_completeness"], method.attribute)
+    assert scored["region_completeness"].values.max() < 0.05
+    assert not scored["region_completeness"].flags["no_identity"].any()
