@@ -8,6 +8,11 @@ of the metrics have two curves of 65 points. All but the last 252 tasks are pack
 of the library is measured in a process of its own, the imports included: what a resumed run does before its first task
 (``resume``), ``fringe status`` and ``fringe report``. ``CPU`` is the processor time of that process, which does not
 depend on what else the machine does, and ``peak`` its largest resident memory.
+
+    python benchmarks/growth.py --overhead 200                    # what each executor adds to a task
+
+The second table: milliseconds from one task to the next with one worker, of tasks that compute nothing and of a small
+model (IG and two metrics on two digits), from the first report to the last: the start of processes does not count.
 """
 
 import argparse
@@ -16,10 +21,13 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+from fringe.experiments._jobs import Job
 
 METHODS = ("fringe", "ig", "sg", "gig", "ig2", "agi", "eg", "mig", "zero", "random", "uniform", "edge")
 CONTROLS = ("zero", "random", "uniform", "edge")
@@ -172,6 +180,53 @@ def report(root: Path) -> str:
     return f"{sum(path.stat().st_size for path in files.paths) / 2**20:.0f} MiB written"
 
 
+def overhead(root: Path, tasks: int) -> None:
+    """Print what each executor takes for a task more than this process."""
+    from fringe.experiments import ExperimentSpec, RunLog, Store, build_plan, make_executor, pending_tasks, resolve
+    from fringe.experiments._executors import run_tasks
+    from fringe.experiments._jobs import TaskReport
+
+    known: dict[str, Any] = {"model": "embedded:digits", "data": "embedded:digits", "n": min(tasks, 250), "shard": 2}
+    spec = ExperimentSpec(methods="ig", metrics="insertion,sparseness", controls=False, **known)
+    real = resolve(build_plan(spec))
+    print("| work | executor | ms a task | more than serial | |\n|---|---|---:|---:|---|")
+    for work in ("nothing", "a small model"):
+        serial = 0.0
+        for executor in ("serial", "processes", "ray"):
+            store, times = Store(root / f"{work[:4].strip()}-{executor}"), list[float]()
+            job = (NullJob if work == "nothing" else Job)(real, store)
+            missing = pending_tasks(real.manifest, (), 1 if work == "nothing" else 2)
+
+            def ended(_: TaskReport, times: list[float] = times) -> None:
+                times.append(time.perf_counter())
+
+            run_tasks(job, missing, RunLog(), ended, make_executor(executor, None if executor == "serial" else 1))
+            each = 1000 * (times[-1] - times[0]) / (len(times) - 1)
+            serial = serial or each
+            print(f"| {work} | {executor} | {each:.1f} | {each - serial:+.1f} | {len(times)} tasks |", flush=True)
+
+
+class NullJob(Job):
+    """Tasks that compute nothing."""
+
+    def worker(self) -> Any:
+        return NullRunner()
+
+
+class NullRunner:
+    """Computes nothing: a row for each score."""
+
+    def perform(self, task: Any, stored: Any = None) -> Any:
+        from fringe.experiments import ScoreRecord
+        from fringe.experiments._runner import TaskResult
+
+        named = [(m, key, i) for m, key in zip(task.metrics, task.metric_keys, strict=True) for i in task.images]
+        numbers: dict[str, Any] = {"label": 0, "target": 0, "confidence": 0.5, "score": 0.5, "status": "ok"}
+        names = {"setting": task.setting, "model": task.model, "method": task.method}
+        rows = [ScoreRecord(metric_key=k, image=i, metric=m, image_id=i, **names, **numbers) for m, k, i in named]
+        return TaskResult(rows, {})
+
+
 def measured(step: str, root: Path, images: int) -> dict[str, Any]:
     """Seconds and peak memory of a step in a new process; what went wrong, if it did."""
     began = time.perf_counter()
@@ -190,7 +245,12 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=Path("out/growth"))
     parser.add_argument("--step", choices=("write", *STEPS), help="do this one step in --root, and say what it took")
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS, help="what is measured")
+    parser.add_argument("--overhead", type=int, metavar="TASKS", help="measure the executors, by so many tasks")
     options = parser.parse_args()
+    if options.overhead is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            overhead(Path(folder), options.overhead)
+        return
     if options.step is not None:
         if options.step == "write":
             note = write(options.root, options.images[0])

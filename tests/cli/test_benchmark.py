@@ -38,6 +38,24 @@ def sparse(out, *arguments, n=2):
     return benchmark(out, *IG, "--metrics", "sparseness", "--n", n, *arguments)
 
 
+def test_a_dry_run_shows_what_is_missing_and_writes_nothing(tmp_path):
+    out = tmp_path / "out"
+    result = sparse(out, "--dry-run")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0] == "benchmark: 2 images; missing tasks: 1"
+    assert lines[1].startswith("  digits ig: 2 maps, ")
+    assert lines[2].startswith("  scores: sparseness ")
+    assert "the store grows by 0." in lines[3]
+    assert "MB, with --save-maps by 0." in lines[3]
+    assert lines[4].endswith("of processor time), without the report")
+    assert not out.exists()
+    assert sparse(out).exit_code == 0
+    document = json.loads(sparse(out, "--dry-run", "--json", n=3).stdout)
+    assert [(row["method"], row["tasks"], row["maps"]) for row in document["methods"]] == [("ig", 1, 1)]
+    assert (document["study"], document["images"], document["workers"]) == ("benchmark", 3, 1)
+
+
 def account(result):
     return json.loads(result.stdout)
 

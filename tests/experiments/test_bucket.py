@@ -12,9 +12,11 @@ import pytest
 from small_plans import small
 from synthetic_units import expected, manifest, noted, rows_of, table
 
+from fringe._urls import url_of
+from fringe.data import ImageError, find_inputs
 from fringe.errors import InputError, TransientError
 from fringe.experiments import RunOptions, _executors, _store, pending_tasks, read_results, read_status, run_plan
-from fringe.experiments._bucket import Bucket, url_of
+from fringe.experiments._bucket import Bucket
 from fringe.experiments._store import Store
 
 HERE = Path(__file__).parent
@@ -155,6 +157,94 @@ def test_killed_at_any_time_in_a_bucket(bucket, tmp_path):
     assert subprocess.run(command, env=environment, stdout=subprocess.PIPE).returncode == 0
     assert table_of(Store(Path(bucket))) == expected(asked)
     assert not set(noted(tmp_path / "log")[before:]) & done
+
+
+@pytest.fixture
+def photos(bucket, server, tmp_path):
+    """The URL of a few pictures, and the folder that they were copied from."""
+    import boto3
+    import numpy as np
+    from PIL import Image
+
+    folder, client = tmp_path / "photos", boto3.client("s3", endpoint_url=server)
+    files = ("3_a.png", "b/0284_cat.PNG", "b/c.png", "d.png", ".hidden.png", ".cache/e.png", "notes.txt", "b/a.jpg")
+    for number, name in enumerate(files):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 255, (8, 8), dtype=np.uint8)
+        Image.fromarray(pixels).save(path, "JPEG" if name.endswith("jpg") else "PNG")
+        client.put_object(Bucket="bucket", Key=f"{tmp_path.name}/photos/{name}", Body=path.read_bytes())
+    return f"{bucket}/photos", folder
+
+
+def test_images_of_a_bucket_are_those_of_the_folder(photos, tmp_path, monkeypatch):
+    url, folder = photos
+    monkeypatch.chdir(tmp_path)
+    there, local = (list(find_inputs([one])) for one in (url, str(folder)))
+    assert [(ref.id, ref.label) for ref in there] == [(ref.id, ref.label) for ref in local]
+    names = ("3_a.png", "b/0284_cat.PNG", "b/a.jpg", "b/c.png", "d.png")
+    assert [ref.source for ref in there] == [f"{url}/{name}" for name in names]
+    assert [ref.open().image.tobytes() for ref in there] == [ref.open().image.tobytes() for ref in local]
+    (one,) = find_inputs([f"{url}/b/c.png", f"{url}/b/c.png"])
+    assert one.source == f"{url}/b/c.png"
+    sources = {"there": Path(url), "here": folder}  # a Path has lost a slash of the URL
+    runs = [run_plan(small(data=(str(one),), n=4), tmp_path / name, RunOptions()) for name, one in sources.items()]
+    assert [run.log.count("done") for run in runs] == [4, 4]
+    assert table(Store(tmp_path / "there")) == table(Store(tmp_path / "here"))  # digests, keys and numbers
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "photos", "there"]  # no folder named s3:
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("s3://nowhere-else/photos", "'s3://nowhere-else/photos' is neither a file nor a folder of the object store"),
+        ("{url}/absent", "absent' is neither a file nor a folder of the object store"),
+        ("{url}/notes.txt", None),
+        ("{url}/.cache/../..", "is neither a file nor a folder"),
+        ("http://example.org/photos", "http:// is not supported; name a file, a folder, or a URL of s3://, gs://"),
+    ],
+)
+def test_what_is_no_image_of_a_bucket_is_an_error(photos, tmp_path, monkeypatch, name, message):
+    monkeypatch.chdir(tmp_path)
+    argument = name.format(url=photos[0])
+    if message is None:  # a file that is named itself is tried
+        (ref,) = find_inputs([argument])
+        assert ref.open().image.size == (8, 8)
+        return
+    with pytest.raises(ImageError, match=message):
+        find_inputs([argument])
+    with pytest.raises(InputError, match=r"^data: "):
+        run_plan(small(data=(argument,)), tmp_path / "run", RunOptions())
+    assert not (tmp_path / "s3:").exists()
+
+
+def test_an_image_that_changes_in_a_bucket_is_left_to_the_next_run(photos, server, tmp_path, monkeypatch):
+    import boto3
+
+    from fringe import _urls
+
+    url, _ = photos
+    client, refs = boto3.client("s3", endpoint_url=server), list(find_inputs([url]))
+    key = f"{tmp_path.name}/photos/d.png"
+    other = client.get_object(Bucket="bucket", Key=f"{tmp_path.name}/photos/b/c.png")["Body"].read()
+
+    class Meanwhile:
+        """Replaces one picture and removes another after they were drawn."""
+
+        def began(self, resolved, tasks):
+            _urls._recent = _urls._Recent()
+            client.put_object(Bucket="bucket", Key=key, Body=other)
+            client.delete_object(Bucket="bucket", Key=f"{tmp_path.name}/photos/3_a.png")
+
+        def ended(self, report):
+            pass
+
+    first = run_plan(small(data=(url,), n=5), tmp_path / "run", RunOptions(), Meanwhile())
+    assert len(refs) == 5
+    absent, changed = sorted(line["reason"] for line in first.left)
+    assert "3_a.png': does not exist" in absent
+    assert "d.png' changed since the run began; run it again" in changed
+    assert first.log.failed == 0
 
 
 def table_of(store):

@@ -112,6 +112,10 @@ def test_the_resamples_of_many_scores_are_those_of_few_drawn_at_once(monkeypatch
     monkeypatch.setattr(intervals, "MANY", 2)
     assert estimate(scores, 3, summary).low == pytest.approx(one_by_one.low, rel=1e-14)
     assert estimate(scores, 3, summary).high == pytest.approx(one_by_one.high, rel=1e-14)
+    others = [(scores + shift, summary, None) for shift in (0.0, 1.0)] + [(scores[:400], summary, None)]
+    for together, (column, _, _) in zip(fringe.experiments.estimate_all(others, 3), others, strict=True):
+        alone = estimate(column, 3, summary)
+        assert (together.low, together.high) == pytest.approx((alone.low, alone.high), rel=1e-14)
     assert intervals._counts(501, 3)[0].sum() == 501 * fringe.experiments.RESAMPLES
 
 

@@ -2,6 +2,7 @@
 was committed is computed again, and the table comes out the same."""
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from synthetic_units import SHARD, expected, job, leftovers, manifest, noted, rows_of, table
 
 import fringe
+from fringe.experiments import read_results
 from fringe.experiments._store import MARKER, Store
 from fringe.experiments._tasks import pending_tasks
 
@@ -216,6 +218,26 @@ def test_a_real_process_killed_at_any_time(tmp_path, workers):
     assert start(tmp_path / "killed").wait() == 0
     assert table(Store(tmp_path / "killed")) == table(Store(tmp_path / "whole"))
     assert leftovers(tmp_path / "killed") == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_command_killed_a_hundred_times_gives_the_same_table(tmp_path):
+    """A thousand tasks, and a script that knows the command line alone."""
+    config = tmp_path / "plan.toml"
+    config.write_text('data = "embedded:digits"\nmethods = "ig"\nmetrics = "sparseness"\nn = 200\nshard = 1\n')
+    command = [sys.executable, "-m", "fringe.cli", "benchmark", "--config", str(config), "--set", "ig.steps=2"]
+    whole, killed = ([*command, "--no-report", "--out", str(tmp_path / name)] for name in ("whole", "killed"))
+    assert subprocess.run(whole, capture_output=True).returncode == 0
+    times = os.environ.get("FRINGE_KILLS", "100")
+    script = [str(HERE / "kill_again_and_again.sh"), times, str(tmp_path / "killed"), *killed]
+    done = subprocess.run(script, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= int(times) // 4
+    frames = [read_results(tmp_path / name).frame.drop("seconds") for name in ("whole", "killed")]
+    assert frames[0].equals(frames[1])
+    assert len(frames[0]) == 1000
+    print(f"{done.stdout.strip()} kills")
 
 
 def test_a_claim_ends_with_its_process(nursery, tmp_path):

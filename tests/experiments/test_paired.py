@@ -150,6 +150,8 @@ def test_signs_follow_from_the_seed_and_not_from_how_many_are_drawn_at_once(rng,
     assert sign_flip_p(differences, 4) != whole
     monkeypatch.setattr(importlib.import_module("fringe.experiments._resampling"), "_SIGNS_AT_ONCE", 1000)
     assert sign_flip_p(differences, 3) == whole
+    monkeypatch.setattr(importlib.import_module("fringe.experiments._resampling"), "_SIGNS_OF_ONE", 16)
+    assert sign_flip_p(differences, 3) == whole
 
 
 def test_many_pairs_at_once_are_each_pair_by_itself(rng):

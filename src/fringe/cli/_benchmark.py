@@ -11,7 +11,8 @@ from fringe.cli._options import AsJson, Config, RunFolder, with_options
 from fringe.errors import InputError
 
 if TYPE_CHECKING:
-    from fringe.experiments import Manifest
+    from fringe.cli._runs import RunFlags
+    from fringe.experiments import Manifest, Plan
 
 SPEC, FLAGS = "fringe.experiments:ExperimentSpec", "fringe.cli._runs:RunFlags"
 #: Fields of a specification without a flag.
@@ -33,6 +34,12 @@ def benchmark(
     config: Config = None,
     report: Annotated[bool, typer.Option("--report/--no-report", help="Write the report at the end.")] = True,
     reference: Reference = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what is missing, its passes, bytes and time, from a probe.")
+    ] = False,
+    probe: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="Longest time of a map of the probe.")
+    ] = 10.0,
 ) -> None:
     """Score methods on many images, with confidence intervals. An interrupted run is resumed by the same command.
 
@@ -49,6 +56,9 @@ def benchmark(
         for arm in plan.arms:
             if reference is not None and reference not in arm.methods:  # the report would refuse it after hours of work
                 raise InputError(f"got {reference!r}; the methods: {', '.join(arm.methods)}", argument="reference")
+        if dry_run:
+            _show_estimate(plan, flags, probe)
+            raise typer.Exit(Exit.DONE)
         summary, url = run_plans([plan], flags), url_of(flags.out)
         if report and url is not None:
             say(f"a report is written on this machine: fringe report {url} --out FOLDER")
@@ -57,6 +67,29 @@ def benchmark(
         if flags.as_json:
             typer.echo(to_json({**run_record(summary.results[0]), "report": written}), nl=False)
     raise typer.Exit(summary.code)
+
+
+def _show_estimate(plan: "Plan", flags: "RunFlags", seconds: float) -> None:
+    """Show what a run would take; nothing is written."""
+    from fringe.experiments import describe_seconds, estimate_run
+
+    options = flags.run_options()
+    device, batch_size, executor = options.device, options.batch_size, options.executor or "serial"
+    known = estimate_run(
+        plan, flags.out, executor=executor, device=device, batch_size=batch_size, retry=options.retry, seconds=seconds
+    )
+    if flags.as_json:
+        typer.echo(to_json({"device": device, **known.record()}), nl=False)
+        return
+    say(f"{known.study}: {known.images} images; missing tasks: {sum(cost.tasks for cost in known.costs)}")
+    say("\n".join(f"  {line}" for line in known.lines()))
+    if known.metrics:
+        say(f"  scores: {', '.join(f'{label} {describe_seconds(spent)}' for label, spent in known.metrics.items())}")
+    scores, maps = (f"{size / 1e6:.3g} MB" for size in (known.bytes, known.bytes + known.map_bytes))
+    say(f"the store grows by {scores}, with --save-maps by {maps}")
+    processes = "one process" if known.workers == 1 else f"{known.workers} processes"
+    time, cpu = describe_seconds(known.seconds), describe_seconds(known.cpu_seconds)
+    say(f"in all about {time} on {device} in {processes} ({cpu} of processor time), without the report")
 
 
 def status(run: RunFolder, as_json: AsJson = False) -> None:

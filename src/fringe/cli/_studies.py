@@ -285,8 +285,9 @@ def _end_reproduction(
 
 def _estimate(base: "Plan", names: Sequence[str], flags: "RunFlags", seconds: float) -> Exit:
     """Show what a reproduction lacks, how many passes that takes, and how long, one map after the other."""
+    from fringe.experiments import MethodCost
     from fringe.models import resolve_device
-    from fringe.paper import MethodCost, estimate_reproduction
+    from fringe.paper import estimate_reproduction
 
     device, retry = resolve_device(flags.device), flags.retry_failed
     costs, shown = list[MethodCost](), ""
@@ -296,7 +297,7 @@ def _estimate(base: "Plan", names: Sequence[str], flags: "RunFlags", seconds: fl
             heading = [f"{part.study}: {part.images} images"] if part.study != shown else []
             shown = part.study
             say("\n".join([*heading, *(f"  {line}" for line in part.lines())]))
-    hours = sum(cost.hours for cost in costs)
+    hours = sum(cost.seconds for cost in costs) / 3600
     if flags.as_json:
         document = {"device": device, "hours": hours, "methods": [cost.record() for cost in costs]}
         typer.echo(to_json(document), nl=False)

@@ -4,6 +4,7 @@ import errno
 import os
 import warnings
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -11,6 +12,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fringe._files import IMAGE_BYTES, UnfitFile, open_regular
+from fringe._urls import RemoteFile
 from fringe.errors import ImageError
 
 #: Decoders that are tried; the content decides, not the file's suffix.
@@ -42,7 +44,7 @@ class Sample:
 
 
 def open_image(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | RemoteFile,
     *,
     max_pixels: int = MAX_PIXELS,
     exif: Exif = "transpose",
@@ -54,7 +56,7 @@ def open_image(
     16-bit grey values are divided by 257, float values in [0, 1] multiplied by 255. Colour profiles are not applied.
 
     Args:
-        path: The file; its content decides the format, not its suffix.
+        path: The file, on a disk or in an object store; its content decides the format, not its suffix.
         max_pixels: Largest number of pixels. It is compared with the header before anything is decoded; Pillow's own
             limit stays in force above it.
         exif: ``"transpose"`` turns the picture as its camera was held; ``"ignore"`` leaves the stored pixels, as
@@ -73,9 +75,10 @@ def open_image(
         raise ImageError(f"channels={channels} must be 1 or 3")
     if exif not in ("transpose", "ignore"):
         raise ImageError(f"exif={exif!r} must be 'transpose' or 'ignore'")
-    name = repr(os.fspath(path))
+    remote = isinstance(path, RemoteFile)
+    name = repr(path.url if remote else os.fspath(path))
     try:
-        with _open(Path(path)) as file:
+        with _open(path if remote else Path(path)) as file:
             return _decode(file, max_pixels, exif, background, channels)
     except ImageError as error:
         raise ImageError(f"{name}: {error}") from error
@@ -87,22 +90,26 @@ def open_image(
         raise ImageError(f"{name}: cannot be decoded ({type(error).__name__}: {error})") from error
 
 
-def _open(path: Path) -> BinaryIO:
+def _open(path: Path | RemoteFile) -> BinaryIO:
     """Open a regular file that is neither empty nor too large; each refusal says why."""
     try:
-        file = open_regular(path, IMAGE_BYTES)
+        file = BytesIO(path.read()) if isinstance(path, RemoteFile) else open_regular(path, IMAGE_BYTES)
     except UnfitFile as error:  # without a cause, like a file that is missing: trying again would change nothing
-        raise ImageError("is a folder, not an image" if os.path.isdir(path) else str(error.strerror)) from None
+        is_folder = isinstance(path, Path) and path.is_dir()
+        raise ImageError("is a folder, not an image" if is_folder else str(error.strerror)) from None
     except PermissionError as error:
         raise ImageError("no permission to read it") from error
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             link = "is a symbolic link that leads to nothing or to itself"
-            raise ImageError(link if os.path.islink(path) else "does not exist") from None
+            is_link = isinstance(path, Path) and path.is_symlink()
+            raise ImageError(link if is_link else "does not exist") from None
         raise ImageError(f"cannot be reached ({error.strerror})") from error
     except ValueError as error:
         raise ImageError(f"is no file name ({error})") from error
-    if not os.fstat(file.fileno()).st_size:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if not size:
         file.close()
         raise ImageError("is empty")
     return file

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Literal
 
 from fringe._files import sha256_of
+from fringe._urls import SCHEMES, RemoteFile, list_remote, url_of
 from fringe.data._digits import SOURCE, digit_image, load_digits
 from fringe.data._images import Exif, Sample, open_image, to_channels
-from fringe.errors import ImageError
+from fringe.errors import ImageError, InputError
 
 #: Files of other suffixes in a folder are skipped; a file that is named itself is always tried.
 SUFFIXES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
@@ -37,13 +38,13 @@ class ImageRef:
             hash.
         source: The argument that gives this image again.
         label: Class index, or None if the file name states none.
-        origin: The file, or the position in the test split of the digits.
+        origin: The file, on a disk or in an object store, or the position in the test split of the digits.
     """
 
     id: str
     source: str
     label: int | None
-    origin: Path | int
+    origin: Path | RemoteFile | int
 
     def open(self, channels: Literal[1, 3] = 3, exif: Exif = "transpose") -> Sample:
         """Decode the image.
@@ -58,7 +59,7 @@ class ImageRef:
         Raises:
             ImageError: As :func:`open_image` does.
         """
-        if isinstance(self.origin, Path):
+        if not isinstance(self.origin, int):
             return Sample(self.id, open_image(self.origin, channels=channels, exif=exif), self.label, self.source)
         digits = load_digits()
         scan = digit_image(digits.images[digits.test[self.origin]])
@@ -72,8 +73,9 @@ def find_inputs(arguments: Sequence[str], *, on_error: OnError | None = None) ->
     ``0284_Siamese_cat.jpg``.
 
     Args:
-        arguments: Files, folders and ``embedded:digits[:INDEX|:START:STOP]``. Folders are searched with everything
-            below them, in order of name, through symbolic links, without hidden files.
+        arguments: Files, folders and ``embedded:digits[:INDEX|:START:STOP]``; files and folders of an object store as
+            ``s3://bucket/folder``, ``gs://...`` or ``abfs://...``. Folders are searched with everything below them, in
+            order of name, through symbolic links, without hidden files.
         on_error: Receives each argument that leads to nothing and each folder that cannot be listed; the images that
             can be reached are returned.
 
@@ -104,6 +106,14 @@ def _expand(argument: str, report: OnError) -> Iterator[ImageRef]:
     if argument == SOURCE or argument.startswith(SOURCE + ":"):
         yield from _digit_refs(argument)
         return
+    url = url_of(argument)
+    if url is not None:
+        yield from map(_file_ref, _remote_images(url))
+        return
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+)://", argument)
+    if scheme is not None:
+        known = ", ".join(f"{name}://" for name in SCHEMES)
+        raise ImageError(f"{argument!r}: {scheme[1]}:// is not supported; name a file, a folder, or a URL of {known}")
     path = Path(argument)
     try:
         folder = stat.S_ISDIR(path.stat().st_mode)
@@ -128,6 +138,24 @@ def _digit_refs(argument: str) -> Iterator[ImageRef]:
         raise ImageError(f"{argument!r} selects nothing of the {size} test images 0 to {size - 1}")
     for i in range(start, stop):
         yield ImageRef(f"digits-{i:04d}", f"{SOURCE}:{i}", int(digits.labels[digits.test[i]]), i)
+
+
+def _remote_images(url: str) -> list[RemoteFile]:
+    """The images below a URL, or the one that it names."""
+    try:
+        files = list_remote(url)
+    except InputError as error:  # the package is missing
+        raise ImageError(error.message) from error
+    except FileNotFoundError as error:
+        raise ImageError(f"{url!r} is neither a file nor a folder of the object store") from error
+    except OSError as error:
+        raise ImageError(f"{url!r} cannot be listed ({error.strerror})") from error
+    if not files:
+        raise ImageError(f"{url!r} is neither a file nor a folder of the object store")
+    images = [file for file in files if file.url == url or Path(file.name).suffix.lower() in SUFFIXES]
+    if not images:
+        raise ImageError(f"folder {url!r} holds no images ({', '.join(SUFFIXES)})")
+    return images
 
 
 def _images_below(folder: Path, report: OnError) -> list[Path]:
@@ -160,9 +188,9 @@ def _list_images(folder: Path, unreadable: Callable[[OSError], None]) -> Iterato
         yield Path(parent), [n for n in names if Path(n).suffix.lower() in SUFFIXES and not n.startswith(".")]
 
 
-def _file_ref(path: Path) -> ImageRef:
-    label = _LABEL.match(path.name)
-    return ImageRef(_safe(path.stem), str(path), int(label[1]) if label else None, path)
+def _file_ref(path: Path | RemoteFile) -> ImageRef:
+    label, source = _LABEL.match(path.name), path.url if isinstance(path, RemoteFile) else str(path)
+    return ImageRef(_safe(path.stem), source, int(label[1]) if label else None, path)
 
 
 def _safe(stem: str) -> str:
@@ -172,6 +200,8 @@ def _safe(stem: str) -> str:
 
 def _identity(ref: ImageRef) -> str | int:
     # Path.resolve would raise on a link that leads to itself, which must not stop the others
+    if isinstance(ref.origin, RemoteFile):
+        return ref.origin.url
     return os.path.realpath(ref.origin) if isinstance(ref.origin, Path) else ref.origin
 
 
@@ -193,7 +223,12 @@ def _with_unique_ids(refs: list[ImageRef]) -> list[ImageRef]:
 def _content(ref: ImageRef) -> str:
     """Eight hexadecimal digits of the SHA-256 of the file; of its name where it is a scan or cannot be read, which
     opening it will say."""
-    if isinstance(ref.origin, Path):
+    if not isinstance(ref.origin, int):
         with contextlib.suppress(OSError):
-            return sha256_of(ref.origin)[:8]
+            return file_sha256(ref.origin)[:8]
     return hashlib.sha256(os.fsencode(ref.source)).hexdigest()[:8]
+
+
+def file_sha256(origin: Path | RemoteFile) -> str:
+    """The SHA-256, in hexadecimal, of an image's file. Raises OSError."""
+    return hashlib.sha256(origin.read()).hexdigest() if isinstance(origin, RemoteFile) else sha256_of(origin)

@@ -1,13 +1,18 @@
 """Experiments: methods compared under metrics on many images, stored, resumed and summarised."""
 
+from fringe._urls import url_of as url_of
 from fringe.experiments._agreement import RankAgreement as RankAgreement
 from fringe.experiments._arms import Arm as Arm
 from fringe.experiments._arms import ModelSource as ModelSource
-from fringe.experiments._bucket import url_of as url_of
 from fringe.experiments._comparison import Comparison as Comparison
 from fringe.experiments._comparison import compare as compare
 from fringe.experiments._comparison_views import summarise as summarise
 from fringe.experiments._comparison_views import tidy as tidy
+from fringe.experiments._estimate import MethodCost as MethodCost
+from fringe.experiments._estimate import RunEstimate as RunEstimate
+from fringe.experiments._estimate import describe_seconds as describe_seconds
+from fringe.experiments._estimate import estimate_run as estimate_run
+from fringe.experiments._estimate import estimate_tasks as estimate_tasks
 from fringe.experiments._evaluator import CONTROLS as CONTROLS
 from fringe.experiments._evaluator import Candidate as Candidate
 from fringe.experiments._evaluator import Evaluator as Evaluator
@@ -37,6 +42,7 @@ from fringe.experiments._plan import default_model as default_model
 from fringe.experiments._plan import planned_work as planned_work
 from fringe.experiments._plan import planned_work_of as planned_work_of
 from fringe.experiments._plan import with_settings as with_settings
+from fringe.experiments._probe import ProbeOptions as ProbeOptions
 from fringe.experiments._ray import RayExecutor as RayExecutor
 from fringe.experiments._resampling import LEVEL as LEVEL
 from fringe.experiments._resampling import RESAMPLES as RESAMPLES
@@ -65,6 +71,7 @@ from fringe.experiments._statistics import Difference as Difference
 from fringe.experiments._statistics import Estimate as Estimate
 from fringe.experiments._statistics import dominance as dominance
 from fringe.experiments._statistics import estimate as estimate
+from fringe.experiments._statistics import estimate_all as estimate_all
 from fringe.experiments._statistics import holm as holm
 from fringe.experiments._statistics import near_ties as near_ties
 from fringe.experiments._statistics import paired as paired
@@ -100,6 +107,8 @@ __all__ = [  # noqa: RUF022 - by topic
     "ExperimentSpec",
     "build_plan",
     "run_experiment",
+    "estimate_run",
+    "RunEstimate",
     "compare",
     "Comparison",
     "Results",

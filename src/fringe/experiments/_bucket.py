@@ -3,8 +3,6 @@ renamed. A lock is an object that is put only if it is absent."""
 
 import contextlib
 import json
-import os
-import re
 import time
 from collections.abc import Generator, Iterable
 from pathlib import Path
@@ -12,19 +10,12 @@ from typing import Any, BinaryIO
 
 from fringe._files import RECORD_BYTES
 from fringe._process import fate_of, process_name
+from fringe._urls import open_store
 from fringe.errors import FringeError, InputError, TransientError
 from fringe.experiments._disk import QUARANTINE, Disk, warn
 
-#: The scheme of a URL, and the package and the extra that reads it.
-SCHEMES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gs"), "abfs": ("adlfs", "abfs"), "abfss": ("adlfs", "abfs")}
 #: Seconds after which a lock belongs to no living process; a longer task may be computed twice, and nothing worse.
 EXPIRES = 3600.0
-
-
-def url_of(root: str | os.PathLike[str]) -> str | None:
-    """The URL of a run in an object store, None for a path. A ``Path`` has lost the second slash."""
-    match = re.match(rf"({'|'.join(SCHEMES)}):[/\\]+(.*)", os.fspath(root))
-    return None if match is None else f"{match[1]}://{match[2]}".rstrip("/")
 
 
 class Bucket(Disk):
@@ -36,17 +27,9 @@ class Bucket(Disk):
 
     def __init__(self, url: str):
         super().__init__(Path(url))
-        self.url, scheme = url, url.partition(":")[0]
-        package, extra = SCHEMES[scheme]
-        try:
-            import fsspec
-            from fsspec.core import url_to_fs
-
-            fsspec.get_filesystem_class(scheme)
-        except ImportError as error:
-            raise InputError(f"{scheme}:// needs {package}: pip install 'fringe[{extra}]'", argument="out") from error
+        self.url = url
         with self._calls("cannot be opened"):
-            self._fs, self._path = url_to_fs(url, use_listings_cache=False)
+            self._fs, self._path = open_store(url, "out")
 
     def at(self, name: str) -> str:
         return repr(f"{self.url}/{name}")

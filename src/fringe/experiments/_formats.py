@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from torch import Tensor
 
 from fringe._files import UnfitFile
@@ -144,32 +145,49 @@ _BYTE, _INTEGERS, _DOUBLE, _BINARY, _STRUCT = 3, (4, 5, 6), 7, 8, 12
 _DEEPEST = 4
 
 
-def is_bounded(content: Any, groups: Iterable[int] | None = None, columns: Iterable[str] | None = None) -> bool:
+#: The sizes of column chunks that were looked at, by row group and number of the column.
+Sizes = dict[tuple[int, int], int]
+
+
+def is_bounded(
+    content: Any,
+    groups: Iterable[int] | None = None,
+    columns: Iterable[str] | None = None,
+    known: tuple[Any, Sizes] | None = None,
+) -> bool:
     """Whether the bytes of a Parquet file grow to a bearable size when they are read, or those of some row groups and
-    columns; False where they do not say."""
+    columns; False where they do not say. ``known``: the metadata of this very file, and sizes, which get the others."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     limit = min(max(SMALL, RATIO * len(content)), LARGEST)
     try:
-        return _grown(content, limit, groups, columns) <= limit
+        header, sizes = known or (pq.read_metadata(pa.BufferReader(content)), {})
+        chosen = range(header.num_row_groups) if groups is None else groups
+        return _grown(content, limit, [(index, header.row_group(index)) for index in chosen], columns, sizes) <= limit
     except Exception:  # a damaged file fails in many ways, and none of them is a size
         return False
 
 
-def _grown(content: Any, limit: int, groups: Iterable[int] | None, columns: Iterable[str] | None) -> int:
-    """Bytes after reading; more than ``limit`` as soon as that is certain."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    header, total = pq.read_metadata(pa.BufferReader(content)), 0
+def _grown(
+    content: Any, limit: int, groups: Iterable[tuple[int, Any]], columns: Iterable[str] | None, sizes: Sizes
+) -> int:
+    """Bytes of row groups after reading; more than ``limit`` as soon as that is certain."""
+    total = 0
     names = None if columns is None else set(columns)
-    for index in range(header.num_row_groups) if groups is None else groups:
-        group = header.row_group(index)
+    for index, group in groups:
         total += group.num_rows * _NUMBER * group.num_columns
         for number in range(group.num_columns):
             if total > limit:
                 return total
             column = group.column(number)
             if names is None or column.path_in_schema.partition(".")[0] in names:
-                total += _column_size(content, column, limit - total)
+                size = sizes.get((index, number))
+                if size is None:
+                    size = _column_size(content, column, limit - total)
+                    if total + size <= limit:  # else it was not looked at to its end
+                        sizes[index, number] = size
+                total += size
     return total
 
 
@@ -205,6 +223,11 @@ def _longest(page: bytes, size: int, codec: str | None) -> int:
     import pyarrow as pa
 
     plain = page if codec is None else pa.Codec(codec).decompress(page, decompressed_size=size, asbytes=True)
+    width = 4 + int.from_bytes(plain[:4], "little")
+    if plain and len(plain) % width == 0:  # digests, which are of one length
+        lengths = np.frombuffer(plain, np.uint8).reshape(-1, width)[:, :4]
+        if (lengths == lengths[0]).all():
+            return width - 4
     at = longest = 0
     while at < len(plain):
         length = int.from_bytes(plain[at : at + 4], "little")
@@ -264,6 +287,9 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 CHECKSUM = b"fringe-sha256:"
 BLANK = CHECKSUM + b"0" * 64
 
+#: Seals of files that are known to be bounded: their pages are looked at once, as long as there are not too many.
+_BOUNDED, _SEALS = set[bytes](), 4096
+
 _PLAN = {"plan": dict, "images": list, "missing": list, "settings": dict, "metrics": dict, "models": dict}
 _CRASH = {"model": str, "method": str, "reason": str, "setting": dict, "setting_key": str, "metric_keys": list}
 #: What a record of each folder must hold.
@@ -285,9 +311,22 @@ def is_intact(content: bytes) -> bool:
     return at >= 0 and with_checksum(content[:at] + BLANK + content[at + len(BLANK) :]) == content
 
 
+def seal_of(content: bytes) -> bytes:
+    """The seal of bytes that are intact: it stands for all of them."""
+    at = content.rfind(CHECKSUM)
+    return content[at : at + len(BLANK)]
+
+
 def is_task_file(content: bytes) -> bool:
     """Whether the bytes of a Parquet file are those that were sealed, and do not fill the memory when they are read."""
-    return is_intact(content) and is_bounded(content)
+    if not is_intact(content):
+        return False
+    seal = seal_of(content)
+    if seal not in _BOUNDED and is_bounded(content):
+        if len(_BOUNDED) == _SEALS:
+            _BOUNDED.clear()
+        _BOUNDED.add(seal)
+    return seal in _BOUNDED
 
 
 def is_absent(error: OSError) -> bool:

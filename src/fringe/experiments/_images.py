@@ -3,14 +3,12 @@
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fringe._files import sha256_of
-from fringe.data import ImageError, ImageRef, find_inputs, load_digits
+from fringe.data import ImageError, ImageRef, file_sha256, find_inputs, load_digits
 from fringe.errors import FringeError, InputError, TransientError, is_transient
 from fringe.models import LoadedModel, Preprocessing
 from fringe.scenes import Example, Scene
@@ -100,14 +98,14 @@ def in_order(data: Sequence[str], seed: int) -> list[ImageRef]:
 
 def _name(ref: ImageRef) -> str:
     """Name of an image that does not depend on other files: the stem of its file, or the id of an embedded image."""
-    return ref.origin.stem if isinstance(ref.origin, Path) else ref.id
+    return ref.id if isinstance(ref.origin, int) else ref.origin.stem
 
 
 def content_digest(ref: ImageRef) -> str:
     """32 hexadecimal digits of the SHA-256 of a file or embedded image. Raises OSError if it is absent or no regular
     file."""
-    if isinstance(ref.origin, Path):
-        return sha256_of(ref.origin)[:32]
+    if not isinstance(ref.origin, int):
+        return file_sha256(ref.origin)[:32]
     digits = load_digits()
     scan = digits.images[digits.test[ref.origin]]
     return hashlib.sha256(b"embedded:digits " + scan.tobytes()).hexdigest()[:32]

@@ -14,7 +14,7 @@ from fringe.metrics import Aggregate
 LEVEL = 0.95
 RESAMPLES = 1000
 #: Numbers that are resampled in one go; memory grows with them, results do not depend on them.
-_RESAMPLED_AT_ONCE = 10_000_000
+_RESAMPLED_AT_ONCE = 2_500_000
 #: Scores from which on the resamples are drawn once for all columns: the same numbers but for rounding, sooner.
 MANY = 10_000
 
@@ -42,6 +42,26 @@ def interval(finite: NDArray[np.float64], summary: Aggregate, seed: int) -> tupl
         rng=np.random.default_rng(seed),
     )
     return float(item.confidence_interval.low), float(item.confidence_interval.high)
+
+
+def intervals(
+    columns: Sequence[NDArray[np.float64]], summaries: Sequence[Aggregate], seed: int
+) -> list[tuple[float, float]]:
+    """:func:`interval` of each of several columns: the means of many numbers are resampled together, which is sooner,
+    and the same but for rounding."""
+    result, by_size = list[tuple[float, float]](), dict[int, list[int]]()
+    for index, (column, summary) in enumerate(zip(columns, summaries, strict=True)):
+        together = summary == "mean" and column.size >= MANY and column.min() < column.max()
+        result.append((math.nan, math.nan) if together else interval(column, summary, seed))
+        if together:
+            by_size.setdefault(column.size, []).append(index)
+    for n, chosen in by_size.items():
+        values = np.stack([columns[index] for index in chosen], axis=1)
+        means = np.concatenate([counts.astype(np.float64) @ values / n for counts in _counts(n, seed)])
+        lows, highs = np.percentile(means, [50 * (1 - LEVEL), 50 * (1 + LEVEL)], axis=0)
+        for index, low, high in zip(chosen, lows, highs, strict=True):
+            result[index] = float(low), float(high)
+    return result
 
 
 def _resampled(finite: NDArray[np.float64], summary: Aggregate, seed: int) -> NDArray[np.float64]:
@@ -121,8 +141,8 @@ def _counts(n: int, seed: int) -> tuple[NDArray[np.uint8], ...]:
 FLIPS = 99_999
 #: Of the sum of sizes: two sums of the same differences that lie nearer than that are equal but for rounding.
 _ROUNDING = 1e-12
-#: Signs in memory at once; results do not depend on them.
-_SIGNS_AT_ONCE = 2_000_000
+#: Signs in memory at once, and of one assignment; results do not depend on them.
+_SIGNS_AT_ONCE, _SIGNS_OF_ONE = 2_000_000, 4096
 
 
 def sign_flip_p(differences: NDArray[np.float64], seed: int = 0) -> float:
@@ -154,14 +174,14 @@ def _sign_flip_p(differences: NDArray[np.float64], seed: int) -> list[float]:
     exact = 2**n <= FLIPS
     total = 2**n if exact else FLIPS
     rng = np.random.default_rng(seed)
-    size, rows = np.abs(differences).sum(0), max(1, _SIGNS_AT_ONCE // n)
+    size, rows = np.abs(differences).sum(0), _SIGNS_AT_ONCE // min(n, _SIGNS_OF_ONE)
     threshold = abs(differences.sum(0)) - _ROUNDING * size
     extreme = np.zeros(differences.shape[1], np.int64)
     for start in range(0, total, rows):
         count = min(rows, total - start)
-        bits = _all_bits(start, count, n) if exact else _random_bits(rng, count, n)
+        part = _all_bits(start, count, n) @ differences if exact else _random_sums(rng, count, differences)
         # The signed sum is that of the kept differences less that of the flipped ones.
-        sums = 2.0 * (bits @ differences) - differences.sum(0)
+        sums = 2.0 * part - differences.sum(0)
         extreme += np.count_nonzero(np.abs(sums) >= threshold, axis=0)
     return [float(count / total if exact else (count + 1) / (total + 1)) for count in extreme]
 
@@ -172,7 +192,14 @@ def _all_bits(start: int, count: int, n: int) -> NDArray[np.float64]:
     return ((numbers >> np.arange(n)) & 1).astype(np.float64)
 
 
-def _random_bits(rng: np.random.Generator, count: int, n: int) -> NDArray[np.float64]:
-    """Fair bits (count, n); a row takes whole words of 64, so that it does not depend on how many are drawn at once."""
-    words = rng.integers(0, 2**64, (count, -(-n // 64)), dtype=np.uint64)
-    return np.unpackbits(words.view(np.uint8), axis=1, count=n).astype(np.float64)
+def _random_sums(rng: np.random.Generator, count: int, differences: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sums (count, K) of the differences (n, K) that fair bits keep; a row takes whole words of 64 bits, so that it
+    does not depend on how many are drawn at once."""
+    n = len(differences)
+    words = rng.integers(0, 2**64, (count, -(-n // 64)), dtype=np.uint64).view(np.uint8)
+    sums = np.zeros((count, differences.shape[1]))
+    for start in range(0, n, _SIGNS_OF_ONE):
+        part = differences[start : start + _SIGNS_OF_ONE]
+        drawn = words[:, start // 8 : (start + _SIGNS_OF_ONE) // 8]
+        sums += np.unpackbits(drawn, axis=1, count=len(part)).astype(np.float64) @ part
+    return sums

@@ -111,6 +111,10 @@ class Results:
         self.manifest, self._read_versions = manifest, versions
         self._scores = PlanScores(manifest, source)
 
+    def load_scores(self) -> None:
+        """Read all scores and flags now; what only asks for states then takes them from there."""
+        _ = self._scores.arrays
+
     @cached_property
     def frame(self) -> "pl.DataFrame":
         """The whole table."""
@@ -129,6 +133,19 @@ class Results:
             This part of :attr:`frame`.
         """
         return self._scores.method_frame(model, method)
+
+    def map_frame(self, model: str, method: str) -> "pl.DataFrame":
+        """One row per computed image of a method, with what holds for its map whatever the metric.
+
+        Args:
+            model: Label of the model.
+            method: Label of the method.
+
+        Returns:
+            ``method``, ``image``, ``target``, ``confidence``, ``status``, ``verdict``, ``forward``, ``jvp``, ``vjp``
+            and ``seconds`` of its first valid score, or else of its first, in the order of the images.
+        """
+        return self._scores.map_frame(model, method)
 
     def curves(self, model: str, method: str, names: Mapping[str, str]) -> dict[str, list[Column]]:
         """Read curves of a method.

@@ -13,7 +13,7 @@ from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.errors import FringeError, TargetError, TransientError, is_device_error, is_misread, is_transient
 from fringe.experiments._arms import Arm
-from fringe.experiments._evaluator import Candidate, Evaluator, MethodResult
+from fringe.experiments._evaluator import Candidate, Evaluator, MethodResult, Progress
 from fringe.experiments._formats import ScoreRecord, Status, StoredMap
 from fringe.experiments._images import open_entry, open_references
 from fringe.experiments._manifest import Resolved, describe, digest, first_logits, load, versions
@@ -94,6 +94,7 @@ class TaskRunner:
 
     def __init__(self, resolved: Resolved, *, device: str = "cpu", batch_size: int | Literal["auto"] = "auto"):
         self._resolved, self._device = resolved, torch.device(device)
+        self.progress: Progress | None = None  # called as maps are made
         self._batch_size: int | Literal["auto"] = batch_size
         self._records = {image["digest"]: image for image in resolved.manifest.images}
         self._context: _ModelContext | None = None
@@ -147,9 +148,12 @@ class TaskRunner:
         """Prepare images (digests) of one size to be explained by a model. Raises FringeError where one cannot be."""
         groups, failed = self._images(self._open(model), images)
         if failed or len(groups) != 1:
-            reason = failed[0].error if failed else "they are of several sizes"
-            raise FringeError(f"images: {reason}")
+            raise FringeError(f"images: {failed[0].error if failed else 'they are of several sizes'}")
         return groups[0].subject
+
+    def subjects(self, model: str, images: Sequence[str]) -> list[EvaluationContext]:
+        """Prepare those images (digests) that can be explained by a model, by size."""
+        return [group.subject for group in self._images(self._open(model), images)[0]]
 
     def _evaluate(
         self, context: _ModelContext, task: Task, group: _ImageBatch, stored: Mapping[str, StoredMap]
@@ -160,7 +164,7 @@ class TaskRunner:
         metrics = {label: plan.metrics[label] for label in task.metrics}
         try:
             with context.classifier.session(group.subject.problem.inputs.device):
-                evaluator = Evaluator(group.subject, [candidate], metrics, task.metrics, None)
+                evaluator = Evaluator(group.subject, [candidate], metrics, task.metrics, self.progress)
                 current = _stored_of(group, stored)
                 if current is not None:
                     return _evaluate_stored(evaluator, current)
@@ -299,17 +303,12 @@ class TaskRunner:
 
     def _rows(self, task: Task, group: _ImageBatch, evaluated: _Evaluated) -> list[ScoreRecord]:
         """One record for each image and metric of a batch."""
-        return [
-            self._row(
-                task,
-                image,
-                metric,
-                **evaluated.metadata[index],
-                **_score(evaluated.scores[metric], index, evaluated.faults[index]),
-            )
-            for metric in task.metrics
-            for index, image in enumerate(group.images)
-        ]
+
+        def row(metric: str, at: int) -> ScoreRecord:
+            scored = _score(evaluated.scores[metric], at, evaluated.faults[at])
+            return self._row(task, group.images[at], metric, **evaluated.metadata[at], **scored)
+
+        return [row(metric, at) for metric in task.metrics for at in range(len(group.images))]
 
     def _row(self, task: Task, image: str, metric: str, **fields: Any) -> ScoreRecord:
         empty: dict[str, Any] = {"target": None, "confidence": None, "score": None}

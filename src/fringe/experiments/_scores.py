@@ -177,12 +177,11 @@ def _numbered(column: Any, index: dict[str, int], *, grow: bool = False) -> NDAr
     return np.append(numbers, -1)[codes]
 
 
-def frame_of(manifest: Manifest, source: Source, model: str, method: str) -> "pl.DataFrame":
-    """Read the required scores of a method: a row for each metric and image, in the order of the plan."""
+def frame_of(manifest: Manifest, arrays: ScoreArrays, model: str, method: str) -> "pl.DataFrame":
+    """The required scores of a method: a row for each metric and image, in the order of the plan."""
     import polars as pl
 
     setting, metrics = manifest.setting_key(model, method), manifest.metrics
-    arrays = ScoreArrays(manifest, source, [setting], COLUMNS)
     images = manifest.images_of(model)
     counts = [len(manifest.positions(model, metric)) for metric in metrics]
 
@@ -233,32 +232,79 @@ def frame_of(manifest: Manifest, source: Source, model: str, method: str) -> "pl
     return pl.DataFrame(columns)
 
 
+#: What holds for a map whatever the metric.
+_OF_MAP = ("target", "confidence", "status", "verdict", "forward", "jvp", "vjp", "seconds")
+
+
+def map_frame_of(manifest: Manifest, arrays: ScoreArrays, model: str, method: str) -> "pl.DataFrame":
+    """What holds for the maps of a method whatever the metric: a row for each computed image, from its first score that
+    is valid, or else from its first."""
+    import polars as pl
+
+    setting, at = manifest.setting_key(model, method), np.asarray(manifest.positions(model), np.int64)
+
+    def every(name: str) -> NDArray[Any]:
+        return np.stack([arrays.column(name, setting, metric["key"])[at] for metric in manifest.metrics.values()])
+
+    status, words = every("status"), arrays.words("status")
+    asked = np.arange(len(at)) < np.array([[metric["limit"]] for metric in manifest.metrics.values()])
+    rank = np.where(asked, (status >= 0).astype(np.int8) + (status == (words.index("ok") if "ok" in words else -2)), 0)
+    images = np.flatnonzero(rank.max(0) > 0)
+    best = rank.argmax(0)[images]
+
+    def stored(name: str) -> pl.Series:
+        values = every(name)[best, images]
+        if name in _WORDS:
+            return pl.Series([*arrays.words(name), None], dtype=pl.String)[values.astype(np.int64)]
+        series = pl.Series(values).fill_nan(None)
+        return series.cast(pl.Int32) if name == "target" else series
+
+    digests = pl.Series([manifest.images[index]["digest"] for index in at[images].tolist()], dtype=pl.String)
+    columns = {"method": pl.repeat(method, len(images), dtype=pl.String, eager=True), "image": digests}
+    return pl.DataFrame({**columns, **{name: stored(name) for name in _OF_MAP}})
+
+
 def curves_of(
     source: Source, setting: str, names: Mapping[str, str], images: Mapping[str, int]
 ) -> dict[str, list[NDArray[Any]]]:
     """Read curves of a setting, (N + 1,) each in the order of ``images``, by key of the metric; ``names`` says which
     curve for each metric."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
-    result: dict[str, dict[int, tuple[bool, NDArray[Any]]]] = {key: {} for key in names}
+    lines: dict[str, dict[int, NDArray[Any]]] = {key: {} for key in names}
+    ranks = np.zeros((len(names), len(images)), np.int8)
+    metrics, curves = {key: i for i, key in enumerate(names)}, dict[str, int]()
+    name_of = np.array([curves.setdefault(name, len(curves)) for name in names.values()], np.int64)
     for table in source.tables(["setting", "metric_key", "image", "status", "curves"], {setting}):
         rows = table.filter((pc.field("setting") == setting) & pc.field("metric_key").isin(list(names)))
         for batch in rows.to_batches():
-            positions = _numbered(batch.column("image"), cast(Any, images)).tolist()
-            metrics = batch.column("metric_key").cast(pa.string()).to_pylist()
-            is_ok = cast(Any, pc).equal(batch.column("status").cast(pa.string()), "ok").to_pylist()
+            position = _numbered(batch.column("image"), cast(Any, images))
+            metric = _numbered(batch.column("metric_key"), metrics)
+            rank = 1 + (_numbered(batch.column("status"), {"ok": 1}) > 0).astype(np.int8)
             stored = batch.column("curves")
-            offsets, keys = stored.offsets.to_pylist(), stored.keys.to_pylist()
-            ends, numbers = stored.items.offsets.to_pylist(), stored.items.values.to_numpy(zero_copy_only=False)
-            for row, (position, metric) in enumerate(zip(positions, metrics, strict=True)):
-                previous = result[metric].get(position)
-                if position < 0 or (previous is not None and (previous[0] or not is_ok[row])):
-                    continue
-                for at in range(offsets[row], offsets[row + 1]):
-                    if keys[at] == names[metric]:
-                        result[metric][position] = is_ok[row], numbers[ends[at] : ends[at + 1]]
-    return {metric: [lines[position][1] for position in sorted(lines)] for metric, lines in result.items()}
+            ends, numbers = stored.items.offsets.to_numpy(), stored.items.values.to_numpy(zero_copy_only=False)
+            offsets = stored.offsets.to_numpy()
+            row, first = np.repeat(np.arange(len(batch)), np.diff(offsets)), int(offsets[0])
+            entry = np.flatnonzero(_numbered(stored.keys, curves)[first : first + len(row)] == name_of[metric[row]])
+            entry = entry[position[row[entry]] >= 0]
+            entry = entry[np.argsort(-rank[row[entry]], kind="stable")]  # valid ones first
+            for index, key in enumerate(names):
+                chosen = entry[metric[row[entry]] == index]
+                places, unique = np.unique(position[row[chosen]], return_index=True)
+                better = rank[row[chosen[unique]]] > ranks[index, places]
+                chosen, places = chosen[unique][better], places[better]
+                ranks[index, places] = rank[row[chosen]]
+                copies = _rows(numbers, ends[first + chosen], ends[first + chosen + 1])
+                lines[key] |= dict(zip(places.tolist(), copies, strict=True))
+    return {key: [of_key[place] for place in sorted(of_key)] for key, of_key in lines.items()}
+
+
+def _rows(numbers: NDArray[Any], starts: NDArray[Any], ends: NDArray[Any]) -> list[NDArray[Any]]:
+    """Copies of parts of an array, which does not stay in memory for them."""
+    length = int(ends[0] - starts[0]) if len(starts) else 0
+    if (ends - starts == length).all():
+        return list(numbers[starts[:, None] + np.arange(length)])
+    return [numbers[a:b].copy() for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
 #: Scores whose rows are in memory at a time, some 140 bytes each.
@@ -270,16 +316,23 @@ class PlanScores:
 
     def __init__(self, manifest: Manifest, source: Source):
         self.manifest, self.source = manifest, source
-        self._frames = dict[tuple[str, str], "pl.DataFrame"]()
+        self._frames, self._map_frames = (
+            dict[tuple[str, str], "pl.DataFrame"](),
+            dict[tuple[str, str], "pl.DataFrame"](),
+        )
 
     @cached_property
     def arrays(self) -> ScoreArrays:
         """What tables are made of, of every score."""
-        return ScoreArrays(self.manifest, self.source, self._settings(), ["score", "flags"])
+        return ScoreArrays(self.manifest, self.source, self._settings(), ["score", "flags", "error"])
+
+    @property
+    def statuses(self) -> ScoreArrays:
+        """Status and error of every score, which take few bytes; with the rest, if that is in memory."""
+        return self.__dict__.get("arrays") or self._statuses
 
     @cached_property
-    def statuses(self) -> ScoreArrays:
-        """Status and error of every score, which take few bytes."""
+    def _statuses(self) -> ScoreArrays:
         return ScoreArrays(self.manifest, self.source, self._settings(), ["error"])
 
     def column(self, name: str, model: str, method: str, metric: str) -> NDArray[Any]:
@@ -292,15 +345,30 @@ class PlanScores:
         return arrays.column(name, self.manifest.setting_key(model, method), self.manifest.metrics[metric]["key"])[at]
 
     def method_frame(self, model: str, method: str) -> "pl.DataFrame":
-        """The rows of one method. Those of few methods are in memory at a time, unless they are small."""
-        if (model, method) not in self._frames:
-            scores = len(self.manifest.images) * len(self.manifest.metrics)
-            while self._frames and (len(self._frames) + 1) * scores > _AT_ONCE and len(self._frames) > 1:
+        """The rows of one method. Those of the last methods are in memory, unless they are large."""
+        name, scores = (model, method), len(self.manifest.images) * len(self.manifest.metrics)
+        if name not in self._frames:
+            while self._frames and (len(self._frames) + 1) * scores > _AT_ONCE:
                 del self._frames[next(iter(self._frames))]
-            self._frames[model, method] = frame_of(self.manifest, self.source, model, method)
-        frame = self._frames.pop((model, method))
-        self._frames[model, method] = frame  # the last one used is the last one to go
+            arrays = ScoreArrays(self.manifest, self.source, [self.manifest.setting_key(*name)], COLUMNS)
+            self._frames[name] = frame_of(self.manifest, arrays, *name)
+            self._keep_maps(name, arrays)
+        frame = self._frames.pop(name)
+        self._frames[name] = frame  # the last one used is the last one to go
         return frame
+
+    def map_frame(self, model: str, method: str) -> "pl.DataFrame":
+        """A row for each computed image of a method; see :func:`map_frame_of`."""
+        name = (model, method)
+        if name not in self._map_frames:
+            setting = self.manifest.setting_key(*name)
+            self._keep_maps(name, ScoreArrays(self.manifest, self.source, [setting], _OF_MAP))
+        return self._map_frames[name]
+
+    def _keep_maps(self, name: tuple[str, str], arrays: ScoreArrays) -> None:
+        if (len(self._map_frames) + 1) * len(self.manifest.images) > _AT_ONCE:
+            self._map_frames.clear()
+        self._map_frames[name] = map_frame_of(self.manifest, arrays, *name)
 
     def part(self, model: str, method: str, metric: str) -> "pl.DataFrame":
         """The rows of one method under one metric."""

@@ -9,10 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from fringe.experiments._formats import BLANK, is_bounded, is_intact, schema, with_checksum
+from fringe.experiments._formats import BLANK, Sizes, is_bounded, is_intact, schema, seal_of, with_checksum
 
 #: 64 MiB: the longest footer that is read. That of a pack holds some 50 bytes for each image of a task.
 _FOOTER = 2**26
+
+
+#: What is known of the files with these seals of their footers, and of how many at most.
+_SIZES, _FILES = dict[bytes, Sizes](), 4096
 
 
 class Damaged(ValueError):
@@ -63,7 +67,8 @@ class SealedFile:
         if length > _FOOTER or not is_intact(tail):
             raise Damaged("the footer")
         try:
-            stored = pq.read_metadata(pa.BufferReader(b"PAR1" + tail)).metadata
+            self._header = pq.read_metadata(pa.BufferReader(b"PAR1" + tail))
+            stored = self._header.metadata
             ends, self._index = json.loads(stored[b"groups"]), stored[b"fringe"]
             starts = [4, *(end for end, _ in ends)]
             self.groups = [(start, end, total) for start, (end, total) in zip(starts, ends, strict=False)]
@@ -93,10 +98,13 @@ class SealedFile:
             if hashlib.sha256(content).hexdigest() != total:
                 raise Damaged(f"row group {group}")
             sparse[start:end] = content
-        if not is_bounded(memoryview(sparse), groups, columns):
+        if len(_SIZES) == _FILES:
+            _SIZES.clear()
+        sizes = _SIZES.setdefault(seal_of(self._tail), {})
+        if not is_bounded(memoryview(sparse), groups, columns, (self._header, sizes)):
             raise Damaged("a size")
         texts = [f.name for f in schema() if f.type == pa.string() and f.name in columns]
-        file = pq.ParquetFile(pa.BufferReader(pa.py_buffer(sparse)), read_dictionary=texts)
+        file = pq.ParquetFile(pa.py_buffer(sparse), metadata=self._header, read_dictionary=texts)
         return file.read_row_groups(list(groups), columns=list(columns))
 
     def _is_intact(self, group: int) -> bool:

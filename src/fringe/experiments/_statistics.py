@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fringe.errors import InputError, require, require_integer, require_positive
-from fringe.experiments._resampling import clustered_interval, interval, sign_flip_ps
+from fringe.experiments._resampling import clustered_interval, intervals, sign_flip_ps
 from fringe.metrics import Aggregate, Direction
 
 #: The name of the cluster, or of the network, of each score.
@@ -73,19 +73,27 @@ def estimate(
     Raises:
         InputError: For another ``summary`` or shape.
     """
-    values = as_column("scores", scores)
-    known = np.isfinite(values)
-    finite = values[known]
-    low, high = _interval(finite, summary, seed, _groups(known, clusters, networks))
-    return Estimate(
-        mean=aggregate(finite, "mean"),
-        median=aggregate(finite, "median"),
-        low=low,
-        high=high,
-        n=int(finite.size),
-        half_iqr=_half_iqr(finite),
-        summary=summary,
-    )
+    return _estimates([(scores, summary, clusters)], seed, networks)[0]
+
+
+def estimate_all(columns: Sequence[tuple[Column, Aggregate, Labels | None]], seed: int = 0) -> list[Estimate]:
+    """:func:`estimate` of each ``(scores, summary, clusters)``, sooner, as many scores are resampled together."""
+    return _estimates(columns, seed, None)
+
+
+def _estimates(
+    columns: Sequence[tuple[Column, Aggregate, Labels | None]], seed: int, networks: Labels | None
+) -> list[Estimate]:
+    every = [as_column("scores", scores) for scores, _, _ in columns]
+    known = [np.isfinite(one) for one in every]
+    summaries = list[Aggregate](summary for _, summary, _ in columns)
+    finite = [values[one] for values, one in zip(every, known, strict=True)]
+    groups = [_groups(one, clusters, networks) for one, (_, _, clusters) in zip(known, columns, strict=True)]
+    ends = _intervals(finite, summaries, seed, groups)
+    return [
+        Estimate(aggregate(one, "mean"), aggregate(one, "median"), *end, int(one.size), _half_iqr(one), summary)
+        for one, summary, end in zip(finite, summaries, ends, strict=True)
+    ]
 
 
 def as_column(name: str, scores: Column) -> NDArray[np.float64]:
@@ -144,10 +152,19 @@ def _groups(known: NDArray[np.bool_], clusters: Labels | None, networks: Labels 
     return numbers[0], numbers[1]
 
 
-def _interval(
-    finite: NDArray[np.float64], summary: Aggregate, seed: int, groups: _Groups | None
-) -> tuple[float, float]:
-    return interval(finite, summary, seed) if groups is None else clustered_interval(finite, summary, seed, *groups)
+def _intervals(
+    columns: Sequence[NDArray[np.float64]],
+    summaries: Sequence[Aggregate],
+    seed: int,
+    groups: Sequence[_Groups | None],
+) -> list[tuple[float, float]]:
+    alone = [index for index, group in enumerate(groups) if group is None]
+    together = intervals([columns[index] for index in alone], [summaries[index] for index in alone], seed)
+    result = dict(zip(alone, together, strict=True))
+    for index, group in enumerate(groups):
+        if group is not None:
+            result[index] = clustered_interval(columns[index], summaries[index], seed, *group)
+    return [result[index] for index in range(len(columns))]
 
 
 def paired(
@@ -200,9 +217,10 @@ def paired_all(
         differences.append(first[both] - second[both])
         groups.append(_groups(both, clusters and clusters[: len(both)], networks and networks[: len(both)]))
     p_values = sign_flip_ps([_summed(d, g) for d, g in zip(differences, groups, strict=True)], seed)
+    ends = _intervals(differences, [summary for _, _, summary in pairs], seed, groups)
     return [
-        Difference(aggregate(d, summary), *_interval(d, summary, seed, g), p, int(d.size))
-        for d, p, g, (_, _, summary) in zip(differences, p_values, groups, pairs, strict=True)
+        Difference(aggregate(d, summary), *end, p, int(d.size))
+        for d, p, end, (_, _, summary) in zip(differences, p_values, ends, pairs, strict=True)
     ]
 
 

@@ -20,8 +20,9 @@ from typing import Any
 from torch import Tensor
 
 from fringe._files import MAPS_BYTES, RECORD_BYTES, require_local
+from fringe._urls import url_of
 from fringe.errors import InputError
-from fringe.experiments._bucket import Bucket, url_of
+from fringe.experiments._bucket import Bucket
 from fringe.experiments._disk import QUARANTINE, Disk, warn
 from fringe.experiments._formats import (
     BLANK,
@@ -83,6 +84,13 @@ class Store:
         if create:
             self.files.make_folders(FOLDERS)
 
+    @classmethod
+    def existing(cls, root: Path) -> "Store | None":
+        """The run in a folder, to be read; None if there is none."""
+        url = url_of(root)
+        is_run = (Disk(root) if url is None else Bucket(url)).exists(MARKER)
+        return cls(root, create=False) if is_run else None
+
     def __getstate__(self) -> dict[str, Any]:
         """Without what can be read again: a store is sent to every process."""
         return {**vars(self), "_maps": {}}
@@ -129,16 +137,7 @@ class Store:
             StoreFull: If there is no space.
             InputError: If the records are more than can be read back.
         """
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        table = to_table(rows).replace_schema_metadata({"fringe": json.dumps(metadata), "seal": BLANK.decode()})
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd")
-        content = with_checksum(sink.getvalue().to_pybytes())
-        if len(content) > RECORD_BYTES or not is_task_file(content):
-            raise InputError("shard: the scores of one unit are more than can be read back; make units of fewer images")
-        self.files.write(_task_file(key), content)
+        self.files.write(_task_file(key), task_bytes(rows, metadata))
 
     def tasks(self) -> list[str]:
         """List the names of committed tasks, damaged ones among them."""
@@ -273,6 +272,10 @@ class Store:
                 warn(f"{self.files.at(name)} is damaged; its maps are made again")
         return result
 
+    def images_with_maps(self, setting: str) -> frozenset[str]:
+        """The images of which maps of a setting are stored."""
+        return frozenset[str]().union(*(self._images_of(name) for name in self.map_files(setting)))
+
     def map_files(self, setting: str) -> list[str]:
         """List the files that hold maps of a setting; an earlier version had all of them in one folder."""
         if self._flat_maps is None:
@@ -345,6 +348,20 @@ class Store:
         """The JSON document of a file, None unless it holds what a record of its folder holds."""
         content = self.files.read(f"{folder}/{name}")
         return None if content is None else read_record(folder, content)
+
+
+def task_bytes(rows: Sequence[ScoreRecord], metadata: Mapping[str, Any]) -> bytes:
+    """The file of a task. Raises InputError if the records are more than can be read back."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = to_table(rows).replace_schema_metadata({"fringe": json.dumps(metadata), "seal": BLANK.decode()})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    content = with_checksum(sink.getvalue().to_pybytes())
+    if len(content) > RECORD_BYTES or not is_task_file(content):
+        raise InputError("shard: the scores of one unit are more than can be read back; make units of fewer images")
+    return content
 
 
 def _task_file(key: str) -> str:

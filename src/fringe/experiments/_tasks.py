@@ -77,6 +77,11 @@ class KeySet(Collection[Key]):
                 result = result | metrics if result else metrics
         return result
 
+    def complete(self, setting: str, metrics: frozenset[str]) -> set[str]:
+        """The images that one group holds under a setting and all of some metrics."""
+        groups = self._images.get(setting, {}).items()
+        return set[str]().union(*(images for present, images in groups if metrics <= present))
+
     def __contains__(self, key: object) -> bool:
         setting, metric, image = cast(Key, key)
         groups = self._images.get(setting, {}).items()
@@ -105,7 +110,7 @@ class Requirements:
             for setting in (manifest.setting_key(model, method) for method in methods):
                 before = self._positions.get(setting)
                 self._positions[setting] = positions if before is None else {**before, **positions}
-        self._limits: dict[str, int] = {}
+        self._limits, self._last = dict[str, int](), dict[tuple[str, ...], int]()
         for metric in manifest.metrics.values():
             self._limits[metric["key"]] = max(metric["limit"], self._limits.get(metric["key"], 0))
 
@@ -116,7 +121,10 @@ class Requirements:
 
     def any_of(self, metadata: Mapping[str, Any]) -> bool:
         """Whether any score of a committed task is required."""
-        last = max((self._limits.get(metric, 0) for metric in metadata["metric_keys"]), default=0)
+        metrics = tuple(metadata["metric_keys"])
+        if metrics not in self._last:
+            self._last[metrics] = max((self._limits.get(metric, 0) for metric in metrics), default=0)
+        last = self._last[metrics]
         positions = self._positions.get(metadata["setting_key"], {})
         return any(positions.get(image, last) < last for image in metadata["images"])
 
@@ -142,14 +150,17 @@ def pending_tasks(manifest: Manifest, done: Iterable[Key], shard: int, *, force:
     """The tasks that compute the scores of a plan that are not in ``done``: model by model, ``shard`` images at a time,
     all methods on the same images in turn, so that they share what is computed once for an image."""
     done = done if isinstance(done, KeySet) else KeySet(done)
+    every = frozenset(metadata["key"] for metadata in manifest.metrics.values())
     tasks: list[Task] = []
     for model, methods in manifest.settings.items():
         keys = {method: manifest.setting_key(model, method) for method in methods}
+        complete = {setting: done.complete(setting, every) for setting in keys.values()}
         numbered = list(enumerate(image["digest"] for image in manifest.images_of(model)))
         for start in range(0, len(numbered), shard):
             block = numbered[start : start + shard]
             for method, setting in keys.items():
-                tasks += _of_block(manifest, model, method, setting, block, done, force)
+                left = [(i, image) for i, image in block if image not in complete[setting]]
+                tasks += _of_block(manifest, model, method, setting, left, done, force) if left else ()
     return tasks
 
 
@@ -162,13 +173,10 @@ def _of_block(
     done: KeySet,
     force: bool,
 ) -> Iterator[Task]:
-    """Images of the block that lack the same metrics make one task."""
+    """Images of a block, with their positions in the plan, that lack the same metrics make one task."""
     lacking: dict[tuple[str, ...], list[str]] = {}
-    every = frozenset(metadata["key"] for metadata in manifest.metrics.values())
     for index, image in block:
         present = done.metrics(setting, image)
-        if every <= present:
-            continue
         metrics = tuple(
             label
             for label, metadata in manifest.metrics.items()
@@ -176,9 +184,9 @@ def _of_block(
         )
         if metrics:
             lacking.setdefault(metrics, []).append(image)
-    for metrics, images in lacking.items():
+    for metrics, lacked in lacking.items():
         keys = tuple(manifest.metrics[label]["key"] for label in metrics)
-        yield Task(model, method, setting, metrics, keys, tuple(images), force)
+        yield Task(model, method, setting, metrics, keys, tuple(lacked), force)
 
 
 @dataclass(frozen=True)

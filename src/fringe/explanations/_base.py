@@ -14,12 +14,13 @@ from torch import Tensor
 
 import fringe
 from fringe._class_names import read_class_names, resolve_class_name
-from fringe._files import MAPS_BYTES, read_regular, sha256_of
+from fringe._files import MAPS_BYTES, read_regular
 from fringe._text import to_json
+from fringe._urls import RemoteFile
 from fringe.attribution import Attributor, FRInGe, get_method, require_package, split_name
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
-from fringe.data import ImageError, ImageRef, find_inputs
+from fringe.data import ImageError, ImageRef, file_sha256, find_inputs
 from fringe.errors import InputError
 from fringe.experiments import content_digest, default_model, with_settings
 from fringe.explanations._folder import MAP, SUMMARY, ResultFolder
@@ -139,14 +140,14 @@ def open_image(ref: ImageRef, recipe: Preprocessing, exif: Any) -> Tensor:
     return recipe.normalise(recipe.pixels(image))
 
 
-def file_digest(origin: Path | int) -> str | None:
+def file_digest(origin: Path | RemoteFile | int) -> str | None:
     """SHA-256 of an image file; None for an embedded image and, with a warning, for a file that cannot be read."""
-    if not isinstance(origin, Path):
+    if isinstance(origin, int):
         return None
     try:
-        return sha256_of(origin)
+        return file_sha256(origin)
     except OSError as error:
-        if origin.is_file():
+        if isinstance(origin, Path) and origin.is_file():
             warnings.warn(f"the SHA-256 of {str(origin)!r} is not recorded ({error.strerror})", stacklevel=2)
         return None
 

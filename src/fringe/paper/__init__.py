@@ -1,7 +1,5 @@
 """The paper's studies: what each computes in a run folder, its figures, and its numbers beside the paper's."""
 
-from fringe.paper._estimate import MethodCost as MethodCost
-from fringe.paper._estimate import ModelEstimate as ModelEstimate
 from fringe.paper._estimate import estimate_reproduction as estimate_reproduction
 from fringe.paper._reproduction import ComparedValue as ComparedValue
 from fringe.paper._reproduction import ReproductionFiles as ReproductionFiles

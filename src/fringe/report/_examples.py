@@ -11,7 +11,7 @@ from fringe.errors import InputError
 from fringe.experiments import WEIGHTS, Results, dominance, pick
 from fringe.metrics import Direction
 from fringe.plots import GridCell, GridRow, MetricLabel, captions, class_title, comparison_grid, labels, method_title
-from fringe.report._failures import STATUS, by_image
+from fringe.report._failures import STATUS
 from fringe.report._maps import GridData
 from fringe.report._render import Figure
 from fringe.report._table import Column, Table
@@ -89,7 +89,7 @@ def plot_examples(results: Results, table: Table, examples: ExampleSet, data: Gr
     metrics = labels([MetricLabel(c.label, c.settings["metric"], c.title, c.direction) for c in table.columns])
     shown = pl.col("image").cast(pl.String).is_in(list(examples.images))
     frames = [results.method_frame(table.model, method).filter(shown) for method in table.methods]
-    maps = pl.concat([by_image(results, table.model, method).filter(shown) for method in table.methods])
+    maps = pl.concat([results.map_frame(table.model, method).filter(shown) for method in table.methods])
     rows = pl.concat(frames).filter(STATUS != "missing")
     return comparison_grid(
         [_grid_row(results, table, metrics, image, data, rows, maps) for image in examples.images],

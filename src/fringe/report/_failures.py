@@ -11,16 +11,6 @@ from fringe.report._table import Table
 #: The status of a score as text.
 STATUS = pl.col("status").cast(pl.String)
 _NO_MAP = ("failed", "unreadable")
-#: Columns that hold for a map whatever the metric.
-_OF_MAP = ("method", "image", "target", "confidence", "status", "verdict", "forward", "jvp", "vjp", "seconds")
-
-
-def by_image(results: Results, model: str, method: str) -> pl.DataFrame:
-    """Return one row of ``results.frame`` per computed image of a method, a valid one if there is one: what it says of
-    the map holds for every metric."""
-    rows = results.method_frame(model, method).select(*_OF_MAP).filter(STATUS != "missing")
-    texts = rows.with_columns(pl.col("method", "image", "status", "verdict").cast(pl.String))
-    return texts.sort(STATUS != "ok", maintain_order=True).unique(["method", "image"], keep="first")
 
 
 def costs(results: Results, model: str) -> pl.DataFrame:
@@ -32,7 +22,7 @@ def costs(results: Results, model: str) -> pl.DataFrame:
 
 def _cost(results: Results, model: str, method: str) -> pl.DataFrame:
     return (
-        by_image(results, model, method)
+        results.map_frame(model, method)
         .filter(~STATUS.is_in(_NO_MAP))
         .with_columns(passes=pl.sum_horizontal("forward", "jvp", "vjp"))
         .select(
@@ -62,7 +52,7 @@ def verdicts(results: Results, model: str) -> dict[str, dict[str, int]]:
     """Count how often a method gave each verdict on its maps; methods that give none are left out."""
     result: dict[str, dict[str, int]] = {}
     for name in results.methods(model, controls=False):
-        counts = by_image(results, model, name).drop_nulls("verdict").group_by("verdict").len().rows()
+        counts = results.map_frame(model, name).drop_nulls("verdict").group_by("verdict").len().rows()
         result |= {name: dict(counts)} if counts else {}
     return result
 

@@ -35,7 +35,6 @@ from fringe.experiments import (
 )
 from fringe.metrics import Sparseness
 from fringe.models import Preprocessing
-from fringe.report._failures import by_image
 
 Array = NDArray[Any]
 
@@ -222,7 +221,7 @@ def _maps(
     maps = store.load_maps(setting, digests)
     if runner is None:
         return maps
-    status = dict(by_image(results, model, method).select("image", "status").iter_rows())
+    status = dict(results.map_frame(model, method).select("image", "status").iter_rows())
     failed = {digest for digest in digests if status.get(digest) in ("failed", "unreadable")}
     missing = tuple(digest for digest in digests if digest not in maps and digest not in failed)
     if missing:

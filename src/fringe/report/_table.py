@@ -11,7 +11,7 @@ from fringe.experiments import (
     Difference,
     Estimate,
     Results,
-    estimate,
+    estimate_all,
     holm,
     near_ties,
     paired_all,
@@ -207,10 +207,19 @@ def build_table(
     settings = {label: metric["settings"] for label, metric in results.manifest.metrics.items()}
     drafts = [_column(results, metric, valid=metric not in failing) for metric in sort_metrics(settings)]
     drafts.sort(key=lambda column: not column.valid)
+    names = [(label, column) for label in labels for column in drafts]
+    cells = [results.cell(model, label, column.label) for label, column in names]
+    clusters = {column.label: results.clusters(model, column.label) for column in drafts}
+    columns_of = zip(cells, names, strict=True)
+    estimates = estimate_all(
+        [(c.scores, column.summary, clusters[column.label]) for c, (_, column) in columns_of], seed
+    )
     grid = {
-        (label, column.label): _cell(results, (model, label, column.label), column.summary, seed)
-        for label in labels
-        for column in drafts
+        (label, column.label): TableCell(
+            *(value, len(cell.scores), cell.missing, cell.failed, cell.flags()),
+            clustered=clusters[column.label] is not None,
+        )
+        for (label, column), cell, value in zip(names, cells, estimates, strict=True)
     }
     others = [label for label in results.methods(model, controls=False) if label != reference]
     compared = [(label, column) for label in others for column in drafts if column.direction != "none"]
@@ -291,13 +300,6 @@ def _column(results: Results, label: str, *, valid: bool) -> Column:
     title = metric["title"] if len(alike) == 1 else f"{metric['title']} ({label})"
     words = (metric["direction"], metric["unit"], metric["summary"], metric["settings"])
     return Column(label, title, *words, valid=valid)
-
-
-def _cell(results: Results, name: tuple[str, str, str], summary: Aggregate, seed: int) -> TableCell:
-    cell, clusters = results.cell(*name), results.clusters(name[0], name[2])
-    scores = cell.scores
-    value = estimate(scores, seed, summary, clusters=clusters)
-    return TableCell(value, len(scores), cell.missing, cell.failed, cell.flags(), clustered=clusters is not None)
 
 
 def _mark_best(results: Results, model: str, column: Column, grid: dict[tuple[str, str], TableCell]) -> Column:

@@ -17,7 +17,7 @@ from fringe.experiments import ModelSource, Resolved, Results, Store, read_resul
 from fringe.report._build import ReportInputs, build_report
 from fringe.report._maps import MapSource, load_experiment
 from fringe.report._render import html_page, latex_document, markdown_report
-from fringe.report._table import Column, Table, TableCell, TableRow, build_table, half_width
+from fringe.report._table import Column, Table, TableCell, TableRow, build_table, half_width, reference_of
 from fringe.report._validity import MetricVerdicts, read_verdicts
 
 #: Rows of scores.csv that are text at a time.
@@ -84,14 +84,21 @@ def write_report(
     require_local("out", out or "")
     store = run if isinstance(run, Store) else Store(Path(run), create=False)
     results = read_results(store, plan)
+    chosen = [reference_of(results, model, reference) for model in results.models]
+    results.load_scores()  # all at once, and not first what tells whether they are complete
     _check_complete(results, allow_partial=allow_partial)
     verdicts = _verdicts(results, validity)
     failing = {model: one.failing for model, one in verdicts.items()}
-    tables = tuple(build_table(results, m, reference, failing.get(m, frozenset())) for m in results.models)
+    tables = tuple(
+        build_table(results, model, name, failing.get(model, frozenset()))
+        for model, name in zip(results.models, chosen, strict=True)
+    )
     maps = MapSource(store, _opener(results, resolve, models or {}), device, batch_size) if grid else None
     folder = out or store.root / "report"
     within = Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(store.root))
     require_inside(folder, store.root if within else folder)
+    # first, as each method is read once for its rows here and for its costs there
+    scores = _write(folder, {"scores.csv": (text.encode() for text in _scores_csv(results))})
     report = build_report(ReportInputs(store, results, tables, maps, verdicts), commands)
     files = {
         "report.html": html_page(report),
@@ -100,8 +107,8 @@ def write_report(
     }
     texts = {name: text.encode() for name, text in files.items()}
     images = {f"figures/{image.name}.png": image.png for image in report.images}
-    scores = (text.encode() for text in _scores_csv(results))
-    return _write(folder, {**texts, "scores.csv": scores, "summary.csv": summary_csv(tables).encode(), **images})
+    others = _write(folder, {**texts, "summary.csv": summary_csv(tables).encode(), **images})
+    return ReportFiles((*others.paths[: len(texts)], *scores.paths, *others.paths[len(texts) :]))
 
 
 def scores_csv(results: Results) -> str:

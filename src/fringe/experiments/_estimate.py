@@ -1,0 +1,300 @@
+"""What a run would take: missing tasks, their passes, bytes, and the time by a probe; nothing is stored."""
+
+import contextlib
+import heapq
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from fringe.experiments._executors import Executor, ProcessExecutor
+from fringe.experiments._formats import StoredMap, to_bytes
+from fringe.experiments._manifest import Resolved, resolve
+from fringe.experiments._packs import pack_bytes
+from fringe.experiments._plan import Plan, build_plan
+from fringe.experiments._probe import Probe, ProbeOptions, clock_of
+from fringe.experiments._ray import RayExecutor
+from fringe.experiments._run import make_executor
+from fringe.experiments._spec import ExperimentSpec
+from fringe.experiments._store import PACKED_FROM, Store
+from fringe.experiments._tasks import KeySet, Task, committed_keys, pending_tasks
+
+#: Methods of a model above which an estimate shows them together.
+MANY = 12
+
+
+@dataclass(frozen=True)
+class MethodCost:
+    """What is missing of a method of a plan on a model, and what it takes.
+
+    Attributes:
+        study: Name of the plan.
+        model: Label of the model.
+        method: Label of the method.
+        tasks: Missing tasks.
+        maps: Missing maps; those that are stored are not made again.
+        forward: Forward passes of the maps.
+        jvp: Their Jacobian-vector products.
+        vjp: Their vector-Jacobian products.
+        seconds: Time of the maps and their scores, one task after the other.
+        fraction: Fraction of a map that was computed; the rest is extrapolated.
+    """
+
+    study: str
+    model: str
+    method: str
+    tasks: int
+    maps: int
+    forward: float
+    jvp: float
+    vjp: float
+    seconds: float
+    fraction: float
+
+    def record(self) -> dict[str, Any]:
+        """Return the cost as JSON data."""
+        record = asdict(self)
+        fraction = record.pop("fraction")
+        return {**record, "hours": self.seconds / 3600, "told_from": fraction}
+
+
+@dataclass(frozen=True)
+class RunEstimate:
+    """What a run of a plan, or its part of one model, would take.
+
+    Attributes:
+        study: Name of the plan.
+        images: Images of the plan.
+        models: Labels of the models.
+        costs: One entry for each model and method with missing tasks.
+        metrics: Seconds of the scores by metric, one task after the other.
+        seconds: Time of the run from its start to its last task, without a report.
+        cpu_seconds: Processor time of that: what ``seconds`` would be if no other program ran.
+        bytes: Growth of the store.
+        map_bytes: What stored maps would add to it.
+        workers: Tasks that are performed at a time.
+    """
+
+    study: str
+    images: int
+    models: tuple[str, ...]
+    costs: tuple[MethodCost, ...]
+    metrics: Mapping[str, float]
+    seconds: float
+    cpu_seconds: float
+    bytes: int
+    map_bytes: int
+    workers: int
+
+    def lines(self) -> list[str]:
+        """Return one line per method, or one for all of a model if there are many; what takes no pass has none."""
+        lines: list[str] = []
+        for model in self.models:
+            shown = [cost for cost in self.costs if cost.model == model and (cost.forward or cost.vjp)]
+            if not any(cost.model == model for cost in self.costs):
+                lines.append(f"{model}: nothing left to do")
+            elif len(shown) <= MANY:
+                lines += [f"{model} {cost.method}: {_describe([cost])}" for cost in shown]
+            else:
+                lines.append(f"{model}, {len(shown)} settings: {_describe(shown)}")
+        return lines
+
+    def record(self) -> dict[str, Any]:
+        """Return the estimate as JSON data."""
+        known = {n: v for n, v in vars(self).items() if n not in ("costs", "models")}
+        return {**known, "metrics": dict(self.metrics), "methods": [cost.record() for cost in self.costs]}
+
+
+def describe_seconds(seconds: float) -> str:
+    """A time with two digits, in the unit that a person would use."""
+    size, unit = next((one for one in ((3600.0, "h"), (60.0, "min")) if seconds >= 1.5 * one[0]), (1.0, "s"))
+    return f"{seconds / size:.2g} {unit}" if seconds / size < 99.5 else f"{seconds / size:.0f} {unit}"
+
+
+def _describe(costs: Sequence[MethodCost]) -> str:
+    names = ("forward", "jvp", "vjp", "seconds")
+    forward, jvp, vjp, seconds = (sum(getattr(cost, name) for cost in costs) for name in names)
+    fraction = min(cost.fraction for cost in costs)
+    rough = "" if fraction == 1 else f" (from {fraction:.0%} of a map)"
+    maps = sum(cost.maps for cost in costs)
+    return f"{maps} maps, {forward:.3g} F + {jvp:.3g} JVP + {vjp:.3g} VJP, {describe_seconds(seconds)}{rough}"
+
+
+def estimate_run(
+    spec: ExperimentSpec | Plan,
+    out: str | Path | None = None,
+    *,
+    executor: Executor | str = "serial",
+    device: str = "cpu",
+    batch_size: int | Literal["auto"] = "auto",
+    retry: bool = False,
+    seconds: float = 10.0,
+) -> RunEstimate:
+    """Estimate what :func:`run_experiment` would compute and store, and how long it would take. Nothing is written.
+
+    Each method makes and scores the maps of one task, once of one image and once of all of its images, after the model
+    has been used; tasks of other sizes lie on the line through both. A map that takes too long is stopped, and
+    extrapolated from the steps that were done. Metrics that ask for further maps are counted as those maps.
+
+    Args:
+        spec: What is computed.
+        out: Run folder. What it holds already is not counted; None, or a folder that does not exist, holds nothing.
+        executor: Where tasks are performed, as for :func:`run_experiment`; none is started. Processes share the cores,
+            and take turns on any other device.
+        device: Device of the models, and of the probe.
+        batch_size: Images of a forward pass, or "auto".
+        retry: Count failed scores as missing.
+        seconds: Longest time of a map of the probe.
+
+    Returns:
+        The estimate.
+
+    Raises:
+        FringeError: For a specification, folder or model that cannot be used, and if no image can be explained.
+    """
+    executor = make_executor(executor) if isinstance(executor, str) else executor
+    began, used = time.perf_counter(), time.process_time()
+    resolved = resolve(spec if isinstance(spec, Plan) else build_plan(spec), logits=True)
+    store = None if out is None else Store.existing(Path(out))
+    done = KeySet() if store is None else committed_keys(store, failures=not retry)
+    tasks = pending_tasks(resolved.manifest, done, resolved.plan.shard, force=retry)
+    start = time.perf_counter() - began, time.process_time() - used
+    workers, threads, share = _workers(executor, device)
+    options = ProbeOptions(device, batch_size, seconds, workers, threads, share)
+    known = estimate_tasks(resolved, tasks, options, store)
+    files = [json.dumps(resolved.manifest.record(), indent=1).encode()]
+    files += [to_bytes({i: StoredMap(v, {}) for i, v in one.values.items()}, "") for one in resolved.logits.values()]
+    return replace(
+        known,
+        seconds=known.seconds + start[0],
+        cpu_seconds=known.cpu_seconds + start[1],
+        bytes=known.bytes + (sum(map(len, files)) if store is None else 0),
+    )
+
+
+def _workers(executor: Executor, device: str) -> tuple[int, int | None, float]:
+    """Processes of an executor, the threads of each, and how much longer a task takes beside those of the others."""
+    cores = os.cpu_count() or 1
+    if isinstance(executor, RayExecutor):
+        workers = executor.workers or cores
+    else:
+        workers = executor.capacity if isinstance(executor, ProcessExecutor) else 1
+    if workers == 1:
+        return 1, None, 1.0
+    threads = max(1, torch.get_num_threads() // workers)
+    if isinstance(executor, RayExecutor) and executor.address:
+        return workers, threads, 1.0  # machines of their own
+    return workers, threads, max(1.0, workers / cores) if device.startswith("cpu") else float(workers)
+
+
+def estimate_tasks(
+    resolved: Resolved, tasks: Sequence[Task], options: ProbeOptions | None = None, store: Store | None = None
+) -> RunEstimate:
+    """Estimate tasks of a plan, of which the stored maps of ``store`` are not made again."""
+    options = options or ProbeOptions()
+    began, used = time.perf_counter(), time.process_time()
+    parts = [_of_model(resolved, arm.label, tasks, options, store) for arm in resolved.plan.arms]
+    elapsed, cpu = time.perf_counter() - began, time.process_time() - used
+    with _threads(options.threads):
+        is_cpu = clock_of(torch.device(options.device)) is time.process_time
+    slower, busy = (max(1.0, elapsed / cpu), 1.0) if is_cpu else (1.0, cpu / elapsed)
+    durations = {index: seconds for part in parts for index, seconds in part.durations.items()}
+    load, size = sum(part.load for part in parts), sum(part.bytes for part in parts)
+    loose = len(tasks) + (0 if store is None else len(store.loose()))
+    tables = {key: table for part in parts for key, table in part.tables.items() if len(table[0])}
+    if loose >= PACKED_FROM and tables:
+        size = _bytes_of_score(tables) * sum(len(task.images) * len(task.metrics) for task in tasks)
+    return RunEstimate(
+        study=resolved.plan.name,
+        images=len(resolved.manifest.images),
+        models=tuple(arm.label for arm in resolved.plan.arms),
+        costs=tuple(cost for part in parts for cost in part.costs),
+        metrics=dict(sum((part.metrics for part in parts), Counter[str]())),
+        seconds=slower * (load + _makespan([options.share * durations[i] for i in sorted(durations)], options.workers)),
+        cpu_seconds=busy * (load + sum(durations.values())),
+        bytes=round(size),
+        map_bytes=round(sum(part.map_bytes for part in parts)),
+        workers=options.workers,
+    )
+
+
+@dataclass
+class _Part:
+    """What the tasks of one model take; their seconds by their number among all."""
+
+    load: float
+    durations: dict[int, float]
+    costs: list[MethodCost]
+    metrics: Counter[str]
+    tables: dict[str, tuple[Any, Mapping[str, Any]]]
+    bytes: float = 0.0
+    map_bytes: float = 0.0
+
+
+def _of_model(
+    resolved: Resolved, model: str, tasks: Sequence[Task], options: ProbeOptions, store: Store | None
+) -> _Part:
+    part, opened = _Part(0.0, {}, [], Counter(), {}), tuple[str, ...]()
+    mine = [(index, task) for index, task in enumerate(tasks) if task.model == model]
+    if not mine:
+        return part
+    with _threads(options.threads):
+        probe = Probe(resolved, model, options)
+        part.load = probe.load
+        for index, task in mine:  # the images of the last task are open
+            part.durations[index] = 0.0 if task.images == opened else probe.opening(len(task.images))
+            opened = task.images
+        for method in dict.fromkeys(task.method for _, task in mine):
+            _add(part, resolved, probe, [(index, task) for index, task in mine if task.method == method], store)
+    return part
+
+
+def _add(part: _Part, resolved: Resolved, probe: Probe, tasks: Sequence[tuple[int, Task]], store: Store | None) -> None:
+    """Add what the tasks of a method take."""
+    task, maps, total = tasks[0][1], 0, 0.0
+    cost = probe.cost(task.method)
+    stored = frozenset[str]() if store is None or task.force else store.images_with_maps(task.setting)
+    for index, task in tasks:
+        images = len(task.images)
+        scores, made = cost.scores(task.metrics, images), 0 if stored.issuperset(task.images) else images
+        seconds = cost.file(images) + sum(scores.values()) + (cost.maps(images) if made else 0.0)
+        part.durations[index] += seconds
+        part.metrics.update(scores)
+        part.bytes += cost.file_bytes(images)
+        maps, total = maps + made, total + seconds
+    part.map_bytes += maps * cost.map_bytes
+    part.tables[task.key] = cost.table
+    forward, jvp, vjp = (maps * passes for passes in cost.passes)
+    names = resolved.plan.name, task.model, task.method
+    part.costs.append(MethodCost(*names, len(tasks), maps, forward, jvp, vjp, total, cost.fraction))
+
+
+def _makespan(durations: Sequence[float], workers: int) -> float:
+    """When the last task ends, if each goes to the first process that is free."""
+    free = [0.0] * workers
+    for seconds in durations:
+        heapq.heapreplace(free, free[0] + seconds)
+    return max(free)
+
+
+def _bytes_of_score(tables: Mapping[str, tuple[Any, Mapping[str, Any]]]) -> float:
+    """Bytes of a score in a pack."""
+    _, scores, details = pack_bytes(tables)
+    return (len(scores) + len(details)) / sum(len(table) for table, _ in tables.values())
+
+
+@contextlib.contextmanager
+def _threads(number: int | None) -> Generator[None]:
+    """The threads that a process of several has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,156 @@
+"""What a run will take: exact where the probe runs to the end, near where it is stopped, and nothing is written."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+from small_plans import digits_plan
+
+from fringe import FRInGe, FringeError, IntegratedGradients
+from fringe.experiments import (
+    CONTROLS,
+    Arm,
+    ModelSource,
+    Plan,
+    ProcessExecutor,
+    RunOptions,
+    Store,
+    estimate_run,
+    read_status,
+    run_plan,
+)
+from fringe.experiments._estimate import _makespan
+from fringe.experiments._evaluator import Candidate, make_maps
+from fringe.experiments._manifest import resolve
+from fringe.experiments._runner import TaskRunner
+from fringe.metrics import Deletion, MaxSensitivity, Sparseness
+
+
+def study(methods, data=("embedded:digits",), n=2, controls=False, **known):
+    arm = Arm("digits", ModelSource("embedded:digits"), methods)
+    metrics = known.pop("metrics", {"sparseness": Sparseness()})
+    return Plan("plan", tuple(data), (arm,), metrics, n=n, controls=controls, **known)
+
+
+def spent(plan, method):
+    """Passes of the maps of all images, counted."""
+    resolved = resolve(plan)
+    subject = TaskRunner(resolved).subject("digits", [image["digest"] for image in resolved.manifest.images])
+    classifier = subject.problem.model
+    before = replace(classifier.passes)
+    with classifier.session(subject.problem.inputs.device):
+        make_maps(Candidate("m", method), subject.problem)
+    passes = classifier.passes.since(before)
+    return passes.forward, passes.jvp, passes.vjp
+
+
+METHODS = {"fringe": FRInGe(steps=3, cg_iterations=3), "ig": IntegratedGradients(steps=5)}
+
+
+def test_maps_that_are_finished_cost_what_they_cost():
+    plan = study(METHODS)
+    known = estimate_run(plan, seconds=600)
+    assert [(cost.method, cost.tasks, cost.maps) for cost in known.costs] == [("fringe", 1, 2), ("ig", 1, 2)]
+    for cost in known.costs:
+        assert (cost.forward, cost.jvp, cost.vjp) == pytest.approx(spent(plan, METHODS[cost.method]))
+        assert (cost.fraction, cost.seconds > 0) == (1.0, True)
+    assert known.seconds > sum(cost.seconds for cost in known.costs)
+    assert known.metrics.keys() == {"sparseness"}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        FRInGe(steps=24, cg_iterations=6),
+        FRInGe(tau=5e-3),
+        FRInGe(tau=5e-3).variant("euclidean"),
+        IntegratedGradients(steps=400),
+    ],
+    ids=["fringe", "fringe of a budget", "euclidean", "ig"],
+)
+def test_a_map_that_is_stopped_is_told_to_within_a_small_factor(method):
+    plan = study({"m": method}, n=1)
+    (cost,) = estimate_run(plan, seconds=0.0).costs
+    assert 0 < cost.fraction < 0.5
+    true = sum(spent(plan, method))  # together: a JVP at the first step alone is not told apart from one a step
+    assert true / 2 <= cost.forward + cost.jvp + cost.vjp <= 2.5 * true
+
+
+def test_metrics_that_ask_for_maps_cost_those_maps():
+    metrics = {"max_sensitivity": MaxSensitivity(samples=50), "sparseness": Sparseness()}
+    plan = study({"ig": IntegratedGradients(steps=50)}, n=4, metrics=metrics, limits={"max_sensitivity": 2})
+    known = estimate_run(plan, seconds=600)
+    (cost,) = known.costs
+    assert (cost.tasks, cost.maps) == (2, 4)  # the first two images have a metric more
+    without = cost.seconds - known.metrics["max_sensitivity"]
+    assert known.metrics["max_sensitivity"] > 5 * without  # a hundred maps beside four
+
+
+def test_a_control_without_passes_has_no_line():
+    known = estimate_run(study(METHODS, controls=True), seconds=600)
+    assert [cost.method for cost in known.costs] == [*METHODS, *CONTROLS, "diffusion"]
+    assert {(cost.forward, cost.vjp) for cost in known.costs if cost.method in CONTROLS} == {(0.0, 0.0)}
+    assert len(known.lines()) == len(METHODS) + 1
+
+
+def test_what_is_stored_is_not_missing_and_nothing_is_written(tmp_path):
+    plan, run = digits_plan(), tmp_path / "run"
+    assert len(estimate_run(plan, run).costs) == 5
+    assert not run.exists()
+    run_plan(plan, run, RunOptions(save_maps=True))
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    nothing = estimate_run(plan, run)
+    assert (nothing.costs, nothing.bytes, nothing.lines()) == ((), 0, ["digits: nothing left to do"])
+    more = estimate_run(digits_plan(n=6), run)
+    assert {(cost.tasks, cost.maps) for cost in more.costs} == {(1, 2)}
+    scored = estimate_run(digits_plan(metrics={**plan.metrics, "deletion": Deletion()}), run)
+    assert {(cost.tasks, cost.maps, cost.forward) for cost in scored.costs} == {(2, 0, 0.0)}  # of stored maps
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert read_status(run)["plans"].keys() == {"digits"}
+
+
+def test_the_bytes_are_those_of_the_run(tmp_path):
+    plan = digits_plan(n=6, shard=4)
+    known = estimate_run(plan, tmp_path / "run", seconds=600)
+    for save_maps, expected in ((False, known.bytes), (True, known.bytes + known.map_bytes)):
+        root = tmp_path / f"maps-{save_maps}"
+        run_plan(plan, root, RunOptions(save_maps=save_maps))
+        size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+        assert expected == pytest.approx(size, rel=0.1)
+
+
+def test_packed_scores_take_what_packs_take(tmp_path, monkeypatch):
+    for module in ("_store", "_estimate"):
+        monkeypatch.setattr(f"fringe.experiments.{module}.PACKED_FROM", 8)
+    plan = digits_plan(n=12, shard=3)
+    known = estimate_run(plan, tmp_path / "run", seconds=600)
+    run_plan(plan, tmp_path / "run", RunOptions())
+    Store(tmp_path / "run").compact()
+    size = sum(path.stat().st_size for path in (tmp_path / "run").rglob("*") if path.is_file())
+    assert known.bytes == pytest.approx(size, rel=0.3)
+
+
+def test_processes_share_the_tasks(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    plan = digits_plan(n=12, shard=1)
+    one, two = (estimate_run(plan, executor=ProcessExecutor(n)) for n in (1, 2))
+    assert (one.workers, two.workers) == (1, 2)
+    assert _makespan([3.0, 1.0, 1.0, 1.0, 2.0], 2) == 5.0  # 3 and 2 beside 1, 1 and 1
+    assert _makespan([3.0, 1.0], 1) == 4.0
+
+
+def test_an_image_that_cannot_be_explained_is_passed_over(tmp_path):
+    for place in range(3):
+        values = np.random.default_rng(place).integers(0, 255, (32, 32), dtype=np.uint8)
+        Image.fromarray(values).save(tmp_path / f"{place}.png")
+    methods = {"ig": IntegratedGradients(steps=2)}
+    first = resolve(study(methods, [str(tmp_path)], n=3)).manifest.images[0]["source"]
+    with open(first, "rb+") as file:
+        file.truncate(60)
+    plan = study(methods, [str(tmp_path)], n=3)
+    assert resolve(plan).manifest.images[0]["source"] == first
+    (cost,) = estimate_run(plan).costs
+    assert (cost.maps, cost.vjp) == (3, 6)
+    with pytest.raises(FringeError, match="cannot be decoded"):
+        estimate_run(study(methods, [first], n=1))
