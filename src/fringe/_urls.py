@@ -17,7 +17,7 @@ from fringe.errors import InputError
 #: The scheme of a URL, and the package and the extra that reads it.
 SCHEMES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gs"), "abfs": ("adlfs", "abfs"), "abfss": ("adlfs", "abfs")}
 #: 64 MiB: files that are in memory, as one is read for its digest and for its content.
-KEPT_BYTES = 2**26
+CACHE_BYTES = 2**26
 
 
 def url_of(root: str | os.PathLike[str]) -> str | None:
@@ -109,7 +109,7 @@ class _Recent:
         with self._lock:
             self._size += len(content) - len(self._files.pop(url, b""))
             self._files[url] = content
-            while self._size > KEPT_BYTES:
+            while self._size > CACHE_BYTES:
                 self._size -= len(self._files.popitem(last=False)[1])
 
 

@@ -49,6 +49,14 @@ class Elsewhere(torch.Tensor):
     def tolist(self):  # PyTorch has neither for its subclasses
         return self.detach().cpu().tolist()
 
+    @property
+    def data(self):
+        return torch.Tensor.data.__get__(self)
+
+    @data.setter
+    def data(self, value):  # PyTorch would exchange the storage, which is not where the numbers are
+        self.raw = value.raw
+
     def __format__(self, spec):
         return format(self.tolist(), spec)
 

@@ -156,9 +156,9 @@ def explained(label):
 
 
 def scored():
-    """Every metric's scores of the maps of Integrated Gradients."""
+    """Scores of the maps of Integrated Gradients under every metric that is computed by default."""
     model, x, space = digits()
-    metrics = sorted(fringe.METRICS)
+    metrics = sorted(name for name, metric in fringe.METRICS.items() if metric.by_default)
     ig = fringe.IntegratedGradients(steps=4)
     found = fringe.compare(model, x, [ig], metrics, space=space, ids=["a", "b", "c"])
     return {row.label: {name: scores.values.tolist() for name, scores in row.scores.items()} for row in found.rows}

@@ -109,7 +109,7 @@ def test_every_method_makes_the_same_maps_there(name, method):
         assert torch.equal(found.values.cpu(), expected.values)
         assert found.verdict == expected.verdict
         assert found.passes == expected.passes
-        assert {column.device for column in found.diagnostics.values()} == {ELSEWHERE}
+        assert {column.device for column in found.diagnostics.values()} <= {ELSEWHERE}
         for label, column in expected.diagnostics.items():
             np.testing.assert_array_equal(found.diagnostics[label].tolist(), column.tolist())
 

@@ -361,7 +361,8 @@ def _forest(card: Card, lines: Sequence[Line]) -> Image | None:
         return None
     caption = (
         f"{card.label} less each blind map on the same examples, with the 95 % bootstrap interval; the side on which "
-        f"the method is better is shaded; p is adjusted for all {len(pairs)} comparisons. Scenes: mass inside the truth."
+        f"the method is better is shaded; p is adjusted for all {len(pairs)} comparisons. "
+        "Scenes: mass inside the truth."
     )
     figure = plot_forest(panels, reference=card.label, title=f"{card.label} against maps that know nothing")
     return as_image(figure, "controls", caption)

@@ -93,7 +93,11 @@ class RunEstimate:
     workers: int
 
     def lines(self) -> list[str]:
-        """Return one line per method, or one for all of a model if there are many; what takes no pass has none."""
+        """Describe the costs of each model.
+
+        Returns:
+            One line per method, or one for all of a model if there are many; what takes no pass has none.
+        """
         lines: list[str] = []
         for model in self.models:
             shown = [cost for cost in self.costs if cost.model == model and (cost.forward or cost.vjp)]
@@ -106,7 +110,11 @@ class RunEstimate:
         return lines
 
     def record(self) -> dict[str, Any]:
-        """Return the estimate as JSON data."""
+        """Write the estimate as JSON data.
+
+        Returns:
+            The fields, with the costs of each method under ``"methods"``.
+        """
         known = {n: v for n, v in vars(self).items() if n not in ("costs", "models")}
         return {**known, "metrics": dict(self.metrics), "methods": [cost.record() for cost in self.costs]}
 
@@ -241,17 +249,17 @@ def _of_model(
     resolved: Resolved, model: str, tasks: Sequence[Task], options: ProbeOptions, store: Store | None
 ) -> _Part:
     part, opened = _Part(0.0, {}, [], Counter(), {}), tuple[str, ...]()
-    mine = [(index, task) for index, task in enumerate(tasks) if task.model == model]
-    if not mine:
+    pending = [(index, task) for index, task in enumerate(tasks) if task.model == model]
+    if not pending:
         return part
     with _threads(options.threads):
         probe = Probe(resolved, model, options)
         part.load = probe.load
-        for index, task in mine:  # the images of the last task are open
+        for index, task in pending:  # the images of the last task are open
             part.durations[index] = 0.0 if task.images == opened else probe.opening(len(task.images))
             opened = task.images
-        for method in dict.fromkeys(task.method for _, task in mine):
-            _add(part, resolved, probe, [(index, task) for index, task in mine if task.method == method], store)
+        for method in dict.fromkeys(task.method for _, task in pending):
+            _add(part, resolved, probe, [(index, task) for index, task in pending if task.method == method], store)
     return part
 
 

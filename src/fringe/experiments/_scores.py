@@ -296,7 +296,7 @@ def curves_of(
                 ranks[index, places] = rank[row[chosen]]
                 copies = _rows(numbers, ends[first + chosen], ends[first + chosen + 1])
                 lines[key] |= dict(zip(places.tolist(), copies, strict=True))
-    return {key: [of_key[place] for place in sorted(of_key)] for key, of_key in lines.items()}
+    return {key: [of_key[image] for image in sorted(of_key)] for key, of_key in lines.items()}
 
 
 def _rows(numbers: NDArray[Any], starts: NDArray[Any], ends: NDArray[Any]) -> list[NDArray[Any]]:

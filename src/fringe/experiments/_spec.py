@@ -213,7 +213,7 @@ class ExperimentSpec(Options):
             the number of examples of each.
         set: Settings of methods and metrics by label and key, as in ``{"ig.steps": 20}``.
         preset: Tuned preset file; the images that it was tuned on are left out.
-        limits: Number of images by metric, for metrics that only the first images are scored by; or of examples by scene.
+        limits: Number of images by metric, for metrics that only the first are scored by; or of examples by scene.
         n: Number of images.
         seed: Samples the images and keys all randomness.
         target: ``"predicted"`` (top-1), ``"label"``, or the number of a class.

@@ -377,8 +377,7 @@ def _improvements(
 
 def _mean_of_known(gaps: NDArray[np.float64]) -> NDArray[np.float64]:
     """The mean (n,) over the rivals whose gap is known, NaN where none is."""
-    known = np.isfinite(gaps)
-    count = known.sum(0)
+    count = (known := np.isfinite(gaps)).sum(0)
     return np.where(count > 0, np.where(known, gaps, 0.0).sum(0) / np.maximum(count, 1), np.nan)
 
 

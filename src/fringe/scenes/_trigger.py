@@ -114,20 +114,20 @@ class Trigger(TrainedScene):
         def candidates() -> Generator[Example]:
             for ref in (unseen[i] for i in order):
                 clean = inputs_of([ref], networks[0].preprocessing)
-                place = self._places(self._drawn(ref, clean, seed)[None], clean)
-                stamped = self.stamp(clean, place, self.pattern(clean), networks[0].preprocessing)[0]
+                drawn = self._places(self._drawn(ref, clean, seed)[None], clean)
+                stamped = self.stamp(clean, drawn, self.pattern(clean), networks[0].preprocessing)[0]
                 classes = {int(predicted(network, clean)) for network in networks}
                 attacked = all(int(predicted(network, stamped)) == self.target_class for network in networks)
                 if attacked and len(classes) == 1 and self.target_class not in classes:
                     target = self.target_class if self.explained == "trigger" else classes.pop()
-                    yield Example(ref.id, target, ref.id, (ref.source,), {"place": place[0].tolist()})
+                    yield Example(ref.id, target, ref.id, (ref.source,), {"place": drawn[0].tolist()})
 
         return first(candidates(), count)
 
     def make(self, example: Example, model: LoadedModel) -> tuple[Tensor, Tensor]:
         """Stamp the image of an example; see :meth:`Scene.make`."""
-        clean, place = input_of(example, model.preprocessing), torch.tensor([example.values["place"]])
-        x, truth = self.stamp(clean, place, self.pattern(clean), model.preprocessing)
+        clean, drawn = input_of(example, model.preprocessing), torch.tensor([example.values["place"]])
+        x, truth = self.stamp(clean, drawn, self.pattern(clean), model.preprocessing)
         return x[0], truth[0] if self.explained == "trigger" else -truth[0].to(torch.int8)
 
     def gates(self, network: LoadedModel, model: LoadedModel | None, images: Sequence[ImageRef]) -> tuple[Gate, ...]:

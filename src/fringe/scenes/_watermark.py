@@ -131,8 +131,8 @@ class Watermark(TrainedScene):
         """
         if self.mark == "position":
             far = SIDE - self.size - MARGIN
-            place = MARGIN + labels * (far - MARGIN)
-            return torch.stack([place, place, torch.zeros_like(labels)], -1)[:, None]
+            corner = MARGIN + labels * (far - MARGIN)
+            return torch.stack([corner, corner, torch.zeros_like(labels)], -1)[:, None]
         extent = len(self._profile())
         if self.mark != "xor":
             places = (draws[:, :2] * (SIDE - extent + 1)).long()

@@ -150,7 +150,7 @@ def _patterns(scenario: Scenario, labels: Tensor, kinds: Tensor) -> tuple[Tensor
         turns = torch.tensor(keys.integers("rotations", 4, len(labels)))
         p = table[4 * labels + turns, keys.integers("places", table.shape[1], len(labels))]
         return p, p > 0
-    fixed = torch.stack([_placed(shape, *place) for shape, place in zip(shapes, PLACES, strict=True)])
+    fixed = torch.stack([_placed(shape, *corner) for shape, corner in zip(shapes, PLACES, strict=True)])
     truth = (fixed.sum(0) > 0).expand(len(labels), SIDE, SIDE)
     if scenario == "xor":
         return torch.einsum("nk,kij->nij", torch.tensor(SIGNS, dtype=torch.float64)[kinds], fixed), truth
