@@ -2,9 +2,12 @@
 milliseconds then.
 
 An order is a line of JSON with the ``base`` folder and the ``kind`` of run. It may say after how many seconds
-(``after``) or at which step (``step``) the run is killed. The answer is the run's exit status.
+(``after``) or at which step (``step``) the run is killed; the seconds count from when the file ``since`` of the folder
+is there. The answer is the run's exit status.
 """
 
+import contextlib
+import importlib
 import json
 import multiprocessing
 import os
@@ -23,12 +26,19 @@ from synthetic_units import job, manifest, note
 from fringe.experiments import Progress, RunLog, RunOptions, _executors, _store, run_plan
 from fringe.experiments._executors import SerialExecutor, run_tasks
 
+#: What a run imports when it needs it: once here, or half a second and more in every fork.
+LATE = ("filelock", "pandas", "polars", "pyarrow.dataset", "pyarrow.parquet", "torch.fx.experimental.symbolic_shapes")
+for name in LATE:
+    with contextlib.suppress(ImportError):
+        importlib.import_module(name)
+
 
 def run_synthetic(base, order):
     asked = manifest(tuple(order["methods"]), order["images"])
     if "packed" in order:  # the files of tasks are packed from so many on
         _store.PACKED_FROM, _executors.COMPACT_EVERY = order["packed"], 1
-    work = job(base, asked)
+    os.environ.update(order.get("environment", {}))
+    work = job(base, asked, order.get("url"))
     work.store.remove_stale_files()
     work.store.compact()
     account = RunLog()
@@ -56,7 +66,7 @@ def nursery():
 def spawn_quickly(monkeypatch):
     """Have processes forked from one that has imported everything: as bare as spawned ones, but there at once."""
     context = multiprocessing.get_context("forkserver")
-    modules = ["fringe.experiments._executors", "pyarrow.parquet", "forked_runs", "poison_methods"]
+    modules = ["fringe.experiments._executors", "forked_runs", "poison_methods"]
     context.set_forkserver_preload(modules)
     monkeypatch.setattr(multiprocessing, "get_context", lambda how: {"spawn": context}[how])
 
@@ -175,11 +185,15 @@ def live(order):
 def serve():
     for line in sys.stdin:
         order, children = json.loads(line), []
+        if "url" in order:
+            importlib.import_module("s3fs")  # late, too
         for _ in range(order.get("runs", 1)):
             children.append(os.fork())
             if children[-1] == 0:
                 live(order)
         if "after" in order:
+            while not Path(order["base"], order.get("since", "")).exists():
+                time.sleep(0.01)
             time.sleep(order["after"])
             for child in children:
                 os.kill(child, signal.SIGKILL)
@@ -187,7 +201,6 @@ def serve():
 
 
 if __name__ == "__main__":
-    import pyarrow.parquet  # noqa: F401 - what a run would import late
     import torch
 
     torch.set_num_threads(1)

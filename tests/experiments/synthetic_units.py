@@ -110,9 +110,9 @@ class SyntheticJob(Job):
         return pending_tasks(self.resolved.manifest, committed_keys(self.store), SHARD)
 
 
-def job(base, asked):
-    """The work of a manifest in ``base / "run"``."""
-    return SyntheticJob(Resolved(None, asked, {}, ()), Store(base / "run"), base=base)
+def job(base, asked, url=None):
+    """The work of a manifest in ``base / "run"``, or in an object store."""
+    return SyntheticJob(Resolved(None, asked, {}, ()), Store(Path(url) if url else base / "run"), base=base)
 
 
 def table(store):

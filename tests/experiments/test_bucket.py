@@ -3,11 +3,12 @@
 import logging
 import os
 import random
-import subprocess
+import signal
 import sys
 import time
 from pathlib import Path
 
+import forked_runs
 import pytest
 from small_plans import small
 from synthetic_units import expected, manifest, noted, rows_of, table
@@ -18,8 +19,6 @@ from fringe.errors import InputError, TransientError
 from fringe.experiments import RunOptions, _executors, _store, pending_tasks, read_results, read_status, run_plan
 from fringe.experiments._bucket import Bucket
 from fringe.experiments._store import Store
-
-HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
@@ -134,27 +133,23 @@ def test_a_store_that_does_not_answer_is_no_missing_result(bucket, monkeypatch):
             look()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
 @pytest.mark.timeout(600)
 def test_killed_at_any_time_in_a_bucket(bucket, tmp_path):
     """Two runs at once, killed now and then: what is there is whole, and the table comes out the same."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
-    asked, chance = manifest(("fine",), 40), random.Random(4)
-    command = [sys.executable, str(HERE / "bucket_program.py"), bucket, str(tmp_path), "40"]
-    done = set()
+    asked, chance, done = manifest(("fine",), 40), random.Random(4), set()
+    known = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    order = {"images": 40, "packed": 4, "url": bucket, "environment": known}
     for _ in range(3):
-        runs = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) for _ in range(2)]
-        for run in runs:
-            run.stdout.readline()
-        time.sleep(chance.uniform(0.1, 1.0))
-        for run in runs:
-            run.kill()
-            run.communicate()
+        ends = forked_runs.nursery().run(tmp_path, runs=2, since="reported", after=chance.uniform(0, 1), **order)
+        assert -signal.SIGKILL in ends
         store = Store(Path(bucket))
         assert set(table_of(store)) <= set(expected(asked))
         assert done <= set(store.tasks())
         done = set(store.tasks())
+    assert done
     before = len(noted(tmp_path / "log"))
-    assert subprocess.run(command, env=environment, stdout=subprocess.PIPE).returncode == 0
+    assert forked_runs.nursery().run(tmp_path, **order) == [0]
     assert table_of(Store(Path(bucket))) == expected(asked)
     assert not set(noted(tmp_path / "log")[before:]) & done
 
