@@ -5,8 +5,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 # Small networks on busy machines: one thread is faster than two that wait for each other.
 export OMP_NUM_THREADS ?= 1
+# Compiled files are stored: to compile all tests again takes each process 15 seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test browser docs lint types check sweep bench gpu results dist clean
+.PHONY: demo test thorough browser docs lint types check sweep bench gpu results dist clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -20,7 +22,11 @@ demo: $(STAMP)
 	$(BIN)/fringe explain embedded:digits:0:6 --out out/demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
+	$(BIN)/python -m pytest -m "not slow and not thorough" -n 2 --dist worksteal
+
+# What `make test` leaves out: runs killed at every step, clusters, browsers, real networks, statistics by simulation.
+thorough: $(STAMP)
+	$(BIN)/python -m pytest -m "thorough and not slow" -n 2 --dist worksteal
 
 # The browser of the tests of pages and of the app. Debian's, because it works without a download of its own.
 browser:
@@ -41,7 +47,7 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/pyright
 
-check: test lint types
+check: test thorough lint types
 
 sweep: $(STAMP)
 	$(BIN)/python -m pytest -m slow

@@ -124,6 +124,7 @@ def public() -> set[tuple[str, str]]:
     return shown
 
 
+@pytest.mark.thorough
 def test_every_public_name_is_in_the_reference_with_its_page(site):
     missing = []
     for package, name in sorted(public()):
@@ -134,6 +135,7 @@ def test_every_public_name_is_in_the_reference_with_its_page(site):
     assert missing == []
 
 
+@pytest.mark.thorough
 def test_a_method_is_documented_with_its_settings(site):
     from fringe.settings import settings_of
 
@@ -143,6 +145,7 @@ def test_a_method_is_documented_with_its_settings(site):
     assert "Raises" in (site / "reference" / "fringe.attribute.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.thorough
 def test_the_site_loads_nothing_from_a_network(site):
     outside = re.compile(
         r"<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=\"(?:https?:)?//[^\"]*", re.IGNORECASE
@@ -154,6 +157,7 @@ def test_the_site_loads_nothing_from_a_network(site):
     assert [match[0] for sheet in sheets for match in imports.finditer(sheet.read_text(encoding="utf-8"))] == []
 
 
+@pytest.mark.thorough
 def test_formulas_are_drawn_without_a_script(site):
     page = (site / "mathematics.html").read_text(encoding="utf-8")
     assert page.count("<math ") > 50
@@ -161,6 +165,7 @@ def test_formulas_are_drawn_without_a_script(site):
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
+@pytest.mark.thorough
 def test_examples_have_a_title_and_are_shown(example, site):
     title, underline = (ast.get_docstring(ast.parse(example.read_text(encoding="utf-8"))) or "").splitlines()[:2]
     assert set(underline) == {"="}

@@ -17,6 +17,8 @@ import gpu_bench
 import gpu_rows
 from gpu_bench import DEFAULT, IG, PAPER, Bench, Budget, OutOfTime
 
+pytestmark = pytest.mark.thorough
+
 
 @dataclass
 class Clock:

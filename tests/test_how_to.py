@@ -74,6 +74,7 @@ def said(folder) -> dict[str, str]:
     return {part.splitlines()[0]: part for part in parts}
 
 
+@pytest.mark.thorough
 def test_add_a_method(said, folder):
     page = said["add-a-method"]
     assert "standard deviation of the blur" in page  # the listing
@@ -83,6 +84,7 @@ def test_add_a_method(said, folder):
     assert (folder / "out/both").is_dir()
 
 
+@pytest.mark.thorough
 def test_add_a_metric(said, folder):
     page = said["add-a-metric"]
     assert "side of a patch" in page
@@ -90,6 +92,7 @@ def test_add_a_metric(said, folder):
     assert (folder / "out/patches").is_dir()
 
 
+@pytest.mark.thorough
 def test_verify_a_method(said, folder):
     page = said["verify-a-method"]
     assert "checks: 23 of 23 hold" in page
@@ -98,6 +101,7 @@ def test_verify_a_method(said, folder):
         assert {"card.html", "card.md", "card.json"} <= {path.name for path in (folder / "out" / card).iterdir()}
 
 
+@pytest.mark.thorough
 def test_compare_in_captum(said):
     assert re.findall(r"(\w+) +infidelity", said["compare-in-captum"]) == ["fringe", "ig", "smoothgrad"]
 

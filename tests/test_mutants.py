@@ -37,6 +37,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.thorough
 def test_tells_killed_mutants_from_survivors(tmp_path):
     (tmp_path / "src" / "toy").mkdir(parents=True)
     (tmp_path / "src" / "toy" / "__init__.py").write_text(MODULE)

@@ -10,7 +10,7 @@ from PIL import Image
 
 from browser import expect
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(240)]
 
 
 def open_app(visit, server, **options):

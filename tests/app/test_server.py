@@ -185,6 +185,7 @@ def test_wrong_options_are_one_line(arguments, message, tmp_path, monkeypatch):
     assert message in result.stderr
 
 
+@pytest.mark.thorough
 def test_the_command_serves_until_it_is_interrupted():
     command = [sys.executable, "-m", "fringe.cli", "app", "--port", "0"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import shared_models
 
-pytestmark = pytest.mark.shared
+pytestmark = [pytest.mark.shared, pytest.mark.thorough]
 
 
 @cache

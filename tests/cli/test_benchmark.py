@@ -319,6 +319,7 @@ def test_the_report_command_writes_where_it_is_told(tmp_path):
     assert (absent.exit_code, "holds no run of this program" in absent.stderr) == (2, True)
 
 
+@pytest.mark.thorough
 def test_a_worker_process_computes_the_same(tmp_path):
     assert sparse(tmp_path / "here").exit_code == 0
     command = [sys.executable, "-m", "fringe.cli", "benchmark", *IG, "--metrics", "sparseness", "--n", "2"]

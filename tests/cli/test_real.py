@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from fringe.cli import app
 
-pytestmark = pytest.mark.shared
+pytestmark = [pytest.mark.shared, pytest.mark.thorough]
 RECIPES = {
     "mobilenet_v2": "resize=256,crop=224,mean=0.5/0.5/0.5,std=0.5/0.5/0.5",
     "cifar_resnet32": "resize=32,mean=0.485/0.456/0.406,std=0.229/0.224/0.225",

@@ -23,6 +23,8 @@ from fringe.models import load_model
 from fringe.quantus import explain_func
 from fringe.testing import check_attributor, check_metric
 
+pytestmark = pytest.mark.thorough
+
 TOUCHING = {"completeness", "bad_images", "tabular_inputs"}
 """Checks that go where the maps of sound images do not."""
 

@@ -135,6 +135,7 @@ def test_a_store_that_does_not_answer_is_no_missing_result(bucket, monkeypatch):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
 @pytest.mark.timeout(600)
+@pytest.mark.thorough
 def test_killed_at_any_time_in_a_bucket(bucket, tmp_path):
     """Two runs at once, killed now and then: what is there is whole, and the table comes out the same."""
     asked, chance, done = manifest(("fine",), 40), random.Random(4), set()

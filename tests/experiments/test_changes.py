@@ -28,6 +28,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc
 
 
 @linux
+@pytest.mark.thorough
 def test_runs_that_begin_together_compute_each_unit_once(tmp_path):
     asked = manifest(("fine", "too"), 20)
     for trial in range(5):
@@ -40,6 +41,7 @@ def test_runs_that_begin_together_compute_each_unit_once(tmp_path):
 
 
 @linux
+@pytest.mark.thorough
 def test_two_runs_of_the_real_benchmark_share_it(tmp_path):
     run_plan(digits_plan(), tmp_path / "whole", RunOptions())
     whole = table(Store(tmp_path / "whole"))

@@ -9,6 +9,7 @@ from fringe.experiments import estimate
 from fringe.experiments._resampling import sign_flip_p
 from fringe.experiments._statistics import holm, paired
 
+pytestmark = pytest.mark.thorough
 SETS, IMAGES = 400, 60
 BOUND = 3 * math.sqrt(0.05 * 0.95 / SETS)
 """Three standard deviations of a share that is 5 % in truth: 0.033."""

@@ -262,6 +262,7 @@ def test_a_signal_at_every_step_of_a_commit(tmp_path, number):
         assert table(store) == expected(asked)
 
 
+@pytest.mark.thorough
 def test_a_signal_at_any_time(tmp_path):
     """40 signals out of the blue, in a process that lives on."""
     asked, interrupted = manifest(("fine", "too"), 20), 0

@@ -86,6 +86,7 @@ def deadly_steps(nursery, base):
     return range(sum(kinds[step[0]] for step in done))
 
 
+@pytest.mark.thorough
 def test_killed_at_every_step(nursery, tmp_path):
     trials = deadly_steps(nursery, tmp_path / "steps")
     assert len(trials) >= 30
@@ -122,6 +123,7 @@ def cut_power(base):
         Path(target).unlink()
 
 
+@pytest.mark.thorough
 def test_power_cut_at_every_step(nursery, tmp_path):
     """Every unit that the run reported outlasts the cut, and the run goes on."""
     reported = 0
@@ -136,6 +138,7 @@ def test_power_cut_at_every_step(nursery, tmp_path):
     assert reported > 20
 
 
+@pytest.mark.thorough
 def test_killed_at_any_time(nursery, tmp_path):
     """60 kills out of the blue in runs of 20 units, each of which goes on where the last was killed."""
     methods, images, chance = ("fine", "too"), 20, random.Random(0)
@@ -165,6 +168,7 @@ def test_killed_at_any_time(nursery, tmp_path):
         chain += 1
 
 
+@pytest.mark.thorough
 def test_killed_while_two_runs_share_the_folder(nursery, tmp_path):
     """Each of two runs loses at most the unit it is at."""
     chance, asked = random.Random(1), manifest(("fine", "too"), 20)
@@ -177,6 +181,7 @@ def test_killed_while_two_runs_share_the_folder(nursery, tmp_path):
         finish(nursery, base, ("fine", "too"), 20)
 
 
+@pytest.mark.thorough
 def test_the_real_benchmark_killed_now_and_then(nursery, tmp_path):
     chance = random.Random(2)
     assert nursery.run(tmp_path / "whole", kind="digits") == WHOLE

@@ -194,6 +194,7 @@ def whole_or_absent(base, asked):
 
 @linux
 @pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.thorough
 def test_killed_at_every_step_of_packing(tmp_path, stride):
     nursery, asked = forked_runs.nursery(), manifest(("fine",), 8)
     assert nursery.run(tmp_path / "steps", images=8, packed=3, step=-1) == [0]
@@ -219,6 +220,7 @@ def test_killed_at_every_step_of_packing(tmp_path, stride):
 
 
 @linux
+@pytest.mark.thorough
 def test_two_runs_that_pack_and_are_killed(tmp_path):
     nursery, chance, asked = forked_runs.nursery(), random.Random(3), manifest(METHODS, 20)
     for trial in range(6):

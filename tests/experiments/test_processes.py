@@ -87,6 +87,7 @@ def test_units_that_end_their_process_are_set_aside(tmp_path):
     assert table(work.store) == expected(asked)
 
 
+@pytest.mark.thorough
 def test_a_unit_that_hangs_is_ended_and_set_aside(tmp_path):
     work = job(tmp_path, manifest(("hangs", "fine"), 2))
     _, fates = run(work, timeout=4)
@@ -220,6 +221,7 @@ def test_units_that_another_run_has_locked_are_looked_at_now_and_then(tmp_path, 
     assert len(scheduled) <= 4 + 3 * 5  # each once, and three now and then
 
 
+@pytest.mark.thorough
 def test_batches_and_processes_move_the_real_numbers_by_rounding_alone(tmp_path):
     here = run_plan(digits_plan(), tmp_path / "here", RunOptions())
     there = run_plan(digits_plan(shard=3), tmp_path / "there", RunOptions(executor=ProcessExecutor(2), batch_size=1))
@@ -235,6 +237,7 @@ def poisoned(tmp_path):
     return digits_plan(arms=arms(poison=Poison(str(tmp_path / "cure")), ig=IG), controls=False, n=2)
 
 
+@pytest.mark.thorough
 def test_a_poisonous_method_of_a_real_plan(tmp_path):
     """The others are computed; it is listed, passed over in the next run, and computed when it is asked for again."""
     plan, out = poisoned(tmp_path), tmp_path / "run"

@@ -73,6 +73,7 @@ def when_noted(base, method, act):
     return thread
 
 
+@pytest.mark.thorough
 def test_tasks_that_kill_are_set_aside_and_dead_actors_replaced(cluster, tmp_path):
     asked = manifest(("exits", "fine", "lasts"), 2)
     work = job(tmp_path, asked)
@@ -109,6 +110,7 @@ def lose_machines(cluster, base, count, stop):
         cluster.add_node(num_cpus=1)
 
 
+@pytest.mark.thorough
 def test_a_lost_machine_costs_no_task_a_try(cluster, tmp_path):
     """As many machines are lost as tries that a task has."""
     asked = manifest(("lasts", "fine"), 16)
@@ -170,6 +172,7 @@ run_tasks(work, work.left(), RunLog(), lambda report: None, make_executor("ray:"
 """
 
 
+@pytest.mark.thorough
 def test_a_killed_driver_leaves_a_run_that_another_finishes(cluster, tmp_path):
     driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path), cluster.address])
     when_noted(tmp_path, "lasts", lambda pid: driver.kill()).join()
@@ -181,6 +184,7 @@ def test_a_killed_driver_leaves_a_run_that_another_finishes(cluster, tmp_path):
     assert table(work.store) == expected(asked)
 
 
+@pytest.mark.thorough
 def test_without_a_cluster_one_is_started_and_ended(monkeypatch, tmp_path):
     import ray
 

@@ -25,6 +25,7 @@ def held():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.thorough
 def test_open_files_and_memory_stay_flat(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # what is asked here is not the disk's to answer
     asked, seen = manifest(tuple(f"method-{i}" for i in range(UNITS // 10)), 20, ("a",)), []

@@ -81,6 +81,7 @@ def test_a_device_that_fails_ends_the_run_and_fails_no_unit(tmp_path):
 
 
 @linux
+@pytest.mark.thorough
 def test_with_processes_the_same(tmp_path, monkeypatch):
     spawn_quickly(monkeypatch)
     plan = small(arms=arms(troubled=Troubled("memory", str(tmp_path / "cure")), ig=IG))

@@ -93,6 +93,7 @@ for number, result in enumerate(explain_images(["embedded:digits:0:4"], {out!r},
 
 
 @pytest.mark.parametrize("figures", [False, True])
+@pytest.mark.thorough
 def test_a_killed_run_continues_and_equals_one_that_was_not_killed(tmp_path, figures):
     out, whole = tmp_path / "killed", tmp_path / "whole"
     code = KILLED.format(out=str(out), figures=figures)

@@ -6,6 +6,7 @@ import pytest
 
 nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
+pytestmark = pytest.mark.thorough
 
 CELLS = [
     "import fringe\n"

@@ -14,6 +14,7 @@ ZOO = SHARED / "models" / "zoo.py"
 
 pytestmark = [
     pytest.mark.shared,
+    pytest.mark.thorough,
     pytest.mark.skipif(not ZOO.is_file(), reason="no trained models at FRINGE_SHARED"),
 ]
 

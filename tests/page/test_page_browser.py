@@ -10,6 +10,8 @@ import fringe
 from browser import expect
 from fringe.page import IndexEntry, decode_maps, page_document, render_index
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):

@@ -222,6 +222,7 @@ def contrast(one, other):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1400])
 @pytest.mark.parametrize("name", ["report", "comparison"])
+@pytest.mark.thorough
 def test_nothing_is_cut_and_everything_can_be_read(browser, pages, name, width, scheme):
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page.goto(pages[name].as_uri())
@@ -243,6 +244,7 @@ def test_nothing_is_cut_and_everything_can_be_read(browser, pages, name, width, 
 
 
 @pytest.mark.parametrize("name", ["report", "comparison"])
+@pytest.mark.thorough
 def test_it_is_printed_on_white_within_the_paper(browser, pages, name):
     page = browser.new_page(viewport={"width": 718, "height": 1000}, color_scheme="dark")  # A4 less 1 cm margins
     page.goto(pages[name].as_uri())

@@ -54,6 +54,7 @@ def start(folder, example):
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
+@pytest.mark.thorough
 def test_processes_train_the_same_network_also_at_the_same_time(cache, tmp_path):
     scene = XAITris(**SMALL)
     network = scene.network(0, None, [])

@@ -58,6 +58,7 @@ def start(process) -> None:
 
 
 @needs_proc
+@pytest.mark.thorough
 def test_a_search_goes_on_after_kill_9(tmp_path):
     whole, journal = search(tmp_path / "whole", 16), tmp_path / "j"
     with worker(journal, 16, hang_at=13) as process:
@@ -78,6 +79,7 @@ def process_state(pid: int) -> str:
     return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
 
 
+@pytest.mark.thorough
 def test_two_processes_share_the_work_and_stop_together(tmp_path):
     journal, alone = tmp_path / "j", search(tmp_path / "alone", 10)
     with worker(journal, 24) as first, worker(journal, 24) as second:
