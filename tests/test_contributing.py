@@ -1,6 +1,7 @@
 """CONTRIBUTING.md says what to touch for each kind of addition: every row is walked through."""
 
 import dataclasses
+import itertools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,16 @@ def test_the_tree_names_every_package():
     tree = PAGE.split("```")[3]
     packages = {path.parent.name for path in (ROOT / "src" / "fringe").glob("*/__init__.py")}
     assert packages <= set(re.findall(r"(\w+)/", tree))
+
+
+def test_one_command_runs_each_test_and_a_change_must_pass_all_but_the_sweeps():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    chosen = dict(re.findall(r'^(\w+): .*\n\t.* -m pytest -m "?([\w ]+)', makefile, re.MULTILINE))
+    assert set(chosen) == {"test", "thorough", "sweep"}
+    for slow, thorough in itertools.product((True, False), repeat=2):
+        runs = [name for name, marks in chosen.items() if eval(marks, {"slow": slow, "thorough": thorough})]
+        assert len(runs) == 1, (slow, thorough, runs)
+    assert re.search(r"^check: test thorough lint types$", makefile, re.MULTILINE)
 
 
 @dataclass(frozen=True)
