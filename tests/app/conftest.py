@@ -1,8 +1,11 @@
 """The running app, which the tests of its server and of its page share."""
 
+import importlib.util
+
 import pytest
 
-pytest.importorskip("gradio", reason="the app needs gradio; install fringe[app]")
+if importlib.util.find_spec("gradio") is None:  # not imported before a test needs it: seconds in every collection
+    pytest.skip("the app needs gradio; install fringe[app]", allow_module_level=True)
 
 from fringe.app import AppServer, AppSpec
 

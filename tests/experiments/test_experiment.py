@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
+from forked_runs import spawn_quickly
 from small_plans import IG
 from torch import nn
 
@@ -27,7 +28,9 @@ def numbers(results: Results):
     )
 
 
-def test_memory_a_folder_and_processes_give_one_table(tmp_path):
+def test_memory_a_folder_and_processes_give_one_table(tmp_path, monkeypatch):
+    if sys.platform == "linux":
+        spawn_quickly(monkeypatch)
     memory = run_experiment(SPEC)
     folder = run_experiment(SPEC, tmp_path / "run")
     other = run_experiment(SPEC, RunFolder(tmp_path / "processes"), executor=ProcessExecutor(1))
