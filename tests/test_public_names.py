@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 import fringe
 from fringe import METHODS, METRICS
 
@@ -26,6 +28,7 @@ NAMES = {
 }
 
 
+@pytest.mark.thorough
 def test_dir_shows_the_public_names_and_nothing_else():
     code = "import fringe; print(*dir(fringe)); import fringe.models; fringe.compare; print(*dir(fringe))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

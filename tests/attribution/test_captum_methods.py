@@ -280,6 +280,7 @@ class TestRefusals:
             explained(net, name)
 
 
+@pytest.mark.thorough
 def test_the_packages_are_not_loaded_before_they_are_needed():
     code = (
         "import sys, fringe; fringe.CaptumMethod('occlusion'); print(*({'captum', 'zennit', 'lxt'} & {*sys.modules}))"

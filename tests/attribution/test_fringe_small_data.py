@@ -44,7 +44,9 @@ def share(found: fringe.Attribution) -> torch.Tensor:
     return 1.0 - found.diagnostics["endpoint_distance"] / found.diagnostics["distance"]
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize(
+    "name", ["iris", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("wine", "breast_cancer"))]
+)
 def test_networks_of_tables_arrive(name):
     """At least 95 % of the maps are ok, and as many paths within 0.05 nats of the reference.
 
@@ -143,6 +145,7 @@ def series(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.thorough
 def test_networks_of_sequences_arrive(seed):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -167,6 +170,7 @@ def archive(name: str, part: str) -> tuple[torch.Tensor, torch.Tensor]:
     return x, torch.tensor([names.index(row[-1]) for row in rows])
 
 
+@pytest.mark.thorough
 def test_networks_of_recorded_series_arrive():
     """Two data sets, two activations: at least 95 % of the maps are ok and at the reference."""
     good = []

@@ -51,7 +51,7 @@ class Bisection:
         return total
 
 
-@pytest.mark.parametrize("rtol", [None, 1e-3, 1e-5])
+@pytest.mark.parametrize("rtol", [None, 1e-3, pytest.param(1e-5, marks=pytest.mark.thorough)])
 def test_pieces_are_bisected_until_their_error_is_allowed(rtol):
     """The same numbers from the same number of points, for images that need few bisections and many; 1 % by default."""
     model, x = Smooth(), inputs(4)

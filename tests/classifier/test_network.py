@@ -127,6 +127,7 @@ class TestWrappers:
         model = network(NAME)
         assert Classifier(torch.compile(nn.DataParallel(model), backend="eager")).model is model
 
+    @pytest.mark.thorough
     def test_a_compiled_function_without_second_derivatives_falls_back(self):
         # in a process of its own, because the compiler keeps graphs that other tests look for
         done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)

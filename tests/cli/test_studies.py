@@ -155,6 +155,7 @@ def test_runtime_writes_the_account_that_it_shows(tmp_path):
     assert [row["vjp"] for row in again["timings"]] == [row["vjp"] for row in rows]
 
 
+@pytest.mark.thorough
 def test_tune_goes_on_and_its_preset_keeps_its_images_from_benchmarks(tmp_path):
     arguments = ("tune", "--out", tmp_path / "tune", *TINY, *METRICS, "--search", "tau=1e-3,5e-3", "--seed", 3)
     first = run(*arguments, "--trials", 1)
@@ -188,6 +189,7 @@ def test_tune_goes_on_and_its_preset_keeps_its_images_from_benchmarks(tmp_path):
     assert (other.exit_code, "made with other settings" in other.stderr) == (2, True)
 
 
+@pytest.mark.thorough
 def test_a_search_says_how_it_began_and_where_it_was_stopped(tmp_path, monkeypatch):
     arguments = ("tune", "--out", tmp_path, *TINY, *METRICS, "--search", "tau=1e-3,5e-3", "--trials", 2, "--json")
     calls = []
@@ -253,6 +255,7 @@ def test_a_dry_run_tells_the_passes_and_keeps_nothing(tmp_path):
     assert document["hours"] == pytest.approx(sum(row["hours"] for row in document["methods"]))
 
 
+@pytest.mark.thorough
 def test_reproduce_sets_our_numbers_beside_the_papers_and_goes_on(tmp_path, monkeypatch):
     arguments = ("reproduce", "--out", tmp_path, *REPRODUCE)
     result = run(*arguments, "--studies", "comparison, cap")
@@ -331,6 +334,7 @@ def test_reproduce_sets_our_numbers_beside_the_papers_and_goes_on(tmp_path, monk
     assert "## comparison" in text  # what an earlier call computed is still there
 
 
+@pytest.mark.thorough
 def test_the_page_says_where_nothing_compares(tmp_path):
     arguments = ("--model", "digits=embedded:digits", *REPRODUCE[2:], "--studies", "max_sensitivity")
     result = run("reproduce", "--out", tmp_path, *arguments, "--set", "max_sensitivity.samples=1")

@@ -228,6 +228,7 @@ class TestPage:
         assert data(page)["maps"]["shape"] == [4, 5, 112, 112]
         assert len(page.encode()) / 4 * 11 <= 2_000_000  # as if it had all eleven points
 
+    @pytest.mark.thorough
     def test_large_images_take_no_more(self):
         page = render_page(page_document(explained(size=(600, 500), channels=3, images=1, target="top2")))
         assert len(page.encode()) <= 2_000_000

@@ -31,7 +31,7 @@ def one_map(values, **more) -> Figure:
     return comparison_grid([GridRow(image, "a", "b", (GridCell(np.asarray(values, float)),))], ["m"], **more)
 
 
-@pytest.mark.parametrize(("rows", "methods"), [(1, 1), (1, 2), (3, 4), (8, 12)])
+@pytest.mark.parametrize(("rows", "methods"), [(1, 1), (1, 2), (3, 4), pytest.param(8, 12, marks=pytest.mark.thorough)])
 def test_every_picture_has_its_place_and_no_words_overlap(rows, methods):
     figure = grid(rows, methods)
     figure.canvas.draw()

@@ -16,7 +16,7 @@ def items(count, size=(9, 9), name="n", prediction="a $b$ c_d", verdict="ok"):
     ]
 
 
-@pytest.mark.parametrize("count", [1, 4, 13, 24])
+@pytest.mark.parametrize("count", [1, 4, 13, pytest.param(24, marks=pytest.mark.thorough)])
 def test_a_sheet_has_three_pictures_an_input_and_none_overlaps(count):
     figure = contact_sheet(items(count), title="t")
     figure.canvas.draw()

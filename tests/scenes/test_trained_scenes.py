@@ -106,6 +106,7 @@ def test_a_smooth_mark_is_a_blurred_square_over_twice_its_extent():
     torch.testing.assert_close(x, (expected - 0.5) / 0.25, rtol=0, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_only_marks_make_the_gates_of_the_watermark_hold(monkeypatch, tmp_path):
     scene, images = Watermark(epochs=4, rate=0.02), refs()
     network = scene.network(0, None, images)
@@ -181,6 +182,7 @@ def small_digits():
     return load_model("embedded:digits", preprocessing=recipe)
 
 
+@pytest.mark.thorough
 def test_training_with_halves_makes_the_gates_of_the_trigger_hold(small_digits):
     scene, images = Trigger(size=6, epochs=8, explained="original"), refs("embedded:digits")
     network = scene.network(0, small_digits, images)
@@ -196,6 +198,7 @@ def test_training_with_halves_makes_the_gates_of_the_trigger_hold(small_digits):
     assert {example.target for example in towards} == {0}
 
 
+@pytest.mark.thorough
 def test_without_halves_in_the_training_half_a_trigger_suffices(small_digits):
     scene, images = Trigger(size=6, halved=0.0, epochs=3), refs("embedded:digits")
     gates = scene.gates(scene.network(0, small_digits, images), small_digits, images)
@@ -274,6 +277,7 @@ def test_xai_tris_is_the_data_of_the_paper(scenario, background):
     assert data.x.abs().max() == 1
 
 
+@pytest.mark.thorough
 def test_only_patterns_make_the_gate_of_xai_tris_hold(monkeypatch, tmp_path):
     scene = XAITris(architecture="linear", samples=2000, epochs=15, rate=0.05)
     network = scene.network(0, None, [])
@@ -288,6 +292,7 @@ def test_only_patterns_make_the_gate_of_xai_tris_hold(monkeypatch, tmp_path):
     assert not gate.holds, gate
 
 
+@pytest.mark.thorough
 def test_integrated_gradients_of_linear_networks_are_where_the_pattern_is():
     """The positive control: exactly inside for weights set by hand, far above chance for trained ones."""
     scene = XAITris(architecture="linear", samples=4000, epochs=20, rate=0.05)
@@ -345,6 +350,7 @@ def test_a_digit_stands_above_or_below_a_square():
     assert {example.values["above"] for example in examples} == {True, False}
 
 
+@pytest.mark.thorough
 def test_only_digits_make_the_gates_of_blockdigits_hold(monkeypatch, tmp_path):
     scene = BlockDigits(epochs=10, rate=5e-3)
     gates = scene.gates(scene.network(0, None, []), None, [])
@@ -361,6 +367,7 @@ def test_only_digits_make_the_gates_of_blockdigits_hold(monkeypatch, tmp_path):
 # In an experiment
 
 
+@pytest.mark.thorough
 def test_an_experiment_explains_every_trained_network(tmp_path):
     names = {"architecture": "linear", "samples": 2000, "epochs": 15, "rate": 0.05, "networks": 2}
     values = {**{f"xai_tris.{name}": value for name, value in names.items()}, "ig.steps": 2}
@@ -383,6 +390,7 @@ class Compared(ColourCounter):
         return (Gate("the given model has ten classes", model.module.head.out_features, least=10, most=10),)
 
 
+@pytest.mark.thorough
 def test_the_gates_of_an_experiment_see_the_given_model(tmp_path):
     results = run_experiment(
         ExperimentSpec(scene=[Compared()], methods="ig", n=1, set={"ig.steps": 2}), tmp_path / "run"

@@ -78,7 +78,7 @@ def test_merged_words_by_hand():
     assert sums.tolist() == [[10.0, 5.0]] * 2
 
 
-@pytest.mark.parametrize("kind", ["Bert", "DistilBert"])
+@pytest.mark.parametrize("kind", ["Bert", pytest.param("DistilBert", marks=pytest.mark.thorough)])
 def test_maps_of_texts_are_ok_and_arrive(kind):
     texts, labels = sentences(24, 77)
     result = fringe.explain(trained_model(kind), texts, tokenizer=make_tokenizer())
