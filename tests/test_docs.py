@@ -44,6 +44,7 @@ def blocks(page: Path, language: str) -> list[str]:
 # -- what is written ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("page", SNIPPETS, ids=lambda page: page.stem)
 def test_the_python_of_a_page_runs_as_one_session(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -409,6 +409,7 @@ def test_the_paper_s_settings_need_no_consent(tmp_path):
     assert "no embedded model 'nothing'" in result.output
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("answer", "code"), [("n", 1), ("y", 2)])
 def test_a_person_at_a_terminal_is_asked(tmp_path, answer, code):
     theirs, ours = pty.openpty()

@@ -75,14 +75,14 @@ def when_noted(base, method, act):
 
 @pytest.mark.thorough
 def test_tasks_that_kill_are_set_aside_and_dead_actors_replaced(cluster, tmp_path):
-    asked = manifest(("exits", "fine", "lasts"), 2)
+    asked = manifest(("exits", "fine", "waits"), 2)
     work = job(tmp_path, asked)
-    killer = when_noted(tmp_path, "lasts", lambda pid: os.kill(pid, signal.SIGKILL))
+    killer = when_noted(tmp_path, "waits", lambda pid: os.kill(pid, signal.SIGKILL))
     log, ends = run(cluster, work)
     killer.join()
-    assert ends == {("exits", "crashed"): 1, ("fine", "done"): 1, ("lasts", "done"): 1}
+    assert ends == {("exits", "crashed"): 1, ("fine", "done"): 1, ("waits", "done"): 1}
     begun = Counter(line.split()[1] for line in noted(tmp_path / "processes"))
-    assert begun == {"exits": 3, "fine": 1, "lasts": 2}
+    assert begun == {"exits": 3, "fine": 1, "waits": 2}
     assert [record["reason"] for record in crashes(work.store)] == ["ended its process, 3 times"]
     assert log.failed == 2
     (tmp_path / "behave").touch()

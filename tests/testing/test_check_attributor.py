@@ -51,6 +51,7 @@ def failures(method):
     return {result.name: result.detail for result in caught.value.results if not result.passed}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda kind: kind.__name__)
 def test_a_fault_is_found_by_the_check_for_it(fault):
     assert set(failures(fault())) == FAULTS[fault]

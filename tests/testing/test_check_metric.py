@@ -42,6 +42,7 @@ def failures(metric):
     return {result.name: result.detail for result in caught.value.results if not result.passed}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda kind: kind.__name__)
 def test_a_fault_is_found_by_the_check_for_it(fault):
     assert set(failures(fault())) == FAULTS[fault]

@@ -21,6 +21,12 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def classifier():
+    """Trained briefly: what most tests ask does not depend on how well it reads."""
+    return TextClassifier(trained_model(steps=20), make_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def reader():
     return TextClassifier(trained_model(), make_tokenizer())
 
 
@@ -44,15 +50,17 @@ def test_padding_and_special_tokens_have_no_attribution_and_never_move(classifie
         assert (path.snapshots[-1] - path.snapshots[0])[~held[i]].abs().amax(-1).min() > 0
 
 
-def test_a_map_does_not_depend_on_the_padding(classifier):
-    together = fringe.explain(classifier, TEXTS)
+@pytest.mark.thorough
+def test_a_map_does_not_depend_on_the_padding(reader):
+    together = fringe.explain(reader, TEXTS)
     for i, text in enumerate(TEXTS):
-        alone = fringe.explain(classifier, text)
+        alone = fringe.explain(reader, text)
         length = alone.values.shape[1]
         torch.testing.assert_close(together.values[i, :length], alone.values[0], rtol=2e-2, atol=2e-3)
         assert together.values[i, length:].abs().sum() == 0
 
 
+@pytest.mark.thorough
 def test_special_tokens_can_be_set_free():
     free = fringe.explain(trained_model(), TEXTS, tokenizer=make_tokenizer(), special="free")
     fixed = fringe.explain(trained_model(), TEXTS, tokenizer=make_tokenizer())
@@ -78,7 +86,8 @@ def test_merged_words_by_hand():
     assert sums.tolist() == [[10.0, 5.0]] * 2
 
 
-@pytest.mark.parametrize("kind", ["Bert", pytest.param("DistilBert", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["Bert", "DistilBert"])
 def test_maps_of_texts_are_ok_and_arrive(kind):
     texts, labels = sentences(24, 77)
     result = fringe.explain(trained_model(kind), texts, tokenizer=make_tokenizer())
@@ -88,6 +97,7 @@ def test_maps_of_texts_are_ok_and_arrive(kind):
     assert sum(good) >= 0.95 * len(good)
 
 
+@pytest.mark.thorough
 def test_the_reasons_are_the_words_with_polarity():
     """Chance is the share of such words; the control draws its map at random.
 
@@ -136,10 +146,11 @@ def test_fused_attention_keeps_its_second_derivatives_and_the_model_is_given_bac
 
 
 def test_a_model_by_its_folder(tmp_path):
-    trained_model().save_pretrained(tmp_path)
+    model = trained_model(steps=20)
+    model.save_pretrained(tmp_path)
     make_tokenizer().save_pretrained(tmp_path)
     result = fringe.explain(f"hf:{tmp_path}", ["a great film"], target="positive", method="ig")
-    by_module = fringe.explain(trained_model(), ["a great film"], tokenizer=make_tokenizer(), target=1, method="ig")
+    by_module = fringe.explain(model, ["a great film"], tokenizer=make_tokenizer(), target=1, method="ig")
     assert result.context.kind == "text"
     assert result.context.class_names == CLASSES
     torch.testing.assert_close(result.values, by_module.values)
@@ -164,7 +175,7 @@ def test_a_result_shows_its_words(classifier):
 
 
 def test_what_cannot_be_explained_is_refused(classifier):
-    model, tokenizer = trained_model(), make_tokenizer()
+    model, tokenizer = trained_model(steps=20), make_tokenizer()
     with pytest.raises(fringe.InputError, match="inputs: the text '' has no words"):
         fringe.explain(classifier, ["a film", ""])
     with pytest.raises(fringe.InputError, match="has 102 tokens, and the model takes 64; shorten it"):
