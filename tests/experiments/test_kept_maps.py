@@ -88,6 +88,7 @@ def test_kept_maps_give_the_rows_of_a_run_that_asked_for_all_at_once(tmp_path, m
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a fork server")
+@pytest.mark.thorough
 def test_metrics_that_make_maps_of_random_networks(tmp_path, monkeypatch):
     """The same rows from kept maps and from a worker process, each with its own copies of the random networks."""
     spawn_quickly(monkeypatch)

@@ -59,6 +59,7 @@ def test_a_run_is_resumed_grows_and_is_the_same_in_memory(tmp_path):
     assert read_results(tmp_path / "run").scores("difull:digits", "ig", "mass_inside").tolist() == [1.0] * 5
 
 
+@pytest.mark.thorough
 def test_processes_make_input_and_truth_again_from_plain_data(tmp_path):
     spec = ExperimentSpec(scene="region", methods="ig", n=2, set={"ig.steps": 4}, controls=False)
     apart = run_experiment(spec, tmp_path / "run", executor="processes")

@@ -147,6 +147,7 @@ def test_a_result_without_a_page_is_completed(tmp_path, options):
     torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_more_classes_in_the_page_are_computed_and_the_same_are_not(tmp_path):
     explain(tmp_path, top=2)
     assert reused(explain(tmp_path, top=2)) == [True, True]
