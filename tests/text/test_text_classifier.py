@@ -34,10 +34,11 @@ def word_scores(result: fringe.Attribution, row: int) -> tuple[tuple[str, ...], 
     return merge_words(result.context.features[row], result.values[row])
 
 
-def test_padding_and_special_tokens_have_no_attribution_and_never_move(classifier):
-    encoded = classifier.encode(TEXTS)
+@pytest.mark.thorough
+def test_padding_and_special_tokens_have_no_attribution_and_never_move(reader):
+    encoded = reader.encode(TEXTS)
     result = fringe.attribute(
-        classifier, encoded.embeddings, method=METHOD, forward_kwargs=encoded.arguments, telemetry=True
+        reader, encoded.embeddings, method=METHOD, forward_kwargs=encoded.arguments, telemetry=True
     )
     held = ~encoded.arguments["moves"]
     assert (held & ~encoded.arguments["attention_mask"].bool()).any()  # padding
