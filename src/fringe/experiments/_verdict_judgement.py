@@ -1,0 +1,158 @@
+"""From a run with scenes to what the verdict of its method is worth."""
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fringe._text import plain
+from fringe.attribution import SEVERITY
+from fringe.errors import InputError
+from fringe.experiments._evaluator import CONTROLS
+from fringe.experiments._reliability import (
+    Column,
+    fit_reliability,
+    judge_reliability,
+    resampled_weights,
+    weighted_interval,
+)
+from fringe.experiments._results import Results
+from fringe.experiments._verdict_record import (
+    DIAGNOSTICS,
+    MASS_GAIN,
+    RANK_GAIN,
+    STABILITY,
+    ReliabilityFit,
+    VerdictReliability,
+    VerdictShare,
+    reports_of,
+)
+from fringe.metrics import METRICS
+
+#: Scenes in which every path method is right by a theorem, whatever its verdict: they say nothing of it.
+BY_LAW = ("difull", "region")
+#: The metrics of that rule.
+_TRUTH = {name: METRICS[name] for name in ("mass_inside", "rank_accuracy")}
+
+
+def judge_verdicts(results: Results, method: str = "fringe") -> VerdictReliability | None:
+    """Judge what the verdict of a method is worth, from a run with scenes.
+
+    Networks whose gates fail, and scenes in which every path method is right by a theorem, are left out.
+
+    Args:
+        results: Results with controls and the metrics ``mass_inside``, ``rank_accuracy``, ``completeness_residual``,
+            ``endpoint_kl``, ``tracking_error_mean`` and ``tracking_error_max``; with ``max_sensitivity`` the model is
+            also fitted with the stability.
+        method: Label of the method.
+
+    Returns:
+        The judgement; None if the run lacks a scene, a control or one of these metrics.
+    """
+    labels = _labels(results)
+    models = [model for model in results.models if _counts(results, model, method)]
+    blind = [name for name in CONTROLS if models and name in results.methods(models[0]) and results.is_control(name)]
+    if not {*_TRUTH, *DIAGNOSTICS} <= labels.keys() or not blind:
+        return None
+    names = (*DIAGNOSTICS, STABILITY) if STABILITY in labels else DIAGNOSTICS
+    parts = [_maps(results, model, method, labels, blind) for model in models]
+    table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    counted = {name: column[table["counts"] > 0] for name, column in table.items()}
+    settings = [results.manifest.settings[model][method] for model in models]
+    same = all(one["method"] == settings[0]["method"] for one in settings)
+    return VerdictReliability(
+        method=plain(dict(settings[0]["method"])) if same else {},
+        score=settings[0]["score"],
+        scenes={
+            scene: (int(inside.sum()), int(counted["right"][inside].sum()))
+            for scene in dict.fromkeys(counted["scene"].tolist())
+            if (inside := counted["scene"] == scene).any()
+        },
+        shares=_shares(counted),
+        skipped=int((table["counts"] == 0).sum()),
+        reported=_fit(counted, DIAGNOSTICS, same=same),
+        stable=_fit(counted, names, same=same) if STABILITY in labels else None,
+        stability=results.manifest.metrics[labels[STABILITY]]["settings"] if STABILITY in labels else None,
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+    )
+
+
+def _labels(results: Results) -> dict[str, str]:
+    """Labels of the metrics that are read, by name; those of the truth with the settings that the rule is about."""
+    labels: dict[str, str] = {}
+    for label, metric in results.manifest.metrics.items():
+        settings = metric["settings"]
+        name = settings["metric"]
+        if name not in _TRUTH or settings == _TRUTH[name]().record():
+            labels.setdefault(name, label)
+    return labels
+
+
+def _counts(results: Results, model: str, method: str) -> bool:
+    """Whether the maps of a network count."""
+    manifest, scene = results.manifest, results.manifest.scene_of(model)
+    if scene is None or method not in results.methods(model, controls=False):
+        return False
+    return manifest.scenes[scene]["settings"]["scene"] not in BY_LAW and all(g["holds"] for g in manifest.gates(model))
+
+
+def _maps(
+    results: Results, model: str, method: str, labels: Mapping[str, str], blind: Sequence[str]
+) -> dict[str, NDArray[Any]]:
+    """By name, a column (n,) of the maps of one network."""
+    images = results.manifest.images_of(model)
+
+    def scores(name: str, of: str = method) -> Column:
+        values = results.scores(model, of, labels[name])
+        return np.append(values, np.full(len(images) - len(values), np.nan))  # a metric may have fewer images
+
+    frame = results.map_frame(model, method)
+    rows = zip(*(frame[name].to_list() for name in ("image", "status", "verdict")), strict=True)
+    verdicts = {image: verdict for image, status, verdict in rows if status == "ok" and verdict != "at_reference"}
+    mass, rank = scores("mass_inside"), scores("rank_accuracy")
+    chance = np.full(len(images), np.nan)
+    for i, row in enumerate(results.cell(model, method, labels["rank_accuracy"]).rows):
+        chance[i] = np.nan if row is None else dict(row.extras).get("chance", np.nan)
+    best = np.fmax.reduce([scores("mass_inside", of=name) for name in blind])
+    by_mass = (mass >= chance + MASS_GAIN * (1 - chance)) & ~(mass <= best)
+    verdict = [verdicts.get(image["digest"], "") for image in images]
+    scene = results.manifest.scene_of(model)
+    return {
+        "right": (by_mass | (rank >= chance + RANK_GAIN * (1 - chance))).astype(float),
+        "counts": np.array([bool(one) for one in verdict], float) * np.isfinite(rank),
+        "verdict": np.array(verdict),
+        "scene": np.array([scene] * len(images)),
+        "cluster": np.array([f"{scene} {cluster}" for cluster in results.clusters(model) or ()]),
+        "network": np.array([model] * len(images)),
+        **{name: scores(name) for name in (*DIAGNOSTICS, STABILITY) if name in labels},
+    }
+
+
+def _fit(table: Mapping[str, NDArray[Any]], names: Sequence[str], *, same: bool) -> ReliabilityFit:
+    reports = reports_of(table["verdict"], {name: table[name] for name in names})
+    finite = np.logical_and.reduce([np.isfinite(column) for column in reports.values()])
+    known, rows = {name: column[finite] for name, column in reports.items()}, np.flatnonzero(finite)
+    ranges = {name: (float(column.min()), float(column.max())) for name, column in known.items() if len(rows)}
+    if not same:
+        return ReliabilityFit(None, None, {}, "the settings of the method differ between the networks")
+    right, *words = (table[name][rows] for name in ("right", "scene", "cluster", "network"))
+    try:
+        model = fit_reliability(known, right > 0)
+        return ReliabilityFit(model, judge_reliability(known, right > 0, *(w.tolist() for w in words)), ranges)
+    except InputError as error:
+        return ReliabilityFit(None, None, {}, f"it cannot be judged: {error.message}")
+
+
+def _shares(table: Mapping[str, NDArray[Any]]) -> tuple[VerdictShare, ...]:
+    if not len(table["right"]):
+        return ()
+    weights = resampled_weights(table["scene"], table["cluster"], table["network"], seed=0)
+    shares: list[VerdictShare] = []
+    for word in sorted(set(table["verdict"].tolist()), key=lambda word: SEVERITY.index(word)):
+        inside = table["verdict"] == word
+        right, clusters = table["right"][inside], len(set(table["cluster"][inside].tolist()))
+        ends = weighted_interval(right, weights[:, inside])
+        shares.append(VerdictShare(word, float(right.mean()), *ends, int(inside.sum()), clusters))
+    return tuple(shares)
