@@ -43,23 +43,24 @@ def judge_verdicts(results: Results, method: str = "fringe") -> VerdictReliabili
     Networks whose gates fail, and scenes in which every path method is right by a theorem, are left out.
 
     Args:
-        results: Results with controls and the metrics ``mass_inside``, ``rank_accuracy``, ``completeness_residual``,
-            ``endpoint_kl``, ``tracking_error_mean`` and ``tracking_error_max``; with ``max_sensitivity`` the model is
-            also fitted with the stability.
+        results: Results with controls and the metrics ``mass_inside`` and ``rank_accuracy``; with ``max_sensitivity``
+            the model is also fitted with the stability.
         method: Label of the method.
 
     Returns:
-        The judgement; None if the run lacks a scene, a control or one of these metrics.
+        The judgement; None if the run lacks a scene, a control or one of these metrics, or the method has no path.
     """
     labels = _labels(results)
     models = [model for model in results.models if _counts(results, model, method)]
     blind = [name for name in CONTROLS if models and name in results.methods(models[0]) and results.is_control(name)]
-    if not {*_TRUTH, *DIAGNOSTICS} <= labels.keys() or not blind:
+    if not _TRUTH.keys() <= labels.keys() or not blind:
         return None
     names = (*DIAGNOSTICS, STABILITY) if STABILITY in labels else DIAGNOSTICS
     parts = [_maps(results, model, method, labels, blind) for model in models]
     table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    counted = {name: column[table["counts"] > 0] for name, column in table.items()}
+    if not np.isfinite(table["endpoint_kl"]).any():
+        return None  # the method has no path
+    counted = {name: column[table["counts"]] for name, column in table.items()}
     settings = [results.manifest.settings[model][method] for model in models]
     same = all(one["method"] == settings[0]["method"] for one in settings)
     return VerdictReliability(
@@ -71,7 +72,7 @@ def judge_verdicts(results: Results, method: str = "fringe") -> VerdictReliabili
             if (inside := counted["scene"] == scene).any()
         },
         shares=_shares(counted),
-        skipped=int((table["counts"] == 0).sum()),
+        skipped=int((~table["counts"]).sum()),
         reported=_fit(counted, DIAGNOSTICS, same=same),
         stable=_fit(counted, names, same=same) if STABILITY in labels else None,
         stability=results.manifest.metrics[labels[STABILITY]]["settings"] if STABILITY in labels else None,
@@ -102,31 +103,30 @@ def _maps(
     results: Results, model: str, method: str, labels: Mapping[str, str], blind: Sequence[str]
 ) -> dict[str, NDArray[Any]]:
     """By name, a column (n,) of the maps of one network."""
-    images = results.manifest.images_of(model)
+    rows = results.cell(model, method, labels["rank_accuracy"]).rows
 
     def scores(name: str, of: str = method) -> Column:
-        values = results.scores(model, of, labels[name])
-        return np.append(values, np.full(len(images) - len(values), np.nan))  # a metric may have fewer images
+        values = results.scores(model, of, labels[name])[: len(rows)]
+        return np.append(values, np.full(len(rows) - len(values), np.nan))  # a metric may have fewer images
 
-    frame = results.map_frame(model, method)
-    rows = zip(*(frame[name].to_list() for name in ("image", "status", "verdict")), strict=True)
-    verdicts = {image: verdict for image, status, verdict in rows if status == "ok" and verdict != "at_reference"}
+    def stored(kind: str, name: str) -> Column:
+        return np.array([np.nan if row is None else dict(getattr(row, kind)).get(name, np.nan) for row in rows])
+
     mass, rank = scores("mass_inside"), scores("rank_accuracy")
-    chance = np.full(len(images), np.nan)
-    for i, row in enumerate(results.cell(model, method, labels["rank_accuracy"]).rows):
-        chance[i] = np.nan if row is None else dict(row.extras).get("chance", np.nan)
+    chance = stored("extras", "chance")
     best = np.fmax.reduce([scores("mass_inside", of=name) for name in blind])
     by_mass = (mass >= chance + MASS_GAIN * (1 - chance)) & ~(mass <= best)
-    verdict = [verdicts.get(image["digest"], "") for image in images]
-    scene = results.manifest.scene_of(model)
+    verdict = ["" if row is None or row.status != "ok" else row.verdict or "" for row in rows]
+    scene, clusters = results.manifest.scene_of(model), results.clusters(model) or ()
     return {
         "right": (by_mass | (rank >= chance + RANK_GAIN * (1 - chance))).astype(float),
-        "counts": np.array([bool(one) for one in verdict], float) * np.isfinite(rank),
+        "counts": np.isfinite(rank) & ~np.isin(verdict, ("", "at_reference")),
         "verdict": np.array(verdict),
-        "scene": np.array([scene] * len(images)),
-        "cluster": np.array([f"{scene} {cluster}" for cluster in results.clusters(model) or ()]),
-        "network": np.array([model] * len(images)),
-        **{name: scores(name) for name in (*DIAGNOSTICS, STABILITY) if name in labels},
+        "scene": np.array([scene] * len(rows)),
+        "cluster": np.array([f"{scene} {cluster}" for cluster in clusters[: len(rows)]]),
+        "network": np.array([model] * len(rows)),
+        **{name: stored("diagnostics", name) for name in DIAGNOSTICS},
+        **({STABILITY: scores(STABILITY)} if STABILITY in labels else {}),
     }
 
 
@@ -150,7 +150,7 @@ def _shares(table: Mapping[str, NDArray[Any]]) -> tuple[VerdictShare, ...]:
         return ()
     weights = resampled_weights(table["scene"], table["cluster"], table["network"], seed=0)
     shares: list[VerdictShare] = []
-    for word in sorted(set(table["verdict"].tolist()), key=lambda word: SEVERITY.index(word)):
+    for word in sorted(set(table["verdict"].tolist()), key=[*SEVERITY, *table["verdict"].tolist()].index):
         inside = table["verdict"] == word
         right, clusters = table["right"][inside], len(set(table["cluster"][inside].tolist()))
         ends = weighted_interval(right, weights[:, inside])
