@@ -268,6 +268,9 @@ def legend(table: Table) -> list[str]:
         "Bold and underlined: the best method of a metric. Bold: its interval overlaps the best one's, which describes "
         "and tests nothing. Controls know nothing of the model and do not compete."
     )
+    for verdict in ("not judged", "does not pass"):
+        titles = [column.title for column in table.columns if column.verdict == verdict]
+        lines += [f"Judged on this model: {', '.join(titles)} – {verdict}. Nobody wins there."] if titles else []
     if table.comparisons:
         lines.append(
             f"*, **, ***: differs from {table.reference} on the same images with p < .05, .01, .001 (sign-flip test of "

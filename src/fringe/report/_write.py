@@ -73,8 +73,9 @@ def write_report(
         resolve: Returns the resolved plan that computes maps.
         models: By label, models that compute maps.
         commands: Commands by which the run was made, printed in the report.
-        validity: Files ``validity.json`` of comparisons that judged the metrics: those that do not pass stand last. The
-            verdicts on another model than those of the run count for its only model.
+        validity: Files ``validity.json`` of comparisons that judged the metrics: those that do not pass stand last, and
+            only those that pass have a winner. The verdicts on another model than those of the run count for its only
+            model.
 
     Returns:
         The files that were written.
@@ -90,9 +91,8 @@ def write_report(
     results.load_scores()  # all at once, and not first what tells whether they are complete
     _check_complete(results, allow_partial=allow_partial)
     verdicts = _verdicts(results, validity)
-    failing = {model: one.failing for model, one in verdicts.items()}
     tables = tuple(
-        build_table(results, model, name, failing.get(model, frozenset()))
+        build_table(results, model, name, verdicts[model].by_metric if model in verdicts else None)
         for model, name in zip(results.models, chosen, strict=True)
     )
     maps = MapSource(store, _opener(results, resolve, models or {}), device, batch_size) if grid else None
