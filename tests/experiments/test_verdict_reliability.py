@@ -161,6 +161,31 @@ def test_networks_of_a_scene_widen_the_intervals():
     assert by_verdict["ok"].high - by_verdict["ok"].low > 0.5
 
 
+def test_several_runs_are_judged_together(tmp_path):
+    """Scenes of one name are one scene; its networks and examples stay apart."""
+    first, second = (worlds.world(n=100, scenes=2, seed=seed) for seed in (1, 2))
+    runs = [worlds.results(first, names=["a", "b"]), worlds.results(second, names=["b", "c"])]
+    one = judge_verdicts(runs)
+    assert {scene: maps for scene, (maps, _) in one.scenes.items()} == {"a": 100, "b": 200, "c": 100}
+    assert sum(share.clusters for share in one.shares) == 400
+    assert one.holds
+    one.write(tmp_path / "reliability.json")
+    assert read_reliability(tmp_path / "reliability.json") == one
+    other = worlds.results(worlds.world(n=20, scenes=2, method=fringe.FRInGe(tau=0.1)), names=["d", "e"])
+    mixed = judge_verdicts([*runs, other])
+    assert not mixed.holds
+    assert "the settings of the method differ" in mixed.reported.faults
+
+
+def test_it_prints_as_a_table(calibrated):
+    text = repr(calibrated)
+    judged = calibrated.reported.judgement
+    for name, one in judged.scenes.items():
+        assert f"{name:24} {one.observed:>6.2f} [{one.low:.2f}…{one.high:.2f}]    300  {one.predicted:.2f}" in text
+    assert text.endswith("it holds")
+    assert len(judged.plot("title").axes) == 2
+
+
 def test_a_record_is_read_as_it_was_written(calibrated, written):
     again = read_reliability(written)
     assert again == calibrated

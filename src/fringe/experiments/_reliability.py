@@ -10,11 +10,15 @@ stability. It is used only if its probabilities hold on scenes that it was not f
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fringe.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Column = NDArray[np.float64]
 
@@ -118,6 +122,11 @@ class ReliabilityBin:
         """Whether the prediction is in the interval, or next to it."""
         return self.low - MARGIN <= self.predicted <= self.high + MARGIN
 
+    @property
+    def point(self) -> tuple[float, float, float, float, int, bool]:
+        """All of it, for a figure."""
+        return self.predicted, self.observed, self.low, self.high, self.maps, self.holds
+
 
 @dataclass(frozen=True)
 class Reliability:
@@ -157,6 +166,20 @@ class Reliability:
             "it predicts no better than the share of right maps in the other scenes": not self.skill_low > 0,
         }
         return tuple(text for text, is_fault in words.items() if is_fault)
+
+    def plot(self, title: str = "") -> "Figure":
+        """Draw the diagram.
+
+        Args:
+            title: Title of the figure.
+
+        Returns:
+            The figure.
+        """
+        from fringe.plots import plot_reliability
+
+        scenes = [(name, one.point) for name, one in self.scenes.items()]
+        return plot_reliability([one.point for one in self.bins], scenes, title=title)
 
 
 def judge_reliability(

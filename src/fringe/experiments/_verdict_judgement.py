@@ -37,32 +37,39 @@ BY_LAW = ("difull", "region")
 _TRUTH = {name: METRICS[name] for name in ("mass_inside", "rank_accuracy")}
 
 
-def judge_verdicts(results: Results, method: str = "fringe") -> VerdictReliability | None:
-    """Judge what the verdict of a method is worth, from a run with scenes.
+def judge_verdicts(results: Results | Sequence[Results], method: str = "fringe") -> VerdictReliability | None:
+    """Judge what the verdict of a method is worth, from runs with scenes.
+
+    >>> from fringe.experiments import judge_verdicts, read_results
+    >>> judge_verdicts([read_results("out/truth"), read_results("out/trained")])  # doctest: +SKIP
 
     Networks whose gates fail, and scenes in which every path method is right by a theorem, are left out.
 
     Args:
-        results: Results with controls and the metrics ``mass_inside`` and ``rank_accuracy``; with ``max_sensitivity``
-            the model is also fitted with the stability.
-        method: Label of the method.
+        results: Results with controls and the metrics ``mass_inside`` and ``rank_accuracy``, of one run or of several;
+            with ``max_sensitivity`` in all of them the model is also fitted with the stability.
+        method: Label of the method, with the same settings everywhere.
 
     Returns:
-        The judgement; None if the run lacks a scene, a control or one of these metrics, or the method has no path.
+        The judgement; None if no run has a scene, a control and these metrics, or the method has no path.
     """
-    labels = _labels(results)
-    models = [model for model in results.models if _counts(results, model, method)]
-    blind = [name for name in CONTROLS if models and name in results.methods(models[0]) and results.is_control(name)]
-    if not _TRUTH.keys() <= labels.keys() or not blind:
+    runs = [results] if isinstance(results, Results) else results
+    tables, settings, stabilities = list[dict[str, NDArray[Any]]](), list[Mapping[str, Any]](), list[Any]()
+    for number, run in enumerate(runs):
+        labels = _labels(run)
+        models = [model for model in run.models if _counts(run, model, method)]
+        blind = [name for name in CONTROLS if models and name in run.methods(models[0]) and run.is_control(name)]
+        if not _TRUTH.keys() <= labels.keys() or not blind:
+            continue
+        tables += [_maps(run, model, method, labels, blind, number) for model in models]
+        settings += [run.manifest.settings[model][method] for model in models]
+        stabilities.append(run.manifest.metrics[labels[STABILITY]]["settings"] if STABILITY in labels else None)
+    table = {name: np.concatenate([part[name] for part in tables]) for name in (tables[0] if tables else ())}
+    if not tables or not np.isfinite(table["endpoint_kl"]).any():
         return None
-    names = (*DIAGNOSTICS, STABILITY) if STABILITY in labels else DIAGNOSTICS
-    parts = [_maps(results, model, method, labels, blind) for model in models]
-    table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    if not np.isfinite(table["endpoint_kl"]).any():
-        return None  # the method has no path
     counted = {name: column[table["counts"]] for name, column in table.items()}
-    settings = [results.manifest.settings[model][method] for model in models]
-    same = all(one["method"] == settings[0]["method"] for one in settings)
+    same = all((one["method"], one["score"]) == (settings[0]["method"], settings[0]["score"]) for one in settings)
+    stability = stabilities[0] if all(one == stabilities[0] for one in stabilities) else None
     return VerdictReliability(
         method=plain(dict(settings[0]["method"])) if same else {},
         score=settings[0]["score"],
@@ -74,8 +81,8 @@ def judge_verdicts(results: Results, method: str = "fringe") -> VerdictReliabili
         shares=_shares(counted),
         skipped=int((~table["counts"]).sum()),
         reported=_fit(counted, DIAGNOSTICS, same=same),
-        stable=_fit(counted, names, same=same) if STABILITY in labels else None,
-        stability=results.manifest.metrics[labels[STABILITY]]["settings"] if STABILITY in labels else None,
+        stable=None if stability is None else _fit(counted, (*DIAGNOSTICS, STABILITY), same=same),
+        stability=stability,
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
     )
 
@@ -100,9 +107,9 @@ def _counts(results: Results, model: str, method: str) -> bool:
 
 
 def _maps(
-    results: Results, model: str, method: str, labels: Mapping[str, str], blind: Sequence[str]
+    results: Results, model: str, method: str, labels: Mapping[str, str], blind: Sequence[str], number: int
 ) -> dict[str, NDArray[Any]]:
-    """By name, a column (n,) of the maps of one network."""
+    """By name, a column (n,) of the maps of one network; ``number`` is that of the run."""
     rows = results.cell(model, method, labels["rank_accuracy"]).rows
 
     def scores(name: str, of: str = method) -> Column:
@@ -123,10 +130,10 @@ def _maps(
         "counts": np.isfinite(rank) & ~np.isin(verdict, ("", "at_reference")),
         "verdict": np.array(verdict),
         "scene": np.array([scene] * len(rows)),
-        "cluster": np.array([f"{scene} {cluster}" for cluster in clusters[: len(rows)]]),
+        "cluster": np.array([f"{number} {scene} {cluster}" for cluster in clusters[: len(rows)]]),
         "network": np.array([model] * len(rows)),
         **{name: stored("diagnostics", name) for name in DIAGNOSTICS},
-        **({STABILITY: scores(STABILITY)} if STABILITY in labels else {}),
+        STABILITY: scores(STABILITY) if STABILITY in labels else np.full(len(rows), np.nan),
     }
 
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 import fringe
-from fringe._files import RECORD_BYTES, read_regular
-from fringe._text import plain
+from fringe._files import RECORD_BYTES, read_regular, write_atomic
+from fringe._text import plain, to_json
 from fringe.attribution import Attribution
 from fringe.errors import InputError
 from fringe.experiments._evaluator import CONTROLS
@@ -94,7 +94,7 @@ class ReliabilityFit:
         return np.where(np.logical_and.reduce(inside), self.model.probability(reports), np.nan)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class VerdictReliability:
     """What the verdict of a method is worth.
 
@@ -144,6 +144,28 @@ class VerdictReliability:
     def record(self) -> dict[str, Any]:
         """Return all of it as plain data."""
         return {"format": self.format, "holds": self.holds, **plain(asdict(self))}
+
+    def write(self, path: str | Path) -> None:
+        """Write the file that :func:`read_reliability` reads.
+
+        Args:
+            path: The file.
+        """
+        write_atomic(Path(path), to_json(self.record()).encode())
+
+    def __repr__(self) -> str:
+        lines = [f"{'verdict':24} {'right':>18} {'n':>6}"]
+        lines += [_line(one.verdict, (one.right, one.low, one.high), one.maps) for one in self.shares]
+        judged = self.reported.judgement
+        if judged is not None:
+            lines.append(f"{'left-out scene':24} {'right':>18} {'n':>6}  predicted")
+            for name, one in judged.scenes.items():
+                line = _line(name, (one.observed, one.low, one.high), one.maps)
+                lines.append(f"{line}  {one.predicted:.2f}{'' if one.holds else ' (off)'}")
+            ends = f"[{judged.skill_low:+.3f}…{judged.skill_high:+.3f}]"
+            lines.append(f"gain in the Brier score: {judged.skill:+.3f} {ends}")
+        lines.append("it holds" if self.holds else f"it does not hold: {self.reported.faults}")
+        return "\n".join(lines)
 
     def applies_to(self, method: Mapping[str, Any], score: str) -> bool:
         """Tell whether it is about a method with these settings.
@@ -207,6 +229,11 @@ class VerdictReliability:
         if not np.isfinite(probability):
             return ""
         return f"; of maps like this {probability:.0%} are right, by {len(self.scenes)} scenes with a known answer"
+
+
+def _line(name: str, share: tuple[float, float, float], maps: int) -> str:
+    spread = f"{share[0]:.2f} [{share[1]:.2f}…{share[2]:.2f}]"
+    return f"{name:24} {spread:>18} {maps:>6}"
 
 
 def reports_of(verdicts: Sequence[str] | NDArray[Any], columns: Mapping[str, Column]) -> dict[str, Column]:

@@ -1,7 +1,7 @@
 """What the verdict of a method is worth, in a report of a run with scenes."""
 
 from fringe.experiments import MARGIN, ReliabilityBin, ReliabilityFit, VerdictReliability
-from fringe.plots import method_title, plot_reliability
+from fringe.plots import method_title
 from fringe.report._render import Section, SimpleTable, as_image
 
 #: The record beside the report.
@@ -51,8 +51,7 @@ def _fit_section(fit: ReliabilityFit, given: str, method: str, one: VerdictRelia
         _answer(fit),
     )
     name = f"reliability{'-stability' * (fit is one.stable)}"
-    scenes = [(scene, _point(each)) for scene, each in judged.scenes.items()]
-    figure = plot_reliability([_point(each) for each in judged.bins], scenes, title=method_title(method))
+    figure = judged.plot(method_title(method))
     image = as_image(figure, name, "Predicted probability and share of right maps, of scenes that were left out.")
     simple = SimpleTable(f"Predictions for scenes that were left out, {given}", head, rows, frozenset({1, 2, 3}))
     return Section(title, text, simple=simple, images=(image,))
@@ -69,10 +68,6 @@ def _answer(fit: ReliabilityFit) -> str:
 def _row(scene: str, each: ReliabilityBin) -> tuple[str, ...]:
     share = _spread(each.observed, each.low, each.high)
     return scene, str(each.maps), f"{each.predicted:.2f}", share, "yes" if each.holds else "no"
-
-
-def _point(each: ReliabilityBin) -> tuple[float, float, float, float, int, bool]:
-    return each.predicted, each.observed, each.low, each.high, each.maps, each.holds
 
 
 def _spread(value: float, low: float, high: float) -> str:
