@@ -238,3 +238,16 @@ def test_it_prints_its_verdicts():
     assert "insertion" in text
     assert "verdict" in text
     assert "nan" not in text
+
+
+def test_the_gap_is_to_maps_that_know_nothing_of_the_model():
+    """Diffusion is a control that runs the network: to come near it is no fault of a metric."""
+    scores = {"ig": 0.8, "edge": 0.5, "diffusion": 0.9}
+    rows = [
+        {"method": method, "metric": "insertion", "control": method != "ig", "image": str(i), "score": value + 0.01 * i}
+        for method, value in scores.items()
+        for i in (0, 1, 3)
+    ]
+    (one,) = judge_metrics(rows, [], {"insertion": Insertion()}).metrics
+    assert (one.best, one.control) == ("ig", "edge")
+    assert one.gap > 0

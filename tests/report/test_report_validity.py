@@ -20,6 +20,9 @@ SCORES = {
 }
 
 
+VERDICTS = {"insertion": "does not pass", "deletion": "passes"}
+
+
 def entry(metric, verdict, reason=""):
     validity = {"mean": 0.3, "median": 0.3, "low": None, "high": None, "n": 1, "half_iqr": None, "summary": "mean"}
     numbers = {"levels": [0.1] * 6, "validity": validity, "power": None, "gap": 0.5, "n": 3}
@@ -44,7 +47,7 @@ def run(folder, models=("net",)):
 def test_a_metric_that_does_not_pass_stands_last_and_has_no_winner():
     about = runs.manifest(("fringe", "ig"), ("insertion", "deletion"), 3)
     results = runs.results(about, SCORES)
-    before, after = build_table(results, "net"), build_table(results, "net", None, frozenset({"insertion"}))
+    before, after = build_table(results, "net"), build_table(results, "net", None, VERDICTS)
     assert [column.label for column in before.columns] == ["insertion", "deletion"]
     assert [column.label for column in after.columns] == ["deletion", "insertion"]
     assert [group.name for group in after.groups][-1] == "Metrics that do not pass on this model"
@@ -52,6 +55,27 @@ def test_a_metric_that_does_not_pass_stands_last_and_has_no_winner():
     assert [cell.best for cell in before.rows[0].cells] == [True, True]
     assert [cell.best for cell in after.rows[0].cells] == [True, False]
     assert [cell.estimate for cell in after.rows[0].cells] == [cell.estimate for cell in before.rows[0].cells][::-1]
+
+
+def test_only_metrics_that_pass_have_a_headline():
+    """A metric that was not judged, or that nobody asked of, stands after those that pass, and nobody wins there."""
+    results = runs.results(runs.manifest(("fringe", "ig"), ("insertion", "deletion"), 3), SCORES)
+    for verdicts in ({"deletion": "passes", "insertion": "not judged"}, {"deletion": "passes"}):
+        table = build_table(results, "net", None, verdicts)
+        assert [column.label for column in table.columns] == ["deletion", "insertion"]
+        assert table.groups[-1].name == "Metrics not judged on this model"
+        assert [cell.best for cell in table.rows[0].cells] == [True, False]
+        assert [cell.near_tie for row in table.rows for cell in row.cells][1::2] == [False, False]
+    none = build_table(results, "net", None, {"insertion": "does not pass"})
+    assert [group.name for group in none.groups][-1] == "Metrics that do not pass on this model"
+    assert not any(cell.best or cell.near_tie for row in none.rows for cell in row.cells)
+
+
+def test_every_form_names_the_metrics_that_do_not_pass(tmp_path):
+    path = verdicts(tmp_path / "validity.json")
+    folder = write_report(run(tmp_path / "run"), tmp_path / "out", validity=[path]).page.parent
+    for name in ("report.html", "report.md", "tables.tex"):
+        assert "Judged on this model: Insertion AUC" in (folder / name).read_text(encoding="utf-8"), name
 
 
 def test_the_page_states_the_verdicts(tmp_path):

@@ -2,6 +2,7 @@
 
 from fringe.attribution._attribute import METHODS, attribute
 from fringe.attribution._attribute import explain_problem as explain_problem
+from fringe.attribution._base import SEVERITY as SEVERITY
 from fringe.attribution._base import Attribution, Attributor, Baseline, Trajectory
 from fringe.attribution._base import Progress as Progress
 from fringe.attribution._base import ProgressCounter as ProgressCounter

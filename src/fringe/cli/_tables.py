@@ -35,14 +35,21 @@ def show_explanations(entries: Sequence[Mapping[str, Any]]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("id", "prediction", "verdict"):
         table.add_column(name, overflow="fold")
-    for name in ("p", "residual", "steps", "seconds"):
+    has_probability = any("probability_right" in entry for entry in entries)
+    for name in (*(("P(right)",) if has_probability else ()), "p", "residual", "steps", "seconds"):
         table.add_column(name, justify="right", no_wrap=True)
     for entry in entries[:SHOWN_IMAGES]:
-        table.add_row(*_image_row(entry))
+        probability = [_share(entry.get("probability_right"))] if has_probability else []
+        row = _image_row(entry)
+        table.add_row(*row[:3], *probability, *row[3:])
     console = Console(highlight=False)
     console.print(table)
     if len(entries) > SHOWN_IMAGES:
         console.print(f"… and {len(entries) - SHOWN_IMAGES} more, in summary.json")
+
+
+def _share(probability: float | None) -> Text:
+    return Text("—" if probability is None else f"{probability:.0%}")
 
 
 def _image_row(entry: Mapping[str, Any]) -> list[Text]:

@@ -44,6 +44,8 @@ from fringe.experiments._plan import planned_work_of as planned_work_of
 from fringe.experiments._plan import with_settings as with_settings
 from fringe.experiments._probe import ProbeOptions as ProbeOptions
 from fringe.experiments._ray import RayExecutor as RayExecutor
+from fringe.experiments._reliability import MARGIN as MARGIN
+from fringe.experiments._reliability import ReliabilityBin as ReliabilityBin
 from fringe.experiments._resampling import LEVEL as LEVEL
 from fringe.experiments._resampling import RESAMPLES as RESAMPLES
 from fringe.experiments._results import Cell as Cell
@@ -102,6 +104,11 @@ from fringe.experiments._validity import Validity as Validity
 from fringe.experiments._validity import degraded_scores as degraded_scores
 from fringe.experiments._validity import judge_metrics as judge_metrics
 from fringe.experiments._validity import validate_metrics as validate_metrics
+from fringe.experiments._verdict_judgement import judge_verdicts as judge_verdicts
+from fringe.experiments._verdict_record import ReliabilityFit as ReliabilityFit
+from fringe.experiments._verdict_record import VerdictReliability as VerdictReliability
+from fringe.experiments._verdict_record import read_reliability as read_reliability
+from fringe.experiments._verdict_record import reliability_for as reliability_for
 
 __all__ = [  # noqa: RUF022 - by topic
     "ExperimentSpec",
@@ -122,4 +129,6 @@ __all__ = [  # noqa: RUF022 - by topic
     "paired",
     "holm",
     "validate_metrics",
+    "judge_verdicts",
+    "read_reliability",
 ]

@@ -10,11 +10,15 @@ stability. It is used only if its probabilities hold on scenes that it was not f
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fringe.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Column = NDArray[np.float64]
 
@@ -25,6 +29,8 @@ PENALTY = 1.0
 DRAWS = 2000
 #: A bin of the diagram is in order if the mean prediction is at most this far outside of the interval of its frequency.
 MARGIN = 0.05
+#: Fewest scenes that must have been left out: with two, a model of one scene is tried on one other.
+LEAST_SCENES = 3
 
 
 @dataclass(frozen=True)
@@ -116,6 +122,11 @@ class ReliabilityBin:
         """Whether the prediction is in the interval, or next to it."""
         return self.low - MARGIN <= self.predicted <= self.high + MARGIN
 
+    @property
+    def point(self) -> tuple[float, float, float, float, int, bool]:
+        """All of it, for a figure."""
+        return self.predicted, self.observed, self.low, self.high, self.maps, self.holds
+
 
 @dataclass(frozen=True)
 class Reliability:
@@ -123,6 +134,7 @@ class Reliability:
 
     Attributes:
         bins: The diagram.
+        scenes: The same by the scene that was left out: too high in one and too low in another is no calibration.
         skill: Brier score of the share of right maps in the other scenes, minus that of the model: above 0 if the
             reports tell something.
         skill_low, skill_high: Its interval (95 %, clusters resampled).
@@ -130,6 +142,7 @@ class Reliability:
     """
 
     bins: tuple[ReliabilityBin, ...]
+    scenes: Mapping[str, ReliabilityBin]
     skill: float
     skill_low: float
     skill_high: float
@@ -137,8 +150,36 @@ class Reliability:
 
     @property
     def holds(self) -> bool:
-        """Whether the probabilities may be shown: every bin holds, and the skill is above 0."""
-        return self.skill_low > 0 and all(one.holds for one in self.bins)
+        """Whether the probabilities may be shown: every bin and every scene holds, and the skill is above 0."""
+        return not self.faults
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Why the probabilities may not be shown, in words."""
+        scenes = [name for name, one in self.scenes.items() if not one.holds]
+        bins = [f"{one.predicted:.2f}" for one in self.bins if not one.holds]
+        words = {
+            f"{len(self.scenes)} scenes were left out, at least {LEAST_SCENES} are needed": len(self.scenes)
+            < LEAST_SCENES,
+            f"it is wrong on {', '.join(scenes)}": bool(scenes),
+            f"it is wrong where it predicts {', '.join(bins)}": bool(bins),
+            "it predicts no better than the share of right maps in the other scenes": not self.skill_low > 0,
+        }
+        return tuple(text for text, is_fault in words.items() if is_fault)
+
+    def plot(self, title: str = "") -> "Figure":
+        """Draw the diagram.
+
+        Args:
+            title: Title of the figure.
+
+        Returns:
+            The figure.
+        """
+        from fringe.plots import plot_reliability
+
+        scenes = [(name, one.point) for name, one in self.scenes.items()]
+        return plot_reliability([one.point for one in self.bins], scenes, title=title)
 
 
 def judge_reliability(
@@ -146,6 +187,7 @@ def judge_reliability(
     right: NDArray[np.bool_],
     scenes: Sequence[str],
     clusters: Sequence[str],
+    networks: Sequence[str] | None = None,
     *,
     bins: int = 5,
     seed: int = 0,
@@ -156,7 +198,8 @@ def judge_reliability(
         reports: Reports (n,) of the method by name.
         right: Whether each map (n,) is right.
         scenes: The scene (n,) of each map.
-        clusters: The cluster (n,) of each map, unique over scenes: maps that share pixels or a network.
+        clusters: The cluster (n,) of each map, unique over scenes: maps that share pixels.
+        networks: The network (n,) of each map: those of one scene are resampled, too. None: one for each scene.
         bins: Number of bins, of equally many maps each.
         seed: Keys the bootstrap.
 
@@ -164,7 +207,8 @@ def judge_reliability(
         The diagram; maps of which a report is missing are left out.
 
     Raises:
-        InputError: If there are fewer than two scenes.
+        InputError: If there are fewer than two scenes, no map has all reports, or without some scene the maps are all
+            right or all wrong.
     """
     names, y = np.asarray(scenes), np.asarray(right, dtype=float)
     if len(set(scenes)) < 2:
@@ -176,31 +220,42 @@ def judge_reliability(
         predicted[inside] = model.probability({name: column[inside] for name, column in reports.items()})
         base[inside] = y[~inside].mean()
     known = np.flatnonzero(np.isfinite(predicted))
-    numbers = np.unique(np.asarray(clusters)[known], return_inverse=True)[1]
-    weights = _cluster_weights(numbers, seed)
-    gain = (base[known] - y[known]) ** 2 - (predicted[known] - y[known]) ** 2
-    low, high = _weighted_interval(gain, weights)
-    parts = [part for part in np.array_split(np.argsort(predicted[known], kind="stable"), bins) if len(part)]
-    diagram = tuple(
-        ReliabilityBin(
-            float(predicted[known][part].mean()),
-            float(y[known][part].mean()),
-            *_weighted_interval(y[known][part], weights[:, part]),
-            len(part),
-        )
-        for part in parts
-    )
-    return Reliability(diagram, float(gain.mean()), low, high, len(known))
+    if not len(known):
+        raise InputError("no map has all of them", argument="reports")
+    predicted, base, y, names = predicted[known], base[known], y[known], names[known]
+    drawn = resampled_weights(names, np.asarray(clusters)[known], np.asarray(networks or scenes)[known], seed)
+    gain = (base - y) ** 2 - (predicted - y) ** 2
+
+    def compare(part: NDArray[np.intp]) -> ReliabilityBin:
+        ends = weighted_interval(y[part], drawn[:, part])
+        return ReliabilityBin(float(predicted[part].mean()), float(y[part].mean()), *ends, len(part))
+
+    parts = [part for part in np.array_split(np.argsort(predicted, kind="stable"), bins) if len(part)]
+    of_scene = {scene: compare(np.flatnonzero(names == scene)) for scene in dict.fromkeys(names.tolist())}
+    ends = weighted_interval(gain, drawn)
+    return Reliability(tuple(map(compare, parts)), of_scene, float(gain.mean()), *ends, len(known))
 
 
-def _cluster_weights(numbers: NDArray[np.int64], seed: int) -> Column:
-    """How often each map (n,) occurs in each draw (DRAWS, n) of its clusters with replacement."""
-    count = int(numbers.max()) + 1 if len(numbers) else 0
-    draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / max(count, 1)), size=DRAWS)
-    return draws[:, numbers].astype(float)
+def resampled_weights(
+    scenes: NDArray[np.str_], clusters: NDArray[np.str_], networks: NDArray[np.str_], seed: int
+) -> Column:
+    """How often each map (n,) is in each draw (DRAWS, n): clusters are drawn with replacement, and so are the networks
+    of each scene; a map counts as often as its cluster times its network."""
+    rng = np.random.default_rng(seed)
+    weights = _drawn(rng, clusters)
+    for scene in np.unique(scenes):
+        inside = np.flatnonzero(scenes == scene)
+        weights[:, inside] *= _drawn(rng, networks[inside])
+    return weights
 
 
-def _weighted_interval(values: Column, weights: Column) -> tuple[float, float]:
+def _drawn(rng: np.random.Generator, names: NDArray[np.str_]) -> Column:
+    numbers = np.unique(names, return_inverse=True)[1]
+    count = int(numbers.max()) + 1
+    return rng.multinomial(count, np.full(count, 1 / count), size=DRAWS)[:, numbers].astype(float)
+
+
+def weighted_interval(values: Column, weights: Column) -> tuple[float, float]:
     total = weights.sum(1)
     means = (weights @ values)[total > 0] / total[total > 0]
     low, high = np.quantile(means, [0.025, 0.975])

@@ -15,6 +15,7 @@ from fringe.errors import InputError
 from fringe.experiments._agreement import Array, RankAgreement, Table, rank_agreement
 from fringe.experiments._comparison import Comparison
 from fringe.experiments._comparison_views import tidy
+from fringe.experiments._evaluator import DIFFUSION
 from fringe.experiments._statistics import Estimate, aggregate, estimate
 from fringe.metrics import Direction, Metric, evaluate
 
@@ -45,7 +46,8 @@ class MetricValidity:
             the metric orders the degraded maps of every image, 0 if it does not see them.
         power: Mean over images of the difference between the shares 0 and .4, over its standard deviation; at most
             1000.
-        gap: Likewise of the difference between the best method and the best map that knows nothing of the model.
+        gap: Likewise of the difference between the best method and the best map that knows nothing of the model,
+            which ``diffusion`` does not count among: it runs the network.
         best: That method.
         control: That map.
     """
@@ -176,7 +178,7 @@ def judge_metrics(
     """Judge metrics by the tidy rows of a comparison and those of :func:`degraded_scores`."""
     images = {name: i for i, name in enumerate(dict.fromkeys(row["image"] for row in scores))}
     methods = list(dict.fromkeys(row["method"] for row in scores if not row["control"]))
-    controls = list(dict.fromkeys(row["method"] for row in scores if row["control"]))
+    controls = list(dict.fromkeys(row["method"] for row in scores if row["control"] and row["method"] != DIFFUSION))
     table = _table(scores, images)
     levels = {share: _table([row for row in degraded if row["share"] == share], images) for share in SHARES[1:]}
     results = [

@@ -21,6 +21,7 @@ from fringe.plots._maps import overlay, signed_map
 from fringe.plots._profiles import PathRecord as PathRecord
 from fringe.plots._profiles import geometric_profile
 from fringe.plots._profiles import plot_profiles as plot_profiles
+from fringe.plots._reliability import plot_reliability as plot_reliability
 from fringe.plots._sheets import SheetItem as SheetItem
 from fringe.plots._sheets import class_maps
 from fringe.plots._sheets import contact_sheet as contact_sheet

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fringe.errors import FringeError
-from fringe.experiments import Results, Store
+from fringe.experiments import Results, Store, VerdictReliability
 from fringe.plots import (
     MAX_SERIES,
     Contrast,
@@ -24,6 +24,7 @@ from fringe.report._examples import choose_examples, plot_examples
 from fringe.report._failures import costs, failure_chapter
 from fringe.report._maps import MapSource, load_maps
 from fringe.report._protocol import header, how_to_rerun, protocol, read_commands, settings, versions
+from fringe.report._reliability import reliability_sections
 from fringe.report._render import Chapter, Figure, Image, Report, Section, SimpleTable, as_image
 from fringe.report._table import Column, Table
 from fringe.report._truth import failed_gates, truth_chapter
@@ -51,6 +52,7 @@ class ReportInputs:
         tables: A table per model.
         maps: Where maps come from; None for no maps.
         validity: Verdicts on the metrics, by model.
+        reliability: What the verdict of a method is worth, by method.
     """
 
     store: Store
@@ -58,6 +60,7 @@ class ReportInputs:
     tables: tuple[Table, ...]
     maps: MapSource | None
     validity: Mapping[str, MetricVerdicts] = field(default_factory=dict[str, MetricVerdicts])
+    reliability: Mapping[str, VerdictReliability] = field(default_factory=dict[str, VerdictReliability])
 
 
 def build_report(inputs: ReportInputs, commands: Sequence[str] = ()) -> Report:
@@ -69,7 +72,7 @@ def build_report(inputs: ReportInputs, commands: Sequence[str] = ()) -> Report:
         header=header(results),
         protocol=protocol(results),
         chapters=(
-            *((truth,) if (truth := truth_chapter(results)) is not None else ()),
+            *_truth(inputs),
             *(_model_chapter(inputs, table, prefix) for table, prefix in zip(inputs.tables, prefixes, strict=True)),
             failure_chapter(results, inputs.tables, inputs.store),
             settings(results),
@@ -78,6 +81,14 @@ def build_report(inputs: ReportInputs, commands: Sequence[str] = ()) -> Report:
         how_to_rerun=how_to_rerun(results),
         commands=(*commands, *read_commands(results, inputs.store.root.name)),
     )
+
+
+def _truth(inputs: ReportInputs) -> tuple[Chapter, ...]:
+    chapter = truth_chapter(inputs.results)
+    if chapter is None:
+        return ()
+    worth = [section for name, one in inputs.reliability.items() for section in reliability_sections(one, name)]
+    return (replace(chapter, sections=(*chapter.sections, *worth)),)
 
 
 def _model_chapter(inputs: ReportInputs, table: Table, prefix: str) -> Chapter:

@@ -147,12 +147,12 @@ def markdown_report(report: Report) -> str:
     return _environment(escape_markdown).get_template("report.md.j2").render(report=report)
 
 
-def latex_document(tables: Sequence[Table]) -> str:
+def latex_document(tables: Sequence[Table], simple: Sequence[SimpleTable] = ()) -> str:
     """Return tables as LaTeX that a paper reads with ``\\input``, in the layout of the paper's tables of one model:
-    metrics as rows in groups, methods as columns."""
+    metrics as rows in groups, methods as columns; then simple ones."""
     marks = {"block_start_string": "<%", "block_end_string": "%>", "comment_start_string": "<#"}
     marks |= {"comment_end_string": "#>", "variable_start_string": "<<", "variable_end_string": ">>"}
-    return _environment(escape_latex, **marks).get_template("tables.tex.j2").render(tables=tables)
+    return _environment(escape_latex, **marks).get_template("tables.tex.j2").render(tables=tables, simple=simple)
 
 
 def comparison_page(
@@ -268,6 +268,9 @@ def legend(table: Table) -> list[str]:
         "Bold and underlined: the best method of a metric. Bold: its interval overlaps the best one's, which describes "
         "and tests nothing. Controls know nothing of the model and do not compete."
     )
+    for verdict in ("not judged", "does not pass"):
+        titles = [column.title for column in table.columns if column.verdict == verdict]
+        lines += [f"Judged on this model: {', '.join(titles)} – {verdict}. Nobody wins there."] if titles else []
     if table.comparisons:
         lines.append(
             f"*, **, ***: differs from {table.reference} on the same images with p < .05, .01, .001 (sign-flip test of "

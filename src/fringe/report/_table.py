@@ -34,7 +34,8 @@ FOCUS = "Map focus and local robustness"
 LOCALISATION = "Localisation (known answer)"
 FOLLOWING = "Dependence on model and class"
 OTHERS = "Other metrics"
-NOT_VALID = "Metrics that do not pass on this model"
+#: The groups after those, where the metrics were judged on the model: only metrics that pass have a winner.
+_UNFIT = {"not judged": "Metrics not judged on this model", "does not pass": "Metrics that do not pass on this model"}
 _GROUPS = (LOCALISATION, CALIBRATION, FAITHFULNESS, OTHER_FAITHFULNESS, FOCUS, FOLLOWING, OTHERS)
 _PAPER = ("mas_insertion", "mas_deletion", "insertion", "deletion", "sparseness", "infidelity", "max_sensitivity")
 _BLURS = ("box", "gaussian", "folded")
@@ -42,8 +43,8 @@ _BLURS = ("box", "gaussian", "folded")
 
 @dataclass(frozen=True)
 class Column:
-    """A metric: its ``label`` in the plan, its ``title`` here, and the ``decimals`` that its cells are printed with. It
-    is not ``valid`` if it was tried and does not pass: then nobody wins there."""
+    """A metric: its ``label`` in the plan, its ``title`` here, and the ``decimals`` that its cells are printed with.
+    Where the metrics of the model were judged, ``verdict`` says how it did: only one that passes has a winner."""
 
     label: str
     title: str
@@ -52,7 +53,11 @@ class Column:
     summary: Aggregate
     settings: Mapping[str, Any]
     decimals: int = MIN_DECIMALS
-    valid: bool = True
+    verdict: str = "passes"
+
+    @property
+    def valid(self) -> bool:
+        return self.verdict not in _UNFIT
 
     @property
     def arrow(self) -> str:
@@ -160,7 +165,7 @@ class Table:
         """The columns by the question that they answer."""
         indices: dict[str, list[int]] = {}
         for index, column in enumerate(self.columns):
-            indices.setdefault(metric_group(column.settings) if column.valid else NOT_VALID, []).append(index)
+            indices.setdefault(_UNFIT.get(column.verdict) or metric_group(column.settings), []).append(index)
         return [Group(name, tuple(columns)) for name, columns in indices.items()]
 
     def flags(self, *, controls: bool) -> Counter[tuple[str, str]]:
@@ -181,7 +186,7 @@ class Table:
 
 
 def build_table(
-    results: Results, model: str, reference: str | None = None, failing: frozenset[str] = frozenset()
+    results: Results, model: str, reference: str | None = None, verdicts: Mapping[str, str] | None = None
 ) -> Table:
     """Build the table of a model.
 
@@ -193,7 +198,8 @@ def build_table(
         results: Results of a run.
         model: The model's label.
         reference: The method that others are compared with (default: ``fringe``, else the first).
-        failing: Labels of metrics that do not pass on this model: they stand last, without a best method.
+        verdicts: Verdicts on the metrics of this model by label, if they were judged: those that do not pass stand
+            last, after those without a verdict, and neither have a best method.
 
     Returns:
         The table.
@@ -205,8 +211,11 @@ def build_table(
     seed = int(results.manifest.plan["seed"])
     labels = results.methods(model)
     settings = {label: metric["settings"] for label, metric in results.manifest.metrics.items()}
-    drafts = [_column(results, metric, valid=metric not in failing) for metric in sort_metrics(settings)]
-    drafts.sort(key=lambda column: not column.valid)
+    drafts = [
+        _column(results, metric, "passes" if verdicts is None else verdicts.get(metric, "not judged"))
+        for metric in sort_metrics(settings)
+    ]
+    drafts.sort(key=lambda column: ["passes", *_UNFIT].index(column.verdict))
     names = [(label, column) for label in labels for column in drafts]
     cells = [results.cell(model, label, column.label) for label, column in names]
     clusters = {column.label: results.clusters(model, column.label) for column in drafts}
@@ -293,13 +302,13 @@ def decimals_for(estimates: Sequence[Estimate]) -> int:
     return next((d for d in range(MIN_DECIMALS, MAX_DECIMALS) if round(smallest, d) > 0), MAX_DECIMALS)
 
 
-def _column(results: Results, label: str, *, valid: bool) -> Column:
+def _column(results: Results, label: str, verdict: str) -> Column:
     metrics = results.manifest.metrics
     metric = metrics[label]
     alike = [other for other in metrics.values() if other["title"] == metric["title"]]
     title = metric["title"] if len(alike) == 1 else f"{metric['title']} ({label})"
     words = (metric["direction"], metric["unit"], metric["summary"], metric["settings"])
-    return Column(label, title, *words, valid=valid)
+    return Column(label, title, *words, verdict=verdict)
 
 
 def _mark_best(results: Results, model: str, column: Column, grid: dict[tuple[str, str], TableCell]) -> Column:

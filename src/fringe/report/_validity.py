@@ -16,7 +16,8 @@ _TEXT = (
     "A metric is given maps of which more and more pixels changed places. Validity is the rank correlation of how "
     "little is changed with how good the score is (1: it orders the maps of every image). Power is the effect size of "
     "changing 40 % of the pixels, gap that of the best method over the best map that knows nothing of the model. "
-    "Metrics that do not reach all of {least} stand last in the table, and nobody wins there."
+    "Metrics that do not reach all of {least} stand last in the table, after those that were not judged. Nobody wins "
+    "in either."
 )
 
 
@@ -28,9 +29,11 @@ class MetricVerdicts:
     document: Mapping[str, Any]
 
     @property
-    def failing(self) -> frozenset[str]:
-        """Labels of the metrics that do not pass."""
-        return frozenset(one["metric"] for one in self.document["metrics"] if one["verdict"] == "does not pass")
+    def by_metric(self) -> dict[str, str]:
+        """Whether a metric passes, does not pass, or was not judged, by label."""
+        known = ("passes", "does not pass")
+        entries = ((one["metric"], one["verdict"]) for one in self.document["metrics"])
+        return {metric: verdict if verdict in known else "not judged" for metric, verdict in entries}
 
     def applies_to(self, model: str, models: Sequence[str]) -> bool:
         """Whether these are the verdicts for a model of a run."""

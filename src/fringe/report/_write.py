@@ -11,11 +11,12 @@ from typing import Any, Literal
 import polars as pl
 
 from fringe._files import require_inside, require_local, write_atomic
-from fringe._text import FORMULA, to_csv
+from fringe._text import FORMULA, to_csv, to_json
 from fringe.errors import InputError
-from fringe.experiments import ModelSource, Resolved, Results, Store, read_results
+from fringe.experiments import ModelSource, Resolved, Results, Store, judge_verdicts, read_results
 from fringe.report._build import ReportInputs, build_report
 from fringe.report._maps import MapSource, load_experiment
+from fringe.report._reliability import FILE, verdict_table
 from fringe.report._render import html_page, latex_document, markdown_report
 from fringe.report._table import Column, Table, TableCell, TableRow, build_table, half_width, reference_of
 from fringe.report._validity import MetricVerdicts, read_verdicts
@@ -54,7 +55,8 @@ def write_report(
     validity: Sequence[Path] = (),
 ) -> ReportFiles:
     """Write ``report.html``, ``report.md``, ``tables.tex``, ``scores.csv``, ``summary.csv`` and ``figures/*.png`` of a
-    run. Each file is complete or not there at all.
+    run. Each file is complete or not there at all. Of a run with scenes and the diagnostics of a path method, see
+    :func:`fringe.experiments.judge_verdicts`, there is also ``reliability.json``.
 
     What the run's folder says of a model is shown and never loaded: the folder may be a stranger's. Maps that the run
     did not store are computed only for a model that ``resolve`` or ``models`` gives.
@@ -71,8 +73,9 @@ def write_report(
         resolve: Returns the resolved plan that computes maps.
         models: By label, models that compute maps.
         commands: Commands by which the run was made, printed in the report.
-        validity: Files ``validity.json`` of comparisons that judged the metrics: those that do not pass stand last. The
-            verdicts on another model than those of the run count for its only model.
+        validity: Files ``validity.json`` of comparisons that judged the metrics: those that do not pass stand last, and
+            only those that pass have a winner. The verdicts on another model than those of the run count for its only
+            model.
 
     Returns:
         The files that were written.
@@ -88,9 +91,8 @@ def write_report(
     results.load_scores()  # all at once, and not first what tells whether they are complete
     _check_complete(results, allow_partial=allow_partial)
     verdicts = _verdicts(results, validity)
-    failing = {model: one.failing for model, one in verdicts.items()}
     tables = tuple(
-        build_table(results, model, name, failing.get(model, frozenset()))
+        build_table(results, model, name, verdicts[model].by_metric if model in verdicts else None)
         for model, name in zip(results.models, chosen, strict=True)
     )
     maps = MapSource(store, _opener(results, resolve, models or {}), device, batch_size) if grid else None
@@ -99,11 +101,14 @@ def write_report(
     require_inside(folder, store.root if within else folder)
     # first, as each method is read once for its rows here and for its costs there
     scores = _write(folder, {"scores.csv": (text.encode() for text in _scores_csv(results))})
-    report = build_report(ReportInputs(store, results, tables, maps, verdicts), commands)
+    reliability = judge_verdicts(results, chosen[0])
+    worth = {} if reliability is None else {chosen[0]: reliability}
+    report = build_report(ReportInputs(store, results, tables, maps, verdicts, worth), commands)
     files = {
         "report.html": html_page(report),
         "report.md": markdown_report(report),
-        "tables.tex": latex_document(tables),
+        "tables.tex": latex_document(tables, [verdict_table(one, name) for name, one in worth.items()]),
+        **({} if reliability is None else {FILE: to_json(reliability.record())}),
     }
     texts = {name: text.encode() for name, text in files.items()}
     images = {f"figures/{image.name}.png": image.png for image in report.images}
