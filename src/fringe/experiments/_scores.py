@@ -126,7 +126,8 @@ class ScoreArrays:
         }
         self._words = {name: dict[str, int]() for name in _WORDS}
         for table in source.tables(["setting", "metric_key", "image", *self._columns], set(settings)):
-            for batch in table.to_batches():
+            # one batch of a pack, whose texts are looked up once, and not again for each of its settings
+            for batch in table.unify_dictionaries().combine_chunks().to_batches():
                 self._add(batch)
 
     def column(self, name: str, setting: str, metric_key: str) -> NDArray[Any]:
@@ -148,13 +149,12 @@ class ScoreArrays:
         values = {name: self._read(name, batch.column(name)) for name in self._columns}
         is_ok = values["status"] == self._words["status"].get("ok", -2)
         for rows, rank in ((known & ~is_ok, 1), (known & is_ok, 2)):
-            better = np.flatnonzero(rows)
+            better = np.flatnonzero(rows)[::-1]  # of several records of one score the first is assigned last, and stays
             better = better[self._rank[position[better]] < rank]
-            _, first = np.unique(position[better], return_index=True)
-            better = better[first]
-            self._rank[position[better]] = rank
+            at = position[better]
+            self._rank[at] = rank
             for name, column in values.items():
-                self._values[name][position[better]] = column[better]
+                self._values[name][at] = column[better]
 
     def _read(self, name: str, column: Any) -> NDArray[Any]:
         import pyarrow.compute as pc
@@ -341,8 +341,9 @@ class PlanScores:
 
     def selected(self, arrays: ScoreArrays, name: str, model: str, method: str, metric: str) -> NDArray[Any]:
         """A column of ``arrays`` for the images of a metric."""
-        at = np.asarray(self.manifest.positions(model, metric), np.int64)
-        return arrays.column(name, self.manifest.setting_key(model, method), self.manifest.metrics[metric]["key"])[at]
+        at = self.manifest.positions(model, metric)
+        column = arrays.column(name, self.manifest.setting_key(model, method), self.manifest.metrics[metric]["key"])
+        return column[: len(at)].copy() if isinstance(at, range) else column[np.asarray(at, np.int64)]
 
     def method_frame(self, model: str, method: str) -> "pl.DataFrame":
         """The rows of one method. Those of the last methods are in memory, unless they are large."""
