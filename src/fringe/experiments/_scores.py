@@ -316,10 +316,8 @@ class PlanScores:
 
     def __init__(self, manifest: Manifest, source: Source):
         self.manifest, self.source = manifest, source
-        self._frames, self._map_frames = (
-            dict[tuple[str, str], "pl.DataFrame"](),
-            dict[tuple[str, str], "pl.DataFrame"](),
-        )
+        self._frames, self._map_frames = dict[tuple[str, str], "pl.DataFrame"](), dict[tuple[str, str], "pl.DataFrame"]()
+        self._positions = dict[str, NDArray[np.int64]]()
 
     @cached_property
     def arrays(self) -> ScoreArrays:
@@ -341,9 +339,10 @@ class PlanScores:
 
     def selected(self, arrays: ScoreArrays, name: str, model: str, method: str, metric: str) -> NDArray[Any]:
         """A column of ``arrays`` for the images of a metric."""
-        at = self.manifest.positions(model, metric)
-        column = arrays.column(name, self.manifest.setting_key(model, method), self.manifest.metrics[metric]["key"])
-        return column[: len(at)].copy() if isinstance(at, range) else column[np.asarray(at, np.int64)]
+        if model not in self._positions:
+            self._positions[model] = np.asarray(self.manifest.positions(model), np.int64)
+        setting, required = self.manifest.setting_key(model, method), self.manifest.metrics[metric]
+        return arrays.column(name, setting, required["key"])[self._positions[model][: required["limit"]]]
 
     def method_frame(self, model: str, method: str) -> "pl.DataFrame":
         """The rows of one method. Those of the last methods are in memory, unless they are large."""
