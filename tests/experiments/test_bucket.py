@@ -172,7 +172,7 @@ def memory(request, tmp_path, monkeypatch):
 
     class InMemory(MemoryFileSystem):
         protocol, cachable = request.param, False
-        store, pseudo_dirs = {}, [""]  # noqa: RUF012 - of the class, like those of its parent
+        store, pseudo_dirs = {}, [""]
 
         @classmethod
         def _strip_protocol(cls, path):

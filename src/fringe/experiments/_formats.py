@@ -172,9 +172,7 @@ def is_bounded(
         return False
 
 
-def _grown(
-    content: Any, limit: int, groups: Iterable[tuple[int, Any]], columns: Sequence[int], sizes: Sizes
-) -> int:
+def _grown(content: Any, limit: int, groups: Iterable[tuple[int, Any]], columns: Sequence[int], sizes: Sizes) -> int:
     """Bytes of row groups after reading; more than ``limit`` as soon as that is certain."""
     total = 0
     for index, group in groups:
@@ -224,6 +222,8 @@ def _longest(page: bytes, size: int, codec: str | None) -> int:
 
     plain = page if codec is None else pa.Codec(codec).decompress(page, decompressed_size=size, asbytes=True)
     width = 4 + int.from_bytes(plain[:4], "little")
+    if len(plain) == width:
+        return width - 4
     if plain and len(plain) % width == 0:  # digests, which are of one length
         lengths = np.frombuffer(plain, np.uint8).reshape(-1, width)[:, :4]
         if (lengths == lengths[0]).all():
@@ -250,7 +250,9 @@ def _struct(content: bytes, at: int, depth: int = 0) -> tuple[dict[int, Any], in
         if kind in (1, 2):  # a truth value is its own type
             fields[number] = kind == 1
         elif kind in _INTEGERS:
-            fields[number], at = _integer(content, at)
+            raw = content[at]  # most are one byte
+            raw, at = (raw, at + 1) if raw < 128 else _varint(content, at)
+            fields[number] = (raw >> 1) ^ -(raw & 1)
         elif kind == _STRUCT:
             fields[number], at = _struct(content, at, depth + 1)
         elif kind == _BINARY:

@@ -120,6 +120,13 @@ def pack_bytes(tasks: Tasks) -> tuple[str, bytes, bytes]:
     return digest(sorted(tasks)), scores, sealed_parquet([table.select(LARGE) for table in tables], {})
 
 
+def release_memory() -> None:
+    """Return what Arrow holds for the next table to the system; after many tables that is 100 MB."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
+
+
 def _complete(table: Any) -> Any:
     """A table with the columns of now; those that it lacks are null."""
     import pyarrow as pa

@@ -15,6 +15,8 @@ LEVEL = 0.95
 RESAMPLES = 1000
 #: Numbers that are resampled in one go; memory grows with them, results do not depend on them.
 _RESAMPLED_AT_ONCE = 2_500_000
+#: Long columns that are resampled, or get their signs, at once; memory grows with them, results do not depend on them.
+_TOGETHER = 24
 #: Scores from which on the resamples are drawn once for all columns: the same numbers but for rounding, sooner. From as
 #: many differences on, the signs are those of a group.
 MANY = 10_000
@@ -56,12 +58,14 @@ def intervals(
         result.append((math.nan, math.nan) if together else interval(column, summary, seed))
         if together:
             by_size.setdefault(column.size, []).append(index)
-    for n, chosen in by_size.items():
-        values = np.stack([columns[index] for index in chosen], axis=1)
-        means = np.concatenate([counts.astype(np.float64) @ values / n for counts in _counts(n, seed)])
-        lows, highs = np.percentile(means, [50 * (1 - LEVEL), 50 * (1 + LEVEL)], axis=0)
-        for index, low, high in zip(chosen, lows, highs, strict=True):
-            result[index] = float(low), float(high)
+    for n, indices in by_size.items():
+        for start in range(0, len(indices), _TOGETHER):
+            chosen = indices[start : start + _TOGETHER]
+            values = np.stack([columns[index] for index in chosen], axis=1)
+            means = np.concatenate([counts.astype(np.float64) @ values / n for counts in _counts(n, seed)])
+            lows, highs = np.percentile(means, [50 * (1 - LEVEL), 50 * (1 + LEVEL)], axis=0)
+            for index, low, high in zip(chosen, lows, highs, strict=True):
+                result[index] = float(low), float(high)
     return result
 
 
@@ -154,8 +158,9 @@ def sign_flip_p(differences: NDArray[np.float64], seed: int = 0) -> float:
 
     All 2^n assignments where these are at most :data:`FLIPS`; else as many random ones and the observed one, so that p
     is never below 1 / (FLIPS + 1) (Phipson and Smyth 2010); of at least :data:`MANY` differences those of a random
-    group (see :func:`_group_sums`). Random signs follow from ``seed`` and n alone. NaN without differences. ``scipy.stats.permutation_test`` with ``permutation_type="samples"`` does the same, too slowly for a
-    table of many comparisons; of random assignments it doubles the smaller tail, which is noisier.
+    group (see :func:`_group_sums`). Random signs follow from ``seed`` and n alone. NaN without differences.
+    ``scipy.stats.permutation_test`` with ``permutation_type="samples"`` does the same, too slowly for a table of many
+    comparisons; of random assignments it doubles the smaller tail, which is noisier.
     """
     return sign_flip_ps([differences], seed)[0]
 
@@ -164,10 +169,13 @@ def sign_flip_ps(columns: Sequence[NDArray[np.float64]], seed: int = 0) -> list[
     """:func:`sign_flip_p` of each of several columns. The signs are drawn once for all of one length."""
     result = [math.nan] * len(columns)
     for n in {column.size for column in columns if column.size}:
-        chosen = [index for index, column in enumerate(columns) if column.size == n]
-        p_values = _sign_flip_p(np.stack([columns[index] for index in chosen], axis=1), seed)
-        for index, p in zip(chosen, p_values, strict=True):
-            result[index] = p
+        indices = [index for index, column in enumerate(columns) if column.size == n]
+        at_once = _TOGETHER if n >= MANY else len(indices)
+        for start in range(0, len(indices), at_once):
+            chosen = indices[start : start + at_once]
+            p_values = _sign_flip_p(np.stack([columns[index] for index in chosen], axis=1), seed)
+            for index, p in zip(chosen, p_values, strict=True):
+                result[index] = p
     return result
 
 
@@ -193,7 +201,7 @@ def _sign_flip_p(differences: NDArray[np.float64], seed: int) -> list[float]:
 
 
 def _group_sums(differences: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """Sums (GROUP, K) of the differences (n, K) under the sign assignments of a random group; the first is the observed.
+    """Sums (GROUP, K) of the differences (n, K) under the sign assignments of a random group, the observed first.
 
     Each difference draws a number c, and assignment j flips it where j and c have an odd number of ones in common. Two
     flips in turn are a third: the assignments are a group, so that the share of those that are as extreme is an exact p

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fringe.experiments._disk import warn
 from fringe.experiments._formats import ScoreRecord, from_table, to_table
 from fringe.experiments._manifest import Manifest
-from fringe.experiments._packs import SCORES, Pack, pack_bytes
+from fringe.experiments._packs import SCORES, Pack, pack_bytes, release_memory
 from fringe.experiments._sealed import Damaged, SealedFile
 from fringe.experiments._store import PACKED_FROM, Store
 from fringe.experiments._tasks import Key
@@ -51,6 +51,7 @@ class StoredRecords:
                 name, scores, details = pack_bytes(tasks)
                 self._packs.append(Pack(name, _InMemory(scores, details), images))
         self._packs += store.packs.list()  # after the others: what is packed meanwhile is in one of them
+        release_memory()
 
     def tables(self, columns: Sequence[str], settings: Collection[str] | None = None) -> Iterator[Any]:
         for pack in self._packs:
@@ -64,6 +65,7 @@ class StoredRecords:
                         yield pack.table([group], columns)
                     except Damaged as error:
                         warn(f"pack {pack.name!r}: {error} is damaged; its scores count as missing until the next run")
+        release_memory()
 
 
 class _InMemory:
@@ -129,6 +131,7 @@ class ScoreArrays:
             # one batch of a pack, whose texts are looked up once, and not again for each of its settings
             for batch in table.unify_dictionaries().combine_chunks().to_batches():
                 self._add(batch)
+        del self._rank
 
     def column(self, name: str, setting: str, metric_key: str) -> NDArray[Any]:
         """Numbers (images,), NaN where there is none; of a text the number of its word, or -1."""
@@ -316,7 +319,8 @@ class PlanScores:
 
     def __init__(self, manifest: Manifest, source: Source):
         self.manifest, self.source = manifest, source
-        self._frames, self._map_frames = dict[tuple[str, str], "pl.DataFrame"](), dict[tuple[str, str], "pl.DataFrame"]()
+        self._frames: dict[tuple[str, str], pl.DataFrame] = {}
+        self._map_frames: dict[tuple[str, str], pl.DataFrame] = {}
         self._positions = dict[str, NDArray[np.int64]]()
 
     @cached_property

@@ -126,7 +126,7 @@ class Requirements:
             self._last[metrics] = max((self._limits.get(metric, 0) for metric in metrics), default=0)
         last = self._last[metrics]
         positions = self._positions.get(metadata["setting_key"], {})
-        for image in metadata["images"]:
+        for image in metadata["images"]:  # noqa: SIM110 - called for every task, of which the first image decides
             if positions.get(image, last) < last:
                 return True
         return False
