@@ -1,7 +1,7 @@
 """Intervals by resampling and p by flipping signs, of many columns of scores over the same images."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import get_args
 
@@ -59,13 +59,16 @@ def intervals(
         if together:
             by_size.setdefault(column.size, []).append(index)
     for n, indices in by_size.items():
-        for start in range(0, len(indices), _TOGETHER):
-            chosen = indices[start : start + _TOGETHER]
-            values = np.stack([columns[index] for index in chosen], axis=1)
-            means = np.concatenate([counts.astype(np.float64) @ values / n for counts in _counts(n, seed)])
-            lows, highs = np.percentile(means, [50 * (1 - LEVEL), 50 * (1 + LEVEL)], axis=0)
-            for index, low, high in zip(chosen, lows, highs, strict=True):
-                result[index] = float(low), float(high)
+        chunks = [indices[start : start + _TOGETHER] for start in range(0, len(indices), _TOGETHER)]
+        means = np.empty((RESAMPLES, len(indices)))
+        row = 0
+        for counts in _drawn(n, seed):
+            weights, rows = counts.astype(np.float64), slice(row, row + len(counts))
+            parts = [weights @ np.stack([columns[index] for index in chunk], axis=1) for chunk in chunks]
+            means[rows], row = np.concatenate(parts, axis=1) / n, row + len(counts)
+        lows, highs = np.percentile(means, [50 * (1 - LEVEL), 50 * (1 + LEVEL)], axis=0)
+        for index, low, high in zip(indices, lows, highs, strict=True):
+            result[index] = float(low), float(high)
     return result
 
 
@@ -132,13 +135,16 @@ def clustered_interval(
 
 @lru_cache(maxsize=2)
 def _counts(n: int, seed: int) -> tuple[NDArray[np.uint8], ...]:
-    """How often each of n numbers is in each of RESAMPLES resamples, (rows, n) each: one byte a number."""
+    """:func:`_drawn`, in memory for the next column."""
+    return tuple(_drawn(n, seed))
+
+
+def _drawn(n: int, seed: int) -> Iterator[NDArray[np.uint8]]:
+    """How often each of n numbers is in each of RESAMPLES resamples, (rows, n) at a time: one byte a number."""
     rng, rows = np.random.default_rng(seed), max(1, _RESAMPLED_AT_ONCE // n)
-    parts: list[NDArray[np.uint8]] = []
     for start in range(0, RESAMPLES, rows):
         drawn = rng.integers(0, n, (min(rows, RESAMPLES - start), n))
-        parts.append(np.stack([np.bincount(row, minlength=n).astype(np.uint8) for row in drawn]))
-    return tuple(parts)
+        yield np.stack([np.bincount(row, minlength=n).astype(np.uint8) for row in drawn])
 
 
 #: Random assignments of signs; where there are no more than that at all, each is taken once. No p is smaller than

@@ -51,7 +51,6 @@ class StoredRecords:
                 name, scores, details = pack_bytes(tasks)
                 self._packs.append(Pack(name, _InMemory(scores, details), images))
         self._packs += store.packs.list()  # after the others: what is packed meanwhile is in one of them
-        release_memory()
 
     def tables(self, columns: Sequence[str], settings: Collection[str] | None = None) -> Iterator[Any]:
         for pack in self._packs:
@@ -124,14 +123,13 @@ class ScoreArrays:
         size = int(np.prod(self._shape))
         self._rank = np.zeros(size, np.uint8)
         self._values: dict[str, NDArray[Any]] = {
-            name: np.full(size, -1, np.int32) if name in _WORDS else np.full(size, np.nan) for name in self._columns
+            name: np.full(size, -1, np.int16) if name in _WORDS else np.full(size, np.nan) for name in self._columns
         }
         self._words = {name: dict[str, int]() for name in _WORDS}
         for table in source.tables(["setting", "metric_key", "image", *self._columns], set(settings)):
             # one batch of a pack, whose texts are looked up once, and not again for each of its settings
             for batch in table.unify_dictionaries().combine_chunks().to_batches():
                 self._add(batch)
-        del self._rank
 
     def column(self, name: str, setting: str, metric_key: str) -> NDArray[Any]:
         """Numbers (images,), NaN where there is none; of a text the number of its word, or -1."""
@@ -157,6 +155,8 @@ class ScoreArrays:
             at = position[better]
             self._rank[at] = rank
             for name, column in values.items():
+                if len(self._words.get(name, ())) > 2**15:  # more texts than there are short numbers
+                    self._values[name] = self._values[name].astype(np.int32, copy=False)
                 self._values[name][at] = column[better]
 
     def _read(self, name: str, column: Any) -> NDArray[Any]:
@@ -205,11 +205,9 @@ def frame_of(manifest: Manifest, arrays: ScoreArrays, model: str, method: str) -
         return np.concatenate([part[:n] for part, n in zip(parts, counts, strict=True)]) if parts else np.empty(0)
 
     def words(name: str, kind: Any) -> pl.Series:
-        texts: list[Any] = [*arrays.words(name), None]
+        texts: list[Any] = [*arrays.words(name), MISSING if name == "status" else None]
         if name == "flags":
             texts = [[flag for flag in text.split("\n") if flag] if text is not None else None for text in texts]
-        if name == "status":
-            texts[-1] = MISSING
         codes = stored(name).astype(np.int64)
         return pl.Series(texts, dtype=kind)[np.where(codes < 0, len(texts) - 1, codes)]
 
