@@ -215,7 +215,8 @@ def _group_sums(differences: NDArray[np.float64], seed: int) -> NDArray[np.float
     all 2^n assignments as it does with as many independent ones. All sums together are a Walsh-Hadamard transform.
     """
     drawn = np.random.default_rng(seed).integers(0, GROUP, len(differences))
-    sums = np.stack([np.bincount(drawn, column, GROUP) for column in differences.T], axis=1)
+    columns = [np.bincount(drawn, column, GROUP) for column in differences.T]
+    sums = np.stack(columns, axis=1).astype(np.float64, copy=False)
     half = 1
     while half < GROUP:
         pairs = sums.reshape(GROUP // (2 * half), 2, -1)
