@@ -1,5 +1,6 @@
 """A run in an object store: the server of moto on the loopback stands for S3."""
 
+import importlib
 import logging
 import os
 import random
@@ -15,7 +16,7 @@ from synthetic_units import expected, manifest, noted, rows_of, table
 
 from fringe._urls import url_of
 from fringe.data import ImageError, find_inputs
-from fringe.errors import InputError, TransientError
+from fringe.errors import FringeError, InputError, TransientError
 from fringe.experiments import RunOptions, _executors, _store, pending_tasks, read_results, read_status, run_plan
 from fringe.experiments._bucket import Bucket
 from fringe.experiments._store import Store
@@ -153,6 +154,57 @@ def test_killed_at_any_time_in_a_bucket(bucket, tmp_path):
     assert forked_runs.nursery().run(tmp_path, **order) == [0]
     assert table_of(Store(Path(bucket))) == expected(asked)
     assert not set(noted(tmp_path / "log")[before:]) & done
+
+
+def implementations():
+    """The file systems of fsspec by scheme, those that were asked for before."""
+    return importlib.import_module("fsspec.registry")._registry
+
+
+@pytest.fixture(params=["gs", "abfs"])
+def memory(request, tmp_path, monkeypatch):
+    """The URL of a prefix in a store of this process, in place of the package for its scheme."""
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    class InMemory(MemoryFileSystem):
+        protocol, cachable = request.param, False
+        store, pseudo_dirs = {}, [""]
+
+        @classmethod
+        def _strip_protocol(cls, path):
+            return MemoryFileSystem._strip_protocol(path.rpartition("://")[2])
+
+    monkeypatch.setitem(implementations(), request.param, InMemory)
+    return f"{request.param}://bucket/{tmp_path.name}"
+
+
+def test_other_schemes_take_the_same_path(memory, tmp_path, monkeypatch):
+    """What a package for ``gs`` or ``abfs`` has to do beside is to put an object only if it is absent."""
+    monkeypatch.setattr(_store, "PACKED_FROM", 4)
+    monkeypatch.setattr(_executors, "COMPACT_EVERY", 1)
+    monkeypatch.chdir(tmp_path)
+    assert run_plan(small(n=6), Path(memory), RunOptions(save_maps=True)).log.count("done") == 6
+    assert run_plan(small(n=6), Path(memory), RunOptions()).log.reports == []
+    here = run_plan(small(n=6), tmp_path / "here", RunOptions())
+    store = Store(Path(memory), create=False)
+    assert (here.stopped, len(store.packs.names()) > 0) == (None, True)
+    assert table(store) == table(Store(tmp_path / "here"))
+    with store.lock("unit") as mine, Store(Path(memory)).lock("unit") as theirs:
+        assert (mine, theirs) == (True, False)
+    assert store.files.names("claims") == []
+    assert store.files.url == memory
+    assert [path.name for path in tmp_path.iterdir()] == ["here"]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "package", "extra"), [("s3", "s3fs", "s3"), ("gs", "gcsfs", "gs"), ("abfs", "adlfs", "abfs")]
+)
+def test_a_package_that_is_missing_is_named(scheme, package, extra, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(implementations(), scheme, raising=False)
+    for use in (lambda url: Store(Path(url)), lambda url: list(find_inputs([url]))):
+        with pytest.raises(FringeError, match=rf"{scheme}:// needs {package}: pip install 'fringe\[{extra}\]'"):
+            use(f"{scheme}://bucket/run")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 import fringe
 from fringe.errors import InputError
 from fringe.experiments import _resampling as intervals
-from fringe.experiments import estimate, paired
+from fringe.experiments import estimate, paired, paired_all
 
 SCORES = np.random.default_rng(5).normal(size=23)
 
@@ -157,6 +157,35 @@ def test_clusters_and_networks_are_drawn_whole(summary, several):
     made = estimate(GROUPED, 5, summary, clusters=CLUSTERS, networks=NETWORKS if several else None)
     assert (made.low, made.high) == pytest.approx(tuple(expected), rel=1e-9)
     assert made.mean == pytest.approx(GROUPED.mean())
+
+
+@pytest.mark.parametrize("many", [2, 10_000])
+def test_columns_together_are_each_column_by_itself_whether_they_are_clustered_or_not(monkeypatch, many):
+    monkeypatch.setattr(intervals, "MANY", many)
+    holed = np.where(np.arange(24) % 5 == 0, np.nan, GROUPED)
+    columns = [
+        (GROUPED, "mean", CLUSTERS),
+        (GROUPED, "mean", None),
+        (holed, "median", CLUSTERS),
+        (GROUPED[:12], "mean", CLUSTERS[:12]),
+        (holed, "mean", None),
+        ([], "mean", []),
+    ]
+    together = fringe.experiments.estimate_all(columns, 5)
+    for made, (scores, summary, clusters) in zip(together, columns, strict=True):
+        alone = estimate(scores, 5, summary, clusters=clusters)
+        assert (made.n, made.summary) == (alone.n, summary)
+        numbers = [(one.mean, one.median, one.low, one.high, one.half_iqr) for one in (made, alone)]
+        assert numbers[0] == pytest.approx(numbers[1], rel=1e-14, nan_ok=True)
+    assert together[0].high - together[0].low != pytest.approx(together[1].high - together[1].low)
+
+
+def test_pairs_of_fewer_images_have_the_first_clusters():
+    other = np.random.default_rng(8).normal(size=24)
+    pairs = [(GROUPED, other, "mean"), (GROUPED[:12], other[:12], "median")]
+    together = paired_all(pairs, 5, clusters=CLUSTERS)
+    alone = [paired(a, b, seed=5, summary=how, clusters=CLUSTERS[: len(a)]) for a, b, how in pairs]
+    assert together == alone
 
 
 def test_networks_that_differ_widen_the_interval_however_many_images_there_are():

@@ -27,7 +27,7 @@ from fringe.experiments._disk import Disk
 from fringe.experiments._formats import StoredMap
 from fringe.experiments._manifest import digest
 from fringe.experiments._packs import pack_bytes
-from fringe.experiments._sealed import Damaged, SealedFile
+from fringe.experiments._sealed import Damaged, SealedFile, sealed_parquet
 from fringe.experiments._store import MARKER, Store
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
@@ -349,3 +349,23 @@ def test_equal_tasks_make_packs_of_one_name(tmp_path):
     store, _ = filled(tmp_path / "run", images=4)
     tasks = {key: store.read_loose(key) for key in store.tasks()}
     assert pack_bytes(tasks)[0] == pack_bytes(dict(reversed(tasks.items())))[0]
+
+
+def test_packs_in_which_each_task_names_its_images_are_read(few, tmp_path):
+    """As they were written before the lists of images were shared."""
+    store, asked = filled(tmp_path / "run")
+    store.compact()
+    for path in (path for path in packs(store) if path.name.endswith(".scores.parquet")):
+        with path.open("rb") as opened:
+            file = SealedFile(opened, path.stat().st_size)
+            index, columns = file.index, [name for name in file._header.schema.names if name != "element"]
+            tables = [file.read([group], columns) for group in range(len(file.groups))]
+        lists = index.pop("images")
+        for _, _, by_task, _ in index["tasks"]:
+            by_task["images"] = lists[by_task["images"]]
+        path.write_bytes(sealed_parquet(tables, index))
+    again = Store(store.root)
+    assert {key: task["images"] for key, task in again.metadata().items()} == {
+        unit.key: list(unit.images) for unit in pending_tasks(asked, (), SHARD)
+    }
+    assert read_status(store.root)["damaged"] == {}

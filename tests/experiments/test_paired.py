@@ -11,7 +11,7 @@ from scipy import stats
 
 from fringe.errors import InputError
 from fringe.experiments import estimate
-from fringe.experiments._resampling import sign_flip_p
+from fringe.experiments._resampling import sign_flip_p, sign_flip_ps
 from fringe.experiments._statistics import Difference, holm, paired, paired_all, significance_stars
 
 
@@ -152,6 +152,33 @@ def test_signs_follow_from_the_seed_and_not_from_how_many_are_drawn_at_once(rng,
     assert sign_flip_p(differences, 3) == whole
     monkeypatch.setattr(importlib.import_module("fringe.experiments._resampling"), "_SIGNS_OF_ONE", 16)
     assert sign_flip_p(differences, 3) == whole
+
+
+def test_the_signs_of_many_differences_are_a_group(rng, monkeypatch):
+    resampling = importlib.import_module("fringe.experiments._resampling")
+    monkeypatch.setattr(resampling, "GROUP", 64)
+    differences = rng.normal(size=(40, 3))
+    drawn = np.random.default_rng(5).integers(0, 64, 40)
+    signs = np.array([[1 - 2 * ((j & int(c)).bit_count() % 2) for c in drawn] for j in range(64)])
+    assert (signs[0] == 1).all()
+    assert {tuple(a * b) for a in signs for b in signs} == set(map(tuple, signs))
+    np.testing.assert_allclose(resampling._group_sums(differences, 5), signs @ differences, atol=1e-12)
+
+
+def test_many_differences_have_the_p_of_the_t_test_and_keep_the_level(rng, monkeypatch):
+    resampling = importlib.import_module("fringe.experiments._resampling")
+    columns = [rng.normal(shift, 1.0, resampling.MANY) for shift in (0.0, 0.01, 0.02, 0.1)]
+    expected = [stats.ttest_1samp(column, 0.0).pvalue for column in columns]
+    p_values = sign_flip_ps(columns, 1)
+    assert p_values == pytest.approx(expected, abs=4 * math.sqrt(0.25 / resampling.GROUP))
+    assert p_values[-1] == 1 / resampling.GROUP  # nothing but the observed signs is as extreme
+    assert [sign_flip_p(column, 1) for column in columns] == p_values
+    assert sign_flip_ps([np.zeros(resampling.MANY), np.full(resampling.MANY, 0.1)]) == [1.0, 1 / resampling.GROUP]
+
+    monkeypatch.setattr(resampling, "MANY", 1)
+    monkeypatch.setattr(resampling, "GROUP", 256)  # p is a multiple of 1 / 256: at most .05 are 12 of them
+    alarms = [sign_flip_p(rng.choice([-1.0, 1.0], 30) * rng.gamma(1.0, size=30), seed) <= 0.05 for seed in range(2000)]
+    assert np.mean(alarms) == pytest.approx(12 / 256, abs=4 * math.sqrt(12 / 256 / 2000))
 
 
 def test_many_pairs_at_once_are_each_pair_by_itself(rng):

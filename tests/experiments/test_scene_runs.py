@@ -10,7 +10,7 @@ from small_scenes import TwoNetworks
 from fringe import InputError
 from fringe.data import digits_samples
 from fringe.errors import TransientError
-from fringe.experiments import ExperimentSpec, build_plan, read_results, resolve, run_experiment
+from fringe.experiments import ExperimentSpec, build_plan, read_results, read_status, resolve, run_experiment
 from fringe.experiments import Progress as Callbacks
 from fringe.experiments._images import open_entry
 
@@ -81,6 +81,33 @@ def test_two_settings_of_a_scene_share_a_network_and_not_their_examples(tmp_path
     assert len(set(results.clusters("nine:digits"))) == 1
     assert results.cell("four:digits", "ig", "mass_inside").rows[0].extras[0] == ("chance", 1 / 4)
     assert results.cell("nine:digits", "ig", "mass_inside").rows[0].extras[0] == ("chance", 1 / 9)
+
+
+def test_the_rows_of_a_map_are_those_of_its_scene_and_a_limit_counts_in_each(tmp_path):
+    limited = {"mass_inside": 3, "rank_accuracy": 2}
+    spec = ExperimentSpec(
+        scene="four=gridpg,nine=gridpg", methods="ig", n=4, set={"nine.cells": 3, "ig.steps": 2}, limits=limited
+    )
+    run_experiment(spec, tmp_path / "run")
+    for results in (read_results(tmp_path / "run"), run_experiment(spec)):
+        images = {model: [image["digest"] for image in results.manifest.images_of(model)] for model in results.models}
+        assert len({*images["four:digits"], *images["nine:digits"]}) == 8
+        assert not results.missing()
+        for model in results.models:
+            assert [len(results.clusters(model, metric)) for metric in results.metrics] == [3, 4, 2, 4]
+            assert [len(results.scores(model, "ig", metric)) for metric in results.metrics] == [3, 4, 2, 4]
+            rows, maps = results.method_frame(model, "ig"), results.map_frame(model, "ig")
+            every = rows.filter(metric="expected_hit")
+            assert every["image"].cast(str).to_list() == maps["image"].to_list() == images[model]
+            for name in ("target", "confidence", "forward", "vjp"):
+                assert every[name].to_list() == maps[name].to_list()
+            firsts = rows.filter(metric="rank_accuracy")
+            assert firsts["image"].cast(str).to_list() == images[model][:2]
+            assert firsts["score"].to_list() == results.scores(model, "ig", "rank_accuracy").tolist()
+    status = read_status(tmp_path / "run")
+    assert {cell["scored"] for cell in status["plans"][results.manifest.name]["cells"]} == {2, 3, 4}
+    assert status["invalidated"] == []
+    assert counted(spec, tmp_path / "run")[1] == 0
 
 
 def test_the_key_of_an_example_is_what_makes_it(tmp_path):

@@ -164,30 +164,28 @@ def is_bounded(
     try:
         header, sizes = known or (pq.read_metadata(pa.BufferReader(content)), {})
         chosen = range(header.num_row_groups) if groups is None else groups
-        return _grown(content, limit, [(index, header.row_group(index)) for index in chosen], columns, sizes) <= limit
+        names, numbers = None if columns is None else set(columns), range(header.num_columns)
+        if names is not None:  # leaves of a nested column are those of its name
+            numbers = [n for n in numbers if header.schema.column(n).path.partition(".")[0] in names]
+        return _grown(content, limit, [(index, header.row_group(index)) for index in chosen], numbers, sizes) <= limit
     except Exception:  # a damaged file fails in many ways, and none of them is a size
         return False
 
 
-def _grown(
-    content: Any, limit: int, groups: Iterable[tuple[int, Any]], columns: Iterable[str] | None, sizes: Sizes
-) -> int:
+def _grown(content: Any, limit: int, groups: Iterable[tuple[int, Any]], columns: Sequence[int], sizes: Sizes) -> int:
     """Bytes of row groups after reading; more than ``limit`` as soon as that is certain."""
     total = 0
-    names = None if columns is None else set(columns)
     for index, group in groups:
         total += group.num_rows * _NUMBER * group.num_columns
-        for number in range(group.num_columns):
+        for number in columns:
             if total > limit:
                 return total
-            column = group.column(number)
-            if names is None or column.path_in_schema.partition(".")[0] in names:
-                size = sizes.get((index, number))
-                if size is None:
-                    size = _column_size(content, column, limit - total)
-                    if total + size <= limit:  # else it was not looked at to its end
-                        sizes[index, number] = size
-                total += size
+            size = sizes.get((index, number))
+            if size is None:
+                size = _column_size(content, group.column(number), limit - total)
+                if total + size <= limit:  # else it was not looked at to its end
+                    sizes[index, number] = size
+            total += size
     return total
 
 
@@ -224,6 +222,8 @@ def _longest(page: bytes, size: int, codec: str | None) -> int:
 
     plain = page if codec is None else pa.Codec(codec).decompress(page, decompressed_size=size, asbytes=True)
     width = 4 + int.from_bytes(plain[:4], "little")
+    if len(plain) == width:
+        return width - 4
     if plain and len(plain) % width == 0:  # digests, which are of one length
         lengths = np.frombuffer(plain, np.uint8).reshape(-1, width)[:, :4]
         if (lengths == lengths[0]).all():
@@ -250,7 +250,9 @@ def _struct(content: bytes, at: int, depth: int = 0) -> tuple[dict[int, Any], in
         if kind in (1, 2):  # a truth value is its own type
             fields[number] = kind == 1
         elif kind in _INTEGERS:
-            fields[number], at = _integer(content, at)
+            raw = content[at]  # most are one byte
+            raw, at = (raw, at + 1) if raw < 128 else _varint(content, at)
+            fields[number] = (raw >> 1) ^ -(raw & 1)
         elif kind == _STRUCT:
             fields[number], at = _struct(content, at, depth + 1)
         elif kind == _BINARY:
@@ -360,7 +362,8 @@ def _is_plan(record: Mapping[str, Any]) -> bool:
         (record["metrics"].values(), ("key", "limit", "settings")),
         (record["settings"].values(), ()),
     )
-    return all(isinstance(one, Mapping) and one.keys() >= {*names} for part, names in parts for one in part)
+    required = [(part, {*names}) for part, names in parts]
+    return all(isinstance(one, dict) and one.keys() >= names for part, names in required for one in part)
 
 
 def problem_of(path: Path) -> str:

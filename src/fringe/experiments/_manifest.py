@@ -239,7 +239,8 @@ class Manifest:
 
     def images_of(self, model: str, metric: str | None = None) -> tuple[Mapping[str, Any], ...]:
         """The images that a model is explained on, or that a metric is computed on."""
-        return tuple(self.images[index] for index in self.positions(model, metric))
+        at = self.positions(model, metric)
+        return self.images[: len(at)] if isinstance(at, range) else tuple(self.images[index] for index in at)
 
     def gates(self, model: str) -> tuple[Mapping[str, Any], ...]:
         """The gates of a model of a scene, with whether each ``holds``, and a ``text`` that says so."""

@@ -61,9 +61,11 @@ class Pack:
                 index = file.index
             self.created, self.settings = int(index["created"]), list[str](index["settings"])
             shared = [json.loads(text) for text in index["shared"]]
+            # each name of an image is in memory once, and so is the list of those that several tasks have
+            lists = [[images.setdefault(image, image) for image in names] for names in index.get("images", ())]
             for number, (key, common, by_task, group) in enumerate(index["tasks"]):
-                if "images" in by_task:  # each name of an image is in memory once
-                    by_task["images"] = [images.setdefault(image, image) for image in by_task["images"]]
+                if isinstance(by_task.get("images"), int):  # in earlier packs the names themselves are there
+                    by_task["images"] = lists[by_task["images"]]
                 self.tasks[key] = PackedTask({**shared[common], **by_task}, group, number)
         except (ValueError, KeyError, TypeError, IndexError) as error:  # sealed, but by somebody else
             raise Damaged("the footer") from error
@@ -99,20 +101,30 @@ def pack_bytes(tasks: Tasks) -> tuple[str, bytes, bytes]:
     settings: dict[str, list[str]] = {}
     for key in sorted(tasks):
         settings.setdefault(str(tasks[key][1].get("setting_key", "")), []).append(key)
-    shared, entries, tables = dict[str, int](), list[Any](), list[Any]()
+    shared, lists, entries, tables = dict[str, int](), dict[tuple[str, ...], int](), list[Any](), list[Any]()
     for group, keys in enumerate(settings.values()):
         parts: list[Any] = []
         for key in keys:
             table, metadata = tasks[key]
             by_task = {name: metadata[name] for name in BY_TASK if name in metadata}
+            if "images" in by_task:  # all methods on the same images have one list
+                by_task["images"] = lists.setdefault(tuple(by_task["images"]), len(lists))
             common = json.dumps({name: value for name, value in metadata.items() if name not in BY_TASK})
             number = pa.array([len(entries)] * len(table), pa.int32())
             parts.append(_complete(table).append_column("task", number))
             entries.append([key, shared.setdefault(common, len(shared)), by_task, group])
         tables.append(pa.concat_tables(parts))
     index = {"created": time.time_ns(), "settings": list(settings), "shared": list(shared), "tasks": entries}
+    index["images"] = list(lists)
     scores = sealed_parquet([table.drop_columns(list(LARGE)) for table in tables], index)
     return digest(sorted(tasks)), scores, sealed_parquet([table.select(LARGE) for table in tables], {})
+
+
+def release_memory() -> None:
+    """Return what Arrow holds for the next table to the system; after many tables that is 100 MB."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
 
 
 def _complete(table: Any) -> Any:

@@ -1,7 +1,7 @@
 """Intervals by resampling and p by flipping signs, of many columns of scores over the same images."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import get_args
 
@@ -15,7 +15,10 @@ LEVEL = 0.95
 RESAMPLES = 1000
 #: Numbers that are resampled in one go; memory grows with them, results do not depend on them.
 _RESAMPLED_AT_ONCE = 2_500_000
-#: Scores from which on the resamples are drawn once for all columns: the same numbers but for rounding, sooner.
+#: Long columns that are resampled, or get their signs, at once; memory grows with them, results do not depend on them.
+_TOGETHER = 24
+#: Scores from which on the resamples are drawn once for all columns: the same numbers but for rounding, sooner. From as
+#: many differences on, the signs are those of a group.
 MANY = 10_000
 
 
@@ -55,11 +58,16 @@ def intervals(
         result.append((math.nan, math.nan) if together else interval(column, summary, seed))
         if together:
             by_size.setdefault(column.size, []).append(index)
-    for n, chosen in by_size.items():
-        values = np.stack([columns[index] for index in chosen], axis=1)
-        means = np.concatenate([counts.astype(np.float64) @ values / n for counts in _counts(n, seed)])
+    for n, indices in by_size.items():
+        chunks = [indices[start : start + _TOGETHER] for start in range(0, len(indices), _TOGETHER)]
+        means = np.empty((RESAMPLES, len(indices)))
+        row = 0
+        for counts in _drawn(n, seed):
+            weights, rows = counts.astype(np.float64), slice(row, row + len(counts))
+            parts = [weights @ np.stack([columns[index] for index in chunk], axis=1) for chunk in chunks]
+            means[rows], row = np.concatenate(parts, axis=1) / n, row + len(counts)
         lows, highs = np.percentile(means, [50 * (1 - LEVEL), 50 * (1 + LEVEL)], axis=0)
-        for index, low, high in zip(chosen, lows, highs, strict=True):
+        for index, low, high in zip(indices, lows, highs, strict=True):
             result[index] = float(low), float(high)
     return result
 
@@ -127,18 +135,23 @@ def clustered_interval(
 
 @lru_cache(maxsize=2)
 def _counts(n: int, seed: int) -> tuple[NDArray[np.uint8], ...]:
-    """How often each of n numbers is in each of RESAMPLES resamples, (rows, n) each: one byte a number."""
+    """:func:`_drawn`, in memory for the next column."""
+    return tuple(_drawn(n, seed))
+
+
+def _drawn(n: int, seed: int) -> Iterator[NDArray[np.uint8]]:
+    """How often each of n numbers is in each of RESAMPLES resamples, (rows, n) at a time: one byte a number."""
     rng, rows = np.random.default_rng(seed), max(1, _RESAMPLED_AT_ONCE // n)
-    parts: list[NDArray[np.uint8]] = []
     for start in range(0, RESAMPLES, rows):
         drawn = rng.integers(0, n, (min(rows, RESAMPLES - start), n))
-        parts.append(np.stack([np.bincount(row, minlength=n).astype(np.uint8) for row in drawn]))
-    return tuple(parts)
+        yield np.stack([np.bincount(row, minlength=n).astype(np.uint8) for row in drawn])
 
 
 #: Random assignments of signs; where there are no more than that at all, each is taken once. No p is smaller than
 #: 1e-5 with random ones, so that a hundred comparisons adjusted by :func:`holm` can still come below .001.
 FLIPS = 99_999
+#: Sign assignments of at least :data:`MANY` differences, a power of two.
+GROUP = 2**17
 #: Of the sum of sizes: two sums of the same differences that lie nearer than that are equal but for rounding.
 _ROUNDING = 1e-12
 #: Signs in memory at once, and of one assignment; results do not depend on them.
@@ -150,9 +163,10 @@ def sign_flip_p(differences: NDArray[np.float64], seed: int = 0) -> float:
     is at least as far from zero (Fisher 1935, section 21).
 
     All 2^n assignments where these are at most :data:`FLIPS`; else as many random ones and the observed one, so that p
-    is never below 1 / (FLIPS + 1) (Phipson and Smyth 2010). Random signs follow from ``seed`` and n alone. NaN without
-    differences. ``scipy.stats.permutation_test`` with ``permutation_type="samples"`` does the same, too slowly for a
-    table of many comparisons; of random assignments it doubles the smaller tail, which is noisier.
+    is never below 1 / (FLIPS + 1) (Phipson and Smyth 2010); of at least :data:`MANY` differences those of a random
+    group (see :func:`_group_sums`). Random signs follow from ``seed`` and n alone. NaN without differences.
+    ``scipy.stats.permutation_test`` with ``permutation_type="samples"`` does the same, too slowly for a table of many
+    comparisons; of random assignments it doubles the smaller tail, which is noisier.
     """
     return sign_flip_ps([differences], seed)[0]
 
@@ -161,16 +175,22 @@ def sign_flip_ps(columns: Sequence[NDArray[np.float64]], seed: int = 0) -> list[
     """:func:`sign_flip_p` of each of several columns. The signs are drawn once for all of one length."""
     result = [math.nan] * len(columns)
     for n in {column.size for column in columns if column.size}:
-        chosen = [index for index, column in enumerate(columns) if column.size == n]
-        p_values = _sign_flip_p(np.stack([columns[index] for index in chosen], axis=1), seed)
-        for index, p in zip(chosen, p_values, strict=True):
-            result[index] = p
+        indices = [index for index, column in enumerate(columns) if column.size == n]
+        at_once = _TOGETHER if n >= MANY else len(indices)
+        for start in range(0, len(indices), at_once):
+            chosen = indices[start : start + at_once]
+            p_values = _sign_flip_p(np.stack([columns[index] for index in chosen], axis=1), seed)
+            for index, p in zip(chosen, p_values, strict=True):
+                result[index] = p
     return result
 
 
 def _sign_flip_p(differences: NDArray[np.float64], seed: int) -> list[float]:
     """The p (K,) of differences (n, K)."""
     n = len(differences)
+    if n >= MANY:
+        sums, slack = _group_sums(differences, seed), _ROUNDING * np.abs(differences).sum(0)
+        return np.mean(np.abs(sums) >= np.abs(sums[0]) - slack, axis=0).tolist()
     exact = 2**n <= FLIPS
     total = 2**n if exact else FLIPS
     rng = np.random.default_rng(seed)
@@ -184,6 +204,27 @@ def _sign_flip_p(differences: NDArray[np.float64], seed: int) -> list[float]:
         sums = 2.0 * part - differences.sum(0)
         extreme += np.count_nonzero(np.abs(sums) >= threshold, axis=0)
     return [float(count / total if exact else (count + 1) / (total + 1)) for count in extreme]
+
+
+def _group_sums(differences: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+    """Sums (GROUP, K) of the differences (n, K) under the sign assignments of a random group, the observed first.
+
+    Each difference draws a number c, and assignment j flips it where j and c have an odd number of ones in common. Two
+    flips in turn are a third: the assignments are a group, so that the share of those that are as extreme is an exact p
+    (Hemerik and Goeman 2018, theorem 1). Any two of them but the first are independent, so that p differs from that of
+    all 2^n assignments as it does with as many independent ones. All sums together are a Walsh-Hadamard transform.
+    """
+    drawn = np.random.default_rng(seed).integers(0, GROUP, len(differences))
+    columns = [np.bincount(drawn, column, GROUP) for column in differences.T]
+    sums = np.stack(columns, axis=1).astype(np.float64, copy=False)
+    half = 1
+    while half < GROUP:
+        pairs = sums.reshape(GROUP // (2 * half), 2, -1)
+        less = pairs[:, 0] - pairs[:, 1]
+        pairs[:, 0] += pairs[:, 1]
+        pairs[:, 1] = less
+        half *= 2
+    return sums
 
 
 def _all_bits(start: int, count: int, n: int) -> NDArray[np.float64]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fringe.experiments._disk import warn
 from fringe.experiments._formats import ScoreRecord, from_table, to_table
 from fringe.experiments._manifest import Manifest
-from fringe.experiments._packs import SCORES, Pack, pack_bytes
+from fringe.experiments._packs import SCORES, Pack, pack_bytes, release_memory
 from fringe.experiments._sealed import Damaged, SealedFile
 from fringe.experiments._store import PACKED_FROM, Store
 from fringe.experiments._tasks import Key
@@ -64,6 +64,7 @@ class StoredRecords:
                         yield pack.table([group], columns)
                     except Damaged as error:
                         warn(f"pack {pack.name!r}: {error} is damaged; its scores count as missing until the next run")
+        release_memory()
 
 
 class _InMemory:
@@ -122,11 +123,12 @@ class ScoreArrays:
         size = int(np.prod(self._shape))
         self._rank = np.zeros(size, np.uint8)
         self._values: dict[str, NDArray[Any]] = {
-            name: np.full(size, -1, np.int32) if name in _WORDS else np.full(size, np.nan) for name in self._columns
+            name: np.full(size, -1, np.int16) if name in _WORDS else np.full(size, np.nan) for name in self._columns
         }
         self._words = {name: dict[str, int]() for name in _WORDS}
         for table in source.tables(["setting", "metric_key", "image", *self._columns], set(settings)):
-            for batch in table.to_batches():
+            # one batch of a pack, whose texts are looked up once, and not again for each of its settings
+            for batch in table.unify_dictionaries().combine_chunks().to_batches():
                 self._add(batch)
 
     def column(self, name: str, setting: str, metric_key: str) -> NDArray[Any]:
@@ -148,13 +150,14 @@ class ScoreArrays:
         values = {name: self._read(name, batch.column(name)) for name in self._columns}
         is_ok = values["status"] == self._words["status"].get("ok", -2)
         for rows, rank in ((known & ~is_ok, 1), (known & is_ok, 2)):
-            better = np.flatnonzero(rows)
+            better = np.flatnonzero(rows)[::-1]  # of several records of one score the first is assigned last, and stays
             better = better[self._rank[position[better]] < rank]
-            _, first = np.unique(position[better], return_index=True)
-            better = better[first]
-            self._rank[position[better]] = rank
+            at = position[better]
+            self._rank[at] = rank
             for name, column in values.items():
-                self._values[name][position[better]] = column[better]
+                if len(self._words.get(name, ())) > 2**15:  # more texts than there are short numbers
+                    self._values[name] = self._values[name].astype(np.int32, copy=False)
+                self._values[name][at] = column[better]
 
     def _read(self, name: str, column: Any) -> NDArray[Any]:
         import pyarrow.compute as pc
@@ -202,11 +205,9 @@ def frame_of(manifest: Manifest, arrays: ScoreArrays, model: str, method: str) -
         return np.concatenate([part[:n] for part, n in zip(parts, counts, strict=True)]) if parts else np.empty(0)
 
     def words(name: str, kind: Any) -> pl.Series:
-        texts: list[Any] = [*arrays.words(name), None]
+        texts: list[Any] = [*arrays.words(name), MISSING if name == "status" else None]
         if name == "flags":
             texts = [[flag for flag in text.split("\n") if flag] if text is not None else None for text in texts]
-        if name == "status":
-            texts[-1] = MISSING
         codes = stored(name).astype(np.int64)
         return pl.Series(texts, dtype=kind)[np.where(codes < 0, len(texts) - 1, codes)]
 
@@ -316,10 +317,9 @@ class PlanScores:
 
     def __init__(self, manifest: Manifest, source: Source):
         self.manifest, self.source = manifest, source
-        self._frames, self._map_frames = (
-            dict[tuple[str, str], "pl.DataFrame"](),
-            dict[tuple[str, str], "pl.DataFrame"](),
-        )
+        self._frames: dict[tuple[str, str], pl.DataFrame] = {}
+        self._map_frames: dict[tuple[str, str], pl.DataFrame] = {}
+        self._positions = dict[str, NDArray[np.int64]]()
 
     @cached_property
     def arrays(self) -> ScoreArrays:
@@ -341,8 +341,10 @@ class PlanScores:
 
     def selected(self, arrays: ScoreArrays, name: str, model: str, method: str, metric: str) -> NDArray[Any]:
         """A column of ``arrays`` for the images of a metric."""
-        at = np.asarray(self.manifest.positions(model, metric), np.int64)
-        return arrays.column(name, self.manifest.setting_key(model, method), self.manifest.metrics[metric]["key"])[at]
+        if model not in self._positions:
+            self._positions[model] = np.asarray(self.manifest.positions(model), np.int64)
+        setting, required = self.manifest.setting_key(model, method), self.manifest.metrics[metric]
+        return arrays.column(name, setting, required["key"])[self._positions[model][: required["limit"]]]
 
     def method_frame(self, model: str, method: str) -> "pl.DataFrame":
         """The rows of one method. Those of the last methods are in memory, unless they are large."""

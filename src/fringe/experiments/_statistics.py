@@ -87,7 +87,7 @@ def _estimates(
     every = [as_column("scores", scores) for scores, _, _ in columns]
     known = [np.isfinite(one) for one in every]
     summaries = list[Aggregate](summary for _, summary, _ in columns)
-    finite = [values[one] for values, one in zip(every, known, strict=True)]
+    finite = [values if one.all() else values[one] for values, one in zip(every, known, strict=True)]
     groups = [_groups(one, clusters, networks) for one, (_, _, clusters) in zip(known, columns, strict=True)]
     ends = _intervals(finite, summaries, seed, groups)
     return [

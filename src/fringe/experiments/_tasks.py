@@ -126,7 +126,10 @@ class Requirements:
             self._last[metrics] = max((self._limits.get(metric, 0) for metric in metrics), default=0)
         last = self._last[metrics]
         positions = self._positions.get(metadata["setting_key"], {})
-        return any(positions.get(image, last) < last for image in metadata["images"])
+        for image in metadata["images"]:  # noqa: SIM110 - called for every task, of which the first image decides
+            if positions.get(image, last) < last:
+                return True
+        return False
 
 
 def required_keys(manifest: Manifest) -> Iterator[tuple[str, str, str, str, Key]]:
@@ -244,14 +247,14 @@ def crashes(store: Store, metadata: Metadata | None = None) -> list[Mapping[str,
 
 def versions_of(records: Iterable[Mapping[str, Any]], manifest: Manifest) -> dict[str, dict[str, int]]:
     """By library, how many tasks of a plan each of its versions computed, or made the stored maps of."""
-    required, result = Requirements(manifest), dict[str, Counter[str]]()
+    required, tasks, result = Requirements(manifest), Counter[frozenset[tuple[str, str]]](), dict[str, Counter[str]]()
     for metadata in records:
-        if not required.any_of(metadata):
-            continue
-        made = [metadata.get("versions"), *metadata.get("map_versions", ())]
-        pairs = {pair for one in made for pair in (one or {"fringe": "not recorded"}).items()}
+        if required.any_of(metadata):
+            made = [metadata.get("versions"), *metadata.get("map_versions", ())]
+            tasks[frozenset(pair for one in made for pair in (one or {"fringe": "not recorded"}).items())] += 1
+    for pairs, count in tasks.items():
         for name, version in sorted(pairs):
-            result.setdefault(name, Counter())[version] += 1
+            result.setdefault(name, Counter())[version] += count
     return {name: dict(sorted(counts.items())) for name, counts in result.items()}
 
 

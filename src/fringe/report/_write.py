@@ -124,10 +124,13 @@ def scores_csv(results: Results) -> str:
 
 def _scores_csv(results: Results) -> Iterator[str]:
     """The text method by method, as all of it may be longer than the memory."""
-    frames = (results.method_frame(model, method) for model in results.models for method in results.methods(model))
-    parts = (part for frame in frames for part in (frame.iter_slices(_ROWS) if len(frame) else (frame,)))
-    for index, part in enumerate(parts):
-        yield _csv(part, results.manifest.name, header=index == 0)
+    header = True
+    for model, method in ((one, method) for one in results.models for method in results.methods(one)):
+        frame = results.method_frame(model, method)
+        for start in range(0, max(1, len(frame)), _ROWS):
+            yield _csv(frame.slice(start, _ROWS), results.manifest.name, header=header)
+            header = False
+        del frame  # before the next one is read
 
 
 def _csv(scores: pl.DataFrame, plan: str, *, header: bool) -> str:
