@@ -33,8 +33,8 @@ def shown(progress: bool | Report | None, description: str) -> Generator[Report 
             yield report
 
 
-@contextlib.contextmanager
-def _bar(description: str) -> Generator[Report]:
+def make_bars(**options: Any) -> Any:
+    """Make rich progress bars on standard error; ``options`` are those of ``rich.progress.Progress``."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -53,8 +53,13 @@ def _bar(description: str) -> Generator[Report]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
+    return Progress(*columns, console=Console(stderr=True), **options)
+
+
+@contextlib.contextmanager
+def _bar(description: str) -> Generator[Report]:
     draw = _notebook()
-    bars = Progress(*columns, console=Console(stderr=True), auto_refresh=draw is None)
+    bars = make_bars(auto_refresh=draw is None)
     task = bars.add_task(description, total=None)
     drawn = 0.0
 

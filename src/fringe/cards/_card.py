@@ -118,6 +118,15 @@ def not_measured(card: Card) -> tuple[str, ...]:
     return tuple(f"{what}: {why.rstrip('.')}." for what, why in card.skipped.items())
 
 
+def describe_card(card: Card, lines: Sequence[Line]) -> list[str]:
+    """Return what a card says beside its scores, for people: its checks, the cost of a map, and where it fails."""
+    counts = [f"{count:.0f} {name}" for name, count in card.passes.items() if count]
+    text = [f"checks: {sum(check.passed for check in card.checks)} of {len(card.checks)} hold"] if card.checks else []
+    text.append(f"cost of a map: {' + '.join(counts) or ('no passes' if card.passes else 'not measured')}")
+    text += ["where it fails:", *(f"  {sentence}" for sentence in failures(card, lines))]
+    return [*text, *(["not measured:"] if card.skipped else []), *(f"  {sentence}" for sentence in not_measured(card))]
+
+
 def number(value: float) -> str:
     """Return a number with three digits, or a dash."""
     return "—" if not math.isfinite(value) else f"{value:.3g}".replace("-", "−")

@@ -120,7 +120,15 @@ class Card:
 
         Returns:
             The others that failed.
+
+        Raises:
+            InputError: For a name that no check has.
         """
+        names = [check.name for check in self.checks]
+        unknown = sorted(set(allowed) - set(names))
+        if unknown:
+            hint = f"known: {', '.join(names)}"
+            raise InputError(f"no check is called {', '.join(unknown)}", argument="allow", hint=hint)
         return tuple(check for check in self.checks if not check.passed and check.name not in allowed)
 
 

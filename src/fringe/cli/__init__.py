@@ -9,10 +9,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from fringe.cli._app import app as serve
-from fringe.cli._benchmark import benchmark, report, status
-from fringe.cli._cards import card, verify
+from fringe.cli._benchmark import benchmark, card, report, status, verify
 from fringe.cli._console import FLAGS
+from fringe.cli._images import app as serve
 from fringe.cli._images import compare, explain
 from fringe.cli._listing import methods, metrics, models, presets
 from fringe.cli._studies import ablate, diagnose, reproduce, runtime, sweep, tune

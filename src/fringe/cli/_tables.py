@@ -1,8 +1,9 @@
-"""Tables on the terminal: explained images, comparisons, and the status of a run."""
+"""Tables on the terminal: explained images, comparisons, cards, and the status of a run."""
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -11,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fringe._text import printable
+from fringe.cli._console import say
 from fringe.experiments import describe_failures, mixed
 from fringe.metrics import ARROW, best_of
 
@@ -26,109 +28,97 @@ SHOWN_REASONS = 10
 
 _STYLE = {
     **dict.fromkeys(("short", "coarse", "inaccurate", "stalled"), "yellow"),
-    **{"ok": "green", "diverged": "red", "at_reference": "cyan", "unchecked": "dim"},
+    **{"ok": "green", "diverged": "red", "failed": "red", "at_reference": "cyan", "unchecked": "dim"},
 }
+Rows = Iterable[Sequence[str | Text]]
 
 
-def show_explanations(entries: Sequence[Mapping[str, Any]]) -> None:
-    """Print one row per image of ``summary.json``."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("id", "prediction", "verdict"):
-        table.add_column(name, overflow="fold")
-    for name in ("p", "residual", "steps", "seconds"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for entry in entries[:SHOWN_IMAGES]:
-        table.add_row(*_image_row(entry))
+def show_table(columns: Sequence[str], rows: Rows, numbers: Sequence[str] = (), *, rules: Sequence[int] = ()) -> None:
+    """Print a table; where no terminal limits a line, it is not wrapped.
+
+    Args:
+        columns: Headers; that of a column that is wrapped in a narrow terminal ends with "~".
+        rows: Cells; control characters are escaped.
+        numbers: Headers of columns of numbers, among ``columns`` or after them: they stand on the right.
+        rules: Numbers of rows, from 0, that a rule follows.
+    """
+    rows = list(rows)
+    if not rows:
+        return
+    table = Table(box=box.HORIZONTALS, show_edge=False, pad_edge=False, header_style="bold")
+    for name in dict.fromkeys((*columns, *numbers)):
+        is_number, wraps = name in numbers, name.endswith("~")
+        justify = "right" if is_number else "left"
+        table.add_column(name.rstrip("~"), justify=justify, no_wrap=not wraps, overflow="fold")
+    for number, row in enumerate(rows):
+        cells = (cell if isinstance(cell, Text) else Text(printable(cell)) for cell in row)
+        table.add_row(*cells, end_section=number in rules)
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = console.measure(table, options=console.options.update(max_width=WIDTH)).maximum
     console.print(table)
+
+
+def show_explanations(document: Mapping[str, Any]) -> None:
+    """Print one row per image of ``summary.json``."""
+    entries, reused = document["inputs"], document["counts"]["reused"]
+    names = ("id~", "prediction~", "verdict~")
+    show_table(names, map(_image_row, entries[:SHOWN_IMAGES]), ("p", "residual", "steps", "seconds"))
     if len(entries) > SHOWN_IMAGES:
-        console.print(f"… and {len(entries) - SHOWN_IMAGES} more, in summary.json")
+        say(f"… and {len(entries) - SHOWN_IMAGES} more, in summary.json")
+    if reused:
+        say(f"{reused} results of an earlier run were reused")
 
 
-def _image_row(entry: Mapping[str, Any]) -> list[Text]:
+def _image_row(entry: Mapping[str, Any]) -> list[str | Text]:
     if "error" in entry:
-        return [Text(printable(entry["id"] or entry["source"])), Text(""), Text("failed", "red"), *[Text("")] * 4]
+        return [entry["id"] or entry["source"], "", Text("failed", _STYLE["failed"]), "", "", "", ""]
     best, residual, verdict = entry["prediction"], entry["completeness_residual"], entry["verdict"]
     return [
-        Text(printable(entry["id"])),
-        Text(printable(best["name"] or f"class {best['class']}")),
-        Text(verdict, _STYLE.get(verdict, "")),
-        Text(f"{best['probability']:.3f}"),
-        Text("—" if residual is None or not math.isfinite(residual) else f"{residual:.2%}"),
-        Text("" if entry["steps"] is None else str(entry["steps"])),
-        Text(f"{entry['seconds']:.2f}"),
+        *(entry["id"], best["name"] or f"class {best['class']}", Text(verdict, _STYLE.get(verdict, ""))),
+        f"{best['probability']:.3f}",
+        "—" if residual is None or not math.isfinite(residual) else f"{residual:.2%}",
+        "" if entry["steps"] is None else str(entry["steps"]),
+        f"{entry['seconds']:.2f}",
     ]
 
 
 def show_comparison(document: Mapping[str, Any], metrics: Mapping[str, Any]) -> None:
-    """Print methods by metrics: means or medians with their intervals, the best in bold, controls below a rule."""
+    """Print methods by metrics: means or medians with their intervals, the best in bold, controls below a rule; then
+    what is known of the metrics."""
     cells = {(entry["method"], entry["metric"]): entry for entry in document["table"]}
-    table = _ruled_table(("method",))
-    for label, metric in metrics.items():
-        table.add_column(f"{label.replace('_', ' ')} {ARROW[metric.direction]}".strip(), overflow="fold")
-    for name in ("n", "flagged", "passes", "seconds"):
-        table.add_column(name, justify="right", no_wrap=True)
     methods = document["methods"]
     names = [method["label"] for method in methods if not method["control"]]
     best = {label: best_of([_value(cells[n, label]) for n in names], m.direction) for label, m in metrics.items()}
-    for number, method in enumerate(methods, start=1):
+    rows: list[list[str | Text]] = []
+    for method in methods:
         entries = {label: cells[method["label"], label] for label in metrics}
         scores = [_score(entry, None if method["control"] else best[label]) for label, entry in entries.items()]
-        costs = map(Text, _costs(method, list(entries.values())))
-        last = number == len(names) < len(methods)
-        table.add_row(Text(printable(method["label"])), *scores, *costs, end_section=last)
-    console = Console(highlight=False)
-    _print_wide(console, table)
-    console.print(Text(printable(_legend(document)), style="dim"), soft_wrap=True)
+        rows.append([method["label"], *scores, *_costs(method, list(entries.values()))])
+    titles = [f"{label.replace('_', ' ')} {ARROW[metric.direction]}".strip() for label, metric in metrics.items()]
+    rules = (len(names) - 1,) if len(names) < len(methods) else ()
+    head = ("method", *(f"{title}~" for title in titles))
+    show_table(head, rows, ("n", "flagged", "passes", "seconds"), rules=rules)
+    say(_legend(document))
+    if "validity" in document:
+        say("")
+        _show_validity(document["validity"]["metrics"])
 
 
-def show_card(card: "Card") -> None:
-    """Print the scores of a card with those of blind maps, and where the method fails."""
-    from fringe.cards import failures, not_measured, number, summarise_measurement, with_interval  # of the extra bench
-
-    table = _ruled_table(("on", "metric"), ("score", "n", "best blind map"))
-    lines = [summarise_measurement(measurement, card.seed) for measurement in card.measurements]
-    for index, line in enumerate(lines):
-        rival = "" if line.rival is None else f"{line.rival} {number(line.controls[line.rival].value)}"
-        style = {True: "green", False: "yellow", None: ""}[line.beats_controls]
-        following = lines[index + 1 : index + 2]
-        table.add_row(
-            Text(printable(line.measurement.subject)),
-            Text(f"{line.title} {ARROW[line.kind.direction]}".strip()),
-            Text(with_interval(line.score), style),
-            Text(str(line.score.n)),
-            Text(rival),
-            end_section=any(other.measurement.part != line.measurement.part for other in following),
-        )
-    console = Console(highlight=False)
-    _print_wide(console, table)
-    passed = sum(check.passed for check in card.checks)
-    if card.checks:
-        console.print(f"checks: {passed} of {len(card.checks)} hold")
-    counts = [f"{count:.0f} {name}" for name, count in card.passes.items() if count]
-    console.print(f"cost of a map: {' + '.join(counts) or ('no passes' if card.passes else 'not measured')}")
-    for title, sentences in (("where it fails:", failures(card, lines)), ("not measured:", not_measured(card))):
-        console.print(Text(title if sentences else "", style="bold"), end="\n" if sentences else "")
-        for sentence in sentences:
-            _print_line(console, f"  {sentence}")
-
-
-def show_validity(entries: Sequence[Mapping[str, Any]]) -> None:
+def _show_validity(entries: Sequence[Mapping[str, Any]]) -> None:
     """Print how each metric did on degraded maps and against blind ones."""
-    table = _ruled_table(("metric",))
-    for name in ("validity", "power", "gap"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict", overflow="fold")
+    rows: list[list[str | Text]] = []
     for entry in entries:
-        cells = [_score(entry["validity"], None)]
-        cells += [Text("—" if entry[name] is None else _number(entry[name])) for name in ("power", "gap")]
         words = entry["verdict"] + (f": {entry['reason']}" if entry["reason"] else "")
         style = "bold red" if entry["verdict"] == "does not pass" else ""
-        table.add_row(Text(printable(entry["metric"].replace("_", " "))), *cells, Text(printable(words), style=style))
-    console = Console(highlight=False)
-    _print_wide(console, table)
-    words = "validity: order of degraded maps, from -1 to 1; power and gap: effect sizes, of moving 40 % of the pixels "
-    console.print(Text(f"{words}and of the best method over the best control", style="dim"), soft_wrap=True)
+        sizes = ["—" if entry[name] is None else _number(entry[name]) for name in ("power", "gap")]
+        rows.append(
+            [entry["metric"].replace("_", " "), _score(entry["validity"], None), *sizes, Text(printable(words), style)]
+        )
+    numbers = ("validity", "power", "gap")
+    show_table(("metric", *numbers, "verdict~"), rows, numbers)
+    words = "validity: order of degraded maps, from -1 to 1; power and gap: effect sizes, of moving 40 % of the pixels"
+    say(f"{words} and of the best method over the best control")
 
 
 def _value(entry: Mapping[str, Any]) -> float | None:
@@ -163,37 +153,52 @@ def _legend(document: Mapping[str, Any]) -> str:
     medians = sorted({e["metric"].replace("_", " ") for e in document["table"] if e["summary"] == "median"})
     summary = f"mean (median for {', '.join(medians)})" if medians else "mean"
     costs = "n: images with a score; passes and seconds: of one image's map"
-    lines = [f"{summary} [95 % bootstrap interval over images]; {costs}"]
-    if flags:
-        lines.append(f"flagged scores: {', '.join(f'{name} {count}' for name, count in flags.items())}")
-    return "\n".join(lines)
+    counts = f"\nflagged scores: {', '.join(f'{name} {count}' for name, count in flags.items())}" if flags else ""
+    return f"{summary} [95 % bootstrap interval over images]; {costs}{counts}"
+
+
+def show_card(card: "Card") -> None:
+    """Print the scores of a card with those of blind maps, and where the method fails."""
+    from fringe.cards import describe_card, number, summarise_measurement, with_interval  # of the extra bench
+
+    lines = [summarise_measurement(measurement, card.seed) for measurement in card.measurements]
+    parts = [line.measurement.part for line in lines]
+    rows = (
+        (
+            line.measurement.subject,
+            f"{line.title} {ARROW[line.kind.direction]}".strip(),
+            Text(with_interval(line.score), {True: "green", False: "yellow", None: ""}[line.beats_controls]),
+            str(line.score.n),
+            "" if line.rival is None else f"{line.rival} {number(line.controls[line.rival].value)}",
+        )
+        for line in lines
+    )
+    rules = [i for i, (part, following) in enumerate(pairwise(parts)) if part != following]
+    show_table(("on", "metric"), rows, ("score", "n", "best blind map"), rules=rules)
+    say("\n".join(describe_card(card, lines)))
 
 
 def show_status(document: Mapping[str, Any]) -> None:
     """Print what a run folder holds."""
-    console = Console(highlight=False)
     if not document["plans"]:
-        console.print("no plan yet: nothing was asked for in this folder")
+        say("no plan yet: nothing was asked for in this folder")
     for name, plan in document["plans"].items():
-        console.print(Text.assemble((printable(name), "bold"), f": {plan['images']} images"))
-        table = _ruled_table(("model", "method"), ("scores", "failed", "missing", "done"))
-        for row in _status_rows(plan["cells"]):
-            table.add_row(*(Text(printable(cell)) for cell in row))
-        _print_wide(console, table)
+        say(f"{name}: {plan['images']} images")
+        show_table(("model", "method"), _status_rows(plan["cells"]), ("scores", "failed", "missing", "done"))
         lines = describe_failures(plan["failures"], (), SHOWN_REASONS)
         lines += [f"not read: {reason}" for reason in plan["not_read"][:SHOWN_REASONS]]
         lines += [f"results of several versions are mixed: {line}" for line in mixed(plan["versions"])]
         for line in lines:
-            _print_line(console, f"  {line}")
+            say(f"  {line}")
     for path, problem in list(document["damaged"].items())[:SHOWN_REASONS]:
-        _print_line(console, f"damaged: {path} {problem}; the next run sets it aside and makes it again")
+        say(f"damaged: {path} {problem}; the next run sets it aside and makes it again")
     for line in describe_failures((), document["set_aside"], SHOWN_REASONS):
-        _print_line(console, f"{line} (--retry-failed computes it again)")
+        say(f"{line} (--retry-failed computes it again)")
     reasons = Counter((task["method"], task["model"], task["reason"]) for task in document["invalidated"])
-    for (method, model, reason), units in reasons.most_common(SHOWN_REASONS):
-        _print_line(console, f"no longer asked for: {method} on {model}, {units} units: {reason}")
+    for (method, model, reason), tasks in reasons.most_common(SHOWN_REASONS):
+        say(f"no longer asked for: {method} on {model}, {tasks} tasks: {reason}")
     if document["trials"]:
-        _print_line(console, f"kept from the trials of a search: {document['trials']} units")
+        say(f"stored from the trials of a search: {document['trials']} tasks")
 
 
 def _status_rows(cells: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, ...]]:
@@ -206,25 +211,3 @@ def _status_rows(cells: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, ...]
         share = (total["scored"] + total["failed"]) / max(total["wanted"], 1)
         counts = (str(total[name]) if total[name] else "" for name in ("failed", "missing"))
         yield model, method, f"{total['scored']}/{total['wanted']}", *counts, f"{share:.0%}"
-
-
-def _ruled_table(names: Sequence[str], numbers: Sequence[str] = ()) -> Table:
-    """A table with rules, columns of ``names`` on the left, and right-aligned ``numbers``."""
-    table = Table(box=box.HORIZONTALS, show_edge=False, pad_edge=False, header_style="bold")
-    for name in names:
-        table.add_column(name, no_wrap=True)
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
-
-
-def _print_line(console: Console, text: str) -> None:
-    """Print text that is not wrapped; control characters are escaped."""
-    console.print(Text(printable(text)), soft_wrap=True)
-
-
-def _print_wide(console: Console, table: Table) -> None:
-    """Print a table; where no terminal limits a line, it is not wrapped."""
-    if not console.is_terminal:
-        console.width = console.measure(table, options=console.options.update(max_width=WIDTH)).maximum
-    console.print(table)

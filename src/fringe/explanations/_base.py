@@ -248,6 +248,11 @@ class ImageRun(Generic[Spec]):
         return self.done > 0
 
     @property
+    def files(self) -> Sequence[Path]:
+        """The files of the run itself that were written; each explained image has a folder beside them."""
+        return list(self.folder.written.values())
+
+    @property
     def unwritten(self) -> Sequence[OSError]:
         """Errors of the files of the run itself that could not be written."""
         return list(self.folder.unwritten.values())
