@@ -6,6 +6,7 @@ import math
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import fringe
 from fringe._direction import ARROW
 from fringe._files import write_atomic
+from fringe._tables import Styled, TextTable
 from fringe._text import plain, to_json
 from fringe.attribution import METHODS, method_of_record
 from fringe.cards._measure import LOCALISATION, PARTS, Card, Measurement
@@ -118,13 +120,33 @@ def not_measured(card: Card) -> tuple[str, ...]:
     return tuple(f"{what}: {why.rstrip('.')}." for what, why in card.skipped.items())
 
 
-def describe_card(card: Card, lines: Sequence[Line]) -> list[str]:
-    """Return what a card says beside its scores, for people: its checks, the cost of a map, and where it fails."""
+def describe_card(card: Card) -> list[str | TextTable]:
+    """Return what a card says, for people: its scores with those of blind maps, checks, cost, and where it fails."""
+    lines = [summarise_measurement(measurement, card.seed) for measurement in card.measurements]
+    parts = [line.measurement.part for line in lines]
+    rows = [
+        (
+            line.measurement.subject,
+            f"{line.title} {ARROW[line.kind.direction]}".strip(),
+            Styled(with_interval(line.score), {True: "green", False: "yellow", None: ""}[line.beats_controls]),
+            str(line.score.n),
+            "" if line.rival is None else f"{line.rival} {number(line.controls[line.rival].value)}",
+        )
+        for line in lines
+    ]
+    rules = [index for index, (part, following) in enumerate(pairwise(parts)) if part != following]
+    numbers = ("score", "n", "best blind map")
     counts = [f"{count:.0f} {name}" for name, count in card.passes.items() if count]
     text = [f"checks: {sum(check.passed for check in card.checks)} of {len(card.checks)} hold"] if card.checks else []
     text.append(f"cost of a map: {' + '.join(counts) or ('no passes' if card.passes else 'not measured')}")
     text += ["where it fails:", *(f"  {sentence}" for sentence in failures(card, lines))]
-    return [*text, *(["not measured:"] if card.skipped else []), *(f"  {sentence}" for sentence in not_measured(card))]
+    table = TextTable(("on", "metric", *numbers), rows, numbers, rules)
+    return [
+        table,
+        *text,
+        *(["not measured:"] if card.skipped else []),
+        *(f"  {sentence}" for sentence in not_measured(card)),
+    ]
 
 
 def number(value: float) -> str:

@@ -2,14 +2,16 @@
 
 import dataclasses
 import shlex
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fringe._tables import TextTable
 from fringe._text import plain, to_json
-from fringe.cli._console import Exit, exit_on_error, require_consent, resumable, say, typed, warn
+from fringe.cli._console import Exit, exit_on_error, require_consent, resumable, say, show, typed, warn
 from fringe.cli._options import AsJson, RunFolder, names_of, with_options
 from fringe.errors import InputError
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 SPEC, FLAGS = "fringe.experiments:ExperimentSpec", "fringe.cli._runs:RunFlags"
 #: Fields of a specification without a flag.
 UNTYPED = ("name", "shard")
+#: Reasons of one kind that the status shows.
+SHOWN_REASONS = 10
 
 
 @with_options(SPEC, FLAGS, "fringe.cli._runs:BenchmarkOptions", skip=UNTYPED)
@@ -54,18 +58,52 @@ def status(run: RunFolder, as_json: AsJson = False) -> None:
     Exit codes: 0 all scored, 2 no run there, 3 some scores failed, 75 some are not computed yet.
     """
     with exit_on_error("bench"):
-        from fringe.cli._tables import show_status
         from fringe.experiments import read_status
 
         document = read_status(run)
         if as_json:
             typer.echo(to_json(document), nl=False)
         else:
-            show_status(document)
+            show(_describe_status(document))
     cells = [cell for plan in document["plans"].values() for cell in plan["cells"]]
     if any(cell["missing"] for cell in cells):
         raise typer.Exit(Exit.RESUMABLE)
     raise typer.Exit(Exit.SOME_FAILED if any(cell["failed"] for cell in cells) else Exit.DONE)
+
+
+def _describe_status(document: Mapping[str, Any]) -> Iterator[str | TextTable]:
+    from fringe.experiments import describe_failures, mixed
+
+    if not document["plans"]:
+        yield "no plan yet: nothing was asked for in this folder"
+    for name, plan in document["plans"].items():
+        yield f"{name}: {plan['images']} images"
+        numbers = ("scores", "failed", "missing", "done")
+        yield TextTable(("model", "method", *numbers), list(_status_rows(plan["cells"])), numbers)
+        yield from (f"  {line}" for line in describe_failures(plan["failures"], (), SHOWN_REASONS))
+        yield from (f"  not read: {reason}" for reason in plan["not_read"][:SHOWN_REASONS])
+        yield from (f"  results of several versions are mixed: {line}" for line in mixed(plan["versions"]))
+    for path, problem in list(document["damaged"].items())[:SHOWN_REASONS]:
+        yield f"damaged: {path} {problem}; the next run sets it aside and makes it again"
+    for line in describe_failures((), document["set_aside"], SHOWN_REASONS):
+        yield f"{line} (--retry-failed computes it again)"
+    reasons = Counter((task["method"], task["model"], task["reason"]) for task in document["invalidated"])
+    for (method, model, reason), tasks in reasons.most_common(SHOWN_REASONS):
+        yield f"no longer asked for: {method} on {model}, {tasks} tasks: {reason}"
+    if document["trials"]:
+        yield f"stored from the trials of a search: {document['trials']} tasks"
+
+
+def _status_rows(cells: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
+    """One row per model and method, metrics together."""
+    totals: dict[tuple[str, str], Counter[str]] = {}
+    for cell in cells:
+        numbers = {name: cell[name] for name in ("wanted", "scored", "failed", "missing")}
+        totals.setdefault((cell["model"], cell["method"]), Counter()).update(numbers)
+    for (model, method), total in totals.items():
+        share = (total["scored"] + total["failed"]) / max(total["wanted"], 1)
+        counts = (str(total[name]) if total[name] else "" for name in ("failed", "missing"))
+        yield model, method, f"{total['scored']}/{total['wanted']}", *counts, f"{share:.0%}"
 
 
 @with_options("fringe.cli._runs:ReportOptions")
@@ -76,32 +114,22 @@ def report(how: dict[str, Any], run: RunFolder) -> None:
     """
     with exit_on_error("bench"):
         from fringe.cli._runs import ReportOptions
-        from fringe.experiments import ExperimentSpec, ModelSource, Store, manifests, planned_work
-        from fringe.report import EXAMPLES, label_models, recorded_methods, write_report
+        from fringe.experiments import ExperimentSpec, Manifest, ModelSource, planned_work
+        from fringe.report import EXAMPLES, recorded_methods, write_reports
 
-        store, options = Store(run, create=False), ReportOptions(**how)
-        plans = manifests(store)
-        if options.plan is not None and options.plan not in plans:
-            message = f"got {options.plan!r}; the plans in {str(run)!r}: {', '.join(plans) or 'none'}"
-            raise InputError(message, argument="plan")
-        if not plans:
-            raise InputError(f"{str(run)!r} holds no plan yet", argument="run")
-        chosen = plans if options.plan is None else {options.plan: plans[options.plan]}
+        options = ReportOptions(**how)
         specs = ExperimentSpec(model=options.model).model if options.model else {}
-        as_given = options.preprocessing, options.trust_code
-        sources = label_models(
-            {label: ModelSource(spec, *as_given, output=options.model_output) for label, spec in specs.items()},
-            list(dict.fromkeys(label for plan in chosen.values() for label in plan.settings)),
-        )
-        pairs = [(plan, model) for plan in chosen.values() for model in sources if model in plan.settings]
-        if options.grid:
+        as_given = options.preprocessing, options.trust_code, None, options.model_output
+
+        def consent(plans: Mapping[str, Manifest], models: Mapping[str, ModelSource]) -> None:
+            pairs = [(plan, model) for plan in plans.values() for model in models if model in plan.settings]
             work = [one for pair in pairs for one in planned_work(recorded_methods(*pair), {}, 3 * EXAMPLES)]
-            require_consent(work, yes=options.yes, quiet=False)
-        same = options.model_dump(include={"reference", "allow_partial", "grid", "device", "batch_size", "validity"})
-        for name, plan in chosen.items():
-            folder = options.out and options.out / (name if len(chosen) > 1 else "")
-            models = {label: source for label, source in sources.items() if label in plan.settings}
-            say(f"report: {write_report(store, folder, plan=name, models=models, **same).page}")
+            require_consent(work if options.grid else [], yes=options.yes, quiet=False)
+
+        models = {label: ModelSource(spec, *as_given) for label, spec in specs.items()}
+        same = options.model_dump(exclude={"model", "preprocessing", "model_output", "trust_code", "yes"})
+        for written in write_reports(run, models=models, consent=consent, **same):
+            say(f"report: {written.page}")
 
 
 CARD = "fringe.cli._runs:CardOptions"
@@ -175,8 +203,7 @@ def _measure(target: str, given: Mapping[str, Any], *, quiet: bool) -> "Card":
 
 def _show(card: "Card", out: Path, words: list[str], given: Mapping[str, Any], *, as_json: bool) -> None:
     """Write a card with the command that made it, and show it."""
-    from fringe.cards import write_card
-    from fringe.cli._tables import show_card
+    from fringe.cards import describe_card, write_card
 
     for key, value in given.items():
         flag = f"--{key.replace('_', '-')}"
@@ -185,5 +212,5 @@ def _show(card: "Card", out: Path, words: list[str], given: Mapping[str, Any], *
     if as_json:
         typer.echo(to_json(plain(dataclasses.asdict(card))), nl=False)
         return
-    show_card(card)
+    show(describe_card(card))
     say(f"\ncard: {files[0]}, {files[1].name}, {files[2].name}")

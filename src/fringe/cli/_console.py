@@ -5,13 +5,15 @@ import importlib.util
 import re
 import sys
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from enum import IntEnum
 from typing import Any
 
 import typer
 
 from fringe._process import Interrupted, interruptible
+from fringe._progress import Progress as Progress
+from fringe._tables import TextTable
 from fringe._text import printable
 from fringe.errors import FringeError, InputError, TransientError, is_transient
 
@@ -155,6 +157,12 @@ def say(message: str) -> None:
     typer.echo(printable(message))
 
 
+def show(parts: Iterable[str | TextTable]) -> None:
+    """Print tables and lines."""
+    for part in parts:
+        part.show() if isinstance(part, TextTable) else say(part)
+
+
 @contextlib.contextmanager
 def _short_warnings() -> Generator[None]:
     """Print warnings as one line each, without the source line that raised them."""
@@ -165,39 +173,6 @@ def _short_warnings() -> Generator[None]:
     with warnings.catch_warnings():
         warnings.showwarning = show
         yield
-
-
-class Progress:
-    """Two progress bars: results of the run, and steps of those in work. Hidden when stderr is not a terminal."""
-
-    def __init__(self, name: str, total: int | None, *, quiet: bool, steps: bool = False):
-        from fringe._progress import make_bars
-
-        self._bars = make_bars(transient=True, disable=quiet or not sys.stderr.isatty())
-        self._results = self._bars.add_task(name, total=total)
-        self._steps = self._bars.add_task("steps", total=None) if steps else None
-
-    def __enter__(self) -> "Progress":
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
-    def begin(self, total: int) -> None:
-        """Set the number of results."""
-        self._bars.update(self._results, total=total)
-
-    def advance(self, results: int = 1, what: str | None = None) -> None:
-        """Count finished results; ``what`` describes those in work."""
-        self._bars.update(self._results, advance=results, description=None if what is None else printable(what))
-        if self._steps is not None:
-            self._bars.reset(self._steps, total=None)
-
-    def step(self, done: float, total: int, what: str = "steps") -> None:
-        """Show the steps of the results in work."""
-        if self._steps is not None:
-            self._bars.update(self._steps, completed=done, total=total, description=printable(what))
 
 
 def require_consent(work: Sequence[tuple[str, float, float]], *, yes: bool, quiet: bool) -> None:

@@ -1,13 +1,13 @@
 """``fringe explain``, ``compare`` and ``app``: maps of image files."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from fringe._text import to_json
-from fringe.cli._console import Exit, Progress, error_text, exit_on_error, print_error, require_consent, say, warn
+from fringe.cli._console import Exit, Progress, error_text, exit_on_error, print_error, require_consent, say, show, warn
 from fringe.cli._options import AsJson, Inputs, Out, Overwrite, Yes, with_options
 from fringe.errors import FringeError
 
@@ -29,7 +29,6 @@ def explain(
     """
     with exit_on_error():
         from fringe.attribution import preset_names
-        from fringe.cli._tables import show_explanations
         from fringe.experiments import planned_work
         from fringe.explanations import ExplainSpec, ExplanationRun
 
@@ -38,7 +37,7 @@ def explain(
         architecture = run.loaded.architecture
         if run.spec.preset is None and run.method.name == "fringe" and architecture in preset_names():
             warn(f"hint: the paper tuned a setting for this network; use it with --preset {architecture}")
-        _compute(run, lambda: show_explanations(run.document), as_json=as_json)
+        _compute(run, as_json=as_json)
 
 
 @with_options("fringe.explanations:CompareSpec")
@@ -50,13 +49,12 @@ def compare(
     Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some inputs or methods failed, 130 interrupted.
     """
     with exit_on_error():
-        from fringe.cli._tables import show_comparison
         from fringe.experiments import planned_work
         from fringe.explanations import CompareSpec, ComparisonRun
 
         run = ComparisonRun(inputs, out, CompareSpec(**given), overwrite=overwrite)
         _open(run, planned_work(run.methods, run.metrics, len(run.refs)), yes=yes, quiet=as_json)
-        _compute(run, lambda: show_comparison(run.document, run.metrics), as_json=as_json)
+        _compute(run, as_json=as_json)
 
 
 def _open(run: "Run", work: Sequence[tuple[str, float, float]], *, yes: bool, quiet: bool) -> None:
@@ -69,7 +67,7 @@ def _open(run: "Run", work: Sequence[tuple[str, float, float]], *, yes: bool, qu
     run.open()
 
 
-def _compute(run: "Run", show: Callable[[], None], *, as_json: bool) -> None:
+def _compute(run: "Run", *, as_json: bool) -> None:
     """Compute a run, show its results, print what failed, and exit."""
     try:
         with (
@@ -85,7 +83,7 @@ def _compute(run: "Run", show: Callable[[], None], *, as_json: bool) -> None:
     if as_json:
         typer.echo(to_json(run.document), nl=False)
     elif run.done or run.command == "explain":
-        show()
+        show(run.describe())
         say(f"\nresults: {', '.join(map(str, run.files))}" if run.files else "")
     for failure in run.failures:
         print_error(failure.reason if failure.source in failure.reason else f"{failure.source}: {failure.reason}")

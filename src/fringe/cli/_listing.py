@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from fringe._tables import TextTable
 from fringe._text import to_json
-from fringe.cli._console import exit_on_error, say
+from fringe.cli._console import exit_on_error, say, show
 from fringe.cli._options import AsJson
 
 Name = Annotated[str | None, typer.Argument(metavar="NAME", help="Only this one.")]
@@ -67,19 +68,17 @@ def presets(as_json: AsJson = False) -> None:
     """List the paper's settings: six networks, three variants each."""
     with exit_on_error():
         from fringe.attribution import paper_settings, table
-        from fringe.cli._tables import show_table
 
         entries = [{"model": m, "variant": v, "settings": paper_settings(m, v)} for m, v in table()]
         names = ("tau", "eta_max", "delta_euc", "damping", "gamma_step", "gamma_prior", "cg_iterations")
         shown = _shown("presets", entries, as_json=as_json)
         rows = [(e["model"], e["variant"], *(_text(e["settings"].get(n, "")) for n in names)) for e in shown]
-        show_table(("--preset", "--variant", *names), rows)
+        show([TextTable(("--preset", "--variant", *names), rows)] if rows else [])
 
 
 def models(as_json: AsJson = False) -> None:
     """List the families of models and how each is written."""
     with exit_on_error():
-        from fringe.cli._tables import show_table
         from fringe.models import LOADERS
 
         entries = [
@@ -87,7 +86,7 @@ def models(as_json: AsJson = False) -> None:
             for name, loader in LOADERS.items()
         ]
         rows = [(e["form"], e["summary"], e["example"]) for e in _shown("models", entries, as_json=as_json)]
-        show_table(("form~", "what it is~", "example~"), rows)
+        show([TextTable(("form~", "what it is~", "example~"), rows)] if rows else [])
 
 
 def _shown(name: str, entries: Sequence[dict[str, Any]], *, as_json: bool) -> Sequence[dict[str, Any]]:
@@ -110,8 +109,6 @@ def _described(kind: Any, attributes: Sequence[str]) -> dict[str, Any]:
 
 
 def _print_entry(entry: Mapping[str, Any], notes: Mapping[str, str]) -> None:
-    from fringe.cli._tables import show_table
-
     say(f"{entry['name']}: {entry['title']}\n{entry['summary']}")
     names: list[str] = []
     for name, settings in entry["presets"].items():
@@ -120,8 +117,7 @@ def _print_entry(entry: Mapping[str, Any], notes: Mapping[str, str]) -> None:
     lines = [f"  {key}: {value}" for key, value in {**notes, "presets": ", ".join(names)}.items() if value]
     say("\n".join([*lines, ""]))
     rows = [(s["name"], _text(s["default"]), s["expected"], s["help"]) for s in entry["settings"]]
-    show_table(("setting~", "default~", "takes~", "meaning~"), rows)
-    say("")
+    show([TextTable(("setting~", "default~", "takes~", "meaning~"), rows), ""] if rows else [])
 
 
 def _text(value: object) -> str:

@@ -16,8 +16,8 @@ from fringe.report._render import markdown_report as markdown_report
 from fringe.report._table import Table as Table
 from fringe.report._table import build_table as build_table
 from fringe.report._write import ReportFiles as ReportFiles
-from fringe.report._write import label_models as label_models
 from fringe.report._write import report_folder as report_folder
 from fringe.report._write import write_report as write_report
+from fringe.report._write import write_reports as write_reports
 
 __all__ = ["write_report"]

@@ -13,7 +13,7 @@ import polars as pl
 from fringe._files import require_inside, require_local, write_atomic
 from fringe._text import FORMULA, to_csv
 from fringe.errors import InputError
-from fringe.experiments import ModelSource, Resolved, Results, Store, read_results
+from fringe.experiments import Manifest, ModelSource, Resolved, Results, Store, manifests, read_results
 from fringe.models import resolve_device
 from fringe.report._build import ReportInputs, build_report
 from fringe.report._maps import MapSource, load_experiment
@@ -149,6 +149,48 @@ def write_report(
     images = {f"figures/{image.name}.png": image.png for image in report.images}
     others = _write(folder, {**texts, "summary.csv": summary_csv(tables).encode(), **images})
     return ReportFiles((*others.paths[: len(texts)], *scores.paths, *others.paths[len(texts) :]))
+
+
+def write_reports(
+    run: Store | str | Path,
+    out: Path | None = None,
+    *,
+    plan: str | None = None,
+    models: Mapping[str, ModelSource] | None = None,
+    consent: Callable[[Mapping[str, Manifest], Mapping[str, ModelSource]], None] = lambda plans, models: None,
+    **options: Any,
+) -> Iterator[ReportFiles]:
+    """Write the report of each plan of a run.
+
+    Args:
+        run: Folder of the run.
+        out: Folder of the report; with several plans, each has a folder in it.
+        plan: The only plan that is reported.
+        models: Models that compute maps, by label, or by spec in a run of one model.
+        consent: Called before the first report with the plans, and the models by label.
+        **options: As for :func:`write_report`.
+
+    Yields:
+        The files of each report.
+
+    Raises:
+        InputError: As :func:`write_report` does.
+    """
+    store = run if isinstance(run, Store) else Store(Path(run), create=False)
+    plans = manifests(store)
+    if plan is not None and plan not in plans:
+        message = f"got {plan!r}; the plans in {str(store.root)!r}: {', '.join(plans) or 'none'}"
+        raise InputError(message, argument="plan")
+    if not plans:
+        raise InputError(f"{str(store.root)!r} holds no plan yet", argument="run")
+    chosen = plans if plan is None else {plan: plans[plan]}
+    labels = list(dict.fromkeys(label for one in chosen.values() for label in one.settings))
+    named = label_models(models or {}, labels)
+    consent(chosen, named)
+    for name, one in chosen.items():
+        folder = out / name if out is not None and len(chosen) > 1 else out
+        known = {label: source for label, source in named.items() if label in one.settings}
+        yield write_report(store, folder, plan=name, models=known, **options)
 
 
 def scores_csv(results: Results) -> str:
