@@ -16,7 +16,7 @@ import fringe
 from fringe._direction import ARROW
 from fringe._files import write_atomic
 from fringe._tables import Styled, TextTable
-from fringe._text import plain, to_json
+from fringe._text import first_paragraph, plain, to_json
 from fringe.attribution import METHODS, method_of_record
 from fringe.cards._measure import LOCALISATION, PARTS, Card, Measurement
 from fringe.errors import InputError
@@ -282,10 +282,9 @@ def card_of_run(run: str | Path, method: str) -> Card:
         if results.manifest.metrics[metric]["settings"].get("metric") in METRICS
     ]
     passes, seconds = _costs_of_run(results, models[0], method)
-    doc = "" if known_method is None else (type(known_method).__doc__ or "").split("\n\n")[0]
     return Card(
         label=method,
-        summary=" ".join(doc.split()),
+        summary=first_paragraph(None if known_method is None else type(known_method).__doc__),
         source="" if known_method is None else known_method.source,
         settings=record,
         measurements=tuple(measurements),

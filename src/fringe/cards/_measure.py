@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fringe._rng import KeyedGenerator
+from fringe._text import first_paragraph
 from fringe.attribution import Attributor, require_package
 from fringe.baselines import InputSpace
 from fringe.cards._target import CallableMethod, read_target
@@ -197,10 +198,9 @@ class _Measuring:
         self.seconds = float("nan")
 
     def card(self) -> Card:
-        doc = (type(self.method).__doc__ or "").split("\n\n")[0]
         return Card(
             label=self.method.label,
-            summary=" ".join(doc.split()),
+            summary=first_paragraph(type(self.method).__doc__),
             source=self.method.source,
             settings=self.method.record(),
             assumptions=_assumptions(self.method, self.passes),

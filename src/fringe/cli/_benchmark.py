@@ -2,14 +2,12 @@
 
 import dataclasses
 import shlex
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fringe._tables import TextTable
 from fringe._text import plain, to_json
 from fringe.cli._console import Exit, exit_on_error, require_consent, resumable, say, show, typed, warn
 from fringe.cli._options import AsJson, RunFolder, names_of, with_options
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
 SPEC, FLAGS = "fringe.experiments:ExperimentSpec", "fringe.cli._runs:RunFlags"
 #: Fields of a specification without a flag.
 UNTYPED = ("name", "shard")
-#: Reasons of one kind that the status shows.
-SHOWN_REASONS = 10
 
 
 @with_options(SPEC, FLAGS, "fringe.cli._runs:BenchmarkOptions", skip=UNTYPED)
@@ -59,51 +55,18 @@ def status(run: RunFolder, as_json: AsJson = False) -> None:
     """
     with exit_on_error("bench"):
         from fringe.experiments import read_status
+        from fringe.report import describe_status
 
         document = read_status(run)
         if as_json:
             typer.echo(to_json(document), nl=False)
         else:
-            show(_describe_status(document))
+            parts = describe_status(document)
+            show(p.replace("retry=True", "--retry-failed") if isinstance(p, str) else p for p in parts)
     cells = [cell for plan in document["plans"].values() for cell in plan["cells"]]
     if any(cell["missing"] for cell in cells):
         raise typer.Exit(Exit.RESUMABLE)
     raise typer.Exit(Exit.SOME_FAILED if any(cell["failed"] for cell in cells) else Exit.DONE)
-
-
-def _describe_status(document: Mapping[str, Any]) -> Iterator[str | TextTable]:
-    from fringe.experiments import describe_failures, mixed
-
-    if not document["plans"]:
-        yield "no plan yet: nothing was asked for in this folder"
-    for name, plan in document["plans"].items():
-        yield f"{name}: {plan['images']} images"
-        numbers = ("scores", "failed", "missing", "done")
-        yield TextTable(("model", "method", *numbers), list(_status_rows(plan["cells"])), numbers)
-        yield from (f"  {line}" for line in describe_failures(plan["failures"], (), SHOWN_REASONS))
-        yield from (f"  not read: {reason}" for reason in plan["not_read"][:SHOWN_REASONS])
-        yield from (f"  results of several versions are mixed: {line}" for line in mixed(plan["versions"]))
-    for path, problem in list(document["damaged"].items())[:SHOWN_REASONS]:
-        yield f"damaged: {path} {problem}; the next run sets it aside and makes it again"
-    for line in describe_failures((), document["set_aside"], SHOWN_REASONS):
-        yield f"{line} (--retry-failed computes it again)"
-    reasons = Counter((task["method"], task["model"], task["reason"]) for task in document["invalidated"])
-    for (method, model, reason), tasks in reasons.most_common(SHOWN_REASONS):
-        yield f"no longer asked for: {method} on {model}, {tasks} tasks: {reason}"
-    if document["trials"]:
-        yield f"stored from the trials of a search: {document['trials']} tasks"
-
-
-def _status_rows(cells: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
-    """One row per model and method, metrics together."""
-    totals: dict[tuple[str, str], Counter[str]] = {}
-    for cell in cells:
-        numbers = {name: cell[name] for name in ("wanted", "scored", "failed", "missing")}
-        totals.setdefault((cell["model"], cell["method"]), Counter()).update(numbers)
-    for (model, method), total in totals.items():
-        share = (total["scored"] + total["failed"]) / max(total["wanted"], 1)
-        counts = (str(total[name]) if total[name] else "" for name in ("failed", "missing"))
-        yield model, method, f"{total['scored']}/{total['wanted']}", *counts, f"{share:.0%}"
 
 
 @with_options("fringe.cli._runs:ReportOptions")

@@ -176,17 +176,8 @@ def _short_warnings() -> Generator[None]:
 
 
 def require_consent(work: Sequence[tuple[str, float, float]], *, yes: bool, quiet: bool) -> None:
-    """Ask whether to start a run of absurdly many passes: a slip in a setting, or a configuration file of a stranger.
-
-    Args:
-        work: What :func:`fringe.experiments.planned_work` returns.
-        yes: Do not ask.
-        quiet: Do not ask, and refuse.
-
-    Raises:
-        InputError: Where nobody can be asked.
-        typer.Exit: After a no.
-    """
+    """Ask whether to start absurdly much work: a slip in a setting, or a configuration file of a stranger. With
+    ``quiet``, or where nobody can be asked, refuse; with ``yes``, do not ask."""
     from fringe.experiments import describe_excess
 
     text = None if yes else describe_excess(work)

@@ -13,7 +13,6 @@ from fringe.errors import FringeError
 
 Given = dict[str, Any]
 if TYPE_CHECKING:
-    from fringe.app import AppServer
     from fringe.explanations import ComparisonRun, ExplanationRun
 
     Run = ExplanationRun | ComparisonRun
@@ -111,8 +110,4 @@ def app(given: Given) -> None:
                 f"warning: everyone who reaches port {spec.port} of this machine can use the models and processors, "
                 "without a password"
             )
-
-        def ready(server: "AppServer") -> None:
-            say(f"fringe listens at {server.url} (Ctrl+C ends it)")
-
-        launch(spec, ready=ready)
+        launch(spec)

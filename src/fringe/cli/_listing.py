@@ -1,13 +1,12 @@
 """``fringe methods``, ``metrics``, ``presets`` and ``models``: what there is to choose from."""
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from fringe._tables import TextTable
-from fringe._text import to_json
+from fringe._text import first_paragraph, to_json
 from fringe.cli._console import exit_on_error, say, show
 from fringe.cli._options import AsJson
 
@@ -102,7 +101,7 @@ def _described(kind: Any, attributes: Sequence[str]) -> dict[str, Any]:
         "name": kind.name,
         "title": kind.title or kind.name,
         **{_KEYS.get(attribute, attribute): getattr(kind, attribute) for attribute in attributes},
-        "summary": " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].split()),
+        "summary": first_paragraph(kind.__doc__),
         "presets": {name: dict(settings) for name, settings in kind.presets.items()},
         "settings": kind.describe(),
     }

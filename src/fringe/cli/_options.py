@@ -37,13 +37,8 @@ _NAMES = {"limits": "--limit", "as_json": "--json", "retry": "--retry-failed"}
 
 
 def with_options(*models: str, skip: tuple[str, ...] = ()) -> Callable[[Command], Command]:
-    """Give a command one flag per field of pydantic models; its first arguments are the given values by field.
-
-    The models are imported when the command is used, so that the help of the program loads nothing.
-
-    Args:
-        *models: ``module:name`` of each model.
-        skip: Fields without a flag.
+    """Give a command one flag per field of pydantic models, but those to ``skip``; its first arguments are the given
+    values by field. A model is ``module:name``, imported when the command is used: the help of the program loads none.
     """
 
     def decorate(command: Command) -> Command:

@@ -1,7 +1,6 @@
 """Options of runs, their progress, and how they ended."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -31,6 +30,8 @@ from fringe.experiments import (
 from fringe.experiments import Progress as Callbacks
 
 REFERENCE = "Method that the others are compared with. Default: fringe, else the first."
+#: How plans end that were not stopped, with a score.
+FINISHED = (Exit.DONE, Exit.SOME_FAILED)
 YES = "Start without asking, however many passes the settings mean."
 
 
@@ -135,21 +136,8 @@ class CardOptions(Options):
     trust_code: bool = Field(False, description="Run the module or file that TARGET names, if you trust its author.")
 
 
-@dataclass(frozen=True)
-class RunSummary:
-    """How plans ended: the exit code, and the result of each plan that was begun."""
-
-    code: Exit
-    results: tuple[RunResult, ...]
-
-    @property
-    def finished(self) -> bool:
-        """Whether the run was not stopped, and any score was computed."""
-        return self.code in (Exit.DONE, Exit.SOME_FAILED)
-
-
-def run_plans(plans: Sequence[Plan], options: RunFlags) -> RunSummary:
-    """Run plans in their order; one that is stopped stops those after it."""
+def run_plans(plans: Sequence[Plan], options: RunFlags) -> tuple[Exit, list[RunResult]]:
+    """Run plans in their order; one that is stopped stops those after it. Return how that ended, and each result."""
     results = list[RunResult]()
     require_consent(planned_work_of(plans), yes=options.yes, quiet=options.as_json)
     require_inside(options.out / "report", options.out)  # now, and not after hours of work
@@ -166,7 +154,7 @@ def run_plans(plans: Sequence[Plan], options: RunFlags) -> RunSummary:
         _print_result(results[-1], options)
         if results[-1].stopped:
             break
-    return RunSummary(_exit_code(results, options.out), tuple(results))
+    return _exit_code(results, options.out), results
 
 
 def _print_result(result: RunResult, options: RunFlags) -> None:
@@ -189,15 +177,9 @@ def report_plan(options: RunFlags, resolved: Resolved, *, reference: str | None 
     """Write the report of a plan that was just run; what failed is stated in it."""
     from fringe.report import write_report  # draws, which takes a second to load
 
-    written = write_report(
-        Store(options.out, create=False),
-        plan=resolved.plan.name,
-        reference=reference,
-        allow_partial=True,
-        device=options.device,
-        batch_size=options.batch_size,
-        resolve=lambda: resolved,
-    )
+    store, same = Store(options.out, create=False), options.model_dump(include={"device", "batch_size"})
+    same |= {"plan": resolved.plan.name, "reference": reference, "allow_partial": True}
+    written = write_report(store, resolve=lambda: resolved, **same)
     options.print_text(f"report: {written.page}")
     return [str(path) for path in written.paths]
 
@@ -211,14 +193,15 @@ def run_and_report(
     draw: Callable[[Resolved], Sequence[Path]] = lambda resolved: (),
 ) -> Exit:
     """Run a plan, then write its report and draw its figures."""
-    summary, paths, url = run_plans([plan], options), list[str](), url_of(options.out)
+    code, results = run_plans([plan], options)
+    paths, url = list[str](), url_of(options.out)
     if report and url is not None:
         options.print_text(f"a report is written on this machine: fringe report {url} --out FOLDER")
-    elif summary.finished:
-        resolved = summary.results[0].resolved
+    elif code in FINISHED:
+        resolved = results[0].resolved
         paths += report_plan(options, resolved, reference=reference) if report else []
         figures = [str(path) for path in draw(resolved)]
         paths += figures
         options.print_text("\n".join(f"figure: {path}" for path in figures if path.endswith(".png")))
-    options.print_json({**run_record(summary.results[0]), "report": paths})
-    return summary.code
+    options.print_json({**run_record(results[0]), "report": paths})
+    return code

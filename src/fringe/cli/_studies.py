@@ -1,7 +1,7 @@
 """``fringe ablate``, ``diagnose``, ``sweep``, ``runtime``, ``tune`` and ``reproduce``: the studies of the paper."""
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,8 +14,8 @@ from fringe.cli._options import names_of, with_options
 from fringe.errors import InputError
 
 if TYPE_CHECKING:
-    from fringe.cli._runs import ReproduceOptions, RunFlags, TuneOptions
-    from fringe.experiments import ExperimentSpec, Plan
+    from fringe.cli._runs import ReproduceOptions, RunFlags
+    from fringe.experiments import Plan
     from fringe.paper import PaperStudy
 
 Given = dict[str, Any]
@@ -29,11 +29,7 @@ def ablate(given: Given, how: Given, what: Given) -> None:
     The variants of the paper's table, and three of its figures: gamma_step only, gamma_prior only, non-geometric. With
     --methods fringe:auto those that the paper tuned for a network, where it did. By default 100 images.
     """
-    with resumable("bench"):
-        from fringe.paper import ablation_study
-
-        flags = _flags(how)
-        _run_study(ablation_study(flags.spec(given)), flags, **what)
+    _run_study(lambda paper, spec: paper.ablation_study(spec), given, how, what)
 
 
 @with_options(SPEC, FLAGS, DRAW, skip=UNTYPED)
@@ -42,11 +38,7 @@ def diagnose(given: Given, how: Given, what: Given) -> None:
 
     FRInGe with the cap and without, and IG; by default on 100 images.
     """
-    with resumable("bench"):
-        from fringe.paper import cap_study
-
-        flags = _flags(how)
-        _run_study(cap_study(flags.spec(given)), flags, **what)
+    _run_study(lambda paper, spec: paper.cap_study(spec), given, how, what)
 
 
 @with_options(SPEC, FLAGS, "fringe.cli._runs:SweepOptions", skip=UNTYPED)
@@ -55,11 +47,8 @@ def sweep(given: Given, how: Given, what: Given) -> None:
 
     The first of the methods; by default fringe on 100 images.
     """
-    with resumable("bench"):
-        from fringe.paper import sweep_study
-
-        flags = _flags(how)
-        _run_study(sweep_study(flags.spec(given), what.get("factor", ())), flags, report=False)
+    factors = what.get("factor", ())
+    _run_study(lambda paper, spec: paper.sweep_study(spec, factors), given, how, {"report": False})
 
 
 def _flags(how: Given) -> "RunFlags":
@@ -70,18 +59,20 @@ def _flags(how: Given) -> "RunFlags":
     return flags
 
 
-def _run_study(study: "PaperStudy", flags: "RunFlags", **given: Any) -> None:
-    """Run the plan of a study, report and draw it."""
-    from fringe.cli._runs import DrawOptions, run_and_report
-    from fringe.paper import draw_study
-    from fringe.report import report_folder
+def _run_study(make: Callable[[Any, Any], "PaperStudy"], given: Given, how: Given, what: Given) -> None:
+    """Run the plan of a study, report and draw it; ``make`` takes the package of studies and the experiment."""
+    with resumable("bench"):
+        from fringe import paper
+        from fringe.cli._runs import DrawOptions, run_and_report
+        from fringe.report import report_folder
 
-    options, folder = DrawOptions(**given), report_folder(flags.out, study.plan.name)
-
-    def draw(resolved: Any) -> list[Path]:
-        return draw_study(study, flags.out, folder, images=options.figures, device=flags.device, resolved=resolved)
-
-    raise typer.Exit(run_and_report(study.plan, flags, report=options.report, draw=draw))
+        flags, options = _flags(how), DrawOptions(**what)
+        study = make(paper, flags.spec(given))
+        folder = report_folder(flags.out, study.plan.name)
+        same = {"images": options.figures, "device": flags.device}
+        draw = partial(paper.draw_study, study, flags.out, folder, **same)
+        code = run_and_report(study.plan, flags, report=options.report, draw=lambda plan: draw(resolved=plan))
+    raise typer.Exit(code)
 
 
 @with_options(SPEC, FLAGS, skip=(*UNTYPED, "executor", "workers", "timeout", "save_maps", "amend", "retry", "renew"))
@@ -121,36 +112,30 @@ def tune(given: Given, how: Given, what: Given) -> None:
     An interrupted search is resumed by the same command.
     """
     with resumable("bench", "tune"):
-        from fringe.cli._runs import RunFlags, TuneOptions
+        from fringe.cli._runs import TuneOptions
+        from fringe.experiments import planned_work_of
+        from fringe.paper import read_search_space, tune_preset, tuning_study
+        from fringe.tuning import Trial
 
-        flags = RunFlags(**how).resolve()
-        raise typer.Exit(_tune(flags.spec(given), flags, TuneOptions(**what)))
+        flags, options = _flags(how), TuneOptions(**what)
+        plan, trials = tuning_study(flags.spec(given)), options.trials
+        work = [(name, passes, count * trials) for name, passes, count in planned_work_of([plan])]
+        require_consent(work, yes=flags.yes, quiet=flags.as_json)
+        space = read_search_space(plan, options.search, smoothing=options.smoothing)
+        with Progress("trials", trials, quiet=flags.as_json) as bar, interruptible():
 
+            def watch(trial: Trial, done: int, planned: int) -> None:
+                bar.advance(1, f"trial {trial.number}")
+                flags.print_text(trial.describe())
 
-def _tune(spec: "ExperimentSpec", flags: "RunFlags", options: "TuneOptions") -> Exit:
-    from fringe.experiments import planned_work_of
-    from fringe.paper import read_search_space, tune_preset, tuning_study
-    from fringe.tuning import Trial
-
-    plan, trials = tuning_study(spec), options.trials
-    work = [(name, passes, count * trials) for name, passes, count in planned_work_of([plan])]
-    require_consent(work, yes=flags.yes, quiet=flags.as_json)
-    space = read_search_space(plan, options.search, smoothing=options.smoothing)
-    with Progress("trials", trials, quiet=flags.as_json) as bar, interruptible():
-
-        def watch(trial: Trial, done: int, planned: int) -> None:
-            bar.advance(1, f"trial {trial.number}")
-            flags.print_text(trial.describe())
-
-        try:
-            result = tune_preset(plan, flags.out, flags, space, trials, progress=watch)
-        except Interrupted as error:
-            print_error(f"{error}; the trials so far are in {flags.out}: run the same command again to go on")
-            flags.print_json({"preset": None, "stopped": str(error)})
-            return Exit.RESUMABLE
-    flags.print_json({**result.record(), "stopped": None})
-    flags.print_text(typed(result.describe()))
-    return Exit.DONE
+            try:
+                result = tune_preset(plan, flags.out, flags, space, trials, progress=watch)
+            except Interrupted as error:
+                print_error(f"{error}; the trials so far are in {flags.out}: run the same command again to go on")
+                flags.print_json({"preset": None, "stopped": str(error)})
+                raise typer.Exit(Exit.RESUMABLE) from error
+        flags.print_json({**result.record(), "stopped": None})
+        flags.print_text(typed(result.describe()))
 
 
 @with_options(SPEC, FLAGS, "fringe.cli._runs:ReproduceOptions", skip=UNTYPED)
@@ -161,11 +146,11 @@ def reproduce(given: Given, how: Given, what: Given) -> None:
     settings, and run times.
     """
     with resumable("bench"):
-        from fringe.cli._runs import ReproduceOptions, RunFlags
+        from fringe.cli._runs import ReproduceOptions
         from fringe.experiments import ExperimentSpec
         from fringe.paper import check_studies, paper_models, reproduction_plan
 
-        flags, options = RunFlags(**how).resolve(), ReproduceOptions(**what)
+        flags, options = _flags(how), ReproduceOptions(**what)
         spec, studies = flags.spec(given), check_studies(names_of(options.studies))
         if options.imagenet is not None and spec.data:
             raise InputError("--data names images, too; give one of them", argument="imagenet")
@@ -179,31 +164,24 @@ def reproduce(given: Given, how: Given, what: Given) -> None:
 
 
 def _reproduce(base: "Plan", studies: Sequence[str], flags: "RunFlags", options: "ReproduceOptions") -> Exit:
-    from fringe.cli._runs import report_plan, run_plans
+    from fringe.cli._runs import FINISHED, report_plan, run_plans
     from fringe.experiments import Store, run_record
     from fringe.paper import Timing, study_plans, timing_records, write_reproduction
     from fringe.report import report_folder
 
-    require_local("out", flags.out)
     plans, timings, paths = study_plans(base, studies), list[Timing](), list[str]()
     Store(flags.out)  # also where only run times are measured
-    summary = run_plans(list(plans.values()), flags)
-    code, resolved = summary.code, {result.resolved.plan.name: result.resolved for result in summary.results}
+    code, results = run_plans(list(plans.values()), flags)
+    resolved = {result.resolved.plan.name: result.resolved for result in results}
     try:
         with interruptible():
-            if summary.finished:
+            if code in FINISHED:
                 written = (path for name in plans if name != "sweep" for path in report_plan(flags, resolved[name]))
                 reports = [path for path in written if path.endswith(".html")]
+                out, same = report_folder(flags.out, "benchmark"), flags.model_dump(include={"device", "batch_size"})
+                kwargs = {**same, "images": options.figures}
                 files = write_reproduction(
-                    base,
-                    flags.out,
-                    report_folder(flags.out, "benchmark"),
-                    studies=studies,
-                    resolved=resolved,
-                    images=options.figures,
-                    device=flags.device,
-                    batch_size=flags.batch_size,
-                    on_timings=timings.extend,
+                    base, flags.out, out, studies=studies, resolved=resolved, on_timings=timings.extend, **kwargs
                 )
                 paths = [*map(str, files.pages), *reports, *map(str, files.figures)]
                 flags.print_text("\n".join(f"figure: {path}" for path in files.figures if path.suffix == ".png"))
@@ -211,7 +189,7 @@ def _reproduce(base: "Plan", studies: Sequence[str], flags: "RunFlags", options:
     except Interrupted as error:
         print_error(f"{error}; what is there so far is in {flags.out}: run the same command again for the rest")
         code = Exit.RESUMABLE
-    document = {"plans": [run_record(result) for result in summary.results], "timings": timing_records(timings)}
+    document = {"plans": [run_record(result) for result in results], "timings": timing_records(timings)}
     flags.print_json({**document, "report": paths})
     return code
 
@@ -229,6 +207,6 @@ def _estimate(base: "Plan", studies: Sequence[str], flags: "RunFlags", options: 
         flags.print_text("\n".join([*heading, *(f"  {line}" for line in part.lines())]))
     hours = sum(cost.seconds for cost in costs) / 3600
     flags.print_json({"device": flags.device, "hours": hours, "methods": [cost.record() for cost in costs]})
-    where = f"on {flags.device}, one map after the other, without what is stored"
-    flags.print_text(f"in all about {hours:.2g} hours {where}")
+    machine = f"on {flags.device}, one map after the other, without what is stored"
+    flags.print_text(f"in all about {hours:.2g} hours {machine}")
     return Exit.DONE
