@@ -76,8 +76,10 @@ def _compute(run: "Run", *, as_json: bool) -> None:
             for result in results:
                 bars.advance(result if isinstance(result, int) else 1)
     except KeyboardInterrupt:
-        more = "; run the same command again to go on" if run.command == "explain" else ""
-        warn(f"interrupted: the results of {run.done} inputs are in {run.folder.root}{more}")
+        word, more = (
+            ("finished", "; run the same command again to go on") if run.command == "explain" else ("compared", "")
+        )
+        warn(f"interrupted: {run.done} {word} inputs are in {run.folder.root}{more}")
         raise typer.Exit(Exit.INTERRUPTED) from None
     if as_json:
         typer.echo(to_json(run.document), nl=False)

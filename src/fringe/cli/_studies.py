@@ -179,7 +179,7 @@ def _reproduce(base: "Plan", studies: Sequence[str], flags: "RunFlags", options:
                 written = (path for name in plans if name != "sweep" for path in report_plan(flags, resolved[name]))
                 reports = [path for path in written if path.endswith(".html")]
                 out, same = report_folder(flags.out, "benchmark"), flags.model_dump(include={"device", "batch_size"})
-                kwargs = {**same, "images": options.figures}
+                kwargs: dict[str, Any] = {**same, "images": options.figures}
                 files = write_reproduction(
                     base, flags.out, out, studies=studies, resolved=resolved, on_timings=timings.extend, **kwargs
                 )
