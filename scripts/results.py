@@ -1,10 +1,10 @@
-"""Run the experiments of ``experiments/`` and write their tables into docs/results.md.
+"""Run the experiments of ``experiments/`` and write their tables into docs/results.md and docs/truth.md.
 
     python scripts/results.py --shared ../shared --out out/results                  # all of them: hours
     python scripts/results.py --shared ../shared --only settings_cifar_resnet20     # one of them
     python scripts/results.py --shared ../shared --tables                           # tables of what is stored
 
-A run that was interrupted is resumed. The page holds one marked place for each table, ``<!-- table: NAME -->`` to
+A run that was interrupted is resumed. A page holds one marked place for each table, ``<!-- table: NAME -->`` to
 ``<!-- end -->``; a table whose run is not in ``--out`` stays as it is. Settings are chosen on the first half of the
 images (every second file, from the first on) and judged on the second half.
 """
@@ -12,8 +12,10 @@ images (every second file, from the first on) and judged on the second half.
 import argparse
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -21,18 +23,21 @@ from matplotlib.figure import Figure
 from fringe.experiments import ExperimentSpec, Results, Store, paired, read_results, run_experiment
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "results.md"
+PAGES = ROOT / "docs" / "results.md", ROOT / "docs" / "truth.md"
 #: Metrics that the last columns show.
 DIAGNOSTICS = ("completeness_residual", "endpoint_kl")
+#: Metrics of tables of scenes; the differences of the first three are shown.
+LOCALISATION = ("mass_inside", "mass_inside:smooth", "region_completeness", "rank_accuracy", "expected_hit")
 ARROWS = {"higher": " ↑", "lower": " ↓", "none": ""}
 
 
 @dataclass(frozen=True)
 class Table:
-    """An experiment: the method that the others are compared with, the half of the images, and titles of methods."""
+    """An experiment: the method that the others are compared with, the half of the images (None: all), and titles of
+    methods."""
 
     base: str
-    half: int = 1
+    half: int | None = 1
     names: dict[str, str] = field(default_factory=dict[str, str])
 
 
@@ -58,6 +63,24 @@ METHODS = {
     "svi_official": "geoig_svi (official)",
     "svi_repaired": "geoig_svi (repaired)",
 }
+TRUTH = {
+    "fringe": "**`FRInGe()`**",
+    "full_metric": "`fringe:full_metric`",
+    "no_prior": "FRInGe, γ_prior = 0",
+    "prior_3e4": "FRInGe, γ_prior = 3e-4",
+    "prior_1e3": "FRInGe, γ_prior = 1e-3",
+    "prior_1e2": "FRInGe, γ_prior = 1e-2",
+    "step_0": "FRInGe, γ_step = 0",
+    "step_1e1": "FRInGe, γ_step = 0.1",
+    "damping_1e1": "FRInGe, λ = 0.1",
+    "rank4": "FRInGe, rank 4",
+    "preview": "`fringe:preview`",
+    "gradient": "FRInGe without a metric (`solve=gradient`)",
+    "diffusion": "diffusion (control)",
+    "straight_gradient": "straight line to the end of the path without a metric",
+    "input": "input × gradient",
+    "captum:grad_cam": "Grad-CAM",
+}
 TABLES = {
     "default_cifar_resnet20": Table("cg", names=DEFAULTS),
     "default_mobilenet_v1_025": Table("cg", names=DEFAULTS),
@@ -70,17 +93,23 @@ TABLES = {
     "damping_judge_cifar_resnet20": Table("blur_1e-8_K20"),
     "damping_judge_mobilenet_v1_025": Table("blur_1e-8_K20"),
     "settings_cifar_resnet20": Table("centre", half=0),
+    "truth": Table("fringe", None, TRUTH),
+    "truth_settings": Table("fringe", None, TRUTH),
+    "truth_networks": Table("fringe", None, TRUTH),
+    "truth_trained": Table("fringe", None, TRUTH),
 }
 
 
 def run(name: str, shared: Path, out: Path, device: str) -> None:
     """Run one experiment, or what is missing of it."""
-    images = "cifar10" if "cifar" in name else "imagenet"
-    folder = out / "images" / f"{images}-{TABLES[name].half}"
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in sorted((shared / "images" / images).iterdir())[TABLES[name].half :: 2]:
-        if not (folder / path.name).exists():
-            (folder / path.name).symlink_to(path.resolve())
+    images, half = "imagenet" if "mobilenet" in name else "cifar10", TABLES[name].half
+    folder = shared / "images" / images
+    if half is not None:
+        folder = out / "images" / f"{images}-{half}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in sorted((shared / "images" / images).iterdir())[half::2]:
+            if not (folder / path.name).exists():
+                (folder / path.name).symlink_to(path.resolve())
     spec = ExperimentSpec.from_file(ROOT / "experiments" / f"{name}.toml")
     before = Path.cwd()
     os.chdir(shared / "models")  # the specification names the model's file by zoo.py
@@ -146,24 +175,83 @@ def _cell(results: Results, model: str, method: str, metric: str, base: str) -> 
     return text.replace("-", "−")
 
 
+def truth_tables(results: Results, base: str, names: dict[str, str]) -> list[str]:
+    """Return a Markdown table for each scene and given network, pooled over the networks whose gates hold."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for label, scene in results.manifest.scenes.items():
+        for model, network in scene["networks"].items():
+            if all(gate["holds"] for gate in network["gates"]):
+                groups.setdefault((label, network["given"] or ""), []).append(model)
+    return [_truth_table(results, *name, models, base, names) for name, models in groups.items()]
+
+
+def _truth_table(results: Results, label: str, given: str, models: list[str], base: str, names: dict[str, str]) -> str:
+    clusters = [cluster for model in models for cluster in results.clusters(model) or ()]
+    networks = [model for model in models for _ in results.clusters(model) or ()]
+
+    def column(method: str, metric: str) -> np.ndarray:
+        return np.concatenate([results.scores(model, method, metric) for model in models])
+
+    methods, about = results.methods(models[0]), results.manifest.metrics
+    shown = [m for m in LOCALISATION if m in results.metrics and np.isfinite(column(base, m)).any()]
+    lines = [
+        "| method | passes | " + " | ".join(_title(about, m) for m in shown) + " |",
+        "|---" * (len(shown) + 2) + "|",
+    ]
+    for method in methods:
+        passes = np.mean([summary(results, model, method)["passes"] for model in models])
+        cells: list[str] = []
+        for metric in shown:
+            scores, reference = column(method, metric), column(base, metric)
+            if method == base:
+                cells.append(f"{np.nanmean(scores):.3f}")
+            elif np.isfinite(scores - reference).any():
+                difference = paired(scores, reference, clusters=clusters, networks=networks)
+                star = "*" if difference.low * difference.high > 0 else ""
+                interval = f" ({difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}])"
+                cells.append(
+                    f"{np.nanmean(scores):.3f}{star}{interval if metric in LOCALISATION[:3] else ''}".replace("-", "−")
+                )
+            else:
+                cells.append("–")
+        lines.append(f"| {names.get(method, method)} | {passes:.0f} | " + " | ".join(cells) + " |")
+    count, scene = f"{len(models)} networks, " if len(models) > 1 else "", results.manifest.scenes[label]
+    head = f"{scene['title']} (`{label}`){f' on `{given}`' if given else ''}, {count}n = {len(clusters)}:"
+    return "\n".join([head, "", *lines])
+
+
+def _title(about: Mapping[str, Mapping[str, Any]], metric: str) -> str:
+    _, colon, preset = metric.partition(":")
+    return about[metric]["title"].lower() + (f", {preset}" if colon else "") + ARROWS[about[metric]["direction"]]
+
+
 def _number(value: float, digits: int) -> str:
     return "–" if np.isnan(value) else f"{value:.{digits}f}"
 
 
 def write_tables(out: Path, only: list[str]) -> None:
     """Replace the tables of the page whose runs are stored."""
-    page = PAGE.read_text(encoding="utf-8")
     for name in only:
         if (out / name).is_dir():
-            results = read_results(Store(out / name, create=False))
-            (model,) = results.models
-            suffixes = ["", *sorted({":" + m.partition(":")[2] for m in results.metrics if ":" in m})]
-            parts = [table(results, model, TABLES[name].base, TABLES[name].names, suffix) for suffix in suffixes]
-            text = "\n\n".join(parts)
-            pattern = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)"
-            page, count = re.subn(pattern, lambda m: f"{m[1]}\n{text}\n\n{m[2]}", page, flags=re.DOTALL)  # noqa: B023
-            print(f"{name}: {'written' if count else 'the page has no such place'}")
-    PAGE.write_text(page, encoding="utf-8")
+            text = "\n\n".join(_tables_of(name, read_results(Store(out / name, create=False))))
+            written = sum(_replace(page, name, text) for page in PAGES)
+            print(f"{name}: {'written' if written else 'no page has such a place'}")
+
+
+def _tables_of(name: str, results: Results) -> list[str]:
+    base, names = TABLES[name].base, TABLES[name].names
+    if results.manifest.scenes:
+        return truth_tables(results, base, names)
+    (model,) = results.models
+    suffixes = ["", *sorted({":" + m.partition(":")[2] for m in results.metrics if ":" in m})]
+    return [table(results, model, base, names, suffix) for suffix in suffixes]
+
+
+def _replace(path: Path, name: str, text: str) -> int:
+    pattern, page = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", path.read_text(encoding="utf-8")
+    page, count = re.subn(pattern, lambda m: f"{m[1]}\n{text}\n\n{m[2]}", page, flags=re.DOTALL)
+    path.write_text(page, encoding="utf-8")
+    return count
 
 
 #: What the figure shows: the name of a point, and its distance above the point.
@@ -226,7 +314,7 @@ def main() -> None:
     write_tables(arguments.out, only)
     runs = [arguments.out / name for name in ("default_cifar_resnet20", "default_mobilenet_v1_025")]
     if all(run.is_dir() for run in runs):
-        image = PAGE.parent / "images" / "price.png"
+        image = ROOT / "docs" / "images" / "price.png"
         figure([read_results(Store(run, create=False)) for run in runs]).savefig(image, dpi=130)
 
 

@@ -14,7 +14,7 @@ from fringe.metrics import EvaluationContext, evaluate
 from fringe.models import load_model
 from fringe.paths import Problem
 from fringe.scenes import get_scene
-from fringe.scenes._grids import OneCell, SumOfCells, cell_of
+from fringe.scenes._grids import GridPG, OneCell, SumOfCells, cell_of
 from fringe.testing._toys import ToyProblems
 
 IMAGES = tuple(find_inputs(["embedded:digits"]))
@@ -57,6 +57,15 @@ def test_every_class_of_a_grid_is_explained_and_its_cell_is_the_truth():
         assert truth[cell_of(x, 2, cell)].all()
         assert truth.sum() * 4 == truth.numel()
         assert int(network.module(part[None]).argmax()) == example.target
+
+
+def test_some_classes_of_a_grid_visit_every_cell_as_often():
+    scene, images = GridPG(classes=1), IMAGES
+    examples = scene.examples([MODEL], images, 8, 0)
+    assert [example.cluster for example in examples] == [f"grid-{number:04d}" for number in range(8)]
+    assert sorted(example.values["cell"] for example in examples) == sorted([0, 1, 2, 3] * 2)
+    every = {example.id: example for example in get_scene("gridpg").examples([MODEL], images, 32, 0)}
+    assert all(example == every[example.id] for example in examples)
 
 
 def test_more_examples_begin_with_the_same_ones_and_a_seed_draws_others():

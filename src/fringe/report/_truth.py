@@ -82,8 +82,8 @@ def _table(results: Results, title: str, models: Sequence[str]) -> SimpleTable:
         texts = [with_spread(cells[method, metric], 3) for metric in shown]
         n = max((cells[method, metric].n for metric in shown), default=0)
         name = f"{method} (control)" if results.is_control(method) else method
-        cost = passes.get(method, math.nan)
-        rows.append((name, *texts, str(n), "0" if results.is_control(method) else format_number(cost, 0)))
+        cost = passes.get(method, 0.0 if results.is_control(method) else math.nan)
+        rows.append((name, *texts, str(n), format_number(cost, 0)))
     return SimpleTable(title, tuple(head), tuple(rows), frozenset(range(1, len(head))))
 
 
