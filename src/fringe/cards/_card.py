@@ -136,17 +136,13 @@ def describe_card(card: Card) -> list[str | TextTable]:
     ]
     rules = [index for index, (part, following) in enumerate(pairwise(parts)) if part != following]
     numbers = ("score", "n", "best blind map")
-    counts = [f"{count:.0f} {name}" for name, count in card.passes.items() if count]
+    counts = " + ".join(f"{count:.0f} {name}" for name, count in card.passes.items() if count)
     text = [f"checks: {sum(check.passed for check in card.checks)} of {len(card.checks)} hold"] if card.checks else []
-    text.append(f"cost of a map: {' + '.join(counts) or ('no passes' if card.passes else 'not measured')}")
+    text.append(f"cost of a map: {counts or ('no passes' if card.passes else 'not measured')}")
     text += ["where it fails:", *(f"  {sentence}" for sentence in failures(card, lines))]
+    missing = [f"  {sentence}" for sentence in not_measured(card)]
     table = TextTable(("on", "metric", *numbers), rows, numbers, rules)
-    return [
-        table,
-        *text,
-        *(["not measured:"] if card.skipped else []),
-        *(f"  {sentence}" for sentence in not_measured(card)),
-    ]
+    return [table, *text, *(["not measured:"] if missing else []), *missing]
 
 
 def number(value: float) -> str:

@@ -76,9 +76,9 @@ def _compute(run: "Run", *, as_json: bool) -> None:
             for result in results:
                 bars.advance(result if isinstance(result, int) else 1)
     except KeyboardInterrupt:
-        word, more = (
-            ("finished", "; run the same command again to go on") if run.command == "explain" else ("compared", "")
-        )
+        word, more = "compared", ""
+        if run.command == "explain":
+            word, more = "finished", "; run the same command again to go on"
         warn(f"interrupted: {run.done} {word} inputs are in {run.folder.root}{more}")
         raise typer.Exit(Exit.INTERRUPTED) from None
     if as_json:
