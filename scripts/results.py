@@ -95,6 +95,8 @@ TABLES = {
     "settings_cifar_resnet20": Table("centre", half=0),
     "truth": Table("fringe", None, TRUTH),
     "truth_settings": Table("fringe", None, TRUTH),
+    "truth_saturation": Table("fringe", None, TRUTH),
+    "interventions_cifar_resnet20": Table("fringe", 1, TRUTH),
     "truth_networks": Table("fringe", None, TRUTH),
     "truth_trained": Table("fringe", None, TRUTH),
 }

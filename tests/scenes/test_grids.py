@@ -59,6 +59,19 @@ def test_every_class_of_a_grid_is_explained_and_its_cell_is_the_truth():
         assert int(network.module(part[None]).argmax()) == example.target
 
 
+def test_scaled_logits_have_the_same_grids_and_the_gradient_scaled():
+    scene = GridPG(scale=16.0)
+    network = scene.network(0, MODEL, IMAGES)
+    examples = scene.examples([network], IMAGES, 4, 0)
+    assert examples == GridPG().examples([MODEL], IMAGES, 4, 0)
+    assert network.digest != MODEL.digest or str(network.module) != str(MODEL.module)
+    x = scene.make(examples[0], network)[0][None].requires_grad_()
+    (grown,) = torch.autograd.grad(network.module(x)[0, 3], x)
+    (plain,) = torch.autograd.grad(MODEL.module(x)[0, 3], x)
+    assert torch.allclose(grown, 16 * plain, rtol=1e-5, atol=1e-7)
+    assert scene.gates(network, MODEL, IMAGES) == GridPG().gates(MODEL, MODEL, IMAGES)
+
+
 def test_some_classes_of_a_grid_visit_every_cell_as_often():
     scene, images = GridPG(classes=1), IMAGES
     examples = scene.examples([MODEL], images, 8, 0)

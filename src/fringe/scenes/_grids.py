@@ -119,10 +119,12 @@ class GridPG(_Grid):
     answer: ClassVar[str] = "only one image of the grid shows the explained class, says the network of each alone"
 
     classes: Annotated[int, Ge(0), Doc("classes of a grid that are explained; 0: all")] = 0
+    scale: Annotated[Positive, Doc("what the logits are multiplied by: more than 1 saturates the softmax")] = 1.0
 
     def network(self, number: int, model: LoadedModel | None, images: Sequence[ImageRef]) -> LoadedModel:
-        """Return the given network; see :meth:`Scene.network`."""
-        return _given(model)
+        """Return the given network, with its logits scaled if that is asked for; see :meth:`Scene.network`."""
+        given = _given(model)
+        return given if self.scale == 1 else _wrapped(self.name, given, ScaledLogits(given.module, self.scale))
 
     def examples(
         self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], count: int, seed: int
@@ -130,7 +132,7 @@ class GridPG(_Grid):
         """Draw grids, and explain each class of each; see :meth:`Scene.examples`."""
         size = self.cells**2
         explained = min(self.classes or size, size)
-        grids = self._draw(networks, images, -(-count // explained), seed, repeat=False)
+        grids = self._draw([_unscaled(one) for one in networks], images, -(-count // explained), seed, repeat=False)
         examples = [
             Example(f"grid-{number:04d}-{cell}", classes[cell], f"grid-{number:04d}", sources, {"cell": cell})
             for number, (classes, sources) in enumerate(grids)
@@ -143,7 +145,7 @@ class GridPG(_Grid):
 
     def gates(self, network: LoadedModel, model: LoadedModel | None, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
         """Count the images of the pool; see :meth:`Scene.gates`."""
-        pool = self._pool([network], images, 0)
+        pool = self._pool([_unscaled(network)], images, 0)
         name = f"images that the network classifies correctly with p of at least {self.confidence:g}"
         return (Gate(name, float(len(pool)), least=float(self.cells**2)),)
 
@@ -241,6 +243,21 @@ class OneCell(nn.Module):
         return f"cells={self.cells}, cell={self.cell}"
 
 
+class ScaledLogits(nn.Module):
+    """A network whose logits are multiplied by a number: the same answers, with more or less certainty."""
+
+    def __init__(self, module: nn.Module, scale: float):
+        super().__init__()
+        self.module, self.scale = module, scale
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * self.module(x)
+
+    def extra_repr(self) -> str:
+        return f"scale={self.scale:g}"
+
+
 class SumOfCells(nn.Module):
     """A network of grids whose logits are a weighted sum of those of the first and last cell."""
 
@@ -276,6 +293,11 @@ def _given(model: LoadedModel | None) -> LoadedModel:
     if model is None:
         raise InputError("none given", argument="model", hint="a grid needs a network and its images")
     return model
+
+
+def _unscaled(model: LoadedModel) -> LoadedModel:
+    """The network itself: every scale then has the same grids."""
+    return replace(model, module=model.module.module) if isinstance(model.module, ScaledLogits) else model
 
 
 def _wrapped(name: str, model: LoadedModel, module: nn.Module) -> LoadedModel:
