@@ -57,7 +57,7 @@ def _input_error(error: ValidationError, expected: Mapping[str, str]) -> InputEr
         return original
     name, value = str(first["loc"][0]), first["input"]
     if first["type"] == "greater_than_equal":
-        return wrong_value(name, value, "at least 1")
+        return wrong_value(name, value, f"at least {first.get('ctx', {})['ge']:g}")
     if first["type"] == "literal_error" and name not in expected:
         choices = [choice.strip("'") for choice in re.split(", | or ", str(first.get("ctx", {})["expected"]))]
         return wrong_value(name, value, f"one of {', '.join(choices)}")

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
+from fringe._text import printable
+
 #: Called with the steps done and planned, and perhaps with what is in work.
 Report = Callable[..., None]
 
@@ -33,8 +35,8 @@ def shown(progress: bool | Report | None, description: str) -> Generator[Report 
             yield report
 
 
-@contextlib.contextmanager
-def _bar(description: str) -> Generator[Report]:
+def make_bars(**options: Any) -> Any:
+    """Make rich progress bars on standard error; ``options`` are those of ``rich.progress.Progress``."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -53,8 +55,13 @@ def _bar(description: str) -> Generator[Report]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
+    return Progress(*columns, console=Console(stderr=True), **options)
+
+
+@contextlib.contextmanager
+def _bar(description: str) -> Generator[Report]:
     draw = _notebook()
-    bars = Progress(*columns, console=Console(stderr=True), auto_refresh=draw is None)
+    bars = make_bars(auto_refresh=draw is None)
     task = bars.add_task(description, total=None)
     drawn = 0.0
 
@@ -74,6 +81,44 @@ def _bar(description: str) -> Generator[Report]:
         yield report
     finally:
         draw(_html(bars.get_renderable()))
+
+
+class Progress:
+    """Progress bars in a terminal: results of a run, and steps of those in work.
+
+    Args:
+        name: Words beside the bar of the results.
+        total: Number of results; None if it is not known yet.
+        quiet: Show nothing; nothing is shown either where standard error is no terminal.
+        steps: Show the steps, too.
+    """
+
+    def __init__(self, name: str, total: int | None, *, quiet: bool, steps: bool = False):
+        self._bars = make_bars(transient=True, disable=quiet or not sys.stderr.isatty())
+        self._results = self._bars.add_task(name, total=total)
+        self._steps = self._bars.add_task("steps", total=None) if steps else None
+
+    def __enter__(self) -> "Progress":
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def begin(self, total: int) -> None:
+        """Set the number of results."""
+        self._bars.update(self._results, total=total)
+
+    def advance(self, results: int = 1, what: str | None = None) -> None:
+        """Count finished results; ``what`` describes those in work."""
+        self._bars.update(self._results, advance=results, description=None if what is None else printable(what))
+        if self._steps is not None:
+            self._bars.reset(self._steps, total=None)
+
+    def step(self, done: float, total: int, what: str = "steps") -> None:
+        """Show the steps of the results in work."""
+        if self._steps is not None:
+            self._bars.update(self._steps, completed=done, total=total, description=printable(what))
 
 
 def _notebook() -> Callable[[str], None] | None:

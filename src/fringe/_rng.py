@@ -11,6 +11,22 @@ import torch
 from torch import Tensor
 
 
+@contextlib.contextmanager
+def global_seed(seed: int) -> Generator[None]:
+    """Seed the global generators of torch, NumPy and Python, for code that draws from them; their states are restored
+    at the end."""
+    before = np.random.get_state(), random.getstate()  # noqa: NPY002
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(before[0])  # noqa: NPY002
+            random.setstate(before[1])
+
+
 @dataclass(frozen=True)
 class KeyedGenerator:
     """Random numbers by key: a key gives the same numbers whatever else is computed, in any order and any batch.
@@ -42,20 +58,9 @@ class KeyedGenerator:
         """Return 0 ... ``size - 1`` in random order."""
         return torch.randperm(size, generator=self._generator(key), device="cpu").tolist()
 
-    @contextlib.contextmanager
-    def seeded(self, key: str) -> Generator[None]:
-        """Seed the global generators of torch, NumPy and Python by a key, for code that draws from them; their states
-        are restored at the end."""
-        before, seed = (np.random.get_state(), random.getstate()), self._generator(key).initial_seed()  # noqa: NPY002
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            torch.manual_seed(seed)
-            np.random.seed(seed % 2**32)  # noqa: NPY002
-            random.seed(seed)
-            try:
-                yield
-            finally:
-                np.random.set_state(before[0])  # noqa: NPY002
-                random.setstate(before[1])
+    def seeded(self, key: str) -> contextlib.AbstractContextManager[None]:
+        """Seed the global generators by a key, see :func:`global_seed`."""
+        return global_seed(self._generator(key).initial_seed())
 
     def _generator(self, key: str) -> torch.Generator:
         digest = hashlib.sha256(f"{self.seed}\x1f{key}".encode()).digest()

@@ -22,6 +22,11 @@ def printable_json(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
+def first_paragraph(doc: str | None) -> str:
+    """The first paragraph of a docstring as one line; empty for None."""
+    return " ".join((doc or "").strip().split("\n\n")[0].split())
+
+
 def to_json(document: Mapping[str, Any]) -> str:
     """The document as indented JSON that a terminal may show."""
     return printable_json(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"

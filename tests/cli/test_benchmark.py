@@ -113,7 +113,7 @@ def test_a_metric_added_later_scores_the_maps_that_were_kept(tmp_path):
     wanted = (*IG, "--no-controls", "--n", 2)
     assert "2 maps made now\n" in benchmark(tmp_path, *wanted, "--metrics", "sparseness", "--save-maps").stdout
     grown = benchmark(tmp_path, *wanted, "--metrics", "sparseness,insertion")
-    assert "0 maps made now, 2 kept ones scored\n" in grown.stdout
+    assert "0 maps made now, 2 stored maps scored\n" in grown.stdout
 
 
 def test_other_settings_are_refused_with_the_difference_and_amended_on_request(tmp_path):

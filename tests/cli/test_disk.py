@@ -302,7 +302,7 @@ def test_an_image_that_is_gone_after_it_was_opened_is_explained_without_its_hash
     def gone(path):
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
-    monkeypatch.setattr("fringe.explanations._base.sha256_of", gone)
+    monkeypatch.setattr("fringe.explanations._base.file_sha256", gone)
     result = run(command, path, "--out", tmp_path / "out", "--model", "embedded:digits")
     assert result.exit_code == 0
     assert f"warning: the SHA-256 of '{path}' is not recorded ({os.strerror(errno.ESTALE)})" in result.stderr

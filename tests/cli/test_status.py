@@ -94,8 +94,8 @@ def test_units_that_fit_no_more_are_named_with_the_difference(tmp_path):
     run_plan(amended, tmp_path, RunOptions(amend=True))
     shown = status(tmp_path)
     assert shown.exit_code == 0
-    assert "no longer asked for: ig on digits, 1 units: method.steps: 2, now 3" in shown.stdout.splitlines()
-    assert "no longer asked for: fringe on digits, 1 units: no plan has the method 'fringe'" in shown.stdout
+    assert "no longer asked for: ig on digits, 1 tasks: method.steps: 2, now 3" in shown.stdout.splitlines()
+    assert "no longer asked for: fringe on digits, 1 tasks: no plan has the method 'fringe'" in shown.stdout
     found = {(one["method"], one["images"], one["reason"]) for one in document(tmp_path)["invalidated"]}
     assert ("ig", 2, "method.steps: 2, now 3") in found
 
@@ -120,7 +120,7 @@ def test_the_trials_of_a_search_are_kept_and_not_called_stale(tmp_path):
         run_plan(only(small(name="tune"), trial=IntegratedGradients(steps=steps)), tmp_path, RunOptions(amend=True))
     known = document(tmp_path)
     assert (known["trials"], known["invalidated"]) == (2, [])
-    assert "kept from the trials of a search: 2 units" in status(tmp_path).stdout
+    assert "stored from the trials of a search: 2 tasks" in status(tmp_path).stdout
 
 
 def test_a_folder_that_is_no_run_is_exit_code_2(tmp_path):

@@ -288,7 +288,7 @@ def test_inputs_that_fail_are_results_with_a_reason(tmp_path):
 
 def test_an_unreadable_hash_is_a_warning_and_the_image_is_explained_each_time(tmp_path, monkeypatch):
     path = picture(tmp_path / "x.png")
-    real = fringe.explanations._base.sha256_of
+    real = fringe.explanations._base.file_sha256
 
     def gone(file, *limit):
         if str(file) == str(path):
@@ -296,7 +296,7 @@ def test_an_unreadable_hash_is_a_warning_and_the_image_is_explained_each_time(tm
         return real(file, *limit)
 
     with monkeypatch.context() as patch:
-        patch.setattr("fringe.explanations._base.sha256_of", gone)
+        patch.setattr("fringe.explanations._base.file_sha256", gone)
         with pytest.warns(UserWarning, match="the SHA-256 of .* is not recorded"):
             (result,) = explain(tmp_path / "out", [str(path)], model="embedded:digits")
         assert result.record["sha256"] is None

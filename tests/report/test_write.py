@@ -233,7 +233,7 @@ def test_a_kept_map_of_another_size_is_not_drawn(digits, monkeypatch):
 
 def test_a_model_that_the_run_does_not_have_is_named(digits):
     store = Store(digits[0] / "kept", create=False)
-    with pytest.raises(InputError, match="model: got 'other'; the models of the run: digits"):
+    with pytest.raises(InputError, match="model: 'other' is no model of the run; its models: digits"):
         write_report(store, models={"other": ModelSource("embedded:digits")})
 
 

@@ -256,4 +256,4 @@ def launch(spec: AppSpec | None = None, *, ready: Callable[[AppServer], None] | 
 
 
 def _announce(server: AppServer) -> None:
-    print(f"fringe listens at {server.url}")
+    print(f"fringe listens at {server.url} (Ctrl+C ends it)", flush=True)

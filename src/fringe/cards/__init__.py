@@ -1,11 +1,9 @@
 """Cards of attribution methods: what a method assumes, costs, gets right and gets wrong, by our own measurements."""
 
 from fringe.cards._card import card_of_run as card_of_run
+from fringe.cards._card import describe_card as describe_card
 from fringe.cards._card import failures as failures
-from fringe.cards._card import not_measured as not_measured
-from fringe.cards._card import number as number
 from fringe.cards._card import summarise_measurement as summarise_measurement
-from fringe.cards._card import with_interval as with_interval
 from fringe.cards._card import write_card as write_card
 from fringe.cards._measure import SCENES_OF_CARDS as SCENES_OF_CARDS
 from fringe.cards._measure import Card as Card

@@ -6,6 +6,7 @@ import math
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import numpy as np
 import fringe
 from fringe._direction import ARROW
 from fringe._files import write_atomic
-from fringe._text import plain, to_json
+from fringe._tables import Styled, TextTable
+from fringe._text import first_paragraph, plain, to_json
 from fringe.attribution import METHODS, method_of_record
 from fringe.cards._measure import LOCALISATION, PARTS, Card, Measurement
 from fringe.errors import InputError
@@ -116,6 +118,31 @@ def failures(card: Card, lines: Sequence[Line]) -> tuple[str, ...]:
 def not_measured(card: Card) -> tuple[str, ...]:
     """Return what was not measured, and why, in sentences."""
     return tuple(f"{what}: {why.rstrip('.')}." for what, why in card.skipped.items())
+
+
+def describe_card(card: Card) -> list[str | TextTable]:
+    """Return what a card says, for people: its scores with those of blind maps, checks, cost, and where it fails."""
+    lines = [summarise_measurement(measurement, card.seed) for measurement in card.measurements]
+    parts = [line.measurement.part for line in lines]
+    rows = [
+        (
+            line.measurement.subject,
+            f"{line.title} {ARROW[line.kind.direction]}".strip(),
+            Styled(with_interval(line.score), {True: "green", False: "yellow", None: ""}[line.beats_controls]),
+            str(line.score.n),
+            "" if line.rival is None else f"{line.rival} {number(line.controls[line.rival].value)}",
+        )
+        for line in lines
+    ]
+    rules = [index for index, (part, following) in enumerate(pairwise(parts)) if part != following]
+    numbers = ("score", "n", "best blind map")
+    counts = " + ".join(f"{count:.0f} {name}" for name, count in card.passes.items() if count)
+    text = [f"checks: {sum(check.passed for check in card.checks)} of {len(card.checks)} hold"] if card.checks else []
+    text.append(f"cost of a map: {counts or ('no passes' if card.passes else 'not measured')}")
+    text += ["where it fails:", *(f"  {sentence}" for sentence in failures(card, lines))]
+    missing = [f"  {sentence}" for sentence in not_measured(card)]
+    table = TextTable(("on", "metric", *numbers), rows, numbers, rules)
+    return [table, *text, *(["not measured:"] if missing else []), *missing]
 
 
 def number(value: float) -> str:
@@ -251,10 +278,9 @@ def card_of_run(run: str | Path, method: str) -> Card:
         if results.manifest.metrics[metric]["settings"].get("metric") in METRICS
     ]
     passes, seconds = _costs_of_run(results, models[0], method)
-    doc = "" if known_method is None else (type(known_method).__doc__ or "").split("\n\n")[0]
     return Card(
         label=method,
-        summary=" ".join(doc.split()),
+        summary=first_paragraph(None if known_method is None else type(known_method).__doc__),
         source="" if known_method is None else known_method.source,
         settings=record,
         measurements=tuple(measurements),

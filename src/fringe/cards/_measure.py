@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fringe._rng import KeyedGenerator
+from fringe._text import first_paragraph
 from fringe.attribution import Attributor, require_package
 from fringe.baselines import InputSpace
 from fringe.cards._target import CallableMethod, read_target
@@ -120,7 +121,15 @@ class Card:
 
         Returns:
             The others that failed.
+
+        Raises:
+            InputError: For a name that no check has.
         """
+        names = [check.name for check in self.checks]
+        unknown = sorted(set(allowed) - set(names))
+        if unknown:
+            hint = f"known: {', '.join(names)}"
+            raise InputError(f"no check is called {', '.join(unknown)}", argument="allow", hint=hint)
         return tuple(check for check in self.checks if not check.passed and check.name not in allowed)
 
 
@@ -189,10 +198,9 @@ class _Measuring:
         self.seconds = float("nan")
 
     def card(self) -> Card:
-        doc = (type(self.method).__doc__ or "").split("\n\n")[0]
         return Card(
             label=self.method.label,
-            summary=" ".join(doc.split()),
+            summary=first_paragraph(type(self.method).__doc__),
             source=self.method.source,
             settings=self.method.record(),
             assumptions=_assumptions(self.method, self.passes),

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fringe._rng import global_seed
 from fringe.attribution import METHODS, Attribution, Attributor, get_method, gradient_attribution
 from fringe.errors import FringeError, InputError, did_you_mean
 from fringe.models import run_file
 from fringe.paths import Problem
-from fringe.testing import global_seed
 
 #: ``function(model, inputs, target)``: maps of inputs (1, *S) for the class ``target`` (1,).
 Function = Callable[..., Any]

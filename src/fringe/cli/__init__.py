@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from fringe.cli._app import app as serve
-from fringe.cli._benchmark import benchmark, report, status
-from fringe.cli._cards import card, verify
+from fringe.cli._benchmark import benchmark, card, report, status, verify
 from fringe.cli._console import FLAGS
+from fringe.cli._images import app as serve
 from fringe.cli._images import compare, explain
 from fringe.cli._listing import methods, metrics, models, presets
 from fringe.cli._studies import ablate, diagnose, reproduce, runtime, sweep, tune
+from fringe.errors import nearest
 
 __all__ = ["app", "main"]
 
@@ -31,20 +31,27 @@ COMMANDS: dict[str, Callable[..., None]] = {
 
 
 class SettingsCommand(TyperCommand):
-    """A command that answers a setting of a method or metric that was typed as a flag."""
+    """A command that answers a mistyped flag, and a setting of a method or metric that was typed as a flag."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            name = getattr(error, "option_name", "").lstrip("-").replace("-", "_")  # of NoSuchOption alone
-            has_settings = any(parameter.name == "set" for parameter in self.params)
-            example = _setting_example(name) if name and has_settings else None
-            if example is not None and isinstance(message := getattr(error, "message", None), str):
-                label = "" if self.name == "explain" else f"{example}."
-                text = f"{message.rstrip('.')}. A setting is given by --set, as in --set {label}{name}=VALUE."
-                error.message = text  # pyright: ignore[reportAttributeAccessIssue]
+            typed: Any = error
+            flag = getattr(error, "option_name", "")  # of NoSuchOption alone
+            if flag:
+                typed.message, typed.possibilities = f"No such option: {flag}{self._hint(flag)}", None
             raise
+
+    def _hint(self, flag: str) -> str:
+        name = flag.lstrip("-").replace("-", "_")
+        example = _setting_example(name) if any(parameter.name == "set" for parameter in self.params) else None
+        if example is not None:
+            label = "" if self.name == "explain" else f"{example}."
+            return f". A setting is given by --set, as in --set {label}{name}=VALUE."
+        known = [option.lstrip("-") for parameter in self.params for option in parameter.opts]
+        near = nearest(flag.lstrip("-"), known, cutoff=0.6)
+        return f"; did you mean --{near[0]}?" if near else ""
 
 
 def _setting_example(name: str) -> str | None:
@@ -84,16 +91,12 @@ app = typer.Typer(
 )
 
 
-def _stub(command: Callable[..., None]) -> Callable[[], None]:
-    def stub() -> None:
-        """Only listed; the group builds the command itself."""
-
-    stub.__doc__ = command.__doc__
-    return stub
+def _stub() -> None:
+    """Only listed; the group builds the command itself."""
 
 
 for _name, _command in COMMANDS.items():
-    app.command(_name)(_stub(_command))
+    app.command(_name, help=_command.__doc__)(_stub)
 
 
 def _show_version(required: bool) -> None:

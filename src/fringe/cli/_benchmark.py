@@ -1,46 +1,28 @@
-"""``fringe benchmark``, ``status`` and ``report``."""
+"""``fringe benchmark``, ``status``, ``report``, ``verify`` and ``card``: methods scored on many images."""
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fringe._text import to_json
-from fringe.cli._console import Exit, exit_on_error, require_consent, resumable, say
-from fringe.cli._options import AsJson, Config, RunFolder, with_options
+from fringe._text import plain, to_json
+from fringe.cli._console import Exit, exit_on_error, require_consent, resumable, say, show, typed, warn
+from fringe.cli._options import AsJson, RunFolder, names_of, with_options
 from fringe.errors import InputError
 
 if TYPE_CHECKING:
-    from fringe.cli._runs import RunFlags
-    from fringe.experiments import Manifest, Plan
+    from fringe.cards import Card
 
 SPEC, FLAGS = "fringe.experiments:ExperimentSpec", "fringe.cli._runs:RunFlags"
 #: Fields of a specification without a flag.
 UNTYPED = ("name", "shard")
 
-Reference = Annotated[
-    str | None,
-    typer.Option(
-        metavar="METHOD",
-        help="Reference method for paired differences (default: fringe if present, else the first).",
-    ),
-]
 
-
-@with_options(SPEC, FLAGS, skip=UNTYPED)
-def benchmark(
-    given: dict[str, Any],
-    how: dict[str, Any],
-    config: Config = None,
-    report: Annotated[bool, typer.Option("--report/--no-report", help="Write the report at the end.")] = True,
-    reference: Reference = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what is missing, its passes, bytes and time, from a probe.")
-    ] = False,
-    probe: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="Longest time of a map of the probe.")
-    ] = 10.0,
-) -> None:
+@with_options(SPEC, FLAGS, "fringe.cli._runs:BenchmarkOptions", skip=UNTYPED)
+def benchmark(given: dict[str, Any], how: dict[str, Any], what: dict[str, Any]) -> None:
     """Score methods on many images, with confidence intervals. An interrupted run is resumed by the same command.
 
     By default the eight methods of the paper, all metrics but those that change the model, 100 of the embedded digits,
@@ -49,47 +31,21 @@ def benchmark(
     Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some images failed, 75 stopped early (run it again).
     """
     with resumable("bench"):
-        from fringe.cli._runs import RunFlags, read_spec, report_plan, run_plans
-        from fringe.experiments import build_plan, run_record, url_of
+        from fringe.cli._runs import BenchmarkOptions, RunFlags, run_and_report
+        from fringe.experiments import build_plan, estimate_run
 
-        plan, flags, written = build_plan(read_spec(given, config)), RunFlags(**how), list[str]()
+        flags, options = RunFlags(**how).resolve(), BenchmarkOptions(**what)
+        plan = build_plan(flags.spec(given))
         for arm in plan.arms:
-            if reference is not None and reference not in arm.methods:  # the report would refuse it after hours of work
-                raise InputError(f"got {reference!r}; the methods: {', '.join(arm.methods)}", argument="reference")
-        if dry_run:
-            _show_estimate(plan, flags, probe)
-            raise typer.Exit(Exit.DONE)
-        summary, url = run_plans([plan], flags), url_of(flags.out)
-        if report and url is not None:
-            say(f"a report is written on this machine: fringe report {url} --out FOLDER")
-        elif report and summary.finished:
-            written = report_plan(flags, summary.results[0].resolved, reference=reference)
-        if flags.as_json:
-            typer.echo(to_json({**run_record(summary.results[0]), "report": written}), nl=False)
-    raise typer.Exit(summary.code)
-
-
-def _show_estimate(plan: "Plan", flags: "RunFlags", seconds: float) -> None:
-    """Show what a run would take; nothing is written."""
-    from fringe.experiments import describe_seconds, estimate_run
-
-    options = flags.run_options()
-    device, batch_size, executor = options.device, options.batch_size, options.executor or "serial"
-    known = estimate_run(
-        plan, flags.out, executor=executor, device=device, batch_size=batch_size, retry=options.retry, seconds=seconds
-    )
-    if flags.as_json:
-        typer.echo(to_json({"device": device, **known.record()}), nl=False)
-        return
-    say(f"{known.study}: {known.images} images; missing tasks: {sum(cost.tasks for cost in known.costs)}")
-    say("\n".join(f"  {line}" for line in known.lines()))
-    if known.metrics:
-        say(f"  scores: {', '.join(f'{label} {describe_seconds(spent)}' for label, spent in known.metrics.items())}")
-    scores, maps = (f"{size / 1e6:.3g} MB" for size in (known.bytes, known.bytes + known.map_bytes))
-    say(f"the store grows by {scores}, with --save-maps by {maps}")
-    processes = "one process" if known.workers == 1 else f"{known.workers} processes"
-    time, cpu = describe_seconds(known.seconds), describe_seconds(known.cpu_seconds)
-    say(f"in all about {time} on {device} in {processes} ({cpu} of processor time), without the report")
+            if options.reference not in (None, *arm.methods):  # the report would refuse it after hours of work
+                message = f"got {options.reference!r}; the methods: {', '.join(arm.methods)}"
+                raise InputError(message, argument="reference")
+        if not options.dry_run:
+            raise typer.Exit(run_and_report(plan, flags, report=options.report, reference=options.reference))
+        same = flags.model_dump(include={"device", "batch_size", "retry"})
+        known = estimate_run(plan, flags.out, executor=flags.executor, seconds=options.probe, **same)
+        flags.print_json(known.record())
+        flags.print_text(typed(known.describe()))
 
 
 def status(run: RunFolder, as_json: AsJson = False) -> None:
@@ -98,14 +54,15 @@ def status(run: RunFolder, as_json: AsJson = False) -> None:
     Exit codes: 0 all scored, 2 no run there, 3 some scores failed, 75 some are not computed yet.
     """
     with exit_on_error("bench"):
-        from fringe.cli._tables import show_status
         from fringe.experiments import read_status
+        from fringe.report import describe_status
 
         document = read_status(run)
         if as_json:
             typer.echo(to_json(document), nl=False)
         else:
-            show_status(document)
+            parts = describe_status(document)
+            show(p.replace("retry=True", "--retry-failed") if isinstance(p, str) else p for p in parts)
     cells = [cell for plan in document["plans"].values() for cell in plan["cells"]]
     if any(cell["missing"] for cell in cells):
         raise typer.Exit(Exit.RESUMABLE)
@@ -113,68 +70,110 @@ def status(run: RunFolder, as_json: AsJson = False) -> None:
 
 
 @with_options("fringe.cli._runs:ReportOptions")
-def report(how: dict[str, Any], run: RunFolder, reference: Reference = None) -> None:
+def report(how: dict[str, Any], run: RunFolder) -> None:
     """Write tables (Markdown, LaTeX, CSV) and one HTML page from the scores of a run.
 
     Nothing that the folder names is loaded or run: maps are those that were stored, or made by the model of --model.
     """
     with exit_on_error("bench"):
-        from fringe.cli._runs import ReportOptions, report_folder
-        from fringe.experiments import ExperimentSpec, ModelSource, Store, manifests
-        from fringe.models import resolve_device
-        from fringe.report import write_report
+        from fringe.cli._runs import ReportOptions
+        from fringe.experiments import ExperimentSpec, Manifest, ModelSource, planned_work
+        from fringe.report import EXAMPLES, recorded_methods, write_reports
 
-        store, options = Store(run, create=False), ReportOptions(**how)
-        plans = manifests(store)
-        if options.plan is not None and options.plan not in plans:
-            message = f"got {options.plan!r}; the plans in {str(run)!r}: {', '.join(plans) or 'none'}"
-            raise InputError(message, argument="plan")
-        names = [options.plan] if options.plan is not None else list(plans)
-        if not names:
-            raise InputError(f"{str(run)!r} holds no plan yet", argument="run")
-        labels = list(dict.fromkeys(label for name in names for label in plans[name].settings))
+        options = ReportOptions(**how)
         specs = ExperimentSpec(model=options.model).model if options.model else {}
-        sources = {
-            label: ModelSource(spec, options.preprocessing, options.trust_code, output=options.model_output)
-            for label, spec in _labelled(specs, labels).items()
-        }
-        if options.grid:
-            _require_consent([plans[name] for name in names], list(sources), yes=options.yes)
-        for name in names:
-            folder = options.out and options.out / (name if len(names) > 1 else "")
-            written = write_report(
-                store,
-                folder or report_folder(run, name),
-                plan=name,
-                reference=reference,
-                allow_partial=options.allow_partial,
-                grid=options.grid,
-                device=resolve_device(options.device),
-                batch_size=options.batch_size,
-                models={label: source for label, source in sources.items() if label in plans[name].settings},
-                validity=options.validity,
-            )
+        as_given = options.preprocessing, options.trust_code, None, options.model_output
+
+        def consent(plans: Mapping[str, Manifest], models: Mapping[str, ModelSource]) -> None:
+            pairs = [(plan, model) for plan in plans.values() for model in models if model in plan.settings]
+            work = [one for pair in pairs for one in planned_work(recorded_methods(*pair), {}, 3 * EXAMPLES)]
+            require_consent(work if options.grid else [], yes=options.yes, quiet=False)
+
+        models = {label: ModelSource(spec, *as_given) for label, spec in specs.items()}
+        same = options.model_dump(exclude={"model", "preprocessing", "model_output", "trust_code", "yes"})
+        for written in write_reports(run, models=models, consent=consent, **same):
             say(f"report: {written.page}")
 
 
-def _require_consent(plans: "Sequence[Manifest]", models: Sequence[str], *, yes: bool) -> None:
-    """Ask for consent to a few maps: their settings are those of the folder."""
-    from fringe.experiments import planned_work
-    from fringe.report import EXAMPLES, recorded_methods
-
-    pairs = [(plan, model) for plan in plans for model in models if model in plan.settings]
-    work = [one for plan, model in pairs for one in planned_work(recorded_methods(plan, model), {}, 3 * EXAMPLES)]
-    require_consent(work, yes=yes, quiet=False)
+CARD = "fringe.cli._runs:CardOptions"
+Folder = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for card.html, card.md and card.json.")]
+OUT = Path("out/card")
 
 
-def _labelled(specs: Mapping[str, str], labels: Sequence[str]) -> dict[str, str]:
-    """The given models by their labels in the run; one without a label is the only one of the run."""
-    known = ", ".join(labels)
-    if len(labels) != 1 and any(label == spec for label, spec in specs.items()):
-        hint = f"say which is meant by LABEL=SPEC; the models: {known}"
-        raise InputError("the run has several models", argument="model", hint=hint)
-    named = {labels[0] if label == spec else label: spec for label, spec in specs.items()}
-    for label in named:
-        if label not in labels:
-            raise InputError(f"{label!r} is no model of the run; its models: {known}", argument="model")
-    return named
+@with_options(CARD)
+def verify(
+    given: dict[str, Any],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="A method, module:NAME or file.py:NAME.")],
+    out: Folder = OUT,
+    allow: Annotated[str, typer.Option(metavar="NAMES", help="Checks that may fail, with commas.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Try an attribution method, also your own, on theorems, scenes with a known answer and blind maps; write its card.
+
+    TARGET is a method of "fringe methods" (ig, captum:grad_cam), or NAME in a module or a file: a method class, a class
+    of Captum, a function of Quantus, or any function (model, inputs, target) that returns maps. Naming a module or a
+    file runs it, which takes --trust-code. Everything happens offline, on the digits that come with the library.
+
+    Exit codes: 0 all checks hold, 1 a theorem or a part of the contract of methods fails, 2 wrong usage.
+    """
+    with exit_on_error("bench"):
+        card = _measure(target, given, quiet=as_json)
+        failed = card.failed_checks(names_of(allow))
+        _show(card, out, ["verify", target], given, as_json=as_json)
+        for check in failed:
+            warn(f"check {check.name} fails: {check.detail}")
+    raise typer.Exit(Exit.CHECK_FAILED if failed else Exit.DONE)
+
+
+@with_options(CARD)
+def card(
+    given: dict[str, Any],
+    method: Annotated[str, typer.Argument(metavar="METHOD", help="A method; with --from, its label in the run.")],
+    out: Folder = OUT,
+    run: Annotated[Path | None, typer.Option("--from", metavar="RUN", help="Run folder of a benchmark.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the card of a method: what it assumes, costs, gets right and gets wrong, with intervals and n.
+
+    The numbers are measured as by "fringe verify", or are those of a benchmark with --from. Naming a module or a file
+    runs it, which takes --trust-code.
+    """
+    with exit_on_error("bench"):
+        if run is None:
+            made = _measure(method, given, quiet=as_json)
+        else:
+            from fringe.cards import card_of_run
+
+            if given:
+                text = f"got {', '.join(given)}, but a run has its own images"
+                raise InputError(text, argument="run", hint="leave them out")
+            made = card_of_run(run, method)
+        _show(made, out, ["card", method], {**given, **({"from": run} if run else {})}, as_json=as_json)
+
+
+def _measure(target: str, given: Mapping[str, Any], *, quiet: bool) -> "Card":
+    from fringe import cards
+    from fringe.cli._runs import CardOptions
+
+    def progress(name: str, done: int, total: int) -> None:
+        if not quiet:
+            warn(f"[{done + 1}/{total}] {name}")
+
+    same = CardOptions(**given).model_dump()
+    same["scenes"] = cards.SCENES_OF_CARDS if same["scenes"] is None else names_of(same["scenes"])
+    return cards.verify(target, **same, progress=progress)
+
+
+def _show(card: "Card", out: Path, words: list[str], given: Mapping[str, Any], *, as_json: bool) -> None:
+    """Write a card with the command that made it, and show it."""
+    from fringe.cards import describe_card, write_card
+
+    for key, value in given.items():
+        flag = f"--{key.replace('_', '-')}"
+        words += [] if value is False else [flag] if value is True else [flag, str(value)]
+    files = write_card(card, out, shlex.join(["fringe", *words]))
+    if as_json:
+        typer.echo(to_json(plain(dataclasses.asdict(card))), nl=False)
+        return
+    show(describe_card(card))
+    say(f"\ncard: {files[0]}, {files[1].name}, {files[2].name}")

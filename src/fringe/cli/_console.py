@@ -12,6 +12,8 @@ from typing import Any
 import typer
 
 from fringe._process import Interrupted, interruptible
+from fringe._progress import Progress as Progress
+from fringe._tables import TextTable
 from fringe._text import printable
 from fringe.errors import FringeError, InputError, TransientError, is_transient
 
@@ -51,9 +53,6 @@ _EXTRAS = {
 _CORE = ("PIL", "matplotlib", "pydantic", "rich", "safetensors", "scipy")
 
 
-# Errors
-
-
 @contextlib.contextmanager
 def exit_on_error(*extras: str) -> Generator[None]:
     """Turn an error that names a wrong argument into one line and exit code 2, a system error into one line with the
@@ -91,10 +90,9 @@ def resumable(*extras: str) -> Generator[None]:
 def _usage_errors(extras: Sequence[str]) -> Generator[None]:
     try:
         with _short_warnings():
-            for extra in extras:  # before anything is computed or written
-                package = next((package for package in _EXTRAS[extra] if not _is_installed(package)), None)
-                if package is not None:
-                    raise InputError(_install(package, f"install fringe[{extra}]"))
+            for package in (package for extra in extras for package in _EXTRAS[extra]):
+                if importlib.util.find_spec(package) is None:  # before anything is computed or written
+                    raise ModuleNotFoundError(name=package)
             yield
     except FringeError as error:
         print_error(error_text(error))
@@ -105,7 +103,7 @@ def _usage_errors(extras: Sequence[str]) -> Generator[None]:
         if extra is None and package not in _CORE:
             raise
         hint = f"install fringe[{extra}]" if extra else "it belongs to fringe itself: install fringe again"
-        print_error(_install(package, hint))
+        print_error(f"this command needs {package}, which is not installed; {hint}")
         raise typer.Exit(Exit.USAGE) from error
 
 
@@ -120,40 +118,28 @@ def error_text(error: FringeError) -> str:
     if parameter in _HINTS and parameter != argument:
         hint = _HINTS[parameter]
     if hint is not None:
-        hint = "; ".join([_VALUE.sub(_typed, hint), *([_MORE[parameter]] if parameter in _MORE else [])])
+        hint = "; ".join([typed(hint), *([_MORE[parameter]] if parameter in _MORE else [])])
     name = argument if parameter is None else FLAGS[parameter]
     return (f"{name}: " if name else "") + message + (f"; {hint}" if hint else "")
 
 
-_VALUE = re.compile(r"\b([a-z_]+)=(?:(True)\b|'([^']*)')?")
+_VALUE = re.compile(r"\b([a-z_]+)=(?:True\b|'([^']*)'|(\d+))?")
 
 
-def _typed(match: re.Match[str]) -> str:
-    """``overwrite=True`` and ``model='torchvision:resnet50'`` in a hint as flags, if this command has them."""
-    parameter = _parameter(match[1])
-    if parameter is None:
-        return match[0]
-    return FLAGS[parameter] if match[3] is None else f"{FLAGS[parameter]} {match[3]}"
+def typed(text: str) -> str:
+    """``overwrite=True`` and ``model='torchvision:resnet50'`` in a text as flags, if this command has them."""
+
+    def flag(match: re.Match[str]) -> str:
+        parameter, value = _parameter(match[1]), match[2] or match[3]
+        return match[0] if parameter is None else " ".join([FLAGS[parameter], *([value] if value else [])])
+
+    return _VALUE.sub(flag, text)
 
 
 def _parameter(argument: str) -> str | None:
     """The parameter of the current command for an argument of the library, if it has one."""
     name = argument.partition(".")[0]
     return next((known for known in (name, _ALIASES.get(name), f"{name}s") if known in FLAGS), None)
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except (ModuleNotFoundError, ValueError):
-        return False
-
-
-def _install(package: str, hint: str) -> str:
-    return f"this command needs {package}, which is not installed; {hint}"
-
-
-# Output
 
 
 def print_error(message: str) -> None:
@@ -171,6 +157,12 @@ def say(message: str) -> None:
     typer.echo(printable(message))
 
 
+def show(parts: Iterable[str | TextTable]) -> None:
+    """Print tables and lines."""
+    for part in parts:
+        part.show() if isinstance(part, TextTable) else say(part)
+
+
 @contextlib.contextmanager
 def _short_warnings() -> Generator[None]:
     """Print warnings as one line each, without the source line that raised them."""
@@ -183,79 +175,14 @@ def _short_warnings() -> Generator[None]:
         yield
 
 
-class Progress:
-    """Two progress bars: results of the run, and steps of those in work. Hidden when stderr is not a terminal."""
+def require_consent(work: Sequence[tuple[str, float, float]], *, yes: bool, quiet: bool) -> None:
+    """Ask whether to start absurdly much work: a slip in a setting, or a configuration file of a stranger. With
+    ``quiet``, or where nobody can be asked, refuse; with ``yes``, do not ask."""
+    from fringe.experiments import describe_excess
 
-    def __init__(self, name: str, total: int | None, *, quiet: bool, steps: bool = False):
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bars
-
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=32),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-        )
-        hidden = quiet or not sys.stderr.isatty()
-        self._bars = Bars(*columns, console=Console(stderr=True), transient=True, disable=hidden)
-        self._results = self._bars.add_task(name, total=total)
-        self._steps = self._bars.add_task("steps", total=None) if steps else None
-
-    def __enter__(self) -> "Progress":
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
-    def begin(self, total: int) -> None:
-        """Set the number of results."""
-        self._bars.update(self._results, total=total)
-
-    def advance(self, results: int = 1, what: str | None = None) -> None:
-        """Count finished results; ``what`` describes those in work."""
-        self._bars.update(self._results, advance=results, description=None if what is None else printable(what))
-        if self._steps is not None:
-            self._bars.reset(self._steps, total=None)
-
-    def step(self, done: float, total: int, what: str = "steps") -> None:
-        """Show the steps of the results in work."""
-        if self._steps is not None:
-            self._bars.update(self._steps, completed=done, total=total, description=printable(what))
-
-
-# Consent
-
-#: Passes of one map or one score of an image that need no consent: a quarter of an hour at a millisecond a pass. The
-#: longest of the paper's settings take 2e5.
-MAX_MAP_PASSES = 1e6
-#: Passes of a run that need no consent. All of the paper's tables take about 1e9.
-MAX_PASSES = 1e10
-
-
-def require_consent(work: Iterable[tuple[str, float, float]], *, yes: bool, quiet: bool) -> None:
-    """Ask whether to start a run of absurdly many passes: a slip in a setting, or a configuration file of a stranger.
-
-    Args:
-        work: What is computed, the passes of one, and how many.
-        yes: Do not ask.
-        quiet: Do not ask, and refuse.
-
-    Raises:
-        InputError: Where nobody can be asked.
-        typer.Exit: After a no.
-    """
-    items = list(work)
-    if yes or not items:
+    text = None if yes else describe_excess(work)
+    if text is None:
         return
-    total = sum(passes * count for _, passes, count in items)
-    name, longest, _ = max(items, key=lambda item: item[1])
-    if longest <= MAX_MAP_PASSES and total <= MAX_PASSES:
-        return
-    text = f"the settings mean about {total:.2g} forward and backward passes, {longest:.2g} for {name} of one image"
     if quiet or not sys.stdin.isatty():
         raise InputError(text, argument="yes", hint="lower the settings, or pass --yes to start all the same")
     if not typer.confirm(f"{text}. Start?", err=True):

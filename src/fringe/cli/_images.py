@@ -1,17 +1,17 @@
-"""``fringe explain`` and ``fringe compare``: runs on image files."""
+"""``fringe explain``, ``compare`` and ``app``: maps of image files."""
 
 import contextlib
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from fringe._text import to_json
-from fringe.cli._console import Exit, Progress, error_text, exit_on_error, print_error, require_consent, say, warn
+from fringe.cli._console import Exit, Progress, error_text, exit_on_error, print_error, require_consent, say, show, warn
 from fringe.cli._options import AsJson, Inputs, Out, Overwrite, Yes, with_options
 from fringe.errors import FringeError
 
+Given = dict[str, Any]
 if TYPE_CHECKING:
     from fringe.explanations import ComparisonRun, ExplanationRun
 
@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 
 @with_options("fringe.explanations:ExplainSpec")
 def explain(
-    given: dict[str, Any],
-    inputs: Inputs,
-    out: Out,
-    overwrite: Overwrite = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
+    given: Given, inputs: Inputs, out: Out, overwrite: Overwrite = False, yes: Yes = False, as_json: AsJson = False
 ) -> None:
     """Explain images: pictures, tensors and a record of how reliable each map is. An interrupted run is resumed.
 
@@ -41,34 +36,12 @@ def explain(
         architecture = run.loaded.architecture
         if run.spec.preset is None and run.method.name == "fringe" and architecture in preset_names():
             warn(f"hint: the paper tuned a setting for this network; use it with --preset {architecture}")
-        code = _compute(run, lambda: _show_explanations(run, out), as_json=as_json)
-        if code == Exit.INTERRUPTED:
-            warn(f"interrupted: {run.done} finished inputs are in {out}; run the same command again to go on")
-    raise typer.Exit(code)
-
-
-def _show_explanations(run: "ExplanationRun", out: Path) -> None:
-    from fringe.cli._tables import show_explanations
-
-    show_explanations(run.document["inputs"])
-    if run.document["counts"]["reused"]:
-        say(f"{run.document['counts']['reused']} results of an earlier run were reused")
-    sheet, index = run.document["contact_sheet"], run.document["index"]
-    say(f"\npictures: {out / sheet}" if sheet else "")
-    if index:
-        say(f"pages:    {out / index}")
-    if str(out / "summary.json") not in [str(error.filename) for error in run.unwritten]:
-        say(f"results:  {out / 'summary.json'} and one folder per input")
+        _compute(run, as_json=as_json)
 
 
 @with_options("fringe.explanations:CompareSpec")
 def compare(
-    given: dict[str, Any],
-    inputs: Inputs,
-    out: Out,
-    overwrite: Overwrite = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
+    given: Given, inputs: Inputs, out: Out, overwrite: Overwrite = False, yes: Yes = False, as_json: AsJson = False
 ) -> None:
     """Explain the same images with several methods and score them: a picture, a table of means, and every score.
 
@@ -80,27 +53,7 @@ def compare(
 
         run = ComparisonRun(inputs, out, CompareSpec(**given), overwrite=overwrite)
         _open(run, planned_work(run.methods, run.metrics, len(run.refs)), yes=yes, quiet=as_json)
-        code = _compute(run, lambda: _show_comparison(run, out), as_json=as_json)
-        if code == Exit.INTERRUPTED:
-            warn(f"interrupted: {run.done} compared inputs are in {out}")
-    raise typer.Exit(code)
-
-
-def _show_comparison(run: "ComparisonRun", out: Path) -> None:
-    from fringe.cli._tables import show_comparison, show_validity
-
-    if not run.done:
-        return
-    show_comparison(run.document, run.metrics)
-    if "validity" in run.document:
-        say("")
-        show_validity(run.document["validity"]["metrics"])
-    lost = {str(error.filename) for error in run.unwritten}
-    judged = ("validity.json", "agreement.png") if "validity" in run.document else ()
-    files = [str(out / name) for name in ("compare.png", "scores.csv", "summary.json", *judged)]
-    files = [path for path in files if Path(path).is_file()]
-    written = [path for path in files if path not in lost]
-    say(f"\nresults: {', '.join(written)}" if written else "")
+        _compute(run, as_json=as_json)
 
 
 def _open(run: "Run", work: Sequence[tuple[str, float, float]], *, yes: bool, quiet: bool) -> None:
@@ -113,8 +66,8 @@ def _open(run: "Run", work: Sequence[tuple[str, float, float]], *, yes: bool, qu
     run.open()
 
 
-def _compute(run: "Run", show: Callable[[], None], *, as_json: bool) -> Exit:
-    """Compute a run, show its results, and print what failed."""
+def _compute(run: "Run", *, as_json: bool) -> None:
+    """Compute a run, show its results, print what failed, and exit."""
     try:
         with (
             Progress("images", len(run.refs), quiet=as_json, steps=True) as bars,
@@ -123,11 +76,16 @@ def _compute(run: "Run", show: Callable[[], None], *, as_json: bool) -> Exit:
             for result in results:
                 bars.advance(result if isinstance(result, int) else 1)
     except KeyboardInterrupt:
-        return Exit.INTERRUPTED
+        word, more = "compared", ""
+        if run.command == "explain":
+            word, more = "finished", "; run the same command again to go on"
+        warn(f"interrupted: {run.done} {word} inputs are in {run.folder.root}{more}")
+        raise typer.Exit(Exit.INTERRUPTED) from None
     if as_json:
         typer.echo(to_json(run.document), nl=False)
-    else:
-        show()
+    elif run.done or run.command == "explain":
+        show(run.describe())
+        say(f"\nresults: {', '.join(map(str, run.files))}" if run.files else "")
     for failure in run.failures:
         print_error(failure.reason if failure.source in failure.reason else f"{failure.source}: {failure.reason}")
     for label, text in run.errors:
@@ -135,5 +93,23 @@ def _compute(run: "Run", show: Callable[[], None], *, as_json: bool) -> Exit:
     for error in run.unwritten:
         print_error(f"cannot write {error.filename!r} ({error.strerror})")
     if not run.any_map:
-        return Exit.NOTHING_DONE
-    return Exit.SOME_FAILED if run.failures or run.errors or run.unwritten else Exit.DONE
+        raise typer.Exit(Exit.NOTHING_DONE)
+    raise typer.Exit(Exit.SOME_FAILED if run.failures or run.errors or run.unwritten else Exit.DONE)
+
+
+@with_options("fringe.app:AppSpec")
+def app(given: Given) -> None:
+    """Serve a web app: drop an image, choose a model and a method, see and download the explanation.
+
+    People may choose among the models that you name here, and nothing else. Ctrl+C ends it.
+    """
+    with exit_on_error("app"):
+        from fringe.app import LOOPBACK, AppSpec, launch
+
+        spec = AppSpec(**given)
+        if spec.host not in LOOPBACK and spec.allow_remote:
+            warn(
+                f"warning: everyone who reaches port {spec.port} of this machine can use the models and processors, "
+                "without a password"
+            )
+        launch(spec)

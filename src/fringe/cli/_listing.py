@@ -1,13 +1,13 @@
 """``fringe methods``, ``metrics``, ``presets`` and ``models``: what there is to choose from."""
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from fringe._text import to_json
-from fringe.cli._console import exit_on_error
+from fringe._tables import TextTable
+from fringe._text import first_paragraph, to_json
+from fringe.cli._console import exit_on_error, say, show
 from fringe.cli._options import AsJson
 
 Name = Annotated[str | None, typer.Argument(metavar="NAME", help="Only this one.")]
@@ -32,13 +32,10 @@ def methods(name: Name = None, as_json: AsJson = False) -> None:
         from fringe.attribution import METHODS, get_method
 
         chosen = METHODS.values() if name is None else (type(get_method(name)),)
-        entries = [_described(kind, ("source",)) for kind in chosen]
-        for entry in _shown("methods", entries, as_json=as_json):
+        for entry in _shown("methods", [_described(kind, ("source",)) for kind in chosen], as_json=as_json):
             kind = METHODS[entry["name"]]
-            _print_entry(
-                entry if kind.package is None else {**entry, "presets": {}},
-                {"source": entry["source"], "written": _forms(kind)},
-            )
+            plain = entry if kind.package is None else {**entry, "presets": {}}
+            _print_entry(plain, {"source": entry["source"], "written": _forms(kind)})
 
 
 def _forms(kind: Any) -> str:
@@ -61,8 +58,7 @@ def metrics(name: Name = None, as_json: AsJson = False) -> None:
 
         chosen = METRICS.values() if name is None else (type(get_metric(name)),)
         attributes = ("source", "direction", "unit", "space", "requires_explainer")
-        entries = [_described(kind, attributes) for kind in chosen]
-        for entry in _shown("metrics", entries, as_json=as_json):
+        for entry in _shown("metrics", [_described(kind, attributes) for kind in chosen], as_json=as_json):
             scale = _BETTER[entry["direction"]] + (f", in {entry['unit']}" if entry["unit"] else "")
             _print_entry(entry, {"reads": scale, "looks at": entry["space"], "source": entry["source"]})
 
@@ -76,7 +72,7 @@ def presets(as_json: AsJson = False) -> None:
         names = ("tau", "eta_max", "delta_euc", "damping", "gamma_step", "gamma_prior", "cg_iterations")
         shown = _shown("presets", entries, as_json=as_json)
         rows = [(e["model"], e["variant"], *(_text(e["settings"].get(n, "")) for n in names)) for e in shown]
-        _print_table(("--preset", "--variant", *names), rows)
+        show([TextTable(("--preset", "--variant", *names), rows)] if rows else [])
 
 
 def models(as_json: AsJson = False) -> None:
@@ -89,7 +85,7 @@ def models(as_json: AsJson = False) -> None:
             for name, loader in LOADERS.items()
         ]
         rows = [(e["form"], e["summary"], e["example"]) for e in _shown("models", entries, as_json=as_json)]
-        _print_table(("form", "what it is", "example"), rows)
+        show([TextTable(("form~", "what it is~", "example~"), rows)] if rows else [])
 
 
 def _shown(name: str, entries: Sequence[dict[str, Any]], *, as_json: bool) -> Sequence[dict[str, Any]]:
@@ -105,46 +101,25 @@ def _described(kind: Any, attributes: Sequence[str]) -> dict[str, Any]:
         "name": kind.name,
         "title": kind.title or kind.name,
         **{_KEYS.get(attribute, attribute): getattr(kind, attribute) for attribute in attributes},
-        "summary": " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].split()),
+        "summary": first_paragraph(kind.__doc__),
         "presets": {name: dict(settings) for name, settings in kind.presets.items()},
         "settings": kind.describe(),
     }
 
 
 def _print_entry(entry: Mapping[str, Any], notes: Mapping[str, str]) -> None:
-    typer.echo(f"{entry['name']}: {entry['title']}\n{entry['summary']}")
+    say(f"{entry['name']}: {entry['title']}\n{entry['summary']}")
     names: list[str] = []
     for name, settings in entry["presets"].items():
         values = ", ".join(f"{key}={_text(value)}" for key, value in settings.items())
         names.append(f"{name} ({values})" if 0 < len(values) < 60 else name)  # "fringe presets" shows the longer ones
-    for key, value in {**notes, "presets": ", ".join(names)}.items():
-        if value:
-            typer.echo(f"  {key}: {value}")
+    lines = [f"  {key}: {value}" for key, value in {**notes, "presets": ", ".join(names)}.items() if value]
+    say("\n".join([*lines, ""]))
     rows = [(s["name"], _text(s["default"]), s["expected"], s["help"]) for s in entry["settings"]]
-    if rows:
-        typer.echo()
-        _print_table(("setting", "default", "takes", "meaning"), rows)
-    typer.echo()
+    show([TextTable(("setting~", "default~", "takes~", "meaning~"), rows), ""] if rows else [])
 
 
 def _text(value: object) -> str:
     if value is None:
         return "none"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    if not rows:
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in header:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    console = Console()
-    console.width = console.width if console.is_terminal else max(console.width, 132)
-    console.print(table)

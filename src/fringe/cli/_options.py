@@ -23,29 +23,22 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, a
 Inputs = Annotated[
     list[str], typer.Argument(metavar="INPUT", help="Images, folders, or embedded:digits[:INDEX|:START:STOP].")
 ]
-Config = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="TOML or YAML file with these options as keys.")
-]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]
 
 _METAVARS = {
-    **{"set": "[LABEL.]KEY=VALUE", "limits": "METRIC=N", "methods": "NAMES", "metrics": "NAMES", "out": "DIR"},
-    "scene": "NAMES",
-    **{"model": "SPEC", "data": "DIR", "references": "DIR", "timeout": "SECONDS", "plan": "NAME"},
-    **{"imagenet": "DIR", "models": "NAMES", "studies": "NAMES", "probe": "SECONDS"},
+    **dict.fromkeys(("methods", "metrics", "scene", "models", "studies", "scenes"), "NAMES"),
+    **dict.fromkeys(("out", "data", "references", "imagenet"), "DIR"),
+    **dict.fromkeys(("timeout", "probe"), "SECONDS"),
+    **{"set": "[LABEL.]KEY=VALUE", "limits": "METRIC=N", "model": "SPEC", "plan": "NAME", "reference": "METHOD"},
+    **{"factor": "KEY=V,V,...", "search": "KEY[=LOW,HIGH]", "validity": "FILE"},
 }
 #: Flags with another name than their field.
-_NAMES = {"limits": "--limit", "as_json": "--json"}
+_NAMES = {"limits": "--limit", "as_json": "--json", "retry": "--retry-failed"}
 
 
 def with_options(*models: str, skip: tuple[str, ...] = ()) -> Callable[[Command], Command]:
-    """Give a command one flag per field of pydantic models; its first arguments are the given values by field.
-
-    The models are imported when the command is used, so that the help of the program loads nothing.
-
-    Args:
-        *models: ``module:name`` of each model.
-        skip: Fields without a flag.
+    """Give a command one flag per field of pydantic models, but those to ``skip``; its first arguments are the given
+    values by field. A model is ``module:name``, imported when the command is used: the help of the program loads none.
     """
 
     def decorate(command: Command) -> Command:
@@ -73,6 +66,11 @@ def with_options(*models: str, skip: tuple[str, ...] = ()) -> Callable[[Command]
     return decorate
 
 
+def names_of(text: str | None) -> list[str]:
+    """Names with commas."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
 def _load(path: str) -> Any:
     module, name = path.split(":")
     return getattr(importlib.import_module(module), name)
@@ -84,10 +82,11 @@ def _flag(name: str, field: Any) -> inspect.Parameter:
     default = None if field.is_required() else field.get_default()
     if hint is bool:
         declaration = f"{flag}/--no-{flag[2:]}" if default else flag
+        text += f"  [default: {flag[2:]}]" if default else ""
         option = Annotated[bool | None, typer.Option(declaration, help=text, show_default=False)]
     else:
         shown = ", ".join(f"{k}={v}" for k, v in default.items()) if isinstance(default, Mapping) else default
-        if name != "methods" and shown not in (None, (), ""):
+        if name != "methods" and "Default:" not in text and shown not in (None, (), ""):
             text += f"  [default: {shown}]"
         metavar = _METAVARS.get(name) or _metavar(hint)
         kind = list[str] if _is_many(hint) else hint if hint in (int, float, Path) else str
@@ -104,15 +103,12 @@ def _is_many(hint: Any) -> bool:
 
 def _metavar(hint: Any) -> str:
     """``logit|probability`` for choices, else the type."""
-    members = () if get_origin(hint) is Literal else get_args(hint)
-    return "|".join(dict.fromkeys(_word(member) for member in members or (hint,) if member is not NoneType))
-
-
-def _word(option: Any) -> str:
-    if get_origin(option) is Literal:
-        return "|".join(map(str, get_args(option)))
-    option = get_args(option)[0] if get_origin(option) is Annotated else option
-    return {int: "N", float: "X", Path: "FILE"}.get(option, "TEXT")
+    if get_origin(hint) is Literal:
+        return "|".join(map(str, get_args(hint)))
+    if get_origin(hint) is Annotated:
+        return _metavar(get_args(hint)[0])
+    members = [member for member in get_args(hint) if member is not NoneType]
+    return "|".join(dict.fromkeys(map(_metavar, members))) or {int: "N", float: "X", Path: "FILE"}.get(hint, "TEXT")
 
 
 def _value(name: str, value: Any) -> Any:

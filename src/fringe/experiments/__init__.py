@@ -10,7 +10,7 @@ from fringe.experiments._comparison_views import summarise as summarise
 from fringe.experiments._comparison_views import tidy as tidy
 from fringe.experiments._estimate import MethodCost as MethodCost
 from fringe.experiments._estimate import RunEstimate as RunEstimate
-from fringe.experiments._estimate import describe_seconds as describe_seconds
+from fringe.experiments._estimate import describe_excess as describe_excess
 from fringe.experiments._estimate import estimate_run as estimate_run
 from fringe.experiments._estimate import estimate_tasks as estimate_tasks
 from fringe.experiments._evaluator import CONTROLS as CONTROLS
@@ -35,6 +35,8 @@ from fringe.experiments._manifest import changes as changes
 from fringe.experiments._manifest import digest as digest
 from fringe.experiments._manifest import load as load
 from fringe.experiments._manifest import resolve as resolve
+from fringe.experiments._options import RunOptions as RunOptions
+from fringe.experiments._options import make_executor as make_executor
 from fringe.experiments._plan import Plan as Plan
 from fringe.experiments._plan import build_plan as build_plan
 from fringe.experiments._plan import configured as configured
@@ -55,11 +57,10 @@ from fringe.experiments._results import results_from as results_from
 from fringe.experiments._results import results_of as results_of
 from fringe.experiments._run import Interrupted as Interrupted
 from fringe.experiments._run import Progress as Progress
-from fringe.experiments._run import RunOptions as RunOptions
 from fringe.experiments._run import RunResult as RunResult
 from fringe.experiments._run import Session as Session
+from fringe.experiments._run import describe_run as describe_run
 from fringe.experiments._run import has_scores as has_scores
-from fringe.experiments._run import make_executor as make_executor
 from fringe.experiments._run import open_session as open_session
 from fringe.experiments._run import require_same_logits as require_same_logits
 from fringe.experiments._run import run_experiment as run_experiment

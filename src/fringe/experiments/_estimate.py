@@ -16,15 +16,20 @@ import torch
 from fringe.experiments._executors import Executor, ProcessExecutor
 from fringe.experiments._formats import StoredMap, to_bytes
 from fringe.experiments._manifest import Resolved, resolve
+from fringe.experiments._options import make_executor
 from fringe.experiments._packs import pack_bytes
 from fringe.experiments._plan import Plan, build_plan
 from fringe.experiments._probe import Probe, ProbeOptions, clock_of
 from fringe.experiments._ray import RayExecutor
-from fringe.experiments._run import make_executor
 from fringe.experiments._spec import ExperimentSpec
 from fringe.experiments._store import PACKED_FROM, Store
 from fringe.experiments._tasks import KeySet, Task, committed_keys, pending_tasks
 
+#: Passes of one map or one score of an image that are not many: a quarter of an hour at a millisecond a pass. The
+#: longest of the paper's settings take 2e5.
+MAX_MAP_PASSES = 1e6
+#: Passes of a run that are not many. All of the paper's tables take about 1e9.
+MAX_PASSES = 1e10
 #: Methods of a model above which an estimate shows them together.
 MANY = 12
 
@@ -79,6 +84,7 @@ class RunEstimate:
         bytes: Growth of the store.
         map_bytes: What stored maps would add to it.
         workers: Tasks that are performed at a time.
+        device: Device of the models.
     """
 
     study: str
@@ -91,6 +97,7 @@ class RunEstimate:
     bytes: int
     map_bytes: int
     workers: int
+    device: str = "cpu"
 
     def lines(self) -> list[str]:
         """Describe the costs of each model.
@@ -108,6 +115,26 @@ class RunEstimate:
             else:
                 lines.append(f"{model}, {len(shown)} settings: {_describe(shown)}")
         return lines
+
+    def describe(self) -> str:
+        """Describe the estimate for people.
+
+        Returns:
+            The lines of :meth:`lines`, with the growth of the store and the time.
+        """
+        text = [f"{self.study}: {self.images} images; missing tasks: {sum(cost.tasks for cost in self.costs)}"]
+        text += [f"  {line}" for line in self.lines()]
+        if self.metrics:
+            scores = (f"{label} {describe_seconds(spent)}" for label, spent in self.metrics.items())
+            text.append(f"  scores: {', '.join(scores)}")
+        scores, maps = (f"{size / 1e6:.3g} MB" for size in (self.bytes, self.bytes + self.map_bytes))
+        text.append(f"the store grows by {scores}, with save_maps=True by {maps}")
+        processes = "one process" if self.workers == 1 else f"{self.workers} processes"
+        time, cpu = describe_seconds(self.seconds), describe_seconds(self.cpu_seconds)
+        text.append(
+            f"in all about {time} on {self.device} in {processes} ({cpu} of processor time), without the report"
+        )
+        return "\n".join(text)
 
     def record(self) -> dict[str, Any]:
         """Write the estimate as JSON data.
@@ -132,6 +159,22 @@ def _describe(costs: Sequence[MethodCost]) -> str:
     rough = "" if fraction == 1 else f" (from {fraction:.0%} of a map)"
     maps = sum(cost.maps for cost in costs)
     return f"{maps} maps, {forward:.3g} F + {jvp:.3g} JVP + {vjp:.3g} VJP, {describe_seconds(seconds)}{rough}"
+
+
+def describe_excess(work: Sequence[tuple[str, float, float]]) -> str | None:
+    """Describe work of so many passes that it may be a slip in a setting.
+
+    Args:
+        work: What :func:`fringe.experiments.planned_work` returns.
+
+    Returns:
+        The passes in words, or None if they are not absurdly many.
+    """
+    total = sum(passes * count for _, passes, count in work)
+    name, longest, _ = max(work, key=lambda item: item[1], default=("", 0.0, 0.0))
+    if longest <= MAX_MAP_PASSES and total <= MAX_PASSES:
+        return None
+    return f"the settings mean about {total:.2g} forward and backward passes, {longest:.2g} for {name} of one image"
 
 
 def estimate_run(
@@ -229,6 +272,7 @@ def estimate_tasks(
         bytes=round(size),
         map_bytes=round(sum(part.map_bytes for part in parts)),
         workers=options.workers,
+        device=options.device,
     )
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,15 +14,16 @@ from fringe._process import interruptible as interruptible
 from fringe._progress import log as logger
 from fringe._progress import shown
 from fringe.errors import InputError, TransientError
-from fringe.experiments._executors import Executor, ProcessExecutor, SerialExecutor, run_tasks
+from fringe.experiments._executors import Executor, SerialExecutor, run_tasks
 from fringe.experiments._formats import ScoreRecord
 from fringe.experiments._jobs import Job, RunLog, State, TaskReport
 from fringe.experiments._manifest import Resolved, changes, digest, resolve, with_methods, without_growth
+from fringe.experiments._options import RunOptions
 from fringe.experiments._plan import Plan, build_plan
-from fringe.experiments._ray import RayExecutor
 from fringe.experiments._results import Results, results_from, results_of
 from fringe.experiments._runner import TaskRunner
 from fringe.experiments._spec import ExperimentSpec
+from fringe.experiments._status import describe_failures
 from fringe.experiments._store import CRASHES, MAPS, PLANS, Store
 from fringe.experiments._tasks import (
     Key,
@@ -31,47 +31,15 @@ from fringe.experiments._tasks import (
     Task,
     committed_keys,
     failed_keys,
+    mixed,
     pending_tasks,
+    versions_of,
 )
 
+#: How grave a line of :func:`describe_run` is.
+Level = Literal["info", "warning", "error"]
 #: States of tasks by their name in a record.
 _STATES: Mapping[str, State] = {"done": "done", "there": "cached", "crashed": "crashed"}
-
-
-def make_executor(name: str, workers: int | None = None, timeout: float | None = None) -> Executor:
-    """Make the executor ``serial``, ``processes``, ``ray`` or ``ray:ADDRESS``. Without ``workers``, there is one for
-    each core, or as many as a cluster has room for. Raises InputError for another name."""
-    if name == "serial":
-        return SerialExecutor()
-    if name == "processes":
-        return ProcessExecutor(workers or os.cpu_count() or 1, timeout)
-    family, _, address = name.partition(":")
-    if family == "ray":
-        return RayExecutor(address or None, workers=workers, timeout=timeout)
-    raise InputError(f"got {name!r}, expected serial, processes, ray or ray:ADDRESS", argument="executor")
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """How a plan is run; none of it changes a number.
-
-    Attributes:
-        device: Device of the models.
-        batch_size: Images of a forward pass, or "auto".
-        save_maps: Whether maps are stored.
-        amend: Whether other settings may replace those of the folder.
-        retry: Whether what failed or was set aside is computed again.
-        renew: Whether the results of a model that computes other logits now are set aside.
-        executor: Where tasks are performed; None for this process.
-    """
-
-    device: str = "cpu"
-    batch_size: int | Literal["auto"] = "auto"
-    save_maps: bool = False
-    amend: bool = False
-    retry: bool = False
-    renew: bool = False
-    executor: Executor | None = None
 
 
 @dataclass
@@ -137,7 +105,7 @@ def run_experiment(
         executor: Where tasks are performed: ``"serial"`` in this process, ``"processes"`` in one process for each CPU
             core, ``"ray"`` or ``"ray:ADDRESS"`` on a Ray cluster, or an executor. With None as ``out``, this process is
             used.
-        device: Device of the models.
+        device: Device of the models; "auto" is the GPU if there is one.
         batch_size: Images of a forward pass, or "auto".
         save_maps: Keep the maps, so that a metric added later needs no new ones.
         amend: Let other settings replace those of the folder's plan of this name.
@@ -156,12 +124,12 @@ def run_experiment(
     import polars  # noqa: F401  # pyright: ignore[reportUnusedImport] - if it is absent, say so before hours of work
 
     plan = spec if isinstance(spec, Plan) else build_plan(spec)
+    same = {"save_maps": save_maps, "amend": amend, "retry": retry, "renew": renew}
+    options = RunOptions(device=device, batch_size=batch_size, executor=executor, **same).resolve()
     if out is None:
         with _callbacks(progress, plan.name) as callbacks:
-            return _in_memory(plan, device, batch_size, callbacks)
-    executor = make_executor(executor) if isinstance(executor, str) else executor
+            return _in_memory(plan, options.device, batch_size, callbacks)
     root = out.root if isinstance(out, Store) else Path(out)
-    options = RunOptions(device, batch_size, save_maps, amend, retry, renew, executor)
     with _callbacks(progress, plan.name) as callbacks:
         finished = run_plan(plan, root, options, callbacks)
     if finished.cause is not None:
@@ -376,3 +344,43 @@ def has_scores(result: RunResult, store: Store) -> bool:
         return bool(manifest.images)
     required = Requirements(manifest)
     return any(key in required for key in committed_keys(store, failures=False))
+
+
+def describe_run(result: RunResult, store: Store, limit: int = 5) -> list[tuple[Level, str]]:
+    """Describe how a run of a plan ended, for people.
+
+    Args:
+        result: The run.
+        store: Its folder.
+        limit: Largest number of lines of one kind.
+
+    Returns:
+        Lines, each with how grave it is.
+    """
+    manifest, reports = result.resolved.manifest, result.log.reports
+    lines: list[tuple[Level, str]] = [("error", f"not read: {reason}") for reason in manifest.missing[:limit]]
+    for model, gate in [(label, gate) for label in manifest.settings for gate in manifest.gates(label)]:
+        text = gate["text"] if gate["holds"] else f"gate failed, its scores are not to be read ({gate['text']})"
+        lines.append(("info" if gate["holds"] else "warning", f"{model}: {text}"))
+    done = [report for report in reports if report.state == "done"]
+    reused = sum(report.reused for report in done)
+    computed = sum(len(report.task.images) - len(report.left) - report.failed for report in done) - reused
+    stored = f", {reused} stored maps scored" if reused else ""
+    lines.append(("info", f"{manifest.name}: {len(manifest.images)} images; {computed} maps made now{stored}"))
+    if result.log.failed or result.failed_before or result.set_aside:
+        crashed = {report.task.key for report in reports if report.state == "crashed"}
+        crashes = [record for key, record in store.records(CRASHES).items() if key in crashed]
+        failures = results_of(store, manifest).failures().to_dicts()
+        lines.extend(("error", line) for line in describe_failures(failures, [*result.set_aside, *crashes], limit))
+    versions = mixed(versions_of(store.metadata().values(), manifest))
+    lines.extend(("warning", f"results of several versions are mixed: {line}") for line in versions)
+    for task in result.left[:limit]:
+        text = f"left: {task['method']} on {task['model']}, {task['images']} images: {task['reason']}"
+        lines.append(("error", text))
+    if result.left:
+        text = f"{result.log.left} images, summed over methods, are left to the next run of the same command: what "
+        lines.append(("warning", f"{text}kept them from being computed may pass"))
+    if result.stopped:
+        text = f"{result.stopped}; what is computed is in {store.root}: run the same command again to go on"
+        lines.append(("error", text))
+    return lines

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fringe._tables import TextTable
 from fringe._text import plain, to_csv, to_json
 from fringe.data import SOURCE
 from fringe.experiments import (
@@ -23,6 +24,7 @@ from fringe.experiments import (
 )
 from fringe.explanations._base import Failure, ImageRun, Prepared, Progress, by_shape, iter_batches
 from fringe.explanations._spec import CompareSpec
+from fringe.explanations._tables import describe_comparison
 from fringe.metrics import Metric
 
 FIGURE, SCORES = "compare.png", "scores.csv"
@@ -67,6 +69,10 @@ class ComparisonRun(ImageRun[CompareSpec]):
     @property
     def any_map(self) -> bool:
         return any(entry["maps"] for entry in self._costs.values() if not entry["control"])
+
+    def describe(self) -> Sequence[str | TextTable]:
+        """Return a table of methods by metrics, for people; nothing if no image was compared."""
+        return describe_comparison(self.document, self.metrics) if self.done else ()
 
     def results(self, progress: Progress | None = None) -> Generator[int]:
         """Compare batch by batch and write the scores so far; yield the number of images of each batch."""

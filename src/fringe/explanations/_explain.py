@@ -14,6 +14,7 @@ from typing import Any
 from safetensors.torch import save
 from torch import Tensor
 
+from fringe._tables import TextTable
 from fringe._text import plain
 from fringe.attribution import Attribution, attribute
 from fringe.data import ImageRef
@@ -33,6 +34,7 @@ from fringe.explanations._base import (
 )
 from fringe.explanations._folder import CONTACT, INDEX, MAP, PAGE
 from fringe.explanations._spec import ExplainSpec
+from fringe.explanations._tables import describe_explanations
 
 #: Version of the files of a run. 2: the settings, the options and checksums are recorded.
 FORMAT = 2
@@ -148,6 +150,10 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             names = [*_ENTRY, *((_RIGHT,) if self.reliability is not None else ())]
             self._entries.append({**{name: result.record[name] for name in names}, "folder": result.folder.name})
         return result
+
+    def describe(self) -> Sequence[str | TextTable]:
+        """Return a table with one row per image, for people."""
+        return describe_explanations(self.document)
 
     def record(self) -> dict[str, Any]:
         """What all results of the run share, as JSON data."""

@@ -29,6 +29,7 @@ class ResultFolder:
     def __init__(self, root: Path, *, overwrite: bool, command: str):
         require_local("out", root)
         self.root, self._command = root, command
+        self.written: dict[str, Path] = {}
         self.unwritten: dict[str, OSError] = {}
         try:
             if root.exists() and not root.is_dir():
@@ -119,7 +120,9 @@ class ResultFolder:
                     with contextlib.suppress(OSError):
                         partial.unlink(missing_ok=True)
             self.unwritten.pop(name, None)
+            self.written[name] = self.root / name
         except OSError as error:
+            self.written.pop(name, None)
             self.unwritten[name] = error
 
     def attempt_text(self, name: str, text: str) -> None:

@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.util
-import random
 import sys
 import warnings
 from abc import abstractmethod
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 
 from fringe._direction import Direction
 from fringe._progress import log
+from fringe._rng import global_seed
 from fringe.errors import InputError, known_hint
 from fringe.metrics._base import EvaluatedMaps, Metric, Scores
 from fringe.paths import Problem
@@ -248,20 +248,15 @@ def _kind(label: str) -> type[QuantusMetric]:
 
 @contextmanager
 def _seeded(seed: int) -> Generator[None]:
-    """Seed NumPy's and Python's global generators, which Quantus draws from, and restore them; silence its warnings.
-    Quantus 0.6 calls ``numpy.trapz``, which NumPy 2.4 knows as ``trapezoid`` alone."""
-    before = np.random.get_state(), random.getstate()  # noqa: NPY002
+    """Seed the global generators, which Quantus draws from, and restore them; silence its warnings. Quantus 0.6 calls
+    ``numpy.trapz``, which NumPy 2.4 knows as ``trapezoid`` alone."""
     renamed = not hasattr(np, "trapz")
     if renamed:
         setattr(np, "trapz", np.trapezoid)  # noqa: B010
-    np.random.seed(seed)  # noqa: NPY002
-    random.seed(seed)
     try:
-        with warnings.catch_warnings():
+        with global_seed(seed), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         if renamed:
             delattr(np, "trapz")
-        np.random.set_state(before[0])  # noqa: NPY002
-        random.setstate(before[1])

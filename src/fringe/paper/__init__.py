@@ -20,6 +20,7 @@ from fringe.paper._studies import tuning_study as tuning_study
 from fringe.paper._tables import PaperValue as PaperValue
 from fringe.paper._tables import paper_tables as paper_tables
 from fringe.paper._timing import Timing as Timing
+from fringe.paper._timing import describe_timings as describe_timings
 from fringe.paper._timing import measure_runtimes as measure_runtimes
 from fringe.paper._timing import slowdowns as slowdowns
 from fringe.paper._timing import timing_records as timing_records

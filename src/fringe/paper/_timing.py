@@ -119,6 +119,24 @@ def slowdowns(timings: Sequence[Timing], method: str, reference: str) -> dict[tu
     }
 
 
+def describe_timings(timings: Sequence[Timing]) -> list[str]:
+    """Describe run times for people.
+
+    Args:
+        timings: Run times.
+
+    Returns:
+        One line for each, then how many times as long as ig fringe takes.
+    """
+    lines: list[str] = []
+    for t in timings:
+        passes = f"{t.forward:.0f} F + {t.jvp:.0f} JVP + {t.vjp:.0f} VJP"
+        half = f" ± {t.half:.3f}" if math.isfinite(t.half) else ""
+        lines.append(f"{t.model} {t.method} {t.mode}: {t.seconds:.3f}{half} s per image of {t.n}, {passes}; {t.device}")
+    ratios = slowdowns(timings, "fringe", "ig").items()
+    return [*lines, *(f"{model} {mode}: fringe takes {r:.1f} times as long as ig" for (model, mode), r in ratios)]
+
+
 def timing_records(timings: Sequence[Timing]) -> list[dict[str, Any]]:
     """Return run times as JSON data.
 

@@ -49,6 +49,23 @@ class TunedPreset:
     tuned: Tuned
     path: Path
 
+    @property
+    def start(self) -> float | None:
+        """The objective of the setting that the search began with; None if it has no score."""
+        return next((trial.value for trial in self.tuned.trials if trial.number == 0 and not trial.problem), None)
+
+    def record(self) -> dict[str, Any]:
+        """Return the best setting, its objective and that of the start, as JSON data."""
+        tuned = self.tuned
+        values = {"objective": tuned.value, "start": self.start, "trials": len(tuned.trials)}
+        return {"preset": str(self.path), **values, "settings": tuned.best.record()}
+
+    def describe(self) -> str:
+        """Describe the result for people."""
+        start = "no score" if self.start is None else f"{self.start:.4f}"
+        text = f"best of {len(self.tuned.trials)} trials: {self.tuned.value:.4f}"
+        return f"{text} (the setting it began with: {start})\npreset: {self.path}; use it with preset='{self.path}'"
+
 
 def tune_preset(
     plan: Plan,
@@ -116,7 +133,7 @@ def _score(plan: Plan, method: Attributor, session: Session, options: RunOptions
     compare settings on different images."""
     arm = replace(plan.arms[0], methods={TRIAL: method})
     trial, store = replace(plan, arms=(arm,)), session.store
-    result = run_plan(trial, store.root, replace(options, amend=True), session=session)
+    result = run_plan(trial, store.root, options.model_copy(update={"amend": True}), session=session)
     if result.stopped:
         raise Interrupted(result.stopped)
     if result.left:

@@ -1,15 +1,20 @@
 """What the images cost, and the chapter of a report on what is missing, what failed, and what came with a flag."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import polars as pl
 
-from fringe.experiments import Results, Store, crashes
+from fringe._tables import TextTable
+from fringe.experiments import Results, Store, crashes, describe_failures, mixed
 from fringe.report._render import Chapter, Section, SimpleTable
 from fringe.report._table import Table
 
 #: The status of a score as text.
 STATUS = pl.col("status").cast(pl.String)
+#: Reasons of one kind that a status shows.
+SHOWN_REASONS = 10
 _NO_MAP = ("failed", "unreadable")
 
 
@@ -129,3 +134,44 @@ def _flags(table: Table) -> SimpleTable | None:
 def _number(count: int) -> str:
     """Return a count, or a point for zero: other numbers should stand out."""
     return str(count) if count else "·"
+
+
+def describe_status(document: Mapping[str, Any]) -> Iterator[str | TextTable]:
+    """Describe what a run folder holds, for people.
+
+    Args:
+        document: What :func:`fringe.experiments.read_status` returns.
+
+    Yields:
+        Tables and lines.
+    """
+    if not document["plans"]:
+        yield "no plan yet: nothing was asked for in this folder"
+    for name, plan in document["plans"].items():
+        yield f"{name}: {plan['images']} images"
+        numbers = ("scores", "failed", "missing", "done")
+        yield TextTable(("model", "method", *numbers), list(_status_rows(plan["cells"])), numbers)
+        yield from (f"  {line}" for line in describe_failures(plan["failures"], (), SHOWN_REASONS))
+        yield from (f"  not read: {reason}" for reason in plan["not_read"][:SHOWN_REASONS])
+        yield from (f"  results of several versions are mixed: {line}" for line in mixed(plan["versions"]))
+    for path, problem in list(document["damaged"].items())[:SHOWN_REASONS]:
+        yield f"damaged: {path} {problem}; the next run sets it aside and makes it again"
+    for line in describe_failures((), document["set_aside"], SHOWN_REASONS):
+        yield f"{line} (retry=True computes it again)"
+    reasons = Counter((task["method"], task["model"], task["reason"]) for task in document["invalidated"])
+    for (method, model, reason), tasks in reasons.most_common(SHOWN_REASONS):
+        yield f"no longer asked for: {method} on {model}, {tasks} tasks: {reason}"
+    if document["trials"]:
+        yield f"stored from the trials of a search: {document['trials']} tasks"
+
+
+def _status_rows(cells: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
+    """One row per model and method, metrics together."""
+    totals: dict[tuple[str, str], Counter[str]] = {}
+    for cell in cells:
+        numbers = {name: cell[name] for name in ("wanted", "scored", "failed", "missing")}
+        totals.setdefault((cell["model"], cell["method"]), Counter()).update(numbers)
+    for (model, method), total in totals.items():
+        share = (total["scored"] + total["failed"]) / max(total["wanted"], 1)
+        counts = (str(total[name]) if total[name] else "" for name in ("failed", "missing"))
+        yield model, method, f"{total['scored']}/{total['wanted']}", *counts, f"{share:.0%}"

@@ -13,7 +13,8 @@ import polars as pl
 from fringe._files import require_inside, require_local, write_atomic
 from fringe._text import FORMULA, to_csv, to_json
 from fringe.errors import InputError
-from fringe.experiments import ModelSource, Resolved, Results, Store, judge_verdicts, read_results
+from fringe.experiments import Manifest, ModelSource, Resolved, Results, Store, judge_verdicts, manifests, read_results
+from fringe.models import resolve_device
 from fringe.report._build import ReportInputs, build_report
 from fringe.report._maps import MapSource, load_experiment
 from fringe.report._reliability import FILE, verdict_table
@@ -37,6 +38,43 @@ class ReportFiles:
     def page(self) -> Path:
         """The HTML page."""
         return self.paths[0]
+
+
+def report_folder(run: Path, plan: str) -> Path:
+    """The folder of the report of a plan: ``report`` in the run's folder, for other plans than ``benchmark`` a folder
+    in it.
+
+    Raises:
+        InputError: If a link, or the name of the plan, leads out of the run.
+    """
+    folder = run / "report" / ("" if plan == "benchmark" else plan)
+    require_inside(folder, run)
+    return folder
+
+
+def label_models(models: Mapping[str, ModelSource], labels: Sequence[str]) -> dict[str, ModelSource]:
+    """Name models as a run does: one that goes by its own spec is the only one of the run.
+
+    Args:
+        models: Models by label, or by spec.
+        labels: Labels of the models of the run.
+
+    Returns:
+        The models by label.
+
+    Raises:
+        InputError: For a label that the run does not have, and for a spec if it has several models.
+    """
+    known = ", ".join(labels)
+    unnamed = [label for label, s in models.items() if s.module is None and label == s.spec and label not in labels]
+    if unnamed and len(labels) != 1:
+        hint = f"say which is meant by LABEL=SPEC; the models: {known}"
+        raise InputError("the run has several models", argument="model", hint=hint)
+    named = {labels[0] if label in unnamed else label: source for label, source in models.items()}
+    for label in named:
+        if label not in labels:
+            raise InputError(f"{label!r} is no model of the run; its models: {known}", argument="model")
+    return named
 
 
 def write_report(
@@ -63,13 +101,13 @@ def write_report(
 
     Args:
         run: Folder of the run.
-        out: Folder of the report (default: ``report`` in the run's folder).
+        out: Folder of the report (default: see :func:`report_folder`).
         plan: Name of the plan, if the run has several.
         reference: The method that the others are compared with (default: ``fringe``, else the first).
         allow_partial: Whether images may be missing; those that failed are stated and do not count as missing.
         grid: Whether maps are drawn.
         batch_size: Images whose maps are computed at once.
-        device: Where maps are computed.
+        device: Where maps are computed; "auto" is the GPU if there is one.
         resolve: Returns the resolved plan that computes maps.
         models: By label, models that compute maps.
         commands: Commands by which the run was made, printed in the report.
@@ -95,8 +133,10 @@ def write_report(
         build_table(results, model, name, verdicts[model].by_metric if model in verdicts else None)
         for model, name in zip(results.models, chosen, strict=True)
     )
-    maps = MapSource(store, _opener(results, resolve, models or {}), device, batch_size) if grid else None
-    folder = out or store.root / "report"
+    maps = (
+        MapSource(store, _opener(results, resolve, models or {}), resolve_device(device), batch_size) if grid else None
+    )
+    folder = out or report_folder(store.root, results.manifest.name)
     within = Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(store.root))
     require_inside(folder, store.root if within else folder)
     # first, as each method is read once for its rows here and for its costs there
@@ -114,6 +154,48 @@ def write_report(
     images = {f"figures/{image.name}.png": image.png for image in report.images}
     others = _write(folder, {**texts, "summary.csv": summary_csv(tables).encode(), **images})
     return ReportFiles((*others.paths[: len(texts)], *scores.paths, *others.paths[len(texts) :]))
+
+
+def write_reports(
+    run: Store | str | Path,
+    out: Path | None = None,
+    *,
+    plan: str | None = None,
+    models: Mapping[str, ModelSource] | None = None,
+    consent: Callable[[Mapping[str, Manifest], Mapping[str, ModelSource]], None] = lambda plans, models: None,
+    **options: Any,
+) -> Iterator[ReportFiles]:
+    """Write the report of each plan of a run.
+
+    Args:
+        run: Folder of the run.
+        out: Folder of the report; with several plans, each has a folder in it.
+        plan: The only plan that is reported.
+        models: Models that compute maps, by label, or by spec in a run of one model.
+        consent: Called before the first report with the plans, and the models by label.
+        **options: As for :func:`write_report`.
+
+    Yields:
+        The files of each report.
+
+    Raises:
+        InputError: As :func:`write_report` does.
+    """
+    store = run if isinstance(run, Store) else Store(Path(run), create=False)
+    plans = manifests(store)
+    if plan is not None and plan not in plans:
+        message = f"got {plan!r}; the plans in {str(store.root)!r}: {', '.join(plans) or 'none'}"
+        raise InputError(message, argument="plan")
+    if not plans:
+        raise InputError(f"{str(store.root)!r} holds no plan yet", argument="run")
+    chosen = plans if plan is None else {plan: plans[plan]}
+    labels = list(dict.fromkeys(label for one in chosen.values() for label in one.settings))
+    named = label_models(models or {}, labels)
+    consent(chosen, named)
+    for name, one in chosen.items():
+        folder = out / name if out is not None and len(chosen) > 1 else out
+        known = {label: source for label, source in named.items() if label in one.settings}
+        yield write_report(store, folder, plan=name, models=known, **options)
 
 
 def scores_csv(results: Results) -> str:
@@ -195,10 +277,7 @@ def _opener(
     results: Results, resolve: Callable[[], Resolved] | None, models: Mapping[str, ModelSource]
 ) -> Callable[[str], Resolved | None]:
     """Return a function from a model to a plan that can compute its maps; None if the caller gave neither."""
-    for label in models:
-        if label not in results.models:
-            known = ", ".join(results.models)
-            raise InputError(f"got {label!r}; the models of the run: {known}", argument="model")
+    models = label_models(models, results.models)
     if resolve is None:  # opened now, so that an error in a named model is raised
         return {label: load_experiment(results.manifest, label, source) for label, source in models.items()}.get
     once = cache(resolve)

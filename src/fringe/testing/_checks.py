@@ -1,11 +1,10 @@
 """What the checks of methods and of metrics share: how they run and report, and the checks that both have to pass."""
 
-import contextlib
 import dataclasses
 import json
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, TypeVar
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fringe._rng import global_seed
 from fringe.errors import FringeError, InputError
 from fringe.settings import Settings, settings_of
 from fringe.testing._toys import CPU, CountingModel, ToyProblems, smooth_cnn
@@ -120,21 +120,6 @@ def distance(result: Tensor, expected: Tensor, least: float = 0.0) -> float:
 
 
 # Side effects
-
-
-@contextlib.contextmanager
-def global_seed(seed: int) -> Generator[None]:
-    """Seed the global generators of torch, NumPy and Python, and restore their states at the end."""
-    before = np.random.get_state(), random.getstate()  # noqa: NPY002 - the global generator
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
-        np.random.seed(seed)  # noqa: NPY002
-        random.seed(seed)
-        try:
-            yield
-        finally:
-            np.random.set_state(before[0])  # noqa: NPY002
-            random.setstate(before[1])
 
 
 def tensors_unchanged(tensors: Mapping[str, Tensor], action: Callable[[], object]) -> str:

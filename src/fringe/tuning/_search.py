@@ -38,6 +38,11 @@ class Trial:
     scores: Mapping[str, tuple[float, ...]]
     problem: str = ""
 
+    def describe(self) -> str:
+        """Describe the trial for people: its number, value or problem, and settings."""
+        values = (f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in self.settings.items())
+        return f"trial {self.number}: {self.problem or f'{self.value:.4f}'} ({', '.join(values)})"
+
 
 #: Called after each trial of this process with it, the trials finished by all processes, and those requested.
 Progress = Callable[[Trial, int, int], None]

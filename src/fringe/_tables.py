@@ -1,0 +1,63 @@
+"""Tables as text, on a terminal or as lines."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fringe._text import printable
+
+#: Letters in a line where no terminal says how many it shows.
+WIDTH = 400
+
+
+class Styled(str):
+    """A cell with a style of rich, such as "bold red"."""
+
+    style: str
+
+    def __new__(cls, text: str, style: str = "") -> "Styled":
+        cell = super().__new__(cls, text)
+        cell.style = style
+        return cell
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table of words and numbers; ``print(table)`` shows its lines.
+
+    Attributes:
+        columns: Headers; that of a column that a narrow terminal wraps ends with "~".
+        rows: Cells of each row; control characters are shown as escapes.
+        numbers: Those of the headers whose columns stand on the right.
+        rules: Numbers of rows, from 0, that a rule follows.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numbers: Sequence[str] = ()
+    rules: Sequence[int] = ()
+
+    def show(self, file: Any = None) -> None:
+        """Print the table; where no terminal limits a line, it is not wrapped."""
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=box.HORIZONTALS, show_edge=False, pad_edge=False, header_style="bold")
+        for name in self.columns:
+            justify, wraps = "right" if name in self.numbers else "left", name.endswith("~")
+            table.add_column(name.rstrip("~"), justify=justify, no_wrap=not wraps, overflow="fold")
+        for number, row in enumerate(self.rows):
+            cells = (Text(printable(cell), getattr(cell, "style", "")) for cell in row)
+            table.add_row(*cells, end_section=number in self.rules)
+        console = Console(highlight=False, file=file)
+        if not console.is_terminal:
+            console.width = console.measure(table, options=console.options.update(max_width=WIDTH)).maximum
+        console.print(table)
+
+    def __str__(self) -> str:
+        text = io.StringIO()
+        self.show(text)
+        return text.getvalue()

@@ -1,0 +1,116 @@
+"""What a run on image files shows at its end: tables and lines, from the content of its summary."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fringe._tables import Styled, TextTable
+from fringe.metrics import ARROW, Metric, best_of
+
+#: Rows of the table of explained images; the rest is in the summary.
+SHOWN_IMAGES = 40
+_STYLE = {
+    **dict.fromkeys(("short", "coarse", "inaccurate", "stalled"), "yellow"),
+    **{"ok": "green", "diverged": "red", "at_reference": "cyan", "unchecked": "dim"},
+}
+
+
+def describe_explanations(document: Mapping[str, Any]) -> list[str | TextTable]:
+    """A table with one row per image."""
+    entries, reused = document["inputs"], document["counts"]["reused"]
+    judged = any("probability_right" in entry for entry in entries)
+    numbers = (*(("P(right)",) if judged else ()), "p", "residual", "steps", "seconds")
+    rows = [_image_row(entry) for entry in entries[:SHOWN_IMAGES]]
+    if judged:
+        known = [entry.get("probability_right") for entry in entries[:SHOWN_IMAGES]]
+        rows = [[*row[:3], "—" if p is None else f"{p:.0%}", *row[3:]] for row, p in zip(rows, known, strict=True)]
+    parts: list[str | TextTable] = [TextTable(("id~", "prediction~", "verdict~", *numbers), rows, numbers)]
+    if len(entries) > SHOWN_IMAGES:
+        parts.append(f"… and {len(entries) - SHOWN_IMAGES} more, in summary.json")
+    return [*parts, *([f"{reused} results of an earlier run were reused"] if reused else [])]
+
+
+def _image_row(entry: Mapping[str, Any]) -> list[str]:
+    if "error" in entry:
+        return [entry["id"] or entry["source"], "", Styled("failed", "red"), "", "", "", ""]
+    best, residual, verdict = entry["prediction"], entry["completeness_residual"], entry["verdict"]
+    return [
+        *(entry["id"], best["name"] or f"class {best['class']}", Styled(verdict, _STYLE.get(verdict, ""))),
+        f"{best['probability']:.3f}",
+        "—" if residual is None or not math.isfinite(residual) else f"{residual:.2%}",
+        "" if entry["steps"] is None else str(entry["steps"]),
+        f"{entry['seconds']:.2f}",
+    ]
+
+
+def describe_comparison(document: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[str | TextTable]:
+    """A table of methods by metrics: means or medians with their intervals, the best in bold, controls below a rule;
+    then what is known of the metrics."""
+    cells = {(entry["method"], entry["metric"]): entry for entry in document["table"]}
+    methods = document["methods"]
+    names = [method["label"] for method in methods if not method["control"]]
+    best = {label: best_of([_value(cells[n, label]) for n in names], m.direction) for label, m in metrics.items()}
+    rows: list[list[str]] = []
+    for method in methods:
+        entries = {label: cells[method["label"], label] for label in metrics}
+        scores = [_score(entry, None if method["control"] else best[label]) for label, entry in entries.items()]
+        rows.append([method["label"], *scores, *_costs(method, list(entries.values()))])
+    titles = [f"{label.replace('_', ' ')} {ARROW[metric.direction]}".strip() for label, metric in metrics.items()]
+    numbers = ("n", "flagged", "passes", "seconds")
+    rules = (len(names) - 1,) if len(names) < len(methods) else ()
+    parts = [
+        TextTable(("method", *(f"{title}~" for title in titles), *numbers), rows, numbers, rules),
+        _legend(document),
+    ]
+    return parts + (_describe_validity(document["validity"]["metrics"]) if "validity" in document else [])
+
+
+def _describe_validity(entries: Sequence[Mapping[str, Any]]) -> list[str | TextTable]:
+    """How each metric did on degraded maps and against blind ones."""
+    rows: list[list[str]] = []
+    for entry in entries:
+        words = entry["verdict"] + (f": {entry['reason']}" if entry["reason"] else "")
+        verdict = Styled(words, "bold red" if entry["verdict"] == "does not pass" else "")
+        sizes = ["—" if entry[name] is None else _number(entry[name]) for name in ("power", "gap")]
+        rows.append([entry["metric"].replace("_", " "), _score(entry["validity"], None), *sizes, verdict])
+    numbers = ("validity", "power", "gap")
+    words = "validity: order of degraded maps, from -1 to 1; power and gap: effect sizes, of moving 40 % of the pixels"
+    table = TextTable(("metric", *numbers, "verdict~"), rows, numbers)
+    return ["", table, f"{words} and of the best method over the best control"]
+
+
+def _value(entry: Mapping[str, Any]) -> float | None:
+    return entry[entry["summary"]]
+
+
+def _score(entry: Mapping[str, Any], best: float | None) -> str:
+    value = _value(entry)
+    if value is None:
+        return "—"
+    interval = "" if entry["low"] is None else f" [{_number(entry['low'])}…{_number(entry['high'])}]"
+    return Styled(_number(value) + interval, "bold" if value == best else "")
+
+
+def _costs(method: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """How many images have a score, how many scores are flagged, and the passes and seconds of one map."""
+    counts = sorted({entry["n"] for entry in entries if entry["n"]}) or [0]
+    flagged, passes = sum(entry["flagged"] for entry in entries), sum(method["passes"].values())
+    images = max(method["images"], 1)
+    cost = (f"{passes / images:.0f}", f"{method['seconds'] / images:.2f}") if passes else ("", "")
+    return "–".join(map(str, counts[:: max(len(counts) - 1, 1)])), str(flagged or ""), *cost
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}" if value == 0 or 1e-3 <= abs(value) < 1e3 else f"{value:.2g}"
+
+
+def _legend(document: Mapping[str, Any]) -> str:
+    flags = Counter[str]()
+    for entry in document["table"]:
+        flags.update(entry["flags"])
+    medians = sorted({e["metric"].replace("_", " ") for e in document["table"] if e["summary"] == "median"})
+    summary = f"mean (median for {', '.join(medians)})" if medians else "mean"
+    costs = "n: images with a score; passes and seconds: of one image's map"
+    counts = f"\nflagged scores: {', '.join(f'{name} {count}' for name, count in flags.items())}" if flags else ""
+    return f"{summary} [95 % bootstrap interval over images]; {costs}{counts}"

@@ -1,0 +1,42 @@
+"""Options of a run: what they turn into, and what does not fit together; what is said of absurd work."""
+
+import pytest
+
+from fringe import InputError
+from fringe.experiments import ProcessExecutor, RunOptions, SerialExecutor, describe_excess
+
+
+def test_names_become_an_executor_and_a_device():
+    options = RunOptions(device="auto").resolve()
+    assert isinstance(options.executor, SerialExecutor)
+    assert options.device in ("cpu", "cuda")
+    several = RunOptions(workers=2, timeout=9).resolve()
+    assert isinstance(several.executor, ProcessExecutor)
+    assert several.executor.capacity == 2
+    executor = ProcessExecutor(1)
+    assert RunOptions(executor=executor).resolve().executor is executor
+
+
+@pytest.mark.parametrize(
+    ("options", "argument"),
+    [
+        ({"executor": "serial", "workers": 2}, "workers"),
+        ({"timeout": 5}, "timeout"),
+        ({"executor": "threads"}, "executor"),
+        ({"device": "tpu7"}, "device"),
+        ({"workers": -1}, "workers"),
+        ({"batch_size": "all"}, "batch_size"),
+        ({"timeout": 0.5}, "timeout"),
+    ],
+)
+def test_options_that_do_not_fit_name_the_argument(options, argument):
+    with pytest.raises(InputError) as caught:
+        RunOptions(**options).resolve()
+    assert caught.value.argument == argument
+
+
+def test_absurd_work_is_described_and_usual_work_is_not():
+    assert describe_excess([]) is None
+    assert describe_excess([("a map by ig", 200.0, 1000.0)]) is None
+    assert "3e+06 for a map by ig of one image" in describe_excess([("a map by ig", 3e6, 1.0)])
+    assert "about 2e+10 forward" in describe_excess([("the score mas", 1e5, 2e5)])
