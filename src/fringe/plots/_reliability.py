@@ -59,6 +59,7 @@ def plot_reliability(bins: Sequence[Point], scenes: Sequence[tuple[str, Point]],
         axes.set_xlabel("predicted", labelpad=2, **text_style(TICK, MUTED))
     grid[0].set_ylabel("right maps", labelpad=4, **text_style(TICK, MUTED))
     named = [*((0, f"{point[4]}", point) for point in bins), *((1, sanitise(n, 22), point) for n, point in scenes)]
+    labelled: list[tuple[int, float, float]] = []
     for panel, name, (predicted, observed, low, high, _, holds) in named:
         colour = BLUE if holds else VERMILION
         ends = ([max(observed - low, 0.0)], [max(high - observed, 0.0)])
@@ -68,6 +69,8 @@ def plot_reliability(bins: Sequence[Point], scenes: Sequence[tuple[str, Point]],
         right = predicted < 0.6
         box: Style = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.6}
         style = text_style(TICK - 1, MUTED, ha="left" if right else "right", va="center", bbox=box)
-        shift = (6 if right else -6, 0)
+        near = sum(p == panel and abs(x - predicted) < 0.25 and abs(y - observed) < 0.06 for p, x, y in labelled)
+        labelled.append((panel, predicted, observed))
+        shift = (6 if right else -6, -10 * near)  # below the names of points beside it
         grid[panel].annotate(name, (predicted, observed), xytext=shift, textcoords="offset points", **style)
     return figure
