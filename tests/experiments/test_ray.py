@@ -61,7 +61,7 @@ def when_noted(base, method, act):
     """Call ``act(pid)`` once an actor has begun the method."""
 
     def watch():
-        for _ in range(1200):
+        for _ in range(8000):  # on a busy machine an actor takes minutes to start
             for line in noted(base / "processes"):
                 if line.split()[1] == method:
                     act(int(line.split()[0]))
