@@ -39,7 +39,8 @@ def test_open_files_and_memory_stay_flat(tmp_path, monkeypatch):
     assert account.count("done") == UNITS
     files, memory = zip(*seen, strict=True)
     assert max(files) == min(files)
-    assert max(memory[3:]) - memory[2] < 4  # MiB in 1250 units, whose files are 11 MiB
+    # MiB in 1250 units: their reports are some 4, and the content of their files, if it were held, 7 more
+    assert max(memory[3:]) - memory[2] < 8
 
     before = held()
     store = Store(tmp_path / "run")
