@@ -119,7 +119,7 @@ class QuantusMetric(Metric):
         return float(self.entry.passes)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Its class is made at run time, so that it is told by its name."""
+        """Its class is made at run time, so that its name says which it is."""
         return _restored, (self._label, {one.name: getattr(self, one.name) for one in fields(self)})
 
     def score(self, maps: EvaluatedMaps) -> Scores:

@@ -27,7 +27,7 @@ class DiffID(Metric):
     .. math:: \\mathrm{score} = \\frac19 \\sum_{r=0.1}^{0.9} (I_r - D_r), \\qquad
         y = \\mathrm{clip}\\Bigl(\\frac{p_t(\\cdot)}{p_t(x)}, 0, 1\\Bigr)
 
-    Of all C H W entries, not pixels, a share r is replaced by the mean of the kept ones: the least important for I, the
+    Of all C H W entries, not pixels, a share r is replaced by the mean of the others: the least important for I, the
     most important for D. There is no blur that could favour paths of blurred images. Preset ``accuracy`` counts correct
     predictions instead of y. Costs 18 forward passes per map. Flags: ``zero_map``, ``constant_map``. Details:
     ``insertion``, ``deletion``. Curves: the same over r.

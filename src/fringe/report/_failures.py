@@ -105,7 +105,7 @@ def _undefined(tables: Sequence[Table]) -> Section:
                 if cell.undefined:
                     methods.setdefault((table.model, column.title), []).append(f"{row.method} {cell.undefined}")
     if not methods:
-        return Section("Not defined", lines=("Every sound map has a score under every metric.",))
+        return Section("Not defined", lines=("Every finite map has a score under every metric.",))
     rows = tuple((model, metric, ", ".join(names)) for (model, metric), names in methods.items())
     head = ("model", "metric", "images where it is not defined, by method")
     return Section("Not defined", simple=SimpleTable("Sound maps without a score", head, rows))
