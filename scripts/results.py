@@ -14,16 +14,27 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from fringe.experiments import ExperimentSpec, Results, Store, paired, read_results, run_experiment
+from fringe.experiments import (
+    Difference,
+    ExperimentSpec,
+    Results,
+    Store,
+    judge_verdicts,
+    paired,
+    read_results,
+    run_experiment,
+)
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "results.md", ROOT / "docs" / "truth.md"
+IMAGES = ROOT / "docs" / "images"
 #: Metrics that the last columns show.
 DIAGNOSTICS = ("completeness_residual", "endpoint_kl")
 #: Metrics of tables of scenes; the differences of the first three are shown.
@@ -133,7 +144,7 @@ def summary(results: Results, model: str, method: str) -> dict[str, float]:
     residual, end = column("completeness_residual"), column("endpoint_kl")
     return {
         "passes": float(np.mean([row.forward + row.jvp + row.vjp for row in rows])),
-        "ok": float(np.mean([row.verdict == "ok" for row in rows])),
+        **{verdict: float(np.mean([row.verdict == verdict for row in rows])) for verdict in ("ok", "stalled")},
         "residual": float("nan") if np.isnan(residual).all() else float(np.nanmedian(residual)),
         "end": float("nan") if np.isnan(end).all() else float(np.nanmean(end)),
     }
@@ -170,55 +181,66 @@ def _cell(results: Results, model: str, method: str, metric: str, base: str) -> 
         return f"{(np.nanmedian if median else np.nanmean)(scores):.3f}"
     if not np.isfinite(scores - reference).any():
         return f"({(np.nanmedian if median else np.nanmean)(scores):.3f})"
-    difference = paired(scores, reference)
-    star = "*" if difference.low * difference.high > 0 else ""
+    return "".join(_difference(paired(scores, reference)))
+
+
+def _difference(difference: Difference) -> tuple[str, str]:
+    """A difference with its interval, and a star if that leaves out zero."""
     digits = 3 if abs(difference.value) < 100 else 0
-    text = f"{difference.value:+.{digits}f} [{difference.low:+.{digits}f}, {difference.high:+.{digits}f}]{star}"
-    return text.replace("-", "−")
+    text = f"{difference.value:+.{digits}f} [{difference.low:+.{digits}f}, {difference.high:+.{digits}f}]"
+    return text.replace("-", "−"), "*" if difference.low * difference.high > 0 else ""
 
 
-def truth_tables(results: Results, base: str, names: dict[str, str]) -> list[str]:
-    """Return a Markdown table for each scene and given network, pooled over the networks whose gates hold."""
+def truth_tables(results: Results, base: str, names: dict[str, str], *, halves: bool = False) -> list[str]:
+    """Return a Markdown table for each scene and given network, pooled over the networks whose gates hold.
+
+    ``halves`` gives two of each instead: one of the first, third, fifth … cluster, to choose on, and one of the others,
+    to judge on.
+    """
     groups: dict[tuple[str, str], list[str]] = {}
     for label, scene in results.manifest.scenes.items():
         for model, network in scene["networks"].items():
             if all(gate["holds"] for gate in network["gates"]):
                 groups.setdefault((label, network["given"] or ""), []).append(model)
-    return [_truth_table(results, *name, models, base, names) for name, models in groups.items()]
+    parts = (0, 1) if halves else (None,)
+    return [_truth_table(results, *name, m, base, names, half) for name, m in groups.items() for half in parts]
 
 
-def _truth_table(results: Results, label: str, given: str, models: list[str], base: str, names: dict[str, str]) -> str:
+def _truth_table(
+    results: Results, label: str, given: str, models: list[str], base: str, names: dict[str, str], half: int | None
+) -> str:
     clusters = [cluster for model in models for cluster in results.clusters(model) or ()]
     networks = [model for model in models for _ in results.clusters(model) or ()]
+    order = {cluster: number for number, cluster in enumerate(dict.fromkeys(clusters))}
+    part = np.array([half is None or order[cluster] % 2 == half for cluster in clusters])
+    clusters, networks = list(compress(clusters, part)), list(compress(networks, part))
 
     def column(method: str, metric: str) -> np.ndarray:
-        return np.concatenate([results.scores(model, method, metric) for model in models])
+        return np.concatenate([results.scores(model, method, metric) for model in models])[part]
 
     methods, about = results.methods(models[0]), results.manifest.metrics
     shown = [m for m in LOCALISATION if m in results.metrics and np.isfinite(column(base, m)).any()]
-    lines = [
-        "| method | passes | " + " | ".join(_title(about, m) for m in shown) + " |",
-        "|---" * (len(shown) + 2) + "|",
-    ]
+    titles = [*(_title(about, m) for m in shown), "`ok`", "`stalled`"]
+    lines = ["| method | passes | " + " | ".join(titles) + " |", "|---" * (len(titles) + 2) + "|"]
     for method in methods:
-        passes = np.mean([summary(results, model, method)["passes"] for model in models])
+        known = [summary(results, model, method) for model in models]
+        passes, ok, stalled = (np.mean([one[name] for one in known]) for name in ("passes", "ok", "stalled"))
         cells: list[str] = []
         for metric in shown:
             scores, reference = column(method, metric), column(base, metric)
             if method == base:
                 cells.append(f"{np.nanmean(scores):.3f}")
             elif np.isfinite(scores - reference).any():
-                difference = paired(scores, reference, clusters=clusters, networks=networks)
-                star = "*" if difference.low * difference.high > 0 else ""
-                interval = f" ({difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}])"
-                cells.append(
-                    f"{np.nanmean(scores):.3f}{star}{interval if metric in LOCALISATION[:3] else ''}".replace("-", "−")
-                )
+                text, star = _difference(paired(scores, reference, clusters=clusters, networks=networks))
+                cells.append(f"{np.nanmean(scores):.3f}{star}" + (f" ({text})" if metric in LOCALISATION[:3] else ""))
             else:
                 cells.append("–")
+        checked = any(np.isfinite(one["residual"]) for one in known)
+        cells += [f"{ok:.0%}", f"{stalled:.0%}"] if checked else ["–", "–"]
         lines.append(f"| {names.get(method, method)} | {passes:.0f} | " + " | ".join(cells) + " |")
     count, scene = f"{len(models)} networks, " if len(models) > 1 else "", results.manifest.scenes[label]
-    head = f"{scene['title']} (`{label}`){f' on `{given}`' if given else ''}, {count}n = {len(clusters)}:"
+    which = "" if half is None else (", to choose on", ", to judge on")[half]
+    head = f"{scene['title']} (`{label}`){f' on `{given}`' if given else ''}{which}, {count}n = {len(clusters)}:"
     return "\n".join([head, "", *lines])
 
 
@@ -243,7 +265,7 @@ def write_tables(out: Path, only: list[str]) -> None:
 def _tables_of(name: str, results: Results) -> list[str]:
     base, names = TABLES[name].base, TABLES[name].names
     if results.manifest.scenes:
-        return truth_tables(results, base, names)
+        return truth_tables(results, base, names, halves=name == "truth_settings")
     (model,) = results.models
     suffixes = ["", *sorted({":" + m.partition(":")[2] for m in results.metrics if ":" in m})]
     return [table(results, model, base, names, suffix) for suffix in suffixes]
@@ -316,8 +338,13 @@ def main() -> None:
     write_tables(arguments.out, only)
     runs = [arguments.out / name for name in ("default_cifar_resnet20", "default_mobilenet_v1_025")]
     if all(run.is_dir() for run in runs):
-        image = ROOT / "docs" / "images" / "price.png"
-        figure([read_results(Store(run, create=False)) for run in runs]).savefig(image, dpi=130)
+        figure([read_results(Store(run, create=False)) for run in runs]).savefig(IMAGES / "price.png", dpi=130)
+    runs = [arguments.out / name for name in ("truth", "truth_networks", "truth_trained")]
+    if set(only) & {run.name for run in runs} and all(run.is_dir() for run in runs):
+        reliability = judge_verdicts([read_results(Store(run, create=False)) for run in runs])
+        print(reliability)
+        if reliability.reported.judgement is not None:
+            reliability.reported.judgement.plot("FRInGe()").savefig(IMAGES / "reliability.png", dpi=110)
 
 
 if __name__ == "__main__":
