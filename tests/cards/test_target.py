@@ -37,6 +37,11 @@ def test_a_function_gives_its_own_maps_and_its_passes_are_counted():
     assert (problem.model.passes.forward, problem.model.passes.vjp) == (3, 3)
 
 
+def test_the_source_of_a_function_is_the_file_that_it_is_in():
+    assert read_target(saliency).source == "test_target.py"
+    assert read_target(eval("lambda model, inputs, target: inputs", {"__name__": "typed_in"})).source == "typed_in"
+
+
 def test_a_large_batch_inside_of_a_function_is_cut_to_the_batch_size():
     counting = CountingModel(build())
 

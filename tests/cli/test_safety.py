@@ -92,7 +92,7 @@ def test_a_report_runs_nothing_that_the_folder_names(folder, installed, maps):
         assert ran(installed) == []
         page = (folder / "report" / "report.html").read_text(encoding="utf-8")
         assert (folder / "report" / "figures" / "maps-first.png").exists() == (maps == "kept")
-        assert ("Maps are left out: the run kept none" in page) == (maps == "not kept")
+        assert ("Maps are left out: the run stored no maps" in page) == (maps == "not kept")
 
 
 def test_a_report_makes_maps_with_a_model_that_is_typed_and_only_with_that(folder, installed):

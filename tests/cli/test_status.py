@@ -44,7 +44,7 @@ def test_a_whole_run_is_exit_code_0_in_a_table_and_in_json(tmp_path):
     assert lines[1] == "model method scores failed missing done"
     assert lines[3:] == ["digits ig 2/2 100%", "digits fringe 2/2 100%"]
     known = document(tmp_path)
-    cell = {"model": "digits", "method": "ig", "metric": "sparseness", "wanted": 2, "scored": 2, "failed": 0}
+    cell = {"model": "digits", "method": "ig", "metric": "sparseness", "required": 2, "scored": 2, "failed": 0}
     assert known["plans"]["benchmark"]["cells"][0] == {**cell, "missing": 0}
     assert (known["set_aside"], known["invalidated"], known["trials"]) == ([], [], 0)
     assert known["plans"]["benchmark"]["failures"] == []

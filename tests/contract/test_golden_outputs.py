@@ -65,7 +65,7 @@ def benchmark_rows(out):
 
 
 TABLE_NUMBERS = ("value", "mean", "low", "high", "median", "half_iqr")
-TABLE_COUNTS = ("summary", "direction", "unit", "reference", "n", "wanted", "missing", "failed", "undefined")
+TABLE_COUNTS = ("summary", "direction", "unit", "reference", "n", "required", "missing", "failed", "undefined")
 TABLE_MARKS = ("best", "near_tie", "flags")
 DIFFERENCE = {
     "value": "difference_value",

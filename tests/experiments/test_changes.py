@@ -18,6 +18,7 @@ from fringe.experiments import ProcessExecutor, RunLog, RunOptions, run_plan
 from fringe.experiments._executors import SerialExecutor, run_tasks
 from fringe.experiments._plan import Arm, ModelSource
 from fringe.experiments._results import read_results, results_of
+from fringe.experiments._run import LISTED
 from fringe.experiments._store import Store
 from fringe.experiments._tasks import committed_keys, orphaned, pending_tasks
 from fringe.metrics import Insertion, Sparseness
@@ -90,6 +91,17 @@ def test_other_settings_under_one_name_are_refused_and_shown(tmp_path):
         with pytest.raises(InputError, match=rf"^out: .*holds a digits with other settings \({difference}\); name"):
             run_plan(replace(plan, **change), tmp_path, RunOptions())
     assert run_plan(plan, tmp_path, RunOptions()).log.reports == []  # none of them was let in
+
+
+def test_a_refusal_lists_the_first_of_many_differences(tmp_path):
+    def methods(steps):
+        return arms(**{f"ig_{number}": IntegratedGradients(steps=steps) for number in range(LISTED + 2)})
+
+    run_plan(small(arms=methods(1)), tmp_path, RunOptions())
+    with pytest.raises(InputError) as caught:
+        run_plan(small(arms=methods(2)), tmp_path, RunOptions())
+    listed = str(caught.value).split("settings (")[1].split("); name")[0].split("; ")
+    assert listed == [*(f"methods.digits.ig_{n}.steps: 1, now 2" for n in range(LISTED)), "and 2 more"]
 
 
 def test_a_plan_that_grows_computes_what_is_new(tmp_path):

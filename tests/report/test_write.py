@@ -216,7 +216,7 @@ def test_kept_maps_are_drawn_without_the_model(digits, tmp_path, monkeypatch):
 def test_without_kept_maps_and_without_a_model_there_is_no_grid_but_a_reason(digits, tmp_path):
     run_plan(plan(), tmp_path / "bare", RunOptions())
     page = write_report(Store(tmp_path / "bare"), tmp_path / "out").page.read_text(encoding="utf-8")
-    assert "Maps are left out: the run kept none" in page
+    assert "Maps are left out: the run stored no maps" in page
     assert "name the model digits yourself to have them computed" in page
 
 

@@ -91,7 +91,7 @@ def test_two_processes_share_the_work_and_stop_together(tmp_path):
     assert states(journal) == ["COMPLETE"] * 24
     tuned = search(journal, 24)
     assert len({tuple(settings.values()) for settings in asked(tuned)}) == 24
-    assert asked(tuned)[:10] == asked(alone)  # random trials depend on their seat alone
+    assert asked(tuned)[:10] == asked(alone)  # random trials depend on their slot alone
 
 
 def test_a_journal_cut_anywhere_is_resumed_to_the_same_study(tmp_path, monkeypatch):

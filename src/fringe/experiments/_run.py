@@ -41,6 +41,9 @@ Level = Literal["info", "warning", "error"]
 #: States of tasks by their name in a record.
 _STATES: Mapping[str, State] = {"done": "done", "there": "cached", "crashed": "crashed"}
 
+#: Differences to a stored plan that a refusal lists.
+LISTED = 12
+
 
 @dataclass
 class Progress:
@@ -268,8 +271,9 @@ def _check_compatible(store: Store, resolved: Resolved, *, amend: bool) -> None:
     new: dict[str, Any] = json.loads(json.dumps(resolved.manifest.record()["plan"]))
     lines = changes(previous["plan"], without_growth(previous["plan"], new))
     if lines:
+        more = [f"and {len(lines) - LISTED} more"] if len(lines) > LISTED else []
         raise InputError(
-            f"{str(store.root)!r} holds a {plan.name} with other settings ({'; '.join(lines)})",
+            f"{str(store.root)!r} holds a {plan.name} with other settings ({'; '.join(lines[:LISTED] + more)})",
             argument="out",
             hint="name another folder, or set amend=True to change the plan and keep what still fits",
         )

@@ -54,7 +54,7 @@ def _plan_status(store: Store, manifest: Manifest, metadata: Metadata) -> dict[s
 
 
 def _cell_status(cell: CellStatus) -> dict[str, Any]:
-    counts = {"wanted": cell.required, "scored": cell.scored, "failed": cell.failed, "missing": cell.missing}
+    counts = {"required": cell.required, "scored": cell.scored, "failed": cell.failed, "missing": cell.missing}
     return {"model": cell.model, "method": cell.method, "metric": cell.metric, **counts}
 
 

@@ -73,7 +73,11 @@ def build_report(inputs: ReportInputs, commands: Sequence[str] = ()) -> Report:
         protocol=protocol(results),
         chapters=(
             *_truth(inputs),
-            *(_model_chapter(inputs, table, prefix) for table, prefix in zip(inputs.tables, prefixes, strict=True)),
+            *(
+                _model_chapter(inputs, table, prefix)
+                for table, prefix in zip(inputs.tables, prefixes, strict=True)
+                if not _is_one_of_many(results, table.model)
+            ),
             failure_chapter(results, inputs.tables, inputs.store),
             settings(results),
         ),
@@ -81,6 +85,12 @@ def build_report(inputs: ReportInputs, commands: Sequence[str] = ()) -> Report:
         how_to_rerun=how_to_rerun(results),
         commands=(*commands, *read_commands(results, inputs.store.root.name)),
     )
+
+
+def _is_one_of_many(results: Results, model: str) -> bool:
+    """Whether a scene trained several networks, of which this is one: its table pools them, and scores.csv has each."""
+    scene = results.manifest.scene_of(model)
+    return scene is not None and len(results.manifest.scenes[scene]["networks"]) > 1
 
 
 def _truth(inputs: ReportInputs) -> tuple[Chapter, ...]:

@@ -130,7 +130,7 @@ def _grid_row(
 def _remark(row: Mapping[str, Any] | None, stored: bool) -> str:
     if row is not None and row["status"] != "ok":
         return row["status"].replace("_", " ")
-    return "" if stored else "not kept"
+    return "" if stored else "not stored"
 
 
 def _class(data: GridData, number: int) -> str:

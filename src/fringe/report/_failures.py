@@ -169,9 +169,9 @@ def _status_rows(cells: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, ...]
     """One row per model and method, metrics together."""
     totals: dict[tuple[str, str], Counter[str]] = {}
     for cell in cells:
-        numbers = {name: cell[name] for name in ("wanted", "scored", "failed", "missing")}
+        numbers = {name: cell[name] for name in ("required", "scored", "failed", "missing")}
         totals.setdefault((cell["model"], cell["method"]), Counter()).update(numbers)
     for (model, method), total in totals.items():
-        share = (total["scored"] + total["failed"]) / max(total["wanted"], 1)
+        share = (total["scored"] + total["failed"]) / max(total["required"], 1)
         counts = (str(total[name]) if total[name] else "" for name in ("failed", "missing"))
-        yield model, method, f"{total['scored']}/{total['wanted']}", *counts, f"{share:.0%}"
+        yield model, method, f"{total['scored']}/{total['required']}", *counts, f"{share:.0%}"

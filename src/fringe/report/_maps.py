@@ -105,7 +105,7 @@ def load_maps(results: Results, model: str, digests: Sequence[str], source: MapS
     maps = {method: _maps(results, model, method, digests, source.store, runner) for method in methods}
     if runner is None and not any(maps.values()):
         raise InputError(
-            "the run kept none, and a report loads no model that only the run's folder names",
+            "the run stored no maps, and a report loads no model that only the run's folder names",
             hint=f"run it again with save_maps=True, or name the model {model} yourself to have them computed",
         )
     return GridData(images, {method: _fitting(stored, images) for method, stored in maps.items()}, class_names)

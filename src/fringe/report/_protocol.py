@@ -41,8 +41,8 @@ def protocol(results: Results) -> tuple[str, ...]:
     controls = sorted({m for model in results.models for m in results.methods(model) if results.is_control(m)})
     if controls:
         sentences.append(
-            f"Control maps ({', '.join(controls)}) stand beside the methods: they know nothing of the model, and a "
-            "score says little before it beats theirs."
+            f"Control maps ({', '.join(controls)}) stand beside the methods, and a score says little before it beats "
+            "theirs: they know nothing of the model, but for diffusion, whose path ignores the model."
         )
     sentences.append(
         "All methods get the same images, targets and noise; differences between them are paired by image."

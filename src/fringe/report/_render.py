@@ -266,7 +266,7 @@ def legend(table: Table) -> list[str]:
     lines.append("n: images with a score. ↑: higher is better, ↓: lower is better.")
     lines.append(
         "Bold and underlined: the best method of a metric. Bold: its interval overlaps the best one's, which describes "
-        "and tests nothing. Controls know nothing of the model and do not compete."
+        "and tests nothing. Controls do not compete."
     )
     for verdict in ("not judged", "does not pass"):
         titles = [column.title for column in table.columns if column.verdict == verdict]

@@ -308,7 +308,7 @@ def _summary(table: Table, row: TableRow, column: Column, cell: TableCell) -> di
         "spread": half_width(estimate),
         **{name: getattr(estimate, name) for name in ("mean", "low", "high", "median", "half_iqr")},
         "n": cell.n,
-        "wanted": cell.required,
+        "required": cell.required,
         **{name: getattr(cell, name) for name in ("missing", "failed", "undefined", "best", "near_tie")},
         "reference": table.reference,
         **{
