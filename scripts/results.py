@@ -44,12 +44,13 @@ ARROWS = {"higher": " ↑", "lower": " ↓", "none": ""}
 
 @dataclass(frozen=True)
 class Table:
-    """An experiment: the method that the others are compared with, the half of the images (None: all), and titles of
-    methods."""
+    """A run: the method that the others are compared with, the half of the images (None: all), titles of methods, and
+    its experiment if that has another name."""
 
     base: str
     half: int | None = 1
     names: dict[str, str] = field(default_factory=dict[str, str])
+    experiment: str = ""
 
 
 DEFAULTS = {
@@ -78,6 +79,7 @@ TRUTH = {
     "fringe": "**`FRInGe()`**",
     "full_metric": "`fringe:full_metric`",
     "no_prior": "FRInGe, γ_prior = 0",
+    "prior_1e4": "FRInGe, γ_prior = 1e-4",
     "prior_3e4": "FRInGe, γ_prior = 3e-4",
     "prior_1e3": "FRInGe, γ_prior = 1e-3",
     "prior_1e2": "FRInGe, γ_prior = 1e-2",
@@ -110,6 +112,11 @@ TABLES = {
     "interventions_cifar_resnet20": Table("fringe", 1, TRUTH),
     "truth_networks": Table("fringe", None, TRUTH),
     "truth_trained": Table("fringe", None, TRUTH),
+    "truth_prior": Table("fringe", None, TRUTH),
+    "prior_choose_cifar_resnet20": Table("fringe", 0, TRUTH, "prior_cifar_resnet20"),
+    "prior_judge_cifar_resnet20": Table("fringe", 1, TRUTH, "prior_cifar_resnet20"),
+    "prior_choose_mobilenet_v1_025": Table("fringe", 0, TRUTH, "prior_mobilenet_v1_025"),
+    "prior_judge_mobilenet_v1_025": Table("fringe", 1, TRUTH, "prior_mobilenet_v1_025"),
 }
 
 
@@ -123,7 +130,7 @@ def run(name: str, shared: Path, out: Path, device: str) -> None:
         for path in sorted((shared / "images" / images).iterdir())[half::2]:
             if not (folder / path.name).exists():
                 (folder / path.name).symlink_to(path.resolve())
-    spec = ExperimentSpec.from_file(ROOT / "experiments" / f"{name}.toml")
+    spec = ExperimentSpec.from_file(ROOT / "experiments" / f"{TABLES[name].experiment or name}.toml")
     before = Path.cwd()
     os.chdir(shared / "models")  # the specification names the model's file by zoo.py
     try:
@@ -265,7 +272,7 @@ def write_tables(out: Path, only: list[str]) -> None:
 def _tables_of(name: str, results: Results) -> list[str]:
     base, names = TABLES[name].base, TABLES[name].names
     if results.manifest.scenes:
-        return truth_tables(results, base, names, halves=name == "truth_settings")
+        return truth_tables(results, base, names, halves=name in ("truth_settings", "truth_prior"))
     (model,) = results.models
     suffixes = ["", *sorted({":" + m.partition(":")[2] for m in results.metrics if ":" in m})]
     return [table(results, model, base, names, suffix) for suffix in suffixes]

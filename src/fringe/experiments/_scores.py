@@ -256,12 +256,13 @@ def map_frame_of(manifest: Manifest, arrays: ScoreArrays, model: str, method: st
     def stored(name: str) -> pl.Series:
         values = every(name)[best, images]
         if name in _WORDS:
-            return pl.Series([*arrays.words(name), None], dtype=pl.String)[values.astype(np.int64)]
+            return pl.Series([*arrays.words(name), None], dtype=pl.Categorical)[values.astype(np.int64)]
         series = pl.Series(values).fill_nan(None)
         return series.cast(pl.Int32) if name == "target" else series
 
     digests = pl.Series([manifest.images[index]["digest"] for index in at[images].tolist()], dtype=pl.String)
-    columns = {"method": pl.repeat(method, len(images), dtype=pl.String, eager=True), "image": digests}
+    name = pl.repeat(method, len(images), dtype=pl.String, eager=True)
+    columns = {"method": name.cast(pl.Categorical), "image": digests.cast(pl.Categorical)}  # of 4 bytes, not of 48
     return pl.DataFrame({**columns, **{name: stored(name) for name in _OF_MAP}})
 
 

@@ -195,7 +195,7 @@ class Store:
         content = self._content(key)
         if content is None:
             return None
-        table = pq.read_table(pa.BufferReader(content))
+        table = pq.ParquetFile(pa.BufferReader(content)).read()  # read_table imports pandas: a second
         return table, json.loads(table.schema.metadata[b"fringe"])
 
     # Damage
