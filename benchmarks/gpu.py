@@ -27,8 +27,8 @@ import torch
 from fringe.models import ModelError
 from gpu_bench import (
     DEFAULT,
-    FEEDBACK,
     IG,
+    JVP,
     METHODS,
     NETWORKS,
     PAPER,
@@ -67,7 +67,7 @@ def plan(bench: Bench) -> list[Row]:
                 rank = NETWORKS.get(network, 0) + later + 2 * (i > 1)
                 rows.append(Row(key(*what[1:]), rank, partial(cost, *what), partial(expected, *what)))
     few, first = (lambda: 2 * bench.share), bench.networks[0]
-    for name, rank in ((DEFAULT, 0.5), (FEEDBACK, 1), (PAPER, 1), (IG, 3)):
+    for name, rank in ((DEFAULT, 0.5), (JVP, 1), (PAPER, 1), (IG, 3)):
         need = partial(expected, bench, first, name, bench.large)
         parts = (step, kernels, waits)
         rows += [Row(key(part.__name__, first, name), rank, partial(part, bench, first, name), need) for part in parts]
@@ -173,7 +173,7 @@ def report(meta: Record, records: dict[str, Record], old: Record | None = None) 
     pairs = [(k, r) for k, r in records.items() if "together" in r]
     rows = [[k, *(1e3 * r[name] if name in r else None for name in ("singly", "together", "graph"))] for k, r in pairs]
     lines += table(["row", "one VJP after the other", "one batched product", "as a CUDA graph"], rows)
-    lines += [f"Precision and layout (`{FEEDBACK}`, large batch)", ""]
+    lines += [f"Precision and layout (`{DEFAULT}`, large batch)", ""]
     rows = []
     for k, r in records.items():
         if k.startswith("precision/") and "cosine" in r:

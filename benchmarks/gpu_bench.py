@@ -25,13 +25,13 @@ NETWORKS = {"resnet18": 0, "resnet50": 2, "resnet152": 2, "vgg19": 3}
 """Networks, and how much later than the first their rows come."""
 PAPER_SECONDS = {"resnet18": 55.1, "resnet50": 45.0, "resnet152": 319.0}
 """FRInGe as the paper reports it: seconds an image, one after the other, on an H100."""
-IG, DEFAULT, FEEDBACK, PAPER, PREVIEW = "IG", "geodesic", "geodesic, feedback", "paper", "preview"
+IG, DEFAULT, JVP, PAPER, PREVIEW = "IG", "FRInGe()", "FRInGe with a JVP in each step", "paper", "preview"
 METHODS: dict[str, tuple[int, Callable[[str], fringe.Attributor]]] = {
     IG: (0, lambda network: fringe.IntegratedGradients()),
-    DEFAULT: (0, lambda network: fringe.FRInGe(solve="geodesic", gamma_prior=3e-3)),
+    DEFAULT: (0, lambda network: fringe.FRInGe()),
     PAPER: (0, lambda network: fringe.FRInGe.preset(network if network in NETWORKS else "resnet18")),
-    FEEDBACK: (1, lambda network: fringe.FRInGe(solve="geodesic", gamma_prior=3e-3, feedback=1.0)),
-    PREVIEW: (1, lambda network: fringe.FRInGe(solve="geodesic", gamma_prior=3e-3, tau=1e-2, feedback=0.5)),
+    JVP: (1, lambda network: fringe.FRInGe(feedback=None)),
+    PREVIEW: (1, lambda network: fringe.FRInGe.preset("preview")),
 }
 """Methods, how much later than the first their rows come, and their settings for a network."""
 TOP_PROBABILITY = 0.9

@@ -22,7 +22,7 @@ from fringe import _isolation
 from fringe._linear_layers import LinearLayers
 from fringe.attribution import GuidedIG
 from fringe.classifier import Linearisation
-from gpu_bench import DEFAULT, FEEDBACK, METHODS, Absent, Bench, OutOfTime, Record, Stopwatch, Ticks, explain, key
+from gpu_bench import DEFAULT, METHODS, Absent, Bench, OutOfTime, Record, Stopwatch, Ticks, explain, key
 
 
 def cost(bench: Bench, network: str, name: str, batch: int) -> Record:
@@ -234,7 +234,7 @@ def precision(bench: Bench, network: str, name: str) -> Record:
             stack.enter_context(mock.patch("fringe._linearisation.LinearLayers", model.linear_layers))
         attribute = importlib.import_module("fringe.attribution._attribute")
         stack.enter_context(mock.patch.object(attribute, "verify", unverified))
-        classifier, method = fringe.Classifier(model, batch_size=len(x)), METHODS[FEEDBACK][1](network)
+        classifier, method = fringe.Classifier(model, batch_size=len(x)), METHODS[DEFAULT][1](network)
         target = "predicted" if reference is None else reference.target
         run = partial(fringe.attribute, classifier, x, method=method, target=target)
         found = run()  # also the warm-up
