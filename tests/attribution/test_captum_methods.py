@@ -247,6 +247,21 @@ class TestRefusals:
         with pytest.raises(InputError, match="it has no convolution with activations in space"):
             explained(model, "captum:grad_cam")
 
+    def test_a_convolution_of_somebody_elses_class_is_one(self, net):
+        class Own(nn.Module):
+            def __init__(self, weight):
+                super().__init__()
+                self.weight = nn.Parameter(weight)
+
+            def forward(self, x):
+                return nn.functional.conv2d(x, self.weight)
+
+        torch.manual_seed(0)
+        weight, head = torch.randn(3, 2, 3, 3).double(), nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        own, known = nn.Sequential(Own(weight), head), nn.Sequential(nn.Conv2d(2, 3, 3, bias=False).double(), head)
+        known[0].weight.data.copy_(weight)
+        torch.testing.assert_close(explained(own, "captum:grad_cam").values, explained(known, "captum:grad_cam").values)
+
     def test_grad_cam_needs_a_layer_that_exists_and_runs_in_space(self, net):
         with pytest.raises(InputError, match=r"the model has no module 'second.3'; did you mean 'second.2'\?"):
             explained(net, CaptumMethod(layer="second.3"))

@@ -201,7 +201,7 @@ def test_a_gradient_that_is_dead_at_first_does_not_switch_the_kl_bound_off_for_g
     model = lambda z: torch.relu(0.95 - z.flatten(1).abs()) @ weight.T + bias  # noqa: E731
     i, j = torch.meshgrid(torch.arange(8), torch.arange(8), indexing="ij")
     x = torch.cat([0.3 * inputs(1), ((-1.0) ** (i + j)).double().expand(1, 2, 8, 8)])
-    method = fringe.FRInGe(tau=5e-3, eta_max=1e6, delta_euc=1.0, steps=10)
+    method = fringe.FRInGe(tau=5e-3, eta_max=1e6, delta_euc=1.0, gamma_prior=3e-3, steps=10)
     found = fringe.attribute(model, x, method=method, telemetry=True)
     steps = found.trajectory[1].steps
     assert (steps["active_bound"][0], steps["euclidean_step"][0].item()) == (Bound.EUCLIDEAN, pytest.approx(1.0))

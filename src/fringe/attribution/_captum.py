@@ -40,7 +40,6 @@ _READS: Mapping[str, tuple[str, ...]] = {
     "kernel_shap": ("samples", "superpixels", "segments", "baseline"),
     "input_x_gradient": (),
 }
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 #: How maps of so many axes are scaled up.
 _MODES = {3: "linear", 4: "bilinear", 5: "trilinear"}
 
@@ -203,7 +202,7 @@ class CaptumMethod(PluginMethod):
                 came = f"gives shape {shapes[-1]}" if shapes else "does not run"
                 raise InputError(f"the module {self.layer!r} {came}, expected activations in space", argument="layer")
             return modules[self.layer]
-        last = max((i for i, (name, _) in enumerate(maps) if isinstance(modules[name], _CONVOLUTIONS)), default=None)
+        last = max((i for i, (name, _) in enumerate(maps) if _is_convolution(modules[name], axes)), default=None)
         if last is None:
             message = f"it has no convolution with activations in space for inputs {tuple(problem.inputs.shape[1:])}"
             raise InputError(message, argument="model", hint="name another layer, as in layer=blocks.3, or method")
@@ -282,6 +281,12 @@ class CaptumMethod(PluginMethod):
             cell = torch.arange(side, device=x.device) * count // side
             number = number * count + cell.view(-1, *[1] * (x.dim() - 2 - axis))
         return number.expand(x.shape)
+
+
+def _is_convolution(module: nn.Module, axes: int) -> bool:
+    """Whether a module has the weight of a convolution of inputs with so many axes, whatever its class."""
+    weight = getattr(module, "weight", None)
+    return isinstance(weight, Tensor) and weight.dim() == axes
 
 
 @contextlib.contextmanager
