@@ -39,6 +39,8 @@ IMAGES = ROOT / "docs" / "images"
 DIAGNOSTICS = ("completeness_residual", "endpoint_kl")
 #: Metrics of tables of scenes; the differences of the first three are shown.
 LOCALISATION = ("mass_inside", "mass_inside:smooth", "region_completeness", "rank_accuracy", "expected_hit")
+#: Metrics that are valid on ResNet-20: docs/truth.md.
+VALID = ("road", "signed_insertion")
 ARROWS = {"higher": " ↑", "lower": " ↓", "none": ""}
 
 
@@ -204,22 +206,69 @@ def truth_tables(results: Results, base: str, names: dict[str, str], *, halves: 
     ``halves`` gives two of each instead: one of the first, third, fifth … cluster, to choose on, and one of the others,
     to judge on.
     """
+    parts = (0, 1) if halves else (None,)
+    groups = _groups(results).items()
+    return [_truth_table(results, *name, models, base, names, half) for name, models in groups for half in parts]
+
+
+def _groups(results: Results) -> dict[tuple[str, str], list[str]]:
+    """The networks whose gates hold, by scene and given network."""
     groups: dict[tuple[str, str], list[str]] = {}
     for label, scene in results.manifest.scenes.items():
         for model, network in scene["networks"].items():
             if all(gate["holds"] for gate in network["gates"]):
                 groups.setdefault((label, network["given"] or ""), []).append(model)
-    parts = (0, 1) if halves else (None,)
-    return [_truth_table(results, *name, m, base, names, half) for name, m in groups.items() for half in parts]
+    return groups
+
+
+def _part(results: Results, models: list[str], half: int | None) -> tuple[np.ndarray, list[str]]:
+    """Which examples of these networks are in a half of their clusters, and the clusters of all."""
+    clusters = [cluster for model in models for cluster in results.clusters(model) or ()]
+    order = {cluster: number for number, cluster in enumerate(dict.fromkeys(clusters))}
+    return np.array([half is None or order[cluster] % 2 == half for cluster in clusters]), clusters
+
+
+#: Candidates for γ_prior.
+PRIORS = {"prior_3e3": "3e-3", "prior_1e3": "1e-3", "fringe": "**3e-4**", "prior_1e4": "1e-4", "no_prior": "0"}
+
+
+def prior_table(out: Path) -> str:
+    """Return the table that γ_prior is chosen by: relative changes to 3e-3 on either half of everything."""
+    scenes = [read_results(Store(out / name, create=False)) for name in ("truth_prior", "truth_imagenet")]
+    runs = [read_results(Store(out / f"prior_{which}_cifar_resnet20", create=False)) for which in ("choose", "judge")]
+    titles = ["γ_prior", "scenes", *(metric.replace("_", " ") for metric in VALID), "sum"]
+    lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
+    for method, title in PRIORS.items():
+        columns: list[list[float]] = []
+        for half, run in enumerate(runs):
+            changes = [
+                _change(*(_scores(results, models, m, half) for m in ("prior_3e3", method)))
+                for results in scenes
+                for models in _groups(results).values()
+            ]
+            (model,) = run.models
+            valid = [_change(*(run.scores(model, m, metric) for m in ("prior_3e3", method))) for metric in VALID]
+            columns.append([float(np.mean(changes)), *valid, float(np.mean(changes) + np.mean(valid))])
+        cells = [f"{first:+.3f} / {second:+.3f}".replace("-", "−") for first, second in zip(*columns, strict=True)]
+        lines.append(f"| {title} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _scores(results: Results, models: list[str], method: str, half: int) -> np.ndarray:
+    part, _ = _part(results, models, half)
+    return np.concatenate([results.scores(model, method, "mass_inside") for model in models])[part]
+
+
+def _change(before: np.ndarray, now: np.ndarray) -> float:
+    both = np.isfinite(before) & np.isfinite(now)
+    return float(now[both].mean() / before[both].mean() - 1)
 
 
 def _truth_table(
     results: Results, label: str, given: str, models: list[str], base: str, names: dict[str, str], half: int | None
 ) -> str:
-    clusters = [cluster for model in models for cluster in results.clusters(model) or ()]
+    part, clusters = _part(results, models, half)
     networks = [model for model in models for _ in results.clusters(model) or ()]
-    order = {cluster: number for number, cluster in enumerate(dict.fromkeys(clusters))}
-    part = np.array([half is None or order[cluster] % 2 == half for cluster in clusters])
     clusters, networks = list(compress(clusters, part)), list(compress(networks, part))
 
     def column(method: str, metric: str) -> np.ndarray:
@@ -272,7 +321,7 @@ def write_tables(out: Path, only: list[str]) -> None:
 def _tables_of(name: str, results: Results) -> list[str]:
     base, names = TABLES[name].base, TABLES[name].names
     if results.manifest.scenes:
-        return truth_tables(results, base, names, halves=name in ("truth_settings", "truth_prior"))
+        return truth_tables(results, base, names, halves=name == "truth_settings")
     (model,) = results.models
     suffixes = ["", *sorted({":" + m.partition(":")[2] for m in results.metrics if ":" in m})]
     return [table(results, model, base, names, suffix) for suffix in suffixes]
@@ -343,6 +392,8 @@ def main() -> None:
         print(f"{name} ...", flush=True)
         run(name, arguments.shared, arguments.out, arguments.device)
     write_tables(arguments.out, only)
+    if set(only) & {"truth_prior", "truth_imagenet"}:
+        _replace(PAGES[1], "prior", prior_table(arguments.out))
     runs = [arguments.out / name for name in ("default_cifar_resnet20", "default_mobilenet_v1_025")]
     if all(run.is_dir() for run in runs):
         figure([read_results(Store(run, create=False)) for run in runs]).savefig(IMAGES / "price.png", dpi=130)
@@ -350,7 +401,7 @@ def main() -> None:
     if set(only) & {run.name for run in runs} and all(run.is_dir() for run in runs):
         reliability = judge_verdicts([read_results(Store(run, create=False)) for run in runs])
         print(reliability)
-        if reliability.reported.judgement is not None:
+        if reliability is not None and reliability.reported.judgement is not None:
             reliability.reported.judgement.plot("FRInGe()").savefig(IMAGES / "reliability.png", dpi=110)
 
 
