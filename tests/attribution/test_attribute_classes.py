@@ -195,7 +195,7 @@ class TestCorrectedRule:
     def test_the_verdict_judges_what_the_rule_missed(self):
         """A correction must not buy a verdict: the uncorrected residual is what is judged, and it is reported."""
         model, x = Smooth(sharpness=2.0), inputs(3)
-        coarse = dataclasses.replace(METHOD, tau=0.5, steps=2, delta_euc=10.0, eta_max=50.0)
+        coarse = dataclasses.replace(METHOD, tau=0.5, steps=2, delta_euc=10.0, eta_max=50.0, gamma_prior=3e-3)
         plain = fringe.attribute(model, x, method=coarse)
         found = fringe.attribute(model, x, method=dataclasses.replace(coarse, quadrature="corrected"))
         assert "coarse" in plain.verdict

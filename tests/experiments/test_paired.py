@@ -3,7 +3,6 @@
 import importlib
 import itertools
 import math
-import time
 
 import numpy as np
 import pytest
@@ -191,14 +190,6 @@ def test_many_pairs_at_once_are_each_pair_by_itself(rng):
 def test_scores_must_be_of_the_same_images():
     with pytest.raises(InputError, match="b: got '2 scores', expected 3, one for each of a"):
         paired([1.0, 2.0, 3.0], [1.0, 2.0])
-
-
-def test_a_thousand_images_are_compared_quickly(rng):
-    mine, theirs = rng.normal(size=(2, 1000))
-    paired(mine, theirs)  # loads scipy
-    start = time.process_time()
-    paired(mine, theirs)
-    assert time.process_time() - start < 0.5  # 0.02 s when nobody else is there; scipy's test takes 2 s
 
 
 def literal_holm(p_values):

@@ -190,8 +190,9 @@ class TestPage:
 
     def test_nothing_is_loaded_and_no_other_script_runs(self):
         page = render_page(page_document(explained()))
+        text = re.sub(r"[A-Za-z0-9+/=]{100,}", "", page)  # of pictures, in base64, where // means nothing
         assert not re.search(
-            r"""(https?:)?//[a-z]|@import|url\(|\bsrc=|\bhref=""", page.replace("http://www.w3.org/2000/svg", "")
+            r"""(https?:)?//[a-z]|@import|url\(|\bsrc=|\bhref=""", text.replace("http://www.w3.org/2000/svg", "")
         )
         policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page)[1]
         assert policy.startswith("default-src 'none'; img-src data:; style-src 'sha256-")

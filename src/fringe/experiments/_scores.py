@@ -260,9 +260,9 @@ def map_frame_of(manifest: Manifest, arrays: ScoreArrays, model: str, method: st
         series = pl.Series(values).fill_nan(None)
         return series.cast(pl.Int32) if name == "target" else series
 
-    digests = pl.Series([manifest.images[index]["digest"] for index in at[images].tolist()], dtype=pl.String)
-    name = pl.repeat(method, len(images), dtype=pl.String, eager=True)
-    columns = {"method": name.cast(pl.Categorical), "image": digests.cast(pl.Categorical)}  # of 4 bytes, not of 48
+    digests = [manifest.images[index]["digest"] for index in at[images].tolist()]
+    texts = {"method": [method] * len(digests), "image": digests}
+    columns = {name: pl.Series(text, dtype=pl.Categorical) for name, text in texts.items()}  # 4 bytes, not 48
     return pl.DataFrame({**columns, **{name: stored(name) for name in _OF_MAP}})
 
 
@@ -356,16 +356,15 @@ class PlanScores:
             arrays = ScoreArrays(self.manifest, self.source, [self.manifest.setting_key(*name)], COLUMNS)
             self._frames[name] = frame_of(self.manifest, arrays, *name)
             self._keep_maps(name, arrays)
-        frame = self._frames.pop(name)
-        self._frames[name] = frame  # the last one used is the last one to go
+        self._frames[name] = frame = self._frames.pop(name)  # the last one used is the last one to go
         return frame
 
     def map_frame(self, model: str, method: str) -> "pl.DataFrame":
         """A row for each computed image of a method; see :func:`map_frame_of`."""
         name = (model, method)
         if name not in self._map_frames:
-            setting = self.manifest.setting_key(*name)
-            self._keep_maps(name, ScoreArrays(self.manifest, self.source, [setting], _OF_MAP))
+            arrays = ScoreArrays(self.manifest, self.source, [self.manifest.setting_key(*name)], _OF_MAP)
+            self._keep_maps(name, arrays)
         return self._map_frames[name]
 
     def _keep_maps(self, name: tuple[str, str], arrays: ScoreArrays) -> None:
@@ -376,8 +375,8 @@ class PlanScores:
     def part(self, model: str, method: str, metric: str) -> "pl.DataFrame":
         """The rows of one method under one metric."""
         counts = {label: len(self.manifest.positions(model, label)) for label in self.manifest.metrics}
-        before = list(counts)[: list(counts).index(metric)]
-        return self.method_frame(model, method).slice(sum(counts[label] for label in before), counts[metric])
+        before = sum(list(counts.values())[: [*counts].index(metric)])
+        return self.method_frame(model, method).slice(before, counts[metric])
 
     def records(self, model: str, method: str, metric: str) -> tuple[ScoreRecord | None, ...]:
         """All that is stored of each score of a method under a metric, None where nothing is."""
