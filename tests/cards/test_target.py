@@ -1,5 +1,8 @@
 """What is understood as an attribution method, and how somebody else's function is called."""
 
+import sys
+import types
+
 import numpy as np
 import pytest
 import torch
@@ -37,9 +40,12 @@ def test_a_function_gives_its_own_maps_and_its_passes_are_counted():
     assert (problem.model.passes.forward, problem.model.passes.vjp) == (3, 3)
 
 
-def test_the_source_of_a_function_is_the_file_that_it_is_in():
+def test_the_source_of_a_function_is_the_file_that_it_is_in(monkeypatch):
     assert read_target(saliency).source == "test_target.py"
-    assert read_target(eval("lambda model, inputs, target: inputs", {"__name__": "typed_in"})).source == "typed_in"
+    typed = eval("lambda model, inputs, target: inputs", {"__name__": "typed_in"})
+    assert read_target(typed).source == "typed_in"
+    monkeypatch.setitem(sys.modules, "typed_in", types.ModuleType("typed_in"))  # as in a notebook: a module of no file
+    assert read_target(typed).source == "typed_in"
 
 
 def test_a_large_batch_inside_of_a_function_is_cut_to_the_batch_size():

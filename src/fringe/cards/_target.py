@@ -48,9 +48,10 @@ def read_target(target: object, *, trust_code: bool = False) -> Attributor:
     if isinstance(target, type) and _is_captum(target):
         return _method(target.__name__, "Captum", _call_captum(target))
     if callable(target) and not isinstance(target, (type, nn.Module)):
-        name, code = getattr(target, "__name__", type(target).__name__), inspect.getmodule(target)
-        # the name of a module that was read from a file is made up, its file is not
-        source = Path(code.__file__).name if code and code.__file__ else getattr(target, "__module__", "") or ""
+        name = getattr(target, "__name__", type(target).__name__)
+        # the name of a module that was read from a file is made up, its file is not; a notebook's has none
+        file = getattr(inspect.getmodule(target), "__file__", None)
+        source = Path(file).name if file else getattr(target, "__module__", "") or ""
         return _method(name, source, _call_function(target))
     hint = "give a name, a method, a class of captum.attr, or a function (model, inputs, target)"
     raise InputError(f"got {target!r}, which is no attribution method", argument="target", hint=hint)

@@ -23,6 +23,9 @@ from fringe.plots._style import (
 #: Predicted probability, share of right maps, both ends of its interval, number of maps, and whether it is in order.
 Point = tuple[float, float, float, float, int, bool]
 
+#: How a share of maps is drawn.
+_DOT: Style = {"fmt": "o", "markersize": 5, "elinewidth": 1.2, "capsize": 2.5}
+
 
 def plot_reliability(bins: Sequence[Point], scenes: Sequence[tuple[str, Point]], *, title: str = "") -> Figure:
     """Draw the share of right maps against the predicted probability: in bins, and for each scene that was left out.
@@ -73,10 +76,6 @@ def plot_reliability(bins: Sequence[Point], scenes: Sequence[tuple[str, Point]],
         right.errorbar([observed], [row], xerr=_bar(point), color=_colour(point), **_DOT)
         right.plot([predicted], [row], "D", markerfacecolor="white", markeredgecolor=_colour(point), markersize=4.5)
     return figure
-
-
-#: How a share of maps is drawn.
-_DOT: Style = {"fmt": "o", "markersize": 5, "elinewidth": 1.2, "capsize": 2.5}
 
 
 def _bar(point: Point) -> tuple[list[float], list[float]]:

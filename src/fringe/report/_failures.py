@@ -108,7 +108,7 @@ def _undefined(tables: Sequence[Table]) -> Section:
         return Section("Not defined", lines=("Every finite map has a score under every metric.",))
     rows = tuple((model, metric, ", ".join(names)) for (model, metric), names in methods.items())
     head = ("model", "metric", "images where it is not defined, by method")
-    return Section("Not defined", simple=SimpleTable("Sound maps without a score", head, rows))
+    return Section("Not defined", simple=SimpleTable("Finite maps without a score", head, rows))
 
 
 def _verdicts(results: Results, model: str) -> SimpleTable | None:

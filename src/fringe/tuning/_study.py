@@ -30,7 +30,8 @@ from fringe.tuning._space import SearchSpace, Study
 _RECORD = b'{"op_code":'
 
 #: Attributes of a trial in the journal: its slot, its process, and how many processes have ended while they scored it.
-SLOT, _PROCESS, _DEATHS = "slot", "owner", "deaths"
+#: These are the names in stored journals.
+SLOT, _PROCESS, _DEATHS = "seat", "owner", "deaths"
 
 
 class SharedStudy:
