@@ -32,6 +32,8 @@ def shared_cluster():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), *sys.path]))
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        # They set a signal handler, which only the main thread may do; here, machines are also added from others.
+        patch.setattr("ray._private.node.Node._register_shutdown_hooks", lambda node: None)
         made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         made.add_node(num_cpus=1)
         made.wait_for_nodes()
@@ -99,14 +101,15 @@ def test_a_task_that_hangs_is_ended_and_set_aside(cluster, tmp_path):
     assert [record["reason"] for record in crashes(work.store)] == ["took longer than 8 s, 3 times"]
 
 
-def lose_machines(cluster, base, count, stop):
-    """Take a machine away while it works, and add another, ``count`` times."""
+def lose_machines(cluster, base, count, stop, lost):
+    """Take a machine away while it works, and add another, ``count`` times; note each in ``lost``."""
     for _ in range(count):
         before = len(noted(base / "processes"))
         while len(noted(base / "processes")) < before + 2:
             if stop.wait(0.05):
                 return
-        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+        lost.append(next(iter(cluster.worker_nodes)))
+        cluster.remove_node(lost[-1], allow_graceful=False)
         cluster.add_node(num_cpus=1)
 
 
@@ -114,14 +117,15 @@ def lose_machines(cluster, base, count, stop):
 def test_a_lost_machine_costs_no_task_a_try(cluster, tmp_path):
     """As many machines are lost as tries that a task has."""
     asked = manifest(("lasts", "fine"), 16)
-    work, stop = job(tmp_path, asked), threading.Event()
-    thread = threading.Thread(target=lose_machines, args=(cluster, tmp_path, 3, stop))
+    work, stop, lost = job(tmp_path, asked), threading.Event(), []
+    thread = threading.Thread(target=lose_machines, args=(cluster, tmp_path, 3, stop, lost))
     thread.start()
     try:
         _, ends = run(cluster, work)
     finally:
         stop.set()
         thread.join()
+    assert len(lost) == 3
     assert ends == {("lasts", "done"): 8, ("fine", "done"): 8}
     assert table(work.store) == expected(asked)
 
@@ -146,7 +150,7 @@ def test_any_order_of_losses_gives_the_same_table(cluster, tmp_path, trial):
 
     threads = [
         threading.Thread(target=kill_actors),
-        threading.Thread(target=lose_machines, args=(cluster, tmp_path, draw.randrange(3), stop)),
+        threading.Thread(target=lose_machines, args=(cluster, tmp_path, draw.randrange(3), stop, [])),
     ]
     for thread in threads:
         thread.start()
@@ -185,7 +189,8 @@ def test_a_killed_driver_leaves_a_run_that_another_finishes(cluster, tmp_path):
 
 
 @pytest.mark.thorough
-def test_without_a_cluster_one_is_started_and_ended(monkeypatch, tmp_path):
+def test_without_an_address_a_cluster_is_started_and_ended(cluster, monkeypatch, tmp_path):
+    """Also if there is one on this machine, which Ray itself would use."""
     import ray
 
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), *sys.path]))

@@ -167,8 +167,10 @@ class RayExecutor:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         local = self.address is None and "RAY_ADDRESS" not in os.environ
         _require_answer(self.address)
-        # A cluster of this machine alone is reachable from this machine alone.
-        more = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"} if local else {"address": self.address}
+        # A cluster of this machine alone is reachable from this machine alone. Without "local", Ray would look for any
+        # cluster on this machine, and as 127.0.0.1 it could not use it: its actors would end before they begin.
+        alone = {"address": "local", "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        more = alone if local else {"address": self.address}
         try:
             ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=False, **more)
         except (ConnectionError, ValueError, RuntimeError) as error:
@@ -211,7 +213,7 @@ class RayExecutor:
         lost = _machine_lost(ray, slot.node, error)
         reason = f"took longer than {self.timeout:g} s" if slot.late else "ended its process"
         if slot.starting is not None:
-            return [] if lost else [(None, TaskFailure(f"ended ({_first_line(error)})", "start"))]
+            return [] if lost else [(None, TaskFailure(f"ended ({_cause(error)})", "start"))]
         _log.warning("a worker ended: %s", "its machine is lost" if lost else reason)
         first, rest = slot.queue[0][0] if slot.queue else None, list(slot.queue)[1:]
         blamed = [] if first is None else [(first, TaskFailure(reason, "machine" if lost else "task"))]
@@ -291,8 +293,9 @@ def _nothing() -> None:
     return None
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]
+def _cause(error: Exception) -> str:
+    """What Ray says of an actor's end, without its identifiers: those are indented."""
+    return " ".join(line for line in str(error).splitlines() if line and not line.startswith(("\t", " ")))
 
 
 def _import_ray() -> Any:
