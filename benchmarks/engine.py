@@ -31,7 +31,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tes
 import transcription  # noqa: E402
 
 import shared_models  # noqa: E402 (found through the line above)
-from gpu_bench import Stopwatch  # noqa: E402
+from gpu_bench import Stopwatch, condition, smooth_images  # noqa: E402
 
 PAPER_SECONDS = 55.12
 """FRInGe on ResNet-18, seconds an image on an H100, sequential (the paper's runtime table)."""
@@ -105,18 +105,17 @@ def paths(model: nn.Module, x: torch.Tensor, method: fringe.FRInGe, target: floa
         )
 
 
-def price(name: str, batch: int) -> None:
+def price(name: str, model: nn.Module, x: torch.Tensor, repetitions: int = 3) -> None:
     """``FRInGe()`` against Integrated Gradients at its default, and against Captum's with as many gradients."""
     from captum.attr import IntegratedGradients
 
-    model, x = shared_models.model(name), shared_models.images(name, batch)
-    target = model(x).argmax(1)
+    batch, target = len(x), model(x).argmax(1)
     found = fringe.attribute(model, x)
     gradients = round((found.passes.forward + found.passes.jvp + found.passes.vjp) / 2 / batch)
     peer = IntegratedGradients(model)
     ours, ig, captum = alternate(
         CPU,
-        3,
+        repetitions,
         lambda: fringe.attribute(model, x),
         lambda: fringe.attribute(model, x, method="ig"),
         lambda: peer.attribute(x, target=target, n_steps=gradients, internal_batch_size=16),
@@ -134,6 +133,19 @@ def price(name: str, batch: int) -> None:
         f"{name}, batch {batch}: FRInGe() is {ours / ig:.2f} x IG (50 gradients), {ours / captum:.2f} x Captum's IG "
         f"with {gradients} gradients; {1 - inside / whole:.0%} of its time outside the network; {found.passes}"
     )
+
+
+def shared(name: str) -> tuple[nn.Module, torch.Tensor]:
+    return shared_models.model(name), shared_models.images(name, 8)
+
+
+def large() -> tuple[nn.Module, torch.Tensor]:
+    """A network of the size that photographs are classified by: most of the time is spent in it."""
+    from fringe.models import load_model
+
+    model, x = load_model("torchvision:resnet18@random:0").module.requires_grad_(False), smooth_images(8, 224)
+    condition(model, x)
+    return model, x
 
 
 def orthogonality(model: nn.Module, x: torch.Tensor) -> None:
@@ -206,10 +218,11 @@ def main() -> None:
         return memory_of(*json.loads(arguments.memory_of))
     if arguments.device == "cpu":
         torch.set_num_threads(1)
-        model, x = shared_models.model("cifar_resnet20"), shared_models.images("cifar_resnet20", 8)
+        model, x = shared("cifar_resnet20")
         products(model, x)
-        price("cifar_resnet20", 8)
-        price("mobilenet_v1_025", 8)
+        price("cifar_resnet20", model, x)
+        price("mobilenet_v1_025", *shared("mobilenet_v1_025"))
+        price("resnet18, random weights", *large(), repetitions=1)
         paths(model, x, dataclasses.replace(fringe.FRInGe.preset("resnet18"), tau=1e-2), target=3)
         orthogonality(model, x)
         memory()

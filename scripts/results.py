@@ -57,12 +57,13 @@ class Table:
 
 DEFAULTS = {
     "feedback": "**`FRInGe()`**: geodesic, feedback",
+    "prior_3e3": "geodesic, γ_prior = 3e-3 (the former default)",
     "geodesic": "geodesic, a JVP in each step",
     "preview": "`fringe:preview`",
     "rank4": "geodesic, rank 4",
     "no_prior": "geodesic, γ_prior = 0",
     "diffusion": "diffusion (control: ignores the gradient)",
-    "cg": "`fringe:full_metric` (the former default)",
+    "cg": "`fringe:full_metric`",
     "cg_prior": "full metric, γ_prior = 3e-3",
     "paper": "`fringe:paper`",
     "paper_resnet18": "`fringe:resnet18`",

@@ -1,0 +1,95 @@
+"""Where the completeness residual of FRInGe comes from: the table of docs/solver.md.
+
+    python benchmarks/quadrature.py --model mobilenet_v1_025 --images 96
+
+A row is a path at a step length tau. Each segment is summed with the gradient at its end near the input, at its other
+end, at its middle, and with the two usual combinations. Errors are those of whole maps, as shares of the change of the
+score: the median over images with its sign, and how many images are wrong by more than 5 %. ``diffusion`` is a path
+whose direction does not depend on the gradient that is summed along it.
+"""
+
+import argparse
+import dataclasses
+import statistics
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+import fringe
+import shared_models
+from fringe.attribution._quadrature import Quadrature
+from fringe.paths import Problem, Segment
+
+PATHS = {"FRInGe()": fringe.FRInGe(), "diffusion": fringe.FRInGe(solve="diffusion", gamma_prior=3e-3)}
+TAUS = 3e-3, 1.5e-3, 5e-4
+COARSE_ABOVE = 0.05
+RULES = {"trapezoid": fringe.FRInGe(), "adaptive": fringe.FRInGe(quadrature="adaptive")}
+CURVES = ("mas_insertion", "mas_deletion", "insertion", "deletion")
+OTHERS = 64
+
+
+def errors(model: torch.nn.Module, x: Tensor, method: fringe.FRInGe) -> tuple[float, dict[str, Tensor]]:
+    """Steps of an image, and the errors (B,) of the rules relative to the change of the score."""
+    total = torch.zeros(len(x), 4, dtype=torch.float64)
+    integrate = Quadrature.integrate
+
+    def measured(self: Quadrature, problem: Problem, images: Tensor, segment: Segment, scale: object) -> Tensor:
+        near, far = segment.stop, segment.start
+        move = (near.x - far.x).double().flatten(1)
+        _, middle = problem.logits_gradient(0.5 * (near.x + far.x), images)
+        sums = [(g.double().flatten(1) * move).sum(1) for g in (near.gradient, far.gradient, middle)]
+        total.index_add_(0, images, torch.stack([*sums, (near.score - far.score).double()], 1))
+        return integrate(self, problem, images, segment, scale)  # type: ignore[arg-type]
+
+    with patch.object(Quadrature, "integrate", measured):
+        found = fringe.attribute(model, x, method=method)
+    near, far, middle, change = total.unbind(1)
+    rules = {
+        "near end": near,
+        "far end": far,
+        "trapezoid": (near + far) / 2,
+        "middle": middle,
+        "Simpson": (near + 4 * middle + far) / 6,
+    }
+    return float(found.diagnostics["steps"].double().mean()), {k: (v - change) / change for k, v in rules.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="mobilenet_v1_025")
+    parser.add_argument("--images", type=int, default=96)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    model, x = shared_models.model(arguments.model), shared_models.images(arguments.model, arguments.images)
+    for name, path in PATHS.items():
+        for tau in TAUS:
+            steps, found = errors(model, x, dataclasses.replace(path, tau=tau))
+            cells = [
+                f"{statistics.median(v.tolist()):+.1%}, {int((v.abs() > COARSE_ABOVE).sum())}" for v in found.values()
+            ]
+            print(f"| {name} | {tau:g} | {steps:.0f} | " + " | ".join(cells) + " |", flush=True)
+    for label, method in RULES.items():
+        found = fringe.attribute(model, x, method=method)
+        passes = (found.passes.forward + found.passes.jvp + found.passes.vjp) / len(x)
+        verdicts = {v: found.verdict.count(v) for v in sorted(set(found.verdict))}
+        residual = found.completeness_residual.median()
+        print(f"{label}: {passes:.0f} passes, median residual {residual:.2%}, {verdicts}")
+    others(model, shared_models.images(arguments.model, OTHERS, offset=1))
+
+
+def others(model: torch.nn.Module, x: Tensor) -> None:
+    """What an exact sum changes in the maps of other images."""
+    metrics = {name: fringe.METRICS[name](steps=32) for name in CURVES}
+    rows = {row.label: row for row in fringe.compare(model, x, list(RULES.items()), metrics, controls=False).rows}
+    first, second = (rows[label].attribution.values.flatten(1) for label in RULES)
+    cosine = torch.cosine_similarity(first, second)
+    print(f"{len(x)} other images: cosine {cosine.median():.3f}, at the least {cosine.min():.3f}")
+    for name in metrics:
+        first, second = (rows[label].scores[name].values.double() for label in RULES)
+        change = second - first
+        print(f"{name}: {change.mean():+.4f}, standard error {change.std() / len(x) ** 0.5:.4f}")
+
+
+if __name__ == "__main__":
+    main()
