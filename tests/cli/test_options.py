@@ -99,6 +99,8 @@ def test_a_file_that_makes_no_sense_is_one_line_that_names_the_flag(tmp_path, te
         (("compare", "embedded:digits:0", "--out", "x", "--learning-rate", "1"), "--set geoig_svi.learning_rate=VALUE"),
         (("status", "x", "--tau", "1"), "No such option: --tau\n"),
         (("benchmark", "--out", "x", "--metods", "ig"), "No such option: --metods; did you mean --methods?\n"),
+        (("status", "--run", "x"), "No such option: --run. RUN is typed without it, as in fringe status RUN.\n"),
+        (("status", "--rum", "x"), "No such option: --rum\n"),
         (("benchmark", "--out", "x", "--n", "many"), "--n"),
     ],
 )

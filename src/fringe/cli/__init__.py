@@ -49,7 +49,9 @@ class SettingsCommand(TyperCommand):
         if example is not None:
             label = "" if self.name == "explain" else f"{example}."
             return f". A setting is given by --set, as in --set {label}{name}=VALUE."
-        known = [option.lstrip("-") for parameter in self.params for option in parameter.opts]
+        if any(parameter.name == name and parameter.param_type_name == "argument" for parameter in self.params):
+            return f". {name.upper()} is typed without it, as in fringe {self.name} {name.upper()}."
+        known = [option.lstrip("-") for parameter in self.params for option in parameter.opts if option[0] == "-"]
         near = nearest(flag.lstrip("-"), known, cutoff=0.6)
         return f"; did you mean --{near[0]}?" if near else ""
 
