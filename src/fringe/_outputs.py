@@ -22,7 +22,7 @@ def as_logits(output: Any, batch: int, kind: OutputKind) -> Tensor:
         raise ModelOutputError(
             f"its output has shape {tuple(logits.shape)}, one number for each of {batch} images, and the entropy of "
             "one class is always zero. Wrap it as fringe.BinaryClassifier(model), which explains the classes (no, yes) "
-            "with logits (0, z); with output='probability' if it ends in a sigmoid",
+            "with logits (-z/2, z/2); with output='probability' if it ends in a sigmoid",
             argument="model",
         )
     if logits.dim() != 2 or logits.shape[0] != batch or logits.shape[1] == 0:
@@ -104,7 +104,9 @@ def _look_like_probabilities(rows: Tensor) -> bool:
 
 
 class BinaryClassifier(nn.Module):
-    """A model with one number per image as a classifier of the two classes (no, yes) with logits (0, z).
+    """A model with one number per image as a classifier of the two classes (no, yes) with logits (-z/2, z/2).
+
+    With (0, z) the prediction would be the same, but "no" would have a logit without a gradient, and no map.
 
     Args:
         model: Returns (B, 1) or (B,).
@@ -127,4 +129,4 @@ class BinaryClassifier(nn.Module):
         z = z.reshape(z.shape[0], 1)
         if self.output == "probability":
             z = torch.logit(z, eps=torch.finfo(z.dtype).eps)
-        return torch.cat([torch.zeros_like(z), z], dim=1)
+        return torch.cat([-0.5 * z, 0.5 * z], dim=1)

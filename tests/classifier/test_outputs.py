@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from classifier_toys import normal
 from torch import nn
 
+import fringe
 from fringe import BinaryClassifier, Classifier, ModelOutputError
 from fringe._outputs import as_logits
 
@@ -137,7 +138,16 @@ class TestBinaryClassifier:
         logits = Classifier(BinaryClassifier(model)).logits(x)
         s = torch.sigmoid(head(x))
         assert torch.allclose(logits.softmax(1), torch.cat([torch.sigmoid(-head(x)), s], 1), rtol=1e-12)
-        assert torch.equal(logits[:, 0], torch.zeros(6, dtype=torch.float64))
+        assert torch.equal(logits[:, 1], head(x)[:, 0] / 2)
+
+    def test_both_answers_have_a_map(self):
+        """Of a linear z = w x + b, Integrated Gradients give w x / 2 for yes, and minus that for no."""
+        head, x = nn.Linear(4, 1).double(), normal(6, 4)
+        head.bias.data -= 10.0  # the prediction is no
+        for target, sign in (("predicted", -0.5), (1, 0.5)):
+            found = fringe.attribute(BinaryClassifier(head).eval(), x, method="ig", target=target)
+            assert torch.allclose(found.values, sign * head.weight * x, rtol=1e-10)
+            assert set(found.verdict) == {"ok"}
 
     def test_gradient_of_yes_is_that_of_the_sigmoid(self):
         head, x = nn.Linear(4, 1).double(), normal(6, 4)

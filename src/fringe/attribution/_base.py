@@ -156,7 +156,10 @@ class Attribution(Views):
         )
 
     def __getitem__(self, index: int | slice) -> "Attribution":
-        rows = range(len(self))[index]  # raises IndexError, which ends a loop
+        try:
+            rows = range(len(self))[index]
+        except IndexError:
+            raise IndexError(f"{index} is out of range: there are maps of {len(self)} inputs, from 0 on") from None
         return self.select([rows] if isinstance(rows, int) else rows)
 
     def __iter__(self) -> Iterator["Attribution"]:
