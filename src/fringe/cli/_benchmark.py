@@ -49,7 +49,9 @@ def benchmark(given: dict[str, Any], how: dict[str, Any], what: dict[str, Any]) 
 
 
 def status(run: RunFolder, as_json: AsJson = False) -> None:
-    """Show what a run folder holds: scores, failures with their reasons, and results that no plan asks for.
+    """Show how far a run is.
+
+    Scores, failures with their reasons, and results that no plan asks for.
 
     Exit codes: 0 all scored, 2 no run there, 3 some scores failed, 75 some are not computed yet.
     """
@@ -71,7 +73,9 @@ def status(run: RunFolder, as_json: AsJson = False) -> None:
 
 @with_options("fringe.cli._runs:ReportOptions")
 def report(how: dict[str, Any], run: RunFolder) -> None:
-    """Write tables (Markdown, LaTeX, CSV) and one HTML page from the scores of a run.
+    """Write tables and one HTML page from the scores of a run.
+
+    The tables are in Markdown, LaTeX and CSV.
 
     Nothing that the folder names is loaded or run: maps are those that were stored, or made by the model of --model.
     """
@@ -108,7 +112,9 @@ def verify(
     allow: Annotated[str, typer.Option(metavar="NAMES", help="Checks that may fail, with commas.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Try an attribution method, also your own, on theorems, scenes with a known answer and blind maps; write its card.
+    """Try a method, also your own, on tests with a known answer.
+
+    They are theorems, scenes of which it is known what the model uses, and blind maps; the result is a card.
 
     TARGET is a method of "fringe methods" (ig, captum:grad_cam), or NAME in a module or a file: a method class, a class
     of Captum, a function of Quantus, or any function (model, inputs, target) that returns maps. Naming a module or a
@@ -133,7 +139,9 @@ def card(
     run: Annotated[Path | None, typer.Option("--from", metavar="RUN", help="Run folder of a benchmark.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the card of a method: what it assumes, costs, gets right and gets wrong, with intervals and n.
+    """Write a method's card: what it costs, gets right, gets wrong.
+
+    All numbers are given with intervals and n.
 
     The numbers are measured as by "fringe verify", or are those of a benchmark with --from. Naming a module or a file
     runs it, which takes --trust-code.

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 def explain(
     given: Given, inputs: Inputs, out: Out, overwrite: Overwrite = False, yes: Yes = False, as_json: AsJson = False
 ) -> None:
-    """Explain images: pictures, tensors and a record of how reliable each map is. An interrupted run is resumed.
+    """Explain images: pictures, tensors, and a verdict on each map.
+
+    An interrupted run is resumed by the same command.
 
     Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some inputs failed, 130 interrupted.
     """
@@ -43,7 +45,9 @@ def explain(
 def compare(
     given: Given, inputs: Inputs, out: Out, overwrite: Overwrite = False, yes: Yes = False, as_json: AsJson = False
 ) -> None:
-    """Explain the same images with several methods and score them: a picture, a table of means, and every score.
+    """Explain the same images with several methods, and score them.
+
+    Writes a picture, a table of means, and every score.
 
     Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some inputs or methods failed, 130 interrupted.
     """
@@ -99,7 +103,9 @@ def _compute(run: "Run", *, as_json: bool) -> None:
 
 @with_options("fringe.app:AppSpec")
 def app(given: Given) -> None:
-    """Serve a web app: drop an image, choose a model and a method, see and download the explanation.
+    """Serve a web app that explains the images dropped into it.
+
+    Choose a model and a method, see the explanation, and download it.
 
     People may choose among the models that you name here, and nothing else. Ctrl+C ends it.
     """

@@ -24,7 +24,7 @@ DRAW = "fringe.cli._runs:DrawOptions"
 
 @with_options(SPEC, FLAGS, DRAW, skip=UNTYPED)
 def ablate(given: Given, how: Given, what: Given) -> None:
-    """Score FRInGe with parts removed, and draw the paths of its variants.
+    """Score FRInGe with parts removed, and draw the paths.
 
     The variants of the paper's table, and three of its figures: gamma_step only, gamma_prior only, non-geometric. With
     --methods fringe:auto those that the paper tuned for a network, where it did. By default 100 images.
@@ -34,16 +34,17 @@ def ablate(given: Given, how: Given, what: Given) -> None:
 
 @with_options(SPEC, FLAGS, DRAW, skip=UNTYPED)
 def diagnose(given: Given, how: Given, what: Given) -> None:
-    """Measure the effect of the Euclidean cap: completeness residual, endpoint KL, tracking error; and draw profiles.
+    """Measure what the Euclidean cap changes in a path.
 
-    FRInGe with the cap and without, and IG; by default on 100 images.
+    Completeness residual, endpoint KL, tracking error and profiles of three paths: FRInGe with the cap, without it,
+    and IG. By default on 100 images.
     """
     _run_study(lambda paper, spec: paper.cap_study(spec), given, how, what)
 
 
 @with_options(SPEC, FLAGS, "fringe.cli._runs:SweepOptions", skip=UNTYPED)
 def sweep(given: Given, how: Given, what: Given) -> None:
-    """Vary one setting at a time and draw how the tuning objective changes.
+    """Vary one setting at a time, and draw the tuning objective.
 
     The first of the methods; by default fringe on 100 images.
     """
@@ -77,9 +78,10 @@ def _run_study(make: Callable[[Any, Any], "PaperStudy"], given: Given, how: Give
 
 @with_options(SPEC, FLAGS, skip=(*UNTYPED, "executor", "workers", "timeout", "save_maps", "amend", "retry", "renew"))
 def runtime(given: Given, how: Given) -> None:
-    """Time maps one image at a time, as the paper did, and in batches, and count their passes.
+    """Time maps, one image at a time and in batches.
 
-    By default fringe and ig on 16 images. Nothing is resumed: times are measured in one go.
+    The paper takes one at a time. Passes are counted, too. By default fringe and ig on 16 images. Nothing is resumed:
+    times are measured in one go.
     """
     with exit_on_error("bench"):
         from fringe.experiments import Store, planned_work_of, resolve
@@ -106,10 +108,11 @@ def runtime(given: Given, how: Given) -> None:
 
 @with_options(SPEC, FLAGS, "fringe.cli._runs:TuneOptions", skip=UNTYPED)
 def tune(given: Given, how: Given, what: Given) -> None:
-    """Search a setting by the paper's objective on images that no benchmark of this seed uses; write a preset file.
+    """Search the best setting, and write it as a preset file.
 
-    The first of the methods; by default fringe on 256 images. Several processes may share the folder and its trials.
-    An interrupted search is resumed by the same command.
+    It is best by the paper's objective, on images that no benchmark of this seed uses. The first of the methods is
+    tuned; by default fringe on 256 images. Several processes may share the folder and its trials. An interrupted search
+    is resumed by the same command.
     """
     with resumable("bench", "tune"):
         from fringe.cli._runs import TuneOptions
@@ -140,10 +143,10 @@ def tune(given: Given, how: Given, what: Given) -> None:
 
 @with_options(SPEC, FLAGS, "fringe.cli._runs:ReproduceOptions", skip=UNTYPED)
 def reproduce(given: Given, how: Given, what: Given) -> None:
-    """Run all studies of the paper, and write a page with its numbers and ours. An interrupted run is resumed.
+    """Run all studies of the paper, and set its numbers beside ours.
 
-    By default the paper's six networks and eight methods on 1000 images; 64 for the cap, max_sensitivity, the sweep of
-    settings, and run times.
+    An interrupted run is resumed. By default the paper's six networks and eight methods on 1000 images; 64 for the cap,
+    max_sensitivity, the sweep of settings, and run times.
     """
     with resumable("bench"):
         from fringe.cli._runs import ReproduceOptions
