@@ -365,7 +365,9 @@ def figure(runs: list[Results]) -> Figure:
                     above = 5 if scores[method] == max(scores["feedback"], scores["diffusion"]) else -11
                 colour = "tab:red" if method == "feedback" else "tab:blue" if method in DEFAULTS else "tab:gray"
                 axis.plot(passes, scores[method], "o" if method in DEFAULTS else "s", color=colour, ms=6)
-                style = {"xytext": (5, above), "textcoords": "offset points", "fontsize": 8, "color": colour}
+                left = method in ("ig", "smoothgrad", "blur_ig")  # where others have their names on the right
+                style = {"xytext": (-5 if left else 5, above), "textcoords": "offset points", "fontsize": 8}
+                style |= {"color": colour, "horizontalalignment": "right" if left else "left"}
                 axis.annotate(name, (passes, scores[method]), **style)
             axis.set_xscale("log")
             axis.set_xlim(40, 4000)
