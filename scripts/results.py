@@ -90,6 +90,7 @@ TRUTH = {
     "damping_1e1": "FRInGe, λ = 0.1",
     "rank4": "FRInGe, rank 4",
     "preview": "`fringe:preview`",
+    "preview_3e3": "`fringe:preview`, γ_prior = 3e-3",
     "gradient": "FRInGe without a metric (`solve=gradient`)",
     "diffusion": "diffusion (control)",
     "straight_gradient": "straight line to the end of the path without a metric",
