@@ -5,7 +5,8 @@
 A row is a path at a step length tau. Each segment is summed with the gradient at its end near the input, at its other
 end, at its middle, and with the two usual combinations. Errors are those of whole maps, as shares of the change of the
 score: the median over images with its sign, and how many images are wrong by more than 5 %. ``diffusion`` is a path
-whose direction does not depend on the gradient that is summed along it.
+whose direction does not depend on the gradient that is summed along it. Then: the verdicts under the default's rule and
+under ``adaptive``, and how far the maps and the curve metrics of other images differ between both.
 """
 
 import argparse
@@ -18,12 +19,12 @@ from torch import Tensor
 
 import fringe
 import shared_models
+from fringe.attribution._diagnostics import COARSE_ABOVE
 from fringe.attribution._quadrature import Quadrature
 from fringe.paths import Problem, Segment
 
 PATHS = {"FRInGe()": fringe.FRInGe(), "diffusion": fringe.FRInGe(solve="diffusion", gamma_prior=3e-3)}
 TAUS = 3e-3, 1.5e-3, 5e-4
-COARSE_ABOVE = 0.05
 RULES = {"trapezoid": fringe.FRInGe(), "adaptive": fringe.FRInGe(quadrature="adaptive")}
 CURVES = ("mas_insertion", "mas_deletion", "insertion", "deletion")
 OTHERS = 64

@@ -60,6 +60,7 @@ DEFAULTS = {
     "prior_3e3": "geodesic, γ_prior = 3e-3 (the former default)",
     "geodesic": "geodesic, a JVP in each step",
     "preview": "`fringe:preview`",
+    "preview_3e3": "`fringe:preview`, γ_prior = 3e-3",
     "rank4": "geodesic, rank 4",
     "no_prior": "geodesic, γ_prior = 0",
     "diffusion": "diffusion (control: ignores the gradient)",

@@ -16,6 +16,7 @@ from synthetic_units import expected, job, manifest, noted, table
 from fringe.errors import FringeError, InputError
 from fringe.experiments import RunLog, make_executor
 from fringe.experiments._executors import run_tasks
+from fringe.experiments._ray import _cause
 from fringe.experiments._tasks import crashes
 
 pytest.importorskip("ray", reason="needs fringe[ray]")
@@ -203,6 +204,11 @@ def test_without_an_address_a_cluster_is_started_and_ended(cluster, monkeypatch,
     assert log.count("done") == 3
     assert log.count("left") == 3  # the disk's trouble may pass: nothing of it is recorded
     assert crashes(work.store) == []
+
+
+def test_the_end_of_an_actor_is_described_without_its_identifiers():
+    said = "The actor died.\n\tclass_name: _Actor\n\tactor_id: 1\nThe actor is dead because its memory ran out.\n"
+    assert _cause(RuntimeError(said)) == "The actor died. The actor is dead because its memory ran out."
 
 
 def test_wrong_executors_are_refused():

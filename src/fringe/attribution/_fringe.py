@@ -363,7 +363,7 @@ def _status(
     if not residual <= COARSE_ABOVE:
         return "coarse", (
             f"the map's sum misses the change of the score by {residual:.1%}: use quadrature='adaptive', "
-            "or smaller steps (lower tau or delta_euc)"
+            "or, which helps on some networks, smaller steps (lower tau or delta_euc)"
         )
     # after coarse, which is the graver: a short map is right about the part of the way that was covered
     if removed < SHORT_BELOW and not arrived:
