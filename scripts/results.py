@@ -98,7 +98,20 @@ TRUTH = {
     "input": "input × gradient",
     "captum:grad_cam": "Grad-CAM",
 }
+QUADRATURE = {
+    "fringe": "**`FRInGe()`**",
+    "trapezoid": "`quadrature=trapezoid` (the former default)",
+    "tight": "`quadrature_rtol=0.01`",
+    "tau_6e3": "`tau=6e-3`",
+    "tau_1e2": "`tau=1e-2`",
+    "preview": "`fringe:preview`",
+    "preview_adaptive": "`fringe:preview`, `quadrature=adaptive`",
+    "diffusion": "diffusion (control)",
+}
 TABLES = {
+    "quadrature_cifar_resnet20": Table("fringe", names=QUADRATURE),
+    "quadrature_mobilenet_v1_025": Table("fringe", names=QUADRATURE),
+    "truth_quadrature": Table("fringe", None, QUADRATURE),
     "default_cifar_resnet20": Table("cg", names=DEFAULTS),
     "default_mobilenet_v1_025": Table("cg", names=DEFAULTS),
     "default_mobilenet_v2": Table("cg", names=DEFAULTS),

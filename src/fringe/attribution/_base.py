@@ -314,11 +314,6 @@ class Attributor(Settings):
         """
         return method
 
-    @property
-    def shares_path(self) -> bool:
-        """Whether each of K maps from one path is equal to that of a call for its class alone."""
-        return self.many_targets
-
     @abstractmethod
     def attribute(self, problem: Problem) -> Attribution:
         """Explain images.

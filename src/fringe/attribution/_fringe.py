@@ -58,7 +58,12 @@ def paper_settings(model: str, variant: str) -> dict[str, Any]:
     eta_max; its number of steps is then that of the same network's full setting, and no other bound applies.
     """
     row = table()[model, variant]
-    settings: dict[str, Any] = {"solve": "natural", "delta_euc": None, "preconditioner": "blur"}
+    settings: dict[str, Any] = {
+        "solve": "natural",
+        "delta_euc": None,
+        "preconditioner": "blur",
+        "quadrature": "trapezoid",
+    }
     settings |= {name: float(row[name]) for name in _FIELDS if row[name]}
     if "cg_iterations" in settings:
         settings["cg_iterations"] = int(settings["cg_iterations"])
@@ -134,7 +139,7 @@ class FRInGe(Attributor):
         # the cap of the table is in input units of 224 x 224 x 3; "auto" is near it there and scales with the input
         "paper": {**paper_settings("resnet50", "fringe"), "delta_euc": "auto"},
         "full_metric": {"solve": "natural", "gamma_prior": 1e-3},
-        "preview": {"steps": 4, "kl_bound": False, "delta_euc": "long"},
+        "preview": {"steps": 4, "kl_bound": False, "delta_euc": "long", "quadrature": "trapezoid"},
         **{name: paper_settings(name, "fringe") for name in preset_names()},
     }
 
@@ -178,13 +183,12 @@ class FRInGe(Attributor):
     blur_sigma: Annotated[Positive, Doc("standard deviation of the blur preconditioner", unit="pixels")] = 1.0
     blur_size: Annotated[PositiveOddInt, Doc("taps of the blur preconditioner (odd)", unit="pixels")] = 7
     quadrature: Annotated[
-        Literal["auto", Rule],
+        Rule,
         Doc(
-            "the paper's trapezoid, bisection to a tolerance, or the trapezoid with its known errors given back; "
-            "auto: trapezoid for images, else adaptive"
+            "adaptive: more points where the sum needs them; trapezoid (the paper's); corrected: gives its errors back"
         ),
-    ] = "auto"
-    quadrature_rtol: Annotated[Positive, Doc("completeness residual that the adaptive rule aims at")] = 1e-2
+    ] = "adaptive"
+    quadrature_rtol: Annotated[Positive, Doc("completeness residual that the adaptive rule aims at")] = 2e-2
     steps: Annotated[PositiveInt | None, Doc("fixed number of steps T instead of the distance's")] = None
     until: Annotated[
         Literal["auto", Until],
@@ -296,23 +300,11 @@ class FRInGe(Attributor):
         explicit = self.path(1).step.explicit(classes)
         return not explicit and (self.solve == "natural" or self.kl_bound)
 
-    @property
-    def rule(self) -> Rule:
-        """The rule of the quadrature, also where it is ``"auto"``."""
-        if self.quadrature != "auto":
-            return self.quadrature
-        return "trapezoid" if self.structure == "image" else "adaptive"
-
-    @property
-    def shares_path(self) -> bool:
-        """Whether each of K maps from one path is equal to that of a call for its class alone."""
-        return self.rule != "adaptive"  # which bisects until the worst class is accurate
-
     def attribute(self, problem: Problem) -> Attribution:
         if self.structure == "image" and problem.inputs.dim() == 2:
             return dataclasses.replace(self, structure="none").attribute(problem)
         path = self.path(problem.inputs[0].numel())
-        result = integrate(SegmentPieces(path, Quadrature(self.rule, self.quadrature_rtol), problem))
+        result = integrate(SegmentPieces(path, Quadrature(self.quadrature, self.quadrature_rtol), problem))
         log_q = path.log_reference(problem)
         stats = result.stats
         diagnostics = {
@@ -361,9 +353,10 @@ def _status(
             "or, for a saturated prediction, explain with fewer, longer steps (larger tau)"
         )
     if not residual <= COARSE_ABOVE:
+        more = "lower quadrature_rtol" if method.quadrature == "adaptive" else "use quadrature='adaptive'"
         return "coarse", (
-            f"the map's sum misses the change of the score by {residual:.1%}: use quadrature='adaptive', "
-            "or, which helps on some networks, smaller steps (lower tau or delta_euc)"
+            f"the map's sum misses the change of the score by {residual:.1%}: {more}, or, which helps on some "
+            "networks, take smaller steps (lower tau or delta_euc)"
         )
     # after coarse, which is the graver: a short map is right about the part of the way that was covered
     if removed < SHORT_BELOW and not arrived:

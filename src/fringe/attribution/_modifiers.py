@@ -217,11 +217,6 @@ class Smooth(Modifier):
         return self.of.many_paths
 
     @property
-    def shares_path(self) -> bool:
-        """Whether the inner method's maps of several classes from one path are those of single calls."""
-        return self.of.shares_path
-
-    @property
     def planned_passes(self) -> float | None:
         return self.of.planned_passes
 

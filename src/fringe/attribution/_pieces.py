@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fringe.attribution._base import ProgressCounter
-from fringe.attribution._quadrature import Quadrature, segment_error
+from fringe.attribution._quadrature import Progress, Quadrature
 from fringe.geometry import log_probabilities
 from fringe.linalg import batch_view
 from fringe.paths import (
@@ -28,6 +28,10 @@ from fringe.paths import (
 )
 
 Reduce = Literal["sum", "mean"]
+
+#: Share of the change of the score between an input and the uniform prediction that the adaptive rule takes for covered
+#: from the first step on. Else a score that hardly moves at first would be summed to within nothing.
+LEAST_CHANGE = 0.25
 
 
 @dataclass(frozen=True)
@@ -116,15 +120,18 @@ class SegmentPieces(PieceStream):
         self.taken, self.outcomes = run.steps_taken, run.outcomes
         self._planned = batch_view(torch.tensor(run.planned, device=self.score.device), self.score)
         self._distance, self._shares = run.diagnostics.distance(), [0.0] * len(run.planned)
+        uniform = problem.logits.mean(1, keepdim=True).expand_as(problem.logits)
+        self._least = LEAST_CHANGE * (self.score - problem.score(uniform)).double().abs()
+        self._gap = torch.zeros_like(self.score, dtype=torch.float64)
         if quadrature.rule == "corrected":
-            self.error = torch.zeros_like(self.score, dtype=torch.float64)
+            self.error = self._gap
 
     def __iter__(self) -> Iterator[Piece]:
         for s in self.run.segments():
             self._update_scores(s)
-            value = self.quadrature.integrate(self.problem, s.rows, s, self._scale)
-            if self.error is not None:
-                self.error.index_add_(0, s.rows, segment_error(s.start, s.stop))
+            value, error = self.quadrature.integrate(self.problem, s.rows, s, self._progress)
+            if error is not None:
+                self._gap.index_add_(0, s.rows, error)
             yield Piece(s.rows, s.step, value, None, s.stats, {"score": s.start.score}, s.start.x)
 
     def count(self, piece: Piece) -> None:
@@ -156,13 +163,13 @@ class SegmentPieces(PieceStream):
         self.score[s.rows] = torch.where(at_input, s.stop.score, self.score[s.rows])
         self.endpoint_score[s.rows] = torch.where(at_end, s.start.score, self.endpoint_score[s.rows])
 
-    def _scale(self, s: Segment) -> Tensor:
-        """How much the score moves along this segment, or along a mean one so far, whichever is more: (L,)."""
+    def _progress(self, s: Segment) -> Progress:
         near, far = self.score[s.rows], s.start.score
         if self.begins == "baseline":
             near, far = s.stop.score, self.endpoint_score[s.rows]
-        change = (s.stop.score - s.start.score).double().abs()
-        return torch.maximum(change, (near - far).double().abs() / self._planned[s.rows])
+        change, step = (near - far).double().abs(), (s.stop.score - s.start.score).double().abs()
+        change = torch.maximum(change, self._least[s.rows])
+        return Progress(self._gap[s.rows], change, torch.maximum(step, change / self._planned[s.rows]))
 
 
 class PooledPieces(PieceStream):

@@ -51,16 +51,32 @@ def quadrature_nodes(rule: NodeRule, count: int) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
+class Progress:
+    """How far the sums along L paths are when a segment is added, (L,) or (L, K) each.
+
+    Attributes:
+        gap: Errors of the segments before, added up.
+        change: How much the score has changed, this segment included, or is sure to change.
+        scale: How much it changes along this segment, or along a mean one, whichever is more.
+    """
+
+    gap: Tensor
+    change: Tensor
+    scale: Tensor
+
+
+@dataclass(frozen=True)
 class Quadrature:
     r"""A rule that integrates gradients along the segments of a sequential path.
 
-    ``"adaptive"`` (ours) bisects a segment while its own error is too large. The error of a piece is known exactly,
-    since the score is known at both ends: :math:`e = \langle \tfrac12 (g_0 + g_1), z_1 - z_0 \rangle - (F(z_1) -
-    F(z_0))`. A piece is bisected while |e| exceeds ``rtol`` times the segment's scale, less by sqrt(2) at each
-    bisection because the errors of the pieces add like random signs. ``"corrected"`` (ours) is the trapezoid rule with
-    the error e of each segment taken from its entries in proportion to their size, ``a - e |a| / sum |a|``: the map
-    then sums to the change of the score. Every entry changes by the same share, ``|e| / sum |a|``, and none changes its
-    sign while that is under one. It costs no pass.
+    ``"adaptive"`` (ours) bisects where the sum is about to miss the change of the score. The error of a piece is known
+    exactly, since the score is known at both ends: :math:`e = \langle \tfrac12 (g_0 + g_1), z_1 - z_0 \rangle -
+    (F(z_1) - F(z_0))`. While the errors so far, taken together, exceed ``rtol`` times the change of the score so far,
+    the pieces of the latest segment are bisected whose own |e| exceeds ``rtol`` times the segment's scale, less by
+    sqrt(2) at each bisection because the errors of the pieces add like random signs. Each class has its own pieces.
+    ``"corrected"`` (ours) is the trapezoid rule with the error e of each segment taken from its entries in proportion
+    to their size, ``a - e |a| / sum |a|``: the map then sums to the change of the score. Every entry changes by the
+    same share, ``|e| / sum |a|``, and none changes its sign while that is under one. It costs no pass.
 
     Attributes:
         rule: ``"trapezoid"``, the paper's; ``"adaptive"``; ``"corrected"``; ``"left"`` takes the gradient at the
@@ -74,39 +90,53 @@ class Quadrature:
     max_depth: int = 8
 
     def integrate(
-        self, problem: Problem, images: Tensor, segment: Segment, scale: Callable[[Segment], Tensor]
-    ) -> Tensor:
+        self, problem: Problem, images: Tensor, segment: Segment, progress: Callable[[Segment], Progress]
+    ) -> tuple[Tensor, Tensor | None]:
         """Integrate gradients along a segment of each of L paths.
 
         Args:
             problem: The images and the model.
             images: The images (L,) that the segments belong to.
             segment: The segments.
-            scale: The error (L,) or (L, K) of a segment that is allowed at ``rtol = 1``, for the adaptive rule.
+            progress: How far the sums along the paths are, for the adaptive rule.
 
         Returns:
-            Contributions (L, *S), of K classes (L, K, *S).
+            Contributions (L, *S), of K classes (L, K, *S), and the errors (L,) or (L, K) of the rule, where it
+            computes them.
         """
-        if self.rule in ("left", "right"):
-            end = segment.start if self.rule == "left" else segment.stop
-            return end.gradient * along_classes(segment.stop.x - segment.start.x, end.gradient)
         a, b = segment.start, segment.stop
+        if self.rule in ("left", "right"):
+            return (a if self.rule == "left" else b).gradient * along_classes(b.x - a.x, a.gradient), None
         total = trapezoid(a, b)
         if self.rule == "trapezoid":
-            return total
+            return total, None
+        error = completeness_gap(total, b.score.double() - a.score.double())
         if self.rule == "corrected":
-            return corrected(total, segment_error(a, b))
-        allowed, rows = self.rtol * scale(segment), torch.arange(len(total), device=total.device)
+            return corrected(total, error), error
+        return self._bisected(problem, images, a, b, total, error, progress(segment))
+
+    def _bisected(
+        self, problem: Problem, images: Tensor, a: Point, b: Point, total: Tensor, error: Tensor, so_far: Progress
+    ) -> tuple[Tensor, Tensor]:
+        limit, allowed = self.rtol * so_far.change, self.rtol * so_far.scale
+        rows, missed = torch.arange(len(total), device=total.device), error
+        cut = torch.ones_like(error, dtype=torch.bool)  # of the latest pieces, by class
         for _ in range(self.max_depth):
-            too_large = (segment_error(a, b).abs() > allowed[rows]).view(len(rows), -1).any(1)
-            a, b, rows = _select(a, too_large), _select(b, too_large), rows[too_large]
-            if rows.numel() == 0:
+            cut = cut & (error.abs() > allowed[rows]) & ((so_far.gap + missed).abs() > limit)[rows]
+            some = cut.view(len(rows), -1).any(1).nonzero()[:, 0]  # the one number that the host waits for
+            if some.numel() == 0:
                 break
+            a, b, rows, cut, error = _select(a, some), _select(b, some), rows[some], cut[some], error[some]
             allowed = allowed / math.sqrt(2.0)
             middle = _midpoint(problem, images[rows], a, b)
-            total = total.index_add(0, rows, trapezoid(a, middle) + trapezoid(middle, b) - trapezoid(a, b))
-            a, b, rows = _concat(a, middle), _concat(middle, b), rows.repeat(2)
-        return total
+            change = trapezoid(a, middle) + trapezoid(middle, b) - trapezoid(a, b)
+            a, b = _concat(a, middle), _concat(middle, b)
+            halves = segment_error(a, b)
+            removed = error - halves.unflatten(0, (2, -1)).sum(0)
+            total = total.index_add(0, rows, change.where(batch_view(cut, change), 0.0))
+            missed = missed.index_add(0, rows, -removed.where(cut, 0.0))
+            rows, cut, error = torch.cat((rows, rows)), torch.cat((cut, cut)), halves
+        return total, missed
 
 
 def trapezoid(start: Point, stop: Point) -> Tensor:
@@ -129,7 +159,7 @@ def corrected(values: Tensor, error: Tensor) -> Tensor:
 
 def completeness_gap(values: Tensor, difference: Tensor) -> Tensor:
     """Sum of ``values`` (B, *S) or (B, K, *S) minus the score ``difference`` (B,) or (B, K), in float64."""
-    return values.double().flatten(difference.dim()).sum(-1) - difference.double()
+    return values.flatten(difference.dim()).sum(-1, dtype=torch.float64) - difference.double()
 
 
 def segment_error(start: Point, stop: Point) -> Tensor:

@@ -290,12 +290,12 @@ class ExplanationRun(ImageRun[ExplainSpec]):
 
     def _classes(self, known: int, top: int | None = None) -> int:
         """How many of the model's classes the page shows: several only where their maps come from one path."""
-        return min(top or self.spec.top, known) if self.spec.figures and self.method.shares_path else 1
+        return min(top or self.spec.top, known) if self.spec.figures and self.method.many_targets else 1
 
     @property
     def _held(self) -> int:
         """How many times the numbers of the inputs are held, with the points of the paths and the maps at each."""
-        return POINTS * (1 + (self.spec.top if self.method.shares_path else 1)) + 2 if self.spec.figures else 2
+        return POINTS * (1 + (self.spec.top if self.method.many_targets else 1)) + 2 if self.spec.figures else 2
 
     def _write(
         self, item: Prepared, logits: Tensor, several: Attribution, row: int, seconds: float
