@@ -45,15 +45,16 @@ def test_the_pages_do_not_touch_the_results(tmp_path):
         differ = {name for name in other.record if one.record[name] != other.record[name]}
         assert differ == {"seconds", "cost", "files", "checksum", "options"}
         passes = [result.record["cost"]["passes"] for result in (one, other)]
-        assert passes[0]["forward"] == passes[1]["forward"]
+        assert passes[0]["forward"] >= passes[1]["forward"]  # segments may be halved for another class
         assert passes[0]["vjp"] > passes[1]["vjp"]
 
 
 def test_five_classes_cost_four_products_a_point(tmp_path):
     """The path is run once, whatever the number of classes."""
-    costs = {top: explain(tmp_path / str(top), top=top)[0].record["cost"]["passes"] for top in (1, 5)}
+    plain = {"set": (*QUICK, "quadrature=trapezoid")}
+    costs = {top: explain(tmp_path / str(top), top=top, **plain)[0].record["cost"]["passes"] for top in (1, 5)}
     one, five = costs[1], costs[5]
-    steps = [result.record["steps"] for result in explain(tmp_path / "1", top=1)]
+    steps = [result.record["steps"] for result in explain(tmp_path / "1", top=1, **plain)]
     assert (five["forward"], five["jvp"]) == (one["forward"], one["jvp"])
     assert five["vjp"] == one["vjp"] + 4 * sum(step + 1 for step in steps)
 
@@ -89,11 +90,8 @@ def test_the_other_classes_are_explained_too(tmp_path):
         assert one["verdict"] == alone.verdict[0]
 
 
-@pytest.mark.parametrize(
-    "options", [{"method": "ig", "set": ("steps=4",)}, {"set": (*QUICK, "quadrature=adaptive")}], ids=["ig", "adaptive"]
-)
-def test_methods_whose_classes_share_no_path_explain_one(tmp_path, options):
-    (result, _) = explain(tmp_path, **options)
+def test_a_method_whose_classes_share_no_path_explains_one(tmp_path):
+    (result, _) = explain(tmp_path, method="ig", set=("steps=4",))
     assert len(document(result.folder)["classes"]) == 1
 
 
