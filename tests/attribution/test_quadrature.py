@@ -59,7 +59,7 @@ class Bisection:
         """Over a path ``points`` (T + 1, *S) in the order in which it was walked, T of them planned."""
         total, gap, first = torch.zeros_like(points[0]), 0.0, self.at(points[0])[0]
         logits = self.model(points[:1])[0]
-        least = 0.25 * abs(first - logits.mean().item())
+        least = 0.1 * abs(first - logits.mean().item())
         for a, b in itertools.pairwise(points):
             f_a, f_b = self.at(a)[0], self.at(b)[0]
             change = max(abs(f_b - first), least)

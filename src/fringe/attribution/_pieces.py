@@ -31,7 +31,7 @@ Reduce = Literal["sum", "mean"]
 
 #: Share of the change of the score between an input and the uniform prediction that the adaptive rule takes for covered
 #: from the first step on. Else a score that hardly moves at first would be summed to within nothing.
-LEAST_CHANGE = 0.25
+LEAST_CHANGE = 0.1
 
 
 @dataclass(frozen=True)
