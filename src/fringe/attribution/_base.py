@@ -135,7 +135,8 @@ class Attribution(Views):
             k: Its number among the K of each image.
 
         Returns:
-            What a call that explains this class alone returns, with the passes of this call.
+            What a call that explains this class alone returns, with the passes of this call. Of FRInGe with the
+            adaptive quadrature this holds for the first class, which decides where the path has more points.
 
         Raises:
             InputError: If there is no such class.

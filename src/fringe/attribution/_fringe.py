@@ -353,7 +353,9 @@ def _status(
             "or, for a saturated prediction, explain with fewer, longer steps (larger tau)"
         )
     if not residual <= COARSE_ABOVE:
-        more = "lower quadrature_rtol" if method.quadrature == "adaptive" else "use quadrature='adaptive'"
+        more = "use quadrature='adaptive'"
+        if method.quadrature == "adaptive":
+            more = "explain this class alone" if result.rule_residual.shape[1] > 1 else "lower quadrature_rtol"
         return "coarse", (
             f"the map's sum misses the change of the score by {residual:.1%}: {more}, or, which helps on some "
             "networks, take smaller steps (lower tau or delta_euc)"

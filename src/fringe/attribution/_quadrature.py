@@ -73,10 +73,11 @@ class Quadrature:
     exactly, since the score is known at both ends: :math:`e = \langle \tfrac12 (g_0 + g_1), z_1 - z_0 \rangle -
     (F(z_1) - F(z_0))`. While the errors so far, taken together, exceed ``rtol`` times the change of the score so far,
     the pieces of the latest segment are bisected whose own |e| exceeds ``rtol`` times the segment's scale, less by
-    sqrt(2) at each bisection because the errors of the pieces add like random signs. Each class has its own pieces.
-    ``"corrected"`` (ours) is the trapezoid rule with the error e of each segment taken from its entries in proportion
-    to their size, ``a - e |a| / sum |a|``: the map then sums to the change of the score. Every entry changes by the
-    same share, ``|e| / sum |a|``, and none changes its sign while that is under one. It costs no pass.
+    sqrt(2) at each bisection because the errors of the pieces add like random signs. Of several classes the first
+    decides. ``"corrected"`` (ours) is the trapezoid rule with the error e of each segment taken from its
+    entries in proportion to their size, ``a - e |a| / sum |a|``: the map then sums to the change of the score. Every
+    entry changes by the same share, ``|e| / sum |a|``, and none changes its sign while that is under one. It costs no
+    pass.
 
     Attributes:
         rule: ``"trapezoid"``, the paper's; ``"adaptive"``; ``"corrected"``; ``"left"`` takes the gradient at the
@@ -118,30 +119,32 @@ class Quadrature:
     def _bisected(
         self, problem: Problem, images: Tensor, a: Point, b: Point, total: Tensor, error: Tensor, so_far: Progress
     ) -> tuple[Tensor, Tensor]:
-        limit, allowed = self.rtol * so_far.change, self.rtol * so_far.scale
-        rows, missed = torch.arange(len(total), device=total.device), error
-        cut = torch.ones_like(error, dtype=torch.bool)  # of the latest pieces, by class
+        before, limit, allowed = (_first(t) for t in (so_far.gap, so_far.change * self.rtol, so_far.scale * self.rtol))
+        rows, latest, missed = torch.arange(len(total), device=total.device), error, error
         for _ in range(self.max_depth):
-            cut = cut & (error.abs() > allowed[rows]) & ((so_far.gap + missed).abs() > limit)[rows]
-            some = cut.view(len(rows), -1).any(1).nonzero()[:, 0]  # the one number that the host waits for
+            off = (before + _first(missed)).abs() > limit
+            some = ((_first(latest).abs() > allowed[rows]) & off[rows]).nonzero()[:, 0]  # the host waits for its length
             if some.numel() == 0:
                 break
-            a, b, rows, cut, error = _select(a, some), _select(b, some), rows[some], cut[some], error[some]
-            allowed = allowed / math.sqrt(2.0)
+            a, b, rows, error = _select(a, some), _select(b, some), rows[some], latest[some]
             middle = _midpoint(problem, images[rows], a, b)
             change = trapezoid(a, middle) + trapezoid(middle, b) - trapezoid(a, b)
+            total = total.index_add(0, rows, change)
             a, b = _concat(a, middle), _concat(middle, b)
-            halves = segment_error(a, b)
-            removed = error - halves.unflatten(0, (2, -1)).sum(0)
-            total = total.index_add(0, rows, change.where(batch_view(cut, change), 0.0))
-            missed = missed.index_add(0, rows, -removed.where(cut, 0.0))
-            rows, cut, error = torch.cat((rows, rows)), torch.cat((cut, cut)), halves
+            latest = segment_error(a, b)
+            missed = missed.index_add(0, rows, latest.unflatten(0, (2, -1)).sum(0) - error)
+            rows, allowed = torch.cat((rows, rows)), allowed / math.sqrt(2.0)
         return total, missed
 
 
 def trapezoid(start: Point, stop: Point) -> Tensor:
     """``(g_0 + g_1) / 2 * (z_1 - z_0)``: (L, *S)."""
     return 0.5 * (start.gradient + stop.gradient) * along_classes(stop.x - start.x, start.gradient)
+
+
+def _first(values: Tensor) -> Tensor:
+    """The first of K classes: (L,) of (L,) or (L, K)."""
+    return values if values.dim() == 1 else values[:, 0]
 
 
 def along_classes(x: Tensor, gradient: Tensor) -> Tensor:
