@@ -83,7 +83,7 @@ def test_a_bad_image_among_several_classes():
 def test_of_several_classes_the_first_decides_where_segments_are_halved():
     """Its map is that of a call for it alone, from as many points; the others are summed at these, too."""
     model, x = Smooth(), inputs(2)
-    method = dataclasses.replace(METHOD, tau=5e-2, quadrature_rtol=1e-4)
+    method = dataclasses.replace(METHOD, tau=5e-2, quadrature_rtol=1e-4, quadrature_depth=8)
     found = fringe.attribute(model, x, method=method, target=torch.tensor([[1, 4, 2], [0, 3, 1]]))
     alone = fringe.attribute(model, x, method=method, target=torch.tensor([1, 0]))
     plain = fringe.attribute(model, x, method=dataclasses.replace(method, quadrature="trapezoid"), target=found.target)

@@ -12,7 +12,7 @@ from torch import Tensor
 import fringe
 
 COARSE = fringe.FRInGe(
-    solve="gradient", gamma_prior=0.0, kl_bound=False, delta_euc=None, eta_max=300.0, steps=4, quadrature="adaptive"
+    solve="gradient", gamma_prior=0.0, kl_bound=False, delta_euc=None, eta_max=300.0, steps=4, quadrature_depth=8
 )
 """Four steps so long that the trapezoid rule is far off on most of them, and not on all."""
 

@@ -41,7 +41,7 @@ CASES = {
     "fringe feedback": ("fringe", {"tau": 3e-2}, {"batch_size": 2}),
     "fringe rank 3": ("fringe", {"tau": 3e-2, "fisher_rank": 3}, {}),
     "fringe batch": ("fringe", FAST, {"batch_size": 2}),
-    "fringe adaptive": ("fringe", {**FAST, "quadrature": "adaptive", "quadrature_rtol": 1e-3}, {}),
+    "fringe adaptive": ("fringe", {**FAST, "quadrature_rtol": 1e-3, "quadrature_depth": 8}, {}),
     "fringe arrival": ("fringe", {**FAST, "until": "arrival", "max_steps": 12}, {"telemetry": True}),
     "fringe cold": ("fringe", {**FAST, "warm_start": False, "reorthogonalise": False}, {}),
     "fringe products": ("fringe", {**FAST, "jacobian": "products"}, {}),

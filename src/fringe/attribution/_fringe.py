@@ -189,6 +189,7 @@ class FRInGe(Attributor):
         ),
     ] = "adaptive"
     quadrature_rtol: Annotated[Positive, Doc("completeness residual that the adaptive rule aims at")] = 2e-2
+    quadrature_depth: Annotated[PositiveInt, Doc("adaptive: a segment has at most 2 to this power pieces")] = 2
     steps: Annotated[PositiveInt | None, Doc("fixed number of steps T instead of the distance's")] = None
     until: Annotated[
         Literal["auto", Until],
@@ -304,7 +305,9 @@ class FRInGe(Attributor):
         if self.structure == "image" and problem.inputs.dim() == 2:
             return dataclasses.replace(self, structure="none").attribute(problem)
         path = self.path(problem.inputs[0].numel())
-        result = integrate(SegmentPieces(path, Quadrature(self.quadrature, self.quadrature_rtol), problem))
+        result = integrate(
+            SegmentPieces(path, Quadrature(self.quadrature, self.quadrature_rtol, self.quadrature_depth), problem)
+        )
         log_q = path.log_reference(problem)
         stats = result.stats
         diagnostics = {
@@ -355,7 +358,7 @@ def _status(
     if not residual <= COARSE_ABOVE:
         more = "use quadrature='adaptive'"
         if method.quadrature == "adaptive":
-            more = "explain this class alone" if result.rule_residual.shape[1] > 1 else "lower quadrature_rtol"
+            more = "explain this class alone" if result.rule_residual.shape[1] > 1 else "raise quadrature_depth"
         return "coarse", (
             f"the map's sum misses the change of the score by {residual:.1%}: {more}, or, which helps on some "
             "networks, take smaller steps (lower tau or delta_euc)"
