@@ -45,7 +45,7 @@ def test_the_pages_do_not_touch_the_results(tmp_path):
         differ = {name for name in other.record if one.record[name] != other.record[name]}
         assert differ == {"seconds", "cost", "files", "checksum", "options"}
         passes = [result.record["cost"]["passes"] for result in (one, other)]
-        assert passes[0]["forward"] >= passes[1]["forward"]  # segments may be halved for another class
+        assert passes[0]["forward"] == passes[1]["forward"]  # the first class decides where segments are halved
         assert passes[0]["vjp"] > passes[1]["vjp"]
 
 

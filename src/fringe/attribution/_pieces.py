@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fringe.attribution._base import ProgressCounter
-from fringe.attribution._quadrature import Progress, Quadrature
+from fringe.attribution._quadrature import Quadrature, RunningGap
 from fringe.geometry import log_probabilities
 from fringe.linalg import batch_view
 from fringe.paths import (
@@ -129,7 +129,7 @@ class SegmentPieces(PieceStream):
     def __iter__(self) -> Iterator[Piece]:
         for s in self.run.segments():
             self._update_scores(s)
-            value, error = self.quadrature.integrate(self.problem, s.rows, s, self._progress)
+            value, error = self.quadrature.integrate(self.problem, s.rows, s, self._running_gap)
             if error is not None:
                 self._gap.index_add_(0, s.rows, error)
             yield Piece(s.rows, s.step, value, None, s.stats, {"score": s.start.score}, s.start.x)
@@ -163,13 +163,13 @@ class SegmentPieces(PieceStream):
         self.score[s.rows] = torch.where(at_input, s.stop.score, self.score[s.rows])
         self.endpoint_score[s.rows] = torch.where(at_end, s.start.score, self.endpoint_score[s.rows])
 
-    def _progress(self, s: Segment) -> Progress:
+    def _running_gap(self, s: Segment) -> RunningGap:
         near, far = self.score[s.rows], s.start.score
         if self.begins == "baseline":
             near, far = s.stop.score, self.endpoint_score[s.rows]
         change, step = (near - far).double().abs(), (s.stop.score - s.start.score).double().abs()
         change = torch.maximum(change, self._least[s.rows])
-        return Progress(self._gap[s.rows], change, torch.maximum(step, change / self._planned[s.rows]))
+        return RunningGap(self._gap[s.rows], change, torch.maximum(step, change / self._planned[s.rows]))
 
 
 class PooledPieces(PieceStream):

@@ -51,12 +51,12 @@ def quadrature_nodes(rule: NodeRule, count: int) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far the sums along L paths are when a segment is added, (L,) or (L, K) each.
+class RunningGap:
+    """What the sums along L paths miss before a segment is added, and what to compare it with, (L,) or (L, K) each.
 
     Attributes:
         gap: Errors of the segments before, added up.
-        change: How much the score has changed, this segment included, or is sure to change.
+        change: How much the score has changed, this segment included, and at least a share of what is expected.
         scale: How much it changes along this segment, or along a mean one, whichever is more.
     """
 
@@ -91,7 +91,7 @@ class Quadrature:
     max_depth: int = 8
 
     def integrate(
-        self, problem: Problem, images: Tensor, segment: Segment, progress: Callable[[Segment], Progress]
+        self, problem: Problem, images: Tensor, segment: Segment, running: Callable[[Segment], RunningGap]
     ) -> tuple[Tensor, Tensor | None]:
         """Integrate gradients along a segment of each of L paths.
 
@@ -99,7 +99,7 @@ class Quadrature:
             problem: The images and the model.
             images: The images (L,) that the segments belong to.
             segment: The segments.
-            progress: How far the sums along the paths are, for the adaptive rule.
+            running: What the sums miss before the segments, for the adaptive rule.
 
         Returns:
             Contributions (L, *S), of K classes (L, K, *S), and the errors (L,) or (L, K) of the rule, where it
@@ -114,10 +114,10 @@ class Quadrature:
         error = completeness_gap(total, b.score.double() - a.score.double())
         if self.rule == "corrected":
             return corrected(total, error), error
-        return self._bisected(problem, images, a, b, total, error, progress(segment))
+        return self._bisected(problem, images, a, b, total, error, running(segment))
 
     def _bisected(
-        self, problem: Problem, images: Tensor, a: Point, b: Point, total: Tensor, error: Tensor, so_far: Progress
+        self, problem: Problem, images: Tensor, a: Point, b: Point, total: Tensor, error: Tensor, so_far: RunningGap
     ) -> tuple[Tensor, Tensor]:
         before, limit, allowed = (_first(t) for t in (so_far.gap, so_far.change * self.rtol, so_far.scale * self.rtol))
         rows, latest, missed = torch.arange(len(total), device=total.device), error, error
