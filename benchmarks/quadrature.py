@@ -36,13 +36,13 @@ def errors(model: torch.nn.Module, x: Tensor, method: fringe.FRInGe) -> tuple[fl
     total = torch.zeros(len(x), 4, dtype=torch.float64)
     integrate = Quadrature.integrate
 
-    def measured(self: Quadrature, problem: Problem, images: Tensor, segment: Segment, running: object) -> Any:
+    def measured(self: Quadrature, segment: Segment) -> Any:
         near, far = segment.stop, segment.start
         move = (near.x - far.x).double().flatten(1)
         _, middle = problem.logits_gradient(0.5 * (near.x + far.x), images)
         sums = [(g.double().flatten(1) * move).sum(1) for g in (near.gradient, far.gradient, middle)]
         total.index_add_(0, images, torch.stack([*sums, (near.score - far.score).double()], 1))
-        return integrate(self, problem, images, segment, running)  # type: ignore[arg-type]
+        return integrate(self, segment)
 
     with patch.object(Quadrature, "integrate", measured):
         found = fringe.attribute(model, x, method=method)

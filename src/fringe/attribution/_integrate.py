@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fringe.attribution._base import Trajectory
 from fringe.attribution._pieces import Piece, PieceStream, add_weighted, finite_maps
-from fringe.attribution._quadrature import completeness_gap
+from fringe.attribution._quadrature import Correction, completeness_gap
 from fringe.geometry import geometry_dtype
 from fringe.linalg import batch_view
 from fringe.paths import Orientation, PathStatus, Problem
@@ -146,12 +146,16 @@ def integrate(stream: PieceStream) -> PathIntegral:
     recorder = Recorder(problem, stream, owners) if problem.record_path else None
     for piece in stream:
         rows, value = piece.rows if images is None else images[piece.rows], piece.value
-        if piece.weight is not None:
+        if isinstance(piece, Piece) and piece.weight is not None:
             add_weighted(values, rows, piece.weight, value)
         elif stream.weight is None:
             values.index_add_(0, rows, value.to(values.dtype))
         else:
             values.index_add_(0, rows, value.to(values.dtype) * batch_view(stream.weight[piece.rows], value))
+        if isinstance(piece, Correction):
+            if recorder is not None:
+                recorder.correct(piece)
+            continue
         stats.add(piece.rows, piece.stats)
         if recorder is not None:
             recorder.add(piece)
@@ -255,6 +259,19 @@ class Recorder:
             self._latest[path] = (step, piece.x[i], self._scaled(after, log))  # any step may prove to be the last
             if step in log.snapshot_steps:
                 log.store(*self._latest[path])
+
+    def correct(self, correction: Correction) -> None:
+        """Change the attribution at the points that lie beyond corrected segments."""
+        triples = zip(correction.rows.tolist(), correction.step.tolist(), correction.value, strict=True)
+        for path, step, value in triples:
+            if (log := self._logs.get(path)) is None:
+                continue
+            self._totals[path], scaled = self._totals[path] + value, self._scaled(value, log)
+            last, x, cumulative = self._latest[path]
+            self._latest[path] = last, x, cumulative + scaled
+            for k, (point, before) in log.snapshots.items():
+                if k >= step:
+                    log.snapshots[k] = point, before + _on_cpu(scaled, before.dtype)
 
     def trajectories(self) -> tuple[Trajectory, ...]:
         """The trajectory of each image, from the input on."""

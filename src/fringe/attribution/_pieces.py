@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fringe.attribution._base import ProgressCounter
-from fringe.attribution._quadrature import Quadrature, RunningGap
+from fringe.attribution._quadrature import Bisection, Correction, Quadrature
 from fringe.geometry import log_probabilities
 from fringe.linalg import batch_view
 from fringe.paths import (
@@ -28,10 +28,6 @@ from fringe.paths import (
 )
 
 Reduce = Literal["sum", "mean"]
-
-#: Share of the change of the score between an input and the uniform prediction that the adaptive rule takes for covered
-#: from the first step on. Else a score that hardly moves at first would be summed to within nothing.
-LEAST_CHANGE = 0.1
 
 
 @dataclass(frozen=True)
@@ -93,7 +89,7 @@ class PieceStream(ABC):
         self.counter = ProgressCounter(problem.progress, sum(planned))
 
     @abstractmethod
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> Iterator[Piece | Correction]:
         """Yield the terms of all paths."""
 
     def count(self, piece: Piece) -> None:
@@ -120,19 +116,23 @@ class SegmentPieces(PieceStream):
         self.taken, self.outcomes = run.steps_taken, run.outcomes
         self._planned = batch_view(torch.tensor(run.planned, device=self.score.device), self.score)
         self._distance, self._shares = run.diagnostics.distance(), [0.0] * len(run.planned)
-        uniform = problem.logits.mean(1, keepdim=True).expand_as(problem.logits)
-        self._least = LEAST_CHANGE * (self.score - problem.score(uniform)).double().abs()
-        self._gap = torch.zeros_like(self.score, dtype=torch.float64)
+        self._bisection = Bisection(quadrature, problem, run.planned) if quadrature.rule == "adaptive" else None
         if quadrature.rule == "corrected":
-            self.error = self._gap
+            self.error = torch.zeros_like(self.score, dtype=torch.float64)
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> Iterator[Piece | Correction]:
         for s in self.run.segments():
             self._update_scores(s)
-            value, error = self.quadrature.integrate(self.problem, s.rows, s, self._running_gap)
-            if error is not None:
-                self._gap.index_add_(0, s.rows, error)
+            value, error = self.quadrature.integrate(s)
+            if self.error is not None and error is not None:
+                self.error.index_add_(0, s.rows, error)
             yield Piece(s.rows, s.step, value, None, s.stats, {"score": s.start.score}, s.start.x)
+            if self._bisection is not None and error is not None:
+                self._bisection.add(s, error)
+                if len(self._bisection) >= self.problem.model.batch_size.on(self.score.device):
+                    yield self._bisection.flush()
+        if self._bisection is not None and len(self._bisection):
+            yield self._bisection.flush()
 
     def count(self, piece: Piece) -> None:
         """Report a step; of a path that ends on arrival, the expected share of its T planned steps.
@@ -162,14 +162,6 @@ class SegmentPieces(PieceStream):
             at_input, at_end = batch_view(s.step, s.stop.score) == self._planned[s.rows], first
         self.score[s.rows] = torch.where(at_input, s.stop.score, self.score[s.rows])
         self.endpoint_score[s.rows] = torch.where(at_end, s.start.score, self.endpoint_score[s.rows])
-
-    def _running_gap(self, s: Segment) -> RunningGap:
-        near, far = self.score[s.rows], s.start.score
-        if self.begins == "baseline":
-            near, far = s.stop.score, self.endpoint_score[s.rows]
-        change, step = (near - far).double().abs(), (s.stop.score - s.start.score).double().abs()
-        change = torch.maximum(change, self._least[s.rows])
-        return RunningGap(self._gap[s.rows], change, torch.maximum(step, change / self._planned[s.rows]))
 
 
 class PooledPieces(PieceStream):
@@ -201,7 +193,7 @@ class PooledPieces(PieceStream):
         if reduce == "mean":
             self.weight = index.bincount(minlength=len(problem.inputs))[index].double().reciprocal()
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> Iterator[Piece | Correction]:
         images, start, stop = self.owners, 0, 0
         quiet = dataclasses.replace(self.problem, progress=None)
         while start < len(images):

@@ -8,7 +8,7 @@ reverse path and returns the negative: the same number; eq. trapezoid).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,6 +22,10 @@ from fringe.paths import Point, Problem, Segment
 NodeRule = Literal["midpoint", "gausslegendre", "trapezoid", "left", "right", "closed_mean"]
 Rule = Literal["trapezoid", "adaptive", "corrected"]
 EndRule = Literal["left", "right"]
+
+#: Share of the change of the score between an input and the uniform prediction that the adaptive rule takes for covered
+#: from the first step on. Else a score that hardly moves at first would be summed to within nothing.
+LEAST_CHANGE = 0.1
 
 
 def quadrature_nodes(rule: NodeRule, count: int) -> tuple[Tensor, Tensor]:
@@ -51,33 +55,13 @@ def quadrature_nodes(rule: NodeRule, count: int) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class RunningGap:
-    """What the sums along L paths miss before a segment is added, and what to compare it with, (L,) or (L, K) each.
-
-    Attributes:
-        gap: Errors of the segments before, added up.
-        change: How much the score has changed, this segment included, and at least a share of what is expected.
-        scale: How much it changes along this segment, or along a mean one, whichever is more.
-    """
-
-    gap: Tensor
-    change: Tensor
-    scale: Tensor
-
-
-@dataclass(frozen=True)
 class Quadrature:
     r"""A rule that integrates gradients along the segments of a sequential path.
 
-    ``"adaptive"`` (ours) bisects where the sum is about to miss the change of the score. The error of a piece is known
-    exactly, since the score is known at both ends: :math:`e = \langle \tfrac12 (g_0 + g_1), z_1 - z_0 \rangle -
-    (F(z_1) - F(z_0))`. While the errors so far, taken together, exceed ``rtol`` times the change of the score so far,
-    the pieces of the latest segment are bisected whose own |e| exceeds ``rtol`` times the segment's scale, less by
-    sqrt(2) at each bisection because the errors of the pieces add like random signs. Of several classes the first
-    decides. ``"corrected"`` (ours) is the trapezoid rule with the error e of each segment taken from its
-    entries in proportion to their size, ``a - e |a| / sum |a|``: the map then sums to the change of the score. Every
-    entry changes by the same share, ``|e| / sum |a|``, and none changes its sign while that is under one. It costs no
-    pass.
+    ``"adaptive"`` (ours) is the trapezoid rule with some segments bisected: :class:`Bisection`. ``"corrected"`` (ours)
+    is the trapezoid rule with the error e of each segment taken from its entries in proportion to their size, ``a - e
+    |a| / sum |a|``: the map then sums to the change of the score. Every entry changes by the same share, ``|e| / sum
+    |a|``, and none changes its sign while that is under one. It costs no pass.
 
     Attributes:
         rule: ``"trapezoid"``, the paper's; ``"adaptive"``; ``"corrected"``; ``"left"`` takes the gradient at the
@@ -90,16 +74,11 @@ class Quadrature:
     rtol: float = 1e-2
     max_depth: int = 8
 
-    def integrate(
-        self, problem: Problem, images: Tensor, segment: Segment, running: Callable[[Segment], RunningGap]
-    ) -> tuple[Tensor, Tensor | None]:
-        """Integrate gradients along a segment of each of L paths.
+    def integrate(self, segment: Segment) -> tuple[Tensor, Tensor | None]:
+        """Integrate gradients along a segment of each of L paths, without a pass through the model.
 
         Args:
-            problem: The images and the model.
-            images: The images (L,) that the segments belong to.
             segment: The segments.
-            running: What the sums miss before the segments, for the adaptive rule.
 
         Returns:
             Contributions (L, *S), of K classes (L, K, *S), and the errors (L,) or (L, K) of the rule, where it
@@ -111,30 +90,124 @@ class Quadrature:
         total = trapezoid(a, b)
         if self.rule == "trapezoid":
             return total, None
-        error = completeness_gap(total, b.score.double() - a.score.double())
-        if self.rule == "corrected":
-            return corrected(total, error), error
-        return self._bisected(problem, images, a, b, total, error, running(segment))
+        error = _error(total, a, b)
+        return (corrected(total, error) if self.rule == "corrected" else total), error
 
-    def _bisected(
-        self, problem: Problem, images: Tensor, a: Point, b: Point, total: Tensor, error: Tensor, so_far: RunningGap
-    ) -> tuple[Tensor, Tensor]:
-        before, limit, allowed = (_first(t) for t in (so_far.gap, so_far.change * self.rtol, so_far.scale * self.rtol))
-        rows, latest, missed = torch.arange(len(total), device=total.device), error, error
-        for _ in range(self.max_depth):
+
+@dataclass(frozen=True)
+class Correction:
+    """What the integrals along L segments change by when these are bisected.
+
+    Attributes:
+        rows: Paths (L,) that the segments belong to; a path may occur twice.
+        step: Number (L,) of each segment on its path.
+        value: Changes (L, *S), of K classes (L, K, *S).
+    """
+
+    rows: Tensor
+    step: Tensor
+    value: Tensor
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """L segments that are to be bisected: paths, numbers, both ends, the errors before them on their paths, and how
+    large the sum of errors and the error of a piece may be."""
+
+    rows: Tensor
+    step: Tensor
+    start: Point
+    stop: Point
+    before: Tensor
+    limit: Tensor
+    allowed: Tensor
+
+
+class Bisection:
+    r"""Bisects segments where the sum along a path is about to miss the change of the score.
+
+    The error of a piece is known exactly, since the score is known at both ends: :math:`e = \langle \tfrac12 (g_0 +
+    g_1), z_1 - z_0 \rangle - (F(z_1) - F(z_0))`. While the errors so far, taken together, exceed ``rtol`` times the
+    change of the score so far, the pieces of the latest segment are bisected whose own \|e\| exceeds ``rtol`` times
+    the segment's scale, less by sqrt(2) at each bisection because the errors of the pieces add like random signs. Of
+    several classes the first decides.
+
+    Segments of many steps and images wait until they fill a batch. Which of them are bisected must not depend on the
+    others, so the steps after one that waits assume that each bisection leaves a quarter of its error.
+
+    Args:
+        rule: The rule.
+        problem: The images and the model.
+        planned: Steps (B,) of each path that are known beforehand.
+    """
+
+    def __init__(self, rule: Quadrature, problem: Problem, planned: list[int]):
+        self.rule, self.problem = rule, problem
+        uniform = problem.logits.mean(1, keepdim=True).expand_as(problem.logits)
+        self._first = _first(problem.score(problem.logits))
+        self._least = LEAST_CHANGE * (self._first - _first(problem.score(uniform))).double().abs()
+        self._planned = torch.tensor(planned, device=self._first.device)
+        self._gap = torch.zeros_like(self._first, dtype=torch.float64)
+        self._waiting: list[_Waiting] = []
+
+    def add(self, s: Segment, error: Tensor) -> None:
+        """Let those of L segments wait that are to be bisected.
+
+        Args:
+            s: The latest segment of each path, which begins at the input.
+            error: Errors (L,) or (L, K) of the trapezoid rule.
+        """
+        rows, rtol, error = s.rows, self.rule.rtol, _first(error)
+        near, far, before = _first(s.stop.score), _first(s.start.score), self._gap[rows]
+        change = torch.maximum((self._first[rows] - far).double().abs(), self._least[rows])
+        scale = torch.maximum((near - far).double().abs(), change / self._planned[rows])
+        limit, allowed = rtol * change, rtol * scale
+        chosen = ((before + error).abs() > limit) & (error.abs() > allowed)
+        left = error
+        for _ in range(self.rule.max_depth):
+            left = torch.where(chosen & ((before + left).abs() > limit), 0.25 * left, left)
+        self._gap[rows] = before + left
+        some = chosen.nonzero()[:, 0]  # the host waits for its length
+        if some.numel():
+            ends = _select(s.start, some), _select(s.stop, some)
+            self._waiting.append(_Waiting(rows[some], s.step[some], *ends, before[some], limit[some], allowed[some]))
+
+    def __len__(self) -> int:
+        """Number of segments that wait."""
+        return sum(len(part.rows) for part in self._waiting)
+
+    def flush(self) -> Correction:
+        """Bisect the segments that wait, all at once."""
+        waiting, self._waiting = self._waiting, []
+        paths, step, before, limit, allowed = (
+            torch.cat([getattr(part, name) for part in waiting])
+            for name in ("rows", "step", "before", "limit", "allowed")
+        )
+        a, b = _concat([part.start for part in waiting]), _concat([part.stop for part in waiting])
+        rows, values = torch.arange(len(paths), device=paths.device), trapezoid(a, b)
+        change, error = torch.zeros_like(values), _error(values, a, b)
+        missed = error
+        for depth in range(1, self.rule.max_depth + 1):
+            middle = self._middle(paths[rows], a, b)
+            a, b = _concat([a, middle]), _concat([middle, b])
+            halves = trapezoid(a, b)
+            change.index_add_(0, rows, halves.unflatten(0, (2, -1)).sum(0) - values)
+            if depth == self.rule.max_depth:
+                break
+            errors = _error(halves, a, b)
+            missed = missed.index_add(0, rows, errors.unflatten(0, (2, -1)).sum(0) - error)
+            rows, allowed = torch.cat((rows, rows)), allowed / math.sqrt(2.0)
             off = (before + _first(missed)).abs() > limit
-            some = ((_first(latest).abs() > allowed[rows]) & off[rows]).nonzero()[:, 0]  # the host waits for its length
+            some = ((_first(errors).abs() > allowed[rows]) & off[rows]).nonzero()[:, 0]
             if some.numel() == 0:
                 break
-            a, b, rows, error = _select(a, some), _select(b, some), rows[some], latest[some]
-            middle = _midpoint(problem, images[rows], a, b)
-            change = trapezoid(a, middle) + trapezoid(middle, b) - trapezoid(a, b)
-            total = total.index_add(0, rows, change)
-            a, b = _concat(a, middle), _concat(middle, b)
-            latest = segment_error(a, b)
-            missed = missed.index_add(0, rows, latest.unflatten(0, (2, -1)).sum(0) - error)
-            rows, allowed = torch.cat((rows, rows)), allowed / math.sqrt(2.0)
-        return total, missed
+            a, b, rows, values, error = _select(a, some), _select(b, some), rows[some], halves[some], errors[some]
+        return Correction(paths, step, change)
+
+    def _middle(self, images: Tensor, a: Point, b: Point) -> Point:
+        x = 0.5 * (a.x + b.x)
+        logits, gradient = self.problem.logits_gradient(x, images)
+        return Point(x, self.problem.score(logits, images), gradient)
 
 
 def trapezoid(start: Point, stop: Point) -> Tensor:
@@ -165,20 +238,14 @@ def completeness_gap(values: Tensor, difference: Tensor) -> Tensor:
     return values.flatten(difference.dim()).sum(-1, dtype=torch.float64) - difference.double()
 
 
-def segment_error(start: Point, stop: Point) -> Tensor:
-    """Error (L,) or (L, K) of the trapezoid rule on a segment, known since the score is known at both ends."""
-    return completeness_gap(trapezoid(start, stop), stop.score.double() - start.score.double())
-
-
-def _midpoint(problem: Problem, images: Tensor, a: Point, b: Point) -> Point:
-    x = 0.5 * (a.x + b.x)
-    logits, gradient = problem.logits_gradient(x, images)
-    return Point(x, problem.score(logits, images), gradient)
+def _error(values: Tensor, start: Point, stop: Point) -> Tensor:
+    """What ``values`` of segments miss, (L,) or (L, K): known, since the score is known at both ends."""
+    return completeness_gap(values, stop.score.double() - start.score.double())
 
 
 def _select(point: Point, rows: Tensor) -> Point:
     return Point(point.x[rows], point.score[rows], point.gradient[rows])
 
 
-def _concat(a: Point, b: Point) -> Point:
-    return Point(torch.cat((a.x, b.x)), torch.cat((a.score, b.score)), torch.cat((a.gradient, b.gradient)))
+def _concat(points: Sequence[Point]) -> Point:
+    return Point(*(torch.cat([getattr(p, name) for p in points]) for name in ("x", "score", "gradient")))
