@@ -12,7 +12,6 @@ whose direction does not depend on the gradient that is summed along it. Then th
 import argparse
 import dataclasses
 import statistics
-from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -21,8 +20,8 @@ from torch import Tensor
 import fringe
 import shared_models
 from fringe.attribution._diagnostics import COARSE_ABOVE
-from fringe.attribution._quadrature import Quadrature
-from fringe.paths import Problem, Segment
+from fringe.attribution._quadrature import Bisection
+from fringe.paths import Segment
 
 PLAIN = fringe.FRInGe(quadrature="trapezoid")
 PATHS = {"FRInGe()": PLAIN, "diffusion": dataclasses.replace(PLAIN, solve="diffusion", gamma_prior=3e-3)}
@@ -34,18 +33,16 @@ RULES |= {f"adaptive, {tol:.0%}": fringe.FRInGe(quadrature_rtol=tol) for tol in 
 def errors(model: torch.nn.Module, x: Tensor, method: fringe.FRInGe) -> tuple[float, dict[str, Tensor]]:
     """Steps of an image, and the errors (B,) of the rules relative to the change of the score."""
     total = torch.zeros(len(x), 4, dtype=torch.float64)
-    integrate = Quadrature.integrate
 
-    def measured(self: Quadrature, segment: Segment) -> Any:
+    def measured(self: Bisection, segment: Segment, error: Tensor) -> None:
         near, far = segment.stop, segment.start
         move = (near.x - far.x).double().flatten(1)
-        _, middle = problem.logits_gradient(0.5 * (near.x + far.x), images)
+        _, middle = self.problem.logits_gradient(0.5 * (near.x + far.x), segment.rows)
         sums = [(g.double().flatten(1) * move).sum(1) for g in (near.gradient, far.gradient, middle)]
-        total.index_add_(0, images, torch.stack([*sums, (near.score - far.score).double()], 1))
-        return integrate(self, segment)
+        total.index_add_(0, segment.rows, torch.stack([*sums, (near.score - far.score).double()], 1))
 
-    with patch.object(Quadrature, "integrate", measured):
-        found = fringe.attribute(model, x, method=method)
+    with patch.object(Bisection, "add", measured):
+        found = fringe.attribute(model, x, method=dataclasses.replace(method, quadrature="adaptive"))
     near, far, middle, change = total.unbind(1)
     rules = {
         "near end": near,
