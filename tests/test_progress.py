@@ -8,7 +8,7 @@ import torch
 
 import fringe
 from fringe._network import BatchSize
-from fringe._progress import shown
+from fringe._progress import Progress, shown
 
 X = torch.rand(2, 1, 4, 4)
 
@@ -49,6 +49,20 @@ def test_a_bar_is_closed_when_the_work_fails(capfd):
     with shown(True, "again") as report:  # rich refuses a second bar beside one that is open
         report(2, 2)
     assert "again" in capfd.readouterr().err
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then(capfd, monkeypatch):
+    monkeypatch.setattr("fringe._progress.LOG_EVERY", 0.0)
+    for quiet in (False, True):
+        with Progress("images", 3, quiet=quiet, steps=True) as bars:
+            bars.step(2, 40, "FRInGe")
+            bars.advance()
+    lines = ["images 0 of 3, FRInGe 2 of 40, 0.0 min", "images 1 of 3, 0.0 min"]
+    assert capfd.readouterr() == ("", "\n".join(lines) + "\n")
+    monkeypatch.setattr("fringe._progress.LOG_EVERY", 30.0)
+    with Progress("images", 3, quiet=False) as bars:
+        bars.advance()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_the_log_says_what_happens_by_itself(caplog):

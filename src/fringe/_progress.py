@@ -17,6 +17,9 @@ Report = Callable[..., None]
 #: Seconds between two drawings in a notebook: each is a message to the browser.
 REFRESH = 0.2
 
+#: Seconds between two lines of progress where standard error is no terminal, such as the log of a job.
+LOG_EVERY = 30.0
+
 #: Messages of the library: what it does by itself, such as halving a batch. ``logging`` shows them; nothing is printed.
 log = logging.getLogger("fringe")
 log.addHandler(logging.NullHandler())
@@ -84,17 +87,20 @@ def _bar(description: str) -> Generator[Report]:
 
 
 class Progress:
-    """Progress bars in a terminal: results of a run, and steps of those in work.
+    """Progress bars in a terminal, and elsewhere a line now and then: results of a run, and steps of those in work.
 
     Args:
         name: Words beside the bar of the results.
         total: Number of results; None if it is not known yet.
-        quiet: Show nothing; nothing is shown either where standard error is no terminal.
+        quiet: Show nothing.
         steps: Show the steps, too.
     """
 
     def __init__(self, name: str, total: int | None, *, quiet: bool, steps: bool = False):
-        self._bars = make_bars(transient=True, disable=quiet or not sys.stderr.isatty())
+        terminal = sys.stderr.isatty()
+        self._bars = make_bars(transient=True, disable=quiet or not terminal)
+        self._logs, self._started = not (quiet or terminal), time.monotonic()
+        self._logged = self._started
         self._results = self._bars.add_task(name, total=total)
         self._steps = self._bars.add_task("steps", total=None) if steps else None
 
@@ -114,11 +120,22 @@ class Progress:
         self._bars.update(self._results, advance=results, description=None if what is None else printable(what))
         if self._steps is not None:
             self._bars.reset(self._steps, total=None)
+        self._log()
 
     def step(self, done: float, total: int, what: str = "steps") -> None:
         """Show the steps of the results in work."""
         if self._steps is not None:
             self._bars.update(self._steps, completed=done, total=total, description=printable(what))
+        self._log()
+
+    def _log(self) -> None:
+        now = time.monotonic()
+        if not self._logs or now - self._logged < LOG_EVERY:
+            return
+        self._logged = now
+        known = [t for t in self._bars.tasks if t.total and (t.completed or t.id == self._results)]
+        counts = [f"{t.description} {t.completed:.0f} of {t.total:.0f}" for t in known]
+        print(f"{', '.join(counts)}, {(now - self._started) / 60:.1f} min", file=sys.stderr, flush=True)
 
 
 def _notebook() -> Callable[[str], None] | None:
