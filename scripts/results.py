@@ -413,7 +413,7 @@ def main() -> None:
     if set(only) & {"truth_prior", "truth_imagenet"}:
         _replace(PAGES[1], "prior", prior_table(arguments.out))
     runs = [arguments.out / name for name in ("default_cifar_resnet20", "default_mobilenet_v1_025")]
-    if all(run.is_dir() for run in runs):
+    if set(only) & {run.name for run in runs} and all(run.is_dir() for run in runs):
         figure([read_results(Store(run, create=False)) for run in runs]).savefig(IMAGES / "price.png", dpi=130)
     runs = [arguments.out / name for name in ("truth", "truth_networks", "truth_trained")]
     if set(only) & {run.name for run in runs} and all(run.is_dir() for run in runs):
