@@ -11,7 +11,7 @@ alternating repetitions; machines are shared, so only the ratios mean something,
 import argparse
 import dataclasses
 import json
-import resource
+import re
 import statistics
 import subprocess
 import sys
@@ -105,7 +105,7 @@ def paths(model: nn.Module, x: torch.Tensor, method: fringe.FRInGe, target: floa
         )
 
 
-def price(name: str, model: nn.Module, x: torch.Tensor, repetitions: int = 3) -> None:
+def price(name: str, model: nn.Module, x: torch.Tensor, repetitions: int = 7) -> None:
     """``FRInGe()`` against Integrated Gradients at its default, and against Captum's with as many gradients."""
     from captum.attr import IntegratedGradients
 
@@ -178,7 +178,8 @@ def memory_of(batch: int, steps: int, iterations: int, orthogonal: bool) -> None
     )
     x = torch.randn(batch, 3, 32, 32)
     fringe.attribute(shared_models.model("cifar_resnet20"), x, method=method, batch_size=batch)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    # not ru_maxrss, which a new process takes over from the one that started it
+    print(int(re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[0]) / 1024)
 
 
 def memory() -> None:
