@@ -129,10 +129,9 @@ class SegmentPieces(PieceStream):
             yield Piece(s.rows, s.step, value, None, s.stats, {"score": s.start.score}, s.start.x)
             if self._bisection is not None and error is not None:
                 self._bisection.add(s, error)
-                if len(self._bisection) >= self.problem.model.batch_size.on(self.score.device):
-                    yield self._bisection.flush()
-        if self._bisection is not None and len(self._bisection):
-            yield self._bisection.flush()
+                yield from self._bisection.run(full=True)
+        if self._bisection is not None:
+            yield from self._bisection.run(full=False)
 
     def count(self, piece: Piece) -> None:
         """Report a step; of a path that ends on arrival, the expected share of its T planned steps.

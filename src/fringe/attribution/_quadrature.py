@@ -8,7 +8,7 @@ reverse path and returns the negative: the same number; eq. trapezoid).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -122,6 +122,18 @@ class _Waiting:
     limit: Tensor
     allowed: Tensor
 
+    def __getitem__(self, some: Tensor | slice) -> "_Waiting":
+        ends = _select(self.start, some), _select(self.stop, some)
+        limits = self.before[some], self.limit[some], self.allowed[some]
+        return _Waiting(self.rows[some], self.step[some], *ends, *limits)
+
+    @staticmethod
+    def join(parts: Sequence["_Waiting"]) -> "_Waiting":
+        names = ("rows", "step", "before", "limit", "allowed")
+        columns = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+        start, stop = _concat([part.start for part in parts]), _concat([part.stop for part in parts])
+        return _Waiting(start=start, stop=stop, **columns)
+
 
 class Bisection:
     r"""Bisects segments where the sum along a path is about to miss the change of the score.
@@ -169,26 +181,29 @@ class Bisection:
         self._gap[rows] = before + left
         some = chosen.nonzero()[:, 0]  # the host waits for its length
         if some.numel():
-            ends = _select(s.start, some), _select(s.stop, some)
-            self._waiting.append(_Waiting(rows[some], s.step[some], *ends, before[some], limit[some], allowed[some]))
+            self._waiting.append(_Waiting(rows, s.step, s.start, s.stop, before, limit, allowed)[some])
 
-    def __len__(self) -> int:
-        """Number of segments that wait."""
-        return sum(len(part.rows) for part in self._waiting)
+    def run(self, *, full: bool) -> Iterator[Correction]:
+        """Bisect the segments that wait, a batch at a time.
 
-    def flush(self) -> Correction:
-        """Bisect the segments that wait, all at once."""
-        waiting, self._waiting = self._waiting, []
-        paths, step, before, limit, allowed = (
-            torch.cat([getattr(part, name) for part in waiting])
-            for name in ("rows", "step", "before", "limit", "allowed")
-        )
-        a, b = _concat([part.start for part in waiting]), _concat([part.stop for part in waiting])
-        rows, values = torch.arange(len(paths), device=paths.device), trapezoid(a, b)
+        Args:
+            full: Leave those that do not fill a batch.
+        """
+        while count := sum(len(part.rows) for part in self._waiting):
+            size = self.problem.model.batch_size.on(self._gap.device)
+            if full and count < size:
+                return
+            every = _Waiting.join(self._waiting)
+            self._waiting = [every[size:]]
+            yield self._bisect(every[:size])
+
+    def _bisect(self, batch: _Waiting) -> Correction:
+        a, b, before, limit, allowed = batch.start, batch.stop, batch.before, batch.limit, batch.allowed
+        rows, values = torch.arange(len(batch.rows), device=before.device), trapezoid(a, b)
         change, error = torch.zeros_like(values), _error(values, a, b)
         missed = error
         for depth in range(1, self.rule.max_depth + 1):
-            middle = self._middle(paths[rows], a, b)
+            middle = self._middle(batch.rows[rows], a, b)
             a, b = _concat([a, middle]), _concat([middle, b])
             halves = trapezoid(a, b)
             change.index_add_(0, rows, halves.unflatten(0, (2, -1)).sum(0) - values)
@@ -202,7 +217,7 @@ class Bisection:
             if some.numel() == 0:
                 break
             a, b, rows, values, error = _select(a, some), _select(b, some), rows[some], halves[some], errors[some]
-        return Correction(paths, step, change)
+        return Correction(batch.rows, batch.step, change)
 
     def _middle(self, images: Tensor, a: Point, b: Point) -> Point:
         x = 0.5 * (a.x + b.x)
@@ -243,7 +258,7 @@ def _error(values: Tensor, start: Point, stop: Point) -> Tensor:
     return completeness_gap(values, stop.score.double() - start.score.double())
 
 
-def _select(point: Point, rows: Tensor) -> Point:
+def _select(point: Point, rows: Tensor | slice) -> Point:
     return Point(point.x[rows], point.score[rows], point.gradient[rows])
 
 
