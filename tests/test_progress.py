@@ -57,7 +57,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then(capfd, monkeypatch):
         with Progress("images", 3, quiet=quiet, steps=True) as bars:
             bars.step(2, 40, "FRInGe")
             bars.advance()
-    lines = ["images 0 of 3, FRInGe 2 of 40, 0.0 min", "images 1 of 3, 0.0 min"]
+    lines = ["images: 0 of 3, FRInGe: 2 of 40, 0.0 min", "images: 1 of 3, 0.0 min"]
     assert capfd.readouterr() == ("", "\n".join(lines) + "\n")
     monkeypatch.setattr("fringe._progress.LOG_EVERY", 30.0)
     with Progress("images", 3, quiet=False) as bars:

@@ -134,7 +134,7 @@ class Progress:
             return
         self._logged = now
         known = [t for t in self._bars.tasks if t.total and (t.completed or t.id == self._results)]
-        counts = [f"{t.description} {t.completed:.0f} of {t.total:.0f}" for t in known]
+        counts = [f"{t.description}: {t.completed:.0f} of {t.total:.0f}" for t in known]
         print(f"{', '.join(counts)}, {(now - self._started) / 60:.1f} min", file=sys.stderr, flush=True)
 
 
