@@ -71,3 +71,10 @@ def test_signs_of_a_real_photograph_can_be_read_and_the_file_holds_every_pixel(t
     assert opposite_neighbours(shown) < 0.03
     assert shown.sum() == pytest.approx(plane.sum(), rel=0.1)
     assert "averaged over about 3 × 3 pixels for display" in words(drawn["signed.png"])
+
+
+def test_pictures_name_the_method_and_not_only_the_package_that_computes_it(tmp_path, drawn):
+    pytest.importorskip("captum")
+    list(explain_images(["embedded:digits:3"], tmp_path, method="captum:occlusion"))
+    assert "(Occlusion)" in words(drawn["overlay.png"])
+    assert "(Occlusion)" in words(drawn["signed.png"])

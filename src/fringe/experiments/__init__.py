@@ -6,6 +6,8 @@ from fringe.experiments._arms import Arm as Arm
 from fringe.experiments._arms import ModelSource as ModelSource
 from fringe.experiments._comparison import Comparison as Comparison
 from fringe.experiments._comparison import compare as compare
+from fringe.experiments._comparison_views import grid_row as grid_row
+from fringe.experiments._comparison_views import metric_labels as metric_labels
 from fringe.experiments._comparison_views import summarise as summarise
 from fringe.experiments._comparison_views import tidy as tidy
 from fringe.experiments._estimate import MethodCost as MethodCost

@@ -21,6 +21,8 @@ from fringe.metrics import ARROW, Metric
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from fringe.plots import GridRow, MetricLabel
+
 #: Images of a picture.
 MOST_IMAGES = 8
 
@@ -75,9 +77,10 @@ class ComparisonViews:
         context = self._drawable()
         if isinstance(context, str):
             raise InputError(f"there is no picture: {context}", argument="plot")
-        rows = [self._grid_row(context, index) for index in range(min(len(self), MOST_IMAGES))]
+        rows = [grid_row(self, context, index) for index in range(min(len(self), MOST_IMAGES))]
         methods = [row.label for row in self.rows if not row.control]
-        return comparison_grid(rows, methods, title=self._count(), caption=captions(self._labels()), ax=ax)
+        caption = captions(metric_labels(self.metrics))
+        return comparison_grid(rows, methods, title=self._count(), caption=caption, ax=ax)
 
     def to_dataframe(self, library: FrameLibrary = "pandas") -> Any:
         """Make a table with one row for each method, metric and image.
@@ -121,34 +124,6 @@ class ComparisonViews:
             return "the maps were not stored (keep_maps=False), or every method failed"
         return self.context
 
-    def _labels(self) -> Any:
-        from fringe.plots import MetricLabel, labels
-
-        return labels([MetricLabel(name, m.name, m.title, m.direction) for name, m in self.metrics.items()])
-
-    def _grid_row(self, context: Context, index: int) -> Any:
-        from fringe.plots import GridCell, GridRow, class_title
-
-        methods = [row for row in self.rows if not row.control]
-        words = [
-            label.annotations([float(row.scores[label.label].values[index]) for row in methods])
-            for label in self._labels()
-        ]
-        cells = [
-            GridCell(
-                None if row.maps is None else row.maps[index].cpu().numpy().copy(),
-                notes,
-                row.faults[index].replace("_", " "),
-            )
-            for row, notes in zip(methods, zip(*words, strict=True), strict=True)
-        ]
-        best, name, probability = context.top(index, 1)[0]
-        prediction, explained = f"{class_title(name)} · {probability:.1%}", int(self.target[index])
-        if best != explained:
-            prediction = f"{class_title(context.class_label(explained))}, not {prediction}"
-        image = context.picture(context.inputs[index])
-        return GridRow(image=image, name=context.ids[index], prediction=prediction, cells=tuple(cells))
-
     def _picture_html(self) -> str:
         if isinstance(self._drawable(), str):
             return ""
@@ -157,6 +132,38 @@ class ComparisonViews:
         data = base64.b64encode(buffer.getvalue()).decode()
         alt = f"Maps of {escape(self._count(), quote=True)}"
         return f'<img src="data:image/png;base64,{data}" alt="{alt}" style="max-width:100%;height:auto">'
+
+
+def metric_labels(metrics: Mapping[str, Metric]) -> list["MetricLabel"]:
+    """The metrics whose scores stand under maps."""
+    from fringe.plots import MetricLabel, labels
+
+    return labels([MetricLabel(name, m.name, m.title, m.direction) for name, m in metrics.items()])
+
+
+def grid_row(comparison: ComparisonViews, context: Context, index: int) -> "GridRow":
+    """Image ``index`` of a comparison, which the context shows, as a row of its picture."""
+    from fringe.plots import GridCell, GridRow, class_title
+
+    methods = [row for row in comparison.rows if not row.control]
+    words = [
+        label.annotations([float(row.scores[label.label].values[index]) for row in methods])
+        for label in metric_labels(comparison.metrics)
+    ]
+    cells = [
+        GridCell(
+            None if row.maps is None else row.maps[index].cpu().numpy().copy(),
+            notes,
+            row.faults[index].replace("_", " "),
+        )
+        for row, notes in zip(methods, zip(*words, strict=True), strict=True)
+    ]
+    best, name, probability = context.top(index, 1)[0]
+    prediction, explained = f"{class_title(name)} · {probability:.1%}", int(comparison.target[index])
+    if best != explained:
+        prediction = f"{class_title(context.class_label(explained))}, not {prediction}"
+    image = context.picture(context.inputs[index])
+    return GridRow(image=image, name=context.ids[index], prediction=prediction, cells=tuple(cells))
 
 
 def tidy(comparison: Any) -> list[dict[str, Any]]:

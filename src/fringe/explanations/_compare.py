@@ -18,7 +18,9 @@ from fringe.experiments import (
     build_plan,
     compare,
     degraded_scores,
+    grid_row,
     judge_metrics,
+    metric_labels,
     summarise,
     tidy,
 )
@@ -83,14 +85,14 @@ class ComparisonRun(ImageRun[CompareSpec]):
             self._write_summary(complete=False)
             yield len(batch)
         if self._rows:
-            from fringe.explanations._pictures import draw_comparison
+            from fringe.plots import captions, comparison_grid
 
             title = f"{self.loaded.architecture} · {self._count()} · {_plural(len(self.methods), 'method')}"
             pool = None if self.spec.pool == "auto" else self.spec.pool
             rows = sorted(self._rows, key=lambda row: self._order[row.name])
-            self.folder.attempt(
-                FIGURE, lambda path: draw_comparison(rows, list(self.methods), self.metrics, title, pool, path)
-            )
+            caption = captions(metric_labels(self.metrics))
+            figure = comparison_grid(rows, list(self.methods), title=title, caption=caption, pool=pool)
+            self.folder.attempt(FIGURE, lambda path: figure.savefig(path))
         if self.spec.validity and self.done:
             self._judge()
         self._write_summary(complete=True)
@@ -148,12 +150,11 @@ class ComparisonRun(ImageRun[CompareSpec]):
         for result in comparison.rows:
             self._add_cost(result)
         if shown:
-            from fringe.explanations._pictures import comparison_row
+            from fringe.explanations._pictures import image_context
 
-            recipe = self.loaded.preprocessing
-            self._rows += [
-                comparison_row(comparison, k, item.x, entries[k], recipe) for k, item in enumerate(images[:shown])
-            ]
+            some = rows[:shown]
+            context = image_context(self.loaded, [group[i].ref.id for i in some], x[some], logits[some])
+            self._rows += [grid_row(comparison, context, k) for k in range(len(some))]
 
     def _add_cost(self, result: MethodResult) -> None:
         entry = self._costs.setdefault(

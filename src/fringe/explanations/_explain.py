@@ -267,10 +267,11 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         x, logits = answer
         target, context = self.target, None
         if self.spec.figures:
-            from fringe.explanations._pages import page_context, page_targets
+            from fringe.explanations._pages import page_targets
+            from fringe.explanations._pictures import image_context
 
             target = page_targets(target, logits, self._classes(logits.shape[1]))
-            context = page_context(self.loaded, [item.ref.id for item in group], x, logits)
+            context = image_context(self.loaded, [item.ref.id for item in group], x, logits)
         result = attribute(
             self.classifier,
             x,
@@ -327,7 +328,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
                 from fringe.explanations._pages import write_pages
                 from fringe.explanations._pictures import draw_pictures
 
-                draw_pictures(folder, item.x, result, row, record, self.loaded.preprocessing)
+                draw_pictures(folder, result.select([row]), record)
                 write_pages(folder, several, row, record)
 
         try:

@@ -1,18 +1,18 @@
 """The pages of a run: one of each explained image, and their index."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fringe.attribution import Attribution, Context
+from fringe.attribution import Attribution
 from fringe.classifier import Target
 from fringe.explanations._base import Explanation, Failure
 from fringe.explanations._folder import ANIMATION, PAGE
-from fringe.explanations._pictures import class_label, to_image
-from fringe.models import LoadedModel, Preprocessing
+from fringe.explanations._pictures import prediction_text, to_image
+from fringe.models import Preprocessing
 from fringe.page import Document, IndexEntry, animation, page_document, render_index, render_page, thumbnail
 
 #: What the page lists of the record of an image.
@@ -28,20 +28,6 @@ def page_targets(target: int | str, logits: Tensor, count: int) -> Target:
     first = logits.argmax(1) if chosen is None else torch.full((len(logits),), chosen)
     others = logits.scatter(1, first[:, None], -torch.inf).topk(count - 1, 1).indices
     return torch.cat((first[:, None], others), 1)
-
-
-def page_context(model: LoadedModel, ids: Sequence[str], x: Tensor, logits: Tensor) -> Context:
-    """What the pages show of inputs (B, C, H, W) besides their maps."""
-    return Context(
-        kind="image",
-        inputs=x.cpu(),
-        probabilities=logits.double().softmax(-1).float(),
-        ids=tuple(ids),
-        model=model.architecture,
-        mean=model.preprocessing.mean,
-        std=model.preprocessing.std,
-        class_names=model.class_names,
-    )
 
 
 def write_pages(folder: Path, result: Attribution, row: int, record: Mapping[str, Any]) -> None:
@@ -68,8 +54,5 @@ def _entry(result: Explanation | Failure, recipe: Preprocessing) -> IndexEntry:
     if isinstance(result, Failure):
         return IndexEntry(result.id or result.source, "", "", result.reason, "failed")
     record, tensors = result.record, result.load()
-    best, target = record["prediction"], record["target"]
-    explained = "" if best["class"] == target["class"] else f", explained: {class_label(target)}"
-    prediction = f"{class_label(best)} · {best['probability']:.1%}{explained}"
     picture = thumbnail(to_image(tensors["input"], recipe), tensors["values"].cpu().numpy())
-    return IndexEntry(record["id"], result.folder.name, picture, prediction, record["verdict"])
+    return IndexEntry(record["id"], result.folder.name, picture, prediction_text(record), record["verdict"])
