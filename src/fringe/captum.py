@@ -174,6 +174,7 @@ class CaptumAttributor(GradientAttribution):
             TargetError: If the target does not name one class per image.
         """
         values, end = _single(attributions, "attributions"), _single(end_point, "end_point")
+        end = end.float() if end.dtype in (torch.float16, torch.bfloat16) else end  # as the model is
         start = _first(0.0 if start_point is None else start_point, "start_point")
         start = torch.as_tensor(start, dtype=end.dtype, device=end.device).expand_as(end)
         classes, classifier = _classes(target, end), self._classifier

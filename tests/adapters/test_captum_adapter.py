@@ -66,6 +66,8 @@ def test_the_delta_of_given_maps_is_captums(target):
     x, maps, start = inputs(3), inputs(3, seed=2), inputs(3, seed=3)
     found = ours(smooth()).compute_convergence_delta(maps, start, x, target=target)
     close(found, theirs(smooth()).compute_convergence_delta(maps, start, x, target=target), 1e-12)
+    half = ours(smooth().half()).compute_convergence_delta(maps, start.half(), x.half(), target=target)
+    close(half.double(), found, 2e-2)
     none = ours(smooth()).compute_convergence_delta(maps, None, x, target=target)
     close(none, theirs(smooth()).compute_convergence_delta(maps, None, x, target=target), 1e-12)
 

@@ -140,3 +140,12 @@ def test_printed_waypoint_starts_with_the_prior_alone():
     assert all(t.steps["euclidean_step"][0].item() < 1e-12 for t in found.trajectory)
     prior = fringe.attribute(model, x, method=dataclasses.replace(bare, gamma_prior=1e-3), telemetry=True)
     assert all(t.steps["euclidean_step"][0].item() > 1e-3 for t in prior.trajectory)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vgg19"])
+def test_diffusion_stays_exact_where_the_damping_is_tiny(name):
+    """R^-1 multiplies the constant mode by 2e10, which the prior does not have: no rounding may stand in for it."""
+    method, x = fringe.FRInGe.preset(name, "diffusion"), (inputs(2) + 1.0).float()
+    found = fringe.attribute(Smooth().float(), x, method=method)
+    expected = fringe.attribute(Smooth(), x.double(), method=method)
+    assert relative(found.values.double(), expected.values) < 1e-3

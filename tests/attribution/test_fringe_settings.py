@@ -77,7 +77,8 @@ def test_variants_take_parts_out():
         ({"waypoint": "previous"}, "waypoint: got 'previous', expected one of"),
         ({"preconditioner": "ilu"}, "preconditioner: got 'ilu'"),
         ({"reference": (0.5, 0.6)}, "reference: each distribution must sum to 1"),
-        ({"reference": (1.5, -0.5)}, "reference: expected non-negative"),
+        ({"reference": (1.5, -0.5)}, r"reference: got a smallest of -0.5 in shape \(2,\), expected positive numbers"),
+        ({"reference": (1.0, 0.0)}, "reference: got a smallest of 0 .* no softmax reaches a zero"),
     ],
 )
 def test_bad_settings_are_named(changes, message):

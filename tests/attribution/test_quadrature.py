@@ -119,3 +119,20 @@ def test_bisection_ends_at_its_depth():
     plain = fringe.attribute(model, x, method=dataclasses.replace(method, quadrature="trapezoid"))
     assert 3 * (2**8 - 1) < found.passes.forward - plain.passes.forward <= 4 * (2**8 - 1)
     assert found.completeness_residual.item() < 1e-5
+
+
+def test_a_middle_that_is_not_finite_leaves_the_trapezoid_rule():
+    """The path itself is finite: its map keeps the error that it had, and says so."""
+    model, x, method = Smooth(), inputs(1), dataclasses.replace(COARSE, quadrature_depth=1)
+    plain = fringe.attribute(model, x, method=dataclasses.replace(method, quadrature="trapezoid"), telemetry=5)
+    points = plain.trajectory[0].snapshots
+    middles = 0.5 * (points[1:] + points[:-1])
+
+    def broken(z: Tensor) -> Tensor:
+        near = (z[:, None] - middles[None]).flatten(2).norm(dim=2).amin(1) < 1e-9
+        return torch.where(near[:, None], torch.nan, 1.0) * model(z)
+
+    found = fringe.attribute(broken, x, method=method)
+    assert found.passes.forward > plain.passes.forward  # it tried
+    torch.testing.assert_close(found.values, plain.values)
+    torch.testing.assert_close(found.completeness_residual, plain.completeness_residual)

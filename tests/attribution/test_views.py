@@ -54,6 +54,7 @@ def test_an_index_a_slice_and_a_loop_give_the_rows():
     last = PREVIEW[-1]
     assert same(last.values, PREVIEW.values[2:])
     assert same(last.trajectory, PREVIEW.trajectory[2:])
+    assert len(PREVIEW[3:]) == 0
     assert PREVIEW[1:].context.ids == ("digits-0004", "digits-0005")
     assert fringe.Attribution.concat(list(PREVIEW)).context.ids == PREVIEW.context.ids
     with pytest.raises(IndexError, match="there are maps of"):

@@ -29,7 +29,7 @@ def configured(*settings, **more):
         ("structure=none", "structure", "none"),
         ("steps=12", "steps", 12),
         ("reference=0.25,0.75", "reference", (0.25, 0.75)),
-        ("reference=[[0.25, 0.75], [1, 0]]", "reference", ((0.25, 0.75), (1.0, 0.0))),
+        ("reference=[[0.25, 0.75], [0.5, 0.5]]", "reference", ((0.25, 0.75), (0.5, 0.5))),
         (" tau = 0.5 ", "tau", 0.5),
     ],
 )

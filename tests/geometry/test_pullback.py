@@ -7,7 +7,7 @@ import torch
 from geometry_toys import EPS
 from torch import Tensor, nn
 
-from fringe.geometry import PullbackFisher
+from fringe.geometry import ExplicitJacobian, PullbackFisher
 
 CLASSES, PIXELS = 5, 24
 
@@ -99,3 +99,12 @@ def test_vanishes_at_a_vertex(metric):
     vertex = torch.eye(CLASSES, dtype=torch.float64)[[0, 1, 2]]
     product = PullbackFisher(operator.jacobian, vertex).matvec(normal(3, 2, 3, 4))
     assert torch.equal(product, torch.zeros_like(product))
+
+
+@pytest.mark.parametrize("logits", [torch.float32, torch.float64])
+def test_an_explicit_jacobian_takes_logits_of_another_precision(logits):
+    matrix = normal(2, CLASSES, PIXELS).to(torch.float32)
+    explicit, dense = ExplicitJacobian(matrix, (2, 3, 4)), DenseJacobian(matrix.double())
+    u, v = normal(2, CLASSES, seed=1), normal(2, 2, 3, 4, seed=2)
+    torch.testing.assert_close(explicit.vjp(u.to(logits)).double(), dense.vjp(u), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(explicit.jvp(v.to(logits)).double(), dense.jvp(v), rtol=1e-5, atol=1e-5)

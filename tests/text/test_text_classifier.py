@@ -85,6 +85,8 @@ def test_merged_words_by_hand():
     assert sums.tolist() == [3.0, 12.0]
     _, sums = merge_words(("a", "", "b"), torch.ones(2, 3, 5))
     assert sums.tolist() == [[10.0, 5.0]] * 2
+    _, sums = merge_words(("a", "", "b"), torch.arange(9.0).view(3, 3))  # as many tokens as dimensions
+    assert sums.tolist() == [15.0, 21.0]
 
 
 @pytest.mark.thorough

@@ -53,7 +53,7 @@ def edited(path, **changes):
         *(FRInGe.preset(model) for model in preset_names()),
         FRInGe.preset("vgg19", "euclidean"),
         FRInGe(reference=(0.25, 0.75), steps=12, kl_bound=False, delta_euc=1),
-        FRInGe(reference=((0.1, 0.9), (1.0, 0.0)), damping=5e-324, tau=1 / 3),
+        FRInGe(reference=((0.1, 0.9), (0.75, 0.25)), damping=5e-324, tau=1 / 3),
     ],
 )
 def test_every_setting_comes_back(tmp_path, method):

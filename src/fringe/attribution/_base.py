@@ -207,7 +207,7 @@ class Attribution(Views):
         Returns:
             The attribution of these images, in this order.
         """
-        index = torch.tensor(list(images))
+        index = torch.tensor(list(images), dtype=torch.long)
         rows = dataclasses.replace(self, context=None)
         return dataclasses.replace(
             rows.map_tensors(lambda column: column[index.to(column.device)]),

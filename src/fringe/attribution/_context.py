@@ -135,7 +135,7 @@ class Context:
         Returns:
             The context of these inputs, in this order.
         """
-        index = torch.tensor(list(rows))
+        index = torch.tensor(list(rows), dtype=torch.long)
         return dataclasses.replace(
             self,
             inputs=self.inputs[index],

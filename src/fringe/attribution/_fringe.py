@@ -379,16 +379,17 @@ def _status(
 
 
 def _distribution(value: object) -> tuple[float, ...] | tuple[tuple[float, ...], ...]:
-    """Plain tuples of non-negative numbers that sum to one, from anything that reads as an array (C,) or (B, C)."""
+    """Plain tuples of positive numbers that sum to one, from anything that reads as an array (C,) or (B, C)."""
     try:
         q = torch.as_tensor(value, dtype=torch.float64).cpu()
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"got {value!r}, expected numbers (C,) or (B, C)", argument="reference") from error
     sums = q.sum(-1)
-    if q.dim() not in (1, 2) or bool((q < 0).any()) or not bool(torch.isfinite(q).all()):
-        raise InputError(
-            f"expected non-negative numbers (C,) or (B, C), got shape {tuple(q.shape)}", argument="reference"
-        )
+    if q.dim() not in (1, 2) or not bool(((q > 0) & torch.isfinite(q)).all()):
+        least = f"a smallest of {q.min().item():.6g} in shape {tuple(q.shape)}"
+        message = f"got {least}, expected positive numbers (C,) or (B, C)"
+        hint = "no softmax reaches a zero: give such a class a small probability, such as 1e-6"
+        raise InputError(message, argument="reference", hint=hint)
     if not bool(torch.isclose(sums, torch.ones_like(sums), rtol=0, atol=1e-6).all()):
         raise InputError(f"each distribution must sum to 1, got {sums.flatten()[0].item():.6g}", argument="reference")
     q = q / sums[..., None]

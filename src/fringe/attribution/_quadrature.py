@@ -217,7 +217,8 @@ class Bisection:
             if some.numel() == 0:
                 break
             a, b, rows, values, error = _select(a, some), _select(b, some), rows[some], halves[some], errors[some]
-        return Correction(batch.rows, batch.step, change)
+        finite = change.flatten(1).abs().amax(1).isfinite()  # else one point between two steps would spoil a whole map
+        return Correction(batch.rows, batch.step, torch.where(batch_view(finite, change), change, 0.0))
 
     def _middle(self, images: Tensor, a: Point, b: Point) -> Point:
         x = 0.5 * (a.x + b.x)

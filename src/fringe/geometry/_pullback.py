@@ -36,10 +36,10 @@ class ExplicitJacobian:
         return cls(torch.stack(rows, 1), tuple(like.shape[1:]))
 
     def jvp(self, tangent: Tensor) -> Tensor:
-        return torch.bmm(self.matrix, tangent.flatten(1)[:, :, None])[:, :, 0]
+        return torch.bmm(self.matrix, tangent.flatten(1)[:, :, None].to(self.matrix))[:, :, 0]
 
     def vjp(self, cotangent: Tensor) -> Tensor:
-        return torch.bmm(cotangent[:, None, :], self.matrix)[:, 0].unflatten(1, self.shape)
+        return torch.bmm(cotangent[:, None, :].to(self.matrix), self.matrix)[:, 0].unflatten(1, self.shape)
 
 
 @dataclass(frozen=True)

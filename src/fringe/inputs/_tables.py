@@ -31,15 +31,15 @@ def tabular_inputs(request: Request) -> ModelInputs:
     scaler = request.preprocessing
     model = open_model(dataclasses.replace(request, preprocessing=None))
     columns = getattr(request.inputs, "columns", None)
-    x = _numbers(request.inputs, model)
+    x = _numbers(request.inputs)
     x = x[None] if x.dim() == 1 else x
     if x.dim() != 2 or not x.numel():
         raise InputError(f"got shape {tuple(x.shape)}, expected rows (B, F)", argument="inputs")
     names = _names(request, columns, x.shape[1], "feature")
     mean, std = _scale(scaler, x)
-    if mean:
-        x = (x - torch.tensor(mean).to(x)) / torch.tensor(std).to(x)
-    return _ready(model, x, "row", names, mean, std)
+    if mean:  # in float64: a time stamp in seconds has no minutes left in float32
+        x = (x.double() - torch.tensor(mean, dtype=torch.float64)) / torch.tensor(std, dtype=torch.float64)
+    return _ready(model, _as_weights(x, model), "row", names, mean, std)
 
 
 def series_inputs(request: Request) -> ModelInputs:
@@ -55,24 +55,28 @@ def series_inputs(request: Request) -> ModelInputs:
         InputError: If the inputs are no series of finite numbers, or the number of names is another.
     """
     model = open_model(request)
-    x = _numbers(request.inputs, model)
+    x = _numbers(request.inputs)
     x = x[None, None] if x.dim() == 1 else x[:, None] if x.dim() == 2 else x
     if x.dim() != 3 or not x.numel():
         raise InputError(f"got shape {tuple(x.shape)}, expected series (B, C, L)", argument="inputs")
     names = _names(request, None, x.shape[1], "channel") if "features" in request.options else ()
-    return _ready(model, x, "series", names, (), ())
+    return _ready(model, _as_weights(x, model), "series", names, (), ())
 
 
-def _numbers(inputs: Any, model: OpenModel) -> Tensor:
-    """The inputs as a tensor in the dtype of the model's weights, on its device."""
-    inner: Any = model.model.model if isinstance(model.model, Classifier) else model.model
-    weights = inner.parameters() if isinstance(inner, nn.Module) else ()
-    dtype = next((w.dtype for w in weights if w.is_floating_point()), torch.float32)
+def _numbers(inputs: Any) -> Tensor:
+    """The inputs as a tensor; an array in float64."""
     try:
-        x = inputs if isinstance(inputs, Tensor) else torch.from_numpy(np.array(inputs, dtype=np.float64))
+        return inputs.cpu() if isinstance(inputs, Tensor) else torch.from_numpy(np.array(inputs, dtype=np.float64))
     except (TypeError, ValueError) as error:
         message = f"got {type(inputs).__name__} that does not read as numbers ({error})"
         raise InputError(message, argument="inputs", hint="encode categories as numbers first") from error
+
+
+def _as_weights(x: Tensor, model: OpenModel) -> Tensor:
+    """``x`` in the dtype of the model's weights, on its device. Raises InputError for NaN and infinity."""
+    inner: Any = model.model.model if isinstance(model.model, Classifier) else model.model
+    weights = inner.parameters() if isinstance(inner, nn.Module) else ()
+    dtype = next((w.dtype for w in weights if w.is_floating_point()), torch.float32)
     x = x.to(dtype if dtype not in (torch.float16, torch.bfloat16) else torch.float32)
     if not bool(torch.isfinite(x).all()):
         raise InputError("they hold NaN or infinity", argument="inputs", hint="fill or drop missing values")
@@ -98,6 +102,7 @@ def _scale(scaler: Any, x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]
     if mean is None or std is None or len(mean) != x.shape[1] or len(std) != x.shape[1]:
         message = f"got {type(scaler).__name__}, expected a StandardScaler fitted on {x.shape[1]} columns"
         raise InputError(message, argument="preprocessing", hint="or pass standardised inputs and leave it out")
+    mean = mean if getattr(scaler, "with_mean", True) else [0.0] * len(mean)  # fitted, but not subtracted
     return tuple(map(float, mean)), tuple(map(float, std))
 
 

@@ -122,7 +122,8 @@ def reduced(values: Tensor, reduction: Reduction, smoothing: float = 0.0) -> Ten
     method, and its channels are combined then."""
     values = values.to(geometry_dtype(values.device))
     if smoothing > 0:
-        values = gaussian_blur(values, smoothing, "exclude")  # a constant map stays constant
+        first = values[..., :1, :1]  # without it a constant map is zero, and stays constant to the last digit
+        values = first + gaussian_blur(values - first, smoothing, "exclude")
     return values.sum(1) if reduction == "positive_sum" else values.abs().amax(1)
 
 

@@ -189,7 +189,7 @@ class StepSolver:
             case "geodesic":
                 v, part = self._geodesic(jacobian, log_p, waypoint, x)
             case "diffusion":
-                v = self.inverse.matvec(self._prior(x))
+                v = self.inverse.from_modes(self._prior_modes(x))
             case "gradient":
                 v = self._loss_gradient(jacobian, log_p, waypoint, x)
             case "natural":
@@ -203,6 +203,11 @@ class StepSolver:
 
     def _prior(self, x: Tensor) -> Tensor:
         return self.settings.gamma_prior * self.biharmonic.matvec(x)
+
+    def _prior_modes(self, x: Tensor) -> Tensor:
+        """R^-1 times the prior, in modes: back in pixels, the rounding of its constant mode, which is zero, would be
+        divided by the damping."""
+        return self.settings.gamma_prior * self.biharmonic.symbol * self.inverse.symbol * self.inverse.to_modes(x)
 
     def _loss_gradient(self, jacobian: Jacobian, log_p: Tensor, waypoint: Tensor, x: Tensor) -> Tensor:
         """The system's right-hand side b."""
@@ -235,7 +240,7 @@ class StepSolver:
         right[:, 0] = -(0.5 * length[:, 0]) / sizes[:, 0]
         v = torch.zeros_like(x)
         if self.settings.gamma_prior > 0:
-            v = self.settings.gamma_prior * self.biharmonic.symbol * self.inverse.symbol * self.inverse.to_modes(x)
+            v = self._prior_modes(x)
             right = right - torch.stack([inner_product(w, v) for w in columns], -1)
         identity = torch.ones_like(sizes)
         if relative:

@@ -31,12 +31,13 @@ def merge_words(labels: Sequence[str], values: Tensor) -> tuple[tuple[str, ...],
 
     Args:
         labels: A label for each token: a word at its first token, "" at the tokens that continue it and at padding.
-        values: Values (..., L) of the tokens, or (..., L, D) of their embeddings, which are summed as well.
+        values: Values (..., L) of the tokens, or (..., L, D) of their embeddings, which are summed as well. Where both
+            of the last axes have L entries, the last is that of embeddings.
 
     Returns:
         The W words, and their values (..., W).
     """
-    if values.dim() and values.shape[-1] != len(labels):
+    if values.shape[-2:-1] == (len(labels),):
         values = values.sum(-1)
     starts = [k for k, label in enumerate(labels) if label]
     words = torch.tensor([max(0, sum(start <= k for start in starts) - 1) for k in range(len(labels))])
