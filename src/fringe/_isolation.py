@@ -33,6 +33,7 @@ def isolated(module: nn.Module | None, device: torch.device, mode: Mode) -> Gene
         stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)
         _use_full_precision(stack)
+        _use_native_recurrence(module, device, stack)
         if module is not None:
             _freeze(module, mode, stack)
         yield
@@ -73,8 +74,23 @@ def _freeze(module: nn.Module, mode: Mode, stack: contextlib.ExitStack) -> None:
 
 def _use_full_precision(stack: contextlib.ExitStack) -> None:
     """No TF32: its 10-bit products make the Fisher operator unsymmetric, and CG needs symmetry."""
-    cudnn, onednn, cuda = torch.backends.cudnn, torch.backends.mkldnn, torch.backends.cuda
+    cudnn: Any = torch.backends.cudnn
+    onednn, cuda = torch.backends.mkldnn, torch.backends.cuda
+    older = None
+    with contextlib.suppress(RuntimeError):  # it contradicts the newer settings already
+        older = cudnn.allow_tf32
     # set at run time, so untyped; a CPU rounds to bfloat16 after torch.set_float32_matmul_precision("medium")
     settings: list[Any] = [getattr(b, k) for b in (cudnn, onednn) for k in ("conv", "rnn")]
     for setting in (*settings, cuda.matmul, getattr(onednn, "matmul")):  # noqa: B009
         _set(stack, setting, "fp32_precision", "ieee")
+    if older is not None:  # torch.backends.cudnn.flags(), which a model may use, raises where the older flag differs
+        stack.callback(setattr, cudnn, "allow_tf32", older)
+        cudnn.allow_tf32 = False
+        for setting in settings[:2]:  # which it changed, too
+            setting.fp32_precision = "ieee"
+
+
+def _use_native_recurrence(module: nn.Module | None, device: torch.device, stack: contextlib.ExitStack) -> None:
+    """No cuDNN for a network with recurrent layers: its own have no gradients in evaluation mode."""
+    if device.type == "cuda" and module is not None and any(isinstance(m, nn.RNNBase) for m in module.modules()):
+        _set(stack, torch.backends.cudnn, "enabled", False)

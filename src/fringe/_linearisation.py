@@ -11,7 +11,7 @@ from fringe._isolation import detached
 from fringe._linear_layers import LinearLayers
 from fringe._network import Network
 from fringe._progress import log
-from fringe.errors import InputError, NotDifferentiableError
+from fringe.errors import InputError, NotDifferentiableError, is_machine_error
 
 
 class Linearisation:
@@ -87,7 +87,7 @@ class Linearisation:
             with self._network.session(self._x.device):
                 (column,) = torch.autograd.grad(product, u, detached(tangent), retain_graph=True, allow_unused=True)
         except RuntimeError as error:
-            if isinstance(error, torch.OutOfMemoryError):
+            if is_machine_error(error):
                 raise
             self.use_forward_mode(str(error).splitlines()[0])
             return self._forward_mode(tangent)
@@ -116,7 +116,7 @@ class Linearisation:
             try:
                 column = torch.func.jvp(evaluate, (self._x.detach(),), (detached(tangent),))[1]
             except (RuntimeError, NotImplementedError) as error:
-                if isinstance(error, torch.OutOfMemoryError):
+                if is_machine_error(error):
                     raise
                 raise NotDifferentiableError(
                     "neither differentiating its backward pass nor forward-mode differentiation works "

@@ -13,7 +13,7 @@ from fringe._arguments import NO_ARGUMENTS, ForwardArguments
 from fringe._isolation import Mode, detached, isolated
 from fringe._outputs import OutputKind, as_logits
 from fringe._progress import log
-from fringe.errors import InputError
+from fringe.errors import InputError, is_out_of_memory
 
 Result = TypeVar("Result", Tensor, tuple[Tensor, Tensor])
 
@@ -62,9 +62,9 @@ class BatchSize:
         return self._size or _START.get(device.type, 16)
 
     def halve(self, device: torch.device, error: Exception) -> None:
-        """Halve the bound; re-raise ``error`` if one image already is too much."""
+        """Halve the bound; re-raise ``error`` if one image already is too much, or if memory is not its cause."""
         size = self.on(device)
-        if size == 1:
+        if size == 1 or not is_out_of_memory(error):
             raise error
         self._size = size // 2
         log.info("memory of %s ran out: %d images a pass instead of %d", device, self._size, size)
@@ -80,7 +80,7 @@ class BatchSize:
             stop = min(done + self.on(device), total)
             try:
                 parts.append(function(*(a[done:stop] for a in arguments)))
-            except torch.OutOfMemoryError as error:
+            except RuntimeError as error:
                 self.halve(device, error)
                 continue
             done = stop
@@ -180,6 +180,9 @@ class Network:
 
     def _validate_inputs(self, x: Tensor) -> Tensor:
         """Return ``x`` without its graph; refuse a dtype or device that the model's weights do not have."""
+        if x.device.type == "mps":
+            message = "got a tensor on an Apple GPU, which has no float64, in which paths are measured"
+            raise InputError(message, argument="inputs", hint="move the model and the inputs to the CPU")
         if not x.is_floating_point():
             raise InputError(
                 f"got dtype {x.dtype}, expected floating point (scale and normalise images first)", argument="inputs"

@@ -179,6 +179,18 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
 
 
+def is_machine_error(error: BaseException) -> bool:
+    """Tell whether memory ran out or an accelerator failed, which says nothing of a model.
+
+    Args:
+        error: The error.
+
+    Returns:
+        True if one of the two is so.
+    """
+    return is_out_of_memory(error) or is_device_error(error)
+
+
 def is_device_error(error: BaseException) -> bool:
     """Tell whether an accelerator failed; every later call of the process to it fails, too.
 
@@ -198,5 +210,12 @@ def is_device_error(error: BaseException) -> bool:
     )
 
 
-_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "_STATUS_ALLOC_FAILED")
+#: The last one is cuDNN's where no plan of a convolution fits into what is left.
+_NO_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "_STATUS_ALLOC_FAILED",
+    "unable to find an engine",
+)
 _DEVICE_FAILED = ("CUDA error:", "CUDA driver error:", "HIP error:", "_EXECUTION_FAILED", "CUDNN_STATUS_INTERNAL_ERROR")

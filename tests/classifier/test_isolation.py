@@ -1,14 +1,16 @@
 """A network that was lent comes back as it was, and so does the world around it: after success and after an error."""
 
+import contextlib
 import hashlib
 import warnings
 
 import pytest
 import torch
-from classifier_toys import CLASSES, network, normal
+from classifier_toys import CLASSES, Recurrent, network, normal
 from torch import nn
 
-from fringe import Classifier
+import fringe
+from fringe import Classifier, _isolation
 
 TARGET = torch.tensor([0, 3])
 
@@ -237,3 +239,47 @@ class TestTrainingMode:
         before = digest(model)
         Classifier(model, mode="keep").logits(normal(2, 3, 8, 8))
         assert digest(model) == before
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_model_may_set_the_flags_of_cudnn_itself(allowed):
+    """They raise where the older flag of TF32 contradicts the newer settings."""
+    before, backends = torch.backends.cudnn.allow_tf32, torch.backends.cudnn
+    seen = []
+
+    def model(x):
+        with backends.flags(enabled=False):
+            return network("convolutions with batch normalisation")(x)
+
+    def settings():
+        return backends.allow_tf32, backends.conv.fp32_precision, backends.rnn.fp32_precision
+
+    try:
+        backends.allow_tf32 = allowed
+        outside = settings()
+        classifier = Classifier(lambda x: (seen.append(settings()), model(x))[1])
+        use_everything(classifier, normal(2, 3, 8, 8))
+        assert set(seen) == {(False, "ieee", "ieee")}
+        assert settings() == outside
+    finally:
+        backends.allow_tf32 = before
+
+
+@pytest.mark.parametrize(("device", "enabled"), [("cuda", False), ("cpu", True)])
+def test_cudnn_computes_no_recurrent_layers(device, enabled):
+    """Its own have no gradients in evaluation mode."""
+    with contextlib.ExitStack() as stack:
+        _isolation._use_native_recurrence(Recurrent(), torch.device(device), stack)
+        assert torch.backends.cudnn.enabled is enabled
+        _isolation._use_native_recurrence(network("reused module"), torch.device(device), stack)
+    assert torch.backends.cudnn.enabled is True
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("method", ["fringe", "fringe:full_metric", "ig"])
+def test_recurrent_networks_are_explained_on_a_gpu(method):
+    model, x = Recurrent().eval(), normal(2, 5, 8).float()
+    expected = fringe.attribute(model, x, method=method, target=TARGET)
+    found = fringe.attribute(model.cuda(), x.cuda(), method=method, target=TARGET.cuda())
+    torch.testing.assert_close(found.values.cpu(), expected.values, rtol=1e-2, atol=1e-4)

@@ -241,16 +241,16 @@ CPU = torch.device("cpu")
 
 
 class Limited(nn.Module):
-    """A network on a device that holds ``rows`` images."""
+    """A network on a device that holds ``rows`` images, and says so by an error of a given kind."""
 
-    def __init__(self, model, rows):
+    def __init__(self, model, rows, error=torch.OutOfMemoryError):
         super().__init__()
-        self.model, self.rows, self.seen = model, rows, []
+        self.model, self.rows, self.seen, self.error = model, rows, [], error
 
     def forward(self, x):
         self.seen.append(x.shape[0])
         if x.shape[0] > self.rows:
-            raise torch.OutOfMemoryError(f"{x.shape[0]} images do not fit")
+            raise self.error(f"{x.shape[0]} images do not fit")
         return self.model(x)
 
 
@@ -281,6 +281,21 @@ def test_what_was_learnt_is_remembered_and_finished_rows_are_kept():
     limited.seen.clear()
     classifier.logits(normal(5, 3, 6, 6))
     assert limited.seen == [2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("error", "seen"),
+    [
+        ("GET was unable to find an engine to execute this computation", [8, 4, 2, 2, 2, 2, 2]),  # cuDNN
+        ("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory", [8, 4, 2, 2, 2, 2, 2]),
+        ("mat1 and mat2 shapes cannot be multiplied", [8]),
+    ],
+)
+def test_memory_ends_in_more_than_one_way(error, seen):
+    limited = Limited(network("reused module"), 3, lambda _: RuntimeError(error)).eval()
+    with contextlib.nullcontext() if len(seen) > 1 else pytest.raises(RuntimeError, match=error):
+        Classifier(limited, batch_size=8).logits(normal(10, 3, 6, 6))
+    assert limited.seen == seen
 
 
 def test_one_image_that_does_not_fit_is_an_error():

@@ -109,7 +109,7 @@ def test_it_keeps_the_contract(name, method):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize(("name", "method"), ROWS, ids=LABELS)
 def test_it_keeps_the_contract_on_a_gpu(name, method):
-    check_attributor(method, device="cuda")
+    check_attributor(method, device="cuda", expected_failures=EXPECTED.get(method, {}))
 
 
 @pytest.mark.parametrize(("name", "method"), ROWS, ids=LABELS)

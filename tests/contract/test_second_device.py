@@ -141,6 +141,20 @@ def test_a_step_reads_little_back_and_sends_none(changes, back):
     assert (long.back - short.back, long.sent - short.sent) == (3 * back, 0)
 
 
+@pytest.mark.parametrize(("method", "back"), [(fringe.IntegratedGradients, 1), (fringe.GuidedIG, 4)])
+def test_other_paths_read_little_back_too(method, back):
+    """Three images a pass: a pass of IG asks which images it holds, a step of Guided IG which paths go on."""
+
+    def transfers(steps):
+        with second_device(), Transfers() as seen:
+            classifier = fringe.Classifier(there().model, batch_size=3)
+            fringe.attribute(classifier, X.to(ELSEWHERE), method=method(steps=steps))
+        return seen
+
+    short, long = transfers(4), transfers(7)
+    assert (long.back - short.back, long.sent - short.sent) == (3 * back, 0)
+
+
 @pytest.mark.parametrize(("name", "method"), ROWS, ids=LABELS)
 def test_every_method_keeps_the_contract_there(name, method):
     asked = set(fringe.testing.ATTRIBUTOR_CHECKS) - TOUCHING

@@ -35,7 +35,7 @@ class AppSpec(Options):
     trust_code: bool = Field(False, description="Allow the models' authors to run code.")
     preprocessing: str | None = Field(None, description="'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5.")
     classes: Path | None = Field(None, description="Class names, one per line.")
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps, ...")
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
     max_pixels: int = Field(20_000_000, description="Largest number of pixels of an image.")
     time_limit: float = Field(600.0, description="Seconds that one computation may take.")
     queue: int = Field(8, description="Computations that may wait.")

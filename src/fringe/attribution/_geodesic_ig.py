@@ -14,7 +14,6 @@ from fringe.attribution._diagnostics import gradient_attribution, path_attributi
 from fringe.attribution._integrate import integrate
 from fringe.attribution._pieces import NodePieces
 from fringe.attribution._quadrature import quadrature_nodes
-from fringe.geometry import geometry_dtype
 from fringe.linalg import batch_view
 from fringe.paths import (
     AuthorsEnergy,
@@ -244,7 +243,7 @@ class GeoIGSVI(Attributor):
         points = authors_spacing(relaxed.points) if self.resample else relaxed.points
         lengths = Polyline.from_vertices(points).lengths()
         _, gradient = problem.logits_gradient(points.flatten(0, 1), problem.every_row.repeat_interleave(self.steps))
-        weights = torch.cat((lengths, lengths[:, -1:]), 1).to(geometry_dtype(points.device))
+        weights = torch.cat((lengths, lengths[:, -1:]), 1).double()
         rows = gradient.reshape(*points.shape[:2], -1).to(weights)
         values = torch.einsum("gn,gnd->gd", weights, rows).view_as(problem.inputs)
         diagnostics = _fit_diagnostics(problem, baseline, lengths, relaxed)

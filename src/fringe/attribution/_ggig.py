@@ -10,7 +10,6 @@ from fringe.attribution._base import Attribution, Attributor, Baseline, Progress
 from fringe.attribution._diagnostics import gradient_attribution
 from fringe.attribution._pieces import iter_batches
 from fringe.attribution._quadrature import quadrature_nodes
-from fringe.geometry import geometry_dtype
 from fringe.paths import Problem, StraightLine
 from fringe.settings import Doc, Positive, PositiveInt, Search
 
@@ -76,7 +75,7 @@ class GGIG(Attributor):
         line = StraightLine(problem.inputs, baseline, *quadrature_nodes(rule, self.intervals + 1))
         batch, device = len(problem.inputs), problem.inputs.device
         start = -torch.inf if self.aggregate == "max" else 0.0
-        values = torch.full(problem.inputs.shape, start, dtype=geometry_dtype(device), device=device)
+        values = torch.full(problem.inputs.shape, start, dtype=torch.float64, device=device)
         climbed = torch.zeros(batch, dtype=torch.float64, device=device)
         counter = ProgressCounter(problem.progress, batch * line.count * self.iterations)
         for rows, nodes in iter_batches(problem, line.count):

@@ -10,7 +10,6 @@ from torch import Tensor
 from fringe.attribution._base import Trajectory
 from fringe.attribution._pieces import Piece, PieceStream, add_weighted, finite_maps
 from fringe.attribution._quadrature import Correction, completeness_gap
-from fringe.geometry import geometry_dtype
 from fringe.linalg import batch_view
 from fringe.paths import Orientation, PathStatus, Problem
 
@@ -54,13 +53,14 @@ class RunningStats:
 
     def add(self, rows: Tensor, stats: Mapping[str, Tensor]) -> None:
         """Add measurements (L,) of images ``rows`` (L,), in which an image may occur more than once."""
-        far = slice(None) if self._begins == "input" else self.count[rows] == 0
+        first = None if self._begins == "input" else self.count[rows] == 0
         self.count.index_add_(0, rows, torch.ones_like(rows, dtype=torch.float64))
         for name, values in stats.items():
-            values = values.to(torch.float64)
+            values = values.double()
             self.total[name].index_add_(0, rows, values)
             self.largest[name].scatter_reduce_(0, rows, values, "amax")
-            self.last[name][rows[far]] = values[far]
+            last = self.last[name]
+            last[rows] = values if first is None else torch.where(first, values, last[rows])
 
     def pooled(self, images: Tensor, batch: int) -> "RunningStats":
         """The statistics of ``batch`` images from those of their paths; path i belongs to image ``images[i]`` (R,).
@@ -140,7 +140,7 @@ def integrate(stream: PieceStream) -> PathIntegral:
     problem, images = stream.problem, stream.images
     device = problem.inputs.device
     shape = (*problem.target.shape, *problem.inputs.shape[1:])
-    values = torch.zeros(shape, dtype=geometry_dtype(device), device=device)
+    values = torch.zeros(shape, dtype=torch.float64, device=device)
     stats = RunningStats(len(stream.planned), device, stream.begins)
     owners = range(len(values)) if images is None else images.tolist()
     recorder = Recorder(problem, stream, owners) if problem.record_path else None

@@ -4,6 +4,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 import torch
@@ -328,9 +329,10 @@ def add_weighted(total: Tensor, rows: Tensor, weight: Tensor, values: Tensor) ->
     """
     if weight.dim() > 1:
         values, weight = values * weight, torch.ones_like(weight.flatten(1)[:, 0])
-    images, counts = rows.unique_consecutive(return_counts=True)
-    parts = zip(weight.to(values.dtype).split(counts.tolist()), values.split(counts.tolist()), strict=True)
-    for image, (weights, terms) in zip(images.tolist(), parts, strict=True):  # apart: a NaN stays with its image
+    runs = [(image, sum(1 for _ in group)) for image, group in groupby(rows.tolist())]
+    counts = [count for _, count in runs]
+    parts = zip(runs, weight.to(values.dtype).split(counts), values.split(counts), strict=True)
+    for (image, _), weights, terms in parts:  # apart: a NaN stays with its image
         total[image] += (weights @ terms.flatten(1)).view_as(total[image])
 
 

@@ -14,7 +14,6 @@ from fringe.attribution._integrate import integrate
 from fringe.attribution._pieces import SitePieces, add_weighted, iter_batches
 from fringe.attribution._quadrature import quadrature_nodes
 from fringe.errors import InputError
-from fringe.geometry import geometry_dtype
 from fringe.linalg import batch_view
 from fringe.paths import Problem, StraightLine
 from fringe.settings import Doc, Positive, PositiveInt, Search
@@ -129,7 +128,7 @@ def averaged(
     ``term(rows, copies)`` computes the terms (L, *S) numbered ``copies`` (L,) of the images ``rows`` (L,), a batch at a
     time. Memory does not grow with their number.
     """
-    mean = torch.zeros_like(problem.inputs, dtype=geometry_dtype(problem.inputs.device))
+    mean = torch.zeros_like(problem.inputs, dtype=torch.float64)
     energy = torch.zeros_like(mean.flatten(1)[:, 0])
     for rows, copies in iter_batches(problem, count):
         maps = term(rows, copies)

@@ -38,7 +38,7 @@ YES = "Start without asking, however many passes the settings mean."
 class RunFlags(RunOptions):
     """How plans are run; nothing here changes a number."""
 
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps, ...")
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
     out: Path = Field(description="Run folder; an existing one is resumed.")
     config: Path | None = Field(None, description="TOML or YAML file with these options as keys.")
     as_json: bool = Field(False, description="Print one JSON document, and no progress bars.")
@@ -79,7 +79,7 @@ class ReportOptions(Options):
     validity: tuple[Path, ...] = Field(
         (), description="validity.json of 'compare --validity': metrics that fail go last; may be repeated."
     )
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps, ...")
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
     batch_size: Literal["auto"] | PositiveInt = Field("auto", description="Images per pass: 'auto' or a number.")
     yes: bool = Field(False, description=YES)
 

@@ -35,7 +35,7 @@ class RunOptions(Options):
         "workers": "a whole number of at least 0",
     }
 
-    device: str = Field("cpu", description="auto, cpu, cuda, cuda:1, mps, ...")
+    device: str = Field("cpu", description="auto, cpu, cuda, cuda:1, ...")
     batch_size: Literal["auto"] | PositiveInt = Field("auto", description="Images per pass: 'auto' or a number.")
     executor: Any = Field(
         None, description="serial, processes, or ray[:ADDRESS]. Default: serial, or processes if workers are given."
@@ -64,9 +64,10 @@ class RunOptions(Options):
         if self.timeout is not None and name == "serial":
             message = "a task that takes too long is ended with its process"
             raise InputError(message, argument="timeout", hint="add workers=1, or more")
-        executor = make_executor(name, self.workers or None, self.timeout)
         # the machines of a cluster have their own devices
         device = self.device if name.startswith("ray") and self.device != "auto" else resolve_device(self.device)
+        alone = name == "processes" and device.startswith("cuda")  # each process would fill the same GPU
+        executor = make_executor(name, self.workers or (1 if alone else None), self.timeout)
         return self.model_copy(update={"executor": executor, "device": device})
 
 

@@ -50,7 +50,7 @@ class ImageOptions(Options):
     trust_code: bool = Field(False, description="Allow the model's author to run code.")
     model_output: Literal["auto", "logits", "probabilities"] = Field("auto", description="What the model returns.")
     batch_size: Literal["auto"] | PositiveInt = Field("auto", description="Images per pass: 'auto' or a number.")
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps, ...")
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
     seed: int = Field(0, description="Seed of all randomness.")
     exif: Literal["transpose", "ignore"] = Field("transpose", description="Apply the EXIF orientation.")
 

@@ -10,7 +10,6 @@ from fringe.geometry._simplex import exp as exp
 from fringe.geometry._simplex import fisher_norm_squared as fisher_norm_squared
 from fringe.geometry._simplex import fisher_product as fisher_product
 from fringe.geometry._simplex import geodesic as geodesic
-from fringe.geometry._simplex import geometry_dtype as geometry_dtype
 from fringe.geometry._simplex import kl as kl
 from fringe.geometry._simplex import log as log
 from fringe.geometry._simplex import log_probabilities as log_probabilities

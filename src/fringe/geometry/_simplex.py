@@ -17,15 +17,12 @@ from torch import Tensor
 LINEAR_BELOW = 1e-6
 
 
-def geometry_dtype(device: torch.device) -> torch.dtype:
-    """Return float64 if the device has it: C numbers per image cost nothing beside the network, and ``1 - p`` near a
-    vertex needs the digits."""
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
 def log_probabilities(logits: Tensor) -> Tensor:
-    """Return ``log softmax(logits)`` in the geometry's dtype: (..., C) -> (..., C), nats."""
-    return logits.to(geometry_dtype(logits.device)).log_softmax(-1)
+    """Return ``log softmax(logits)`` in float64: (..., C) -> (..., C), nats.
+
+    C numbers per image cost nothing beside the network, and ``1 - p`` near a vertex needs the digits.
+    """
+    return logits.double().log_softmax(-1)
 
 
 def sqrt_chart(log_p: Tensor) -> Tensor:

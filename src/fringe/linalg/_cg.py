@@ -53,11 +53,10 @@ class CGSolution:
 
 
 def inner_product(a: Tensor, b: Tensor) -> Tensor:
-    """Return the Euclidean inner product of each item: (B, *S), (B, *S) -> (B,), in float64 if the device has it."""
-    wide = torch.float32 if a.device.type == "mps" else torch.float64
+    """Return the Euclidean inner product of each item: (B, *S), (B, *S) -> (B,), in float64."""
     if a.device.type == "cpu":  # item by item, as the wide copies of one stay in the cache
-        return torch.stack([torch.dot(x.to(wide), y.to(wide)) for x, y in zip(a.flatten(1), b.flatten(1), strict=True)])
-    return (a.to(wide) * b.to(wide)).flatten(1).sum(1)
+        return torch.stack([torch.dot(x.double(), y.double()) for x, y in zip(a.flatten(1), b.flatten(1), strict=True)])
+    return (a.double() * b.double()).flatten(1).sum(1)
 
 
 def conjugate_gradient(

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fringe._direction import Direction
 from fringe.errors import InputError
-from fringe.geometry import geometry_dtype
 from fringe.metrics import _perturbation as perturb
 from fringe.metrics._base import Aggregate, EvaluatedMaps, EvaluationContext, Metric, Scores
 from fringe.settings import Doc, Fraction, checked_by
@@ -92,7 +91,7 @@ class PerformanceInformationCurve(Metric):
         for i in np.flatnonzero(~skipped):
             share = ((between[i] - start[i]) / (inputs[i] - start[i])).clip(0.0, 1.0)
             curves[i] = information_curve(share[:, 1], share[:, 0], monotone=self.monotone)
-        dtype, device = geometry_dtype(x.device), x.device
+        dtype, device = torch.float64, x.device
         area = np.trapezoid(curves, dx=1.0 / POINTS, axis=1)
         return Scores(
             torch.as_tensor(area, dtype=dtype, device=device),

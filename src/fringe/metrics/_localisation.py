@@ -11,7 +11,6 @@ from torch import Tensor
 from fringe._direction import Direction
 from fringe._filters import gaussian_blur
 from fringe.errors import InputError
-from fringe.geometry import geometry_dtype
 from fringe.metrics._base import EvaluatedMaps, Metric, Scores
 from fringe.settings import Doc, NotNegative, Search
 
@@ -120,7 +119,7 @@ class ExpectedHit(_Localisation):
 def reduced(values: Tensor, reduction: Reduction, smoothing: float = 0.0) -> Tensor:
     """Pixels (B, H, W) of maps (B, C, H, W) in float64: the signed map is filtered first, as it is one of a smooth
     method, and its channels are combined then."""
-    values = values.to(geometry_dtype(values.device))
+    values = values.double()
     if smoothing > 0:
         first = values[..., :1, :1]  # without it a constant map is zero, and stays constant to the last digit
         values = first + gaussian_blur(values - first, smoothing, "exclude")

@@ -7,7 +7,6 @@ import torch
 
 from fringe._direction import Direction
 from fringe.errors import InputError
-from fringe.geometry import geometry_dtype
 from fringe.metrics._base import EvaluatedMaps, Metric, Scores
 
 
@@ -28,7 +27,7 @@ class PathDiagnostic(Metric):
         if values.shape != batch:
             message = f"got shape {tuple(values.shape)}, expected {tuple(batch)}"
             raise InputError(message, argument=f"diagnostics[{self.name!r}]")
-        values = values.detach().to(device, geometry_dtype(device))
+        values = values.detach().to(device, torch.float64)
         return Scores(values, flags={"undefined": torch.isnan(values)})
 
 

@@ -11,7 +11,6 @@ from torch.nn.functional import pad
 from fringe._filters import Padding, blur, box_kernel, gaussian_kernel, round_up_to_odd
 from fringe.baselines import make_baseline
 from fringe.errors import InputError
-from fringe.geometry import geometry_dtype
 from fringe.linalg import batch_view
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric
 from fringe.paths import Problem
@@ -99,7 +98,7 @@ def spatial_map(values: Tensor, reduction: Reduction) -> Tensor:
 
     Tabular maps (B, F) have no channels: each feature is a pixel, and its importance is |A|.
     """
-    a = values.to(geometry_dtype(values.device))
+    a = values.double()
     return a.abs() if a.dim() == 2 else _REDUCE[reduction](a)
 
 
@@ -303,17 +302,17 @@ def per_channel(of_pixels: Tensor, inputs: Tensor) -> Tensor:
 
 def logits_score(problem: Problem) -> Measure:
     """The target's logit, minus that of the contrast if there is one, in the dtype of the geometry."""
-    dtype = geometry_dtype(problem.inputs.device)
+    dtype = torch.float64
     return lambda logits, rows: problem.score(logits.to(dtype), rows, "logit")
 
 
 def is_target(problem: Problem) -> Measure:
     """1 where the target is the predicted class, else 0."""
-    dtype = geometry_dtype(problem.inputs.device)
+    dtype = torch.float64
     return lambda logits, rows: (logits.argmax(1) == problem.target[rows]).to(dtype)
 
 
 def signed_map(values: Tensor) -> Tensor:
     """Signed evidence of each pixel, the sum over its channels: (B, C, H, W) -> (B, H, W)."""
-    a = values.to(geometry_dtype(values.device))
+    a = values.double()
     return a if a.dim() == 2 else a.sum(1)

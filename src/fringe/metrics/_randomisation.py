@@ -9,7 +9,6 @@ from torch import Tensor
 
 from fringe._direction import Direction
 from fringe.errors import InputError
-from fringe.geometry import geometry_dtype
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, Scores
 from fringe.metrics._random_networks import How, Order, RandomNetworks
 from fringe.metrics._similarity import Similarity, entropy, similarity
@@ -99,9 +98,7 @@ class MPRT(Metric):
     def _smooth(self, maps: EvaluatedMaps, problem: Problem | None) -> "_Made":
         """Mean maps of ``problem``, or of the network itself (None)."""
         original = maps.context.problem
-        clean = (
-            _Made(maps.values.to(geometry_dtype(maps.values.device)), {}) if problem is None else _make(maps, problem)
-        )
+        clean = _Made(maps.values.double(), {}) if problem is None else _make(maps, problem)
         if self.samples == 1:
             return clean
         base, total = problem or original, clean.values.clone()
@@ -249,7 +246,7 @@ def _make(maps: EvaluatedMaps, problem: Problem) -> _Made:
     expected = (*problem.target.shape, *problem.inputs.shape[1:])
     if tuple(values.shape) != expected:
         raise InputError(f"got maps of shape {tuple(values.shape)}, expected {expected}", argument="explain")
-    return _Made(values.detach().to(geometry_dtype(values.device)), diagnostics)
+    return _Made(values.detach().double(), diagnostics)
 
 
 def _is_zero(values: Tensor) -> Tensor:
@@ -257,4 +254,4 @@ def _is_zero(values: Tensor) -> Tensor:
 
 
 def _steps(steps: Tensor | None) -> dict[str, Tensor]:
-    return {} if steps is None else {"random_steps": steps.to(geometry_dtype(steps.device))}
+    return {} if steps is None else {"random_steps": steps.double()}

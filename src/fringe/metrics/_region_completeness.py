@@ -8,7 +8,6 @@ from torch import Tensor
 
 from fringe._direction import Direction
 from fringe.errors import InputError
-from fringe.geometry import geometry_dtype
 from fringe.metrics._base import EvaluatedMaps, Metric, Scores
 
 #: Sums of explained differences below this have no shares.
@@ -101,7 +100,7 @@ def _terms(maps: EvaluatedMaps, network: SumOfRegions, x: Tensor) -> tuple[Tenso
     with torch.no_grad():
         for start in range(0, len(x), size):
             regions, logits = network.parts(x[start : start + size])
-            parts.append(logits.to(geometry_dtype(x.device)))
+            parts.append(logits.double())
     problem.model.passes.forward += len(x)
     logits = torch.cat(parts, dim=1)
     target = problem.target.view(1, -1, 1).expand(len(logits), -1, 1)

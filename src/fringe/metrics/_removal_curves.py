@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fringe._direction import Direction
 from fringe._filters import Padding
-from fringe.geometry import geometry_dtype, log_probabilities
+from fringe.geometry import log_probabilities
 from fringe.metrics import _perturbation as perturb
 from fringe.metrics._base import EvaluatedMaps, Metric, Scores
 from fringe.settings import Doc, Positive, PositiveFraction, PositiveInt, PositiveOddInt
@@ -222,4 +222,4 @@ class SignedInsertion(Metric):
 
 def _rank_entries(values: Tensor) -> perturb.Ranking:
     """Rank all entries of maps (B, *S) by their size: each channel of a pixel is one of its own."""
-    return perturb.rank_pixels(values.to(geometry_dtype(values.device)).abs().flatten(1))
+    return perturb.rank_pixels(values.double().abs().flatten(1))

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from fringe._direction import Direction
-from fringe.geometry import geometry_dtype
 from fringe.linalg import batch_view
 from fringe.metrics._base import Aggregate, EvaluatedMaps, EvaluationContext, Metric, Scores
 from fringe.settings import Doc, Positive, PositiveInt
@@ -70,7 +69,7 @@ class Infidelity(Metric):
     def _changes(self, context: EvaluationContext) -> Tensor:
         """``F(x) - F(x - delta)``: (B, samples)."""
         problem = context.problem
-        dtype = geometry_dtype(problem.inputs.device)
+        dtype = torch.float64
         score = problem.score(problem.logits.to(dtype))
 
         def change(rows: Tensor, noise: Tensor) -> Tensor:
@@ -135,7 +134,7 @@ class MaxSensitivity(Metric):
     def _changes(self, maps: EvaluatedMaps) -> Tensor:
         """Change of the map, norm of the perturbation, and whether the new map is zero, for each draw (B, M, 3)."""
         context, inputs = maps.context, maps.context.problem.inputs
-        before = maps.values.to(geometry_dtype(inputs.device))
+        before = maps.values.double()
         size = _norm(before)
         size = size.where(size > 0, 1.0)
 

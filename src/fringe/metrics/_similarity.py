@@ -7,7 +7,6 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from fringe.errors import InputError
-from fringe.geometry import geometry_dtype
 
 #: How maps are compared: by the ranks of their entries, or by local structure.
 Similarity = Literal["spearman", "ssim"]
@@ -34,7 +33,7 @@ def similarity(a: Tensor, b: Tensor, kind: Similarity, *, signed: bool) -> Tenso
     Raises:
         InputError: For the structural similarity of maps that are no images.
     """
-    a, b = (x.to(geometry_dtype(x.device)) for x in (a, b))
+    a, b = (x.double() for x in (a, b))
     a, b = (a, b) if signed else (a.abs(), b.abs())
     flat, other = a.flatten(1), b.flatten(1)
     if kind == "spearman":
@@ -63,7 +62,7 @@ def average_ranks(values: Tensor) -> Tensor:
 def entropy(values: Tensor, bins: int) -> Tensor:
     """Entropy (B,) in nats of the histogram of all entries of each map of ``values`` (B, *S), with equal bins from the
     smallest entry to the largest one, as NumPy counts them; 0 for a constant map, NaN for one that is not finite."""
-    flat = values.to(geometry_dtype(values.device)).flatten(1)
+    flat = values.double().flatten(1)
     finite = flat.isfinite().all(1)
     flat = flat.nan_to_num()
     low, high = flat.amin(1, keepdim=True), flat.amax(1, keepdim=True)

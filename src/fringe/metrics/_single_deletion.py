@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from fringe._direction import Direction
-from fringe.geometry import geometry_dtype
 from fringe.metrics import _perturbation as perturb
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, Scores
 from fringe.settings import Doc, PositiveInt
@@ -162,7 +161,7 @@ def average_ranks(values: Tensor) -> Tensor:
     others, each = values[:, None], values[:, :, None]
     below = (others < each).sum(2)
     equal = (others == each).sum(2)
-    return below.to(geometry_dtype(values.device)) + 0.5 * (equal - 1)
+    return below.double() + 0.5 * (equal - 1)
 
 
 def spearman(a: Tensor, b: Tensor) -> Tensor:

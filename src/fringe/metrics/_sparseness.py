@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from fringe._direction import Direction
-from fringe.geometry import geometry_dtype
 from fringe.metrics._base import EvaluatedMaps, Metric, Scores
 from fringe.metrics._perturbation import spatial_map
 
@@ -40,7 +39,7 @@ class Sparseness(Metric):
 
 def gini(values: Tensor) -> Tensor:
     """Gini index (B,) of the absolute values of ``values`` (B, *S), in float64; 0 for a row of zeros."""
-    a = values.detach().abs().flatten(1).to(geometry_dtype(values.device)).sort(dim=1).values
+    a = values.detach().abs().flatten(1).double().sort(dim=1).values
     n, total = a.shape[1], a.sum(1)
     rank = 2.0 * torch.arange(1, n + 1, dtype=a.dtype, device=a.device) - n - 1
     return torch.where(total > 0, (a @ rank) / (n * total.clamp_min(torch.finfo(a.dtype).tiny)), 0.0).clamp(0.0, 1.0)

@@ -201,17 +201,18 @@ def devices() -> list[str]:
     """List the devices that this machine and this PyTorch have.
 
     Returns:
-        Names such as ``cpu``, ``cuda:0`` and ``mps``.
+        Names such as ``cpu`` and ``cuda:0``. An Apple GPU (``mps``) is none: it has no float64, in which paths are
+        measured.
     """
     cuda = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-    return ["cpu", *cuda, *(["mps"] if torch.backends.mps.is_available() else [])]
+    return ["cpu", *cuda]
 
 
 def resolve_device(name: str) -> str:
     """Check the name of a device; ``auto`` is the GPU if there is one. Nothing is placed on the device.
 
     Args:
-        name: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``, ...
+        name: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
 
     Returns:
         The name of the device to use.
@@ -224,8 +225,11 @@ def resolve_device(name: str) -> str:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise InputError(f"got {name!r}, expected auto, cpu, cuda, cuda:1 or mps", argument="device") from None
-    if device.type not in ("cpu", "cuda", "mps"):
+        raise InputError(f"got {name!r}, expected auto, cpu, cuda or cuda:1", argument="device") from None
+    if device.type == "mps":
+        hint = "use the CPU"
+        raise InputError("an Apple GPU has no float64, in which paths are measured", argument="device", hint=hint)
+    if device.type not in ("cpu", "cuda"):
         usable_device(device)
     elif device.type not in {known.partition(":")[0] for known in devices()} or (
         device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()

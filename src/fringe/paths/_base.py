@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fringe.geometry import dist, entropy, geodesic, geometry_dtype, kl, sqrt_chart
+from fringe.geometry import dist, entropy, geodesic, kl, sqrt_chart
 from fringe.paths._problem import Problem
 
 #: The end of a path at which its first segment lies.
@@ -164,7 +164,7 @@ class Path(ABC):
 
 def uniform_log_probs(logits: Tensor) -> Tensor:
     """Return the log-probabilities (B, C) of the uniform distribution, in the dtype of the geometry."""
-    dtype = geometry_dtype(logits.device)
+    dtype = torch.float64
     return torch.full(logits.shape, -math.log(logits.shape[-1]), dtype=dtype, device=logits.device)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fringe.errors import InputError
-from fringe.geometry import ExplicitJacobian, Jacobian, geometry_dtype, kl, log_probabilities, sqrt_chart
+from fringe.geometry import ExplicitJacobian, Jacobian, kl, log_probabilities, sqrt_chart
 from fringe.linalg import batch_view, inner_product
 from fringe.paths._base import (
     GeodesicDiagnostics,
@@ -78,7 +78,7 @@ class FisherRaoTracking(Path):
         logits, shape, classes = problem.logits, tuple(problem.logits.shape), problem.logits.shape[1]
         if self.reference is None:
             return uniform_log_probs(logits)
-        q = torch.tensor(self.reference, dtype=geometry_dtype(logits.device), device=logits.device)
+        q = torch.tensor(self.reference, dtype=torch.float64, device=logits.device)
         per_image = (problem.total or shape[0], classes)
         if tuple(q.shape) not in ((classes,), per_image):
             message = f"got shape {tuple(q.shape)}, expected ({classes},) or {per_image}"
@@ -163,7 +163,7 @@ class FisherRaoRun(PathRun):
             batch, rest = source.split(size)
             try:
                 segment, advanced = self._process(batch, last)
-            except torch.OutOfMemoryError as error:
+            except RuntimeError as error:
                 self.problem.model.batch_size.halve(self.problem.inputs.device, error)
                 continue
             if first:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fringe._linear_layers import LinearLayers
 from fringe.classifier import Score
-from fringe.errors import NotDifferentiableError
+from fringe.errors import NotDifferentiableError, is_machine_error
 from fringe.linalg import batch_view
 from fringe.paths._problem import Problem
 
@@ -82,7 +82,7 @@ class GradientNorm:
         try:
             (gradient_of_norm,) = torch.autograd.grad(norm.sum(), x, materialize_grads=True)
         except RuntimeError as error:
-            if isinstance(error, torch.OutOfMemoryError):
+            if is_machine_error(error):
                 raise
             raise _not_differentiable(str(error).splitlines()[0]) from error
         return norm.detach(), gradient_of_norm

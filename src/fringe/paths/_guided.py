@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fringe.geometry import geometry_dtype
 from fringe.paths._base import Path, PathStatus
 from fringe.paths._problem import Problem
 from fringe.paths._sequential import Evaluation, SequentialRun
@@ -46,7 +45,7 @@ class GuidedRun(SequentialRun):
         super().__init__(problem, path.steps, path.closed)
         assert problem.baseline is not None
         self.path, self.baseline = path, problem.baseline
-        self.dtype = geometry_dtype(problem.inputs.device)
+        self.dtype = torch.float64
         for i, zero_length in enumerate((problem.inputs == self.baseline).flatten(1).all(1).tolist()):
             if zero_length:
                 self.planned[i], self.outcomes[i] = 0, PathStatus.AT_REFERENCE

@@ -33,7 +33,6 @@ from fringe.geometry import (
     Jacobian,
     PullbackFisher,
     fisher_norm_squared,
-    geometry_dtype,
     spherical_loss_gradient,
     sqrt_chart,
     to_tangent,
@@ -222,7 +221,7 @@ class StepSolver:
         R is. ``relative`` puts |m|^2 / 100 times R and b_p in their place; this factor, like the size of each column,
         meets the rest in the r x r system alone.
         """
-        relative, wide = self.settings.relative, geometry_dtype(x.device)
+        relative, wide = self.settings.relative, torch.float64
         s = sqrt_chart(log_p)
         tangent = to_tangent(waypoint - s, s)
         length = tangent.norm(dim=-1, keepdim=True)

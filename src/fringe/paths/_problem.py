@@ -12,7 +12,7 @@ from fringe._arguments import NO_ARGUMENTS, ForwardArguments
 from fringe._rng import KeyedGenerator, content_hash
 from fringe.baselines import InputSpace, make_baseline
 from fringe.classifier import Classifier, Linearisation, Score, Target
-from fringe.errors import InputError, TargetError
+from fringe.errors import InputError, TargetError, is_machine_error
 from fringe.geometry import Jacobian, log_probabilities
 
 #: Called with (steps done, steps planned), summed over the images of the call.
@@ -281,9 +281,9 @@ def _first_logits(logits_of: Callable[[Tensor], Tensor], inputs: Tensor) -> Tens
     missing axes as the cause instead of the model's own error, which speaks of its inner layers."""
     try:
         return logits_of(inputs)
-    except torch.OutOfMemoryError:
-        raise
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        if is_machine_error(error):
+            raise
         fix = _missing_axes(logits_of, inputs)
         if fix is None:
             raise

@@ -4,6 +4,7 @@ import dataclasses
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,9 +42,9 @@ class Evaluation:
     direction: Tensor
     done: Tensor
 
-    def select(self, mask: Tensor) -> "Evaluation":
-        """The paths picked by ``mask`` (L,)."""
-        return Evaluation(*(getattr(self, f.name)[mask] for f in dataclasses.fields(self)))
+    def select(self, some: Tensor) -> "Evaluation":
+        """The paths at the places ``some`` (N,)."""
+        return Evaluation(*(getattr(self, f.name)[some] for f in dataclasses.fields(self)))
 
     def is_finite(self) -> Tensor:
         """Which paths hold neither NaN nor infinity (L,)."""
@@ -80,11 +81,10 @@ class SequentialRun(PathRun):
         """The points (L, *S) after step number ``step`` (from 1 on), which departs from ``current``."""
 
     def segments(self) -> Iterator[Segment]:
-        device = self.problem.inputs.device
         waiting = [i for i, steps in enumerate(self.planned) if steps > 0]
         while waiting:
-            size = self.problem.model.batch_size.on(device)
-            yield from self._run_batch(torch.tensor(waiting[:size], device=device))
+            size = self.problem.model.batch_size.on(self.problem.inputs.device)
+            yield from self._run_batch(waiting[:size])
             waiting = waiting[size:]
 
     def clip(self, x: Tensor) -> Tensor:
@@ -94,22 +94,24 @@ class SequentialRun(PathRun):
         low, high = self.problem.domain.bounds(x)
         return torch.minimum(torch.maximum(x, low), high)
 
-    def _run_batch(self, rows: Tensor) -> Iterator[Segment]:
+    def _run_batch(self, images: list[int]) -> Iterator[Segment]:
+        rows = torch.tensor(images, device=self.problem.inputs.device)
         current = self.evaluate(rows, self.start(rows))
-        active = self._check(rows, current) & ~current.done
-        rows, current = rows[active], current.select(active)
+        finite, done = self._states(images, current)
+        going = [f and not d for f, d in zip(finite, done, strict=True)]
+        images, rows, current = _select(going, images, rows, current)
         for step in range(1, self.steps + 1):
-            if len(rows) == 0:
+            if not images:
                 return
             x = self.advance(rows, current, step)
             following = self.evaluate(rows, x) if step < self.steps else self._evaluate_end(rows, x, current)
-            finite = self._check(rows, following)
-            if not bool(finite.all()):
-                rows, current, x, following = rows[finite], current.select(finite), x[finite], following.select(finite)
+            finite, done = self._states(images, following)
+            done = [d for f, d in zip(finite, done, strict=True) if f]
+            images, rows, current, x, following = _select(finite, images, rows, current, x, following)
+            for image in images:
+                self.steps_taken[image] = step
             yield self._segment(rows, step, current, x, following)
-            current = following
-            if bool(current.done.any()):
-                rows, current = rows[~current.done], current.select(~current.done)
+            images, rows, current = _select([not d for d in done], images, rows, following)
 
     def _evaluate_end(self, rows: Tensor, x: Tensor, current: Evaluation) -> Evaluation:
         points = x.to(self.problem.inputs.dtype)
@@ -120,16 +122,15 @@ class SequentialRun(PathRun):
         score, done = self.problem.score(logits, rows), torch.ones_like(current.done)
         return Evaluation(x, logits, score, gradient, current.direction, done)
 
-    def _check(self, rows: Tensor, evaluation: Evaluation) -> Tensor:
-        """Which paths are finite (L,); the others are recorded as diverged."""
-        finite = evaluation.is_finite()
-        for row in rows[~finite].tolist():
-            self.outcomes[row] = PathStatus.DIVERGED
-        return finite
+    def _states(self, images: list[int], evaluation: Evaluation) -> tuple[list[bool], list[bool]]:
+        """Which paths are finite, and which are done; the others are recorded as diverged."""
+        finite, done = torch.stack((evaluation.is_finite(), evaluation.done)).tolist()  # the host waits once a step
+        for image, valid in zip(images, finite, strict=True):
+            if not valid:
+                self.outcomes[image] = PathStatus.DIVERGED
+        return finite, done
 
     def _segment(self, rows: Tensor, step: int, current: Evaluation, x: Tensor, following: Evaluation) -> Segment:
-        for row in rows.tolist():
-            self.steps_taken[row] = step
         before = Point(current.origin, current.score, current.gradient)
         after = Point(x, following.score, following.gradient)
         log_p = log_probabilities(current.logits), log_probabilities(following.logits)
@@ -142,3 +143,13 @@ class SequentialRun(PathRun):
         stats["fisher_rao_step"] = fisher_rao_step(*log_p)
         stats["euclidean_step"] = (x - current.origin).flatten(1).double().norm(dim=1)
         return Segment(rows, torch.full_like(rows, step), start, stop, stats)
+
+
+def _select(keep: list[bool], images: list[int], *columns: Any) -> tuple[Any, ...]:
+    """``images`` and columns (L, ...) of those that ``keep`` says."""
+    if all(keep):
+        return images, *columns
+    places = [i for i, one in enumerate(keep) if one]
+    some = torch.tensor(places, dtype=torch.long, device=columns[0].device)
+    parts = (column.select(some) if isinstance(column, Evaluation) else column[some] for column in columns)
+    return [images[i] for i in places], *parts

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from fringe._rng import KeyedGenerator
 from fringe.classifier import Linearisation
-from fringe.errors import FringeError, ModelOutputError, NotDifferentiableError
+from fringe.errors import FringeError, ModelOutputError, NotDifferentiableError, is_machine_error
 from fringe.paths._problem import Problem
 
 #: Maximum number of images probed for a non-zero finite gradient.
@@ -108,7 +108,7 @@ def _evaluate(problem: Problem, rows: Tensor) -> Tensor:
     try:
         return problem.forward(problem.inputs[rows], rows)
     except (RuntimeError, ModelOutputError, IndexError) as error:
-        if isinstance(error, torch.OutOfMemoryError) or len(problem.inputs) == 1:
+        if is_machine_error(error) or len(problem.inputs) == 1:
             raise
         try:
             problem.forward(problem.inputs, problem.every_row)
@@ -194,7 +194,7 @@ def _difference(problem: Problem, row: Tensor, x: Tensor, u: Tensor, gradient: T
 def _double_copy(problem: Problem, row: Tensor) -> Callable[[Tensor], Tensor] | None:
     """The module in double precision, or None if that is impossible."""
     model = problem.model
-    if model.module is None or problem.inputs.device.type == "mps":
+    if model.module is None:
         return None
     if sum(parameter.numel() for parameter in model.module.parameters()) > MAX_COPY:
         return None
