@@ -134,8 +134,8 @@ def price(name: str, model: nn.Module, x: torch.Tensor, repetitions: int = 7) ->
     inside = sum(watch.between(start, stop) for _, start, stop in watch.spans)
     print(
         f"{name}, batch {batch}: FRInGe() is {ours / ig:.2f} x IG (50 gradients), {ours / captum:.2f} x Captum's IG "
-        f"with {gradients} gradients, {ours / plain:.2f} x the trapezoid rule ({total / fewer:.2f} x its passes); {1 - inside / whole:.0%} of its "
-        f"time outside the network; {found.passes}"
+        f"with {gradients} gradients, {ours / plain:.2f} x the trapezoid rule ({total / fewer:.2f} x its passes); "
+        f"{1 - inside / whole:.0%} of its time outside the network; {found.passes}"
     )
 
 

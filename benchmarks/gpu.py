@@ -2,6 +2,7 @@
 
     python benchmarks/gpu.py --out out/gpu.json                              # at most 9 minutes on a GPU
     python benchmarks/gpu.py --out out/new.json --against docs/gpu.json      # and the ratios to an earlier run
+    python benchmarks/gpu.py --out out/gpu.json --resume                     # go on with the rows that are missing
     python benchmarks/gpu.py --device cpu --quick                            # a tiny network: does the program work
 
 torchvision's networks have random, seeded weights, the running statistics of their inputs, and a last layer scaled so
@@ -24,6 +25,7 @@ from typing import Any
 
 import torch
 
+from fringe.errors import is_device_error
 from fringe.models import ModelError
 from gpu_bench import (
     DEFAULT,
@@ -83,8 +85,11 @@ def plan(bench: Bench) -> list[Row]:
 
 
 def run(bench: Bench, rows: Sequence[Row]) -> None:
-    """Measure what fits; what fails costs its own row only."""
+    """Measure what fits; what fails costs its own row only, unless the device itself does. Rows that an earlier run
+    measured stay."""
     for row in rows:
+        if bench.records.get(row.key, {}).get("status") == "ok":
+            continue
         need, left, begin = row.expect(), bench.budget.left(), bench.clock()
         try:
             if need > left:
@@ -99,6 +104,11 @@ def run(bench: Bench, rows: Sequence[Row]) -> None:
         except Exception as error:
             traceback.print_exc()
             record = {"status": "error", "note": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
+            if is_device_error(error):  # so would every later row of this process
+                bench.records[row.key] = record
+                bench.save()
+                print("the device failed: go on with --resume", file=sys.stderr, flush=True)
+                return
         bench.records[row.key] = {**record, "took": bench.clock() - begin}
         bench.save()
         said = ", ".join(f"{k} {show(v)}" for k, v in record.items() if isinstance(v, (str, int, float)))
@@ -204,6 +214,7 @@ def main(arguments: Sequence[str] | None = None, clock: Callable[[], float] = ti
     parser.add_argument("--networks", nargs="+", choices=[*NETWORKS, "small"], default=list(NETWORKS))
     parser.add_argument("--budget", type=float, default=540.0, help="seconds from start to end")
     parser.add_argument("--out", type=Path, help="JSON file for later runs; the page goes beside it as .md")
+    parser.add_argument("--resume", action="store_true", help="keep the rows that are measured in --out")
     parser.add_argument("--against", type=Path, help="JSON file of an earlier run")
     options = parser.parse_args(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
@@ -219,8 +230,12 @@ def main(arguments: Sequence[str] | None = None, clock: Callable[[], float] = ti
         except ModelError as error:
             note, networks = f"{error}; a small built-in network takes the place of {', '.join(networks)}.\n", ["small"]
             print(note, file=sys.stderr)
+    if options.resume and options.out is None:
+        parser.error("--resume: name the file of the earlier run with --out")
     budget = Budget(options.budget - (0.0 if options.quick else RESERVE), clock)
     bench = Bench(options.device, options.quick, budget, networks, options.out)
+    if options.resume and options.out.exists():
+        bench.resume(json.loads(options.out.read_text()))
     try:
         run(bench, plan(bench))
     finally:

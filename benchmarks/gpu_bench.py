@@ -4,6 +4,7 @@ import contextlib
 import gc
 import json
 import math
+import os
 import platform
 import subprocess
 import sys
@@ -172,6 +173,14 @@ class Bench:
         self.wait()
         return self.clock() - start
 
+    def resume(self, earlier: Record) -> None:
+        """Keep the rows and networks of an earlier run of the same versions on the same card."""
+        for name in ("card", "torch", "commit"):
+            if earlier["meta"][name] != self.meta[name]:
+                raise SystemExit(f"--resume: {name} was {earlier['meta'][name]}, and is {self.meta[name]} now")
+        self.records |= earlier["records"]
+        self.meta["networks"] |= earlier["meta"]["networks"]
+
     def save(self) -> None:
         if self.out is not None:
             self.out.parent.mkdir(parents=True, exist_ok=True)
@@ -195,7 +204,7 @@ def machine(device: torch.device) -> Record:
         "cudnn": torch.backends.cudnn.version() if cuda else None,
         "python": platform.python_version(),
         "command": " ".join(["python", *sys.argv]),
-        "commit": output("git", "describe", "--always", "--dirty"),
+        "commit": os.environ.get("FRINGE_COMMIT") or output("git", "describe", "--always", "--dirty"),
     }
 
 

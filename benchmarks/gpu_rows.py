@@ -315,11 +315,16 @@ def gradients(bench: Bench, network: str, batch: int) -> Record:
             return torch.func.vmap(partial(product, model(x)))(cotangents)
 
         record: Record = {"difference": float((together() - singly()).norm() / singly().norm())}
-        runs = {"singly": singly, "together": together}
+
+        def seconds(run: Callable[[], Tensor]) -> float:
+            return statistics.median(bench.seconds(run) for _ in range(5)) / batch
+
+        record |= {"singly": seconds(singly), "together": seconds(together)}
         if bench.device.type == "cuda":
-            runs["graph"] = captured(together)
-        for name, run in runs.items():
-            record[name] = statistics.median(bench.seconds(run) for _ in range(5)) / batch
+            try:
+                record["graph"] = seconds(captured(together))
+            except RuntimeError as error:  # some operations cannot be captured; the other two figures stay
+                record["note"] = f"no CUDA graph: {str(error).splitlines()[0]}"
     return record
 
 

@@ -15,13 +15,14 @@ import fringe
 import shared_models
 
 PAPER = dataclasses.replace(fringe.FRInGe.preset("resnet50"), tau=5e-3)
+FULL = dataclasses.replace(fringe.FRInGe.preset("full_metric"), tau=5e-3)
 SETTINGS = {
     "paper (ResNet-50 preset), textbook CG": dataclasses.replace(PAPER, reorthogonalise=False),
     "the same, textbook CG, K = 5": dataclasses.replace(PAPER, reorthogonalise=False, cg_iterations=5),
     "the same, orthogonal residuals": PAPER,
     "the same, orthogonal, spectral": dataclasses.replace(PAPER, preconditioner="spectral"),
-    "FRInGe() with textbook CG": fringe.FRInGe(tau=5e-3, reorthogonalise=False),
-    "FRInGe()": fringe.FRInGe(tau=5e-3),
+    "`fringe:full_metric` with textbook CG": dataclasses.replace(FULL, reorthogonalise=False),
+    "`fringe:full_metric`": FULL,
 }
 
 

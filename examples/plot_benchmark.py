@@ -44,5 +44,5 @@ difference = paired(first, second)
 print(difference)
 
 # %%
-# The same from the command line, with a report as one page: ``fringe benchmark --out out/digits`` and ``fringe report
-# out/digits``. More: :doc:`/benchmark`.
+# The same from the command line, with a report as one page: ``fringe benchmark --out out/benchmark`` and
+# ``fringe report out/benchmark``. More: :doc:`/benchmark`.

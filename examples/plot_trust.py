@@ -1,6 +1,6 @@
 """
-May I trust this map?
-=====================
+What a verdict says
+===================
 
 Four questions, each with a number.
 """

@@ -267,3 +267,28 @@ def test_inputs_are_smooth_and_the_same_each_time():
     assert torch.equal(x, gpu_bench.smooth_images(2, 64))
     step = (x[..., 1:] - x[..., :-1]).abs().mean()
     assert step < 0.2 * x.std()
+
+
+def test_a_resumed_run_measures_what_is_missing_and_a_failed_device_ends_it(quick, tmp_path, capsys):
+    _, out = quick
+    document = json.loads(out.read_text())
+    document["records"]["small/IG/2"] = {"status": "dropped", "note": "no time"}
+    document["records"]["small/IG/4"]["seconds"] = 77.0
+    again = tmp_path / "run.json"
+    again.write_text(json.dumps(document))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("FRINGE_COMMIT", document["meta"]["commit"])
+        arguments = ["--device", "cpu", "--quick", "--budget", "400", "--out", str(again), "--resume"]
+        bench = gpu.main(arguments, Clock(a_look=0.2))
+        assert bench.records["small/IG/2"]["status"] == "ok"
+        assert bench.records["small/IG/4"]["seconds"] == 77.0
+        patched.setenv("FRINGE_COMMIT", "another")
+        with pytest.raises(SystemExit, match=r"--resume: commit was .*, and is another now"):
+            gpu.main(arguments, Clock(a_look=0.2))
+
+    def fail():
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    broken = small(100.0, Clock())
+    gpu.run(broken, [gpu.Row(name, 0, fail, lambda: 0.0) for name in "ab"])
+    assert list(broken.records) == ["a"]
