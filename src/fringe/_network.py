@@ -80,7 +80,7 @@ class BatchSize:
             stop = min(done + self.on(device), total)
             try:
                 parts.append(function(*(a[done:stop] for a in arguments)))
-            except RuntimeError as error:
+            except (RuntimeError, MemoryError) as error:
                 self.halve(device, error)
                 continue
             done = stop

@@ -10,8 +10,12 @@ from scipy import stats
 
 from fringe.errors import InputError
 from fringe.experiments import estimate
-from fringe.experiments._resampling import sign_flip_p, sign_flip_ps
+from fringe.experiments._resampling import sign_flip_ps
 from fringe.experiments._statistics import Difference, holm, paired, paired_all, significance_stars
+
+
+def sign_flip_p(differences, seed=0):
+    return sign_flip_ps([differences], seed)[0]
 
 
 @pytest.fixture

@@ -40,33 +40,24 @@ def digest(data: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-@dataclass(frozen=True)
-class CacheKey:
-    """All that shapes a method's map on a model, but the image. Neither the batch size, the device nor the engine is in
-    it: they move a number by rounding alone.
+def map_setting(
+    model: Mapping[str, Any],
+    method: Mapping[str, Any],
+    target: str | int,
+    score: str,
+    seed: int,
+    references: tuple[str, ...] | None = None,
+) -> dict[str, Any]:
+    """All that shapes a method's map on a model, but the image, as plain data that JSON returns unchanged; its
+    :func:`digest` is the key. Neither the batch size, the device nor the engine is in it: they move a number by
+    rounding alone.
 
     ``model`` holds its architecture, the digests of weights and structure, and the preprocessing with the rule for
     turned photos; ``method`` its record; ``references`` the digests of the reference images, for a method that uses
     them.
     """
-
-    model: Mapping[str, Any]
-    method: Mapping[str, Any]
-    target: str | int
-    score: str
-    seed: int
-    references: tuple[str, ...] | None = None
-    dtype: str = "float32"
-    schema: int = SCHEMA
-
-    def record(self) -> dict[str, Any]:
-        """As plain data that JSON returns unchanged."""
-        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return plain
-
-    @property
-    def key(self) -> str:
-        return digest(self.record())
+    setting = {"model": model, "method": method, "target": target, "score": score, "seed": seed}
+    return json.loads(json.dumps({**setting, "references": references, "dtype": "float32", "schema": SCHEMA}))
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any], at: str = "") -> list[str]:
@@ -357,14 +348,14 @@ def _settings(
 ) -> dict[str, dict[str, Any]]:
     digests = tuple(picture.digest for picture in references)
     return {
-        candidate.label: CacheKey(
+        candidate.label: map_setting(
             model=description,
             method=candidate.record(),
             target="example" if arm.scene else plan.target,
             score=plan.score,
             seed=plan.seed,
             references=digests if candidate.method is not None and candidate.method.uses_references else None,
-        ).record()
+        )
         for candidate in plan.candidates(arm)
     }
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,34 +17,24 @@ RESAMPLES = 1000
 _RESAMPLED_AT_ONCE = 2_500_000
 #: Long columns that are resampled, or get their signs, at once; memory grows with them, results do not depend on them.
 _TOGETHER = 24
-#: Scores from which on the resamples are drawn once for all columns: the same numbers but for rounding, sooner. From as
-#: many differences on, the signs are those of a group.
+#: Scores from which on the means of several columns are resampled together: the same numbers but for rounding, sooner.
+#: From as many differences on, the signs are those of a group.
 MANY = 10_000
 
 
 def interval(finite: NDArray[np.float64], summary: Aggregate, seed: int) -> tuple[float, float]:
-    """The percentile bootstrap interval of the ``summary`` of finite numbers, NaN of fewer than two."""
+    """The percentile bootstrap interval of the ``summary`` of finite numbers, NaN of fewer than two.
+
+    That of ``scipy.stats.bootstrap``, by how often each number is drawn: the draws are the same for all columns of one
+    length, and made once."""
     require_choice("summary", summary, get_args(Aggregate))
     if finite.size < 2:
         return math.nan, math.nan
     if finite.min() == finite.max():
         return float(finite[0]), float(finite[0])
-    if finite.size >= MANY:
-        resampled = _resampled(finite, summary, seed)
-        low, high = np.percentile(resampled, [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
-        return float(low), float(high)
-    from scipy.stats import bootstrap  # takes a second or more to load, and a comparison without it is none
-
-    item = bootstrap(
-        (finite,),
-        np.mean if summary == "mean" else np.median,
-        n_resamples=RESAMPLES,
-        batch=max(1, _RESAMPLED_AT_ONCE // finite.size),
-        confidence_level=LEVEL,
-        method="percentile",
-        rng=np.random.default_rng(seed),
-    )
-    return float(item.confidence_interval.low), float(item.confidence_interval.high)
+    order, total = np.argsort(finite, kind="stable"), finite.size
+    parts = [_summaries(counts, np.full(len(counts), total), finite, order, summary) for counts in _counts(total, seed)]
+    return _percentiles(parts)
 
 
 def intervals(
@@ -72,19 +62,22 @@ def intervals(
     return result
 
 
-def _resampled(finite: NDArray[np.float64], summary: Aggregate, seed: int) -> NDArray[np.float64]:
-    """The mean or median (RESAMPLES,) of each resample of many numbers: those of ``scipy.stats.bootstrap``, by how
-    often each number is drawn. They are the same for all columns of one length, and drawn once."""
-    order = np.argsort(finite, kind="stable")
-    values, n, result = finite[order], finite.size, list[NDArray[np.float64]]()
-    for counts in _counts(n, seed):
-        if summary == "mean":
-            result.append(counts.astype(np.float64) @ finite / n)
-            continue
-        below = np.cumsum(counts[:, order], axis=1, dtype=np.int32)
-        middle = [values[(below > rank).argmax(axis=1)] for rank in ((n - 1) // 2, n // 2)]
-        result.append((middle[0] + middle[1]) / 2)
-    return np.concatenate(result)
+def _summaries(
+    weights: NDArray[Any], total: NDArray[Any], finite: NDArray[np.float64], order: NDArray[Any], summary: Aggregate
+) -> NDArray[np.float64]:
+    """The mean or median (R,) of numbers (n,) in each of R resamples, by how often each is drawn (R, n), in all
+    ``total`` (R,) times; ``order`` sorts the numbers."""
+    if summary == "mean":
+        return weights.astype(np.float64) @ finite / total
+    below = np.cumsum(weights[:, order], axis=1, dtype=np.int64)
+    ranks = ((total - 1) // 2)[:, None], (total // 2)[:, None]
+    low, high = (finite[order][(below > rank).argmax(axis=1)] for rank in ranks)
+    return (low + high) / 2
+
+
+def _percentiles(parts: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
+    low, high = np.percentile(np.concatenate(parts), [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
+    return float(low), float(high)
 
 
 def clustered_interval(
@@ -123,14 +116,8 @@ def clustered_interval(
         weights = drawn[part][:, clusters].astype(np.int64) * models[part][:, networks]
         total = weights.sum(1)
         weights, total = weights[total > 0], total[total > 0]  # no score of a drawn network is in a drawn cluster
-        if summary == "mean":
-            result.append(weights.astype(np.float64) @ finite / total)
-            continue
-        below = np.cumsum(weights[:, order], axis=1)
-        middle = [finite[order][(below > rank[:, None]).argmax(axis=1)] for rank in ((total - 1) // 2, total // 2)]
-        result.append((middle[0] + middle[1]) / 2)
-    low, high = np.percentile(np.concatenate(result), [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
-    return float(low), float(high)
+        result.append(_summaries(weights, total, finite, order, summary))
+    return _percentiles(result)
 
 
 @lru_cache(maxsize=2)
@@ -158,9 +145,9 @@ _ROUNDING = 1e-12
 _SIGNS_AT_ONCE, _SIGNS_OF_ONE = 2_000_000, 4096
 
 
-def sign_flip_p(differences: NDArray[np.float64], seed: int = 0) -> float:
-    """The two-sided p of finite ``differences`` (n,): the share of sign assignments whose mean
-    is at least as far from zero (Fisher 1935, section 21).
+def sign_flip_ps(columns: Sequence[NDArray[np.float64]], seed: int = 0) -> list[float]:
+    """The two-sided p of each of several columns of finite differences (n,): the share of sign assignments whose mean
+    is at least as far from zero (Fisher 1935, section 21). The signs are drawn once for all columns of one length.
 
     All 2^n assignments where these are at most :data:`FLIPS`; else as many random ones and the observed one, so that p
     is never below 1 / (FLIPS + 1) (Phipson and Smyth 2010); of at least :data:`MANY` differences those of a random
@@ -168,11 +155,6 @@ def sign_flip_p(differences: NDArray[np.float64], seed: int = 0) -> float:
     ``scipy.stats.permutation_test`` with ``permutation_type="samples"`` does the same, too slowly for a table of many
     comparisons; of random assignments it doubles the smaller tail, which is noisier.
     """
-    return sign_flip_ps([differences], seed)[0]
-
-
-def sign_flip_ps(columns: Sequence[NDArray[np.float64]], seed: int = 0) -> list[float]:
-    """:func:`sign_flip_p` of each of several columns. The signs are drawn once for all of one length."""
     result = [math.nan] * len(columns)
     for n in {column.size for column in columns if column.size}:
         indices = [index for index, column in enumerate(columns) if column.size == n]

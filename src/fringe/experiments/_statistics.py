@@ -181,7 +181,7 @@ def paired(
     With ``summary`` "mean" the value is the mean of the differences, which is the difference of the means; with
     "median" it is the median of the differences, what happens on the typical image, and not the difference of the
     medians, which may belong to two different images. The interval is that of :func:`estimate`; ``p`` is the sign-flip
-    permutation test of the mean difference, with either summary (see :func:`sign_flip_p`).
+    permutation test of the mean difference, with either summary (see :func:`sign_flip_ps`).
 
     Args:
         a: Scores (n,) of one method, None or not finite where there is none.

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from fringe._files import require_local
 from fringe._filters import gaussian_blur
-from fringe._rng import KeyedGenerator
 from fringe._text import to_csv
 from fringe.attribution import Attributor
-from fringe.errors import InputError, check_known, known_hint, require_positive
+from fringe.errors import InputError, check_known, require_positive
 from fringe.experiments import Plan, Resolved, Results, Store, TaskRunner, read_results, resolve
 from fringe.metrics import EvaluationContext
 from fringe.paper._studies import CAPPED, OBJECTIVE, UNCAPPED, PaperStudy, base_method
@@ -27,8 +26,12 @@ from fringe.tuning import SweepLine, one_at_a_time, sweep_lines
 SHOWN = 6
 #: Pixels: the standard deviation of the method's own blur, its preconditioner's. The paper gives none for its maps.
 SIGMA = 1.0
-#: The columns of the paper's figure of geometric profiles.
-ORDER = ("ig", UNCAPPED, CAPPED)
+#: Of a study: the beginning of the names of its figures of paths, what draws one, and the methods in it (all of None).
+#: The paper's figure of geometric profiles has IG, and FRInGe without and with the Euclidean cap.
+FIGURES = {
+    "ablation": ("trajectories", plot_variants, None),
+    "cap": ("profiles", plot_profiles, ("ig", UNCAPPED, CAPPED)),
+}
 
 
 def blur_change(points: Tensor, start: Tensor, sigma: float = SIGMA) -> Tensor:
@@ -50,38 +53,39 @@ def blur_change(points: Tensor, start: Tensor, sigma: float = SIGMA) -> Tensor:
 def trajectories(
     resolved: Resolved,
     model: str,
-    images: Sequence[str] | int,
+    images: int,
     *,
     device: str = "cpu",
     batch_size: int | Literal["auto"] = "auto",
-    seed: int | None = None,
 ) -> dict[str, tuple[PathRecord, ...]]:
     """Compute the paths of a model's methods, one image at a time, with the plan's target and score.
 
     Args:
         resolved: The plan with its images.
         model: Label of the model.
-        images: Digests of images of the plan, or how many of its first ones.
+        images: How many images of the plan, from its first on.
         device: Device of the model.
         batch_size: Images of a forward pass, or "auto".
-        seed: Keys the noise; None: the plan's seed.
 
     Returns:
         By digest, the path of each method that has one, in the order of the plan.
 
     Raises:
-        InputError: If the model or an image is not the plan's.
+        InputError: If the model is not the plan's, or the plan has not so many images.
         FringeError: If the model cannot take an image.
     """
     arms = {arm.label: arm for arm in resolved.plan.arms}
     check_known("model", model, arms)
     runner = TaskRunner(resolved, device=device, batch_size=batch_size)
     paths: dict[str, tuple[PathRecord, ...]] = {}
-    for digest in _choose(images, [image["digest"] for image in resolved.manifest.images]):
+    known = [image["digest"] for image in resolved.manifest.images]
+    if not 1 <= images <= len(known):
+        message = f"got {images}, expected 1 to {len(known)}: so many images has the plan"
+        raise InputError(message, argument="images")
+    for digest in known[:images]:
         context = runner.subject(model, (digest,))
-        rng = context.problem.rng if seed is None else KeyedGenerator(seed)
         with context.problem.model.session(context.problem.inputs.device):
-            records = [_path_record(name, method, context, rng) for name, method in arms[model].methods.items()]
+            records = [_path_record(name, method, context) for name, method in arms[model].methods.items()]
         paths[digest] = tuple(record for record in records if record is not None)
     return paths
 
@@ -105,27 +109,14 @@ def draw_study(
     name = study.plan.name
     if name == "sweep":
         return draw_sweep(study.base, read_results(Store(run, create=False), name), study.factors, out)
-    draw = {"ablation": draw_variants, "cap": draw_profiles}.get(name)
-    return draw(resolved or resolve(study.plan), images, out, device=device) if draw else []
-
-
-def draw_variants(resolved: Resolved, images: int, out: Path, *, device: str = "cpu") -> list[Path]:
-    """Draw the paths of the plan's methods: a figure for each model and each of the first ``images``."""
+    if name not in FIGURES:
+        return []
+    prefix, plot, order = FIGURES[name]
     paths: list[Path] = []
-    for name, title, records in _first_paths(resolved, images, device):
-        paths.append(_file(out, f"trajectories-{name}.png"))
-        plot_variants(records, title=title).savefig(paths[-1])
-    return paths
-
-
-def draw_profiles(resolved: Resolved, images: int, out: Path, *, device: str = "cpu") -> list[Path]:
-    """Draw the step lengths and entropy of IG, and of FRInGe without and with the Euclidean cap: a figure for each
-    model and each of the first ``images``."""
-    paths: list[Path] = []
-    for name, title, records in _first_paths(resolved, images, device):
+    for part, title, records in _first_paths(resolved or resolve(study.plan), images, device):
         by_label = {record.label: record for record in records}
-        paths.append(_file(out, f"profiles-{name}.png"))
-        plot_profiles([by_label[label] for label in ORDER if label in by_label], title=title).savefig(paths[-1])
+        paths.append(_file(out, f"{prefix}-{part}.png"))
+        plot([by_label[label] for label in order or by_label if label in by_label], title=title).savefig(paths[-1])
     return paths
 
 
@@ -150,26 +141,9 @@ def draw_sweep(base: Plan, results: Results, factors: Mapping[str, Sequence[Any]
     return [figure, csv]
 
 
-def _choose(images: Sequence[str] | int, known: Sequence[str]) -> list[str]:
-    if isinstance(images, str):
-        raise InputError(
-            f"got the text {images!r}, expected a list such as [{images!r}], or how many", argument="images"
-        )
-    if isinstance(images, int):
-        if not 1 <= images <= len(known):
-            message = f"got {images}, expected 1 to {len(known)}: so many images has the plan"
-            raise InputError(message, argument="images")
-        return list(known[:images])
-    for digest in images:
-        if digest not in known:
-            hint = known_hint(digest, known, f"it is none of the plan's {len(known)} digests")
-            raise InputError(f"got {digest!r}", argument="images", hint=hint)
-    return list(images)
-
-
-def _path_record(label: str, method: Attributor, context: EvaluationContext, rng: KeyedGenerator) -> PathRecord | None:
+def _path_record(label: str, method: Attributor, context: EvaluationContext) -> PathRecord | None:
     """The path on the context's only image; None for a method that records none."""
-    problem = replace(context.problem, rng=rng, record_path=True)
+    problem = replace(context.problem, record_path=True)
     result = method.attribute(problem)
     trajectory = None if result.trajectory is None else result.trajectory[0]
     if trajectory is None:

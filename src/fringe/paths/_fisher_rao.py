@@ -163,7 +163,7 @@ class FisherRaoRun(PathRun):
             batch, rest = source.split(size)
             try:
                 segment, advanced = self._process(batch, last)
-            except RuntimeError as error:
+            except (RuntimeError, MemoryError) as error:
                 self.problem.model.batch_size.halve(self.problem.inputs.device, error)
                 continue
             if first:
