@@ -64,13 +64,13 @@ def path_diagnostics(result: PathIntegral, problem: Problem, log_q: Tensor | Non
     return {
         "steps": torch.tensor(result.steps, device=distance.device),
         "distance": distance,
-        "endpoint_distance": torch.where(moved, stats.last["reference_distance"], distance),
+        "endpoint_distance": torch.where(moved, stats.last("reference_distance"), distance),
         "entropy": entropy(log_p0),
-        "endpoint_entropy": torch.where(moved, stats.last["entropy"], entropy(log_p0)),
-        "endpoint_kl": torch.where(moved, stats.last["reference_kl"], kl(log_p0, log_q)),
+        "endpoint_entropy": torch.where(moved, stats.last("entropy"), entropy(log_p0)),
+        "endpoint_kl": torch.where(moved, stats.last("reference_kl"), kl(log_p0, log_q)),
         "tracking_error_mean": stats.mean("tracking_error"),
-        "tracking_error_max": stats.largest["tracking_error"],
-        "path_length": stats.total["euclidean_step"],
+        "tracking_error_max": stats.largest("tracking_error"),
+        "path_length": stats.total("euclidean_step"),
     }
 
 
@@ -99,7 +99,7 @@ def path_attribution(
     Returns:
         The attribution, with the path diagnostics.
     """
-    lengths = result.steps if stalled else result.stats.total["euclidean_step"].tolist()
+    lengths = result.steps if stalled else result.stats.total("euclidean_step").tolist()
     unmoved: Status = ("stalled", stalled) if stalled else _AT_REFERENCE
     statuses = [
         unmoved

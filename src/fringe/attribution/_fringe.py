@@ -314,8 +314,8 @@ class FRInGe(Attributor):
             **path_diagnostics(result, problem, log_q),
             "cg_iterations_mean": stats.mean("cg_iterations"),
             "cg_residual_mean": stats.mean("cg_residual"),
-            "cg_residual_max": stats.largest["cg_residual"],
-            "cg_breakdown": (stats.largest["cg_status"] > int(CGStatus.ITERATION_LIMIT)).to(torch.float64),
+            "cg_residual_max": stats.largest("cg_residual"),
+            "cg_breakdown": (stats.largest("cg_status") > int(CGStatus.ITERATION_LIMIT)).to(torch.float64),
         }
         if result.uncorrected_gap is not None:
             diagnostics["uncorrected_residual"] = result.rule_residual.view_as(result.gap)

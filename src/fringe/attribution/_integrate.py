@@ -20,19 +20,8 @@ SNAPSHOTS = 6
 AT_POINTS = ("entropy", "reference_kl", "reference_distance", "waypoint_kl", "tracking_error", "score")
 
 
-class _Columns(dict[str, Tensor]):
-    """Tensors (B,) in float64 by name, zero until something is added."""
-
-    def __init__(self, like: Tensor):
-        self._like = like
-
-    def __missing__(self, name: str) -> Tensor:
-        self[name] = torch.zeros_like(self._like)
-        return self[name]
-
-
 class RunningStats:
-    """Statistics of each measured name per image, whatever the number of steps.
+    """Statistics of each measured name per image, whatever the number of steps; zero where nothing was measured.
 
     Args:
         batch: Number of images B.
@@ -41,26 +30,31 @@ class RunningStats:
 
     Attributes:
         count: Number (B,) of measurements.
-        total: Sums (B,) by name.
-        largest: Maxima (B,) by name.
-        last: What was measured farthest from the input (B,) by name: the first of a path that begins at the baseline.
     """
 
     def __init__(self, batch: int, device: torch.device, begins: Orientation = "input"):
         self._begins = begins
         self.count = torch.zeros(batch, dtype=torch.float64, device=device)
-        self.total, self.largest, self.last = _Columns(self.count), _Columns(self.count), _Columns(self.count)
+        self._names: tuple[str, ...] = ()
+        # a column for each name: one launch on a GPU, and not one for each of them
+        self._total = self._largest = self._last = self.count.new_zeros(batch, 0)
 
     def add(self, rows: Tensor, stats: Mapping[str, Tensor]) -> None:
-        """Add measurements (L,) of images ``rows`` (L,), in which an image may occur more than once."""
-        first = None if self._begins == "input" else self.count[rows] == 0
+        """Add measurements (L,) of images ``rows`` (L,), in which an image may occur more than once. The names are the
+        same each time."""
+        first = self.count[rows] == 0 if self._begins == "baseline" else None
         self.count.index_add_(0, rows, torch.ones_like(rows, dtype=torch.float64))
-        for name, values in stats.items():
-            values = values.double()
-            self.total[name].index_add_(0, rows, values)
-            self.largest[name].scatter_reduce_(0, rows, values, "amax")
-            last = self.last[name]
-            last[rows] = values if first is None else torch.where(first, values, last[rows])
+        if not stats:
+            return
+        if not self._names:
+            self._names, shape = tuple(stats), (len(self.count), len(stats))
+            self._total, self._largest, self._last = (self.count.new_zeros(shape) for _ in range(3))
+        values = torch.stack([stats[name].to(torch.float64) for name in self._names], 1)
+        self._total.index_add_(0, rows, values)
+        self._largest.scatter_reduce_(0, rows[:, None].expand_as(values), values, "amax")
+        if first is not None:  # no path occurs twice, and its first measurement is the farthest
+            values = torch.where(first[:, None], values, self._last[rows])
+        self._last[rows] = values
 
     def pooled(self, images: Tensor, batch: int) -> "RunningStats":
         """The statistics of ``batch`` images from those of their paths; path i belongs to image ``images[i]`` (R,).
@@ -68,21 +62,39 @@ class RunningStats:
         Counts and totals are averaged over the paths, the last values over those that moved; the largest is of all.
         """
         pool = RunningStats(batch, images.device)
+        pool._names, moved = self._names, (self.count > 0).to(self.count)
 
         def mean(values: Tensor, weight: Tensor) -> Tensor:
-            total = torch.zeros_like(pool.count).index_add_(0, images, values * weight)
-            return total / torch.zeros_like(pool.count).index_add_(0, images, weight).clamp_min(1.0)
+            total = values.new_zeros(batch, *values.shape[1:]).index_add_(
+                0, images, values * batch_view(weight, values)
+            )
+            share = values.new_zeros(batch).index_add_(0, images, weight).clamp_min(1.0)
+            return total / batch_view(share, total)
 
         pool.count = mean(self.count, torch.ones_like(self.count))
-        for name, total in self.total.items():
-            pool.total[name] = mean(total, torch.ones_like(total))
-            pool.last[name] = mean(self.last[name], (self.count > 0).to(total))
-            pool.largest[name].scatter_reduce_(0, images, self.largest[name], "amax")
+        pool._total, pool._last = mean(self._total, torch.ones_like(self.count)), mean(self._last, moved)
+        pool._largest = self._largest.new_zeros(batch, len(self._names))
+        pool._largest.scatter_reduce_(0, images[:, None].expand_as(self._largest), self._largest, "amax")
         return pool
+
+    def total(self, name: str) -> Tensor:
+        """Sum (B,) over an image's steps."""
+        return self._column(self._total, name)
 
     def mean(self, name: str) -> Tensor:
         """Mean (B,) over an image's steps; 0 for an image without steps."""
-        return self.total[name] / self.count.clamp_min(1)
+        return self.total(name) / self.count.clamp_min(1)
+
+    def largest(self, name: str) -> Tensor:
+        """Maximum (B,) over an image's steps, at least 0."""
+        return self._column(self._largest, name)
+
+    def last(self, name: str) -> Tensor:
+        """What was measured farthest from the input (B,): the first of a path that begins at the baseline."""
+        return self._column(self._last, name)
+
+    def _column(self, table: Tensor, name: str) -> Tensor:
+        return table[:, self._names.index(name)] if name in self._names else torch.zeros_like(self.count)
 
 
 @dataclass(frozen=True)

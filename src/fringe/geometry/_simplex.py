@@ -13,9 +13,6 @@ half of the digits near equal points and returns NaN when a cosine rounds above 
 import torch
 from torch import Tensor
 
-#: Angle (radians) below which sin is replaced by its argument: the relative error is angle^2 / 6 < 2e-13.
-LINEAR_BELOW = 1e-6
-
 
 def log_probabilities(logits: Tensor) -> Tensor:
     """Return ``log softmax(logits)`` in float64: (..., C) -> (..., C), nats.
@@ -40,14 +37,12 @@ def dist(s0: Tensor, s1: Tensor) -> Tensor:
     return 2.0 * angle(s0, s1)
 
 
-def geodesic(s0: Tensor, s1: Tensor, alpha: Tensor | float) -> Tensor:
-    """Return the chart point at fraction ``alpha`` (broadcast against ``(...,)``) of the great circle from s0 to s1."""
-    theta = angle(s0, s1)
-    alpha = torch.as_tensor(alpha, dtype=s0.dtype, device=s0.device)
-    near = theta < LINEAR_BELOW
-    safe = torch.where(near, 1.0, theta)
-    w0 = torch.where(near, 1.0 - alpha, torch.sin((1.0 - alpha) * safe) / torch.sin(safe))
-    w1 = torch.where(near, alpha, torch.sin(alpha * safe) / torch.sin(safe))
+def geodesic(s0: Tensor, s1: Tensor, alpha: Tensor | float, theta: Tensor | None = None) -> Tensor:
+    """Return the chart point at fraction ``alpha`` (broadcast against ``(...,)``) of the great circle from s0 to s1;
+    ``theta`` is their :func:`angle`, where it is known."""
+    theta = angle(s0, s1) if theta is None else theta
+    part, whole = theta / torch.pi, torch.sinc(theta / torch.pi)
+    w0, w1 = (a * torch.sinc(a * part) / whole for a in (1.0 - alpha, alpha))  # sin(a theta) / sin(theta), also at 0
     return w0[..., None] * s0 + w1[..., None] * s1
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fringe.geometry import dist, entropy, geodesic, kl, sqrt_chart
+from fringe.geometry import angle, dist, entropy, geodesic, kl, sqrt_chart
 from fringe.paths._problem import Problem
 
 #: The end of a path at which its first segment lies.
@@ -76,6 +76,7 @@ class GeodesicDiagnostics:
     def __init__(self, log_p0: Tensor, log_q: Tensor):
         self.log_p0, self.log_q = log_p0, log_q
         self.s0, self.s1 = sqrt_chart(log_p0), sqrt_chart(log_q)
+        self._theta = angle(self.s0, self.s1)
 
     def distance(self) -> Tensor:
         """Measure the geodesics.
@@ -83,7 +84,7 @@ class GeodesicDiagnostics:
         Returns:
             Fisher-Rao distance (B,) from each image's prediction to its reference, in radians.
         """
-        return dist(self.s0, self.s1)
+        return 2.0 * self._theta
 
     def waypoint(self, rows: Tensor, alpha: Tensor) -> Tensor:
         """Return points of the geodesics in the square-root chart.
@@ -95,7 +96,7 @@ class GeodesicDiagnostics:
         Returns:
             Points (L, C).
         """
-        return geodesic(self.s0[rows], self.s1[rows], alpha.to(self.s0))
+        return geodesic(self.s0[rows], self.s1[rows], alpha.to(self.s0), self._theta[rows])
 
     def point(self, rows: Tensor, log_p: Tensor, alpha: Tensor) -> dict[str, Tensor]:
         """Compare predictions with the geodesic and with the reference.
