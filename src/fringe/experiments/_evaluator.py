@@ -12,7 +12,7 @@ from torch import Tensor
 from fringe.attribution import METHODS, Attribution, Attributor, FRInGe, explain_problem, get_method
 from fringe.classifier import PassCounts
 from fringe.errors import FringeError, InputError, is_transient
-from fringe.metrics import EvaluationContext, Explainer, Maps, Metric, Scores, evaluate
+from fringe.metrics import EvaluationContext, Explainer, Maps, Metric, PlainMaps, Scores, evaluate
 from fringe.paths import Problem
 from fringe.settings import canonical_name
 
@@ -161,12 +161,6 @@ class MethodResult:
 Progress = Callable[[str, float, int], None]
 
 
-@dataclass(frozen=True)
-class _Maps:
-    values: Tensor
-    diagnostics: Mapping[str, Tensor]
-
-
 class Evaluator:
     """The candidates of one comparison on a shared ``subject``, which caches what is computed once. The caller holds
     the session of the model open."""
@@ -230,7 +224,7 @@ class Evaluator:
         if not valid:
             return self._nothing()
         subject, at = self._part(valid), torch.tensor(valid, device=values.device)
-        maps = _Maps(values[at], {name: column[at.to(column.device)] for name, column in diagnostics.items()})
+        maps = PlainMaps(values[at], {name: column[at.to(column.device)] for name, column in diagnostics.items()})
         scores = evaluate(subject, maps, self.metrics, _explainer(candidate))
         return {
             name: scores[name] if len(valid) == self.batch else _spread(scores[name], at, self.batch)

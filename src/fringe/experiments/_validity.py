@@ -17,7 +17,7 @@ from fringe.experiments._comparison import Comparison
 from fringe.experiments._comparison_views import tidy
 from fringe.experiments._evaluator import DIFFUSION
 from fringe.experiments._statistics import Estimate, aggregate, estimate
-from fringe.metrics import Direction, Metric, evaluate
+from fringe.metrics import Direction, Metric, PlainMaps, evaluate
 
 Verdict = Literal["passes", "does not pass", "not judged"]
 
@@ -158,7 +158,7 @@ def degraded_scores(comparison: Comparison) -> list[dict[str, Any]]:
         diagnostics = {} if result.attribution is None else result.attribution.diagnostics
         columns = {name: column[valid] for name, column in diagnostics.items()}
         for share in SHARES[1:]:
-            worse = _Degraded(degrade(maps, share, problem.rng, problem.keys), columns)
+            worse = PlainMaps(degrade(maps, share, problem.rng, problem.keys), columns)
             for label, scores in evaluate(part, worse, metrics).items():
                 names = {"method": result.label, "metric": label, "share": share}
                 values = scores.values.tolist()
@@ -186,12 +186,6 @@ def judge_metrics(
         for label, metric in metrics.items()
     ]
     return Validity(tuple(results), rank_agreement(table, metrics, methods, seed))
-
-
-@dataclass(frozen=True)
-class _Degraded:
-    values: Tensor
-    diagnostics: Mapping[str, Tensor]
 
 
 def _table(rows: Sequence[Mapping[str, Any]], images: Mapping[str, int]) -> dict[tuple[str, str], Array]:

@@ -41,8 +41,8 @@ def geodesic(s0: Tensor, s1: Tensor, alpha: Tensor | float, theta: Tensor | None
     """Return the chart point at fraction ``alpha`` (broadcast against ``(...,)``) of the great circle from s0 to s1;
     ``theta`` is their :func:`angle`, where it is known."""
     theta = angle(s0, s1) if theta is None else theta
-    part, whole = theta / torch.pi, torch.sinc(theta / torch.pi)
-    w0, w1 = (a * torch.sinc(a * part) / whole for a in (1.0 - alpha, alpha))  # sin(a theta) / sin(theta), also at 0
+    part, norm = theta / torch.pi, torch.sinc(theta / torch.pi)
+    w0, w1 = (a * torch.sinc(a * part) / norm for a in (1.0 - alpha, alpha))  # sin(a theta) / sin(theta), also at 0
     return w0[..., None] * s0 + w1[..., None] * s1
 
 

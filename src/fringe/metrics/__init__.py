@@ -6,6 +6,7 @@ from fringe._direction import best_of as best_of
 from fringe.metrics._base import Aggregate as Aggregate
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Explainer, Metric, Scores
 from fringe.metrics._base import Maps as Maps
+from fringe.metrics._base import PlainMaps as PlainMaps
 from fringe.metrics._evaluate import METRICS, evaluate
 from fringe.metrics._evaluate import get_metric as get_metric
 from fringe.metrics._information_curves import PerformanceInformationCurve

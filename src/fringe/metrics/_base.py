@@ -28,6 +28,14 @@ class Maps(Protocol):
     def diagnostics(self) -> Mapping[str, Tensor]: ...
 
 
+@dataclass(frozen=True)
+class PlainMaps:
+    """Maps (B, *S), with numbers (B,) of their paths by name, that no attribution holds."""
+
+    values: Tensor
+    diagnostics: Mapping[str, Tensor]
+
+
 #: ``explain(problem)``: maps by the same method of another problem: other inputs, targets or another model.
 Explainer = Callable[[Problem], Maps | Tensor]
 
@@ -113,17 +121,30 @@ class EvaluatedMaps(_Caching):
         Raises:
             InputError: If the method is not known, or its maps have another shape.
         """
-        if self.explain is None:
-            raise InputError("got maps alone, expected the method that made them", argument="explain")
         part = self.context.problem.select(rows)
         part = replace(part, inputs=inputs, logits=part.forward(inputs, part.every_row))
-        made = self.explain(part)
-        values = made if isinstance(made, Tensor) else made.values
-        if values.shape != inputs.shape:
-            raise InputError(
-                f"got maps of shape {tuple(values.shape)}, expected {tuple(inputs.shape)}", argument="explain"
-            )
-        return values.detach()
+        return self.made(part).values
+
+    def made(self, problem: Problem) -> PlainMaps:
+        """Make maps of another problem with the same method.
+
+        Args:
+            problem: Other inputs, targets or another model. The caller holds its session open.
+
+        Returns:
+            Maps (B, *S), or (B, K, *S) of several classes.
+
+        Raises:
+            InputError: As :meth:`maps_of`.
+        """
+        if self.explain is None:
+            raise InputError("got maps alone, expected the method that made them", argument="explain")
+        made = self.explain(problem)
+        values, diagnostics = (made, {}) if isinstance(made, Tensor) else (made.values, made.diagnostics)
+        expected = (*problem.target.shape, *problem.inputs.shape[1:])
+        if tuple(values.shape) != expected:
+            raise InputError(f"got maps of shape {tuple(values.shape)}, expected {expected}", argument="explain")
+        return PlainMaps(values.detach(), diagnostics)
 
 
 @dataclass(frozen=True)

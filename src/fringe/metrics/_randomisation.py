@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fringe._direction import Direction
 from fringe.errors import InputError
-from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, Scores
+from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, PlainMaps, Scores
 from fringe.metrics._random_networks import How, Order, RandomNetworks
 from fringe.metrics._similarity import Similarity, entropy, similarity
 from fringe.paths import Problem
@@ -95,10 +95,10 @@ class MPRT(Metric):
         details = {"last": line[:, -1], "refused_share": zeros.to(line).mean(1)}
         return Scores(values, flags, details | _steps(steps), {"similarity": line})
 
-    def _smooth(self, maps: EvaluatedMaps, problem: Problem | None) -> "_Made":
+    def _smooth(self, maps: EvaluatedMaps, problem: Problem | None) -> PlainMaps:
         """Mean maps of ``problem``, or of the network itself (None)."""
         original = maps.context.problem
-        clean = _Made(maps.values.double(), {}) if problem is None else _make(maps, problem)
+        clean = PlainMaps(maps.values.double(), {}) if problem is None else _make(maps, problem)
         if self.samples == 1:
             return clean
         base, total = problem or original, clean.values.clone()
@@ -110,7 +110,7 @@ class MPRT(Metric):
             x = original.inputs + torch.stack(draws) * std.view(-1, *[1] * (original.inputs.dim() - 1))
             noisy = replace(base, inputs=x, ids=original.keys, logits=base.forward(x, base.every_row))
             total += _make(maps, noisy).values
-        return _Made(total / self.samples, clean.diagnostics)
+        return PlainMaps(total / self.samples, clean.diagnostics)
 
 
 @dataclass(frozen=True)
@@ -214,14 +214,6 @@ class RandomLogit(Metric):
         return torch.tensor(rows, device=problem.target.device)
 
 
-@dataclass(frozen=True)
-class _Made:
-    """Maps in float64, with what the method reports of their paths."""
-
-    values: Tensor
-    diagnostics: Mapping[str, Tensor]
-
-
 def random_networks(context: EvaluationContext, how: How) -> RandomNetworks:
     """The networks of a context whose weights are random in this way; all methods are given the same ones."""
     problem = context.problem
@@ -236,17 +228,11 @@ def _on(context: EvaluationContext, model: Any, key: Any) -> Problem:
     return replace(other, logits=logits)
 
 
-def _make(maps: EvaluatedMaps, problem: Problem) -> _Made:
-    """Make maps of another problem with the same method."""
-    if maps.explain is None:
-        raise InputError("got maps alone, expected the method that made them", argument="explain")
+def _make(maps: EvaluatedMaps, problem: Problem) -> PlainMaps:
+    """Maps of another problem by the same method, in float64."""
     with problem.model.session(problem.inputs.device):
-        made = maps.explain(problem)
-    values, diagnostics = (made, {}) if isinstance(made, Tensor) else (made.values, made.diagnostics)
-    expected = (*problem.target.shape, *problem.inputs.shape[1:])
-    if tuple(values.shape) != expected:
-        raise InputError(f"got maps of shape {tuple(values.shape)}, expected {expected}", argument="explain")
-    return _Made(values.detach().double(), diagnostics)
+        made = maps.made(problem)
+    return PlainMaps(made.values.double(), made.diagnostics)
 
 
 def _is_zero(values: Tensor) -> Tensor:
