@@ -91,7 +91,7 @@ def test_class_names_preprocessing_and_device_replace_the_sources():
     names = [f"digit {k}" for k in range(10)]
     model = load_model("embedded:digits", preprocessing=UNIT, class_names=names, device=torch.device("cpu"))
     assert isinstance(model, LoadedModel)
-    assert model.preprocessing == UNIT
+    assert model.preprocessing == UNIT == load_model("embedded:digits", preprocessing="unit,channels=1").preprocessing
     assert model.class_names == tuple(names)
 
 

@@ -274,7 +274,7 @@ class ImageRun(Generic[Spec]):
         self.loaded = load_model(
             self._model,
             trust_code=spec.trust_code,
-            preprocessing=None if spec.preprocessing is None else Preprocessing.parse(spec.preprocessing),
+            preprocessing=spec.preprocessing,
             class_names=self.class_names,
             device=self.device,
             output=spec.model_output,

@@ -101,7 +101,7 @@ def load_model(
     spec: str,
     *,
     trust_code: bool = False,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: Preprocessing | str | None = None,
     class_names: Sequence[str] | None = None,
     device: str | torch.device = "cpu",
     output: OutputKind = "auto",
@@ -116,7 +116,7 @@ def load_model(
     Args:
         spec: A model in one of the forms of :data:`LOADERS`, such as ``torchvision:resnet18``.
         trust_code: Whether a Python file, a Python module or an exported program, which are code, may run.
-        preprocessing: Replaces what the source says.
+        preprocessing: Replaces what the source says; a text is read by :meth:`Preprocessing.parse`.
         class_names: Replaces what the source says.
         device: The device to load it to.
         output: What the model returns, as for :class:`fringe.Classifier`.
@@ -129,7 +129,8 @@ def load_model(
     """
     family, target = _family(spec)
     checked_device = usable_device(device)
-    parts = LOADERS[family].build(LoadOptions(spec, target, trust_code, preprocessing))
+    recipe = Preprocessing.parse(preprocessing) if isinstance(preprocessing, str) else preprocessing
+    parts = LOADERS[family].build(LoadOptions(spec, target, trust_code, recipe))
     names = parts.class_names if class_names is None else tuple(class_names)
     digest = state_digest(parts.module)
     module = parts.module.eval().requires_grad_(False).to(checked_device)
