@@ -50,6 +50,10 @@ PARTS: Mapping[str, tuple[tuple[str, ...], bool]] = {
     "Noise sensitivity": (("max_sensitivity",), True),
     "Completeness": (("completeness_residual",), False),
 }
+#: Of benchmarks: properties of a map and its path in which only methods that aim at them can fail.
+PATH, PATH_METRICS = "Path and sparseness", ("endpoint_kl", "tracking_error_mean", "tracking_error_max", "sparseness")
+#: Parts in which a method should beat maps that know nothing of the model. Such a map may well be insensitive to noise.
+COMPARED = ("Localisation", "Interventions", "Sanity", "Scores")
 
 
 @dataclass(frozen=True)
