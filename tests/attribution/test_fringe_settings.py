@@ -122,7 +122,7 @@ _LOST = r"the prediction lost \d+% of its divergence from the uniform prediction
         (
             {"steps": 3},
             "short",
-            rf"complete within \d\.\d%, but {_LOST.replace('lost', 'lost only')} \(ok needs 50%\): use until='arrival', .*",
+            rf".*%, but {_LOST.replace('lost', 'lost only')} \(ok needs 50%\): use until='arrival', .*",
         ),
         ({"steps": 1}, "stalled", r"[^:]* \(under 5%\): raise steps, delta_euc or eta_max, or lower damping"),
         ({"until": "arrival", "max_steps": 2}, "stalled", r".*: raise max_steps, delta_euc or .* lower damping"),

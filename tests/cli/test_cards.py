@@ -90,6 +90,15 @@ def test_a_card_of_a_run(tmp_path):
     assert "METHOD: got 'fringe'" in missing.stderr or "method: got 'fringe'" in missing.stderr
 
 
+def test_an_interruption_is_said(tmp_path, monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fringe.cards.verify", stop)
+    result = invoke("verify", "ig", "--out", tmp_path)
+    assert (result.exit_code, result.stderr) == (130, "interrupted: run the command again\n")
+
+
 def test_an_unknown_method_is_told_its_neighbour(tmp_path):
     result = invoke("verify", "igg", "--out", tmp_path)
     assert result.exit_code == 2

@@ -343,7 +343,8 @@ def test_an_interrupted_run_keeps_what_it_finished(tmp_path, monkeypatch):
         patch.setattr(ExplanationRun, "logits", logits)
         result = quick(tmp_path / "out", "embedded:digits:0:3", "--batch-size", "1")
     assert result.exit_code == 130
-    assert "1 finished" in result.stderr
+    assert "1 of 3 inputs are done" in result.stderr
+    assert "run the same command again to go on" in result.stderr
     summary = read(tmp_path / "out" / "summary.json")
     assert not summary["complete"]
     assert [entry["folder"] for entry in summary["inputs"]] == ["digits-0000"]

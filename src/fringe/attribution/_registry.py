@@ -69,14 +69,15 @@ def split_name(text: str) -> tuple[str, str, str]:
 
 
 def require_package(method: Attributor) -> None:
-    """Check that the package that a method needs is installed.
+    """Check that a method can explain an image, and that the package that it needs is installed.
 
     Args:
         method: The method.
 
     Raises:
-        InputError: If it is not.
+        InputError: If it cannot, or is not.
     """
+    method.check_usable()
     package = method.package
     if package is not None and not is_installed(package):
         message, hint = f"{method.label} needs {package}, which is not installed", f"install fringe[{package}]"

@@ -62,6 +62,9 @@ def exit_on_error(*extras: str) -> Generator[None]:
             yield
     except BrokenPipeError:
         raise  # the reader of the output is gone
+    except KeyboardInterrupt as error:
+        warn("interrupted: run the command again")
+        raise typer.Exit(Exit.INTERRUPTED) from error
     except OSError as error:
         name = "" if error.filename is None else f"{str(error.filename)!r}: "
         print_error(f"{name}{error.strerror or error}")
@@ -114,6 +117,8 @@ def error_text(error: FringeError) -> str:
         prefix, colon, rest = message.partition(": ")
         if colon and _parameter(prefix) is not None:
             argument, message = prefix, rest
+            if _parameter(prefix) in _HINTS:  # which say it in place of what the text ends with
+                message = rest.rpartition("; ")[0] or rest
     parameter = None if argument is None else _parameter(argument)
     if parameter in _HINTS and parameter != argument:
         hint = _HINTS[parameter]
