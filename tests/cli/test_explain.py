@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -316,6 +317,30 @@ def test_another_setting_is_refused_with_the_difference_and_replaces_the_results
     assert quick(tmp_path / "out", "embedded:digits:0", "--seed", "1", "--overwrite").exit_code == 0
     assert not stale.exists()
     assert read(tmp_path / "out" / "digits-0000" / "explanation.json")["seed"] == 1
+
+
+def test_another_method_is_named_first_and_the_rest_is_counted(tmp_path):
+    assert quick(tmp_path, "embedded:digits:0").exit_code == 0
+    refused = run("embedded:digits:0", "--method", "rise", "--out", tmp_path)
+    assert refused.exit_code == 2
+    assert re.search(r"other settings \(method: ig, now rise; ([^;]*; ){3}and \d+ more\); name", refused.stderr)
+
+
+def test_a_damaged_summary_is_named_and_written_again_from_results_that_are_whole(tmp_path):
+    assert quick(tmp_path, "embedded:digits:0:2").exit_code == 0
+    before = (tmp_path / "digits-0000" / "explanation.json").stat().st_mtime_ns
+    (tmp_path / "summary.json").write_text("{")
+    refused = quick(tmp_path, "embedded:digits:0:2", "--seed", "1")
+    assert (refused.exit_code, "other settings (seed: 0, now 1)" in refused.stderr) == (2, True)
+    again = quick(tmp_path, "embedded:digits:0:2")
+    assert (again.exit_code, again.stderr.count("summary.json' is damaged and is written again")) == (0, 1)
+    assert read(tmp_path / "summary.json")["counts"]["reused"] == 2
+    assert (tmp_path / "digits-0000" / "explanation.json").stat().st_mtime_ns == before
+    (tmp_path / "summary.json").write_text("{")
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "letter.txt").touch()
+    foreign = quick(tmp_path, "embedded:digits:0:2")
+    assert (foreign.exit_code, "summary.json' is damaged, and so it is not known" in foreign.stderr) == (2, True)
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path):

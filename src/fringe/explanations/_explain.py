@@ -19,7 +19,7 @@ from fringe._text import plain
 from fringe.attribution import Attribution, attribute
 from fringe.data import ImageRef
 from fringe.errors import InputError
-from fringe.experiments import changes, reliability_for
+from fringe.experiments import changes, describe_changes, reliability_for
 from fringe.explanations._base import (
     POINTS,
     Explanation,
@@ -195,7 +195,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         if summary is None or not differences:
             return
         if not self._overwrite:
-            text = "; ".join(differences) if earlier else f"format: {summary.get('format', 1)}, now {FORMAT}"
+            text = describe_changes(differences) if earlier else f"format: {summary.get('format', 1)}, now {FORMAT}"
             message = f"{str(self._out)!r} holds results of other settings ({text})"
             hint = "name another folder, or pass overwrite=True to replace them"
             raise InputError(message, argument="out", hint=hint)
