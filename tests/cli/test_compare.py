@@ -196,7 +196,7 @@ def test_images_of_several_sizes_keep_their_order(tmp_path):
         (("--methods", "fringes"), "did you mean 'fringe'"),
         (("--methods", "ig,ig"), "--methods: ig given twice; give each its own label"),
         (("--methods", " , "), "--methods: none given"),
-        (("--methods", "ig:papers"), "preset: ig has no 'papers'"),
+        (("--methods", "ig:papers"), "--methods: ig has no 'papers'"),
         (("--metrics", "insertio"), "did you mean 'insertion'"),
         (("--metrics", "insertion:rize"), "insertion has no 'rize'"),
         (("--set", "steps=3"), "expected LABEL.KEY=VALUE"),

@@ -282,6 +282,7 @@ class Attributor(Settings):
         many_paths: Whether an image has several paths, each with an end of its own.
         has_path: Whether a result can hold the path of an image.
         number: The setting that a number in brackets after the name stands for, as in ``smooth(3):ig``.
+        form: How the name is written, where that is not all: ``captum:NAME``.
         package: The package of another library that computes the maps, which an extra of the same name installs.
     """
 
@@ -293,6 +294,7 @@ class Attributor(Settings):
     many_paths: ClassVar[bool] = False
     has_path: ClassVar[bool] = True
     number: ClassVar[str | None] = None
+    form: ClassVar[str] = ""
     package: ClassVar[str | None] = None
 
     @property

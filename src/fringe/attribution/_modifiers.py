@@ -121,6 +121,7 @@ class Straight(Modifier):
     """
 
     name = "straight"
+    form = "straight:METHOD"
     title = "Straight line to a method's end point"
     source = "a control of this library"
 
@@ -210,6 +211,7 @@ class Smooth(Modifier):
     """
 
     name = "smooth"
+    form = "smooth(SIGMA):METHOD"
     title = "Smoothed maps of a method"
     source = "a control of this library"
     number = "sigma"

@@ -38,12 +38,14 @@ def get_method(method: str | Attributor | type[Attributor]) -> Attributor:
     split = _WITH_NUMBER.fullmatch(method)
     name, colon, preset = (method if split is None else split[1] + split[3]).partition(":")
     kind = look_up(name, METHODS)
-    result = kind.preset(preset) if colon else kind()
-    if split is None:
-        return result
-    if kind.number is None:
+    if split is not None and kind.number is None:
         raise InputError(f"got {method!r}, but {kind.name} takes no number in brackets", argument="method")
-    return result.with_text({kind.number: split[2]})
+    try:
+        result = kind.preset(preset) if colon else kind()
+        return result if split is None or kind.number is None else result.with_text({kind.number: split[2]})
+    except InputError as error:  # the preset and the number are parts of this name
+        text = error.message if error.argument in ("method", "preset") else f"{error.argument}: {error.message}"
+        raise InputError(text, argument="method", hint=error.hint) from error
 
 
 def split_name(text: str) -> tuple[str, str, str]:

@@ -15,7 +15,7 @@ from fringe._process import Interrupted, interruptible
 from fringe._progress import Progress as Progress
 from fringe._tables import TextTable
 from fringe._text import printable
-from fringe.errors import FringeError, InputError, TransientError, is_transient
+from fringe.errors import FringeError, InputError, ModelError, TransientError, is_transient
 
 
 class Exit(IntEnum):
@@ -113,6 +113,8 @@ def _usage_errors(extras: Sequence[str]) -> Generator[None]:
 def error_text(error: FringeError) -> str:
     """The error in terms of the command line: the flag in place of the argument, and flags in its hint."""
     argument, message, hint = error.argument, error.message, error.hint
+    if argument is None and isinstance(error, ModelError) and "model" in FLAGS:
+        argument = "model"
     if argument is None:  # a text of the form "argument: message"
         prefix, colon, rest = message.partition(": ")
         if colon and _parameter(prefix) is not None:

@@ -64,7 +64,7 @@ def _open(run: "Run", work: Sequence[tuple[str, float, float]], *, yes: bool, qu
     """Open a run after consent to its work; exit where the inputs lead to no image."""
     if not run.refs:
         for failure in run.missing:
-            print_error(failure.reason)
+            print_error(f"INPUT: {failure.reason}")
         raise typer.Exit(Exit.NOTHING_DONE)
     require_consent(work, yes=yes, quiet=quiet)
     run.open()
