@@ -19,7 +19,7 @@ from fringe._files import write_atomic
 from fringe._tables import Styled, TextTable
 from fringe._text import first_paragraph, plain, to_json
 from fringe.attribution import METHODS, method_of_record
-from fringe.cards._measure import BLIND, COMPARED, LOCALISATION, PARTS, PATH, PATH_METRICS, Card, Measurement
+from fringe.cards._measure import BLIND, COMPARED, LOCALISATION, PARTS, PATH, PATH_METRICS, Card, Measurement, by_text
 from fringe.errors import InputError
 from fringe.experiments import Difference, Estimate, Results, estimate, holm, paired, read_results
 from fringe.metrics import METRICS, Metric
@@ -97,7 +97,7 @@ def summarise_measurement(measurement: Measurement, seed: int) -> Line:
 
 def failures(card: Card, lines: Sequence[Line]) -> tuple[str, ...]:
     """Return where the method fails, in sentences: checks, gates, maps without a score, blind maps that do as well."""
-    said = [f"The check {check.name} fails: {check.detail}." for check in card.failed_checks()]
+    said = [f"The {clause}." for clause in card.failures()]
     for scene, gates in card.gates.items():
         broken = [f"{gate.name} is {gate.value:.3g}" for gate in gates if not gate.holds]
         said += [f"{scene}: {'; '.join(broken)}, so its numbers prove nothing."] if broken else []
@@ -117,7 +117,7 @@ def failures(card: Card, lines: Sequence[Line]) -> tuple[str, ...]:
 
 def not_measured(card: Card) -> tuple[str, ...]:
     """Return what was not measured, and why, in sentences."""
-    return tuple(f"{what}: {why.rstrip('.')}." for what, why in card.skipped.items())
+    return tuple(f"{what}: {why.rstrip('.')}." for what, why in by_text(card.skipped.items()))
 
 
 def describe_card(card: Card) -> list[str | TextTable]:
