@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import fringe
+from fringe.attribution import get_method, preset_label
 from fringe.cli import app
 from fringe.data import find_inputs
 from fringe.explanations import ExplanationRun
@@ -341,6 +342,40 @@ def test_a_damaged_summary_is_named_and_written_again_from_results_that_are_whol
     (tmp_path / "theirs" / "letter.txt").touch()
     foreign = quick(tmp_path, "embedded:digits:0:2")
     assert (foreign.exit_code, "summary.json' is damaged, and so it is not known" in foreign.stderr) == (2, True)
+
+
+def test_another_class_than_the_prediction_stands_in_the_table(tmp_path):
+    same, other = (quick(tmp_path / t, "embedded:digits:0:2", "--target", t).stdout for t in ("predicted", "3"))
+    assert "explained" not in same
+    assert [line.split()[:3] for line in other.splitlines() if line.startswith("digits-")] == [
+        ["digits-0000", "0", "3"],
+        ["digits-0001", "1", "3"],
+    ]
+
+
+def test_titles_name_the_preset_and_pages_count_passes_per_image(tmp_path):
+    result = run("embedded:digits:0:2", "--method", "fringe:preview", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "digits-0000" / "explanation.html").read_text(encoding="utf-8")
+    assert "Explained by FRInGe: Fisher-Rao Integrated Gradients (preview)." in page
+    passes = read(tmp_path / "digits-0000" / "explanation.json")["cost"]["passes"]["vjp"]
+    assert f"passes: vjp</dt><dd>{passes} ({passes / 2:g} per image)<" in page
+    assert "digits · fringe:preview" in (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("given", "label"),
+    [
+        ("fringe", "fringe"),
+        ("fringe:preview", "fringe:preview"),
+        ("smooth(3):fringe:resnet18", "smooth(3):fringe:resnet18"),
+        ("captum:grad_cam", "captum:grad_cam"),
+        ("smoothgrad:official", "smoothgrad:official"),
+    ],
+)
+def test_the_label_of_a_preset_is_its_name(given, label):
+    record = json.loads(json.dumps(get_method(given).record()))
+    assert preset_label(record) == label
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Given = dict[str, Any]
 DRAW = "fringe.cli._runs:DrawOptions"
 #: Of studies that have metrics of their own, on all images.
-UNUSED = dict.fromkeys(("metrics", "limits", "controls"), "not used here")
+UNUSED: dict[str, str] = dict.fromkeys(("metrics", "limits", "controls"), "not used here")
 
 
 @with_options(SPEC, FLAGS, DRAW, skip=UNTYPED)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fringe._tables import TextTable
 from fringe._text import plain
-from fringe.attribution import Attribution, attribute
+from fringe.attribution import Attribution, attribute, preset_label
 from fringe.data import ImageRef
 from fringe.errors import InputError
 from fringe.experiments import changes, describe_changes, reliability_for
@@ -369,7 +369,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
 
         recipe = self.loaded.preprocessing
         cells = [contact_cell(result.load(), result.record, recipe) for result in explained[:SHEET]]
-        model, method = self.loaded.architecture, self.method.name
+        model, method = self.loaded.architecture, preset_label(self.method.record())
         self.folder.attempt(CONTACT, lambda path: draw_contact_sheet(cells, model, method, len(explained), path))
 
     def _write_index(self) -> None:
@@ -377,7 +377,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             return
         from fringe.explanations._pages import index_page
 
-        title = f"{self.loaded.architecture} · {self.method.name}"
+        title = f"{self.loaded.architecture} · {preset_label(self.method.record())}"
         entries = [*self.explained, *self.failures]
         page = index_page(title, entries, self.loaded.preprocessing)
         self.folder.attempt_text(INDEX, page)
