@@ -194,7 +194,7 @@ def test_things_that_are_no_image_files(tmp_path):
     os.mkfifo(tmp_path / "pipe.png")
     assert message(tmp_path) == f"{str(tmp_path)!r}: is a folder, not an image"
     assert message("gone.png") == "'gone.png': does not exist"
-    assert message(tmp_path / "empty.png").endswith("empty.png': the file is empty")
+    assert message(tmp_path / "empty.png").endswith("empty.png': is empty")
     assert message(tmp_path / "pipe.png").endswith("pipe.png': is not a regular file")
     assert message("a" * 300).endswith("cannot be reached (File name too long)")
     assert "a\\x00b" in message("a\0b")

@@ -111,7 +111,7 @@ def _open(path: Path | RemoteFile) -> BinaryIO:
     file.seek(0)
     if not size:
         file.close()
-        raise ImageError("the file is empty")
+        raise ImageError("is empty")
     return file
 
 
