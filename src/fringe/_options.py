@@ -58,6 +58,9 @@ def _input_error(error: ValidationError, expected: Mapping[str, str]) -> InputEr
     name, value = str(first["loc"][0]), first["input"]
     if first["type"] == "greater_than_equal":
         return wrong_value(name, value, f"at least {first.get('ctx', {})['ge']:g}")
+    if first["type"] == "greater_than" and name not in expected:
+        least = first.get("ctx", {})["gt"]
+        return wrong_value(name, value, f"at least {least + 1}" if isinstance(value, int) else f"more than {least:g}")
     if first["type"] == "literal_error" and name not in expected:
         choices = [choice.strip("'") for choice in re.split(", | or ", str(first.get("ctx", {})["expected"]))]
         return wrong_value(name, value, f"one of {', '.join(choices)}")

@@ -1,8 +1,9 @@
 """Errors: each names the argument, what came, and what to do."""
 
+import contextlib
 import difflib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 
 
 class FringeError(ValueError):
@@ -149,6 +150,19 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(cause, OSError):
         return cause.errno is not None
     return cause is not None and is_transient(cause)
+
+
+@contextlib.contextmanager
+def unfit_inputs() -> Generator[None]:
+    """Turn an error of PyTorch about sizes, which a model raises at the inputs of a call, into one that names them."""
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error).partition("\n")[0]
+        if is_transient(error) or not any(word in text for word in ("size", "shape", "channels")):
+            raise
+        notes = "; ".join(getattr(error, "__notes__", ())) or None
+        raise InputError(f"the model cannot take them: {text}", argument="inputs", hint=notes) from error
 
 
 def is_misread(error: BaseException) -> bool:

@@ -309,7 +309,8 @@ def look_up(name: str, registry: Mapping[str, type[S]]) -> type[S]:
     key = next(iter(registry.values())).record_key
     near = nearest(_letters(name), spellings)
     hint = f"; did you mean {spellings[near[0]]!r}?" if near else "."
-    raise InputError(f"got {name!r}{hint} Known {key}s: {_list(registry)}", argument=key)
+    known = _list(getattr(kind, "form", "") or known for known, kind in registry.items())
+    raise InputError(f"got {name!r}{hint} Known {key}s: {known}", argument=key)
 
 
 def canonical_name(text: str, registry: Mapping[str, type[Settings]]) -> str:

@@ -87,7 +87,7 @@ class TestArguments:
         def closure(x):
             return READER(x, MASK[: len(x)] if cut else MASK)
 
-        with pytest.raises((fringe.ModelOutputError, RuntimeError)) as caught:
+        with pytest.raises((fringe.ModelOutputError, fringe.InputError)) as caught:
             fringe.attribute(closure, EMBEDDED, method="ig", batch_size=batch_size)
         said = str(caught.value) + "".join(getattr(caught.value, "__notes__", ()))
         assert "forward_args" in said
@@ -120,7 +120,7 @@ class TestArguments:
         found = fringe.attribute(model, x, method=method, target=target, forward_args=(fringe.Shared(weight),))
         expected = fringe.attribute(lambda x: model(x, weight), x, method=method, target=target)
         close(found.values, expected.values)
-        with pytest.raises((fringe.ModelOutputError, RuntimeError)):
+        with pytest.raises((fringe.ModelOutputError, fringe.InputError)):
             fringe.attribute(model, x, method=method, target=target, forward_args=(weight,), batch_size=2)
 
     @pytest.mark.parametrize(
@@ -197,3 +197,13 @@ class TestContrast:
             fringe.attribute(SoftplusMLP(), images(2), target=[0, 1], contrast=1, method="ig")
         with pytest.raises(fringe.TargetError, match=r"contrast: class 9 does not exist"):
             fringe.attribute(SoftplusMLP(), images(2), target=[0, 1], contrast=9, method="ig")
+
+
+@pytest.mark.parametrize("call", [fringe.attribute, fringe.explain])
+def test_inputs_of_a_shape_that_the_model_cannot_take_are_named(call):
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.LazyLinear(2)).eval()
+    model(torch.zeros(1, 3, 8, 8))
+    for shape, text in (((2, 1, 8, 8), "Given groups=1"), ((2, 3, 9, 9), "mat1 and mat2 shapes")):
+        with pytest.raises(fringe.InputError, match=rf"^inputs: the model cannot take them: {text}") as caught:
+            call(model, torch.zeros(shape), method="ig")
+        assert f"inputs of shape {shape}" in str(caught.value)

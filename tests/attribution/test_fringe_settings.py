@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,26 @@ def test_a_preview_takes_at_most_twenty_passes_an_image():
 def test_a_long_step_is_twice_the_automatic_one():
     caps = [fringe.FRInGe(delta_euc=name).path(10_000).trust.delta_euc for name in ("auto", "long")]
     assert caps == [1.0, 2.0]
+
+
+_LOST = r"the prediction lost \d+% of its divergence from the uniform prediction"
+
+
+@pytest.mark.parametrize(
+    ("settings", "verdict", "advice"),
+    [
+        ({}, "ok", rf"complete within \d\.\d%; {_LOST} \(ok needs 50%\)"),
+        ({"until": "arrival"}, "ok", rf"complete within \d\.\d%; {_LOST} \(arrived\)"),
+        (
+            {"steps": 3},
+            "short",
+            rf".*%, but {_LOST.replace('lost', 'lost only')} \(ok needs 50%\): use until='arrival', .*",
+        ),
+        ({"steps": 1}, "stalled", r"[^:]* \(under 5%\): raise steps, delta_euc or eta_max, or lower damping"),
+        ({"until": "arrival", "max_steps": 2}, "stalled", r".*: raise max_steps, delta_euc or .* lower damping"),
+    ],
+)
+def test_advice_names_the_measure_of_the_verdict_and_what_the_settings_allow(settings, verdict, advice):
+    found = fringe.explain("embedded:digits", "embedded:digits:1", method=fringe.FRInGe(**settings))
+    assert found.verdict == (verdict,)
+    assert re.fullmatch(advice, found.advice[0])

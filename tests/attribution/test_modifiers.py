@@ -174,7 +174,7 @@ class TestNames:
             ("smooth(wide):ig", "sigma: got 'wide', expected a positive number"),
             ("smooth(-1):ig", "sigma: got '-1', expected a positive number"),
             ("smooth(3):igg", "got 'igg'; did you mean 'ig'"),
-            ("straight:ig:papers", "preset: ig has no 'papers'; did you mean 'paper'"),
+            ("straight:ig:papers", "method: ig has no 'papers'; did you mean 'paper'"),
             ("straigt:ig", "got 'straigt'; did you mean 'straight'"),
         ],
     )

@@ -1,11 +1,13 @@
 """The files of a card, and cards of benchmark runs."""
 
 import json
+import re
 
 import pytest
 
 from fringe import InputError
 from fringe.cards import Card, Measurement, card_of_run, write_card
+from fringe.cards._card import failures, summarise_measurement
 from fringe.experiments import ExperimentSpec, run_experiment
 from fringe.scenes import Gate
 from fringe.testing import CheckResult
@@ -63,11 +65,15 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
         write_card(card(), tmp_path / "file")
 
 
+METHODS = "ig,smoothgrad,fringe"
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    given = {"data": "embedded:digits", "n": 4, "methods": "ig,smoothgrad", "metrics": "insertion,saco,sparseness"}
-    spec = ExperimentSpec(**given, set=("ig.steps=4", "smoothgrad.samples=2"), controls=True)
+    given = {"data": "embedded:digits", "n": 4, "methods": METHODS, "metrics": "insertion,saco,sparseness,endpoint_kl"}
+    settings = ("ig.steps=4", "smoothgrad.samples=2", "fringe.steps=2")
+    spec = ExperimentSpec(**given, set=settings, controls=True)
     results = run_experiment(spec, out=folder)
     return folder, results
 
@@ -84,13 +90,24 @@ def test_a_card_of_a_run_has_its_numbers(run, tmp_path):
     assert {m.metric: m.part for m in made.measurements} == {
         "insertion": "Interventions",
         "saco": "Interventions",
-        "sparseness": "Scores",
+        "sparseness": "Path and sparseness",
+        "endpoint_kl": "Path and sparseness",
     }
     assert made.passes == {"forward": pytest.approx(5.0, abs=1), "jvp": 0.0, "vjp": 4.0}
     assert made.n == 4
     assert "insertion" in write_card(made, tmp_path)[2].read_text()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", made.made)
+
+
+def test_diffusion_is_no_blind_map_and_path_and_sparseness_are_no_failures(run):
+    folder, results = run
+    assert "diffusion" in results.methods(results.models[0])
+    made = card_of_run(folder, "smoothgrad")  # it has no path: its end point KL is undefined
+    assert {name for m in made.measurements for name in m.controls} == {"edge", "random", "uniform"}
+    sentences = failures(made, [summarise_measurement(m, 0) for m in made.measurements])
+    assert not [s for s in sentences if "Sparseness" in s or "End point KL" in s]
 
 
 def test_a_method_that_a_run_lacks_is_named_with_those_it_has(run):
-    with pytest.raises(InputError, match="'fringe', which the run does not have; it has ig, smoothgrad"):
-        card_of_run(run[0], "fringe")
+    with pytest.raises(InputError, match="'lrp', which the run does not have; it has ig, smoothgrad, fringe"):
+        card_of_run(run[0], "lrp")

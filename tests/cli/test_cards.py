@@ -60,6 +60,15 @@ def test_a_theorem_that_fails_is_exit_code_one_unless_it_may(code, tmp_path):
     assert "--allow: no check is called constant" in unknown.stderr
 
 
+def test_maps_of_a_wrong_shape_are_said_once_with_the_shapes_that_are_taken(tmp_path):
+    (tmp_path / "wrong.py").write_text("import torch\ndef wrong(model, inputs, target):\n    return torch.zeros(3)\n")
+    result = invoke("verify", f"{tmp_path / 'wrong.py'}:wrong", "--trust-code", *SHORT, "--out", tmp_path / "card")
+    assert result.exit_code == 1
+    shapes = "wrong returned shape (3,), expected that of the input, (1, C, H, W), or (1, 1, H, W), (1, H, W) or (H, W)"
+    assert result.stderr.count(shapes) == 1
+    assert result.stdout.count(shapes) == 2  # where it fails, and what was not measured
+
+
 def test_code_that_is_not_trusted_does_not_run(code, tmp_path):
     result = invoke("verify", f"{code}:saliency", *SHORT, "--out", tmp_path)
     assert result.exit_code == 2
@@ -88,6 +97,15 @@ def test_a_card_of_a_run(tmp_path):
     missing = invoke("card", "fringe", "--from", tmp_path / "run", "--out", tmp_path / "card")
     assert missing.exit_code == 2
     assert "METHOD: got 'fringe'" in missing.stderr or "method: got 'fringe'" in missing.stderr
+
+
+def test_an_interruption_is_said(tmp_path, monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fringe.cards.verify", stop)
+    result = invoke("verify", "ig", "--out", tmp_path)
+    assert (result.exit_code, result.stderr) == (130, "interrupted: run the command again\n")
 
 
 def test_an_unknown_method_is_told_its_neighbour(tmp_path):

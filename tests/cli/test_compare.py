@@ -164,11 +164,12 @@ def test_one_bad_image_and_one_bad_method_do_not_stop_the_rest(tmp_path):
     assert {r["image"] for r in lines(out)} == {"7_good"}
 
 
-def test_a_method_without_its_references_is_a_row_with_its_error(tmp_path):
+def test_a_method_that_fails_is_a_row_with_its_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(ComparisonRun, "_check", lambda self: None)  # which would refuse a method without references
     alone = quick(tmp_path, "embedded:digits:0", "--methods", "ig2,ig", *QUICK[-2:])
     assert alone.exit_code == 3
-    assert "error: ig2: --references: ig2 follows paths" in alone.stderr
-    assert "pass images with --references DIR" in alone.stderr
+    told = "error: ig2: --references: ig2 follows paths to images of other classes; pass images with --references DIR\n"
+    assert told in alone.stderr
     failed = next(m for m in read(tmp_path)["methods"] if m["label"] == "ig2")
     assert (failed["maps"], failed["images"], len(failed["errors"])) == (0, 1, 1)
     assert [(r["score"], r["flags"]) for r in lines(tmp_path) if r["method"] == "ig2"] == [("", "failed")]
@@ -195,7 +196,7 @@ def test_images_of_several_sizes_keep_their_order(tmp_path):
         (("--methods", "fringes"), "did you mean 'fringe'"),
         (("--methods", "ig,ig"), "--methods: ig given twice; give each its own label"),
         (("--methods", " , "), "--methods: none given"),
-        (("--methods", "ig:papers"), "preset: ig has no 'papers'"),
+        (("--methods", "ig:papers"), "--methods: ig has no 'papers'"),
         (("--metrics", "insertio"), "did you mean 'insertion'"),
         (("--metrics", "insertion:rize"), "insertion has no 'rize'"),
         (("--set", "steps=3"), "expected LABEL.KEY=VALUE"),
@@ -259,7 +260,8 @@ def test_a_model_that_ends_in_a_softmax_names_the_option_that_reads_it(tmp_path)
     assert read(tmp_path / "out")["model_output"] == "probabilities"
 
 
-def test_nothing_done_is_exit_code_1(tmp_path):
+def test_nothing_done_is_exit_code_1(tmp_path, monkeypatch):
+    monkeypatch.setattr(ComparisonRun, "_check", lambda self: None)
     assert quick(tmp_path / "out", tmp_path / "absent.png", *DIGITS).exit_code == 1
     result = quick(tmp_path / "out", "embedded:digits:0", "--methods", "ig2")
     assert result.exit_code == 1
@@ -276,6 +278,25 @@ def test_a_folder_of_another_commands_results_is_safe(tmp_path):
     assert [quick(out, "embedded:digits:0", "--methods", "ig").exit_code for _ in range(2)] == [0, 0]
 
 
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ("geoig_knn", "--references: geoig_knn explains an image by others, and there are none; name a folder of them"),
+        ("ig,straight:smoothgrad", "smoothgrad has no path, and so no end point; name a method with a path"),
+        ("ig,straight:agi", "agi follows several paths per image, which end at different points; name a method of one"),
+        ("straight:smooth(2):rise", "rise has no path, and so no end point"),
+    ],
+)
+def test_a_method_that_cannot_explain_is_refused_before_the_first_map(tmp_path, methods, message):
+    refused = quick(tmp_path / "out", "embedded:digits:0", "--methods", methods)
+    assert (refused.exit_code, message in refused.stderr) == (2, True), refused.stderr
+    assert not list((tmp_path / "out").glob("*.json"))
+    benchmark = ("benchmark", "--methods", methods, "--n", "2", "--out", str(tmp_path / "run"))
+    if "straight" in methods:
+        assert message in CliRunner().invoke(app, benchmark).stderr
+        assert not (tmp_path / "run").exists()
+
+
 def test_an_interrupted_run_keeps_what_it_finished(tmp_path, monkeypatch):
     real, calls = ComparisonRun.logits, iter([False, True])
 
@@ -288,7 +309,8 @@ def test_an_interrupted_run_keeps_what_it_finished(tmp_path, monkeypatch):
     monkeypatch.setattr(ComparisonRun, "logits", stop)
     result = quick(tmp_path, "embedded:digits:0:3", "--methods", "ig", *QUICK[-2:])
     assert result.exit_code == 130
-    assert "1 compared" in result.stderr
+    assert "1 of 3 inputs are done" in result.stderr
+    assert "the comparison is not resumed: run the same command again" in result.stderr
     assert not read(tmp_path)["complete"]
     assert {r["image"] for r in lines(tmp_path)} == {"digits-0000"}
 

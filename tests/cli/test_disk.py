@@ -266,7 +266,7 @@ def test_a_folder_that_cannot_be_listed_costs_its_own_images_alone(tmp_path, loc
     assert summary(tmp_path / "out")["counts"]["failed"] == 1
     alone = run(command, locked, "--out", tmp_path / "other", "--model", "embedded:digits")
     assert alone.exit_code == 1
-    assert errors(alone) == [f"error: folder '{locked}' cannot be listed (Permission denied)"]
+    assert errors(alone) == [f"error: INPUT: folder '{locked}' cannot be listed (Permission denied)"]
     assert not (tmp_path / "other").exists()
 
 

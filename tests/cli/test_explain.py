@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import fringe
+from fringe.attribution import get_method, preset_label
 from fringe.cli import app
 from fringe.data import find_inputs
 from fringe.explanations import ExplanationRun
@@ -167,7 +169,7 @@ def test_sizes_are_grouped_and_the_order_is_kept(tmp_path):
         np.testing.assert_allclose(tensors["input"].numpy(), (stored - 0.3) / 0.35, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("inputs", [("photo.png",), ("photos",), ("embedded:digits:0", "photo.png"), ("absent.png",)])
+@pytest.mark.parametrize("inputs", [("photo.png",), ("photos",), ("embedded:digits:0", "photo.png")])
 def test_photos_ask_for_a_model(tmp_path, inputs, monkeypatch):
     monkeypatch.chdir(tmp_path)
     grey(tmp_path / "photo.png")
@@ -287,7 +289,7 @@ def test_a_list_of_names_of_the_wrong_length_is_refused(tmp_path):
     (tmp_path / "names").write_text("a\nb\n")
     result = quick(tmp_path / "out", "embedded:digits:0", "--classes", tmp_path / "names")
     assert result.exit_code == 2
-    assert "got 2 for a model of 10 classes" in result.stderr
+    assert "has 2 names for a model of 10 classes; name every class" in result.stderr
 
 
 def test_other_peoples_files_are_safe(tmp_path):
@@ -318,6 +320,64 @@ def test_another_setting_is_refused_with_the_difference_and_replaces_the_results
     assert read(tmp_path / "out" / "digits-0000" / "explanation.json")["seed"] == 1
 
 
+def test_another_method_is_named_first_and_the_rest_is_counted(tmp_path):
+    assert quick(tmp_path, "embedded:digits:0").exit_code == 0
+    refused = run("embedded:digits:0", "--method", "rise", "--out", tmp_path)
+    assert refused.exit_code == 2
+    assert re.search(r"other settings \(method: fringe, now rise; ([^;]*; ){3}and \d+ more\); name", refused.stderr)
+
+
+def test_a_damaged_summary_is_named_and_written_again_from_results_that_are_whole(tmp_path):
+    assert quick(tmp_path, "embedded:digits:0:2").exit_code == 0
+    before = (tmp_path / "digits-0000" / "explanation.json").stat().st_mtime_ns
+    (tmp_path / "summary.json").write_text("{")
+    refused = quick(tmp_path, "embedded:digits:0:2", "--seed", "1")
+    assert (refused.exit_code, "other settings (seed: 0, now 1)" in refused.stderr) == (2, True)
+    again = quick(tmp_path, "embedded:digits:0:2")
+    assert (again.exit_code, again.stderr.count("summary.json' is damaged and is written again")) == (0, 1)
+    assert read(tmp_path / "summary.json")["counts"]["reused"] == 2
+    assert (tmp_path / "digits-0000" / "explanation.json").stat().st_mtime_ns == before
+    (tmp_path / "summary.json").write_text("{")
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "letter.txt").touch()
+    foreign = quick(tmp_path, "embedded:digits:0:2")
+    assert (foreign.exit_code, "summary.json' is damaged, and so it is not known" in foreign.stderr) == (2, True)
+
+
+def test_another_class_than_the_prediction_stands_in_the_table(tmp_path):
+    same, other = (quick(tmp_path / t, "embedded:digits:0:2", "--target", t).stdout for t in ("predicted", "3"))
+    assert "explained" not in same
+    assert [line.split()[:3] for line in other.splitlines() if line.startswith("digits-")] == [
+        ["digits-0000", "0", "3"],
+        ["digits-0001", "1", "3"],
+    ]
+
+
+def test_titles_name_the_preset_and_pages_count_passes_per_image(tmp_path):
+    result = run("embedded:digits:0:2", "--method", "fringe:preview", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "digits-0000" / "explanation.html").read_text(encoding="utf-8")
+    assert "Explained by FRInGe: Fisher-Rao Integrated Gradients (preview)." in page
+    passes = read(tmp_path / "digits-0000" / "explanation.json")["cost"]["passes"]["vjp"]
+    assert f"passes: vjp</dt><dd>{passes} ({passes / 2:g} per image)<" in page
+    assert "digits · fringe:preview" in (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("given", "label"),
+    [
+        ("fringe", "fringe"),
+        ("fringe:preview", "fringe:preview"),
+        ("smooth(3):fringe:resnet18", "smooth(3):fringe:resnet18"),
+        ("captum:grad_cam", "captum:grad_cam"),
+        ("smoothgrad:official", "smoothgrad:official"),
+    ],
+)
+def test_the_label_of_a_preset_is_its_name(given, label):
+    record = json.loads(json.dumps(get_method(given).record()))
+    assert preset_label(record) == label
+
+
 def test_a_write_that_fails_leaves_nothing(tmp_path):
     folder = ResultFolder(tmp_path / "out", overwrite=False, command="explain")
 
@@ -343,7 +403,8 @@ def test_an_interrupted_run_keeps_what_it_finished(tmp_path, monkeypatch):
         patch.setattr(ExplanationRun, "logits", logits)
         result = quick(tmp_path / "out", "embedded:digits:0:3", "--batch-size", "1")
     assert result.exit_code == 130
-    assert "1 finished" in result.stderr
+    assert "1 of 3 inputs are done" in result.stderr
+    assert "run the same command again to go on" in result.stderr
     summary = read(tmp_path / "out" / "summary.json")
     assert not summary["complete"]
     assert [entry["folder"] for entry in summary["inputs"]] == ["digits-0000"]

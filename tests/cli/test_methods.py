@@ -63,7 +63,7 @@ def test_presets_of_every_method_are_found_by_name():
             assert configured_method(ExplainSpec(method=f"{name}:{preset}")) == kind.preset(preset)
             assert configured_method(ExplainSpec(method=name, preset=preset)) == kind.preset(preset)
     assert configured("ig:paper").steps == 200
-    with pytest.raises(InputError, match=r"preset: ig has no 'papers'; did you mean 'paper'\? Known: paper"):
+    with pytest.raises(InputError, match=r"method: ig has no 'papers'; did you mean 'paper'\? Known: paper"):
         configured("ig:papers")
     with pytest.raises(InputError, match="variant: belongs to the method fringe, not to 'ig'"):
         configured_method(ExplainSpec(method="ig", variant="euclidean"))

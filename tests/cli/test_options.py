@@ -6,6 +6,7 @@ from typer.testing import CliRunner
 from fringe.cli import app
 from fringe.experiments import ExperimentSpec, Store, manifests
 from fringe.explanations import CompareSpec, ExplainSpec
+from fringe.paper import reproduction_plan, runtime_study, tuning_study
 
 SMALL = (
     "--methods",
@@ -56,6 +57,27 @@ def test_every_field_is_a_flag_with_its_help(command, spec, others):
             assert " ".join(field.description.split()) in words
 
 
+@pytest.mark.parametrize(
+    ("command", "plan", "fields"),
+    [
+        ("tune", tuning_study, ("metrics", "limit", "no-controls")),
+        ("runtime", runtime_study, ("metrics", "limit", "no-controls")),
+        ("reproduce", reproduction_plan, ("metrics", "limit")),
+    ],
+)
+def test_help_shows_the_defaults_of_the_command(command, plan, fields):
+    text = " ".join(run(command, "--help").stdout.split("Options:")[1].split())
+    planned = plan(ExperimentSpec(model="embedded:digits", data="embedded:digits"))
+    flags = {part.split()[0]: part for part in text.replace("controls / --", "").split(" --")}
+    assert f"[default: {planned.n}]" in flags["n"]
+    assert all(flags[name].endswith("[not used here]") for name in fields)
+
+
+@pytest.mark.parametrize("command", ["verify", "card", "report", "explain", "compare"])
+def test_help_lists_the_exit_code_of_an_interruption(command):
+    assert "130 interrupted" in " ".join(run(command, "--help").stdout.split())
+
+
 def test_a_file_gives_the_plan_of_the_flags_and_flags_come_first(tmp_path):
     (tmp_path / "plan.toml").write_text(FILE)
     assert run("benchmark", "--out", tmp_path / "flags", *SMALL).exit_code == 0
@@ -102,6 +124,7 @@ def test_a_file_that_makes_no_sense_is_one_line_that_names_the_flag(tmp_path, te
         (("status", "--run", "x"), "No such option: --run. RUN is typed without it, as in fringe status RUN.\n"),
         (("status", "--rum", "x"), "No such option: --rum\n"),
         (("benchmark", "--out", "x", "--n", "many"), "--n"),
+        (("tune", "--out", "x", "--trials", "0"), "--trials: got 0, expected at least 1\n"),
     ],
 )
 def test_a_wrong_flag_is_exit_code_2_with_the_nearest_one(arguments, message):

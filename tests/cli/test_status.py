@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -150,3 +151,12 @@ def test_reasons_for_people_are_few_and_the_most_frequent_first():
     ]
     assert describe_failures(rows, [crash], 1) == ["4 scores of ig, agi on a: often", "and 3 other reasons"]
     assert describe_failures([], [], 1) == []
+
+
+@pytest.mark.parametrize(("command", "page"), [("explain", "index.html"), ("compare", "compare.png")])
+def test_a_folder_of_images_is_told_from_no_run(tmp_path, command, page):
+    (tmp_path / "summary.json").write_text(json.dumps({"fringe": "1", "command": command}))
+    for asked in ("status", "report"):
+        result = CliRunner().invoke(app, [asked, str(tmp_path)])
+        assert result.exit_code == 2
+        assert f"holds no run of this program (it is a folder of {command}: open {tmp_path / page})" in result.stderr

@@ -119,10 +119,24 @@ def test_sweep_draws_the_objective_of_the_scores(tmp_path):
         (("reproduce", "--data", "x", "--models", "resnet19"), "--models: got 'resnet19', expected one of resnet18"),
         (("reproduce", "--data", "x", "--models", "vgg19", "--model", "m"), "--models: --model names networks, too"),
         (("reproduce", "--data", "x", "--studies", "all"), "--studies: got 'all', expected one of comparison"),
-        (("reproduce", "--data", "x", "--model", "embedded:digits", "--methods", "ig,fringe"), "fringe, first, and ig"),
-        (("reproduce", "--data", "x", "--model", "embedded:digits", "--methods", "fringe"), "fringe, first, and ig"),
         (
-            ("reproduce", "--data", "x", "--model", "embedded:digits", "--methods", "fringe,ig,fringe_default=ig"),
+            ("reproduce", "--data", "embedded:digits", "--model", "embedded:digits", "--methods", "ig,fringe"),
+            "fringe, first, and ig",
+        ),
+        (
+            ("reproduce", "--data", "embedded:digits", "--model", "embedded:digits", "--methods", "fringe"),
+            "fringe, first, and ig",
+        ),
+        (
+            (
+                "reproduce",
+                "--data",
+                "embedded:digits",
+                "--model",
+                "embedded:digits",
+                "--methods",
+                "fringe,ig,fringe_default=ig",
+            ),
             "fringe_default is the label of FRInGe() here",
         ),
     ],

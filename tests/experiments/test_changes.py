@@ -16,9 +16,9 @@ from fringe import IntegratedGradients
 from fringe.errors import InputError
 from fringe.experiments import ProcessExecutor, RunLog, RunOptions, run_plan
 from fringe.experiments._executors import SerialExecutor, run_tasks
+from fringe.experiments._manifest import LISTED
 from fringe.experiments._plan import Arm, ModelSource
 from fringe.experiments._results import read_results, results_of
-from fringe.experiments._run import LISTED
 from fringe.experiments._store import Store
 from fringe.experiments._tasks import committed_keys, orphaned, pending_tasks
 from fringe.metrics import Insertion, Sparseness

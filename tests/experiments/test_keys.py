@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fringe.experiments._manifest import SCHEMA, changes, digest, map_setting
+from fringe.experiments._manifest import SCHEMA, changes, describe_changes, digest, map_setting
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -94,6 +94,8 @@ def test_changes_are_told_by_leaf():
         "new: absent, now x",
     ]
     assert changes(new, new) == []
+    lines = changes({"model": 1, "method": {"tau": 1, "method": "fringe"}}, {"model": 2, "method": {"method": "ig"}})
+    assert describe_changes(lines, most=2) == "method: fringe, now ig; model: 1, now 2; and 1 more"
     assert changes({"a": {"b": 1}}, {"a": 3}) == ['a: {"b": 1}, now 3']
 
 

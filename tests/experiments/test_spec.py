@@ -254,7 +254,7 @@ def test_models_need_labels_where_their_architecture_is_one():
         ({"exif": "turn"}, "exif: got 'turn', expected one of transpose, ignore"),
         ({"references": "/nowhere"}, "references: '/nowhere' is neither a file, a folder"),
         ({"model": "torchvision:resnet18"}, "data: none given; name a folder of images"),
-        ({"data": "photos"}, "model: none given; name the network that these images are for"),
+        ({"data": "/"}, "model: none given; name the network that these images are for"),
         ({"preset": "/nowhere.json"}, "preset: /nowhere.json cannot be read"),
         ({"methods": "mine=ig", "set": "ig.steps=2"}, "'ig' is not compared here"),
         ({"set": "ig.stepss=2"}, "set: ig has no setting 'stepss'; did you mean 'steps'"),

@@ -210,7 +210,7 @@ def test_methods_by_name_preset_class_and_instance():
         assert result.settings["method"] == "ig"
         assert steps is None or result.settings["steps"] == steps
     assert fringe.explain(DIGITS, x, method="fringe:preview").settings == fringe.FRInGe.preset("preview").record()
-    with pytest.raises(fringe.InputError, match="preset"):
+    with pytest.raises(fringe.InputError, match="has no 'quikc'"):
         fringe.explain(DIGITS, x, method="fringe:quikc")
 
 

@@ -122,7 +122,7 @@ def test_a_killed_run_continues_and_equals_one_that_was_not_killed(tmp_path, fig
     ("change", "difference"),
     [
         ({"set": ("steps=5",)}, "method.steps: 4, now 5"),
-        ({"method": "smoothgrad", "set": ("samples=2",)}, "method.method: ig, now smoothgrad"),
+        ({"method": "smoothgrad", "set": ("samples=2",)}, "(method: ig, now smoothgrad; "),
         ({"seed": 1}, "seed: 0, now 1"),
         ({"target": 3}, "target: predicted, now 3"),
         ({"score": "probability"}, "score: logit, now probability"),

@@ -73,8 +73,9 @@ def test_the_registry_lists_every_family():
     [
         ("embedded:digit", "no embedded model 'digit'; did you mean 'digits'?"),
         ("torchvison:resnet18", "'torchvison' is neither a family nor an installed module; did you mean 'torchvision'"),
-        ("resnet18", "model 'resnet18' has no family; did you mean torchvision:resnet18? The forms are embedded"),
-        ("", "model '' has no family; did you mean torchvision:NAME?"),
+        ("resnet18", "model: 'resnet18' has no family; did you mean torchvision:resnet18? The forms are embedded"),
+        ("", "model: '' has no family; the forms are embedded"),
+        ("photo.jpg", "model: 'photo.jpg' has no family; the forms are embedded"),
         ("w.safetensors", "holds weights and no architecture; name both, as in torchvision:resnet18@w.safetensors"),
         ("m.pt", "'m.pt': .pt files are not read, because most of them can run code while loading"),
         ("dir/m.PTH", ".pth files are not read"),
@@ -91,13 +92,13 @@ def test_class_names_preprocessing_and_device_replace_the_sources():
     names = [f"digit {k}" for k in range(10)]
     model = load_model("embedded:digits", preprocessing=UNIT, class_names=names, device=torch.device("cpu"))
     assert isinstance(model, LoadedModel)
-    assert model.preprocessing == UNIT
+    assert model.preprocessing == UNIT == load_model("embedded:digits", preprocessing="unit,channels=1").preprocessing
     assert model.class_names == tuple(names)
 
 
 def test_a_device_that_is_not_there():
-    assert message("embedded:digits", device="cuda:99").startswith("device 'cuda:99' cannot be used here: ")
-    assert message("embedded:digits", device="gpu").startswith("device 'gpu' cannot be used here: ")
+    assert message("embedded:digits", device="cuda:99").startswith("device: 'cuda:99' cannot be used here: ")
+    assert message("embedded:digits", device="gpu").startswith("device: 'gpu' cannot be used here: ")
 
 
 @pytest.mark.parametrize("device", ["mps", "cuda:99", "hpu", "meta", "abacus"])
@@ -105,7 +106,7 @@ def test_the_devices_that_there_are_stand_beside_one_that_is_not(device):
     if device == "mps" and torch.backends.mps.is_available():
         pytest.skip("it is here")
     text = message("embedded:digits", device=device)
-    assert text.startswith(f"device {device!r} cannot be used here")
+    assert text.startswith(f"device: {device!r} cannot be used here")
     assert ": there is cpu" in text
     assert len(text) < 200
 

@@ -102,6 +102,7 @@ def test_parse_shortcuts_and_replacements():
     assert (IMAGENET.resize, IMAGENET.crop) == ((256,), (224, 224))
     changed = Preprocessing.parse("imagenet, crop=none, mean=0.5, std=0.5")
     assert changed == Preprocessing((256,), None, (0.5,) * 3, (0.5,) * 3)
+    assert Preprocessing.parse("unit,mean=0.5").std == (1.0,) * 3  # the shortcut states it
 
 
 @pytest.mark.parametrize(
@@ -111,17 +112,19 @@ def test_parse_shortcuts_and_replacements():
         ("reszie=256", "'reszie=256' is not one of KEY=VALUE with a known key; did you mean 'resize'?"),
         ("unit,zoom=3", "known key; known: resize, crop, mean, std, channels, interpolation"),
         ("crop=224,crop=192", "key 'crop' is given twice"),
-        ("resize=big", "resize='big': expected a whole number"),
-        ("mean=a/b/c", "mean='a/b/c': expected numbers separated by '/'"),
-        ("mean=0.5/0.5", "mean has 2 numbers for 3 channels; give one each"),
-        ("std=0", "std=(0.0, 0.0, 0.0) must be positive: normalisation divides by it"),
-        ("std=nan", "std=(nan, nan, nan) must be finite"),
+        ("resize=big", "preprocessing: resize='big', expected a whole number"),
+        ("mean=a/b/c", "mean='a/b/c', expected numbers separated by '/'"),
+        ("mean=0.5/0.5,std=1", "mean has 2 numbers for 3 channels; give one each"),
+        ("mean=0,std=0", "std=(0.0, 0.0, 0.0) must be positive: normalisation divides by it"),
+        ("mean=0,std=nan", "std=(nan, nan, nan) must be finite"),
         ("channels=4", "channels=4: images have 1 or 3 channels"),
         ("resize=0", "must be at least 1 pixel"),
         ("resize=1x2x3", "resize=(1, 2, 3) must be (short_side,) or (height, width)"),
         ("crop=1x2x3", "crop=(1, 2, 3) must be (height, width)"),
         ("interpolation=bilinaer", "'bilinaer' is none of nearest, bilinear, bicubic, lanczos; did you mean 'bil"),
-        ("", "preprocessing '' is neither a shortcut"),
+        ("", "preprocessing: '' is neither a shortcut"),
+        ("resize=32,mean=0.5", "preprocessing: got mean without std; write std=..., or std=1 if you mean it"),
+        ("std=0.25", "preprocessing: got std without mean; write mean=..., or mean=0 if you mean it"),
     ],
 )
 def test_a_wrong_recipe_says_what_is_wrong(text, message):

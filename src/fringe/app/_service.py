@@ -25,7 +25,7 @@ from fringe.data import SOURCE, ImageRef, find_inputs, open_image
 from fringe.errors import InputError
 from fringe.experiments import Comparison, compare, tidy
 from fringe.explanations import explain
-from fringe.models import LoadedModel, Preprocessing, load_model, resolve_device
+from fringe.models import LoadedModel, load_model, resolve_device
 from fringe.page import page_document, render_page
 from fringe.plots import GridCell, GridRow, comparison_grid, overlay
 
@@ -297,7 +297,7 @@ def load_models(
         loaded = load_model(
             named[2] if named else text,
             trust_code=trust_code,
-            preprocessing=None if preprocessing is None else Preprocessing.parse(preprocessing),
+            preprocessing=preprocessing,
             class_names=class_names,
             device=resolve_device(device),
         )

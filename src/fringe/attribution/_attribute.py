@@ -27,7 +27,7 @@ from fringe.attribution._rise import RISE
 from fringe.attribution._smoothgrad import SmoothGrad
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score, Target
-from fringe.errors import InputError
+from fringe.errors import InputError, unfit_inputs
 from fringe.geometry import log_probabilities
 from fringe.paths import Problem, verify
 
@@ -125,20 +125,21 @@ def attribute(
         before = dataclasses.replace(classifier.passes)
         x = (inputs.clone() if inputs.is_inference() else inputs).detach()
         x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        problem = Problem.of(
-            classifier,
-            x,
-            target=target,
-            contrast=contrast,
-            forward_args=arguments,
-            ids=None if ids is None else tuple(map(str, ids)),
-            rng=KeyedGenerator(seed),
-            domain=space or InputSpace(),
-            baseline=_baseline(chosen, baseline, x),
-            record_path=telemetry,
-            progress=report,
-            total=len(x),
-        )
+        with unfit_inputs():
+            problem = Problem.of(
+                classifier,
+                x,
+                target=target,
+                contrast=contrast,
+                forward_args=arguments,
+                ids=None if ids is None else tuple(map(str, ids)),
+                rng=KeyedGenerator(seed),
+                domain=space or InputSpace(),
+                baseline=_baseline(chosen, baseline, x),
+                record_path=telemetry,
+                progress=report,
+                total=len(x),
+            )
         fault = _faults(x, problem.logits)
         finite = [i for i, f in enumerate(fault) if f is None]
         if bad_images == "raise" and len(finite) < len(fault):

@@ -280,7 +280,9 @@ class Attributor(Settings):
         uses_references: Whether maps depend on the reference images of the input space.
         many_targets: Whether one path serves K classes of an image: ``problem.target`` is then (B, K).
         many_paths: Whether an image has several paths, each with an end of its own.
+        has_path: Whether a result can hold the path of an image.
         number: The setting that a number in brackets after the name stands for, as in ``smooth(3):ig``.
+        form: How the name is written, where that is not all: ``captum:NAME``.
         package: The package of another library that computes the maps, which an extra of the same name installs.
     """
 
@@ -290,7 +292,9 @@ class Attributor(Settings):
     uses_references: ClassVar[bool] = False
     many_targets: ClassVar[bool] = False
     many_paths: ClassVar[bool] = False
+    has_path: ClassVar[bool] = True
     number: ClassVar[str | None] = None
+    form: ClassVar[str] = ""
     package: ClassVar[str | None] = None
 
     @property
@@ -324,6 +328,13 @@ class Attributor(Settings):
 
         Returns:
             The maps of all images.
+        """
+
+    def check_usable(self) -> None:
+        """Check, before anything is computed, that these settings can explain an image at all.
+
+        Raises:
+            InputError: If they cannot.
         """
 
     def needs_jvp(self, classes: int) -> bool:

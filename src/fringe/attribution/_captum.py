@@ -60,6 +60,7 @@ class CaptumMethod(PluginMethod):
     """
 
     name = "captum"
+    form = "captum:NAME"
     title = "Captum"
     source = "Kokhlikyan et al. 2020, and the authors of each method"
     package = "captum"

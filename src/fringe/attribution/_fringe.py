@@ -350,10 +350,14 @@ def _status(
         return "at_reference", f"the prediction is {end:.2g} nats from the reference: lower arrival_kl to explain it"
     share = 1.0 - float(diagnostics["endpoint_distance"][image] / diagnostics["distance"][image])
     removed = 1.0 - end / start_kl
+    goal = "the uniform prediction" if method.reference is None else "the reference"
     if share < STALLED_BELOW and not arrived:
+        until = method.path(1).until
+        bound = "max_steps, " if until == "arrival" and steps == method.max_steps else "steps, " if method.steps else ""
+        longer = "" if bound else ", or, for a saturated prediction, take fewer, longer steps (larger tau)"
         return "stalled", (
-            f"the prediction moved {share:.1%} of the way to the reference: raise delta_euc or eta_max, lower damping, "
-            "or, for a saturated prediction, explain with fewer, longer steps (larger tau)"
+            f"the prediction moved only {share:.1%} of the Fisher-Rao distance to {goal} (under "
+            f"{STALLED_BELOW:.0%}): raise {bound}delta_euc or eta_max, or lower damping{longer}"
         )
     if not residual <= COARSE_ABOVE:
         more = "use quadrature='adaptive'"
@@ -364,18 +368,17 @@ def _status(
             "networks, take smaller steps (lower tau or delta_euc)"
         )
     # after coarse, which is the graver: a short map is right about the part of the way that was covered
+    lost = f"{100 * removed // 1:.0f}% of its divergence from {goal}"
+    onward = "raise max_steps" if method.path(1).until == "arrival" else "use until='arrival'"
     if removed < SHORT_BELOW and not arrived:
-        onward = "raise max_steps, " if method.path(1).until == "arrival" else "use until='arrival', "
         return "short", (
-            f"complete within {residual:.1%}, but the prediction lost only {removed:.0%} of its divergence from the "
-            f"reference and ended {end:.2f} nats off: {onward}raise delta_euc or eta_max, or lower gamma_prior; or "
-            "read the map as an explanation of that part of the way"
+            f"complete within {residual:.1%}, but the prediction lost only {lost} (ok needs {SHORT_BELOW:.0%}): "
+            f"{onward}, raise delta_euc or eta_max, or lower gamma_prior; or read the map as an explanation of that "
+            "part of the way"
         )
-    onward = "; until='arrival' goes on" if end > FAR_ABOVE else ""
-    return (
-        "ok",
-        f"complete within {residual:.1%}; ended {share:.0%} of the way, {end:.2f} nats off the reference{onward}",
-    )
+    rule = "arrived" if arrived else f"ok needs {SHORT_BELOW:.0%}"
+    further = f"; to go further, {onward}" if end > FAR_ABOVE else ""
+    return "ok", f"complete within {residual:.1%}; the prediction lost {lost} ({rule}){further}"
 
 
 def _distribution(value: object) -> tuple[float, ...] | tuple[tuple[float, ...], ...]:

@@ -33,6 +33,7 @@ class GGIG(Attributor):
     name = "ggig"
     title = "Geometrically guided Integrated Gradients"
     source = "Rahman, Lewis and Plis 2022"
+    has_path = False
     presets: ClassVar = {
         "paper": {},
         "scaled": {"learning_rate": 1e-4, "aggregate": "trapezoid", "input_factor": "input"},

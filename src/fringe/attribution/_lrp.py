@@ -50,6 +50,7 @@ class ZennitMethod(PluginMethod):
     """
 
     name = "zennit"
+    form = "zennit:NAME"
     title = "Layer-wise relevance propagation (zennit)"
     source = "Bach et al. 2015; Anders et al. 2021"
     package = "zennit"
@@ -88,6 +89,7 @@ class AttnLRP(PluginMethod):
     """
 
     name = "lxt"
+    form = "lxt:NAME"
     title = "Relevance propagation through attention (AttnLRP)"
     source = "Achtibat et al. 2024"
     package = "lxt"

@@ -89,6 +89,10 @@ class Modifier(Attributor):
     def needs_jvp(self, classes: int) -> bool:
         return self.of.needs_jvp(classes)
 
+    def check_usable(self) -> None:
+        """Check the inner method, see :meth:`Attributor.check_usable`."""
+        self.of.check_usable()
+
     @property
     def accepts_baseline(self) -> bool:
         return self.of.accepts_baseline
@@ -117,6 +121,7 @@ class Straight(Modifier):
     """
 
     name = "straight"
+    form = "straight:METHOD"
     title = "Straight line to a method's end point"
     source = "a control of this library"
 
@@ -135,6 +140,19 @@ class Straight(Modifier):
         inner = 0.0 if isinstance(self.of, IntegratedGradients) else self.of.planned_passes
         return None if inner is None else inner + 2 * self.steps
 
+    def check_usable(self) -> None:
+        """Refuse a method without a path, or with several."""
+        super().check_usable()
+        if self.of.many_paths:
+            message = f"{self.of.label} follows several paths per image, which end at different points"
+            raise InputError(message, argument="method", hint="name a method of one path, as in straight:fringe")
+        if not self.of.has_path:
+            raise self._no_end()
+
+    def _no_end(self) -> InputError:
+        message = f"{self.of.label} has no path, and so no end point"
+        return InputError(message, argument="method", hint="name a method with a path, as in straight:fringe")
+
     def attribute(self, problem: Problem) -> Attribution:
         ends, inner, done = self._ends(problem)
         progress = None if problem.progress is None else _after(problem.progress, done)
@@ -151,9 +169,7 @@ class Straight(Modifier):
             pieces = self.of.pieces(dataclasses.replace(problem, record_path=False))
             if isinstance(pieces, NodePieces):
                 return pieces.endpoint, None, 0
-        if self.of.many_paths:
-            message = f"{self.of.label} follows several paths per image, which end at different points"
-            raise InputError(message, argument="method", hint="name a method of one path, as in straight:fringe")
+        self.check_usable()
         planned, outer, last = len(problem.inputs) * self.steps, problem.progress, [0]
 
         def report(done: int, total: int) -> None:
@@ -166,8 +182,7 @@ class Straight(Modifier):
         ends = [None if path is None else path.snapshots[-1] for path in result.trajectory or ()]
         ends = [end for end in ends if end is not None]
         if len(ends) < len(problem.inputs):
-            message = f"{self.of.label} has no path, and so no end point"
-            raise InputError(message, argument="method", hint="name a method with a path, as in straight:fringe")
+            raise self._no_end()
         return torch.stack(ends).to(problem.inputs), result, last[0]
 
 
@@ -196,6 +211,7 @@ class Smooth(Modifier):
     """
 
     name = "smooth"
+    form = "smooth(SIGMA):METHOD"
     title = "Smoothed maps of a method"
     source = "a control of this library"
     number = "sigma"
@@ -215,6 +231,11 @@ class Smooth(Modifier):
     def many_paths(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether the inner method has several paths per image."""
         return self.of.many_paths
+
+    @property
+    def has_path(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether the inner method has a path."""
+        return self.of.has_path
 
     @property
     def planned_passes(self) -> float | None:

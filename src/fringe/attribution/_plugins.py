@@ -28,6 +28,8 @@ Explain = Callable[[Problem], Tensor]
 class PluginMethod(Attributor):
     """A method that another package computes; its maps make no promise that could be checked here."""
 
+    has_path = False
+
     @property
     def is_complete(self) -> bool:
         return False

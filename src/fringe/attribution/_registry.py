@@ -3,9 +3,11 @@
 import importlib.util
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
+from fringe._text import plain
 from fringe.attribution._base import Attributor
+from fringe.attribution._views import method_label
 from fringe.errors import InputError
 from fringe.settings import look_up, settings_of
 
@@ -38,12 +40,14 @@ def get_method(method: str | Attributor | type[Attributor]) -> Attributor:
     split = _WITH_NUMBER.fullmatch(method)
     name, colon, preset = (method if split is None else split[1] + split[3]).partition(":")
     kind = look_up(name, METHODS)
-    result = kind.preset(preset) if colon else kind()
-    if split is None:
-        return result
-    if kind.number is None:
+    if split is not None and kind.number is None:
         raise InputError(f"got {method!r}, but {kind.name} takes no number in brackets", argument="method")
-    return result.with_text({kind.number: split[2]})
+    try:
+        result = kind.preset(preset) if colon else kind()
+        return result if split is None or kind.number is None else result.with_text({kind.number: split[2]})
+    except InputError as error:  # the preset and the number are parts of this name
+        text = error.message if error.argument in ("method", "preset") else f"{error.argument}: {error.message}"
+        raise InputError(text, argument="method", hint=error.hint) from error
 
 
 def split_name(text: str) -> tuple[str, str, str]:
@@ -69,18 +73,40 @@ def split_name(text: str) -> tuple[str, str, str]:
 
 
 def require_package(method: Attributor) -> None:
-    """Check that the package that a method needs is installed.
+    """Check that a method can explain an image, and that the package that it needs is installed.
 
     Args:
         method: The method.
 
     Raises:
-        InputError: If it is not.
+        InputError: If it cannot, or is not.
     """
+    method.check_usable()
     package = method.package
     if package is not None and not is_installed(package):
         message, hint = f"{method.label} needs {package}, which is not installed", f"install fringe[{package}]"
         raise InputError(message, argument="method", hint=hint)
+
+
+def preset_label(record: Mapping[str, Any]) -> str:
+    """Return the name of a method from its record, with the preset that its settings are.
+
+    Args:
+        record: What :meth:`Attributor.record` returned, possibly read from JSON.
+
+    Returns:
+        ``"fringe:preview"``; without a preset for the defaults, and for settings that no preset has.
+    """
+    label, inner, kind = method_label(record), record.get("of"), METHODS.get(str(record.get("method")))
+    if isinstance(inner, Mapping):
+        settings = cast("Mapping[str, Any]", inner)
+        return label.removesuffix(method_label(settings)) + preset_label(settings)
+    if kind is None or ":" in label:
+        return label
+    given, default = plain(dict(record)), plain(kind().record())
+    fits = (name for name in kind.presets if given == {**default, **plain(dict(kind.presets[name]))})
+    name = None if given == default else next(fits, None)
+    return label if name is None else f"{label}:{name}"
 
 
 def is_installed(package: str) -> bool:

@@ -35,6 +35,7 @@ class RISE(Attributor):
     name = "rise"
     title = "Randomised input sampling (RISE)"
     source = "Petsiuk, Das and Saenko 2018"
+    has_path = False
     presets: ClassVar = {"official": {}, "quick": {"masks": 500}}
 
     masks: Annotated[PositiveInt, Search(100, 8000, log=True), Doc("random masks (N)")] = 4000

@@ -42,6 +42,7 @@ class SmoothGrad(Attributor):
     name = "smoothgrad"
     title = "SmoothGrad"
     source = "Smilkov et al. 2017"
+    has_path = False
     presets: ClassVar = {"paper": {}, "official": {"samples": 25, "square": True}}
 
     samples: Annotated[PositiveInt, Search(10, 200, log=True), Doc("noisy copies (m)")] = 50

@@ -6,6 +6,7 @@ import math
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,18 +19,17 @@ from fringe._files import write_atomic
 from fringe._tables import Styled, TextTable
 from fringe._text import first_paragraph, plain, to_json
 from fringe.attribution import METHODS, method_of_record
-from fringe.cards._measure import LOCALISATION, PARTS, Card, Measurement
+from fringe.cards._measure import BLIND, COMPARED, LOCALISATION, PARTS, PATH, PATH_METRICS, Card, Measurement, by_text
 from fringe.errors import InputError
 from fringe.experiments import Difference, Estimate, Results, estimate, holm, paired, read_results
 from fringe.metrics import METRICS, Metric
 from fringe.plots import Contrast, ForestPanel, plot_forest
 from fringe.report import Chapter, Image, Report, Section, SimpleTable, as_image, html_page, markdown_report
 
-#: Parts in which a method should beat maps that know nothing of the model. Such a map may well be insensitive to noise.
-COMPARED = ("Localisation", "Interventions", "Sanity", "Scores")
 _OF_METRIC = {
     **{metric: part for part, (metrics, _) in PARTS.items() for metric in metrics},
     **{metric.partition(":")[0]: "Localisation" for metric in LOCALISATION},
+    **dict.fromkeys(PATH_METRICS, PATH),
 }
 
 
@@ -97,14 +97,14 @@ def summarise_measurement(measurement: Measurement, seed: int) -> Line:
 
 def failures(card: Card, lines: Sequence[Line]) -> tuple[str, ...]:
     """Return where the method fails, in sentences: checks, gates, maps without a score, blind maps that do as well."""
-    said = [f"The check {check.name} fails: {check.detail}." for check in card.failed_checks()]
+    said = [f"The {clause}." for clause in card.failures()]
     for scene, gates in card.gates.items():
         broken = [f"{gate.name} is {gate.value:.3g}" for gate in gates if not gate.holds]
         said += [f"{scene}: {'; '.join(broken)}, so its numbers prove nothing."] if broken else []
     for line in lines:
         where = f"{line.measurement.subject}, {line.title}"
         missing = len(line.measurement.scores) - line.score.n
-        if missing:
+        if missing and line.measurement.part != PATH:
             said.append(f"{where}: {missing} of {len(line.measurement.scores)} maps have no score.")
         if line.beats_controls is False and line.rival is not None:
             word = "worse than" if line.is_worse else "not certainly better than"
@@ -117,7 +117,7 @@ def failures(card: Card, lines: Sequence[Line]) -> tuple[str, ...]:
 
 def not_measured(card: Card) -> tuple[str, ...]:
     """Return what was not measured, and why, in sentences."""
-    return tuple(f"{what}: {why.rstrip('.')}." for what, why in card.skipped.items())
+    return tuple(f"{what}: {why.rstrip('.')}." for what, why in by_text(card.skipped.items()))
 
 
 def describe_card(card: Card) -> list[str | TextTable]:
@@ -241,7 +241,7 @@ def write_card(card: Card, folder: str | Path, command: str = "") -> tuple[Path,
 
 
 def card_of_run(run: str | Path, method: str) -> Card:
-    """Make a card from the scores of a benchmark, of which every image and every control counts.
+    """Make a card from the scores of a benchmark, of which every image and every blind map counts.
 
     Args:
         run: The run folder.
@@ -269,7 +269,7 @@ def card_of_run(run: str | Path, method: str) -> Card:
             {
                 control: tuple(map(float, results.scores(model, control, metric)))
                 for control in results.methods(model)
-                if results.is_control(control)
+                if results.is_control(control) and control in BLIND  # diffusion runs the model
             },
             settings=results.manifest.metrics[metric]["settings"],
         )
@@ -287,6 +287,7 @@ def card_of_run(run: str | Path, method: str) -> Card:
         passes=passes,
         seconds=seconds,
         n=len(results.manifest.images),
+        made=datetime.now(UTC).date().isoformat(),
     )
 
 

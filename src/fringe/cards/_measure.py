@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -50,6 +50,10 @@ PARTS: Mapping[str, tuple[tuple[str, ...], bool]] = {
     "Noise sensitivity": (("max_sensitivity",), True),
     "Completeness": (("completeness_residual",), False),
 }
+#: Of benchmarks: properties of a map and its path in which only methods that aim at them can fail.
+PATH, PATH_METRICS = "Path and sparseness", ("endpoint_kl", "tracking_error_mean", "tracking_error_max", "sparseness")
+#: Parts in which a method should beat maps that know nothing of the model. Such a map may well be insensitive to noise.
+COMPARED = ("Localisation", "Interventions", "Sanity", "Scores")
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,26 @@ class Card:
             hint = f"known: {', '.join(names)}"
             raise InputError(f"no check is called {', '.join(unknown)}", argument="allow", hint=hint)
         return tuple(check for check in self.checks if not check.passed and check.name not in allowed)
+
+    def failures(self, allowed: Sequence[str] = ()) -> list[str]:
+        """Return which checks fail and why, those that fail for one reason together.
+
+        Args:
+            allowed: Names of checks that may fail.
+
+        Returns:
+            Clauses such as ``"check order fails: ..."``.
+        """
+        pairs = by_text((check.name, check.detail) for check in self.failed_checks(allowed))
+        return [f"check{'s' * (',' in name)} {name} fail{'s' * (',' not in name)}: {text}" for name, text in pairs]
+
+
+def by_text(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Names, with commas between those of one text, and the text."""
+    names: dict[str, list[str]] = {}
+    for name, text in pairs:
+        names.setdefault(text, []).append(name)
+    return [(", ".join(some), text) for text, some in names.items()]
 
 
 def verify(

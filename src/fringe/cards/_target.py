@@ -181,5 +181,7 @@ def _shaped(values: Tensor, x: Tensor, name: str) -> Tensor:
     one = (1, 1, *x.shape[2:])
     if x.dim() > 2 and tuple(values.shape) in (one, (1, *x.shape[2:]), tuple(x.shape[2:])):
         return values.reshape(one).expand_as(x) / x.shape[1]
-    shape = tuple(values.shape)
-    raise InputError(f"{name} returned shape {shape} for an input {tuple(x.shape)}", argument="target")
+    expected = f"that of the input, {tuple(x.shape)}"
+    if x.dim() == 4:  # in letters: one message for inputs of all sizes
+        expected = "that of the input, (1, C, H, W), or (1, 1, H, W), (1, H, W) or (H, W) for all channels together"
+    raise InputError(f"{name} returned shape {tuple(values.shape)}, expected {expected}", argument="target")

@@ -78,6 +78,8 @@ def report(how: dict[str, Any], run: RunFolder) -> None:
     The tables are in Markdown, LaTeX and CSV.
 
     Nothing that the folder names is loaded or run: maps are those that were stored, or made by the model of --model.
+
+    Exit codes: 0 written, 1 a file cannot be written, 2 wrong usage, 130 interrupted.
     """
     with exit_on_error("bench"):
         from fringe.cli._runs import ReportOptions
@@ -120,14 +122,15 @@ def verify(
     of Captum, a function of Quantus, or any function (model, inputs, target) that returns maps. Naming a module or a
     file runs it, which takes --trust-code. Everything happens offline, on the digits that come with the library.
 
-    Exit codes: 0 all checks hold, 1 a theorem or a part of the contract of methods fails, 2 wrong usage.
+    Exit codes: 0 all checks hold, 1 a theorem or a part of the contract of methods fails, 2 wrong usage,
+    130 interrupted.
     """
     with exit_on_error("bench"):
         card = _measure(target, given, quiet=as_json)
-        failed = card.failed_checks(names_of(allow))
+        failed = card.failures(names_of(allow))
         _show(card, out, ["verify", target], given, as_json=as_json)
-        for check in failed:
-            warn(f"check {check.name} fails: {check.detail}")
+        for clause in failed:
+            warn(clause)
     raise typer.Exit(Exit.CHECK_FAILED if failed else Exit.DONE)
 
 
@@ -145,6 +148,8 @@ def card(
 
     The numbers are measured as by "fringe verify", or are those of a benchmark with --from. Naming a module or a file
     runs it, which takes --trust-code.
+
+    Exit codes: 0 written, 2 wrong usage, 130 interrupted.
     """
     with exit_on_error("bench"):
         if run is None:

@@ -15,7 +15,7 @@ from fringe._process import Interrupted, interruptible
 from fringe._progress import Progress as Progress
 from fringe._tables import TextTable
 from fringe._text import printable
-from fringe.errors import FringeError, InputError, TransientError, is_transient
+from fringe.errors import FringeError, InputError, ModelError, TransientError, is_transient
 
 
 class Exit(IntEnum):
@@ -62,6 +62,9 @@ def exit_on_error(*extras: str) -> Generator[None]:
             yield
     except BrokenPipeError:
         raise  # the reader of the output is gone
+    except KeyboardInterrupt as error:
+        warn("interrupted: run the command again")
+        raise typer.Exit(Exit.INTERRUPTED) from error
     except OSError as error:
         name = "" if error.filename is None else f"{str(error.filename)!r}: "
         print_error(f"{name}{error.strerror or error}")
@@ -110,10 +113,14 @@ def _usage_errors(extras: Sequence[str]) -> Generator[None]:
 def error_text(error: FringeError) -> str:
     """The error in terms of the command line: the flag in place of the argument, and flags in its hint."""
     argument, message, hint = error.argument, error.message, error.hint
+    if argument is None and isinstance(error, ModelError) and "model" in FLAGS:
+        argument = "model"
     if argument is None:  # a text of the form "argument: message"
         prefix, colon, rest = message.partition(": ")
         if colon and _parameter(prefix) is not None:
             argument, message = prefix, rest
+            if _parameter(prefix) in _HINTS:  # which say it in place of what the text ends with
+                message = rest.rpartition("; ")[0] or rest
     parameter = None if argument is None else _parameter(argument)
     if parameter in _HINTS and parameter != argument:
         hint = _HINTS[parameter]

@@ -64,7 +64,7 @@ def _open(run: "Run", work: Sequence[tuple[str, float, float]], *, yes: bool, qu
     """Open a run after consent to its work; exit where the inputs lead to no image."""
     if not run.refs:
         for failure in run.missing:
-            print_error(failure.reason)
+            print_error(f"INPUT: {failure.reason}")
         raise typer.Exit(Exit.NOTHING_DONE)
     require_consent(work, yes=yes, quiet=quiet)
     run.open()
@@ -80,10 +80,10 @@ def _compute(run: "Run", *, as_json: bool) -> None:
             for result in results:
                 bars.advance(result if isinstance(result, int) else 1)
     except KeyboardInterrupt:
-        word, more = "compared", ""
+        more = "the comparison is not resumed: run the same command again for all of it"
         if run.command == "explain":
-            word, more = "finished", "; run the same command again to go on"
-        warn(f"interrupted: {run.done} {word} inputs are in {run.folder.root}{more}")
+            more = "run the same command again to go on"
+        warn(f"interrupted: {run.done} of {len(run.refs)} inputs are done, in {run.folder.root}; {more}")
         raise typer.Exit(Exit.INTERRUPTED) from None
     if as_json:
         typer.echo(to_json(run.document), nl=False)

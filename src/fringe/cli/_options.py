@@ -36,9 +36,12 @@ _METAVARS = {
 _NAMES = {"limits": "--limit", "as_json": "--json", "retry": "--retry-failed"}
 
 
-def with_options(*models: str, skip: tuple[str, ...] = ()) -> Callable[[Command], Command]:
+def with_options(
+    *models: str, skip: tuple[str, ...] = (), notes: Mapping[str, str] | None = None
+) -> Callable[[Command], Command]:
     """Give a command one flag per field of pydantic models, but those to ``skip``; its first arguments are the given
     values by field. A model is ``module:name``, imported when the command is used: the help of the program loads none.
+    ``notes`` say of fields what this command has in place of their default.
     """
 
     def decorate(command: Command) -> Command:
@@ -51,7 +54,7 @@ def with_options(*models: str, skip: tuple[str, ...] = ()) -> Callable[[Command]
                 given = [{n: v for n in names if (v := _value(n, values.pop(n))) is not None} for names in fields]
                 command(*given, **values)
 
-            flags = [_flag(name, field) for names in fields for name, field in names.items()]
+            flags = [_flag(name, field, (notes or {}).get(name)) for names in fields for name, field in names.items()]
             others = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in others]
             required = [p for p in (*others, *flags) if p.default is inspect.Parameter.empty]
             parameters = [*required, *(p for p in (*flags, *others) if p not in required)]
@@ -76,18 +79,20 @@ def _load(path: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _flag(name: str, field: Any) -> inspect.Parameter:
+def _flag(name: str, field: Any, note: str | None) -> inspect.Parameter:
     """The flag of a field. Only the shape of a value is typed: the model checks it, with its own messages."""
     flag, hint, text = _NAMES.get(name, f"--{name.replace('_', '-')}"), field.annotation, field.description or ""
     default = None if field.is_required() else field.get_default()
+    shown = ", ".join(f"{k}={v}" for k, v in default.items()) if isinstance(default, Mapping) else default
+    if hint is bool:
+        shown = flag[2:] if default else None
+    if note is None and name != "methods" and "Default:" not in text and shown not in (None, (), ""):
+        note = f"default: {shown}"
+    text += f"  [{note}]" if note else ""
     if hint is bool:
         declaration = f"{flag}/--no-{flag[2:]}" if default else flag
-        text += f"  [default: {flag[2:]}]" if default else ""
         option = Annotated[bool | None, typer.Option(declaration, help=text, show_default=False)]
     else:
-        shown = ", ".join(f"{k}={v}" for k, v in default.items()) if isinstance(default, Mapping) else default
-        if name != "methods" and "Default:" not in text and shown not in (None, (), ""):
-            text += f"  [default: {shown}]"
         metavar = _METAVARS.get(name) or _metavar(hint)
         kind = list[str] if _is_many(hint) else hint if hint in (int, float, Path) else str
         kind = kind if field.is_required() else kind | None

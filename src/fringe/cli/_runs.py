@@ -133,7 +133,7 @@ class CardOptions(Options):
     n: PositiveInt = Field(24, description="Examples of each scene, and digits.")
     seed: NonNegativeInt = Field(0, description="Draws the examples, and keys all randomness.")
     scenes: str | None = Field(None, description="Scenes, with commas. Default: six that need only the digits.")
-    trust_code: bool = Field(False, description="Run the module or file that TARGET names, if you trust its author.")
+    trust_code: bool = Field(False, description="Run the module or file that is named, if you trust its author.")
 
 
 def run_plans(plans: Sequence[Plan], options: RunFlags) -> tuple[Exit, list[RunResult]]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Given = dict[str, Any]
 DRAW = "fringe.cli._runs:DrawOptions"
+#: Of studies that have metrics of their own, on all images.
+UNUSED: dict[str, str] = dict.fromkeys(("metrics", "limits", "controls"), "not used here")
 
 
 @with_options(SPEC, FLAGS, DRAW, skip=UNTYPED)
@@ -32,7 +34,7 @@ def ablate(given: Given, how: Given, what: Given) -> None:
     _run_study(lambda paper, spec: paper.ablation_study(spec), given, how, what)
 
 
-@with_options(SPEC, FLAGS, DRAW, skip=UNTYPED)
+@with_options(SPEC, FLAGS, DRAW, skip=UNTYPED, notes=UNUSED)
 def diagnose(given: Given, how: Given, what: Given) -> None:
     """Measure what the Euclidean cap changes in a path.
 
@@ -42,7 +44,7 @@ def diagnose(given: Given, how: Given, what: Given) -> None:
     _run_study(lambda paper, spec: paper.cap_study(spec), given, how, what)
 
 
-@with_options(SPEC, FLAGS, "fringe.cli._runs:SweepOptions", skip=UNTYPED)
+@with_options(SPEC, FLAGS, "fringe.cli._runs:SweepOptions", skip=UNTYPED, notes=UNUSED)
 def sweep(given: Given, how: Given, what: Given) -> None:
     """Vary one setting at a time, and draw the tuning objective.
 
@@ -76,7 +78,11 @@ def _run_study(make: Callable[[Any, Any], "PaperStudy"], given: Given, how: Give
     raise typer.Exit(code)
 
 
-@with_options(SPEC, FLAGS, skip=(*UNTYPED, "executor", "workers", "timeout", "save_maps", "amend", "retry", "renew"))
+@with_options(
+    *(SPEC, FLAGS),
+    skip=(*UNTYPED, "executor", "workers", "timeout", "save_maps", "amend", "retry", "renew"),
+    notes={**UNUSED, "n": "default: 16"},
+)
 def runtime(given: Given, how: Given) -> None:
     """Time maps, one image at a time and in batches.
 
@@ -106,7 +112,7 @@ def runtime(given: Given, how: Given) -> None:
         flags.print_text("\n".join([*describe_timings(timings), f"timings: {path}"]))
 
 
-@with_options(SPEC, FLAGS, "fringe.cli._runs:TuneOptions", skip=UNTYPED)
+@with_options(SPEC, FLAGS, "fringe.cli._runs:TuneOptions", skip=UNTYPED, notes={**UNUSED, "n": "default: 256"})
 def tune(given: Given, how: Given, what: Given) -> None:
     """Search the best setting, and write it as a preset file.
 
@@ -141,7 +147,11 @@ def tune(given: Given, how: Given, what: Given) -> None:
         flags.print_text(typed(result.describe()))
 
 
-@with_options(SPEC, FLAGS, "fringe.cli._runs:ReproduceOptions", skip=UNTYPED)
+@with_options(
+    *(SPEC, FLAGS, "fringe.cli._runs:ReproduceOptions"),
+    skip=UNTYPED,
+    notes={"metrics": UNUSED["metrics"], "limits": UNUSED["limits"], "n": "default: 1000"},
+)
 def reproduce(given: Given, how: Given, what: Given) -> None:
     """Run all studies of the paper, and set its numbers beside ours.
 

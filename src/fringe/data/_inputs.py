@@ -15,7 +15,7 @@ from fringe._files import sha256_of
 from fringe._urls import SCHEMES, RemoteFile, list_remote, url_of
 from fringe.data._digits import SOURCE, digit_image, load_digits
 from fringe.data._images import Exif, Sample, open_image, to_channels
-from fringe.errors import ImageError, InputError
+from fringe.errors import ImageError, InputError, did_you_mean
 
 #: Files of other suffixes in a folder are skipped; a file that is named itself is always tried.
 SUFFIXES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
@@ -120,7 +120,8 @@ def _expand(argument: str, report: OnError) -> Iterator[ImageRef]:
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
         if os.path.islink(path):
             raise ImageError(f"{argument!r} is a symbolic link that leads to nothing") from error
-        raise ImageError(f"{argument!r} is neither a file, a folder nor {SOURCE}") from error
+        near = did_you_mean(argument, [SOURCE], cutoff=0.8)
+        raise ImageError(f"{argument!r} is neither a file, a folder nor {SOURCE}", hint=near) from error
     except OSError as error:  # a loop of links, a folder on the way that may not be entered, a disk that fails
         raise ImageError(f"{argument!r} cannot be reached ({error.strerror})") from error
     yield from map(_file_ref, _images_below(path, report) if folder else [path])

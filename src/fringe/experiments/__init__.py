@@ -34,6 +34,7 @@ from fringe.experiments._manifest import FirstLogits as FirstLogits
 from fringe.experiments._manifest import Manifest as Manifest
 from fringe.experiments._manifest import Resolved as Resolved
 from fringe.experiments._manifest import changes as changes
+from fringe.experiments._manifest import describe_changes as describe_changes
 from fringe.experiments._manifest import digest as digest
 from fringe.experiments._manifest import load as load
 from fringe.experiments._manifest import resolve as resolve

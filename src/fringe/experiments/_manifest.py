@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 import platform
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -70,6 +71,18 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any], at: str = "") -> lis
         elif digest(before) != digest(now):  # 3 and 3.0 are equal, and have different names
             lines.append(f"{path}: {_short(before)}, now {_short(now)}")
     return lines
+
+
+#: Differences that a message lists.
+LISTED = 4
+
+
+def describe_changes(lines: Iterable[str], most: int = LISTED) -> str:
+    """What :func:`changes` found, in one text: another method first, and ``most`` in all."""
+    lines = [line.replace("method.method: ", "method: ") for line in lines]
+    lines.sort(key=lambda line: not re.match(r"([^:]*\.)?method: ", line))  # a stable order otherwise
+    more = [f"and {len(lines) - most} more"] if len(lines) > most else []
+    return "; ".join([*lines[:most], *more])
 
 
 def _short(value: Any) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 from fringe._options import nearest_known
+from fringe._urls import url_of
 from fringe.attribution import METHODS, Attributor, FRInGe, get_method, preset_names, require_package
 from fringe.classifier import Score
 from fringe.data import ImageError, find_inputs
@@ -144,7 +145,8 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     limits = _limits(
         _by_known_label(spec.limits, [*metrics, *scenes]), {**metrics, **scenes}, required="limits" in given
     )
-    _require_images(spec.references)
+    _require_images("references", *((spec.references,) if spec.references else ()))
+    _require_images("data", *(text for text in spec.data if not (url_of(text) or Path(text).exists())))
     tuned = None if spec.preset is None else _TunedPreset.read(spec.preset)
     alone = bool(scenes) and not any(scene.requires_model for scene in scenes.values())
     models = {} if alone else spec.model or {EMBEDDED: default_model(spec.data)}
@@ -271,12 +273,12 @@ def _limits(limits: Mapping[str, int], metrics: Mapping[str, Metric | Scene], *,
     return {name: n for name, n in limits.items() if name in metrics}
 
 
-def _require_images(text: str | None) -> None:
-    if text is not None:
+def _require_images(argument: str, *texts: str) -> None:
+    for text in texts:
         try:
             next(find_inputs([text]))
         except ImageError as error:
-            raise InputError(str(error), argument="references") from error
+            raise InputError(str(error), argument=argument) from error
 
 
 def default_model(data: Iterable[str]) -> str:

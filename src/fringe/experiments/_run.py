@@ -17,7 +17,15 @@ from fringe.errors import InputError, TransientError
 from fringe.experiments._executors import Executor, SerialExecutor, run_tasks
 from fringe.experiments._formats import ScoreRecord
 from fringe.experiments._jobs import Job, RunLog, State, TaskReport
-from fringe.experiments._manifest import Resolved, changes, digest, resolve, with_methods, without_growth
+from fringe.experiments._manifest import (
+    Resolved,
+    changes,
+    describe_changes,
+    digest,
+    resolve,
+    with_methods,
+    without_growth,
+)
 from fringe.experiments._options import RunOptions
 from fringe.experiments._plan import Plan, build_plan
 from fringe.experiments._results import Results, results_from, results_of
@@ -40,9 +48,6 @@ from fringe.experiments._tasks import (
 Level = Literal["info", "warning", "error"]
 #: States of tasks by their name in a record.
 _STATES: Mapping[str, State] = {"done": "done", "there": "cached", "crashed": "crashed"}
-
-#: Differences to a stored plan that a refusal lists.
-LISTED = 12
 
 
 @dataclass
@@ -271,11 +276,10 @@ def _check_compatible(store: Store, resolved: Resolved, *, amend: bool) -> None:
     new: dict[str, Any] = json.loads(json.dumps(resolved.manifest.record()["plan"]))
     lines = changes(previous["plan"], without_growth(previous["plan"], new))
     if lines:
-        more = [f"and {len(lines) - LISTED} more"] if len(lines) > LISTED else []
         raise InputError(
-            f"{str(store.root)!r} holds a {plan.name} with other settings ({'; '.join(lines[:LISTED] + more)})",
+            f"{str(store.root)!r} holds a {plan.name} with other settings ({describe_changes(lines)})",
             argument="out",
-            hint="name another folder, or set amend=True to change the plan and keep what still fits",
+            hint="name another folder, or use amend=True to change the plan and keep what still fits",
         )
 
 
@@ -307,7 +311,7 @@ def _other_logits(store: Store, resolved: Resolved, label: str, far: tuple[str, 
         f"model {label!r}: its logits are not those that the results in {str(store.root)!r} were computed with; the "
         f"largest difference is {far[1]:.3g}, on image {image!r}. Its weights are the same: its code changed, or a "
         f"library{cause}",
-        hint="name another folder, or set renew=True to set the results of this model aside and compute them again",
+        hint="name another folder, or use renew=True to set the results of this model aside and compute them again",
     )
 
 

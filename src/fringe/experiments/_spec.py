@@ -300,13 +300,12 @@ class ExperimentSpec(Options):
                 argument=_TYPED_ONLY,
                 hint="set it yourself, outside files",
             )
-        check_known(f"{str(config)!r}: ", content, [key for key in cls.model_fields if key != _TYPED_ONLY], "key")
         try:
+            check_known("", content, [key for key in cls.model_fields if key != _TYPED_ONLY], "key")
             return cls(**content)
         except InputError as error:
-            raise InputError(
-                f"{error.message} (in {str(config)!r})", argument=error.argument, hint=error.hint
-            ) from error
+            text, argument = f"{error.message} (in {str(config)!r})", error.argument or "config"
+            raise InputError(text, argument=argument, hint=error.hint) from error
 
     def over(self, other: "ExperimentSpec") -> "ExperimentSpec":
         """Combine two specifications.

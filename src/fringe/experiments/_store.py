@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fringe._files import MAPS_BYTES, RECORD_BYTES, require_local
+from fringe._files import MAPS_BYTES, RECORD_BYTES, read_regular, require_local
 from fringe._urls import url_of
 from fringe.errors import InputError
 from fringe.experiments._bucket import Bucket
@@ -42,6 +42,8 @@ from fringe.experiments._manifest import digest
 from fringe.experiments._packs import BY_TASK, PACKS, SCORES, Packs
 from fringe.experiments._sealed import Damaged
 
+#: What to open of a folder of results that is no run, by what made it.
+_SHOWN_BY = {"explain": "index.html", "compare": "compare.png"}
 UNITS, MAPS, CLAIMS, CRASHES, PLANS, LOGITS = "units", "maps", "claims", "crashes", "plans", "logits"
 FOLDERS = (UNITS, PACKS, MAPS, CLAIMS, CRASHES, PLANS, LOGITS)
 MARKER = "fringe-run.json"
@@ -76,13 +78,21 @@ class Store:
         if self.files.exists(MARKER):
             self._check_format(create=create)
         elif not create:
-            raise InputError(f"run: {str(self.root)!r} holds no run of this program ({MARKER} is missing)")
+            raise InputError(f"run: {str(self.root)!r} holds no run of this program ({self._other_content()})")
         else:
             self.files.begin((*FOLDERS, MARKER))  # the mark, too: another process may have begun here just now
             self.files.make_folders(FOLDERS)
             self.files.write(MARKER, _MARKER_CONTENT)
         if create:
             self.files.make_folders(FOLDERS)
+
+    def _other_content(self) -> str:
+        """What a folder without a run is, as far as that is known."""
+        with contextlib.suppress(OSError, ValueError, RecursionError, AttributeError):
+            made_by = json.loads(read_regular(Path(self.root) / "summary.json", RECORD_BYTES)).get("command")
+            if made_by in _SHOWN_BY:
+                return f"it is a folder of {made_by}: open {Path(self.root) / _SHOWN_BY[made_by]}"
+        return f"{MARKER} is missing"
 
     @classmethod
     def existing(cls, root: Path) -> "Store | None":

@@ -168,7 +168,12 @@ def configured_method(spec: ExplainSpec, architecture: str | None = None) -> Att
 
 def _base_method(spec: ExplainSpec, architecture: str | None) -> Attributor:
     modifiers, name, named_preset = split_name(spec.method)
+    if spec.preset is not None and named_preset:
+        message = f"got {spec.preset!r}, but {spec.method!r} names a preset, too"
+        raise InputError(message, argument="preset", hint="give one of them")
     base, preset = get_method(name), spec.preset or named_preset or None
+    if named_preset:
+        get_method(f"{name}:{named_preset}")  # names the method where there is no such preset
     if base.innermost.name == "geoig_knn":
         importlib.import_module("sklearn")  # a missing package is reported before anything is computed
     if preset is not None and preset.endswith(".json"):
@@ -233,8 +238,8 @@ class ImageRun(Generic[Spec]):
         self.spec = spec
         self._out, self._overwrite = out, overwrite
         self.class_names = read_class_names(spec.classes)
-        self._model = spec.model or default_model(inputs)
         self.refs, self.missing = find_images(inputs)
+        self._model = spec.model or (default_model(inputs) if self.refs else "")  # no image needs no model
         self._default_references: Sequence[ImageRef] = ()
         self.done, self.failures = 0, list[Failure]()
 
@@ -274,7 +279,7 @@ class ImageRun(Generic[Spec]):
         self.loaded = load_model(
             self._model,
             trust_code=spec.trust_code,
-            preprocessing=None if spec.preprocessing is None else Preprocessing.parse(spec.preprocessing),
+            preprocessing=spec.preprocessing,
             class_names=self.class_names,
             device=self.device,
             output=spec.model_output,
@@ -338,7 +343,9 @@ class ImageRun(Generic[Spec]):
             return f"the model cannot take an input of shape {tuple(x.shape[1:])}: {str(error).splitlines()[0]}"
         names = self.loaded.class_names
         if names is not None and len(names) != logits.shape[1]:
-            raise InputError(f"got {len(names)} for a model of {logits.shape[1]} classes", argument="classes")
+            source = "the model's own list" if self.class_names is None else repr(str(self.spec.classes))
+            message = f"{source} has {len(names)} names for a model of {logits.shape[1]} classes"
+            raise InputError(message, argument="classes", hint="name every class, in a file with one name per line")
         return x, logits
 
     def top_classes(self, logits: Tensor, count: int = 5) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from fringe._arguments import ForwardArguments
 from fringe._class_names import ClassNames, resolve_class_name
 from fringe.attribution import Attribution, Attributor, FRInGe, InputKind, Progress, attribute, get_method
 from fringe.classifier import Classifier, Target
-from fringe.errors import InputError, check_known
+from fringe.errors import InputError, check_known, unfit_inputs
 from fringe.explanations._base import POINTS
 from fringe.inputs import CONVERTERS, OPTIONS, Request
 from fringe.models import LoadedModel, Preprocessing, is_text_model
@@ -83,7 +83,8 @@ def explain(
     arguments |= {**ready.arguments, **options}
     classifier = Classifier.of(ready.model, arguments.pop("score", None), arguments.pop("batch_size", None))
     further = (arguments.get("forward_args"), arguments.get("forward_kwargs"))
-    logits = classifier.logits(ready.inputs, ForwardArguments.of(len(ready.inputs), *further))
+    with unfit_inputs():
+        logits = classifier.logits(ready.inputs, ForwardArguments.of(len(ready.inputs), *further))
     names = ready.named(logits.shape[1])
     suited = _suited(method, kind, ready.model)
     arguments |= {"method": suited, "target": _number(target, names), "seed": seed, "progress": progress}

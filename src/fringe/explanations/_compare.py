@@ -9,6 +9,7 @@ from typing import Any
 from fringe._tables import TextTable
 from fringe._text import plain, to_csv, to_json
 from fringe.data import SOURCE
+from fringe.errors import InputError
 from fringe.experiments import (
     LEVEL,
     RESAMPLES,
@@ -62,6 +63,14 @@ class ComparisonRun(ImageRun[CompareSpec]):
         self._rows: list[Any] = []
         self._degraded: list[dict[str, Any]] = []
         self.failures += self.missing
+
+    def _check(self) -> None:
+        for label, method in self.methods.items():
+            walks = method.innermost.name == "geoig_knn"  # from image to image
+            if (walks or method.uses_references) and not self.references.ids:
+                message = f"{label} explains an image by others, and there are none"
+                hint = "name a folder of them, or compare several images"
+                raise InputError(message, argument="references", hint=hint)
 
     @property
     def errors(self) -> list[tuple[str, str]]:

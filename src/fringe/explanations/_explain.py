@@ -16,10 +16,10 @@ from torch import Tensor
 
 from fringe._tables import TextTable
 from fringe._text import plain
-from fringe.attribution import Attribution, attribute
+from fringe.attribution import Attribution, attribute, preset_label
 from fringe.data import ImageRef
 from fringe.errors import InputError
-from fringe.experiments import changes, reliability_for
+from fringe.experiments import changes, describe_changes, reliability_for
 from fringe.explanations._base import (
     POINTS,
     Explanation,
@@ -195,7 +195,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         if summary is None or not differences:
             return
         if not self._overwrite:
-            text = "; ".join(differences) if earlier else f"format: {summary.get('format', 1)}, now {FORMAT}"
+            text = describe_changes(differences) if earlier else f"format: {summary.get('format', 1)}, now {FORMAT}"
             message = f"{str(self._out)!r} holds results of other settings ({text})"
             hint = "name another folder, or pass overwrite=True to replace them"
             raise InputError(message, argument="out", hint=hint)
@@ -369,7 +369,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
 
         recipe = self.loaded.preprocessing
         cells = [contact_cell(result.load(), result.record, recipe) for result in explained[:SHEET]]
-        model, method = self.loaded.architecture, self.method.name
+        model, method = self.loaded.architecture, preset_label(self.method.record())
         self.folder.attempt(CONTACT, lambda path: draw_contact_sheet(cells, model, method, len(explained), path))
 
     def _write_index(self) -> None:
@@ -377,7 +377,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             return
         from fringe.explanations._pages import index_page
 
-        title = f"{self.loaded.architecture} · {self.method.name}"
+        title = f"{self.loaded.architecture} · {preset_label(self.method.record())}"
         entries = [*self.explained, *self.failures]
         page = index_page(title, entries, self.loaded.preprocessing)
         self.folder.attempt_text(INDEX, page)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,20 +38,38 @@ class ResultFolder:
             foreign = root.is_dir() and any(not _is_partial(path.name) for path in root.iterdir())
             if foreign and not overwrite and self.summary() is None:
                 message = f"{str(root)!r} holds files that are no results of this command"
+                if self._is_damaged():
+                    message = f"{str(root / SUMMARY)!r} is damaged, and so it is not known what this folder holds"
                 hint = "name another folder, or pass overwrite=True to write into this one"
                 raise InputError(message, argument="out", hint=hint)
+            if foreign and self._is_damaged():
+                warnings.warn(f"{str(root / SUMMARY)!r} is damaged and is written again", stacklevel=3)
             root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"cannot use {str(root)!r} ({error.strerror})", argument="out") from error
 
     def summary(self) -> Mapping[str, Any] | None:
         """The summary of an earlier run of the same command, if there is one that can be read."""
+        if self._is_damaged():
+            return self._recovered()
+        document = self._document() or {}
+        return document if "fringe" in document and document.get("command") == self._command else None
+
+    def _document(self) -> dict[str, Any] | None:
         try:
             document = json.loads(read_regular(self.root / SUMMARY, RECORD_BYTES))
         except (OSError, ValueError, RecursionError):
             return None
-        is_ours = isinstance(document, dict) and "fringe" in document and document.get("command") == self._command
-        return document if is_ours else None
+        return document if isinstance(document, dict) else None
+
+    def _is_damaged(self) -> bool:
+        return (self.root / SUMMARY).is_file() and self._document() is None
+
+    def _recovered(self) -> Mapping[str, Any] | None:
+        """What a damaged summary said of the settings, if all folders beside it are results and one is intact."""
+        folders = [path for path in self.root.iterdir() if path.is_dir() and not _is_partial(path.name)]
+        records = [record for path in folders if (record := _read(path)) is not None]
+        return {**records[0], "inputs": records} if records and all(map(_is_result, folders)) else None
 
     def result_path(self, identity: str) -> Path:
         """The folder of an image: its id, unless that is the name of a file of the run."""
@@ -58,17 +77,7 @@ class ResultFolder:
 
     def read(self, identity: str) -> dict[str, Any] | None:
         """The record of a result, or None where there is none or a file of it is missing or damaged."""
-        path = self.result_path(identity)
-        try:
-            record = json.loads(read_regular(path / EXPLANATION, RECORD_BYTES))
-            content = {name: value for name, value in record.items() if name != "checksum"}
-            if record["checksum"] != digest(content):
-                return None
-            files: Mapping[str, str] = record["files"]
-            intact = all(sha256_of(path / name, MAPS_BYTES) == expected for name, expected in files.items())
-            return record if intact and MAP in files else None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return None
+        return _read(self.result_path(identity))
 
     def write(self, identity: str, record: Mapping[str, Any], fill: Callable[[Path], None]) -> dict[str, Any]:
         """``fill`` a hidden folder, add the record with checksums, then rename the folder.
@@ -128,6 +137,20 @@ class ResultFolder:
     def attempt_text(self, name: str, text: str) -> None:
         """As :meth:`attempt`, for a text."""
         self.attempt(name, lambda path: path.write_text(text, encoding="utf-8", newline=""))
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """The record of the result in a folder, or None where a file of it is missing or damaged."""
+    try:
+        record = json.loads(read_regular(path / EXPLANATION, RECORD_BYTES))
+        content = {name: value for name, value in record.items() if name != "checksum"}
+        if record["checksum"] != digest(content):
+            return None
+        files: Mapping[str, str] = record["files"]
+        intact = all(sha256_of(path / name, MAPS_BYTES) == expected for name, expected in files.items())
+        return record if intact and MAP in files else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 def _is_partial(name: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fringe.attribution import Attribution, Context, method_label
+from fringe.attribution import Attribution, Context, preset_label
 from fringe.models import LoadedModel, Preprocessing
 from fringe.plots import SheetItem, class_title, contact_sheet, method_title, signed_map
 
@@ -37,7 +37,7 @@ def draw_pictures(folder: Path, result: Attribution, record: Mapping[str, Any]) 
     context, name = result.context, class_label(record["target"])
     assert context is not None
     unit = "" if record["completeness_gap"] is None else _UNITS[record["score_kind"]]  # no unit for a bare gradient
-    title = f"{name}: evidence for and against ({method_title(method_label(result.settings))})"
+    title = f"{name}: evidence for and against ({method_title(preset_label(result.settings))})"
     image, values = context.picture(context.inputs[0]), result.values[0].numpy()
     signed_map(values, title=title, unit=unit, image=image, label=name).savefig(folder / "signed.png")
     path = None if result.trajectory is None else result.trajectory[0]

@@ -20,12 +20,18 @@ def describe_explanations(document: Mapping[str, Any]) -> list[str | TextTable]:
     """A table with one row per image."""
     entries, reused = document["inputs"], document["counts"]["reused"]
     judged = any("probability_right" in entry for entry in entries)
+    others = any("error" not in e and e["target"]["class"] != e["prediction"]["class"] for e in entries)
     numbers = (*(("P(right)",) if judged else ()), "p", "residual", "steps", "seconds")
     rows = [_image_row(entry) for entry in entries[:SHOWN_IMAGES]]
     if judged:
         known = [entry.get("probability_right") for entry in entries[:SHOWN_IMAGES]]
         rows = [[*row[:3], "—" if p is None else f"{p:.0%}", *row[3:]] for row, p in zip(rows, known, strict=True)]
-    parts: list[str | TextTable] = [TextTable(("id~", "prediction~", "verdict~", *numbers), rows, numbers)]
+    names = ("id~", "prediction~", "verdict~", *numbers)
+    if others:  # p is that of the prediction, whatever is explained
+        explained = ["" if "error" in entry else _class(entry["target"]) for entry in entries]
+        rows = [[*row[:2], name, *row[2:]] for row, name in zip(rows, explained, strict=False)]
+        names = (*names[:2], "explained~", *names[2:])
+    parts: list[str | TextTable] = [TextTable(names, rows, numbers)]
     if len(entries) > SHOWN_IMAGES:
         parts.append(f"… and {len(entries) - SHOWN_IMAGES} more, in summary.json")
     return [*parts, *([f"{reused} results of an earlier run were reused"] if reused else [])]
@@ -36,12 +42,16 @@ def _image_row(entry: Mapping[str, Any]) -> list[str]:
         return [entry["id"] or entry["source"], "", Styled("failed", "red"), "", "", "", ""]
     best, residual, verdict = entry["prediction"], entry["completeness_residual"], entry["verdict"]
     return [
-        *(entry["id"], best["name"] or f"class {best['class']}", Styled(verdict, _STYLE.get(verdict, ""))),
+        *(entry["id"], _class(best), Styled(verdict, _STYLE.get(verdict, ""))),
         f"{best['probability']:.3f}",
         "—" if residual is None or not math.isfinite(residual) else f"{residual:.2%}",
         "" if entry["steps"] is None else str(entry["steps"]),
         f"{entry['seconds']:.2f}",
     ]
+
+
+def _class(entry: Mapping[str, Any]) -> str:
+    return entry["name"] or f"class {entry['class']}"
 
 
 def describe_comparison(document: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[str | TextTable]:

@@ -55,8 +55,7 @@ class LoadOptions:
         if self.preprocessing is None:
             raise ModelError(
                 f"{self.spec!r} does not say how images are prepared",
-                hint="pass preprocessing=, for instance Preprocessing.parse('imagenet') or "
-                "Preprocessing.parse('resize=256,crop=224,mean=0.5,std=0.5')",
+                hint="pass preprocessing='imagenet' or preprocessing='resize=256,crop=224,mean=0.5,std=0.5'",
             )
         return self.preprocessing
 

@@ -1,5 +1,6 @@
 """From a spec to a model that is ready to be explained."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from fringe._outputs import OutputKind
 from fringe._progress import log
-from fringe.errors import InputError, ModelError, did_you_mean
+from fringe.errors import InputError, ModelError, did_you_mean, nearest
 from fringe.models import _digits
 from fringe.models._base import (
     TENSOR_SUFFIX,
@@ -26,7 +27,7 @@ from fringe.models._exported import load_exported
 from fringe.models._preprocessing import Preprocessing
 from fringe.models._python import FILE_SPEC, MODULE_SPEC, load_attribute, load_file_function, require_file
 from fringe.models._timm import load_timm
-from fringe.models._torchvision import load_torchvision
+from fringe.models._torchvision import load_torchvision, torchvision_names
 from fringe.models._transformers import load_transformers
 
 
@@ -101,7 +102,7 @@ def load_model(
     spec: str,
     *,
     trust_code: bool = False,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: Preprocessing | str | None = None,
     class_names: Sequence[str] | None = None,
     device: str | torch.device = "cpu",
     output: OutputKind = "auto",
@@ -116,7 +117,7 @@ def load_model(
     Args:
         spec: A model in one of the forms of :data:`LOADERS`, such as ``torchvision:resnet18``.
         trust_code: Whether a Python file, a Python module or an exported program, which are code, may run.
-        preprocessing: Replaces what the source says.
+        preprocessing: Replaces what the source says; a text is read by :meth:`Preprocessing.parse`.
         class_names: Replaces what the source says.
         device: The device to load it to.
         output: What the model returns, as for :class:`fringe.Classifier`.
@@ -129,7 +130,8 @@ def load_model(
     """
     family, target = _family(spec)
     checked_device = usable_device(device)
-    parts = LOADERS[family].build(LoadOptions(spec, target, trust_code, preprocessing))
+    recipe = Preprocessing.parse(preprocessing) if isinstance(preprocessing, str) else preprocessing
+    parts = LOADERS[family].build(LoadOptions(spec, target, trust_code, recipe))
     names = parts.class_names if class_names is None else tuple(class_names)
     digest = state_digest(parts.module)
     module = parts.module.eval().requires_grad_(False).to(checked_device)
@@ -164,13 +166,16 @@ def _unknown(spec: str) -> ModelError:
         return ModelError(
             f"model {spec!r} names no function", hint=f"name the file and a function in it, as in {prefix}:make_model"
         )
-    forms = f"he forms are {', '.join(loader.form for loader in LOADERS.values())}"
+    near, forms = None, f"he forms are {', '.join(loader.form for loader in LOADERS.values())}"
     if colon:
-        message = f"model {spec!r}: {prefix!r} is neither a family nor an installed module"
+        message = f"{spec!r}: {prefix!r} is neither a family nor an installed module"
         near = did_you_mean(prefix, _PREFIXES)
     else:
-        message, near = f"model {spec!r} has no family", f"did you mean torchvision:{spec or 'NAME'}?"
-    return ModelError(message, hint=f"{near} T{forms}" if near else f"t{forms}")
+        message = f"{spec!r} has no family"
+        with contextlib.suppress(ModelError):  # torchvision is not installed
+            names = nearest(spec, torchvision_names(), cutoff=0.8)
+            near = f"did you mean torchvision:{names[0]}?" if names else None
+    return ModelError(message, argument="model", hint=f"{near} T{forms}" if near else f"t{forms}")
 
 
 def usable_device(device: str | torch.device) -> torch.device:
@@ -192,7 +197,7 @@ def usable_device(device: str | torch.device) -> torch.device:
         known = str(device).partition(":")[0] in [name.partition(":")[0] for name in devices()]
         reason = f" ({str(error).splitlines()[0]})" if known else ""
         raise ModelError(
-            f"device {str(device)!r} cannot be used here{reason}: there is {', '.join(devices())}"
+            f"{str(device)!r} cannot be used here{reason}: there is {', '.join(devices())}", argument="device"
         ) from error
     return checked
 

@@ -102,25 +102,37 @@ class Preprocessing:
             The preprocessing.
 
         Raises:
-            ModelError: For an unknown or repeated key, and for a value that is no number.
+            ModelError: For an unknown or repeated key, for a value that is no number, and for a mean without a std or a
+                std without a mean, unless a shortcut states the other.
         """
+        try:
+            return cls._parse(text)
+        except ModelError as error:
+            raise ModelError(error.message, argument="preprocessing", hint=error.hint) from None
+
+    @classmethod
+    def _parse(cls, text: str) -> "Preprocessing":
         items = [item.strip() for item in text.split(",")]
-        fields = dict(_UNIT if "=" in items[0] else _shortcut(items.pop(0)))
+        shortcut = None if "=" in items[0] else _shortcut(items.pop(0))
+        fields = dict(shortcut or _UNIT)
         seen: set[str] = set()
         for item in items:
             key, equals, value = (part.strip() for part in item.partition("="))
             if not equals or key not in _READERS:
                 near = did_you_mean(key, _READERS) or f"known: {', '.join(_READERS)}"
-                raise ModelError(f"preprocessing item {item!r} is not one of KEY=VALUE with a known key", hint=near)
+                raise ModelError(f"item {item!r} is not one of KEY=VALUE with a known key", hint=near)
             if key in seen:
-                raise ModelError(f"preprocessing key {key!r} is given twice")
+                raise ModelError(f"key {key!r} is given twice")
             seen.add(key)
             read, expected = _READERS[key]
             try:
                 fields[key] = read(value)
             except ValueError:
-                raise ModelError(f"preprocessing {key}={value!r}: expected {expected}") from None
-        for key in ("mean", "std"):
+                raise ModelError(f"{key}={value!r}, expected {expected}") from None
+        for key, other, neutral in (("mean", "std", 1), ("std", "mean", 0)):
+            if shortcut is None and key in seen and other not in seen:  # in most cases the rest of a copied line
+                hint = f"write {other}=..., or {other}={neutral} if you mean it"
+                raise ModelError(f"got {key} without {other}", hint=hint)
             fields[key] *= fields["channels"] if len(fields[key]) == 1 else 1
         return cls(**fields)
 
@@ -199,7 +211,7 @@ class Preprocessing:
 def _shortcut(name: str) -> dict[str, Any]:
     if name not in SHORTCUTS:
         raise ModelError(
-            f"preprocessing {name!r} is neither a shortcut ({', '.join(SHORTCUTS)}) nor KEY=VALUE",
+            f"{name!r} is neither a shortcut ({', '.join(SHORTCUTS)}) nor KEY=VALUE",
             hint=did_you_mean(name, SHORTCUTS),
         )
     return SHORTCUTS[name]

@@ -30,8 +30,7 @@ _SCHEMAS = {
 def load_torchvision(options: LoadOptions) -> LoadedParts:
     """Build a network; class names are those of its ImageNet weights, and None with random weights."""
     name, source = split_weights(options.target)
-    models = import_torchvision().models
-    known: list[str] = models.list_models(module=models)
+    models, known = import_torchvision().models, torchvision_names()
     if name not in known:
         raise ModelError(f"torchvision has no classifier {name!r}", hint=did_you_mean(name, known, n=3))
     members: dict[str, Any] = dict(models.get_model_weights(name).__members__)
@@ -85,6 +84,12 @@ def _preprocessing(member: Any) -> Preprocessing:
         std=tuple(preset.std),
         interpolation=preset.interpolation.value,
     )
+
+
+def torchvision_names() -> list[str]:
+    """Return the names of all its classifiers. Raises ModelError if it is not installed."""
+    models = import_torchvision().models
+    return list(models.list_models(module=models))
 
 
 def import_torchvision(extra: str = "vision") -> Any:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import fringe
 from fringe._text import plain, printable
-from fringe.attribution import METHODS, SENTENCES, Attribution, Context, Trajectory, method_label
+from fringe.attribution import METHODS, SENTENCES, Attribution, Context, Trajectory, method_label, preset_label
 from fringe.errors import InputError
 from fringe.page._document import (
     Array,
@@ -80,7 +80,7 @@ def page_document(result: Attribution, row: int = 0, *, details: Mapping[str, An
         id=printable(context.ids[row]),
         model=printable(context.model),
         method=method_label(result.settings),
-        title=_title(method_label(result.settings)),
+        title=_title(preset_label(result.settings)),
         width=inputs.shape[-1],
         height=inputs.shape[-2],
         gain=gain,
@@ -106,7 +106,10 @@ def _leads_to(path: Trajectory, values: Tensor) -> bool:
 
 
 def _title(method: str) -> str:
-    return METHODS[method].title if method in METHODS else method_title(method)
+    name, _, preset = method.partition(":")
+    if name in METHODS and (not preset or preset in METHODS[name].presets) and METHODS[name].package is None:
+        return METHODS[name].title + (f" ({preset})" if preset else "")
+    return method_title(method)
 
 
 def _labels(context: Context, start: Tensor, explained: list[int]) -> list[Label]:

@@ -65,7 +65,10 @@ def render_page(document: Mapping[str, Any]) -> str:
     text = printable_json(text)
     for character, escape in _JSON_ESCAPES.items():
         text = text.replace(character, escape)
-    facts = {**checked.details, **{f"passes: {name}": count for name, count in checked.passes.items()}}
+    images = checked.details.get("images of the batch")
+    images = images if isinstance(images, int) and images > 1 else 1
+    passes = {name: f"{n} ({n / images:.4g} per image)" if images > 1 else n for name, n in checked.passes.items()}
+    facts = {**checked.details, **{f"passes: {name}": count for name, count in passes.items()}}
     facts |= {**checked.settings, **{f"{name} version": version for name, version in checked.versions.items()}}
     return _render(
         "page",

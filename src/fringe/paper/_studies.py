@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
 from fringe.attribution import Attributor, FRInGe, IntegratedGradients, Variant, preset_names, table
-from fringe.errors import InputError
+from fringe.errors import InputError, check_known
 from fringe.experiments import PAPER_METHODS, Arm, ExperimentSpec, Plan, build_plan
 from fringe.metrics import Metric, get_metric
 from fringe.paper._tables import METRICS, MODELS
+from fringe.settings import settings_of
 from fringe.tuning import SearchSpace, one_at_a_time, paper_space, space_of
 
 STUDIES = ("comparison", "ablation", "cap", "max_sensitivity", "sweep", "runtime")
@@ -304,6 +305,7 @@ def read_search_space(plan: Plan, texts: Sequence[str], *, smoothing: bool = Tru
     ranges: dict[str, tuple[float, float]] = {}
     for text in texts:
         key, equals, bounds = (part.strip() for part in text.partition("="))
+        check_known("search", key, settings_of(kind))
         names.append(key)
         if equals:
             try:

@@ -29,6 +29,7 @@ from fringe.experiments import (
     TaskRunner,
     changes,
     content_digest,
+    describe_changes,
     load,
     prepare,
     resolve,
@@ -151,7 +152,7 @@ def require_same(recorded: Manifest, now: Manifest, model: str) -> None:
     for method, setting in now.settings[model].items():
         lines = changes(recorded.settings[model].get(method, {}), setting)
         if lines:
-            raise InputError(f"{method} on {model} is not what the run used ({'; '.join(lines[:3])})")
+            raise InputError(f"{method} on {model} is not what the run used ({describe_changes(lines)})")
 
 
 def recorded_methods(manifest: Manifest, model: str) -> dict[str, Attributor]:

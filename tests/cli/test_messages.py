@@ -1,0 +1,70 @@
+"""Messages of the command line about what was typed: each names the flag or argument, and what to write instead."""
+
+import pytest
+from typer.testing import CliRunner
+
+from fringe.cli import app
+
+ONE = "embedded:digits:0"
+FAMILIES = "the forms are embedded:digits, torchvision:NAME"
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("explain", ONE, "--method", "ig:nopreset"), "--method: ig has no 'nopreset'. Known: paper"),
+        (("explain", ONE, "--method", "smooth(-1):ig"), "--method: sigma: got '-1', expected a positive number"),
+        (("compare", ONE, "--methods", "smooth(-1):ig"), "--methods: sigma: got '-1', expected a positive number"),
+        (
+            ("explain", ONE, "--method", "fringe:preview", "--preset", "resnet18"),
+            "--preset: got 'resnet18', but 'fringe:preview' names a preset, too; give one of them",
+        ),
+        (
+            ("explain", ONE, "--method", "captom"),
+            "smooth(SIGMA):METHOD, straight:METHOD, lxt:NAME, captum:NAME, z",
+        ),
+        (("explain", ONE, "--model", "photo.jpg"), f"--model: 'photo.jpg' has no family; {FAMILIES}"),
+        (("explain", ONE, "--model", "no.py:f"), "--model: Python file 'no.py' does not exist"),
+        (
+            ("explain", ONE, "--preprocessing", "mean=0.5"),
+            "--preprocessing: got mean without std; write std=",
+        ),
+        (("explain", ONE, "--preprocessing", "mean=0,std=0"), "--preprocessing: std=(0.0, 0.0, 0.0) must be positive"),
+        (("tune", "--search", "foo"), "--search: got 'foo'; known: tau, eta_max"),
+        (("benchmark", "--data", "nodir"), "--data: 'nodir' is neither a file, a folder nor embedded:digits"),
+        (("reproduce", "--imagenet", "nodir"), "'nodir' is neither a file, a folder nor embedded:digits"),
+        (("benchmark", "--config", "bad.toml"), "--config: unknown key 'x'. The keys: name, model"),
+    ],
+)
+def test_a_wrong_value_is_exit_code_2_and_names_its_flag(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.toml").write_text("x = 1")
+    result = run(*arguments, "--out", tmp_path / "out")
+    assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+    assert result.stderr.startswith("error: --")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("nofile.jpg", "INPUT: 'nofile.jpg' is neither a file, a folder nor embedded:digits"),
+        (
+            "embedded:digit",
+            "INPUT: 'embedded:digit' is neither a file, a folder nor embedded:digits; did you",
+        ),
+        ("embedded:digits:5000", "INPUT: 'embedded:digits:5000' selects nothing of the 360 test images 0 to 359"),
+        (
+            "embedded:digits:x",
+            "INPUT: 'embedded:digits:x' is not of the form embedded:digits, embedded:d",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["explain", "compare"])
+def test_inputs_that_lead_nowhere_are_named_before_a_model_is_asked_for(tmp_path, command, given, message):
+    result = run(command, given, "--out", tmp_path / "out")
+    assert (result.exit_code, message in result.stderr) == (1, True), result.stderr
