@@ -181,7 +181,7 @@ def test_wrong_options_are_one_line(arguments, message, tmp_path, monkeypatch):
     port = [] if "--port" in arguments else ["--port", "0"]
     result = CliRunner().invoke(app, ["app", *port, *arguments])
     assert result.exit_code == 2, result.output
-    assert len(result.stderr.splitlines()) == 1
+    assert len(result.stderr.splitlines()) == 1, result.stderr
     assert message in result.stderr
 
 

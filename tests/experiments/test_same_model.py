@@ -70,7 +70,7 @@ def test_a_forward_pass_that_changed_is_refused_and_named(tmp_path, plan):
     write(tmp_path, CHANGED)
     told = (
         r"^model 'net': its logits are not those that the results in .*run' were computed with; the largest difference "
-        r"is [\d.e-]+, on image '._picture'. Its weights are the same.*name another folder, or set renew=True"
+        r"is [\d.e-]+, on image '._picture'. Its weights are the same.*name another folder, or use renew=True"
     )
     for asked in (plan, replace(plan, n=6), replace(plan, metrics={"sparseness": Sparseness()})):
         with pytest.raises(InputError, match=told):

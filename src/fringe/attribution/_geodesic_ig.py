@@ -59,6 +59,7 @@ class GeoIGKNN(Attributor):
     title = "Geodesic Integrated Gradients on a nearest-neighbour graph"
     source = "Salek and Enguehard 2025"
     presets: ClassVar = {"paper": {}}
+    uses_references = True
 
     neighbours: Annotated[PositiveInt, Search(3, 30, log=True), Doc("nearest points that a point is joined to (k)")] = (
         10

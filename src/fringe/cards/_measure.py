@@ -366,7 +366,7 @@ def _assumptions(method: Attributor, passes: Mapping[str, float]) -> tuple[str, 
     if baseline is not None:
         lines.append(f"It compares the input with a baseline: {baseline}.")
     if method.uses_references:
-        lines.append("It averages over reference images of the data.")
+        lines.append("It reads reference images of the data.")
     if passes.get("jvp"):
         lines.append("The model must have forward-mode or second derivatives.")
     elif passes.get("vjp"):

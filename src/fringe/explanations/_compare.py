@@ -66,8 +66,7 @@ class ComparisonRun(ImageRun[CompareSpec]):
 
     def _check(self) -> None:
         for label, method in self.methods.items():
-            walks = method.innermost.name == "geoig_knn"  # from image to image
-            if (walks or method.uses_references) and not self.references.ids:
+            if method.uses_references and not self.references.ids:
                 message = f"{label} explains an image by others, and there are none"
                 hint = "name a folder of them, or compare several images"
                 raise InputError(message, argument="references", hint=hint)
