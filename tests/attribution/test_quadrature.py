@@ -10,6 +10,7 @@ from attribution_toys import Smooth, inputs
 from torch import Tensor
 
 import fringe
+from fringe.attribution import _quadrature
 
 COARSE = fringe.FRInGe(
     solve="gradient", gamma_prior=0.0, kl_bound=False, delta_euc=None, eta_max=300.0, steps=4, quadrature_depth=8
@@ -136,3 +137,22 @@ def test_a_middle_that_is_not_finite_leaves_the_trapezoid_rule():
     assert found.passes.forward > plain.passes.forward  # it tried
     torch.testing.assert_close(found.values, plain.values)
     torch.testing.assert_close(found.completeness_residual, plain.completeness_residual)
+
+
+def test_memory_that_ends_while_segments_are_bisected_costs_no_image(monkeypatch):
+    model, x, middle = Smooth(), inputs(4), _quadrature.Bisection._middle
+    expected = fringe.attribute(model, x, method=COARSE)
+
+    def limited(self, images, a, b):
+        if len(images) > 2:
+            raise torch.OutOfMemoryError("simulated")
+        return middle(self, images, a, b)
+
+    monkeypatch.setattr(_quadrature.Bisection, "_middle", limited)
+    classifier = fringe.Classifier(model, batch_size=4)
+    method = dataclasses.replace(COARSE, quadrature_depth=1)
+    found = fringe.attribute(classifier, x, method=method)
+    monkeypatch.undo()
+    torch.testing.assert_close(found.values, fringe.attribute(model, x, method=method).values, rtol=1e-12, atol=1e-14)
+    assert classifier.batch_size.on(x.device) == 2
+    assert not torch.equal(found.values, expected.values)

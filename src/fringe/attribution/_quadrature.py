@@ -193,9 +193,14 @@ class Bisection:
             size = self.problem.model.batch_size.on(self._gap.device)
             if full and count < size:
                 return
-            every = _Waiting.join(self._waiting)
-            self._waiting = [every[size:]]
-            yield self._bisect(every[:size])
+            try:
+                self._waiting = [_Waiting.join(self._waiting)]
+                correction = self._bisect(self._waiting[0][:size])
+            except (RuntimeError, MemoryError) as error:
+                self.problem.model.batch_size.halve(self._gap.device, error)
+                continue
+            self._waiting = [self._waiting[0][size:]]
+            yield correction
 
     def _bisect(self, batch: _Waiting) -> Correction:
         a, b, before, limit, allowed = batch.start, batch.stop, batch.before, batch.limit, batch.allowed
