@@ -142,7 +142,7 @@ class Views:
             values=values[0] if many else values,
             classes=tuple(self.target[0].flatten().tolist()),
             column=self._column(target),
-            method=self._preset_label(),
+            method=method_label(self.settings),
             path=None if self.trajectory is None else self.trajectory[0],
             context=self.context,
             note=": ".join(self._status(0, self._column(target))),
@@ -218,7 +218,7 @@ class Views:
         total = sum(counts.values())
         passes = f"{total} ({', '.join(f'{n} {name}' for name, n in counts.items() if n)})" if total else "0"
         return {
-            "method": self._preset_label(),
+            "method": method_label(self.settings),
             "n": str(len(self)),
             "shape": str(shape) if self.target.dim() == 1 else f"{shape}, {self.target.shape[1]} classes each",
             "verdicts": ", ".join(f"{count} {name}" for name, count in Counter(self.verdict).items()) or "none",
@@ -303,12 +303,7 @@ class Views:
     def _method_title(self) -> str:
         from fringe.plots import method_title
 
-        return method_title(self._preset_label())
-
-    def _preset_label(self) -> str:
-        from fringe.attribution._registry import preset_label  # which needs the methods, and they these views
-
-        return preset_label(self.settings)
+        return method_title(method_label(self.settings))
 
     def _column(self, target: int | None) -> int:
         """The position of a class among the explained ones of the first input."""
