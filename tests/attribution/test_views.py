@@ -11,6 +11,7 @@ import matplotlib.figure
 import numpy as np
 import pytest
 import torch
+from matplotlib.text import Text
 
 import fringe
 from fringe.attribution import Context
@@ -38,6 +39,9 @@ def same(a, b):
 
 def test_the_text_fits_one_screen():
     text = repr(PREVIEW)
+    assert "fringe:preview" in text
+    titles = " ".join(one.get_text() for one in PREVIEW[0].plot("overlay").findobj(Text))
+    assert "(FRInGe (preview))" in " ".join(titles.split())
     lines = text.splitlines()
     assert [line.split()[0] for line in lines[1:7]] == ["method", "n", "shape", "verdicts", "residual", "passes"]
     assert "digits-0004" in text

@@ -26,18 +26,18 @@ from fringe.attribution._load import load
 from fringe.attribution._lrp import AttnLRP, ZennitMethod
 from fringe.attribution._modifiers import Smooth, Straight
 from fringe.attribution._multi_path import AGI, IG2
+from fringe.attribution._names import method_label as method_label
+from fringe.attribution._names import preset_label as preset_label
 from fringe.attribution._pieces import NodePieces, SegmentPieces
 from fringe.attribution._quadrature import Quadrature, quadrature_nodes
 from fringe.attribution._registry import get_method as get_method
 from fringe.attribution._registry import is_installed as is_installed
 from fringe.attribution._registry import method_of_record as method_of_record
-from fringe.attribution._registry import preset_label as preset_label
 from fringe.attribution._registry import require_package as require_package
 from fringe.attribution._registry import split_name as split_name
 from fringe.attribution._rise import RISE
 from fringe.attribution._smoothgrad import SmoothGrad
 from fringe.attribution._views import SENTENCES as SENTENCES
-from fringe.attribution._views import method_label as method_label
 
 __all__ = [
     "AGI",

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fringe.attribution._context import Context
-from fringe.attribution._views import Views, method_label
+from fringe.attribution._names import method_label
+from fringe.attribution._views import Views
 from fringe.baselines import parse_baseline
 from fringe.classifier import PassCounts
 from fringe.errors import InputError

@@ -368,7 +368,7 @@ def _status(
             "networks, take smaller steps (lower tau or delta_euc)"
         )
     # after coarse, which is the graver: a short map is right about the part of the way that was covered
-    lost = f"{100 * removed // 1:.0f}% of its divergence from {goal}"
+    lost = f"{max(100 * removed // 1, 0):.0f}% of its divergence from {goal}"
     onward = "raise max_steps" if method.path(1).until == "arrival" else "use until='arrival'"
     if removed < SHORT_BELOW and not arrived:
         return "short", (

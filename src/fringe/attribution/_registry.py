@@ -3,16 +3,15 @@
 import importlib.util
 import re
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
-from fringe._text import plain
 from fringe.attribution._base import Attributor
-from fringe.attribution._views import method_label
+from fringe.attribution._names import KINDS
 from fringe.errors import InputError
 from fringe.settings import look_up, settings_of
 
 #: The registered methods: name to class. :mod:`fringe.attribution` fills it.
-METHODS: dict[str, type[Attributor]] = {}
+METHODS: dict[str, type[Attributor]] = KINDS
 
 _WITH_NUMBER = re.compile(r"([^(:]*)\(([^):]*)\)(.*)", re.DOTALL)
 
@@ -86,27 +85,6 @@ def require_package(method: Attributor) -> None:
     if package is not None and not is_installed(package):
         message, hint = f"{method.label} needs {package}, which is not installed", f"install fringe[{package}]"
         raise InputError(message, argument="method", hint=hint)
-
-
-def preset_label(record: Mapping[str, Any]) -> str:
-    """Return the name of a method from its record, with the preset that its settings are.
-
-    Args:
-        record: What :meth:`Attributor.record` returned, possibly read from JSON.
-
-    Returns:
-        ``"fringe:preview"``; without a preset for the defaults, and for settings that no preset has.
-    """
-    label, inner, kind = method_label(record), record.get("of"), METHODS.get(str(record.get("method")))
-    if isinstance(inner, Mapping):
-        settings = cast("Mapping[str, Any]", inner)
-        return label.removesuffix(method_label(settings)) + preset_label(settings)
-    if kind is None or ":" in label:
-        return label
-    given, default = plain(dict(record)), plain(kind().record())
-    fits = (name for name in kind.presets if given == {**default, **plain(dict(kind.presets[name]))})
-    name = None if given == default else next(fits, None)
-    return label if name is None else f"{label}:{name}"
 
 
 def is_installed(package: str) -> bool:

@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
 from fringe._frames import FrameLibrary, make_frame
 from fringe.attribution._context import Context
+from fringe.attribution._names import preset_label
 from fringe.classifier import PassCounts
 from fringe.errors import InputError, require_choice
 
@@ -36,22 +37,6 @@ SENTENCES: Mapping[str, tuple[Literal["good", "fair", "bad"], str]] = {
     "nan_logits": ("bad", "There is no map: the model's output for this input is not finite."),
 }
 _MARKS = {"good": "✓", "fair": "!", "bad": "✗"}
-
-
-def method_label(record: Mapping[str, Any]) -> str:
-    """Return the name of a method from its record.
-
-    Args:
-        record: The settings of the method, with its name; that of a modifier holds the record of the method in it.
-
-    Returns:
-        ``"ig"``, ``"captum:grad_cam"``, ``"straight:fringe"`` or ``"smooth(3):ig"``.
-    """
-    name, inner = str(record.get("method", "unknown")), record.get("of")
-    if isinstance(inner, Mapping):
-        number = f"({record['sigma']:g})" if "sigma" in record else ""
-        return f"{name}{number}:{method_label(cast('Mapping[str, Any]', inner))}"
-    return f"{name}:{record['algorithm']}" if "algorithm" in record else name
 
 
 class Views:
@@ -142,7 +127,7 @@ class Views:
             values=values[0] if many else values,
             classes=tuple(self.target[0].flatten().tolist()),
             column=self._column(target),
-            method=method_label(self.settings),
+            method=preset_label(self.settings),
             path=None if self.trajectory is None else self.trajectory[0],
             context=self.context,
             note=": ".join(self._status(0, self._column(target))),
@@ -218,7 +203,7 @@ class Views:
         total = sum(counts.values())
         passes = f"{total} ({', '.join(f'{n} {name}' for name, n in counts.items() if n)})" if total else "0"
         return {
-            "method": method_label(self.settings),
+            "method": preset_label(self.settings),
             "n": str(len(self)),
             "shape": str(shape) if self.target.dim() == 1 else f"{shape}, {self.target.shape[1]} classes each",
             "verdicts": ", ".join(f"{count} {name}" for name, count in Counter(self.verdict).items()) or "none",
@@ -303,7 +288,7 @@ class Views:
     def _method_title(self) -> str:
         from fringe.plots import method_title
 
-        return method_title(method_label(self.settings))
+        return method_title(preset_label(self.settings))
 
     def _column(self, target: int | None) -> int:
         """The position of a class among the explained ones of the first input."""

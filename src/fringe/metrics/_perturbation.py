@@ -301,15 +301,13 @@ def per_channel(of_pixels: Tensor, inputs: Tensor) -> Tensor:
 
 
 def logits_score(problem: Problem) -> Measure:
-    """The target's logit, minus that of the contrast if there is one, in the dtype of the geometry."""
-    dtype = torch.float64
-    return lambda logits, rows: problem.score(logits.to(dtype), rows, "logit")
+    """The target's logit, minus that of the contrast if there is one, in float64."""
+    return lambda logits, rows: problem.score(logits.double(), rows, "logit")
 
 
 def is_target(problem: Problem) -> Measure:
     """1 where the target is the predicted class, else 0."""
-    dtype = torch.float64
-    return lambda logits, rows: (logits.argmax(1) == problem.target[rows]).to(dtype)
+    return lambda logits, rows: (logits.argmax(1) == problem.target[rows]).double()
 
 
 def signed_map(values: Tensor) -> Tensor:

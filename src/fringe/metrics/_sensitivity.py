@@ -69,12 +69,11 @@ class Infidelity(Metric):
     def _changes(self, context: EvaluationContext) -> Tensor:
         """``F(x) - F(x - delta)``: (B, samples)."""
         problem = context.problem
-        dtype = torch.float64
-        score = problem.score(problem.logits.to(dtype))
+        score = problem.score(problem.logits.double())
 
         def change(rows: Tensor, noise: Tensor) -> Tensor:
             logits = problem.forward(problem.inputs[rows] - noise, rows)
-            return score[rows] - problem.score(logits.to(dtype), rows)
+            return score[rows] - problem.score(logits.double(), rows)
 
         return self._monte_carlo(context, change)
 

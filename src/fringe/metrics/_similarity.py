@@ -28,7 +28,7 @@ def similarity(a: Tensor, b: Tensor, kind: Similarity, *, signed: bool) -> Tenso
         signed: Whether to compare signed maps, and not their magnitudes.
 
     Returns:
-        Similarities (B,) from -1 to 1, in the dtype of the geometry.
+        Similarities (B,) from -1 to 1, in float64.
 
     Raises:
         InputError: For the structural similarity of maps that are no images.

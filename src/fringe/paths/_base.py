@@ -164,9 +164,8 @@ class Path(ABC):
 
 
 def uniform_log_probs(logits: Tensor) -> Tensor:
-    """Return the log-probabilities (B, C) of the uniform distribution, in the dtype of the geometry."""
-    dtype = torch.float64
-    return torch.full(logits.shape, -math.log(logits.shape[-1]), dtype=dtype, device=logits.device)
+    """Return the log-probabilities (B, C) of the uniform distribution, in float64."""
+    return torch.full(logits.shape, -math.log(logits.shape[-1]), dtype=torch.float64, device=logits.device)
 
 
 def fisher_rao_step(before: Tensor, after: Tensor) -> Tensor:

@@ -45,13 +45,12 @@ class GuidedRun(SequentialRun):
         super().__init__(problem, path.steps, path.closed)
         assert problem.baseline is not None
         self.path, self.baseline = path, problem.baseline
-        self.dtype = torch.float64
         for i, zero_length in enumerate((problem.inputs == self.baseline).flatten(1).all(1).tolist()):
             if zero_length:
                 self.planned[i], self.outcomes[i] = 0, PathStatus.AT_REFERENCE
 
     def start(self, rows: Tensor) -> Tensor:
-        return self.baseline[rows].to(self.dtype)
+        return self.baseline[rows].double()
 
     def evaluate(self, rows: Tensor, x: Tensor) -> Evaluation:
         logits, gradient = self.problem.logits_gradient(x.to(self.problem.inputs.dtype), rows)
@@ -59,7 +58,7 @@ class GuidedRun(SequentialRun):
         return Evaluation(x, logits, self.problem.score(logits, rows), gradient, gradient, never)
 
     def advance(self, rows: Tensor, current: Evaluation, step: int) -> Tensor:
-        start, stop = (t[rows].to(self.dtype).flatten(1) for t in (self.baseline, self.problem.inputs))
+        start, stop = (t[rows].double().flatten(1) for t in (self.baseline, self.problem.inputs))
         alpha, max_dist = step / self.steps, self.path.max_dist
         low, high = max(alpha - max_dist, 0.0), min(alpha + max_dist, 1.0)
         displacement, z = stop - start, current.origin.flatten(1)

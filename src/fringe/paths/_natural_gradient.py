@@ -221,7 +221,7 @@ class StepSolver:
         R is. ``relative`` puts |m|^2 / 100 times R and b_p in their place; this factor, like the size of each column,
         meets the rest in the r x r system alone.
         """
-        relative, wide = self.settings.relative, torch.float64
+        relative = self.settings.relative
         s = sqrt_chart(log_p)
         tangent = to_tangent(waypoint - s, s)
         length = tangent.norm(dim=-1, keepdim=True)
@@ -246,13 +246,13 @@ class StepSolver:
             norm_m = inner_product(columns[0], columns[0])[:, None]
             identity = RELATIVE_UNIT * norm_m * (sizes[:, :1] / sizes).square().clamp_max(1e200)
             identity = torch.where(norm_m > 0, identity, 1.0)
-            v = v.to(wide)
+            v = v.double()
         gram = 0.5 * (gram + gram.mT) + torch.diag_embed(identity)
         weights = right / gram[:, 0] if len(columns) == 1 else torch.linalg.solve(gram, right)
         for weight, z in zip(weights.unbind(-1), smooth, strict=True):
             v = v + batch_view(weight.to(v.dtype), v) * z
         if relative:  # float32 overflows where the metric is almost zero; the step is bounded anyway
-            largest = v.abs().flatten(1).amax(1).clamp_min(torch.finfo(wide).tiny)
+            largest = v.abs().flatten(1).amax(1).clamp_min(torch.finfo(v.dtype).tiny)
             v = (v * batch_view((1e6 / largest).clamp_max(1.0), v)).to(x.dtype)
         part = (inner_product(columns[0], v) * sizes[:, 0]).square().to(log_p.dtype)
         return self.inverse.from_modes(v), part

@@ -198,7 +198,7 @@ class Problem:
             rows: Images (L,) that they belong to; None: all images.
 
         Returns:
-            Probabilities (L,), in the dtype of the geometry.
+            Probabilities (L,), in float64.
         """
         return self.model.score(log_probabilities(logits), self._classes(rows)[0], None, "logit").exp()
 
