@@ -9,7 +9,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -99,6 +99,34 @@ def write_atomic(path: Path, content: bytes | Iterable[bytes], *, durable: bool 
         raise
     if durable:
         sync_folder(path.parent)
+
+
+def write_files(folder: Path, files: Mapping[str, bytes | Iterable[bytes]]) -> tuple[Path, ...]:
+    """Write files into a folder, each in one step, and make the folders that lack.
+
+    Args:
+        folder: The folder that a caller named ``out``.
+        files: Name in the folder to content; without any, the folder is made, and it is tried whether it can be
+            written in, which a caller does before it computes what takes long.
+
+    Returns:
+        The paths, in the order of ``files``.
+
+    Raises:
+        InputError: If they cannot be written.
+    """
+    require_local("out", folder)
+    paths = tuple(folder / name for name in files)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        for path, content in zip(paths, files.values(), strict=True):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, content)
+    except OSError as error:
+        raise InputError(f"cannot write in {str(folder)!r} ({error.strerror})", argument="out") from error
+    return paths
 
 
 def require_local(name: str, path: str | os.PathLike[str]) -> None:

@@ -112,3 +112,13 @@ def test_an_unknown_method_is_told_its_neighbour(tmp_path):
     result = invoke("verify", "igg", "--out", tmp_path)
     assert result.exit_code == 2
     assert "did you mean 'ig'" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["verify", "card"])
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(command, tmp_path, monkeypatch):
+    monkeypatch.setattr("fringe.cards.verify", lambda *_, **__: pytest.fail("measured"))
+    (tmp_path / "file").write_text("")
+    result = invoke(command, "ig", "--out", tmp_path / "file")
+    assert (result.exit_code, "--out: cannot write in" in result.stderr) == (2, True)
+    url = invoke(command, "ig", "--out", "s3://bucket/card")
+    assert (url.exit_code, "s3:// is not supported" in url.stderr) == (2, True)

@@ -15,7 +15,7 @@ import numpy as np
 
 import fringe
 from fringe._direction import ARROW
-from fringe._files import write_atomic
+from fringe._files import write_files
 from fringe._tables import Styled, TextTable
 from fringe._text import first_paragraph, plain, to_json
 from fringe.attribution import METHODS, method_of_record
@@ -223,21 +223,14 @@ def write_card(card: Card, folder: str | Path, command: str = "") -> tuple[Path,
     Raises:
         InputError: If they cannot be written.
     """
-    report, folder = card_report(card, command), Path(folder)
-    content: dict[str, bytes] = {
+    report = card_report(card, command)
+    content = {
         "card.html": html_page(report).encode(),
         "card.md": markdown_report(report).encode(),
         "card.json": to_json(plain({"command": command, **dataclasses.asdict(card)})).encode(),
         **{f"figures/{image.name}.png": image.png for image in report.images},
     }
-    try:
-        for name, data in content.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, data)
-    except OSError as error:
-        raise InputError(f"cannot write in {str(folder)!r} ({error.strerror})", argument="out") from error
-    return tuple(folder / name for name in content)
+    return write_files(Path(folder), content)
 
 
 def card_of_run(run: str | Path, method: str) -> Card:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fringe._files import write_files
 from fringe._text import plain, to_json
 from fringe.cli._console import Exit, exit_on_error, require_consent, resumable, say, show, typed, warn
 from fringe.cli._options import AsJson, RunFolder, names_of, with_options
@@ -126,6 +127,7 @@ def verify(
     130 interrupted.
     """
     with exit_on_error("bench"):
+        write_files(out, {})
         card = _measure(target, given, quiet=as_json)
         failed = card.failures(names_of(allow))
         _show(card, out, ["verify", target], given, as_json=as_json)
@@ -152,6 +154,7 @@ def card(
     Exit codes: 0 written, 2 wrong usage, 130 interrupted.
     """
     with exit_on_error("bench"):
+        write_files(out, {})
         if run is None:
             made = _measure(method, given, quiet=as_json)
         else:

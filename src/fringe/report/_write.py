@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from fringe._files import require_inside, require_local, write_atomic
+from fringe._files import require_inside, require_local, write_files
 from fringe._text import FORMULA, to_csv, to_json
 from fringe.errors import InputError
 from fringe.experiments import Manifest, ModelSource, Resolved, Results, Store, judge_verdicts, manifests, read_results
@@ -140,7 +140,7 @@ def write_report(
     within = Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(store.root))
     require_inside(folder, store.root if within else folder)
     # first, as each method is read once for its rows here and for its costs there
-    scores = _write(folder, {"scores.csv": (text.encode() for text in _scores_csv(results))})
+    scores = write_files(folder, {"scores.csv": (text.encode() for text in _scores_csv(results))})
     reliability = judge_verdicts(results, chosen[0])
     worth = {} if reliability is None else {chosen[0]: reliability}
     report = build_report(ReportInputs(store, results, tables, maps, verdicts, worth), commands)
@@ -152,8 +152,8 @@ def write_report(
     }
     texts = {name: text.encode() for name, text in files.items()}
     images = {f"figures/{image.name}.png": image.png for image in report.images}
-    others = _write(folder, {**texts, "summary.csv": summary_csv(tables).encode(), **images})
-    return ReportFiles((*others.paths[: len(texts)], *scores.paths, *others.paths[len(texts) :]))
+    others = write_files(folder, {**texts, "summary.csv": summary_csv(tables).encode(), **images})
+    return ReportFiles((*others[: len(texts)], *scores, *others[len(texts) :]))
 
 
 def write_reports(
@@ -282,17 +282,6 @@ def _opener(
         return {label: load_experiment(results.manifest, label, source) for label, source in models.items()}.get
     once = cache(resolve)
     return lambda model: once()
-
-
-def _write(folder: Path, files: Mapping[str, bytes | Iterable[bytes]]) -> ReportFiles:
-    paths = tuple(folder / name for name in files)
-    try:
-        for path, content in zip(paths, files.values(), strict=True):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, content)
-    except OSError as error:
-        raise InputError(f"cannot write in {str(folder)!r} ({error.strerror})", argument="out") from error
-    return ReportFiles(paths)
 
 
 def _summary(table: Table, row: TableRow, column: Column, cell: TableCell) -> dict[str, Any]:
