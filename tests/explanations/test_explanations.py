@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 import fringe
 from fringe import InputError, TargetError
+from fringe.experiments._images import sample_references
 from fringe.explanations import ExplainSpec, Explanation, Failure, explain_images
 
 IG = {"method": "ig", "set": ("steps=4",), "figures": False}
@@ -303,3 +304,17 @@ def test_an_unreadable_hash_is_a_warning_and_the_image_is_explained_each_time(tm
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert reused(explain(tmp_path / "out", [str(path)], model="embedded:digits")) == [False]
+
+
+def test_the_references_are_those_of_a_benchmark(tmp_path):
+    images = tmp_path / "images"
+    images.mkdir()
+    for i in range(70):
+        Image.new("L", (32, 32), 3 * i).save(images / f"{i:02d}.png")
+    shutil.copy(images / "00.png", images / "copy.png")
+    spec = ExplainSpec(method="expected_gradients", set=("samples=2",), seed=3, references=str(images))
+    list(explain_images(DIGITS[:1], tmp_path / "out", spec))
+    taken = read(tmp_path / "out" / "summary.json")["references"]["images"]
+    expected = sample_references([], str(images), 3)
+    assert taken == [picture.ref.id for picture in expected]
+    assert len(set(taken) - {"copy"}) >= 63

@@ -89,16 +89,25 @@ def sample_images(
 
 def in_order(data: Sequence[str], seed: int) -> list[ImageRef]:
     """All images of ``data`` in the order of the seed."""
+    return _by_seed(_find(data), seed)
+
+
+def _find(data: Sequence[str]) -> list[ImageRef]:
     try:
-        refs = list(find_inputs(data))
+        return list(find_inputs(data))
     except ImageError as error:
         raise InputError(f"data: {error}") from error
-    return sorted(refs, key=lambda ref: (hashlib.sha256(f"{seed} {_name(ref)}".encode()).digest(), ref.source))
 
 
-def _name(ref: ImageRef) -> str:
-    """Name of an image that does not depend on other files: the stem of its file, or the id of an embedded image."""
-    return ref.id if isinstance(ref.origin, int) else ref.origin.stem
+def _by_seed(refs: Iterable[ImageRef], seed: int) -> list[ImageRef]:
+    """Images in an order that depends on the seed and the name of each alone: the stem of its file, or the id of an
+    embedded image."""
+
+    def key(ref: ImageRef) -> tuple[bytes, str]:
+        name = ref.id if isinstance(ref.origin, int) else ref.origin.stem
+        return hashlib.sha256(f"{seed} {name}".encode()).digest(), ref.source
+
+    return sorted(refs, key=key)
 
 
 def content_digest(ref: ImageRef) -> str:
@@ -197,16 +206,20 @@ def open_entry(
     return x, truth
 
 
-#: Number of reference images for the methods that average over the data.
-REFERENCES = 64
+#: Most reference images that the methods which average over data take.
+MAX_REFERENCES = 64
 
 
 def sample_references(data: Sequence[str], text: str | None, seed: int) -> tuple[ImageEntry, ...]:
-    """At most ``REFERENCES`` images of ``text``, or of the data itself; independent of ``n``."""
-    refs = in_order([text] if text is not None else data, seed + 1)
+    """The references of ``text``, or of the data itself; independent of ``n``."""
+    return choose_references(_find([text] if text is not None else data), seed)
+
+
+def choose_references(refs: Iterable[ImageRef], seed: int) -> tuple[ImageEntry, ...]:
+    """At most ``MAX_REFERENCES`` images of different contents that can be read, drawn by the seed of a run."""
     entries: dict[str, ImageEntry] = {}
-    for ref in refs:
-        if len(entries) == REFERENCES:
+    for ref in _by_seed(refs, seed + 1):
+        if len(entries) == MAX_REFERENCES:
             break
         try:
             picture = ImageEntry(ref, content_digest(ref))

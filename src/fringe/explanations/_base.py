@@ -23,7 +23,7 @@ from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.data import ImageError, ImageRef, file_sha256, find_inputs
 from fringe.errors import InputError
-from fringe.experiments import content_digest, default_model, with_settings
+from fringe.experiments import choose_references, default_model, prepare, with_settings
 from fringe.explanations._folder import MAP, SUMMARY, ResultFolder
 from fringe.explanations._spec import ExplainSpec, ImageOptions
 from fringe.models import LoadedModel, ModelError, Preprocessing, load_model, resolve_device
@@ -32,8 +32,6 @@ Progress = Callable[..., None]
 Spec = TypeVar("Spec", bound=ImageOptions)
 #: Points of a path that are stored for its page.
 POINTS = 11
-#: References that are used, spread evenly over the given ones.
-MAX_REFERENCES = 64
 
 
 @dataclass(frozen=True)
@@ -104,20 +102,19 @@ class References:
             raise InputError(missing[0].reason, argument="references")
         for failure in missing:
             warnings.warn(f"references left out: {failure.reason}", stacklevel=2)
-        count = min(len(refs), MAX_REFERENCES)
-        chosen = [refs[i * len(refs) // count] for i in range(count)]
-        for ref in chosen:
+        chosen = choose_references(refs, spec.seed)  # those of a benchmark
+        for picture in chosen:
             try:
-                x = open_image(ref, recipe, spec.exif)
-                self.digests.append(content_digest(ref))
+                x = prepare(picture.ref, recipe, spec.exif)
             except (ImageError, ModelError, OSError) as error:
                 if spec.references is not None:
                     warnings.warn(f"reference left out: {error}", stacklevel=2)
                 continue
-            self.ids.append(ref.id)
+            self.ids.append(picture.ref.id)
+            self.digests.append(picture.digest)
             images.setdefault(tuple(x.shape), []).append(x)
         if spec.references is not None and not self.ids:
-            message = f"none of the {len(chosen)} images behind {spec.references!r} can be opened"
+            message = f"none of the {len(refs)} images behind {spec.references!r} can be opened"
             raise InputError(message, argument="references")
         self._images = {shape: torch.stack(group).to(device) for shape, group in images.items()}
 
@@ -134,11 +131,6 @@ def find_images(inputs: Sequence[str]) -> tuple[list[ImageRef], list[Failure]]:
     errors: list[tuple[str, ImageError]] = []
     refs = list(find_inputs(inputs, on_error=lambda source, error: errors.append((source, error))))
     return refs, [Failure(None, source, None, str(error)) for source, error in errors]
-
-
-def open_image(ref: ImageRef, recipe: Preprocessing, exif: Any) -> Tensor:
-    image = ref.open(channels=3 if recipe.channels == 3 else 1, exif=exif).image
-    return recipe.normalise(recipe.pixels(image))
 
 
 def file_digest(origin: Path | RemoteFile | int) -> str | None:
@@ -326,7 +318,7 @@ class ImageRun(Generic[Spec]):
         """Open an image; its digest is taken first, so that a file that changes in between is known as changed."""
         sha256 = file_digest(ref.origin)
         try:
-            return Prepared(ref, sha256, open_image(ref, self.loaded.preprocessing, self.spec.exif))
+            return Prepared(ref, sha256, prepare(ref, self.loaded.preprocessing, self.spec.exif))
         except (ImageError, ModelError) as error:
             return Failure.of(ref, error)
 
