@@ -219,7 +219,7 @@ class ExperimentSpec(Options):
         target: ``"predicted"`` (top-1), ``"label"``, or the number of a class.
         score: Explained scalar of that class.
         exif: Whether the EXIF orientation of photos is applied.
-        references: Images for methods that average over data; ``data`` if None.
+        references: Images for methods that average over data, at most 64 of them, drawn by the seed; ``data`` if None.
         controls: Whether to score maps that do not depend on the model, too.
         preprocessing: Preprocessing of the images; the model's if None.
         trust_code: Whether the model's author may run code; never read from a file.
@@ -270,7 +270,7 @@ class ExperimentSpec(Options):
     score: Literal["logit", "log_probability", "probability"] = Field("logit", description="Explained scalar.")
     exif: Literal["transpose", "ignore"] = Field("ignore", description="Apply or ignore the EXIF orientation.")
     references: str | None = Field(
-        None, description="Images for the methods that average over data. Default: the data itself."
+        None, description="Images for methods that average over data (at most 64 are drawn). Default: the data itself."
     )
     controls: StrictBool = Field(True, description="Also score maps that do not depend on the model.")
     preprocessing: str | None = Field(

@@ -44,7 +44,9 @@ class ImageOptions(Options):
         "predicted", description="Class to explain: 'predicted', its number or its name."
     )
     score: Literal["logit", "log_probability", "probability"] = Field("logit", description="Explained score.")
-    references: str | None = Field(None, description="Images for methods that average over data.")
+    references: str | None = Field(
+        None, description="Images for methods that average over data (at most 64 are drawn)."
+    )
     preprocessing: str | None = Field(None, description="'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5.")
     classes: Path | None = Field(None, description="Class names, one per line.")
     trust_code: bool = Field(False, description="Allow the model's author to run code.")
