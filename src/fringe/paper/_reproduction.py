@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from fringe._files import write_files
 from fringe._text import to_csv
 from fringe.experiments import Plan, Resolved, Results, Store, estimate, manifests, read_results
 from fringe.paper._studies import DEFAULT, SPECS, STUDIES, WITH_DEFAULT, PaperStudy, study_plans, timed_plan
@@ -183,7 +184,7 @@ def write_reproduction(
         on_timings(part)
         timings += part
     pages = _write_page(base, run, out, timings, figures)
-    return ReproductionFiles(tuple(pages), tuple(figures))
+    return ReproductionFiles(pages, tuple(figures))
 
 
 def _caption(name: str) -> str:
@@ -192,7 +193,9 @@ def _caption(name: str) -> str:
     return f"{_CAPTIONS[kind]}: {which}" if which else _CAPTIONS[kind]
 
 
-def _write_page(base: Plan, run: Path, out: Path, timings: Sequence[Timing], figures: Sequence[Path]) -> list[Path]:
+def _write_page(
+    base: Plan, run: Path, out: Path, timings: Sequence[Timing], figures: Sequence[Path]
+) -> tuple[Path, ...]:
     """Write our numbers beside the paper's: as a page with figures, as Markdown, and as CSV."""
     store = Store(run, create=False)
     plans = {name: manifest.plan for name, manifest in manifests(store).items()}
@@ -208,10 +211,7 @@ def _write_page(base: Plan, run: Path, out: Path, timings: Sequence[Timing], fig
         ".md": "\n".join(text),
         ".csv": comparison_csv(rows),
     }
-    out.mkdir(parents=True, exist_ok=True)
-    for suffix, content in contents.items():
-        (out / f"{PAGE}{suffix}").write_text(content, encoding="utf-8")
-    return [out / f"{PAGE}{suffix}" for suffix in contents]
+    return write_files(out, {f"{PAGE}{suffix}": content.encode() for suffix, content in contents.items()})
 
 
 def _measurement(value: PaperValue, method: str, results: Results) -> Measurement | None:
