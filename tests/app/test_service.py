@@ -161,6 +161,17 @@ def test_a_model_that_cannot_take_the_image_says_so(make_service, tmp_path):
     assert reason(job.error) == "The model cannot take an image of 4 x 4 pixels; try another image or model."
 
 
+def test_a_model_of_two_classes_is_explained_for_both(make_service, tmp_path):
+    (tmp_path / "net.py").write_text(
+        "import torch\ndef net():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))\n"
+    )
+    models = load_models([f"two={tmp_path / 'net.py'}:net"], trust_code=True, preprocessing="unit,channels=1")
+    service = make_service(models, samples=["embedded:digits:0"])
+    job = ended(service.explain("a", service.sample_file(0), "two", "fringe:preview"))
+    assert job.state == "done", reason(job.error)
+    assert len(re.findall('<input type="radio" name="class"', job.result.page)) == 2
+
+
 def slow(service, delay=0.01):
     """Make every pass through the model take time, and count the passes."""
     passes = []

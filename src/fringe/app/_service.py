@@ -131,9 +131,9 @@ class Service:
         image, name = self._open(file), _name(file)
 
         def run(job: Job) -> Explained:
-            self._check_input(loaded, image)
+            _, classes = self._check_input(loaded, image)
             kind = get_method(method)
-            target = f"top{CLASSES}" if kind.many_targets else "predicted"
+            target = f"top{min(CLASSES, classes)}" if kind.many_targets else "predicted"
             result = explain(loaded, image, method=kind, target=target, progress=job.report)
             result = _renamed(result, name, model)
             job.report(1, 1, "the page")
@@ -154,7 +154,7 @@ class Service:
         image, name = self._open(file), _name(file)
 
         def run(job: Job) -> Compared:
-            x = self._check_input(loaded, image)
+            x, _ = self._check_input(loaded, image)
             low, high = loaded.preprocessing.bounds()
             comparison = compare(
                 Classifier(loaded.module),
@@ -204,8 +204,8 @@ class Service:
         except ValueError as error:
             raise InputError(str(error).replace(repr(str(file)) + ": ", "this file: ")) from error
 
-    def _check_input(self, loaded: LoadedModel, image: Image.Image) -> Tensor:
-        """The model's input (1, C, H, W) on its device, after one pass through the model."""
+    def _check_input(self, loaded: LoadedModel, image: Image.Image) -> tuple[Tensor, int]:
+        """The model's input (1, C, H, W) on its device, and its number of classes, after one pass through the model."""
         parameter = next(loaded.module.parameters(), None)
         x = loaded.prepare([image]).to(None if parameter is None else parameter.device)
         height, width = x.shape[-2:]
@@ -214,12 +214,11 @@ class Service:
             message = f"the model would get {width} x {height} pixels, more than {most}"
             raise InputError(message, hint="shrink the image")
         try:
-            Classifier(loaded.module).logits(x)
+            return x, Classifier(loaded.module).logits(x).shape[1]
         except (RuntimeError, IndexError) as error:
             raise InputError(
                 f"the model cannot take an image of {width} x {height} pixels", hint="try another image or model"
             ) from error
-        return x
 
     # Results
 
