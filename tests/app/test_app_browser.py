@@ -185,6 +185,27 @@ def test_stop_in_the_middle_and_the_next_one_runs(visit, server, slow_model):
     assert visited.problems == []
 
 
+def test_a_second_press_begins_again_with_what_is_chosen_now(visit, server, slow_model):
+    visited = open_app(visit, server)
+    stop = visited.page.get_by_role("button", name="Stop").first
+    begin_slow(visited)
+    visited.page.get_by_role("status").filter(has_text="%").wait_for()
+    first = server.service.worker._running
+    pick_sample(visited, 7)
+    press(visited, "Explain")
+    assert first.wait(10)
+    assert first.state == "stopped"
+    visited.page.wait_for_timeout(1000)  # the first one must neither say so nor take the stop button
+    assert stop.is_enabled()
+    assert "Stopped" not in visited.page.locator("#explain-status").inner_text()
+    stop.click()
+    expect(visited.page.get_by_text("Stopped. Nothing is computed any more.")).to_be_visible()
+    choose(visited, "Method", "Integrated Gradients")
+    press(visited, "Explain")
+    expect(explanation(visited).get_by_role("heading", level=1)).to_contain_text("7")
+    assert visited.problems == []
+
+
 def test_two_people_at_once_share_one_worker(visit, server, slow_model):
     first, second = open_app(visit, server), open_app(visit, server)
     begin_slow(first)

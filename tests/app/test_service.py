@@ -110,6 +110,12 @@ def test_a_comparison_has_the_scores_of_the_library_and_of_blind_maps(digit):
     assert len(result.files[0].read_text().splitlines()) == 1 + 7 * 4
 
 
+def test_a_class_without_a_name_has_its_number(make_service):
+    service = make_service(load_models(["embedded:digits"], class_names=[""] * 10))
+    result = ended(service.compare("a", service.sample_file(3), "digits", ("ig", "blur_ig"))).result
+    assert result.target == "class 3"
+
+
 def test_the_same_method_twice_is_refused(digit):
     service, file = digit
     with pytest.raises(InputError, match="both methods are the same"):

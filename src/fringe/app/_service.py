@@ -267,7 +267,7 @@ def _write_compared(
     recipe = loaded.preprocessing
     image = recipe.denormalise(x[0]).clamp(0, 1).permute(1, 2, 0).cpu().numpy()
     names, target = loaded.class_names, int(comparison.target[0])
-    label = names[target] if names is not None and target < len(names) else f"class {target}"
+    label = (names[target] if names is not None and target < len(names) else "") or f"class {target}"
     maps = {row.label: row.maps[0].cpu().numpy() for row in comparison.rows if row.maps is not None}
     pictures = {label: _png(overlay(image, maps[label])) if label in maps else None for label in titles}
     arrays: dict[str, Any] = {label.replace(":", "-"): values for label, values in maps.items()}
