@@ -20,7 +20,7 @@ addEventListener("message", (event) => {
   const height = Number(event.data && event.data.fringeHeight);
   for (const frame of document.querySelectorAll("iframe.fringe-page"))
     if (frame.contentWindow === event.source && height > 0)
-      frame.style.height = Math.min(Math.max(height, 300), 8000) + "px";
+      frame.style.height = Math.min(Math.max(height, 300), 8000) + 2 + "px";  // with its borders
 });
 </script>"""
 TITLE = (
