@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fringe._files import write_atomic
 from fringe._text import to_csv
-from fringe.app._worker import Job, Limits, Worker
+from fringe.app._worker import Job, Limits, StoppedError, Worker
 from fringe.attribution import METHODS, Attribution, get_method
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
@@ -233,11 +233,11 @@ class Service:
         folder.mkdir(parents=True)
         try:
             yield folder
-            job.check()
         finally:
             if job.is_stopping:
                 self._remove(job.owner, kind)
                 shutil.rmtree(folder, ignore_errors=True)  # where the owner was forgotten in the meantime
+                raise StoppedError
 
     def _remove(self, owner: str, kind: str) -> None:
         folder = self._folders.pop((owner, kind), None)
