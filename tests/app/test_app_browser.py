@@ -96,10 +96,13 @@ def test_the_frame_is_as_high_as_the_page_and_reaches_nothing_of_the_app(visit, 
     element = visited.page.locator("iframe.fringe-page")
     assert element.get_attribute("sandbox") == "allow-scripts"
     frame = element.element_handle().content_frame()
-    content = frame.evaluate("document.documentElement.scrollHeight")
-    visited.page.wait_for_function(
-        "height => Math.abs(document.querySelector('iframe.fringe-page').clientHeight - height) < 40", arg=content
-    )
+    fits = "() => innerHeight - document.documentElement.offsetHeight === 0"
+    frame.wait_for_function(fits)
+    before = element.evaluate("e => e.clientHeight")
+    for summary in (*frame.query_selector_all("summary"), *frame.query_selector_all("summary")):
+        summary.click()  # open, then closed again
+        frame.wait_for_function(fits)
+    assert element.evaluate("e => e.clientHeight") == before
     assert frame.evaluate("self.origin") == "null"
     assert frame.evaluate("(() => { try { return parent.document.title } catch (e) { return e.name } })()") == (
         "SecurityError"
@@ -182,6 +185,27 @@ def test_stop_in_the_middle_and_the_next_one_runs(visit, server, slow_model):
     choose(visited, "Method", "Integrated Gradients")
     press(visited, "Explain")
     explanation(visited)
+    assert visited.problems == []
+
+
+def test_a_second_press_begins_again_with_what_is_chosen_now(visit, server, slow_model):
+    visited = open_app(visit, server)
+    stop = visited.page.get_by_role("button", name="Stop").first
+    begin_slow(visited)
+    visited.page.get_by_role("status").filter(has_text="%").wait_for()
+    first = server.service.worker._running
+    pick_sample(visited, 7)
+    press(visited, "Explain")
+    assert first.wait(10)
+    assert first.state == "stopped"
+    visited.page.wait_for_timeout(1000)  # the first one must neither say so nor take the stop button
+    assert stop.is_enabled()
+    assert "Stopped" not in visited.page.locator("#explain-status").inner_text()
+    stop.click()
+    expect(visited.page.get_by_text("Stopped. Nothing is computed any more.")).to_be_visible()
+    choose(visited, "Method", "Integrated Gradients")
+    press(visited, "Explain")
+    expect(explanation(visited).get_by_role("heading", level=1)).to_contain_text("7")
     assert visited.problems == []
 
 

@@ -186,9 +186,10 @@ def test_wrong_options_are_one_line(arguments, message, tmp_path, monkeypatch):
 
 
 @pytest.mark.thorough
-def test_the_command_serves_until_it_is_interrupted():
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_serves_until_it_is_asked_to_end_and_leaves_no_file(number, tmp_path):
     command = [sys.executable, "-m", "fringe.cli", "app", "--port", "0"]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(tmp_path)}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     watch = threading.Timer(120, process.kill)
     watch.start()
@@ -198,9 +199,11 @@ def test_the_command_serves_until_it_is_interrupted():
         assert found, line + process.stderr.read()
         with socket.create_connection(("127.0.0.1", int(found[2])), timeout=30):
             pass
-        process.send_signal(signal.SIGINT)
+        assert list(tmp_path.glob("fringe-app-*"))
+        process.send_signal(number)
         assert process.wait(30) == 0
         assert process.stderr.read() == ""
+        assert not list(tmp_path.glob("fringe-app-*"))
     finally:
         watch.cancel()
         process.kill()

@@ -8,12 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from matplotlib.text import Text
 from PIL import Image
 
-from fringe.app import Limits, Service, load_models
+from fringe.app import Limits, Service, _service, load_models
 from fringe.app._worker import reason
 from fringe.errors import InputError, ModelError
 from fringe.models import load_model
+from fringe.plots import comparison_grid
 
 
 @pytest.fixture
@@ -108,6 +110,12 @@ def test_a_comparison_has_the_scores_of_the_library_and_of_blind_maps(digit):
     assert len(result.files[0].read_text().splitlines()) == 1 + 7 * 4
 
 
+def test_a_class_without_a_name_has_its_number(make_service):
+    service = make_service(load_models(["embedded:digits"], class_names=[""] * 10))
+    result = ended(service.compare("a", service.sample_file(3), "digits", ("ig", "blur_ig"))).result
+    assert result.target == "class 3"
+
+
 def test_the_same_method_twice_is_refused(digit):
     service, file = digit
     with pytest.raises(InputError, match="both methods are the same"):
@@ -159,6 +167,17 @@ def test_a_model_that_cannot_take_the_image_says_so(make_service, tmp_path):
     Image.new("L", (4, 4)).save(tmp_path / "tiny.png")
     job = ended(make_service(models).explain("a", tmp_path / "tiny.png", "digits", "ig"))
     assert reason(job.error) == "The model cannot take an image of 4 x 4 pixels; try another image or model."
+
+
+def test_a_model_of_two_classes_is_explained_for_both(make_service, tmp_path):
+    (tmp_path / "net.py").write_text(
+        "import torch\ndef net():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))\n"
+    )
+    models = load_models([f"two={tmp_path / 'net.py'}:net"], trust_code=True, preprocessing="unit,channels=1")
+    service = make_service(models, samples=["embedded:digits:0"])
+    job = ended(service.explain("a", service.sample_file(0), "two", "fringe:preview"))
+    assert job.state == "done", reason(job.error)
+    assert len(re.findall('name="class" value=', job.result.page)) == 2
 
 
 def slow(service, delay=0.01):
@@ -218,6 +237,40 @@ def test_files_of_an_owner_are_replaced_and_forgotten(digit):
     assert [result.files[0].exists() for result in (first, other, second)] == [False, True, True]
     service.forget("a")
     assert [result.files[0].exists() for result in (other, second)] == [True, False]
+
+
+def test_a_comparison_leaves_the_files_of_an_explanation(digit):
+    """Both have buttons on the page, each in a tab of its own."""
+    service, file = digit
+    explained = ended(service.explain("a", file, "digits", "ig")).result
+    compared = ended(service.compare("a", file, "digits", ("ig", "blur_ig"))).result
+    assert all(path.exists() for path in (*explained.files, *compared.files))
+    service.forget("a")
+    assert not any(path.exists() for path in (*explained.files, *compared.files))
+
+
+def test_an_owner_who_leaves_while_files_are_written_leaves_none(digit, monkeypatch, tmp_path):
+    service, file = digit
+
+    def leave(*arguments):
+        service.forget("a")
+        return page(*arguments)
+
+    page = _service.render_page
+    monkeypatch.setattr(_service, "render_page", leave)
+    assert ended(service.explain("a", file, "digits", "ig")).state == "stopped"
+    assert [path.name for path in (tmp_path / "app-0").iterdir()] == ["samples"]
+
+
+def test_a_picture_of_a_comparison_tells_two_settings_of_a_method_apart(digit, monkeypatch):
+    service, file = digit
+    drawn = []
+    monkeypatch.setattr(_service, "comparison_grid", lambda *a, **k: drawn.append(grid(*a, **k)) or drawn[-1])
+    grid = comparison_grid
+    job = ended(service.compare("a", file, "digits", ("fringe", "fringe:preview")))
+    assert job.state == "done", reason(job.error)
+    heads = [text.get_text() for text in drawn[0].findobj(Text)]
+    assert {"FRInGe", "FRInGe (preview)"} <= set(heads)
 
 
 def test_no_spec_and_no_path_of_this_machine_reaches_the_page(make_service, tmp_path):

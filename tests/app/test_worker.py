@@ -94,6 +94,19 @@ def test_a_new_job_of_an_owner_replaces_the_one_before(make_worker):
     assert (first.state, second.result) == ("stopped", 2)
 
 
+def test_two_jobs_of_an_owner_at_once_are_one(make_worker, monkeypatch):
+    worker, jobs = make_worker(), []
+    stop = worker.stop
+    monkeypatch.setattr(worker, "stop", lambda owner: (stop(owner), time.sleep(0.1)))
+    threads = [threading.Thread(target=lambda: jobs.append(worker.submit("a", endless))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert any(job.wait(5) for job in jobs)
+    assert sorted(job.state == "stopped" for job in jobs) == [False, True]
+
+
 def test_a_full_queue_refuses_and_says_when_to_come_back(make_worker):
     worker = make_worker(queue=1)
     begin(worker, "a")

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 from page_toys import MALICE, explained, renamed
-from PIL import Image
+from PIL import Image, ImageFont
 
 import fringe
-from fringe.page import Document, decode_maps, page_document, render_page, write_animation, write_page
+from fringe.page import Document, _animation, decode_maps, page_document, render_page, write_animation, write_page
+from fringe.page._document import encode_maps
 
 
 def data(page):
@@ -276,3 +277,28 @@ class TestAnimation:
         result = renamed(explained(size=(12, 70), channels=3, images=1), class_names=("a very long name " * 9,) * 6)
         with Image.open(write_animation(result, tmp_path / "path.webp")) as image:
             assert image.size[0] == 2 * 256 + 36
+
+    def test_a_narrow_image_leaves_room_for_the_words(self, tmp_path):
+        """As long as the words of the entropy are at 12 pixels a letter's height, and those above them twice."""
+        result = explained(size=(70, 6), channels=3, images=1)
+        words = ImageFont.load_default(12).getlength("entropy of the prediction: 100% of the largest")
+        with Image.open(write_animation(result, tmp_path / "path.webp")) as image:
+            assert image.size[0] >= words + 24
+            frame = np.asarray(image.convert("L"), np.float64)
+        assert (frame[:, -6:] > 240).all()  # nothing is cut at the edge
+
+    def test_the_map_lies_where_its_pixels_are(self, monkeypatch):
+        """Three rows of pixels are two rows of squares: the upper one is two thirds of the image, not a half."""
+        result = explained(size=(3, 113), target="predicted", images=1)
+        document = page_document(result)
+        maps = np.zeros(decode_maps(document).shape)
+        maps[:, :, 0] = 1.0
+        document["maps"] = encode_maps(maps, 2).model_dump(mode="json")
+        frame, drawn = _animation._frame, []
+        monkeypatch.setattr(_animation, "_frame", lambda *a: drawn.append(a[2][1]) or frame(*a))
+        _animation.animation(Document.of(document))
+        rows = np.asarray(drawn[-1], np.float64)
+        assert rows.shape[:2] == (7, 256)
+        coloured = (rows.max(-1) - rows.min(-1)).mean(1)
+        assert coloured[4] > coloured[1]  # its middle lies above two thirds
+        assert coloured[6] < 0.3 * coloured[1]

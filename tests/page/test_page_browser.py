@@ -1,14 +1,16 @@
 """The page in a real browser, opened from a file: what a person sees, presses and prints."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from page_toys import MALICE, explained, renamed
 
 import fringe
 from browser import expect
-from fringe.page import IndexEntry, decode_maps, page_document, render_index
+from fringe.page import IndexEntry, decode_maps, page_document, render_index, render_page
 
 pytestmark = pytest.mark.thorough
 
@@ -148,7 +150,55 @@ def test_the_path_plays_to_its_end(visit, file):
     assert page.locator("#play").get_attribute("aria-label") == "Play the path"
 
 
-@pytest.mark.parametrize("width", [400, 1400])
+def test_each_class_that_a_key_can_name_has_one(visit, tmp_path):
+    result = explained(classes=12, target="top12", images=1)
+    page = visit(fringe.write_page(result, tmp_path / "page.html"))
+    page.keyboard.press("9")
+    assert page.locator("#classes input[value='8']").is_checked()
+    assert "1–9 choose the class" in page.locator(".keys").inner_text()
+
+
+def test_the_map_lies_where_its_pixels_are(visit, tmp_path):
+    """113 pixels are 57 squares of two: the last one reaches over the edge."""
+    result = explained(size=(3, 113), target="predicted", images=1)
+    page = visit(fringe.write_page(result, tmp_path / "page.html"))
+    boxes = {name: page.locator(f"#{name}").bounding_box() for name in ("base", "map")}
+    assert boxes["map"]["width"] == pytest.approx(boxes["base"]["width"] * 114 / 113, rel=1e-3)
+    assert boxes["map"]["height"] == pytest.approx(boxes["base"]["height"] * 4 / 3, rel=1e-2)
+    assert boxes["map"]["x"] == boxes["base"]["x"]
+
+
+def test_a_small_negative_score_has_two_minus_signs(visit, tmp_path):
+    document = page_document(explained())
+    document["path"]["scores"][0][0] = -0.00123
+    (tmp_path / "page.html").write_text(render_page(document), encoding="utf-8")
+    assert "came from −1.2e−3 to" in visit(tmp_path / "page.html").locator("#status").inner_text()
+
+
+def test_coming_back_shows_what_is_chosen(visit, file):
+    page = visit(file)
+    page.locator("#classes input[value='2']").check(force=True)
+    page.locator("input[value=signed]").check(force=True)
+    page.goto("about:blank")
+    page.go_back()
+    page.wait_for_selector("body[data-ready]")
+    chosen = int(page.locator("#classes input:checked").input_value())
+    assert page.locator("#name").inner_text() == page_document(explained())["classes"][chosen]["label"]
+    signed = page.locator("input[value=signed]").is_checked()
+    assert page.evaluate("document.body.classList.contains('signed')") == signed
+
+
+def test_probabilities_that_are_not_finite_leave_nothing_to_others(visit, tmp_path):
+    result = explained(images=1)
+    nan = torch.full_like(result.context.probabilities, torch.nan)
+    result = dataclasses.replace(renamed(result, probabilities=nan), trajectory=None)
+    page = visit(fringe.write_page(result, tmp_path / "page.html"))
+    assert set(page.locator("#bars li:not(.rest) .number").all_inner_texts()) == {"–"}
+    assert not page.locator("#bars .rest").is_visible()
+    assert page.locator("#status").inner_text() == f"“{page.locator('#name').inner_text()}” has –."
+
+
+@pytest.mark.parametrize("width", [320, 400, 1400])
 def test_nothing_is_cut(visit, tmp_path, width):
     """Also with long names, which may have no spaces, and with everything open."""
     result = renamed(explained(), class_names=("Rindfleischetikettierungsueberwachung" * 2,) * 6, ids=("a" * 90,) * 2)
@@ -157,7 +207,8 @@ def test_nothing_is_cut(visit, tmp_path, width):
         summary.click()
     assert page.evaluate("document.documentElement.scrollWidth") == width
     cut = """[...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll') && e.offsetParent &&
-      getComputedStyle(e).opacity !== '0' && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML)"""
+      getComputedStyle(e).opacity !== '0' && (e.getBoundingClientRect().right > innerWidth + 1 ||
+      (e.matches('.choice') && e.scrollWidth > e.clientWidth))).map(e => e.outerHTML)"""
     assert page.evaluate(cut) == []
 
 
@@ -205,6 +256,7 @@ def test_a_page_without_a_path(visit, tmp_path):
     assert pixels(page, "map")[..., 3].any()
     page.keyboard.press(" ")
     page.keyboard.press("ArrowLeft")
+    assert page.locator(".keys").inner_text() == "Keys: S changes the view."
 
 
 def test_the_index_filters_by_verdict(visit, tmp_path):
@@ -223,3 +275,8 @@ def test_the_index_filters_by_verdict(visit, tmp_path):
     assert page.locator("#count").inner_text() == "1 input"
     page.locator("#cards a:visible").click()
     page.wait_for_selector("body[data-ready]")
+    page.go_back()
+    chosen = page.locator("input:checked").get_attribute("value")
+    assert [card.is_visible() for card in page.locator("#cards > li").all()] == [
+        chosen in ("", entry.verdict) for entry in entries
+    ]

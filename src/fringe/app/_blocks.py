@@ -1,6 +1,7 @@
 """The page of the app: what stands where, and what happens at a click."""
 
 from collections.abc import Callable, Generator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ addEventListener("message", (event) => {
   const height = Number(event.data && event.data.fringeHeight);
   for (const frame of document.querySelectorAll("iframe.fringe-page"))
     if (frame.contentWindow === event.source && height > 0)
-      frame.style.height = Math.min(Math.max(height, 300), 8000) + "px";
+      frame.style.height = Math.min(Math.max(height, 300), 8000) + 2 + "px";  // with its borders
 });
 </script>"""
 TITLE = (
@@ -165,16 +166,25 @@ def _connect(
 ) -> None:
     """Connect a run button, its stop button, what it reads, and what it writes: status, result and three files."""
     run, stop = buttons
+    newest: dict[str, object] = {}  # the last press of each owner: only what it started may write
 
     def follow(request: gr.Request, *values: Any) -> Generator[list[Any]]:
-        owner = str(request.session_hash)
-        yield from _follow(service, lambda: start(owner, *values), show)
+        owner, press = str(request.session_hash), object()
+        newest[owner] = press
+        try:
+            with closing(_follow(service, lambda: start(owner, *values), show)) as updates:
+                for update in updates:
+                    yield update if newest.get(owner) is press else [gr.skip()] * len(update)
+        finally:
+            if newest.get(owner) is press:
+                del newest[owner]
 
     def end(request: gr.Request) -> None:
         service.worker.stop(str(request.session_hash))
 
     hidden: Any = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
-    run.click(follow, list(inputs), [*outputs, stop], **hidden)
+    # gradio would ignore a second press, which is to stop the first
+    run.click(follow, list(inputs), [*outputs, stop], trigger_mode="multiple", **hidden)
     stop.click(end, None, None, **hidden)
 
 

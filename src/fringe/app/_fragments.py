@@ -17,7 +17,7 @@ _ENDED = {
 }
 #: Added to the page in the frame, which tells its height so that the frame can be as high, and has its own policy.
 _SCRIPT = (
-    "new ResizeObserver(() => parent.postMessage({fringeHeight: document.documentElement.scrollHeight}, '*'))"
+    "new ResizeObserver(() => parent.postMessage({fringeHeight: document.documentElement.offsetHeight}, '*'))"
     ".observe(document.documentElement)"
 )
 _HASH = f"'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"

@@ -1,7 +1,7 @@
 """The web server of the app: what it listens to, which paths it answers, and what a browser may load."""
 
 import atexit
-import logging
+import contextlib
 import os
 import shutil
 import socket
@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fringe._class_names import read_class_names
+from fringe._process import Interrupted, interruptible
 from fringe.app._service import Service, load_models
 from fringe.app._spec import LOOPBACK, AppSpec
 from fringe.app._worker import Limits
@@ -234,7 +235,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def launch(spec: AppSpec | None = None, *, ready: Callable[[AppServer], None] | None = None, **options: Any) -> None:
-    """Serve the app until it is interrupted.
+    """Serve the app until it is interrupted (Ctrl+C) or told to end (SIGTERM).
 
     Args:
         spec: Options; None builds them from ``options``.
@@ -245,14 +246,9 @@ def launch(spec: AppSpec | None = None, *, ready: Callable[[AppServer], None] | 
         FringeError: If an option makes no sense, a model cannot be loaded, or the address cannot be used.
     """
     server = AppServer(spec or AppSpec(**options))
-    try:
-        server.start()
+    with contextlib.suppress(Interrupted), interruptible(), server:
         (ready or _announce)(server)
         server.wait()
-    except KeyboardInterrupt:
-        logging.getLogger("fringe").info("the app was interrupted")
-    finally:
-        server.close()
 
 
 def _announce(server: AppServer) -> None:

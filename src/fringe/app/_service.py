@@ -1,12 +1,13 @@
 """What the app can do, without a web server: its models, methods and samples, and the two computations."""
 
+import contextlib
 import dataclasses
 import io
 import re
 import secrets
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from fringe._files import write_atomic
 from fringe._text import to_csv
-from fringe.app._worker import Job, Limits, Worker
+from fringe.app._worker import Job, Limits, StoppedError, Worker
 from fringe.attribution import METHODS, Attribution, get_method
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
@@ -103,7 +104,7 @@ class Service:
         self.worker = Worker(self.limits)
         self.methods = _methods()
         self._folder = folder
-        self._folders: dict[str, Path] = {}
+        self._folders: dict[tuple[str, str], Path] = {}  # by owner and kind of result
         for loaded in self.models.values():  # a stopped job ends with the next pass through its model
             loaded.module.register_forward_pre_hook(_guard(self.worker.check))
         self.samples = _samples(self._default_samples() if samples is None else samples)
@@ -131,13 +132,14 @@ class Service:
         image, name = self._open(file), _name(file)
 
         def run(job: Job) -> Explained:
-            self._check_input(loaded, image)
+            _, classes = self._check_input(loaded, image)
             kind = get_method(method)
-            target = f"top{CLASSES}" if kind.many_targets else "predicted"
+            target = f"top{min(CLASSES, classes)}" if kind.many_targets else "predicted"
             result = explain(loaded, image, method=kind, target=target, progress=job.report)
             result = _renamed(result, name, model)
             job.report(1, 1, "the page")
-            return self._write_explained(owner, result, name)
+            with self._new_folder(job, "explain") as folder:
+                return _write_explained(folder, result, name)
 
         return self.worker.submit(owner, run)
 
@@ -154,7 +156,7 @@ class Service:
         image, name = self._open(file), _name(file)
 
         def run(job: Job) -> Compared:
-            x = self._check_input(loaded, image)
+            x, _ = self._check_input(loaded, image)
             low, high = loaded.preprocessing.bounds()
             comparison = compare(
                 Classifier(loaded.module),
@@ -165,16 +167,16 @@ class Service:
                 progress=lambda what, done, total: job.report(done, total, _in_words(what, titles)),
             )
             job.report(1, 1, "the pictures")
-            return self._write_compared(owner, comparison, loaded, x, titles, name)
+            with self._new_folder(job, "compare") as folder:
+                return _write_compared(folder, comparison, loaded, x, titles, name)
 
         return self.worker.submit(owner, run)
 
     def forget(self, owner: str) -> None:
-        """Stop what an owner asked for and remove the files of their last result."""
+        """Stop what an owner asked for and remove the files of their last results."""
         self.worker.stop(owner)
-        folder = self._folders.pop(owner, None)
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        for kind in ("explain", "compare"):
+            self._remove(owner, kind)
 
     def close(self) -> None:
         """End the thread."""
@@ -204,8 +206,8 @@ class Service:
         except ValueError as error:
             raise InputError(str(error).replace(repr(str(file)) + ": ", "this file: ")) from error
 
-    def _check_input(self, loaded: LoadedModel, image: Image.Image) -> Tensor:
-        """The model's input (1, C, H, W) on its device, after one pass through the model."""
+    def _check_input(self, loaded: LoadedModel, image: Image.Image) -> tuple[Tensor, int]:
+        """The model's input (1, C, H, W) on its device, and its number of classes, after one pass through the model."""
         parameter = next(loaded.module.parameters(), None)
         x = loaded.prepare([image]).to(None if parameter is None else parameter.device)
         height, width = x.shape[-2:]
@@ -214,57 +216,70 @@ class Service:
             message = f"the model would get {width} x {height} pixels, more than {most}"
             raise InputError(message, hint="shrink the image")
         try:
-            Classifier(loaded.module).logits(x)
+            return x, Classifier(loaded.module).logits(x).shape[1]
         except (RuntimeError, IndexError) as error:
             raise InputError(
                 f"the model cannot take an image of {width} x {height} pixels", hint="try another image or model"
             ) from error
-        return x
 
     # Results
 
-    def _new_folder(self, owner: str) -> Path:
-        old, folder = self._folders.get(owner), self._folder / secrets.token_hex(16)
+    @contextlib.contextmanager
+    def _new_folder(self, job: Job, kind: str) -> Generator[Path]:
+        """A folder for the files of a result, in place of the owner's last one of its kind; nothing stays of a job that
+        is stopped while they are written, since its owner may be gone."""
+        self._remove(job.owner, kind)
+        folder = self._folders[job.owner, kind] = self._folder / secrets.token_hex(16)
         folder.mkdir(parents=True)
-        self._folders[owner] = folder
-        if old is not None:
-            shutil.rmtree(old, ignore_errors=True)
-        return folder
+        try:
+            yield folder
+        finally:
+            if job.is_stopping:
+                self._remove(job.owner, kind)
+                shutil.rmtree(folder, ignore_errors=True)  # where the owner was forgotten in the meantime
+                raise StoppedError
 
-    def _write_explained(self, owner: str, result: Attribution, name: str) -> Explained:
-        page, folder = render_page(page_document(result, 0)), self._new_folder(owner)
-        (folder / f"{name}.html").write_text(page, encoding="utf-8")
-        context = result.context
-        assert context is not None
-        arrays: dict[str, Any] = {
-            "values": result.values[0],
-            "target": result.target[0],
-            "input": context.inputs[0],
-            "probabilities": context.probabilities[0],
-        }
-        np.savez_compressed(folder / f"{name}.npz", **{key: value.cpu().numpy() for key, value in arrays.items()})
-        result.plot(kind="overlay").savefig(folder / f"{name}.png")
-        return Explained(name, page, tuple(folder / f"{name}{suffix}" for suffix in (".html", ".npz", ".png")))
+    def _remove(self, owner: str, kind: str) -> None:
+        folder = self._folders.pop((owner, kind), None)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
-    def _write_compared(
-        self, owner: str, comparison: Comparison, loaded: LoadedModel, x: Tensor, titles: Mapping[str, str], name: str
-    ) -> Compared:
-        folder, recipe = self._new_folder(owner), loaded.preprocessing
-        image = recipe.denormalise(x[0]).clamp(0, 1).permute(1, 2, 0).cpu().numpy()
-        names, target = loaded.class_names, int(comparison.target[0])
-        label = names[target] if names is not None and target < len(names) else f"class {target}"
-        maps = {row.label: row.maps[0].cpu().numpy() for row in comparison.rows if row.maps is not None}
-        pictures = {label: _png(overlay(image, maps[label])) if label in maps else None for label in titles}
-        arrays: dict[str, Any] = {label.replace(":", "-"): values for label, values in maps.items()}
-        np.savez_compressed(folder / f"{name}.npz", **arrays, input=x[0].cpu().numpy(), target=np.array(target))
-        columns = ("method", "control", "metric", "image", "score", "flags")
-        rows = [{**row, "image": name, "flags": ";".join(row["flags"])} for row in tidy(comparison)]
-        (folder / f"{name}.csv").write_text(to_csv(rows, columns), encoding="utf-8")
-        cells = [GridCell(maps.get(row.label), remark=row.faults[0]) for row in comparison.rows if not row.control]
-        grid = comparison_grid([GridRow(image, name, label, tuple(cells))], list(titles.values()), title=name)
-        grid.savefig(folder / f"{name}.png")
-        files = tuple(folder / f"{name}{suffix}" for suffix in (".csv", ".npz", ".png"))
-        return Compared(name, label, titles, pictures, comparison, files)
+
+def _write_explained(folder: Path, result: Attribution, name: str) -> Explained:
+    page = render_page(page_document(result, 0))
+    (folder / f"{name}.html").write_text(page, encoding="utf-8")
+    context = result.context
+    assert context is not None
+    arrays: dict[str, Any] = {
+        "values": result.values[0],
+        "target": result.target[0],
+        "input": context.inputs[0],
+        "probabilities": context.probabilities[0],
+    }
+    np.savez_compressed(folder / f"{name}.npz", **{key: value.cpu().numpy() for key, value in arrays.items()})
+    result.plot(kind="overlay").savefig(folder / f"{name}.png")
+    return Explained(name, page, tuple(folder / f"{name}{suffix}" for suffix in (".html", ".npz", ".png")))
+
+
+def _write_compared(
+    folder: Path, comparison: Comparison, loaded: LoadedModel, x: Tensor, titles: Mapping[str, str], name: str
+) -> Compared:
+    recipe = loaded.preprocessing
+    image = recipe.denormalise(x[0]).clamp(0, 1).permute(1, 2, 0).cpu().numpy()
+    names, target = loaded.class_names, int(comparison.target[0])
+    label = (names[target] if names is not None and target < len(names) else "") or f"class {target}"
+    maps = {row.label: row.maps[0].cpu().numpy() for row in comparison.rows if row.maps is not None}
+    pictures = {label: _png(overlay(image, maps[label])) if label in maps else None for label in titles}
+    arrays: dict[str, Any] = {label.replace(":", "-"): values for label, values in maps.items()}
+    np.savez_compressed(folder / f"{name}.npz", **arrays, input=x[0].cpu().numpy(), target=np.array(target))
+    columns = ("method", "control", "metric", "image", "score", "flags")
+    rows = [{**row, "image": name, "flags": ";".join(row["flags"])} for row in tidy(comparison)]
+    (folder / f"{name}.csv").write_text(to_csv(rows, columns), encoding="utf-8")
+    cells = [GridCell(maps.get(row.label), remark=row.faults[0]) for row in comparison.rows if not row.control]
+    grid = comparison_grid([GridRow(image, name, label, tuple(cells))], list(titles), title=name)
+    grid.savefig(folder / f"{name}.png")
+    files = tuple(folder / f"{name}{suffix}" for suffix in (".csv", ".npz", ".png"))
+    return Compared(name, label, titles, pictures, comparison, files)
 
 
 def load_models(

@@ -166,9 +166,9 @@ class Worker:
         Raises:
             InputError: If too many are waiting already.
         """
-        self.stop(owner)
         job = Job(owner, compute, self.limits.time_limit)
         with self._condition:
+            self.stop(owner)
             busy = self._running is not None and not self._running.is_stopping
             pending = len(self._waiting) + busy
             if self._closed or pending > self.limits.queue:

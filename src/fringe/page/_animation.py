@@ -16,6 +16,8 @@ from fringe.plots import blend
 
 #: Pixels of the longer side of each of the two pictures of a frame.
 SIDE = 256
+#: The least pixels that each has for the words below it.
+NARROWEST = 132
 #: Milliseconds of a frame, and of the last one.
 FRAME, LAST = 400, 2000
 INK, MUTED, RULE, ACCENT = "#1f2328", "#59626e", "#e3e7ec", "#0b63a5"
@@ -47,11 +49,12 @@ def animation(document: Document) -> bytes:
     """The frames of a document as an animated WebP file."""
     maps = decode_maps(document)[:, 0]
     strongest = float(np.quantile(np.abs(maps[-1]), 0.995)) or 1.0
-    start = _picture(document.snapshots[0].image)
+    start, pool = _picture(document.snapshots[0].image), document.maps.pool
     frames: list[Image.Image] = []
     for number, snapshot in enumerate(document.snapshots):
         share = min(float(np.quantile(np.abs(maps[number]), 0.995)) / strongest, 1.0)
-        frames.append(_frame(document, number, [_picture(snapshot.image), _overlay(start, maps[number], share)]))
+        overlay = _overlay(start, maps[number], share, (document.width / pool, document.height / pool))
+        frames.append(_frame(document, number, [_picture(snapshot.image), overlay]))
     out = io.BytesIO()
     durations = [FRAME] * (len(frames) - 1) + [LAST]
     frames[0].save(
@@ -71,7 +74,7 @@ def thumbnail(image: Array, values: Array, side: int = 120) -> str:
 def _frame(document: Document, number: int, pictures: list[Image.Image]) -> Image.Image:
     """Two pictures side by side, with the step above and the prediction and its entropy below."""
     snapshot, explained = document.snapshots[number], document.classes[0]
-    width, height = pictures[0].size
+    width, height = max(pictures[0].width, NARROWEST), pictures[0].height
     total = 2 * width + 3 * _MARGIN
     frame = Image.new("RGB", (total, height + 2 * _MARGIN + 4 * _LINE), "white")
     draw, font, small = ImageDraw.Draw(frame), ImageFont.load_default(15), ImageFont.load_default(12)
@@ -81,7 +84,8 @@ def _frame(document: Document, number: int, pictures: list[Image.Image]) -> Imag
     title = _fitted(draw, printable(explained.label), font, total - 2 * _MARGIN - draw.textlength(chance, font))
     draw.text((_MARGIN, _MARGIN // 2), title + chance, INK, font)
     for column, picture in enumerate(pictures):
-        frame.paste(picture, (_MARGIN + column * (width + _MARGIN), _MARGIN // 2 + _LINE))
+        left = _MARGIN + column * (width + _MARGIN) + (width - picture.width) // 2
+        frame.paste(picture, (left, _MARGIN // 2 + _LINE))
     below = height + _MARGIN + _LINE
     path = document.path
     draw.text((_MARGIN, below), "input" if path is None else f"step {snapshot.step} of {path.steps}", MUTED, small)
@@ -120,11 +124,12 @@ def _resized(image: Image.Image, side: int) -> Image.Image:
     return image.resize(size, Image.Resampling.NEAREST if factor >= 2 else Image.Resampling.LANCZOS)
 
 
-def _overlay(start: Image.Image, values: Array, share: float) -> Image.Image:
-    """The strength of a map over the input, faded to its ``share`` of the last map's strength."""
+def _overlay(start: Image.Image, values: Array, share: float, size: tuple[float, float]) -> Image.Image:
+    """The strength of a map over the input, faded to its ``share`` of the last map's strength. The image is ``size``
+    squares of the map wide and high; the last ones may reach over its edge."""
     plane = Image.fromarray(np.abs(values).astype(np.float32))
     method = Image.Resampling.NEAREST if max(values.shape) <= 64 else Image.Resampling.BICUBIC
-    strength = np.asarray(plane.resize(start.size, method))
+    strength = np.asarray(plane.resize(start.size, method, box=(0, 0, *size)))
     image = np.asarray(start, np.float64) / 255
     shown = blend(image, strength) * share + blend(image, np.zeros_like(strength)) * (1 - share)
     return Image.fromarray(np.rint(shown * 255).astype(np.uint8))

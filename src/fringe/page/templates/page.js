@@ -80,9 +80,9 @@
 
   // Numbers
   const percent = (p) => p === null ? "–" : p > 0 && p < 0.001 ? "< 0.1 %" : `${(100 * p).toFixed(1)} %`;
-  const number = (x) => x === null ? "–" : (Math.abs(x) >= 1000 || (x !== 0 && Math.abs(x) < 0.01) ? x.toExponential(1) : x.toFixed(2)).replace("-", "−");
+  const number = (x) => x === null ? "–" : (Math.abs(x) >= 1000 || (x !== 0 && Math.abs(x) < 0.01) ? x.toExponential(1) : x.toFixed(2)).replaceAll("-", "−");
   const drawBars = () => {
-    const now = page.snapshots[state.point].probabilities, rest = 1 - now.reduce((sum, p) => sum + (p || 0), 0);
+    const now = page.snapshots[state.point].probabilities, rest = now.includes(null) ? 0 : 1 - now.reduce((sum, p) => sum + p, 0);
     [...$("bars").children].forEach((row, i) => {
       const p = i < now.length ? now[i] : Math.max(0, rest);
       row.querySelector(".number").textContent = percent(p);
@@ -96,7 +96,7 @@
     const where = page.predictions.findIndex((label) => label.index === chosen.index), p = shown.probabilities[where];
     const best = shown.probabilities.reduce((a, q, i) => (q ?? -1) > (shown.probabilities[a] ?? -1) ? i : a, 0);
     let text = `“${chosen.label}” has ${percent(p)}`;
-    if (best !== where) text += `, “${page.predictions[best].label}” ${percent(shown.probabilities[best])}`;
+    if (best !== where && shown.probabilities[best] !== null) text += `, “${page.predictions[best].label}” ${percent(shown.probabilities[best])}`;
     if (page.path) {
       const score = page.path.scores[state.k];
       text = `Step ${shown.step} of ${page.path.steps}: ${text}. The map so far explains how its score came from ${number(score[0])} to ${number(score[shown.step])}`;
@@ -191,7 +191,7 @@
     const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (move && page.path) { stop(); go(state.point + move); }
     else if (event.key === " " && page.path) play();
-    else if (event.key >= "1" && event.key <= String(page.classes.length)) select("class", event.key - 1);
+    else if (Number(event.key) >= 1 && Number(event.key) <= page.classes.length) select("class", event.key - 1);
     else if (event.key.toLowerCase() === "s") select("view", state.view === "signed" ? "strength" : "signed");
     else return;
     event.preventDefault();
@@ -204,6 +204,9 @@
     addEventListener("afterprint", printed.after);
   }
   document.body.classList.toggle("small", small);
+  // its last squares may reach over the edge of the image
+  $("map").style.width = `${(100 * width * page.maps.pool) / page.width}%`;
+  $("map").style.height = `${(100 * height * page.maps.pool) / page.height}%`;
   const load = (data) => data && Object.assign(new Image(), { src: `data:image/webp;base64,${data}` });
   pictures.image = page.snapshots.map(({ image }) => load(image));
   pictures.change = page.snapshots.map(({ change }) => load(change));
