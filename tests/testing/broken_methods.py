@@ -277,12 +277,11 @@ class LeavesAHook(Gradient):
 
 
 @dataclass(frozen=True)
-class CountsInABuffer(Gradient):
+class WritesIntoAWeight(Gradient):
     def attribute(self, problem):
-        for name, buffer in problem.model.module.named_buffers():
-            if name.endswith("num_batches_tracked"):
-                buffer.add_(1)
-        return super().attribute(problem)
+        result = super().attribute(problem)
+        next(problem.model.module.parameters()).mul_(2.0)
+        return result
 
 
 @dataclass(frozen=True)

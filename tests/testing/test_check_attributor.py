@@ -37,7 +37,7 @@ FAULTS = {
     broken.MovesNumPy: {"random_generators"},
     broken.WritesIntoReferences: {"caller_tensors"},
     broken.LeavesAHook: {"caller_model"},
-    broken.CountsInABuffer: {"caller_model"},
+    broken.WritesIntoAWeight: {"caller_model"},
     broken.CountsTooFew: {"passes"},
     broken.DependsOnTheCall: {"bad_images", "batch_of_one"},
     broken.RecordingMatters: {"telemetry"},
