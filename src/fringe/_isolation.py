@@ -18,8 +18,8 @@ def isolated(module: nn.Module | None, device: torch.device, mode: Mode) -> Gene
 
     Restored on exit, also after an exception: the training flag of every submodule, ``requires_grad`` of every
     parameter, every buffer, the torch generators of the CPU and of ``device``, gradient mode, inference mode, autocast,
-    the attention backend and the fast path of multi-head attention. ``.grad`` and hooks are never touched. ``mode="keep"`` leaves
-    the training flags alone.
+    the attention backend and the fast path of multi-head attention. ``.grad`` and hooks are never touched.
+    ``mode="keep"`` leaves the training flags alone.
     """
     devices = [device] if device.type == "cuda" else []
     with contextlib.ExitStack() as stack:
