@@ -102,16 +102,10 @@ def unread_inputs(test: MethodUnderTest) -> str:
 
 def explained_class(test: MethodUnderTest) -> str:
     """Another class has another map, and so has its difference from a contrast; of several, the first has its own."""
-    first, second = [0, 1, 2], [1, 2, 0]
-    alone, other, against, several = (
-        test.explain(test.model, test.x, **classes)
-        for classes in (
-            {"target": first},
-            {"target": second},
-            {"target": first, "contrast": second},
-            {"target": list(zip(first, second, strict=True))},
-        )
-    )
+    first, second, model, x = [0, 1, 2], [1, 2, 0], test.model, test.x
+    alone, other = (test.explain(model, x, target=classes) for classes in (first, second))
+    against = test.explain(model, x, target=first, contrast=second)
+    several = test.explain(model, x, target=list(zip(first, second, strict=True)))
     for what, result in (("of the next class", other), ("against the next class", against)):
         fail_if(distance(result.values, alone.values) <= ROUNDING, f"the map {what} is that of the class itself")
     agree("score against a class and difference of scores", against.score, alone.score - other.score, EXACT)
