@@ -17,9 +17,9 @@ def isolated(module: nn.Module | None, device: torch.device, mode: Mode) -> Gene
     """Set evaluation mode, no parameter gradients, gradients of inputs, full precision and plain attention.
 
     Restored on exit, also after an exception: the training flag of every submodule, ``requires_grad`` of every
-    parameter, the torch generators of the CPU and of ``device``, gradient mode, inference mode, autocast, the attention
-    backend and the fast path of multi-head attention. ``.grad`` and hooks are never touched. ``mode="keep"`` leaves
-    the training flags alone.
+    parameter, every buffer, the torch generators of the CPU and of ``device``, gradient mode, inference mode, autocast,
+    the attention backend and the fast path of multi-head attention. ``.grad`` and hooks are never touched.
+    ``mode="keep"`` leaves the training flags alone.
     """
     devices = [device] if device.type == "cuda" else []
     with contextlib.ExitStack() as stack:
@@ -52,14 +52,15 @@ def _set(stack: contextlib.ExitStack, owner: Any, name: str, value: object) -> N
 
 
 def _freeze(module: nn.Module, mode: Mode, stack: contextlib.ExitStack) -> None:
-    """Switch the gradients of parameters off, and training mode, or else what a module in training mode writes into."""
+    """Switch the gradients of parameters off, and training mode; what the module writes into its buffers, such as
+    running statistics, goes into copies."""
     for parameter in [p for p in module.parameters() if p.requires_grad]:
         _set(stack, parameter, "requires_grad", False)
-    modules = list(module.modules())
+    modules, copies = list(module.modules()), dict[Tensor, Tensor]()
+    for child in modules:
+        for name, buffer in list(child.named_buffers(recurse=False)):
+            _set(stack, child, name, copies.setdefault(buffer, buffer.clone()))
     if mode == "keep":
-        for child in modules:
-            for name, buffer in list(child.named_buffers(recurse=False)):  # such as running statistics
-                _set(stack, child, name, buffer.clone())
         return
     for child in modules:
         stack.callback(setattr, child, "training", child.training)

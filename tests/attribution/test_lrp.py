@@ -1,11 +1,16 @@
 """``zennit:NAME`` against zennit and closed forms, and ``lxt:attnlrp`` against its rules; where they are installed."""
 
+import importlib.util
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
 
 import fringe
 from fringe import AttnLRP, InputError, ZennitMethod
+from fringe.models import import_torchvision
 
 
 def rand(*shape, seed=0):
@@ -35,6 +40,9 @@ X, TARGET = rand(3, 2, 8, 8, seed=7), torch.tensor([2, 0, 1])
 class TestZennit:
     @pytest.fixture(autouse=True)
     def zennit(self):
+        if importlib.util.find_spec("zennit") is None:
+            pytest.skip("zennit is not installed")
+        import_torchvision()  # zennit imports it, and it may be of another build than torch
         self.attribution = pytest.importorskip("zennit.attribution")
         self.composites = pytest.importorskip("zennit.composites")
         self.canonizers = pytest.importorskip("zennit.canonizers")
@@ -51,6 +59,13 @@ class TestZennit:
         torch.testing.assert_close(result.values, expected, rtol=1e-9, atol=1e-12)
         zero = (expected == 0).flatten(1).all(1).tolist()
         assert result.verdict == tuple("stalled" if is_zero else "unchecked" for is_zero in zero)
+
+    def test_needs_no_import_before_it(self):
+        code = (
+            "import fringe, torch; x = torch.randn(2, 6); "
+            "fringe.attribute(torch.nn.Linear(6, 3).eval(), x, method='zennit:epsilon_plus')"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
     def test_the_box_rule_takes_the_bounds_of_the_input_space(self):
         model, space = convolutions(), fringe.InputSpace(-4.0, 4.0)

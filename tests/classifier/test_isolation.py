@@ -85,6 +85,23 @@ class Breaks(nn.Module):
         return self.frozen(self.dropout(self.inner(x)))
 
 
+class Counts(nn.Module):
+    """Counts its calls in a buffer that two modules share, and stores each count in a buffer of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = network("convolutions with batch normalisation")
+        self.register_buffer("seen", torch.zeros(()))
+        self.inner.register_buffer("seen", self.seen)
+        self.register_buffer("latest", torch.zeros(()))
+
+    def forward(self, x):
+        self.seen += 1
+        self.latest = self.inner.seen + 0
+        assert self.latest == self.seen
+        return self.inner(x)
+
+
 def lent(calls=100):
     """A model in the middle of training: flags of every kind, gradients held, hooks registered."""
     model = Breaks(calls)
@@ -122,6 +139,13 @@ class TestGivenBack:
         assert torch.equal(x, pixels)
         assert not x.requires_grad
         assert x.grad is None
+
+    @pytest.mark.parametrize("mode", ["eval", "keep"])
+    def test_buffers_that_the_model_writes_into(self, mode):
+        model = Counts().eval()
+        inside = digest(model)
+        use_everything(Classifier(model, mode=mode), normal(2, 3, 8, 8))
+        assert digest(model) == inside
 
     @pytest.mark.parametrize("calls", [0, 1, 2, 3])
     def test_after_an_error(self, calls):

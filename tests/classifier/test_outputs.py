@@ -131,6 +131,14 @@ class TestProbabilities:
 
 
 class TestBinaryClassifier:
+    @pytest.mark.filterwarnings("error:the model is in training mode")
+    def test_is_in_the_mode_of_its_model(self):
+        head, x = nn.Linear(6, 1).double().eval(), normal(2, 6)
+        for model in (head, lambda z: head(z)):
+            assert not BinaryClassifier(model).training
+            Classifier(BinaryClassifier(model)).logits(x)
+        assert BinaryClassifier(head.train()).training
+
     @pytest.mark.parametrize("squeeze", [False, True])
     def test_softmax_is_the_sigmoid_and_its_rest(self, squeeze):
         head, x = nn.Linear(4, 1).double(), 20 * normal(6, 4)

@@ -11,7 +11,8 @@ from metrics_toys import additive
 from scipy import stats
 
 from fringe.metrics import SaCo, SingleDeletion, evaluate
-from fringe.metrics._single_deletion import average_ranks, grid_cells, saco, spearman
+from fringe.metrics._similarity import average_ranks
+from fringe.metrics._single_deletion import grid_cells, saco, spearman
 from toys import Affine, TanhMLP, context_of, normal
 
 X, MAPS = normal(3, 2, 8, 12), normal(3, 2, 8, 12, seed=2)
@@ -108,11 +109,17 @@ NUMBERS = st.lists(st.integers(-3, 3), min_size=2, max_size=9)
 def test_rank_correlation_is_scipys(numbers, random):
     other = random.sample(numbers, len(numbers))
     a, b = (torch.tensor([v], dtype=torch.float64) for v in (numbers, other))
-    assert (average_ranks(a)[0] + 1).tolist() == stats.rankdata(numbers).tolist()
+    assert average_ranks(a)[0].tolist() == stats.rankdata(numbers).tolist()
     if len(set(numbers)) > 1:
         assert float(spearman(a, b)) == pytest.approx(stats.spearmanr(numbers, other).statistic, abs=1e-12)
     else:
         assert bool(spearman(a, b).isnan())
+
+
+def test_rank_correlation_takes_no_memory_for_pairs():
+    a = torch.arange(1e6, dtype=torch.float64)[None]
+    assert float(spearman(a, a.square())) == pytest.approx(1.0, abs=1e-12)
+    assert float(spearman(a, -a)) == pytest.approx(-1.0, abs=1e-12)
 
 
 def literal_saco(salience: list[float], losses: list[float]) -> float:

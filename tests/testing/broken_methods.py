@@ -277,11 +277,9 @@ class LeavesAHook(Gradient):
 
 
 @dataclass(frozen=True)
-class CountsInABuffer(Gradient):
+class ClearsGradients(Gradient):
     def attribute(self, problem):
-        for name, buffer in problem.model.module.named_buffers():
-            if name.endswith("num_batches_tracked"):
-                buffer.add_(1)
+        problem.model.module.zero_grad()
         return super().attribute(problem)
 
 
@@ -319,6 +317,24 @@ class OverPlan(Gradient):
         if problem.progress is not None:
             problem.progress(2, 1)
         return super().attribute(problem)
+
+
+@dataclass(frozen=True)
+class AlwaysThePrediction(Gradient):
+    """The map of the predicted class, whichever is asked for."""
+
+    def attribute(self, problem):
+        predicted = dataclasses.replace(problem, target=problem.logits.argmax(1), contrast=None)
+        values = super().attribute(predicted).values
+        return dataclasses.replace(super().attribute(problem), values=values)
+
+
+@dataclass(frozen=True)
+class WithoutContrast(Correct):
+    """Explains the class alone, and not its difference from another one."""
+
+    def attribute(self, problem):
+        return super().attribute(dataclasses.replace(problem, contrast=None))
 
 
 @dataclass(frozen=True)

@@ -18,30 +18,32 @@ FAULTS = {
     broken.Misnamed: {"presets"},
     broken.SinglePrecision: {"shape_and_dtype", "completeness", "affine_score"},
     broken.Graphed: {"shape_and_dtype"},
-    broken.ShortDiagnostics: {"shape_and_dtype", "batch_of_one", "bad_images"},
+    broken.ShortDiagnostics: {"shape_and_dtype", "batch_of_one", "explained_class", "bad_images"},
     broken.DividesByDoubt: {"finite", "tabular_inputs"},
     broken.NeverEmpty: {"constant_model", "zero_displacement"},
     broken.SmearsChannels: {"unread_inputs", "affine_score"},
     broken.Shrinks: {"affine_score", "refinement"},
     broken.ClaimsToBeExact: {"completeness"},
     broken.WrongSign: {"completeness"},
-    broken.OtherScore: {"completeness", "affine_score"},
+    broken.OtherScore: {"completeness", "affine_score", "explained_class"},
     broken.CalledUnchecked: {"completeness"},
     broken.IgnoresSteps: {"refinement"},
     broken.IgnoresBaseline: {"zero_displacement"},
     broken.OnlyImages: {"tabular_inputs"},
     broken.MeanOfTheBatch: {"batch_of_one"},
-    broken.CountsRows: {"batch_of_one", "order"},
+    broken.CountsRows: {"batch_of_one", "order", "explained_class"},
     broken.AllAtOnce: {"batch_size"},
     broken.GlobalNoise: {"repeatable"},
     broken.MovesNumPy: {"random_generators"},
     broken.WritesIntoReferences: {"caller_tensors"},
     broken.LeavesAHook: {"caller_model"},
-    broken.CountsInABuffer: {"caller_model"},
+    broken.ClearsGradients: {"caller_model"},
     broken.CountsTooFew: {"passes"},
     broken.DependsOnTheCall: {"bad_images", "batch_of_one"},
     broken.RecordingMatters: {"telemetry"},
     broken.OverPlan: {"telemetry"},
+    broken.AlwaysThePrediction: {"explained_class"},
+    broken.WithoutContrast: {"explained_class"},
 }
 
 
@@ -78,7 +80,7 @@ def test_a_failure_is_told_in_numbers():
 
 
 def test_all_failures_are_listed_at_once():
-    with pytest.raises(CheckError, match=r"method 'correct' breaks its contract in 2 of 23 checks") as caught:
+    with pytest.raises(CheckError, match=r"method 'correct' breaks its contract in 2 of 24 checks") as caught:
         check_attributor(broken.Shrinks())
     assert "\n  affine_score: " in str(caught.value)
     assert "\n  refinement: " in str(caught.value)

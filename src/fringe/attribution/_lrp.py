@@ -63,7 +63,10 @@ class ZennitMethod(PluginMethod):
         return 2.0
 
     def _explainer(self, problem: Problem) -> Explain:
+        from fringe.models import import_torchvision
+
         network = require_module(problem, self.label)
+        import_torchvision("zennit")  # zennit imports it
         composites, canonizers = load_package("zennit.composites"), load_package("zennit.torchvision")
 
         def explain(part: Problem) -> Tensor:

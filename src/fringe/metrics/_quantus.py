@@ -163,7 +163,7 @@ class QuantusMetric(Metric):
         arguments = {**given, **self.entry.fixed}
         quiet = {"disable_warnings": True, "display_progressbar": False, "return_aggregate": False}
         try:
-            return getattr(importlib.import_module("quantus"), self.entry.kind)(**arguments, **quiet)
+            return getattr(_import_quantus(), self.entry.kind)(**arguments, **quiet)
         except (AssertionError, TypeError, ValueError) as error:
             raise InputError(f"Quantus does not take {arguments} ({error})", argument=self.name) from error
 
@@ -221,6 +221,15 @@ def _is_installed() -> bool:
         return "quantus" in sys.modules or importlib.util.find_spec("quantus") is not None
     except ModuleNotFoundError:
         return False
+
+
+def _import_quantus() -> Any:
+    """Import Quantus, which imports zennit where it is installed, which imports torchvision."""
+    from fringe.models import import_torchvision
+
+    if importlib.util.find_spec("zennit") is not None:
+        import_torchvision("quantus")
+    return importlib.import_module("quantus")
 
 
 def _restored(label: str, settings: Mapping[str, Any]) -> Metric:

@@ -10,6 +10,7 @@ from torch import Tensor
 from fringe._direction import Direction
 from fringe.metrics import _perturbation as perturb
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, Scores
+from fringe.metrics._similarity import average_ranks, correlation
 from fringe.settings import Doc, PositiveInt
 
 #: What a deleted cell becomes: zeros in the model's coordinates, uniform noise on [-1, 1] there, or a wide blur.
@@ -60,8 +61,8 @@ class SingleDeletion(Metric):
         evidence = signed.new_zeros(len(signed), count).index_add_(1, cells.flatten(), signed.flatten(1))
         values = spearman(evidence, losses)
         first = losses.gather(1, evidence.argmax(1, keepdim=True))[:, 0]
-        ties = (evidence[:, :, None] == evidence[:, None]).sum(2).gt(1).to(values.dtype).mean(1)
-        return Scores(values, flags={"undefined": values.isnan()}, details={"loss": first, "ties": ties})
+        details = {"loss": first, "ties": perturb.rank_pixels(evidence).ties()}
+        return Scores(values, flags={"undefined": values.isnan()}, details=details)
 
     def _losses(self, context: EvaluationContext, cells: Tensor) -> Tensor:
         """What the logit loses without each cell: (B, cells)."""
@@ -156,22 +157,10 @@ def grid_cells(space: torch.Size, cells: int) -> Tensor:
     return number.expand(space).contiguous()
 
 
-def average_ranks(values: Tensor) -> Tensor:
-    """Ranks (B, n) of the entries of each row, equal ones with the mean of their ranks."""
-    others, each = values[:, None], values[:, :, None]
-    below = (others < each).sum(2)
-    equal = (others == each).sum(2)
-    return below.double() + 0.5 * (equal - 1)
-
-
 def spearman(a: Tensor, b: Tensor) -> Tensor:
     """Spearman's rank correlation (B,) of the rows of ``a`` and ``b`` (B, n); NaN where one of them is constant."""
-    centred: list[Tensor] = [r - r.mean(1, keepdim=True) for r in map(average_ranks, (a, b))]
-    product = (centred[0] * centred[1]).sum(1)
-    size = centred[0].square().sum(1) * centred[1].square().sum(1)
-    correlation = (product / size.sqrt()).clamp(-1.0, 1.0)
-    known = torch.isfinite(a).all(1) & torch.isfinite(b).all(1) & (size > 0)
-    return torch.where(known, correlation, torch.nan)
+    known = torch.isfinite(a).all(1) & torch.isfinite(b).all(1)
+    return torch.where(known, correlation(average_ranks(a), average_ranks(b)), torch.nan)
 
 
 def saco(salience: Tensor, losses: Tensor) -> Tensor:

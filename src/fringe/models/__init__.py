@@ -19,6 +19,7 @@ from fringe.models._load import usable_device as usable_device
 from fringe.models._preprocessing import Preprocessing
 from fringe.models._python import run_file as run_file
 from fringe.models._python import stated_preprocessing as stated_preprocessing
+from fringe.models._torchvision import import_torchvision as import_torchvision
 from fringe.models._transformers import import_transformers as import_transformers
 from fringe.models._transformers import is_text_model as is_text_model
 from fringe.models._transformers import load_text_model as load_text_model

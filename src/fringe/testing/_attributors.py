@@ -100,6 +100,18 @@ def unread_inputs(test: MethodUnderTest) -> str:
     return f"at most {unread:.0e} against {read:.2g}"
 
 
+def explained_class(test: MethodUnderTest) -> str:
+    """Another class has another map, and so has its difference from a contrast; of several, the first has its own."""
+    first, second, model, x = [0, 1, 2], [1, 2, 0], test.model, test.x
+    alone, other = (test.explain(model, x, target=classes) for classes in (first, second))
+    against = test.explain(model, x, target=first, contrast=second)
+    several = test.explain(model, x, target=list(zip(first, second, strict=True)))
+    for what, result in (("of the next class", other), ("against the next class", against)):
+        fail_if(distance(result.values, alone.values) <= ROUNDING, f"the map {what} is that of the class itself")
+    agree("score against a class and difference of scores", against.score, alone.score - other.score, EXACT)
+    return agree("maps of the first of two classes and alone", several.values[:, 0], alone.values, ROUNDING)
+
+
 def affine_score(test: MethodUnderTest) -> str:
     """For a score ``w x + b`` a complete map is exact; from a given baseline x', it is ``w (x - x')``."""
     model, x = test.toys.build(toys.affine), test.x
@@ -230,8 +242,8 @@ ATTRIBUTOR_CHECKS: Mapping[str, Callable[[MethodUnderTest], str]] = {
     check.__name__: check
     for check in (
         *SHARED_CHECKS,
-        *(shape_and_dtype, finite, constant_model, unread_inputs, affine_score, completeness, refinement),
-        *(zero_displacement, tabular_inputs, caller_tensors, bad_images, telemetry),
+        *(shape_and_dtype, finite, constant_model, unread_inputs, explained_class, affine_score, completeness),
+        *(refinement, zero_displacement, tabular_inputs, caller_tensors, bad_images, telemetry),
     )
 }
 
@@ -245,7 +257,7 @@ def check_attributor(
 ) -> list[CheckResult]:
     """Run every check of the contract on an attribution method.
 
-    The method explains images (2, 8, 8) and rows (6,) of small built-in networks, about fifty times: with cheap
+    The method explains images (2, 8, 8) and rows (6,) of small built-in networks, about sixty times: with cheap
     settings that takes seconds.
 
     Args:
