@@ -299,7 +299,8 @@ def resolve(plan: Plan, *, logits: bool = False) -> Resolved:
 def _drawn(plan: Plan, loaded: Mapping[str, LoadedModel]) -> ImageSample:
     """The images of a plan: sampled, or made by its scenes."""
     if not plan.scenes:
-        return sample_images(plan.data, plan.n, plan.seed, plan.exclude, holdout=plan.holdout)
+        how = {"holdout": plan.holdout, "labels": plan.target == "label"}
+        return sample_images(plan.data, plan.n, plan.seed, plan.exclude, **how)
     networks = {label: [loaded[arm.label] for arm in plan.arms if arm.scene == label] for label in plan.scenes}
     counts = {label: min(plan.examples.get(label, plan.n), plan.n) for label in plan.scenes}
     return sample_examples(plan.scenes, networks, plan.data, counts, plan.seed, plan.exclude, digest)
