@@ -270,14 +270,16 @@ class Store:
         self.files.write(name, with_checksum(to_bytes(maps, BLANK.decode())))
 
     def load_maps(self, setting: str, images: Iterable[str]) -> dict[str, StoredMap]:
-        """Read stored maps of a setting by image digest; those that are absent or damaged are left out."""
+        """Read stored maps of a setting by image digest, of two of one image the valid one; those that are absent or
+        damaged are left out."""
         required, result = set(images), dict[str, StoredMap]()
         for name in self.map_files(setting):
-            matching = required.intersection(self._images_of(name)) - result.keys()
+            matching = required.intersection(self._images_of(name))
             content = self.files.read(name, MAPS_BYTES) if matching else None
             if content is not None and is_intact(content):
                 stored = from_bytes(content)
                 result |= {image: stored[image] for image in matching}
+                required -= {image for image in matching if stored[image].metadata.get("status", "ok") == "ok"}
             elif matching:
                 warn(f"{self.files.at(name)} is damaged; its maps are made again")
         return result
