@@ -304,7 +304,7 @@ class Store:
             opened = self.files.open(name)
             if opened is None:
                 return frozenset()
-            with opened[0] as file, contextlib.suppress(ValueError, RecursionError):
+            with opened[0] as file, contextlib.suppress(ValueError, TypeError, RecursionError):
                 length = int.from_bytes(file.read(8), "little")
                 header = json.loads(file.read(min(length, RECORD_BYTES)))
                 self._maps[name] = frozenset(header) - {"__metadata__"}
@@ -323,6 +323,11 @@ class Store:
         if content is None or not is_intact(content):
             return {}
         return {image: stored.values for image, stored in from_bytes(content).items()}
+
+    def images_with_logits(self) -> frozenset[str]:
+        """The images of which logits of a model are stored."""
+        names = (f"{LOGITS}/{name}" for name in self.files.names(LOGITS, ".safetensors"))
+        return frozenset[str]().union(*map(self._images_of, names))
 
     # Plans and crashes
 
