@@ -134,6 +134,35 @@ def test_logits_that_are_not_finite_fail_their_image_only(tmp_path):
     assert fine["folder"] == "fine"
 
 
+REFUSES = """
+import torch
+
+class Refuses(torch.nn.Sequential):
+    def forward(self, x):
+        if bool((x.mean((1, 2, 3)) == 1).any()):
+            raise ValueError("too bright")
+        return super().forward(x)
+
+def refuses():
+    torch.manual_seed(0)
+    return Refuses(torch.nn.Flatten(), torch.nn.Linear(64, 3))
+"""
+
+
+@pytest.mark.parametrize("command", ["explain", "compare"])
+def test_an_image_that_the_model_refuses_stops_no_other(tmp_path, command):
+    (tmp_path / "net.py").write_text(REFUSES)
+    images = [grey(tmp_path / f"{name}.png", value=value) for name, value in (("a", 40), ("white", 255), ("z", 80))]
+    model = ("--model", f"{tmp_path / 'net.py'}:refuses", "--trust-code", "--preprocessing", "unit,channels=1")
+    more = ("--methods", "ig", "--metrics", "sparseness") if command == "compare" else ("--method", "ig")
+    result = CliRunner().invoke(app, [command, *map(str, images), *model, *more, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 3, result.output
+    entries = read(tmp_path / "out" / "summary.json")["inputs" if command == "explain" else "images"]
+    errors = {entry["id"]: entry.get("error") for entry in entries}
+    reason = "the model cannot take an input of shape (1, 8, 8): too bright"
+    assert errors == {"a": None, "white": reason, "z": None}
+
+
 def test_a_model_that_cannot_decide_gets_an_empty_map_with_its_pictures(tmp_path):
     model = tmp_path / "flat.py"
     model.write_text(

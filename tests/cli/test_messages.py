@@ -17,6 +17,8 @@ def run(*arguments):
     ("arguments", "message"),
     [
         (("explain", ONE, "--method", "ig:nopreset"), "--method: ig has no 'nopreset'. Known: paper"),
+        (("compare", ONE, "--metrics", "insertion:no"), "--metrics: insertion has no 'no'. Known: paper"),
+        (("benchmark", "--scene", "gridpg:no"), "--scene: gridpg has no 'no'. Known: nine"),
         (("explain", ONE, "--method", "smooth(-1):ig"), "--method: sigma: got '-1', expected a positive number"),
         (("compare", ONE, "--methods", "smooth(-1):ig"), "--methods: sigma: got '-1', expected a positive number"),
         (

@@ -14,7 +14,7 @@ from synthetic_units import expected, job, manifest, noted, table
 
 from fringe import IntegratedGradients
 from fringe.errors import InputError
-from fringe.experiments import ProcessExecutor, RunLog, RunOptions, run_plan
+from fringe.experiments import ProcessExecutor, RunLog, RunOptions, content_digest, run_plan
 from fringe.experiments._executors import SerialExecutor, run_tasks
 from fringe.experiments._manifest import LISTED
 from fringe.experiments._plan import Arm, ModelSource
@@ -179,6 +179,28 @@ def test_amended_plans_say_why_old_units_serve_no_more(tmp_path):
     plan = replace(plan, arms=(Arm("other", model, {"ig": IG}),))
     run_plan(plan, out, RunOptions(amend=True))
     assert set(reasons()) == {("ig", "no plan has the model 'net'")}
+
+
+def test_a_label_that_is_corrected_is_explained_anew(tmp_path):
+    """The class is in the name of the file: the scores of another class do not stand for it."""
+    pictures, out = tmp_path / "pictures", tmp_path / "run"
+    pictures.mkdir()
+    for number in (1, 2):
+        draw_picture(pictures / f"{number}_picture.png", number)
+    plan = small(target="label", data=(str(pictures),), metrics={"s": Sparseness()})
+    before = run_plan(plan, out, RunOptions(save_maps=True))
+    assert run_plan(plan, out, RunOptions()).log.reports == []
+    (pictures / "1_picture.png").rename(pictures / "5_picture.png")
+    after = run_plan(plan, out, RunOptions(save_maps=True))
+    assert after.log.count("done") == 1
+    expected = (("1_picture", 1), ("2_picture", 2)), (("2_picture", 2), ("5_picture", 5))
+    for run, targets in zip((before, after), expected, strict=True):
+        frame = results_of(Store(out), run.resolved.manifest).frame
+        assert sorted(frame.select("image_id", "target").iter_rows()) == list(targets)
+        assert frame["label"].to_list() == frame["target"].to_list()
+    assert [unit.reason for unit in orphaned(Store(out))] == ["1 of its images changed or are not drawn any more"]
+    entries = after.resolved.pictures.values()
+    assert {entry.digest.partition("-")[0] for entry in entries} == {content_digest(entry.ref) for entry in entries}
 
 
 def draw_picture(path, seed):

@@ -89,6 +89,24 @@ def test_a_forward_pass_that_changed_is_refused_and_named(tmp_path, plan):
     assert run_plan(plan, out, RunOptions()).log.reports == []
 
 
+def test_a_forward_pass_that_changed_is_refused_though_new_images_come_first(tmp_path, plan):
+    """Logits are compared on an image that was there before, wherever the order of the seed puts it now."""
+    out, more = tmp_path / "run", tmp_path / "more"
+    first = run_plan(plan, out, RunOptions())
+    before = scores(out)
+    pictures(more, 40)
+    for path in more.iterdir():
+        (tmp_path / "images" / f"new{path.name}").write_bytes(path.read_bytes() + b" ")
+    grown = replace(plan, n=40)
+    drawn = [image["digest"] for image in resolve(grown).manifest.images]
+    assert {image["digest"] for image in first.resolved.manifest.images}.isdisjoint(drawn[:4])
+    assert not first.resolved.pictures.keys().isdisjoint(drawn)
+    write(tmp_path, CHANGED)
+    with pytest.raises(InputError, match="its logits are not those that the results in"):
+        run_plan(grown, out, RunOptions())
+    assert scores(out) == before
+
+
 def test_rounding_is_no_change(tmp_path, plan):
     run_plan(plan, tmp_path / "run", RunOptions())
     write(tmp_path, ROUNDED)

@@ -387,6 +387,17 @@ def test_maps_come_back_by_image_and_torn_ones_do_not(store):
     assert set(store.load_maps("setting", ["a", "c"])) == {"a"}
 
 
+def test_of_two_maps_of_an_image_the_valid_one_counts(store):
+    """One that failed stays in its file when the image is tried again; files come in the order of their names."""
+    for other in "bcdefghi":
+        nothing, valid = (StoredMap(torch.full((1, 2, 2), n), {"status": s}) for n, s in ((0.0, "failed"), (1.0, "ok")))
+        store.commit_maps(other, {"a": nothing, other: valid})
+        store.commit_maps(other, {"a": valid})
+        found = store.load_maps(other, ["a", other])
+        assert {name: one.metadata["status"] for name, one in found.items()} == {"a": "ok", other: "ok"}
+        assert all(bool(one.values.all()) for one in found.values())
+
+
 def test_every_flipped_byte_of_a_map_is_seen(store):
     store.commit_maps("setting", {"a": StoredMap(torch.arange(20.0).view(1, 4, 5), {"status": "ok"})})
     (path,) = (store.root / "maps" / "setting").iterdir()

@@ -211,6 +211,39 @@ def test_images_of_several_sizes_share_a_unit(tmp_path):
     assert error.startswith("the model cannot take these inputs of shape (3, 9, 9): ")
 
 
+REFUSES = """
+import torch
+
+class Refuses(torch.nn.Sequential):
+    def forward(self, x):
+        if bool((x.mean((1, 2, 3)) == -1).any()):
+            ERROR
+        return super().forward(x)
+
+def net():
+    torch.manual_seed(1)
+    return Refuses(torch.nn.Flatten(), torch.nn.Linear(192, 3))
+"""
+
+
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [("raise RuntimeError('too dark')", "too dark"), ("raise ValueError", "ValueError"), ("assert False", "Assertion")],
+)
+def test_an_image_that_the_model_refuses_costs_no_other_its_score(tmp_path, raised, reason):
+    (tmp_path / "net.py").write_text(REFUSES.replace("ERROR", raised))
+    for number, name in enumerate(("a.png", "b.png", "c.png")):
+        picture(tmp_path, name, number, (8, 8))
+    Image.new("RGB", (8, 8)).save(tmp_path / "black.png")
+    model = ModelSource(f"{tmp_path / 'net.py'}:net", "resize=none,mean=0.5,std=0.5", trust_code=True)
+    states = outcome(rows_of(plan((str(tmp_path),), n=4, arms=(Arm("net", model, {"ig": IG}),))))
+    status, error = states.pop("black")
+    assert status == "failed"
+    assert error.startswith(f"the model cannot take these inputs of shape (3, 8, 8): {reason}")
+    assert set(states.values()) == {("ok", None)}
+    assert states.keys() == {"a", "b", "c"}
+
+
 # Methods and models that fail
 
 

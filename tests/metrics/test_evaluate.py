@@ -279,7 +279,7 @@ def test_a_stable_method_beats_a_wild_one():
         (MAPS.log(), ["insertion"], r"maps: those of images \[0, 1, 2, 3, 4\] hold NaN or infinity"),
         (MAPS, ["insertions"], "metric: got 'insertions'; did you mean 'insertion'"),
         (MAPS, ["MAS Insert"], "metric: got 'MAS Insert'; did you mean 'mas_insertion'"),
-        (MAPS, ["insertion:walker"], r"preset: insertion has no 'walker'.* Known: paper, raw, fast, zero, rise"),
+        (MAPS, ["insertion:walker"], r"metric: insertion has no 'walker'.* Known: paper, raw, fast, zero, rise"),
         (MAPS, ["insertion", Insertion(steps=3)], "metrics: insertion given twice"),
     ],
 )

@@ -13,6 +13,7 @@ from PIL import Image
 from fringe import FRInGe, InputError, IntegratedGradients, attribute
 from fringe.attribution import get_method
 from fringe.baselines import InputSpace
+from fringe.errors import FringeError
 from fringe.experiments import Arm, ExperimentSpec, ModelSource, Plan, run_experiment
 from fringe.experiments._images import prepare
 from fringe.experiments._manifest import load, resolve
@@ -172,6 +173,22 @@ def test_the_target_is_the_plans(digits):
     same = directly(digits, digest, "ig", target=3)
     np.testing.assert_array_equal(found[1].attribution, same.values[0].numpy())
     assert np.abs(found[1].attribution - directly(digits, digest, "ig").values[0].numpy()).max() > 1e-2
+
+
+def test_an_image_that_cannot_be_explained_makes_room_for_the_next(tmp_path):
+    for number in range(3):
+        Image.new("L", (8, 8), 60 * number).save(tmp_path / f"{number}.png")
+    arm = Arm("digits", ModelSource("embedded:digits"), {"ig": METHODS["ig"]})
+    asked = Plan("p", (str(tmp_path),), (arm,), {"insertion": get_metric("insertion")}, n=3)
+    first, *others = [(image["digest"], image["source"]) for image in resolve(asked).manifest.images]
+    Path(first[1]).write_bytes(b"no image")
+    again = resolve(asked)
+    assert again.manifest.images[0]["source"] == first[1]
+    assert list(trajectories(again, "digits", 2)) == [digest for digest, _ in others]
+    for _, source in others:
+        Path(source).write_bytes(source.encode())
+    with pytest.raises(FringeError, match="not an image"):
+        trajectories(resolve(asked), "digits", 2)
 
 
 def test_names_that_are_not_the_plans_are_refused_with_the_nearest(digits):

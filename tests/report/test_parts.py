@@ -169,6 +169,7 @@ def test_a_grid_shows_each_image_with_its_own_scores_and_says_why_a_map_is_not_t
     about = runs.manifest(("ig", "fringe"), MAS, 3)
     scores = {("net", m, k): [0.1, 0.2, 0.3] for m in ("ig", "fringe") for k in MAS}
     scores["net", "fringe", "mas_insertion"] = [0.61, 0.72, 0.83]
+    scores["net", "fringe", "mas_deletion"] = [0.1, 0.2, 0.0]  # zero is a score, and the best one
     for metric in MAS:
         scores["net", "ig", metric] = [0.5, 0.4, "no memory"]
     found = runs.results(about, scores)
@@ -184,7 +185,7 @@ def test_a_grid_shows_each_image_with_its_own_scores_and_says_why_a_map_is_not_t
     assert [text.get_text() for text in below] == [
         *("input", "FRInGe", "Integrated\nGradients"),
         *("class 3 · 75.0%", "image-1, is class 1", "MI .72", "MD .20", "MI .40", "MD .40"),
-        *("class 3 · 75.0%", "image-2, is class 2", "MI .83", "MD .30", "MI –", "MD –"),
+        *("class 3 · 75.0%", "image-2, is class 2", "MI .83", "MD .00", "MI –", "MD –"),
     ]
     bold = {text.get_text() for text in below if text.get_weight() == "bold" and text.get_text().startswith("M")}
-    assert bold == {"MI .72", "MD .20", "MI .83", "MD .30"}
+    assert bold == {"MI .72", "MD .20", "MI .83", "MD .00"}

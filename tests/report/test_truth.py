@@ -2,11 +2,14 @@
 
 import csv
 import re
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+import torch
 from small_scenes import TwoNetworks
 
+from fringe import IntegratedGradients
 from fringe.experiments import ExperimentSpec, read_results, run_experiment
 from fringe.report import write_report
 
@@ -41,6 +44,25 @@ def test_chance_and_controls_stand_beside_every_score(run):
     assert table["ig"][-2:] == ["8", "9"]  # both networks, and the passes of a map
     assert table["uniform (control)"][0].startswith("0.047")
     assert {"zero (control)", "random (control)", "edge (control)"} <= set(table)
+
+
+@dataclass(frozen=True)
+class NoFirst(IntegratedGradients):
+    """Makes no map of the first image of a batch."""
+
+    def attribute(self, problem):
+        result = super().attribute(problem)
+        return replace(result, values=result.values.index_fill(0, torch.tensor([0]), torch.nan))
+
+
+def test_a_map_that_failed_hides_no_chance(tmp_path):
+    scene = [("valid", TwoNetworks(most=2.0))]
+    spec = ExperimentSpec(scene=scene, methods=[("no_first", NoFirst(steps=4))], n=4)
+    run_experiment(spec, tmp_path / "run")
+    write_report(tmp_path / "run")
+    table = rows(tmp_path / "run", "Two networks (valid)")
+    assert table["no_first"][-2] == "6"  # of both networks, 3 of 4 each
+    assert table["chance"][:4] == ["0.047"] * 4
 
 
 def test_networks_whose_gate_failed_are_named_and_in_no_mean(run):

@@ -28,6 +28,7 @@ from fringe.experiments._formats import StoredMap as StoredMap
 from fringe.experiments._images import ImageEntry as ImageEntry
 from fringe.experiments._images import choose_references as choose_references
 from fringe.experiments._images import content_digest as content_digest
+from fringe.experiments._images import content_of as content_of
 from fringe.experiments._images import prepare as prepare
 from fringe.experiments._jobs import RunLog as RunLog
 from fringe.experiments._jobs import TaskReport as TaskReport

@@ -16,7 +16,8 @@ from fringe.scenes import Example, Scene
 
 @dataclass(frozen=True)
 class ImageEntry:
-    """An image of a plan: its source, and the ``digest`` of its content, which names it in every result.
+    """An image of a plan: its source, and the ``digest`` of its content, which names it in every result; where labels
+    are explained, with a hyphen and the label of its file.
 
     One that a scene makes has the ``scene``, its label, the ``example``, and the digests of the images it is made of.
     """
@@ -46,7 +47,7 @@ class ImageSample:
 
 
 def sample_images(
-    data: Sequence[str], n: int, seed: int, exclude: Iterable[str] = (), *, holdout: bool = False
+    data: Sequence[str], n: int, seed: int, exclude: Iterable[str] = (), *, holdout: bool = False, labels: bool = False
 ) -> ImageSample:
     """Sample images.
 
@@ -59,6 +60,7 @@ def sample_images(
         seed: Orders the images.
         exclude: Digests that are not taken.
         holdout: Whether to take the last images of the order, for a part that must not meet the others.
+        labels: Whether the label of an image is part of its name, as it shapes its scores.
 
     Returns:
         The sample.
@@ -78,7 +80,7 @@ def sample_images(
             missing.append(f"{ref.source}: {error.strerror or error}")
             continue
         if name not in excluded:
-            pictures.setdefault(name, ImageEntry(ref, name))
+            pictures.setdefault(name, ImageEntry(ref, f"{name}-{ref.label}" if labels else name))
     if len(pictures) + len(missing) < n:
         left = f" ({len(excluded)} are excluded: a setting was tuned on them)" if excluded else ""
         raise InputError(
@@ -110,6 +112,11 @@ def _by_seed(refs: Iterable[ImageRef], seed: int) -> list[ImageRef]:
     return sorted(refs, key=key)
 
 
+def content_of(name: str) -> str:
+    """The digest of an image's content, from the name that the image has in a run."""
+    return name.partition("-")[0]
+
+
 def content_digest(ref: ImageRef) -> str:
     """32 hexadecimal digits of the SHA-256 of a file or embedded image. Raises OSError if it is absent or no regular
     file."""
@@ -137,7 +144,7 @@ def open_image_entry(picture: ImageEntry, recipe: Preprocessing, exif: Literal["
             raise
         problem = error
     try:
-        same = content_digest(ref) == picture.digest
+        same = content_digest(ref) == content_of(picture.digest)
     except OSError as error:
         raise TransientError(str(problem or f"{ref.source!r}: {error.strerror or error}")) from error
     if not same:

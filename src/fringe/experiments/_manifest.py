@@ -7,7 +7,7 @@ import math
 import platform
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -272,9 +272,10 @@ class Resolved:
     logits: Mapping[str, FirstLogits] = field(default_factory=dict[str, FirstLogits])
 
 
-def resolve(plan: Plan, *, logits: bool = False) -> Resolved:
+def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = ()) -> Resolved:
     """Load the models and sample the images of a plan; with ``logits``, compute those of the first few images on the
-    CPU. Raises FringeError for a model or data that cannot be used."""
+    CPU, and of those that are ``known`` before the others. Raises FringeError for a model or data that cannot be
+    used."""
     loaded = {arm.label: load(arm) for arm in plan.arms} if plan.scenes else {}
     drawn = _drawn(plan, loaded)
     references = sample_references(plan.data, plan.references, plan.seed) if plan.data or plan.references else ()
@@ -291,7 +292,8 @@ def resolve(plan: Plan, *, logits: bool = False) -> Resolved:
         versions=versions(),
         scenes=_scenes(plan, loaded),
     )
-    pictures = {arm.label: [one for one in drawn.pictures if one.label == arm.scene] for arm in plan.arms}
+    ordered = sorted(drawn.pictures, key=lambda picture: picture.digest not in known)
+    pictures = {arm.label: [one for one in ordered if one.label == arm.scene] for arm in plan.arms}
     first = {name: first_logits(model, pictures[name], plan.exif) for name, model in loaded.items()} if logits else {}
     return Resolved(plan, manifest, {picture.digest: picture for picture in drawn.pictures}, references, first)
 
@@ -299,7 +301,8 @@ def resolve(plan: Plan, *, logits: bool = False) -> Resolved:
 def _drawn(plan: Plan, loaded: Mapping[str, LoadedModel]) -> ImageSample:
     """The images of a plan: sampled, or made by its scenes."""
     if not plan.scenes:
-        return sample_images(plan.data, plan.n, plan.seed, plan.exclude, holdout=plan.holdout)
+        how = {"holdout": plan.holdout, "labels": plan.target == "label"}
+        return sample_images(plan.data, plan.n, plan.seed, plan.exclude, **how)
     networks = {label: [loaded[arm.label] for arm in plan.arms if arm.scene == label] for label in plan.scenes}
     counts = {label: min(plan.examples.get(label, plan.n), plan.n) for label in plan.scenes}
     return sample_examples(plan.scenes, networks, plan.data, counts, plan.seed, plan.exclude, digest)

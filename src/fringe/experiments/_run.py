@@ -195,7 +195,7 @@ def open_session(plan: Plan, root: Path) -> Session:
     store = Store(root)
     store.remove_stale_files()
     store.quarantine_damaged()
-    resolved = resolve(plan, logits=True)
+    resolved = resolve(plan, logits=True, known=store.images_with_logits())
     require_same_logits(store, resolved, renew=False)
     return Session(store, resolved)
 
@@ -230,7 +230,7 @@ def _run(plan: Plan, root: Path, options: RunOptions, progress: Progress, sessio
         store = Store(root)
         store.remove_stale_files()
         store.quarantine_damaged()
-        resolved = resolve(plan, logits=True)
+        resolved = resolve(plan, logits=True, known=store.images_with_logits())
     else:
         store, resolved = session.store, with_methods(session.resolved, plan)
     store.compact()

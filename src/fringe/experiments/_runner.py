@@ -262,8 +262,7 @@ class TaskRunner:
                 space = context.space(x)
                 problem = Problem(classifier, x, logits, target, ids=tuple(images), rng=noise, domain=space)
                 arm = self._resolved.plan.arm(context.label)
-                classes = logits.shape[1]
-                verify(problem, needs_jvp=any(method.needs_jvp(classes) for method in arm.methods.values()))
+                verify(problem, needs_jvp=any(one.needs_jvp(logits.shape[1]) for one in arm.methods.values()))
         except TargetError as error:
             failed += [_FailedImage(image, "failed", str(error)) for image in images]
             return None
@@ -271,13 +270,15 @@ class TaskRunner:
             if is_misread(error):
                 raise
             _stop_at_device_error(error, f"model {context.label!r}")
-            if is_transient(error):
-                failed += [_FailedImage(image, None, _first_line(error)) for image in images]
-                return None
-            if not isinstance(error, (FringeError, RuntimeError)):
-                raise
-            reason = f"the model cannot take these inputs of shape {tuple(x.shape[1:])}: {str(error).splitlines()[0]}"
-            failed += [_FailedImage(image, "failed", reason) for image in images]
+            status, reason = None, _first_line(error)
+            if not is_transient(error):
+                rest = [one for one in group if one[0] in images]
+                alone = [self._group(context, [one], failed) for one in rest] if len(rest) > 1 else []
+                if None in alone:  # an image that the model refuses must not cost the others theirs
+                    taken = [one for one, batch in zip(rest, alone, strict=True) if batch is not None]
+                    return self._group(context, taken, failed) if taken else None
+                status, reason = "failed", f"the model cannot take these inputs of shape {tuple(x.shape[1:])}: {reason}"
+            failed += [_FailedImage(image, status, reason) for image in images]
             return None
         confidence = logits.double().softmax(1).gather(1, target[:, None])[:, 0].tolist()
         truth = torch.stack([masks[image] for image in images]).to(x.device) if masks else None

@@ -270,14 +270,16 @@ class Store:
         self.files.write(name, with_checksum(to_bytes(maps, BLANK.decode())))
 
     def load_maps(self, setting: str, images: Iterable[str]) -> dict[str, StoredMap]:
-        """Read stored maps of a setting by image digest; those that are absent or damaged are left out."""
+        """Read stored maps of a setting by image digest, of two of one image the valid one; those that are absent or
+        damaged are left out."""
         required, result = set(images), dict[str, StoredMap]()
         for name in self.map_files(setting):
-            matching = required.intersection(self._images_of(name)) - result.keys()
+            matching = required.intersection(self._images_of(name))
             content = self.files.read(name, MAPS_BYTES) if matching else None
             if content is not None and is_intact(content):
                 stored = from_bytes(content)
                 result |= {image: stored[image] for image in matching}
+                required -= {image for image in matching if stored[image].metadata.get("status", "ok") == "ok"}
             elif matching:
                 warn(f"{self.files.at(name)} is damaged; its maps are made again")
         return result
@@ -302,7 +304,7 @@ class Store:
             opened = self.files.open(name)
             if opened is None:
                 return frozenset()
-            with opened[0] as file, contextlib.suppress(ValueError, RecursionError):
+            with opened[0] as file, contextlib.suppress(ValueError, TypeError, RecursionError):
                 length = int.from_bytes(file.read(8), "little")
                 header = json.loads(file.read(min(length, RECORD_BYTES)))
                 self._maps[name] = frozenset(header) - {"__metadata__"}
@@ -321,6 +323,11 @@ class Store:
         if content is None or not is_intact(content):
             return {}
         return {image: stored.values for image, stored in from_bytes(content).items()}
+
+    def images_with_logits(self) -> frozenset[str]:
+        """The images of which logits of a model are stored."""
+        names = (f"{LOGITS}/{name}" for name in self.files.names(LOGITS, ".safetensors"))
+        return frozenset[str]().union(*map(self._images_of, names))
 
     # Plans and crashes
 

@@ -122,7 +122,9 @@ class ComparisonRun(ImageRun[CompareSpec]):
     def _compare(self, group: list[Prepared], progress: Progress | None) -> None:
         answer = self.logits(group)
         if isinstance(answer, str):
-            self.failures += [Failure.of(item.ref, answer) for item in group]
+            self.failures += [Failure.of(group[0].ref, answer)] if len(group) == 1 else []
+            for item in group if len(group) > 1 else ():
+                self._compare([item], progress)
             return
         x, logits = answer
         finite = logits.isfinite().all(1).tolist()

@@ -263,7 +263,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         start = time.perf_counter()
         answer = self.logits(group)
         if isinstance(answer, str):
-            return [Failure.of(item.ref, answer) for item in group]
+            alone = len(group) == 1
+            return [Failure.of(one.ref, answer) if alone else self._explain_group([one], progress)[0] for one in group]
         x, logits = answer
         target, context = self.target, None
         if self.spec.figures:

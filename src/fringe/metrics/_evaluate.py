@@ -64,7 +64,10 @@ def get_metric(metric: str | Metric) -> Metric:
     if name == "quantus":
         return quantus_metric(preset)
     kind = look_up(name, METRICS)
-    return kind.preset(preset) if colon else kind()
+    try:
+        return kind.preset(preset) if colon else kind()
+    except InputError as error:  # the preset is a part of this name
+        raise InputError(error.message, argument="metric") from error
 
 
 def evaluate(

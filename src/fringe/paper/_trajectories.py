@@ -15,7 +15,7 @@ from fringe._files import require_local
 from fringe._filters import gaussian_blur
 from fringe._text import to_csv
 from fringe.attribution import Attributor
-from fringe.errors import InputError, check_known, require_positive
+from fringe.errors import FringeError, InputError, check_known, require_positive
 from fringe.experiments import Plan, Resolved, Results, Store, TaskRunner, read_results, resolve
 from fringe.metrics import EvaluationContext
 from fringe.paper._studies import CAPPED, OBJECTIVE, UNCAPPED, PaperStudy, base_method
@@ -63,7 +63,7 @@ def trajectories(
     Args:
         resolved: The plan with its images.
         model: Label of the model.
-        images: How many images of the plan, from its first on.
+        images: How many images of the plan, from its first on; one that cannot be explained makes room for the next.
         device: Device of the model.
         batch_size: Images of a forward pass, or "auto".
 
@@ -72,7 +72,7 @@ def trajectories(
 
     Raises:
         InputError: If the model is not the plan's, or the plan has not so many images.
-        FringeError: If the model cannot take an image.
+        FringeError: If no image can be explained.
     """
     arms = {arm.label: arm for arm in resolved.plan.arms}
     check_known("model", model, arms)
@@ -82,11 +82,20 @@ def trajectories(
     if not 1 <= images <= len(known):
         message = f"got {images}, expected 1 to {len(known)}: so many images has the plan"
         raise InputError(message, argument="images")
-    for digest in known[:images]:
-        context = runner.subject(model, (digest,))
+    problem: FringeError | None = None
+    for digest in known:
+        if len(paths) == images:
+            break
+        try:
+            context = runner.subject(model, (digest,))
+        except FringeError as error:
+            problem = error
+            continue
         with context.problem.model.session(context.problem.inputs.device):
             records = [_path_record(name, method, context) for name, method in arms[model].methods.items()]
         paths[digest] = tuple(record for record in records if record is not None)
+    if problem is not None and not paths:
+        raise problem
     return paths
 
 

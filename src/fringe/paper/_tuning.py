@@ -15,6 +15,7 @@ from fringe.experiments import (
     Resolved,
     RunOptions,
     Session,
+    content_of,
     open_session,
     results_of,
     run_plan,
@@ -120,7 +121,7 @@ def tune_preset(
         weights=weights,
         progress=progress,
     )
-    images = [image["digest"] for image in resolved.manifest.images]
+    images = [content_of(image["digest"]) for image in resolved.manifest.images]
     metadata = preset_metadata(tuned, architecture=model["architecture"], weights=model["weights"], images=images)
     path = root / f"{model['architecture']}.preset.json"
     write_preset(path, tuned, metadata)

@@ -110,9 +110,9 @@ def _grid_row(
 ) -> GridRow:
     scores = computed.filter(image=image).rows_by_key(["method", "metric"], named=True, unique=True)
     maps = by_map.filter(image=image).rows_by_key("method", named=True, unique=True)
+    known = {key: row["score"] for key, row in scores.items() if row["score"] is not None}
     by_metric = [
-        metric.annotations([scores.get((m, metric.label), {}).get("score") or math.nan for m in table.methods])
-        for metric in metrics
+        metric.annotations([known.get((m, metric.label), math.nan) for m in table.methods]) for metric in metrics
     ]
     annotations = list(zip(*by_metric, strict=True)) or [()] * len(table.methods)
     cells = tuple(

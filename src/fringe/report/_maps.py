@@ -29,6 +29,7 @@ from fringe.experiments import (
     TaskRunner,
     changes,
     content_digest,
+    content_of,
     describe_changes,
     load,
     prepare,
@@ -207,7 +208,7 @@ def _images(
         if digest not in entries:
             raise InputError(f"image {names.get(digest, digest)!r} is not where it was")
         ref = entries[digest].ref
-        if content_digest(ref) != digest:
+        if content_digest(ref) != content_of(digest):
             raise InputError(f"image {ref.source!r} is another one now")
         x = prepare(ref, recipe, manifest.plan["exif"])
         images[digest] = recipe.denormalise(x).clamp(0, 1).permute(1, 2, 0).numpy()

@@ -106,8 +106,8 @@ def _heading(results: Results, metric: str) -> str:
 def _chance(results: Results, models: Sequence[str], metric: str) -> float:
     """The mean score of a map that says nothing, as the metric reports it; NaN if it does not."""
     rows = [row for model in models for row in results.cell(model, results.methods(model)[0], metric).rows]
-    known = [dict(row.extras).get("chance", math.nan) for row in rows if row is not None]
-    return float(np.mean(known)) if known else math.nan
+    known = np.array([dict(row.extras).get("chance", math.nan) for row in rows if row is not None])
+    return float(known[np.isfinite(known)].mean()) if np.isfinite(known).any() else math.nan  # a failed map has none
 
 
 def _passes(results: Results, models: Sequence[str]) -> dict[str, float]:

@@ -42,4 +42,7 @@ def get_scene(scene: str | Scene) -> Scene:
         raise InputError(f"got {scene!r}, expected a name or a configured scene such as GridPG()", argument="scene")
     name, colon, preset = scene.partition(":")
     kind = look_up(name, SCENES)
-    return kind.preset(preset) if colon else kind()
+    try:
+        return kind.preset(preset) if colon else kind()
+    except InputError as error:  # the preset is a part of this name
+        raise InputError(error.message, argument="scene") from error
