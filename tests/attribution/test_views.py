@@ -15,6 +15,7 @@ from matplotlib.text import Text
 
 import fringe
 from fringe.attribution import Context
+from fringe.page import page_document, render_page
 
 PREVIEW = fringe.explain("embedded:digits", "embedded:digits:3:6", method="fringe:preview", target="top3")
 BARE = fringe.attribute(
@@ -202,3 +203,28 @@ def test_a_kind_that_is_no_part_of_an_attribution_is_not_made(tmp_path):
     _saved.write(Popen("rm"), tmp_path / "x.safetensors")
     with pytest.raises(fringe.InputError, match="damaged"):
         fringe.load(tmp_path / "x.safetensors")
+
+
+def test_the_class_that_a_map_is_compared_with_is_named_wherever_the_map_is(tmp_path):
+    names = [f"embedded:digits:{i}" for i in range(3)]
+    against = torch.tensor([[8, 9], [9, 8], [8, 9]])
+    result = fringe.explain("embedded:digits", names, method="ig", target=[[0, 1]] * 3, contrast=against)
+    assert result.contrast.tolist() == [[8, 9], [9, 8], [8, 9]]
+    first, second = result.context.class_label(int(result.target[1, 0])), result.context.class_label(9)
+    label = f"{first}, not {second}"
+    one = result[1].of_class(0)
+    assert one.contrast.tolist() == [9]
+    assert one.labels(0) == (label,)
+    assert label in repr(one)
+    assert label in one._repr_html_()
+    for kind in ("overlay", "signed"):
+        assert label in " ".join(" ".join(text.get_text() for text in one.plot(kind).findobj(Text)).split())
+    assert label in " ".join(text.get_text().replace("\n", " ") for text in result.plot().findobj(Text))
+    assert result.to_dataframe()["contrast"].tolist() == [8, 9, 9, 8, 8, 9]
+    one.save(tmp_path / "map")
+    assert fringe.load(tmp_path / "map").contrast.tolist() == [9]
+    assert type(result).concat([result[:1], result[1:]]).contrast.tolist() == result.contrast.tolist()
+    assert f'<q id="name">{label}</q>' in render_page(page_document(result, 1))
+    shown = page_document(result, 1)
+    assert shown["classes"][0]["label"] == label
+    assert second in [entry["label"] for entry in shown["predictions"]]

@@ -149,10 +149,10 @@ def attribute(
             verify(part, needs_jvp=chosen.needs_jvp(problem.logits.shape[1]))
             result = explain_problem(chosen, part)
             passes = classifier.passes.since(before)
-            result = _with_probabilities(dataclasses.replace(result, passes=passes), part)
+            result = _with_probabilities(dataclasses.replace(result, passes=passes, contrast=part.contrast), part)
         else:
             result = dataclasses.replace(_nothing(chosen, problem), passes=classifier.passes.since(before))
-        return result if len(finite) == len(fault) else _spread(result, finite, problem.target, fault)
+        return result if len(finite) == len(fault) else _spread(result, finite, problem, fault)
 
 
 def explain_problem(method: Attributor, problem: Problem) -> Attribution:
@@ -248,12 +248,11 @@ def _nothing(method: Attributor, problem: Problem) -> Attribution:
     score = problem.inputs.new_empty(target.shape)
     values = problem.inputs.new_empty((*target.shape, *problem.inputs.shape[1:]))
     gap = score.double()
-    return Attribution(
-        values, target, score, score, gap, gap, (), (), {}, settings=method.record(), trajectory=trajectory
-    )
+    empty = Attribution(values, target, score, score, gap, gap, (), (), {}, settings=method.record())
+    return dataclasses.replace(empty, trajectory=trajectory, contrast=problem.contrast)  # the first has no rows
 
 
-def _spread(result: Attribution, rows: list[int], targets: Tensor, fault: list[Verdict | None]) -> Attribution:
+def _spread(result: Attribution, rows: list[int], problem: Problem, fault: list[Verdict | None]) -> Attribution:
     """The result for the images at ``rows``, NaN and the fault for the others."""
     index = torch.tensor(rows, dtype=torch.long, device=result.values.device)
     position = {row: i for i, row in enumerate(rows)}
@@ -263,12 +262,13 @@ def _spread(result: Attribution, rows: list[int], targets: Tensor, fault: list[V
         out = torch.full((len(fault), *values.shape[1:]), torch.nan, dtype=wide.dtype, device=wide.device)
         return out.index_copy(0, index, wide)
 
-    trajectory: tuple[Trajectory | None, ...] | None = None
+    targets, trajectory = problem.target, None
     if result.trajectory is not None:
         trajectory = tuple(result.trajectory[position[i]] if i in position else None for i in range(len(fault)))
     return dataclasses.replace(
         result.map_tensors(scatter),
         target=targets,
+        contrast=problem.contrast,
         verdict=tuple(f or result.verdict[position[i]] for i, f in enumerate(fault)),
         advice=tuple(_ADVICE[f] if f else result.advice[position[i]] for i, f in enumerate(fault)),
         trajectory=trajectory,

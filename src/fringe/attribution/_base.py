@@ -112,6 +112,7 @@ class Attribution(Views):
         trajectory: The path of each image, if it was requested.
         context: The inputs as a person reads them, if they are known: from :func:`fringe.explain`.
         class_verdicts: Verdict and advice of each of K classes (B, K); empty for one class per image.
+        contrast: Classes (B,) whose score is subtracted from that of the target, if the call named any.
     """
 
     values: Tensor
@@ -128,6 +129,7 @@ class Attribution(Views):
     trajectory: tuple[Trajectory | None, ...] | None = None
     context: Context | None = None
     class_verdicts: tuple[tuple[tuple[Verdict, str], ...], ...] = ()
+    contrast: Tensor | None = None
 
     def of_class(self, k: int) -> "Attribution":
         """Select one of K classes.
@@ -149,7 +151,7 @@ class Attribution(Views):
         diagnostics = {name: column if column.dim() == 1 else column[:, k] for name, column in self.diagnostics.items()}
         return dataclasses.replace(
             self,
-            **{name: getattr(self, name)[:, k] for name in _TENSORS},
+            **{name: column[:, k] for name, column in self._tensors().items()},
             verdict=tuple(classes[k][0] for classes in self.class_verdicts),
             advice=tuple(classes[k][1] for classes in self.class_verdicts),
             diagnostics=diagnostics,
@@ -194,7 +196,7 @@ class Attribution(Views):
         Returns:
             The attribution of what it returned.
         """
-        tensors = {name: function(getattr(self, name)) for name in _TENSORS}
+        tensors = {name: function(column) for name, column in self._tensors().items()}
         diagnostics = {name: function(column) for name, column in self.diagnostics.items()}
         context = None if self.context is None else self.context.map_tensors(function)
         return dataclasses.replace(self, **tensors, diagnostics=diagnostics, context=context)
@@ -219,6 +221,11 @@ class Attribution(Views):
             class_verdicts=tuple(self.class_verdicts[i] for i in images) if self.class_verdicts else (),
         )
 
+    def _tensors(self) -> dict[str, Tensor]:
+        """The tensors with a leading B, by name."""
+        names = ("values", "target", "score", "endpoint_score", "completeness_gap", "completeness_residual", "contrast")
+        return {name: column for name in names if (column := getattr(self, name)) is not None}
+
     @staticmethod
     def concat(parts: "Sequence[Attribution]") -> "Attribution":
         """Join attributions of different images.
@@ -234,7 +241,7 @@ class Attribution(Views):
         contexts = [part.context for part in parts if part.context is not None]
         return dataclasses.replace(
             first,
-            **{name: torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS},
+            **{name: torch.cat([getattr(part, name) for part in parts]) for name in first._tensors()},
             verdict=tuple(verdict for part in parts for verdict in part.verdict),
             advice=tuple(advice for part in parts for advice in part.advice),
             diagnostics={name: torch.cat([part.diagnostics[name] for part in parts]) for name in first.diagnostics},
@@ -242,9 +249,6 @@ class Attribution(Views):
             context=Context.concat(contexts) if len(contexts) == len(parts) else None,
             class_verdicts=tuple(classes for part in parts for classes in part.class_verdicts),
         )
-
-
-_TENSORS = ("values", "target", "score", "endpoint_score", "completeness_gap", "completeness_residual")
 
 
 class ProgressCounter:

@@ -1,7 +1,7 @@
 """The pictures of one attributed input, by the kind of input and of picture."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ class Subject:
     Attributes:
         values: Its maps (K, *S), one per explained class.
         classes: The explained classes (K).
+        labels: Their names, each with that of the class that it is compared with.
         column: Which of them the picture is of.
         method: Name of the method.
         path: Its :class:`fringe.Trajectory`, if it was recorded.
@@ -34,6 +35,7 @@ class Subject:
 
     values: Tensor
     classes: tuple[int, ...]
+    labels: tuple[str, ...]
     column: int
     method: str
     path: Any
@@ -59,8 +61,7 @@ class Subject:
         """Name of an explained class."""
         from fringe.plots import class_title
 
-        index = self.classes[column]
-        return f"class {index}" if self.context is None else class_title(self.context.class_label(index))
+        return class_title(self.labels[column])
 
     def heading(self, text: str) -> str:
         """A title: class, what is shown, and the method."""
@@ -193,14 +194,17 @@ DRAWINGS: Mapping[InputKind, Mapping[str, Drawing]] = {
 }
 
 
-def sheet(context: Context, maps: Tensor, verdicts: tuple[str, ...], target: Tensor, title: str, ax: Any) -> "Figure":
-    """One figure of several images: each with the strength and the signs of its map (B, *S)."""
+def sheet(
+    context: Context, maps: Tensor, verdicts: Sequence[str], explained: Sequence[str], title: str, ax: Any
+) -> "Figure":
+    """One figure of several images: each with the strength and the signs of its map (B, *S). ``explained`` names the
+    class where it is not the predicted one."""
     from fringe.plots import SheetItem, class_title, contact_sheet
 
     items: list[SheetItem] = []
-    for i, (values, explained) in enumerate(zip(maps, target.tolist(), strict=True)):
-        index, name, probability = context.top(i, 1)[0]
-        said = "" if index == explained else f", explained: {class_title(context.class_label(explained))}"
+    for i, (values, label) in enumerate(zip(maps, explained, strict=True)):
+        _, name, probability = context.top(i, 1)[0]
+        said = f", explained: {class_title(label)}" if label else ""
         items.append(
             SheetItem(
                 image=context.picture(context.inputs[i]),

@@ -56,6 +56,7 @@ class Views:
     trajectory: tuple[Any, ...] | None
     class_verdicts: tuple[tuple[tuple[Any, str], ...], ...]
     context: Context | None
+    contrast: Tensor | None
 
     def __len__(self) -> int:
         return len(self.target)
@@ -115,17 +116,18 @@ class Views:
                 hint = "draw one image, as in result[0].plot(target=3)"
                 raise InputError("several images may explain several classes", argument="target", hint=hint)
             count = min(len(self), MOST_PICTURES)
-            maps, explained = (values[:, 0], self.target[:, 0]) if many else (values, self.target)
             verdicts = tuple(self._status(i)[0] for i in range(count))
-            shown, more = (
-                self.context.select(range(count)),
-                f", first {count} of {len(self)}" if count < len(self) else "",
-            )
+            more = f", first {count} of {len(self)}" if count < len(self) else ""
             title = f"{self.context.model} · {self._method_title()}{more}"
-            return sheet(shown, maps[:count], verdicts, explained[:count].cpu(), title, ax)
+            maps, explained = values[:count, 0] if many else values[:count], ["" for _ in range(count)]
+            for i in range(count):
+                if self.contrast is not None or self.target[i].flatten()[0] != self.context.top(i, 1)[0][0]:
+                    explained[i] = self.labels(i)[0]
+            return sheet(self.context.select(range(count)), maps, verdicts, explained, title, ax)
         subject = Subject(
             values=values[0] if many else values,
             classes=tuple(self.target[0].flatten().tolist()),
+            labels=self.labels(0),
             column=self._column(target),
             method=preset_label(self.settings),
             path=None if self.trajectory is None else self.trajectory[0],
@@ -177,6 +179,7 @@ class Views:
         return {
             "id": str(row) if context is None else context.ids[row],
             "class": index,
+            **({} if self.contrast is None else {"contrast": int(self.contrast[row].flatten()[column])}),
             "name": None if context is None or context.class_names is None else context.class_label(index),
             "probability": None if context is None else float(context.probabilities[row, index]),
             "score": number(self.score),
@@ -217,12 +220,29 @@ class Views:
         return f"{name}: {self._classes_text(row)}, {': '.join(self._status(row))}"
 
     def _classes_text(self, row: int) -> str:
-        classes = self.target[row].flatten().tolist()
-        label = f"class {classes[0]}"
+        classes, label = self.target[row].flatten().tolist(), self.labels(row)[0]
         if self.context is not None:
-            probability = float(self.context.probabilities[row, classes[0]])
-            label = f"{self.context.class_label(classes[0])} ({probability:.1%})"
+            label = f"{label} ({float(self.context.probabilities[row, classes[0]]):.1%})"
         return label + (f", first of {len(classes)} classes" if len(classes) > 1 else "")
+
+    def labels(self, row: int) -> tuple[str, ...]:
+        """Name the explained classes of an input.
+
+        Args:
+            row: Number of the input.
+
+        Returns:
+            The name of each class, and of the class that it is compared with: ``"cat"`` or ``"cat, not dog"``.
+        """
+
+        def name(index: int) -> str:
+            return f"class {index}" if self.context is None else self.context.class_label(index)
+
+        labels = [name(index) for index in self.target[row].flatten().tolist()]
+        if self.contrast is None:
+            return tuple(labels)
+        others: list[int] = self.contrast[row].flatten().tolist()
+        return tuple(f"{label}, not {name(other)}" for label, other in zip(labels, others, strict=True))
 
     def _row_html(self, row: int) -> str:
         verdict, advice = self._status(row)

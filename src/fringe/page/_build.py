@@ -74,7 +74,8 @@ def page_document(result: Attribution, row: int = 0, *, details: Mapping[str, An
     maps = values.detach().double().cpu().view(len(inputs), classes, *inputs.shape[1:]).sum(2).numpy()
     maps, pool = pooled(maps, MAP_SIDE)
     start = context.probabilities[row]
-    labels = _labels(context, start, [int(one.target[0]) for one in each])
+    against = [] if single.contrast is None else single.contrast.flatten().tolist()
+    labels = _labels(context, start, [*(int(one.target[0]) for one in each), *against])
     snapshots, gain = _snapshots(context, inputs, path, start, [label.index for label in labels])
     document = Document(
         id=printable(context.ids[row]),
@@ -84,7 +85,7 @@ def page_document(result: Attribution, row: int = 0, *, details: Mapping[str, An
         width=inputs.shape[-1],
         height=inputs.shape[-2],
         gain=gain,
-        classes=[_explained(one, context, start) for one in each],
+        classes=[_explained(one, start) for one in each],
         predictions=labels,
         path=None if path is None else _path(path, len(start), classes),
         snapshots=snapshots,
@@ -119,12 +120,12 @@ def _labels(context: Context, start: Tensor, explained: list[int]) -> list[Label
     return [Label(index=index, label=printable(context.class_label(index))) for index in indices]
 
 
-def _explained(one: Attribution, context: Context, start: Tensor) -> ExplainedClass:
+def _explained(one: Attribution, start: Tensor) -> ExplainedClass:
     index, verdict = int(one.target[0]), one.verdict[0]
     tone, sentence = SENTENCES.get(verdict, ("bad", "This verdict is not known."))
     return ExplainedClass(
         index=index,
-        label=printable(context.class_label(index)),
+        label=printable(one.labels(0)[0]),
         probability=_number(start[index]),
         score=_number(one.score[0]),
         endpoint_score=_number(one.endpoint_score[0]),

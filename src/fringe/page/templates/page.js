@@ -95,7 +95,7 @@
     const shown = page.snapshots[state.point], chosen = page.classes[state.k];
     const where = page.predictions.findIndex((label) => label.index === chosen.index), p = shown.probabilities[where];
     const best = shown.probabilities.reduce((a, q, i) => (q ?? -1) > (shown.probabilities[a] ?? -1) ? i : a, 0);
-    let text = `“${chosen.label}” has ${percent(p)}`;
+    let text = `“${page.predictions[where].label}” has ${percent(p)}`;
     if (best !== where && shown.probabilities[best] !== null) text += `, “${page.predictions[best].label}” ${percent(shown.probabilities[best])}`;
     if (page.path) {
       const score = page.path.scores[state.k];
