@@ -62,15 +62,21 @@ def _freeze(module: nn.Module, mode: Mode, stack: contextlib.ExitStack) -> None:
             _set(stack, child, name, copies.setdefault(buffer, buffer.clone()))
     if mode == "keep":
         return
-    for child in modules:
-        stack.callback(setattr, child, "training", child.training)
-    if any(child.training for child in modules):
-        warnings.warn(
-            "the model is in training mode; it is explained in evaluation mode and given back as it was "
-            "(Classifier(model, mode='keep') explains it as it is)",
-            stacklevel=2,
-        )
-        module.eval()
+    flags = {child: child.training for child in modules if hasattr(child, "training")}  # a frozen script has none
+    for child, flag in flags.items():
+        stack.callback(setattr, child, "training", flag)
+    if any(flags.values()):
+        try:
+            module.eval()
+        except NotImplementedError:  # of an exported program, whose mode is fixed
+            for child in flags:
+                child.training = False
+        else:
+            warnings.warn(
+                "the model is in training mode; it is explained in evaluation mode and given back as it was "
+                "(Classifier(model, mode='keep') explains it as it is)",
+                stacklevel=2,
+            )
 
 
 def _use_full_precision(stack: contextlib.ExitStack) -> None:

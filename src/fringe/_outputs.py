@@ -123,7 +123,7 @@ class BinaryClassifier(nn.Module):
         if output not in ("logit", "probability"):
             raise InputError(f"got {output!r}, expected 'logit' or 'probability'", argument="output")
         self.model, self.output = model, output
-        self.training = model.training if isinstance(model, nn.Module) else False
+        self.training = getattr(model, "training", False)  # a function has none, nor has a frozen script
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return logits (B, 2) of the model called with these arguments."""

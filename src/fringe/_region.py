@@ -31,7 +31,7 @@ class Region(nn.Module):
     def __init__(self, model: Callable[..., Any], mask: Tensor | None = None):
         super().__init__()
         self.model = model
-        self.training = model.training if isinstance(model, nn.Module) else False
+        self.training = getattr(model, "training", False)  # a function has none, nor has a frozen script
         if mask is not None:
             mask = _weights(mask[0] if mask.dim() == 3 and len(mask) == 1 else mask)
             if mask.dim() != 2:

@@ -307,3 +307,18 @@ def test_recurrent_networks_are_explained_on_a_gpu(method):
     expected = fringe.attribute(model, x, method=method, target=TARGET)
     found = fringe.attribute(model.cuda(), x.cuda(), method=method, target=TARGET.cuda())
     torch.testing.assert_close(found.values.cpu(), expected.values, rtol=1e-2, atol=1e-4)
+
+
+def test_models_whose_mode_is_fixed():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)).eval()
+    x = normal(2, 3, 8, 8).float()
+    expected = fringe.attribute(model, x, method="ig", target=TARGET % 3).values
+    exported = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("batch")},)).module()
+    for fixed in (exported, torch.jit.freeze(torch.jit.script(model))):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            found = fringe.attribute(fixed, x, method="ig", target=TARGET % 3).values
+        torch.testing.assert_close(found, expected)
+    mixed = nn.Sequential(nn.Dropout(0.9), exported)
+    torch.testing.assert_close(fringe.attribute(mixed, x, method="ig", target=TARGET % 3).values, expected)
+    assert mixed[0].training
