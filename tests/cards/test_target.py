@@ -40,6 +40,13 @@ def test_a_function_gives_its_own_maps_and_its_passes_are_counted():
     assert (problem.model.passes.forward, problem.model.passes.vjp) == (3, 3)
 
 
+def test_a_function_explains_the_difference_from_a_contrast():
+    model, target, contrast = build(), torch.tensor([0, 1, 2]), torch.tensor([1, 2, 0])
+    result = attribute(model, X, method=read_target(saliency), target=target, contrast=contrast)
+    maps = [Classifier(model).score_gradient(X, classes)[1] for classes in (target, contrast)]
+    torch.testing.assert_close(result.values, maps[0] - maps[1], rtol=1e-12, atol=1e-12)
+
+
 def test_the_source_of_a_function_is_the_file_that_it_is_in(monkeypatch):
     assert read_target(saliency).source == "test_target.py"
     typed = eval("lambda model, inputs, target: inputs", {"__name__": "typed_in"})

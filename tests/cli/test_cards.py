@@ -38,7 +38,7 @@ def code(tmp_path_factory):
 def test_a_method_that_keeps_all_checks_exits_with_zero(code, tmp_path):
     result = invoke("verify", f"{code}:saliency", "--trust-code", *SHORT, "--out", tmp_path)
     assert result.exit_code == 0, result.output
-    assert "checks: 23 of 23 hold" in result.stdout
+    assert "checks: 24 of 24 hold" in result.stdout
     assert "cost of a map: 1 forward + 1 vjp" in result.stdout
     assert "AND of two patches" in result.stdout
     assert "Completeness: the method claims no sum" in result.stdout
@@ -54,7 +54,7 @@ def test_a_theorem_that_fails_is_exit_code_one_unless_it_may(code, tmp_path):
     assert result.exit_code == 1
     assert "check constant_model fails: the largest entry is" in result.stderr
     assert (tmp_path / "card.html").is_file()
-    assert invoke(*arguments, "--allow", "constant_model,unread_inputs").exit_code == 0
+    assert invoke(*arguments, "--allow", "constant_model,unread_inputs,explained_class").exit_code == 0
     unknown = invoke(*arguments, "--allow", "constant")
     assert unknown.exit_code == 2
     assert "--allow: no check is called constant" in unknown.stderr

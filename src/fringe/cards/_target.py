@@ -111,6 +111,8 @@ class CallableMethod(Attributor):
 class CountedModule(nn.Module):
     """The network of a problem of one input as a module ``x (L, *S) -> logits (L, C)``, whose passes are counted.
 
+    With a contrast, its logit is subtracted from each, so that the logit of the target is the explained difference.
+
     Args:
         part: The problem. Its session is open.
     """
@@ -126,6 +128,8 @@ class CountedModule(nn.Module):
     def _evaluate(self, x: Tensor) -> Tensor:
         rows = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         logits = self.part.model.evaluate(x, self.part.forward_args.select(rows))
+        if self.part.contrast is not None:
+            logits = logits - logits[:, self.part.contrast]
         if logits.requires_grad:
             logits.register_hook(self._count)
         return logits
