@@ -169,6 +169,22 @@ def test_a_model_that_cannot_take_the_image_says_so(make_service, tmp_path):
     assert reason(job.error) == "The model cannot take an image of 4 x 4 pixels; try another image or model."
 
 
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        ('ValueError("not square")', "The model cannot take an image of 8 x 8 pixels; try another image or model."),
+        ('torch.OutOfMemoryError("")', "There is not enough memory for this image, model and method."),
+    ],
+)
+def test_whatever_the_model_raises_for_the_image_is_said(make_service, tmp_path, raised, said):
+    code = f"import torch\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        raise {raised}\n"
+    (tmp_path / "net.py").write_text(code)
+    models = load_models([f"{tmp_path / 'net.py'}:Net"], preprocessing="resize=8,mean=0,std=1", trust_code=True)
+    Image.new("L", (8, 8)).save(tmp_path / "image.png")
+    job = ended(make_service(models).explain("a", tmp_path / "image.png", "Net", "ig"))
+    assert reason(job.error) == said
+
+
 def test_a_model_of_two_classes_is_explained_for_both(make_service, tmp_path):
     (tmp_path / "net.py").write_text(
         "import torch\ndef net():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))\n"

@@ -23,7 +23,7 @@ from fringe.attribution import METHODS, Attribution, get_method
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.data import SOURCE, ImageRef, find_inputs, open_image
-from fringe.errors import InputError
+from fringe.errors import FringeError, InputError, is_machine_error
 from fringe.experiments import Comparison, compare, tidy
 from fringe.explanations import explain
 from fringe.models import LoadedModel, load_model, resolve_device
@@ -217,7 +217,11 @@ class Service:
             raise InputError(message, hint="shrink the image")
         try:
             return x, Classifier(loaded.module).logits(x).shape[1]
-        except (RuntimeError, IndexError) as error:
+        except (FringeError, StoppedError):
+            raise
+        except Exception as error:  # a model may raise anything
+            if is_machine_error(error):
+                raise
             raise InputError(
                 f"the model cannot take an image of {width} x {height} pixels", hint="try another image or model"
             ) from error

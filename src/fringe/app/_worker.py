@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fringe.errors import FringeError, InputError
+from fringe.errors import FringeError, InputError, is_out_of_memory
 
 State = Literal["waiting", "running", "done", "failed", "stopped", "expired"]
 #: States of a job that will not change any more.
@@ -231,6 +231,6 @@ def reason(error: BaseException | None) -> str:
     if isinstance(error, FringeError):
         text = error.message if error.hint is None else f"{error.message}; {error.hint}"
         return f"{text[:1].upper()}{text[1:]}."
-    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "memory" in str(error)):
+    if error is not None and is_out_of_memory(error):
         return "There is not enough memory for this image, model and method."
     return f"The computation failed with {type(error).__name__}. The terminal of the app shows more."
