@@ -11,7 +11,7 @@ from fringe._isolation import detached
 from fringe._linear_layers import LinearLayers
 from fringe._network import Network
 from fringe._progress import log
-from fringe.errors import InputError, NotDifferentiableError, is_machine_error
+from fringe.errors import InputError, NotDifferentiableError, first_line, is_machine_error
 
 
 class Linearisation:
@@ -89,7 +89,7 @@ class Linearisation:
         except RuntimeError as error:
             if is_machine_error(error):
                 raise
-            self.use_forward_mode(str(error).splitlines()[0])
+            self.use_forward_mode(first_line(error))
             return self._forward_mode(tangent)
         # as under once_differentiable: a zero here would be silent and wrong
         if column is None:  # pyright: ignore[reportUnnecessaryComparison] (allow_unused gives None)
@@ -120,7 +120,7 @@ class Linearisation:
                     raise
                 raise NotDifferentiableError(
                     "neither differentiating its backward pass nor forward-mode differentiation works "
-                    f"({str(error).splitlines()[0]})",
+                    f"({first_line(error)})",
                     argument="model",
                     hint="replace the operation it names",
                 ) from error

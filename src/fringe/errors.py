@@ -165,6 +165,18 @@ def unfit_inputs() -> Generator[None]:
         raise InputError(f"the model cannot take them: {text}", argument="inputs", hint=notes) from error
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text.
+
+    Args:
+        error: The error.
+
+    Returns:
+        The line, or the kind of an error without a text.
+    """
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def is_misread(error: BaseException) -> bool:
     """Tell whether a model's output is not what was promised: an option mends that, for all images at once.
 

@@ -207,3 +207,14 @@ def test_inputs_of_a_shape_that_the_model_cannot_take_are_named(call):
         with pytest.raises(fringe.InputError, match=rf"^inputs: the model cannot take them: {text}") as caught:
             call(model, torch.zeros(shape), method="ig")
         assert f"inputs of shape {shape}" in str(caught.value)
+
+
+def test_an_error_of_the_model_without_a_text_is_named_by_its_kind():
+    class OnlyPairs(torch.nn.Module):
+        def forward(self, x):
+            if len(x) != 2:
+                raise RuntimeError
+            return x.flatten(1)
+
+    with pytest.raises(fringe.ModelOutputError, match=r"without the rest \(RuntimeError\)"):
+        fringe.attribute(OnlyPairs(), torch.rand(2, 3), method="ig", target=0)

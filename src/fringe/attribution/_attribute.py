@@ -248,8 +248,9 @@ def _nothing(method: Attributor, problem: Problem) -> Attribution:
     score = problem.inputs.new_empty(target.shape)
     values = problem.inputs.new_empty((*target.shape, *problem.inputs.shape[1:]))
     gap = score.double()
-    empty = Attribution(values, target, score, score, gap, gap, (), (), {}, settings=method.record())
-    return dataclasses.replace(empty, trajectory=trajectory, contrast=problem.contrast)  # the first has no rows
+    return Attribution(
+        values, target, score, score, gap, gap, (), (), {}, settings=method.record(), trajectory=trajectory
+    )
 
 
 def _spread(result: Attribution, rows: list[int], problem: Problem, fault: list[Verdict | None]) -> Attribution:

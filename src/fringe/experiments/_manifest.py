@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import fringe
 from fringe.classifier import Classifier
 from fringe.data import find_inputs
-from fringe.errors import FringeError, TransientError, is_misread, is_transient
+from fringe.errors import FringeError, TransientError, first_line, is_misread, is_transient
 from fringe.experiments._arms import Arm
 from fringe.experiments._images import (
     ImageEntry,
@@ -171,8 +171,7 @@ def first_logits(
             if is_misread(error):
                 raise
             if is_transient(error):
-                reason = str(error).strip().splitlines() or [type(error).__name__]
-                raise TransientError(f"model {model.spec!r}: {reason[0]}") from error
+                raise TransientError(f"model {model.spec!r}: {first_line(error)}") from error
             logits[picture.digest] = torch.full((1,), math.nan)
     return FirstLogits(logits, _tolerance(model.module))
 

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from fringe.errors import FringeError, InputError
+from fringe.errors import FringeError, InputError, first_line
 from fringe.experiments._executors import TaskFailure
 from fringe.experiments._jobs import Job, TaskReport, perform
 from fringe.experiments._tasks import Task
@@ -174,7 +174,7 @@ class RayExecutor:
         try:
             ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=False, **more)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            first = str(error).splitlines()[0]
+            first = first_line(error)
             raise InputError(f"cannot connect to Ray ({first})", argument="executor") from error
         self._connected = True
 

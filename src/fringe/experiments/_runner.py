@@ -11,7 +11,15 @@ from torch import Tensor
 from fringe._rng import KeyedGenerator
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
-from fringe.errors import FringeError, TargetError, TransientError, is_device_error, is_misread, is_transient
+from fringe.errors import (
+    FringeError,
+    TargetError,
+    TransientError,
+    first_line,
+    is_device_error,
+    is_misread,
+    is_transient,
+)
 from fringe.experiments._arms import Arm
 from fringe.experiments._evaluator import Candidate, Evaluator, MethodResult, Progress
 from fringe.experiments._formats import ScoreRecord, Status, StoredMap
@@ -136,7 +144,7 @@ class TaskRunner:
                 _stop_at_device_error(error, f"{task.method} on {task.model}")
                 if not is_transient(error):
                     raise
-                left |= dict.fromkeys(group.images, _first_line(error))
+                left |= dict.fromkeys(group.images, first_line(error))
                 continue
             rows += self._rows(task, group, evaluated)
             if evaluated.maps is not None:
@@ -158,8 +166,7 @@ class TaskRunner:
     def _evaluate(
         self, context: _ModelContext, task: Task, group: _ImageBatch, stored: Mapping[str, StoredMap]
     ) -> _Evaluated:
-        plan = self._resolved.plan
-        arm = plan.arm(task.model)
+        plan, arm = self._resolved.plan, self._resolved.plan.arm(task.model)
         candidate = next(candidate for candidate in plan.candidates(arm) if candidate.label == task.method)
         metrics = {label: plan.metrics[label] for label in task.metrics}
         try:
@@ -204,7 +211,7 @@ class TaskRunner:
         except Exception as error:
             if not is_transient(error):
                 raise
-            raise TransientError(f"model {arm.label!r}: {_first_line(error)}") from error
+            raise TransientError(f"model {arm.label!r}: {first_line(error)}") from error
         if digest(describe(loaded, exif)) != self._resolved.manifest.model_key(arm.label):
             raise FringeError(f"model {arm.label!r}: its weights changed since the run began; run it again")
         if first is not None:
@@ -225,14 +232,11 @@ class TaskRunner:
                     x, truth = self._image(context, image)
                     opened.setdefault(tuple(x.shape), []).append((image, x, truth))
                 except FringeError as error:
-                    status = None if is_transient(error) else "unreadable"
-                    failed.append(_FailedImage(image, status, str(error)))
+                    failed.append(_FailedImage(image, None if is_transient(error) else "unreadable", str(error)))
             groups = [self._group(context, group, failed) for group in opened.values()]
             shard = (name, [group for group in groups if group is not None], failed)
-            if any(one.status is None for one in failed):  # the next unit looks again
-                self._shard = None
-                return shard[1], failed
-            self._shard = shard
+            self._shard = None if any(one.status is None for one in failed) else shard  # the next unit looks again
+            return shard[1], failed
         return self._shard[1], self._shard[2]
 
     def _image(self, context: _ModelContext, image: str) -> tuple[Tensor, Tensor | None]:
@@ -270,7 +274,7 @@ class TaskRunner:
             if is_misread(error):
                 raise
             _stop_at_device_error(error, f"model {context.label!r}")
-            status, reason = None, _first_line(error)
+            status, reason = None, first_line(error)
             if not is_transient(error):
                 rest = [one for one in group if one[0] in images]
                 alone = [self._group(context, [one], failed) for one in rest] if len(rest) > 1 else []
@@ -345,8 +349,7 @@ def _evaluate_stored(evaluator: Evaluator, stored: Sequence[StoredMap]) -> _Eval
 
 def _image_metadata(group: _ImageBatch, row: MethodResult, index: int) -> dict[str, Any]:
     """What holds for an image under a method, whatever the metric."""
-    size, evaluated = len(group.images), row.attribution
-    fault: str = row.faults[index]
+    size, evaluated, fault = len(group.images), row.attribution, row.faults[index]
     metadata: dict[str, Any] = {
         "target": int(group.subject.problem.target[index]),
         "confidence": group.confidence[index],
@@ -385,16 +388,12 @@ def _stop_at_device_error(error: Exception, where: str) -> None:
     cause: BaseException | None = error
     while cause is not None:
         if is_device_error(cause):
-            raise TransientError(f"{where}: the device failed ({_first_line(cause)})") from error
+            raise TransientError(f"{where}: the device failed ({first_line(cause)})") from error
         cause = cause.__cause__
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _failed(candidate: Candidate, task: Task, size: int, error: Exception) -> MethodResult:
     empty = Scores(torch.full((size,), torch.nan, dtype=torch.float64))
     scores, faults = dict.fromkeys(task.metrics, empty), ("failed",) * size
-    text = f"{type(error).__name__}: {_first_line(error)}"
+    text = f"{type(error).__name__}: {first_line(error)}"
     return MethodResult(candidate.label, candidate.control, {}, scores, faults, error=text)

@@ -19,7 +19,7 @@ import fringe
 from fringe._files import RECORD_BYTES, read_regular, write_atomic
 from fringe._text import plain, to_json
 from fringe.attribution import Attribution
-from fringe.errors import InputError
+from fringe.errors import InputError, first_line
 from fringe.experiments._evaluator import CONTROLS
 from fringe.experiments._manifest import digest
 from fringe.experiments._reliability import (
@@ -289,7 +289,7 @@ def read_reliability(path: str | Path) -> VerdictReliability:
         _check(result.reported, DIAGNOSTICS)
         _check(result.stable or result.reported, (*DIAGNOSTICS, *([STABILITY] if result.stable else [])))
     except ValueError as error:
-        first = str(error).splitlines()[0]
+        first = first_line(error)
         raise InputError(
             f"{str(path)!r} is no complete reliability of verdicts ({first})", argument="reliability"
         ) from error

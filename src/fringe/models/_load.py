@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fringe._outputs import OutputKind
 from fringe._progress import log
-from fringe.errors import InputError, ModelError, did_you_mean, nearest
+from fringe.errors import InputError, ModelError, did_you_mean, first_line, nearest
 from fringe.models import _digits
 from fringe.models._base import (
     TENSOR_SUFFIX,
@@ -195,7 +195,7 @@ def usable_device(device: str | torch.device) -> torch.device:
         torch.zeros((), device=checked).item()
     except (RuntimeError, AssertionError, ImportError) as error:  # torch asserts, and imports what some devices need
         known = str(device).partition(":")[0] in [name.partition(":")[0] for name in devices()]
-        reason = f" ({str(error).splitlines()[0]})" if known else ""
+        reason = f" ({first_line(error)})" if known else ""
         raise ModelError(
             f"{str(device)!r} cannot be used here{reason}: there is {', '.join(devices())}", argument="device"
         ) from error

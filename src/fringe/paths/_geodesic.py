@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fringe._linear_layers import LinearLayers
 from fringe.classifier import Score
-from fringe.errors import NotDifferentiableError, is_machine_error
+from fringe.errors import NotDifferentiableError, first_line, is_machine_error
 from fringe.linalg import batch_view
 from fringe.paths._problem import Problem
 
@@ -84,7 +84,7 @@ class GradientNorm:
         except RuntimeError as error:
             if is_machine_error(error):
                 raise
-            raise _not_differentiable(str(error).splitlines()[0]) from error
+            raise _not_differentiable(first_line(error)) from error
         return norm.detach(), gradient_of_norm
 
     def _scalar(self, logits: Tensor, rows: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from fringe._rng import KeyedGenerator
 from fringe.classifier import Linearisation
-from fringe.errors import FringeError, ModelOutputError, NotDifferentiableError, is_machine_error
+from fringe.errors import FringeError, ModelOutputError, NotDifferentiableError, first_line, is_machine_error
 from fringe.paths._problem import Problem
 
 #: Maximum number of images probed for a non-zero finite gradient.
@@ -116,7 +116,7 @@ def _evaluate(problem: Problem, rows: Tensor) -> Tensor:
             raise error from None  # it does not take all of them, either
         raise ModelOutputError(
             f"it takes {len(problem.inputs)} images, but not images {rows.tolist()} without the rest "
-            f"({str(error).splitlines()[0]}). {_BATCH_HINT}",
+            f"({first_line(error)}). {_BATCH_HINT}",
             argument="model",
         ) from error
 
