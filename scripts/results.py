@@ -140,7 +140,8 @@ TABLES = {
 
 def run(name: str, shared: Path, out: Path, device: str) -> None:
     """Run one experiment, or what is missing of it."""
-    images, half = "imagenet" if "mobilenet" in name else "cifar10", TABLES[name].half
+    spec = ExperimentSpec.from_file(ROOT / "experiments" / f"{TABLES[name].experiment or name}.toml")
+    images, half = "imagenet" if any("mobilenet" in label for label in spec.model) else "cifar10", TABLES[name].half
     folder = shared / "images" / images
     if half is not None:
         folder = out / "images" / f"{images}-{half}"
@@ -148,7 +149,6 @@ def run(name: str, shared: Path, out: Path, device: str) -> None:
         for path in sorted((shared / "images" / images).iterdir())[half::2]:
             if not (folder / path.name).exists():
                 (folder / path.name).symlink_to(path.resolve())
-    spec = ExperimentSpec.from_file(ROOT / "experiments" / f"{TABLES[name].experiment or name}.toml")
     before = Path.cwd()
     os.chdir(shared / "models")  # the specification names the model's file by zoo.py
     try:
