@@ -11,11 +11,11 @@ import torch
 from matplotlib.text import Text
 from PIL import Image
 
+import fringe
 from fringe.app import Limits, Service, _service, load_models
 from fringe.app._worker import reason
 from fringe.errors import InputError, ModelError
 from fringe.models import load_model
-from fringe.plots import comparison_grid
 
 
 @pytest.fixture
@@ -79,8 +79,6 @@ def test_an_explanation_is_a_page_and_three_files(digit, method):
 
 
 def test_the_map_is_that_of_the_library(digit):
-    import fringe
-
     service, file = digit
     result = ended(service.explain("a", file, "digits", "ig")).result
     expected = fringe.explain("embedded:digits", "embedded:digits:0", method="ig").values[0].numpy()
@@ -89,8 +87,6 @@ def test_the_map_is_that_of_the_library(digit):
 
 
 def test_a_comparison_has_the_scores_of_the_library_and_of_blind_maps(digit):
-    import fringe
-
     service, file = digit
     result = ended(service.compare("a", file, "digits", ("fringe:preview", "ig"))).result
     assert [row.label for row in result.comparison.rows] == [
@@ -108,6 +104,17 @@ def test_a_comparison_has_the_scores_of_the_library_and_of_blind_maps(digit):
     assert float(result.comparison.rows[1].scores["insertion"].values) == pytest.approx(float(expected.values))
     assert [path.suffix for path in result.files] == [".csv", ".npz", ".png"]
     assert len(result.files[0].read_text().splitlines()) == 1 + 7 * 4
+
+
+def test_a_comparison_reads_a_model_of_probabilities_as_such(make_service):
+    loaded = load_model("embedded:digits")
+    module = torch.nn.Sequential(loaded.module, torch.nn.Softmax(dim=1)).eval()
+    service = make_service({"digits": replace(loaded, module=module, output="probabilities")})
+    file = service.sample_file(0)
+    result = ended(service.compare("a", file, "digits", ("ig", "blur_ig"))).result
+    classifier, x = fringe.Classifier(module, output="probabilities"), loaded.prepare([Image.open(file)])
+    expected = fringe.compare(classifier, x, ["ig"], ["insertion"], controls=False).rows[0].scores["insertion"]
+    assert float(result.comparison.rows[0].scores["insertion"].values) == pytest.approx(float(expected.values))
 
 
 def test_a_class_without_a_name_has_its_number(make_service):
@@ -278,15 +285,13 @@ def test_an_owner_who_leaves_while_files_are_written_leaves_none(digit, monkeypa
     assert [path.name for path in (tmp_path / "app-0").iterdir()] == ["samples"]
 
 
-def test_a_picture_of_a_comparison_tells_two_settings_of_a_method_apart(digit, monkeypatch):
+def test_a_picture_of_a_comparison_tells_two_settings_of_a_method_apart(digit):
     service, file = digit
-    drawn = []
-    monkeypatch.setattr(_service, "comparison_grid", lambda *a, **k: drawn.append(grid(*a, **k)) or drawn[-1])
-    grid = comparison_grid
     job = ended(service.compare("a", file, "digits", ("fringe", "fringe:preview")))
     assert job.state == "done", reason(job.error)
-    heads = [text.get_text() for text in drawn[0].findobj(Text)]
-    assert {"FRInGe", "FRInGe (preview)"} <= set(heads)
+    texts = [text.get_text() for text in job.result.comparison.plot().findobj(Text)]
+    assert {"FRInGe", "FRInGe (preview)"} <= set(texts)
+    assert any(text.startswith("digits · ") for text in texts)  # the model's name in the list
 
 
 def test_no_spec_and_no_path_of_this_machine_reaches_the_page(make_service, tmp_path):

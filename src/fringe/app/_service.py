@@ -1,26 +1,23 @@
 """What the app can do, without a web server: its models, methods and samples, and the two computations."""
 
 import contextlib
-import dataclasses
 import io
 import re
 import secrets
 import shutil
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
-from torch import Tensor
 
 from fringe._files import write_atomic
 from fringe._text import to_csv
 from fringe.app._worker import Job, Limits, StoppedError, Worker
-from fringe.attribution import METHODS, Attribution, get_method
-from fringe.baselines import InputSpace
+from fringe.attribution import METHODS, Attribution, Context, get_method
 from fringe.classifier import Classifier
 from fringe.data import SOURCE, ImageRef, find_inputs, open_image
 from fringe.errors import FringeError, InputError, is_machine_error
@@ -28,7 +25,7 @@ from fringe.experiments import Comparison, compare, tidy
 from fringe.explanations import explain
 from fringe.models import LoadedModel, load_model, resolve_device
 from fringe.page import page_document, render_page
-from fringe.plots import GridCell, GridRow, comparison_grid, overlay
+from fringe.plots import overlay
 
 #: Scores of a comparison.
 METRICS = ("mas_insertion", "mas_deletion", "insertion", "deletion")
@@ -132,11 +129,11 @@ class Service:
         image, name = self._open(file), _name(file)
 
         def run(job: Job) -> Explained:
-            _, classes = self._check_input(loaded, image)
+            classes = self._check_input(loaded, image)
             kind = get_method(method)
             target = f"top{min(CLASSES, classes)}" if kind.many_targets else "predicted"
             result = explain(loaded, image, method=kind, target=target, progress=job.report)
-            result = _renamed(result, name, model)
+            result = result.with_context(_renamed(result.context, name, model))
             job.report(1, 1, "the page")
             with self._new_folder(job, "explain") as folder:
                 return _write_explained(folder, result, name)
@@ -156,19 +153,18 @@ class Service:
         image, name = self._open(file), _name(file)
 
         def run(job: Job) -> Compared:
-            x, _ = self._check_input(loaded, image)
-            low, high = loaded.preprocessing.bounds()
+            self._check_input(loaded, image)
             comparison = compare(
-                Classifier(loaded.module),
-                x,
-                {method: get_method(method) for method in titles},
+                loaded,
+                image,
+                list(titles),
                 METRICS,
-                space=InputSpace(low.to(x.device), high.to(x.device)),
                 progress=lambda what, done, total: job.report(done, total, _in_words(what, titles)),
             )
+            comparison = replace(comparison, images=(name,), context=_renamed(comparison.context, name, model))
             job.report(1, 1, "the pictures")
             with self._new_folder(job, "compare") as folder:
-                return _write_compared(folder, comparison, loaded, x, titles, name)
+                return _write_compared(folder, comparison, titles, name)
 
         return self.worker.submit(owner, run)
 
@@ -206,8 +202,8 @@ class Service:
         except ValueError as error:
             raise InputError(str(error).replace(repr(str(file)) + ": ", "this file: ")) from error
 
-    def _check_input(self, loaded: LoadedModel, image: Image.Image) -> tuple[Tensor, int]:
-        """The model's input (1, C, H, W) on its device, and its number of classes, after one pass through the model."""
+    def _check_input(self, loaded: LoadedModel, image: Image.Image) -> int:
+        """The number of classes of a model that can take the image, after one pass through it."""
         parameter = next(loaded.module.parameters(), None)
         x = loaded.prepare([image]).to(None if parameter is None else parameter.device)
         height, width = x.shape[-2:]
@@ -216,7 +212,7 @@ class Service:
             message = f"the model would get {width} x {height} pixels, more than {most}"
             raise InputError(message, hint="shrink the image")
         try:
-            return x, Classifier(loaded.module).logits(x).shape[1]
+            return Classifier(loaded.module, output=loaded.output).logits(x).shape[1]
         except (FringeError, StoppedError):
             raise
         except Exception as error:  # a model may raise anything
@@ -265,25 +261,20 @@ def _write_explained(folder: Path, result: Attribution, name: str) -> Explained:
     return Explained(name, page, tuple(folder / f"{name}{suffix}" for suffix in (".html", ".npz", ".png")))
 
 
-def _write_compared(
-    folder: Path, comparison: Comparison, loaded: LoadedModel, x: Tensor, titles: Mapping[str, str], name: str
-) -> Compared:
-    recipe = loaded.preprocessing
-    image = recipe.denormalise(x[0]).clamp(0, 1).permute(1, 2, 0).cpu().numpy()
-    names, target = loaded.class_names, int(comparison.target[0])
-    label = (names[target] if names is not None and target < len(names) else "") or f"class {target}"
+def _write_compared(folder: Path, comparison: Comparison, titles: Mapping[str, str], name: str) -> Compared:
+    context, target = comparison.context, comparison.target[0]
+    assert context is not None
+    image = context.picture(context.inputs[0])
     maps = {row.label: row.maps[0].cpu().numpy() for row in comparison.rows if row.maps is not None}
     pictures = {label: _png(overlay(image, maps[label])) if label in maps else None for label in titles}
     arrays: dict[str, Any] = {label.replace(":", "-"): values for label, values in maps.items()}
-    np.savez_compressed(folder / f"{name}.npz", **arrays, input=x[0].cpu().numpy(), target=np.array(target))
+    np.savez_compressed(folder / f"{name}.npz", **arrays, input=context.inputs[0].numpy(), target=target.numpy())
     columns = ("method", "control", "metric", "image", "score", "flags")
-    rows = [{**row, "image": name, "flags": ";".join(row["flags"])} for row in tidy(comparison)]
+    rows = [{**row, "flags": ";".join(row["flags"])} for row in tidy(comparison)]
     (folder / f"{name}.csv").write_text(to_csv(rows, columns), encoding="utf-8")
-    cells = [GridCell(maps.get(row.label), remark=row.faults[0]) for row in comparison.rows if not row.control]
-    grid = comparison_grid([GridRow(image, name, label, tuple(cells))], list(titles), title=name)
-    grid.savefig(folder / f"{name}.png")
+    comparison.plot().savefig(folder / f"{name}.png")
     files = tuple(folder / f"{name}{suffix}" for suffix in (".csv", ".npz", ".png"))
-    return Compared(name, label, titles, pictures, comparison, files)
+    return Compared(name, context.class_label(int(target)), titles, pictures, comparison, files)
 
 
 def load_models(
@@ -385,7 +376,7 @@ def _name(file: str | Path | None) -> str:
     return _SAFE.sub("_", Path(file or "").stem).strip("._")[:60] or "image"
 
 
-def _renamed(result: Attribution, name: str, model: str) -> Attribution:
-    """The result under the names that the person knows: not a spec, which may hold a path of this machine."""
-    assert result.context is not None
-    return result.with_context(dataclasses.replace(result.context, ids=(name,), model=model))
+def _renamed(context: Context | None, name: str, model: str) -> Context:
+    """The context under the names that the person knows: not a spec, which may hold a path of this machine."""
+    assert context is not None
+    return replace(context, ids=(name,), model=model)
