@@ -68,6 +68,18 @@ def test_a_contrast_is_the_difference_of_two_classes():
         fringe.attribute(model, x, method=METHOD, target=torch.tensor([[0, 2]] * 2), contrast=2)
 
 
+@pytest.mark.parametrize(("target", "contrast"), [([0, 0], [1, 2]), ([[0, 1], [0, 1]], [[1, 2], [2, 0]])])
+@pytest.mark.parametrize("bad", [[0], [0, 1]])
+def test_a_contrast_is_that_of_each_image_where_some_hold_nan(target, contrast, bad):
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 3)).eval()
+    x = torch.rand(2, 3, 2, 2)
+    x[bad] = torch.nan
+    given = {"target": torch.tensor(target), "contrast": torch.tensor(contrast)}
+    result = fringe.attribute(model, x, method="ig", bad_images="mark", **given)
+    assert result.contrast.tolist() == contrast
+    assert [verdict == "nan_input" for verdict in result.verdict] == [i in bad for i in range(2)]
+
+
 def test_a_bad_image_among_several_classes():
     model, x = Smooth(), inputs(3)
     bad = x.clone()

@@ -163,6 +163,19 @@ def test_an_image_that_the_model_refuses_stops_no_other(tmp_path, command):
     assert errors == {"a": None, "white": reason, "z": None}
 
 
+@pytest.mark.parametrize("command", ["explain", "compare"])
+def test_memory_that_runs_out_in_a_model_is_no_fault_of_an_image(tmp_path, command):
+    """It is no reason to set the image aside, and no traceback; nothing that was computed is lost."""
+    full = REFUSES.replace('ValueError("too bright")', 'RuntimeError("CUDA out of memory")')
+    (tmp_path / "net.py").write_text(full)
+    images = [grey(tmp_path / f"{name}.png", value=value) for name, value in (("a", 40), ("white", 255))]
+    model = ("--model", f"{tmp_path / 'net.py'}:refuses", "--trust-code", "--preprocessing", "unit,channels=1")
+    more = ("--methods", "ig", "--metrics", "sparseness") if command == "compare" else ("--method", "ig")
+    result = CliRunner().invoke(app, [command, *map(str, images), *model, *more, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 1, result.output
+    assert result.stderr.splitlines()[-1] == "error: CUDA out of memory"
+
+
 def test_a_model_that_cannot_decide_gets_an_empty_map_with_its_pictures(tmp_path):
     model = tmp_path / "flat.py"
     model.write_text(

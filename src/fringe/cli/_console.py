@@ -15,7 +15,15 @@ from fringe._process import Interrupted, interruptible
 from fringe._progress import Progress as Progress
 from fringe._tables import TextTable
 from fringe._text import printable
-from fringe.errors import FringeError, InputError, ModelError, TransientError, is_transient
+from fringe.errors import (
+    FringeError,
+    InputError,
+    ModelError,
+    TransientError,
+    first_line,
+    is_machine_error,
+    is_transient,
+)
 
 
 class Exit(IntEnum):
@@ -55,8 +63,8 @@ _CORE = ("PIL", "matplotlib", "pydantic", "rich", "safetensors", "scipy")
 
 @contextlib.contextmanager
 def exit_on_error(*extras: str) -> Generator[None]:
-    """Turn an error that names a wrong argument into one line and exit code 2, a system error into one line with the
-    file and exit code 1; others keep their traceback."""
+    """Turn an error that names a wrong argument into one line and exit code 2, one of the system, its memory or the
+    device into one line, with the file if there is one, and exit code 1; others keep their traceback."""
     try:
         with _usage_errors(extras):
             yield
@@ -68,6 +76,11 @@ def exit_on_error(*extras: str) -> Generator[None]:
     except OSError as error:
         name = "" if error.filename is None else f"{str(error.filename)!r}: "
         print_error(f"{name}{error.strerror or error}")
+        raise typer.Exit(Exit.NOTHING_DONE) from error
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, (typer.Exit, typer.Abort)) or not is_machine_error(error):
+            raise
+        print_error(first_line(error))
         raise typer.Exit(Exit.NOTHING_DONE) from error
 
 
