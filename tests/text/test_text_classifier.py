@@ -10,6 +10,7 @@ from torch import nn
 
 import fringe
 from fringe.text import TextClassifier, merge_words
+from fringe.text._words import token_labels
 
 METHOD = fringe.FRInGe(structure="none")
 TEXTS = [
@@ -77,6 +78,27 @@ def test_words_are_the_sums_of_their_pieces(classifier):
     assert words == ("[CLS]", "the", "film", "was", "masterful", "[SEP]")
     assert scores[4] == pytest.approx(float(result.values[0, 4:6].sum()), rel=1e-6)
     assert float(scores.sum()) == pytest.approx(float(result.values[0].sum()), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ("the film", ("the", "film", "")),
+        ("the  film the", ("the", "film", "", "", "the")),
+        ("the\nfilm ", ("the", "film", "", "", "▁")),
+    ],
+)
+def test_words_of_a_tokenizer_that_takes_a_text_as_one(text, labels):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    vocabulary = {token: k for k, token in enumerate(["▁the", "▁fi", "fi", "lm", "▁", "▁▁", "t", "h", "e", "\n"])}
+    vocabulary |= {token: len(vocabulary) + k for k, token in enumerate(["f", "i", "l", "m", "th", "▁th", "<unk>"])}
+    merges = [("t", "h"), ("▁", "th"), ("▁th", "e"), ("f", "i"), ("l", "m"), ("▁", "fi"), ("▁", "▁")]
+    llama = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>"))
+    llama.pre_tokenizer = pre_tokenizers.Metaspace(split=False)
+    encoding = llama.encode(text)
+    assert set(encoding.word_ids) == {0}
+    assert token_labels(encoding, text) == labels
 
 
 def test_merged_words_by_hand():
