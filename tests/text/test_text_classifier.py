@@ -1,5 +1,6 @@
 """Texts by their word embeddings: padding and special tokens, words, and a network whose reasons are known."""
 
+import copy
 import io
 import warnings
 
@@ -68,6 +69,18 @@ def test_special_tokens_can_be_set_free():
     fixed = fringe.explain(trained_model(), TEXTS, tokenizer=make_tokenizer())
     assert free.values[:, 0].abs().sum() > 0
     assert fixed.values[:, 0].abs().sum() == 0
+
+
+def test_a_model_in_half_precision_is_explained_through_a_copy():
+    model = make_model()
+    with torch.no_grad():
+        for weight in (p for p in model.parameters() if p.dim() == 2):
+            weight *= 4.0  # logits whose rounding depends on the padding
+    half = model.to(torch.bfloat16)
+    result = fringe.explain(half, TEXTS, tokenizer=make_tokenizer(), method="ig")
+    expected = fringe.explain(copy.deepcopy(half).float(), TEXTS, tokenizer=make_tokenizer(), method="ig")
+    assert torch.equal(result.values, expected.values)
+    assert half.dtype == torch.bfloat16
 
 
 def test_words_are_the_sums_of_their_pieces(classifier):
