@@ -212,6 +212,17 @@ def test_a_result_shows_its_words(classifier):
     assert "great" in printed
 
 
+def bart() -> nn.Module:
+    from transformers import BartConfig, BartForSequenceClassification
+
+    sizes = {
+        f"{part}_{what}": 2 for part in ("encoder", "decoder") for what in ("layers", "attention_heads", "ffn_dim")
+    }
+    return BartForSequenceClassification(
+        BartConfig(vocab_size=len(make_tokenizer()), d_model=8, eos_token_id=3, **sizes)
+    )
+
+
 def test_what_cannot_be_explained_is_refused(classifier):
     model, tokenizer = trained_model(steps=20), make_tokenizer()
     with pytest.raises(fringe.InputError, match="inputs: the text '' has no words"):
@@ -220,6 +231,8 @@ def test_what_cannot_be_explained_is_refused(classifier):
         fringe.explain(classifier, "film " * 100)
     with pytest.raises(fringe.InputError, match="tokenizer: got BertForSequenceClassification without its tokenizer"):
         fringe.explain(model, ["a film"], kind="text")
+    with pytest.raises(fringe.FringeError, match=r"model: Passing input embeddings .* takes inputs_embeds"):
+        fringe.explain(bart(), ["a film"], tokenizer=tokenizer)
     with pytest.raises(fringe.InputError, match="expected a fast tokenizer"):
         TextClassifier(model, str.split)
     with pytest.raises(fringe.InputError, match="has no get_input_embeddings"):

@@ -94,8 +94,8 @@ class TextClassifier(nn.Module):
 
         Raises:
             InputError: If a text has no token besides special ones, or more than the model takes.
-            ModelError: If the logits from embeddings, masks and padding are not those from the tokens of each text
-                alone: the model's answer would depend on the texts beside it.
+            ModelError: If the model takes no embeddings; or if the logits from embeddings, masks and padding are not
+                those from the tokens of each text alone: the model's answer would depend on the texts beside it.
         """
         if isinstance(texts, str) or not texts:
             raise InputError("expected a list of at least one text", argument="inputs", hint="pass ['a great film']")
@@ -142,6 +142,8 @@ class TextClassifier(nn.Module):
             expected = [
                 self.model(**{n: v for n, v in row.items() if n != "special_tokens_mask"}).logits for row in alone
             ]
+        except NotImplementedError as error:
+            raise ModelError(str(error), argument="model", hint="choose a model that takes inputs_embeds") from error
         finally:
             for module in was_training:
                 module.training = True
