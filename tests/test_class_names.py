@@ -2,7 +2,7 @@
 
 import pytest
 
-from fringe._class_names import resolve_class_name
+from fringe._class_names import read_class_names, resolve_class_name
 from fringe.errors import TargetError
 
 NAMES = (
@@ -64,3 +64,9 @@ def test_of_many_candidates_a_few_are_shown():
 def test_without_names_there_is_only_the_number():
     with pytest.raises(TargetError, match="the model has no class names; give the number of a class"):
         resolve_class_name("cat", None)
+
+
+@pytest.mark.parametrize(("name", "text"), [("names.txt", "tench\r\ncrane\r\n"), ("names.json", '["tench", "crane"]')])
+def test_a_file_of_windows_begins_with_a_mark(name, text, tmp_path):
+    (tmp_path / name).write_bytes(text.encode("utf-8-sig"))
+    assert read_class_names(tmp_path / name) == ("tench", "crane")

@@ -44,7 +44,7 @@ def read_class_names(path: Path | None) -> tuple[str, ...] | None:
     if path is None:
         return None
     try:
-        text = read_regular(path, SETTINGS_BYTES).decode()
+        text = read_regular(path, SETTINGS_BYTES).decode("utf-8-sig")  # Windows begins files with a mark
         parsed: Any = json.loads(text) if path.suffix.lower() == ".json" else None
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"cannot read {str(path)!r} as text ({error})", argument="classes") from error

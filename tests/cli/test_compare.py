@@ -195,6 +195,7 @@ def test_images_of_several_sizes_keep_their_order(tmp_path):
     [
         (("--methods", "fringes"), "did you mean 'fringe'"),
         (("--methods", "ig,ig"), "--methods: ig given twice; give each its own label"),
+        (("--rows", "0"), "--rows: got 0, expected a positive whole number"),
         (("--methods", " , "), "--methods: none given"),
         (("--methods", "ig:papers"), "--methods: ig has no 'papers'"),
         (("--metrics", "insertio"), "did you mean 'insertion'"),

@@ -128,6 +128,7 @@ def test_digits_by_index_and_range():
 @pytest.mark.parametrize(
     ("argument", "expected"),
     [
+        ("", "an empty name leads to no image; name the current folder as ."),
         ("gone.png", "'gone.png' is neither a file, a folder nor embedded:digits"),
         ("embedded:digts", "'embedded:digts' is neither a file, a folder nor embedded:digits"),
         ("embedded:digits:360", "'embedded:digits:360' selects nothing of the 360 test images 0 to 359"),

@@ -117,6 +117,14 @@ def test_configured_objects_are_what_their_names_are():
     assert build_plan(ExperimentSpec(methods={"ig": "ig", "wide": FRInGe(tau=0.01)}, metrics=["insertion"])) == texts
 
 
+def test_a_method_without_a_label_has_its_name():
+    assert dict(ExperimentSpec(methods="=ig, mine=ig, smoothgrad").methods) == {
+        "ig": "ig",
+        "mine": "ig",
+        "smoothgrad": "smoothgrad",
+    }
+
+
 def test_a_model_in_memory_is_copied_and_named_by_its_weights():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(32 * 32, 3)).train()

@@ -174,6 +174,7 @@ def test_my_own_module_with_my_own_picture():
         (torch.zeros(8), r"shape \(8,\), expected \(C, H, W\)"),
         (3, "got int, expected a PIL image"),
         ([], "got no images"),
+        (np.zeros((0, 8, 8), np.uint8)[..., None], "got no images"),
         ("absent.png", "absent.png"),
         ([torch.zeros(1, 8, 8), torch.zeros(1, 8, 9)], r"image-0 has shape \(1, 8, 8\) and image-1 \(1, 8, 9\)"),
     ],

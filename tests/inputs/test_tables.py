@@ -78,11 +78,21 @@ def test_what_is_no_table_is_refused():
         fringe.explain(model, RAW[:1], kind="tabular", preprocessing=StandardScaler())
 
 
-@pytest.mark.parametrize(("offset", "with_mean"), [(0.0, False), (1.7e9, True)])
-def test_columns_are_standardised_as_the_scaler_does_it(offset, with_mean):
+def test_columns_that_the_scaler_would_refuse_are_refused():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(RAW, columns=["a", "b", "c", "d"])
+    scaler = StandardScaler().fit(frame)
+    with pytest.raises(fringe.InputError, match="got the columns b, a, c, d; the scaler was fitted on a, b, c, d"):
+        fringe.explain(Smooth(4), frame[["b", "a", "c", "d"]], preprocessing=scaler)
+
+
+@pytest.mark.parametrize(
+    ("offset", "with_mean", "with_std"), [(0.0, False, True), (0, True, False), (1.7e9, True, True)]
+)
+def test_columns_are_standardised_as_the_scaler_does_it(offset, with_mean, with_std):
     """Without the mean, if it was told so; and in float64: a time stamp of 2023 has no minutes left in float32."""
     raw = RAW * [1000, 1, 1, 1] + [offset, 0, 0, 0]
-    scaler = StandardScaler(with_mean=with_mean).fit(raw)
+    scaler = StandardScaler(with_mean=with_mean, with_std=with_std).fit(raw)
     result = fringe.explain(Smooth(4), raw[:3], kind="tabular", preprocessing=scaler, method="ig", telemetry=False)
     expected = torch.tensor(scaler.transform(raw[:3]), dtype=torch.float32)
     torch.testing.assert_close(result.context.inputs, expected, rtol=1e-6, atol=1e-7)

@@ -11,7 +11,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
-from fringe.models import ModelError, Preprocessing, _timm, _transformers, load_model
+from fringe.models import ModelError, _timm, _transformers, load_model
 from fringe.models._torchvision import import_torchvision
 
 
@@ -212,6 +212,19 @@ class TestHub:
         torch.testing.assert_close(model.module(own), net(own).logits)
         assert (model.class_names, model.architecture) == (("ant", "bee", "cat"), "vit")
 
+    def test_channels_are_turned_round_for_a_model_that_expects_blue_first(self, folder, tmp_path):
+        import transformers
+
+        size = {"shortest_edge": 32}
+        mobile = transformers.MobileViTImageProcessor(size=size, crop_size={"height": 32, "width": 32})
+        mobile.save_pretrained(tmp_path)
+        model = load_model(f"hf:{folder}")
+        own = mobile(picture(), return_tensors="pt")["pixel_values"]
+        x = model.prepare([picture()])
+        assert (x.flip(1) - own).abs().max().item() <= 2 / 255 + 1e-6
+        net = transformers.AutoModelForImageClassification.from_pretrained(folder)
+        torch.testing.assert_close(model.module(x), net(x.flip(1)).logits)
+
     def test_pickled_weights_are_refused(self, folder):
         (folder / "model.safetensors").unlink()
         torch.save({}, folder / "pytorch_model.bin")
@@ -222,47 +235,68 @@ class TestHub:
         assert message("hf:some/model") == "transformers is not installed; install fringe[hf]"
 
 
-MEAN, STD = (0.5, 0.4, 0.3), (0.1, 0.2, 0.3)
-PROCESSOR = {
-    "do_resize": True,
-    "size": {"shortest_edge": 256},
-    "resample": 3,
-    "do_center_crop": True,
-    "crop_size": {"height": 224, "width": 192},
-    "rescale_factor": 1 / 255,
-    "image_mean": list(MEAN),
-    "image_std": list(STD),
-}
+def image_processor(name, **settings):
+    """An image processor that works with Pillow, as this library does."""
+    transformers = pytest.importorskip("transformers")
+    return (getattr(transformers, f"{name}Pil", None) or getattr(transformers, name))(**settings)
+
+
+@pytest.mark.parametrize("size", [(300, 200), (333, 201), (202, 334), (375, 500)])  # the margins of crops are odd, too
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("CLIPImageProcessor", {}),
+        ("CLIPImageProcessor", {"do_center_crop": False}),
+        ("CLIPImageProcessor", {"do_resize": False, "crop_size": {"height": 128, "width": 96}}),
+        ("CLIPImageProcessor", {"do_normalize": False, "crop_size": {"height": 192, "width": 201}}),
+        ("ViTImageProcessor", {"resample": 0}),
+        ("ConvNextImageProcessor", {"size": {"shortest_edge": 224}, "crop_pct": 0.875}),
+        ("ConvNextImageProcessor", {"size": {"shortest_edge": 384}, "crop_pct": 1.0}),
+        ("EfficientNetImageProcessor", {"image_std": [0.4, 0.5, 0.6]}),  # it divides by them twice
+        ("EfficientNetImageProcessor", {"include_top": False}),
+        ("MobileViTImageProcessor", {"size": {"shortest_edge": 288}}),  # blue comes first, and nothing is normalised
+    ],
+)
+def test_preprocessing_equals_that_of_an_image_processor(name, settings, size):
+    processor = image_processor(name, **settings)
+    expected = torch.as_tensor(processor(picture(*size), return_tensors="pt")["pixel_values"])
+    recipe = _transformers.preprocessing_of(processor)
+    x = recipe.normalise(recipe.pixels(picture(*size)))[None]
+    x = _transformers.BlueFirst()(x) if name == "MobileViTImageProcessor" else x
+    torch.testing.assert_close(x, expected, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("name", "settings", "expected"),
     [
-        ({}, ((256,), (224, 192), MEAN, STD, 3, "bicubic")),
-        ({"do_center_crop": False}, ((256,), None, MEAN, STD, 3, "bicubic")),
-        ({"do_resize": False}, (None, (224, 192), MEAN, STD, 3, "bicubic")),
-        ({"do_normalize": False}, ((256,), (224, 192), (0.0,) * 3, (1.0,) * 3, 3, "bicubic")),
-        ({"size": {"shortest_edge": 224}, "crop_pct": 0.875}, ((256,), (224, 224), MEAN, STD, 3, "bicubic")),
-        ({"size": {"shortest_edge": 384}, "crop_pct": 1.0}, ((384, 384), None, MEAN, STD, 3, "bicubic")),
+        ("LevitImageProcessor", {}, "the steps of the image processor LevitImageProcessor"),  # enlarges by 256/224
+        ("PerceiverImageProcessor", {}, "the steps of the image processor PerceiverImageProcessor"),  # crops first
+        ("ImageGPTImageProcessor", {}, "the steps of the image processor ImageGPTImageProcessor"),  # gives no pixels
+        ("DonutImageProcessor", {}, "the steps of the image processor DonutImageProcessor"),  # pads
+        ("ViTImageProcessor", {"rescale_factor": 1 / 127.5}, "the steps of the image processor ViTImageProcessor"),
+        ("ViTImageProcessor", {"do_rescale": False}, "the steps of the image processor ViTImageProcessor"),
+        ("ViTImageProcessor", {"resample": 4}, "interpolation '4' is none of nearest, bilinear, bicubic, lanczos"),
+        ("CLIPImageProcessor", {"size": {"shortest_edge": 5, "longest_edge": 9}}, "image processor size {"),
     ],
 )
-def test_an_image_processor_is_read(changes, expected):
-    assert _transformers.preprocessing_of({**PROCESSOR, **changes}) == Preprocessing(*expected)
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"rescale_factor": 1 / 127.5}, "rescales by"),
-        ({"do_pad": True}, "an image processor that pads is not supported"),
-        ({"size": {"longest_edge": 5}}, "image processor size {'longest_edge': 5} is not supported"),
-        ({"resample": 4}, "interpolation '4' is none of nearest, bilinear, bicubic, lanczos"),
-    ],
-)
-def test_an_image_processor_with_other_steps_is_refused(changes, expected):
+def test_an_image_processor_with_other_steps_is_refused(name, settings, expected):
     with pytest.raises(ModelError) as caught:
-        _transformers.preprocessing_of({**PROCESSOR, **changes})
+        _transformers.preprocessing_of(image_processor(name, **settings))
     assert expected in str(caught.value)
+
+
+def test_a_processor_around_timm_has_timms_preprocessing():
+    config = {"input_size": (3, 96, 96), "interpolation": "bicubic", "mean": (0.5, 0.4, 0.3), "std": (0.2, 0.3, 0.4)}
+    expected = _timm.preprocessing_of({**config, "crop_pct": 0.9, "crop_mode": "center"})
+
+    class Wrapper:
+        def to_dict(self):
+            return {"data_config": {**config, "crop_pct": 0.9, "crop_mode": "center"}}
+
+        def __call__(self, pixels, return_tensors):
+            return {"pixel_values": expected.normalise(expected.pixels(Image.fromarray(pixels)))[None]}
+
+    assert _transformers.preprocessing_of(Wrapper()) == expected
 
 
 def test_logits_of_takes_them_from_a_record():

@@ -307,9 +307,18 @@ class Tiny(nn.Module):
         return self.drop(self.linear(x.flatten(1)))
 
 
-def export(module, path, free=True):
-    shapes = ({0: torch.export.Dim("batch")},) if free else None
-    torch.export.save(torch.export.export(module, (torch.zeros(2, 1, 2, 2),), dynamic_shapes=shapes), path)
+def export(module, path, free=True, most=None, decomposed=False):
+    shapes = ({0: torch.export.Dim("batch", max=most)},) if free else None
+    program = torch.export.export(module, (torch.zeros(2, 1, 2, 2),), dynamic_shapes=shapes)
+    torch.export.save(program.run_decompositions() if decomposed else program, path)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_a_model_takes_the_images_that_it_prepares(code, dtype):
+    code.write_text(f"{CODE}\ndef net():\n    return small().to(torch.{dtype})\n")
+    model = load_model(f"{code}:net", trust_code=True, preprocessing=UNIT)
+    assert model.module(torch.zeros(2, 1, 2, 2)).dtype == torch.float32
+    assert model.digest != load_model(f"{code}:small", trust_code=True, preprocessing=UNIT).digest
 
 
 def test_an_exported_program_gives_the_same_numbers(tmp_path):
@@ -325,12 +334,22 @@ def test_an_exported_program_gives_the_same_numbers(tmp_path):
     assert not model.module.training
 
 
+def test_an_exported_program_with_a_largest_batch_takes_more(tmp_path):
+    net = Tiny().eval()
+    export(net, tmp_path / "tiny.pt2", most=3)
+    model = load_model(str(tmp_path / "tiny.pt2"), trust_code=True, preprocessing=UNIT)
+    x = torch.randn(8, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(model.module(x), net(x))
+
+
 def test_an_exported_program_that_cannot_be_explained(tmp_path):
     options = {"trust_code": True, "preprocessing": UNIT}
     export(Tiny().eval(), tmp_path / "fixed.pt2", free=False)
     assert "was exported for batches of exactly 2; export it again" in message(tmp_path / "fixed.pt2", **options)
     export(Tiny().train(), tmp_path / "noisy.pt2")
     assert "was exported in training mode (dropout)" in message(tmp_path / "noisy.pt2", **options)
+    export(Tiny().train(), tmp_path / "pieces.pt2", decomposed=True)
+    assert "was exported in training mode (native_dropout)" in message(tmp_path / "pieces.pt2", **options)
     assert "does not exist" in message(tmp_path / "gone.pt2", **options)
 
 

@@ -1,5 +1,6 @@
 """Texts by their word embeddings: padding and special tokens, words, and a network whose reasons are known."""
 
+import copy
 import io
 import warnings
 
@@ -10,6 +11,7 @@ from torch import nn
 
 import fringe
 from fringe.text import TextClassifier, merge_words
+from fringe.text._words import token_labels
 
 METHOD = fringe.FRInGe(structure="none")
 TEXTS = [
@@ -69,6 +71,18 @@ def test_special_tokens_can_be_set_free():
     assert fixed.values[:, 0].abs().sum() == 0
 
 
+def test_a_model_in_half_precision_is_explained_through_a_copy():
+    model = make_model()
+    with torch.no_grad():
+        for weight in (p for p in model.parameters() if p.dim() == 2):
+            weight *= 4.0  # logits whose rounding depends on the padding
+    half = model.to(torch.bfloat16)
+    result = fringe.explain(half, TEXTS, tokenizer=make_tokenizer(), method="ig")
+    expected = fringe.explain(copy.deepcopy(half).float(), TEXTS, tokenizer=make_tokenizer(), method="ig")
+    assert torch.equal(result.values, expected.values)
+    assert half.dtype == torch.bfloat16
+
+
 def test_words_are_the_sums_of_their_pieces(classifier):
     result = fringe.explain(classifier, TEXTS, method="ig")
     assert len(classifier.tokenizer.tokenize(TEXTS[0])) == 5  # master ##ful
@@ -77,6 +91,27 @@ def test_words_are_the_sums_of_their_pieces(classifier):
     assert words == ("[CLS]", "the", "film", "was", "masterful", "[SEP]")
     assert scores[4] == pytest.approx(float(result.values[0, 4:6].sum()), rel=1e-6)
     assert float(scores.sum()) == pytest.approx(float(result.values[0].sum()), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ("the film", ("the", "film", "")),
+        ("the  film the", ("the", "film", "", "", "the")),
+        ("the\nfilm ", ("the", "film", "", "", "▁")),
+    ],
+)
+def test_words_of_a_tokenizer_that_takes_a_text_as_one(text, labels):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    vocabulary = {token: k for k, token in enumerate(["▁the", "▁fi", "fi", "lm", "▁", "▁▁", "t", "h", "e", "\n"])}
+    vocabulary |= {token: len(vocabulary) + k for k, token in enumerate(["f", "i", "l", "m", "th", "▁th", "<unk>"])}
+    merges = [("t", "h"), ("▁", "th"), ("▁th", "e"), ("f", "i"), ("l", "m"), ("▁", "fi"), ("▁", "▁")]
+    llama = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>"))
+    llama.pre_tokenizer = pre_tokenizers.Metaspace(split=False)
+    encoding = llama.encode(text)
+    assert set(encoding.word_ids) == {0}
+    assert token_labels(encoding, text) == labels
 
 
 def test_merged_words_by_hand():
@@ -177,6 +212,17 @@ def test_a_result_shows_its_words(classifier):
     assert "great" in printed
 
 
+def bart() -> nn.Module:
+    from transformers import BartConfig, BartForSequenceClassification
+
+    sizes = {
+        f"{part}_{what}": 2 for part in ("encoder", "decoder") for what in ("layers", "attention_heads", "ffn_dim")
+    }
+    return BartForSequenceClassification(
+        BartConfig(vocab_size=len(make_tokenizer()), d_model=8, eos_token_id=3, **sizes)
+    )
+
+
 def test_what_cannot_be_explained_is_refused(classifier):
     model, tokenizer = trained_model(steps=20), make_tokenizer()
     with pytest.raises(fringe.InputError, match="inputs: the text '' has no words"):
@@ -185,6 +231,8 @@ def test_what_cannot_be_explained_is_refused(classifier):
         fringe.explain(classifier, "film " * 100)
     with pytest.raises(fringe.InputError, match="tokenizer: got BertForSequenceClassification without its tokenizer"):
         fringe.explain(model, ["a film"], kind="text")
+    with pytest.raises(fringe.FringeError, match=r"model: Passing input embeddings .* takes inputs_embeds"):
+        fringe.explain(bart(), ["a film"], tokenizer=tokenizer)
     with pytest.raises(fringe.InputError, match="expected a fast tokenizer"):
         TextClassifier(model, str.split)
     with pytest.raises(fringe.InputError, match="has no get_input_embeddings"):

@@ -103,6 +103,8 @@ def _raise(source: str, error: ImageError) -> None:
 
 
 def _expand(argument: str, report: OnError) -> Iterator[ImageRef]:
+    if not argument:  # such as a variable that a shell does not know; as a path it would be the current folder
+        raise ImageError("an empty name leads to no image", hint="name the current folder as .")
     if argument == SOURCE or argument.startswith(SOURCE + ":"):
         yield from _digit_refs(argument)
         return

@@ -115,7 +115,7 @@ def _configurable(value: Any, argument: str, hint: str) -> dict[str, Any]:
 def _entry(entry: Any, argument: str) -> tuple[str, Any]:
     if isinstance(entry, str):
         label, equals, name = (part.strip() for part in entry.partition("="))
-        if equals and argument in ("methods", "scene"):
+        if label and equals and argument in ("methods", "scene"):
             return label, canonical_name(name, _REGISTRIES[argument])
         name = canonical_name(entry.strip(), _REGISTRIES[argument])
         return name, name

@@ -34,9 +34,9 @@ class ImageOptions(Options):
         "target": "'predicted', or the number or name of a class",
         "set": "a list of KEY=VALUE texts",
         **dict.fromkeys(("batch_size", "pool"), "'auto' or a positive whole number"),
-        "top": "a positive whole number",
+        **dict.fromkeys(("top", "rows"), "a positive whole number"),
         **dict.fromkeys(("trust_code", "figures", "controls", "validity"), "true or false"),
-        **dict.fromkeys(("seed", "rows"), "a whole number"),
+        "seed": "a whole number",
     }
 
     model: str | None = Field(None, description="Model; embedded:digits by default, for its own images only.")

@@ -35,12 +35,11 @@ def image_inputs(request: Request) -> ModelInputs:
         ImageError: If an image cannot be read.
     """
     model = open_model(request)
-    items = _flat(request.inputs)
-    if not items:
-        raise InputError(f"got no images, expected {_EXPECTED}", argument="inputs")
     named: list[tuple[str | None, Tensor]] = []
-    for item in items:
+    for item in _flat(request.inputs):
         named += _tensors(item, model)
+    if not named:
+        raise InputError(f"got no images, expected {_EXPECTED}", argument="inputs")
     ids = tuple(name or f"image-{i}" for i, (name, _) in enumerate(named))
     x = _stack([tensor for _, tensor in named], ids).to(model.device)
     mean, std = image_scale(x, model.preprocessing)

@@ -36,7 +36,7 @@ def tabular_inputs(request: Request) -> ModelInputs:
     if x.dim() != 2 or not x.numel():
         raise InputError(f"got shape {tuple(x.shape)}, expected rows (B, F)", argument="inputs")
     names = _names(request, columns, x.shape[1], "feature")
-    mean, std = _scale(scaler, x)
+    mean, std = _scale(scaler, x, columns)
     if mean:  # in float64: a time stamp in seconds has no minutes left in float32
         x = (x.double() - torch.tensor(mean, dtype=torch.float64)) / torch.tensor(std, dtype=torch.float64)
     return _ready(model, _as_weights(x, model), "row", names, mean, std)
@@ -94,15 +94,20 @@ def _names(request: Request, columns: Any, count: int, noun: str) -> tuple[str, 
     return names
 
 
-def _scale(scaler: Any, x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _scale(scaler: Any, x: Tensor, columns: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of the columns by a fitted scaler; () without one."""
     if scaler is None:
         return (), ()
-    mean, std = getattr(scaler, "mean_", None), getattr(scaler, "scale_", None)
-    if mean is None or std is None or len(mean) != x.shape[1] or len(std) != x.shape[1]:
-        message = f"got {type(scaler).__name__}, expected a StandardScaler fitted on {x.shape[1]} columns"
+    count = x.shape[1]
+    mean = getattr(scaler, "mean_", None) if getattr(scaler, "with_mean", True) else [0.0] * count
+    std = getattr(scaler, "scale_", None) if getattr(scaler, "with_std", True) else [1.0] * count
+    if mean is None or std is None or len(mean) != count or len(std) != count:
+        message = f"got {type(scaler).__name__}, expected a StandardScaler fitted on {count} columns"
         raise InputError(message, argument="preprocessing", hint="or pass standardised inputs and leave it out")
-    mean = mean if getattr(scaler, "with_mean", True) else [0.0] * len(mean)  # fitted, but not subtracted
+    fitted = getattr(scaler, "feature_names_in_", None)
+    if columns is not None and fitted is not None and list(columns) != list(fitted):
+        message = f"got the columns {', '.join(map(str, columns))}; the scaler was fitted on {', '.join(fitted)}"
+        raise InputError(message, argument="inputs", hint="pass the same columns in the same order")
     return tuple(map(float, mean)), tuple(map(float, std))
 
 

@@ -33,7 +33,7 @@ from fringe.models._transformers import load_transformers
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A module in evaluation mode without parameter gradients, with its metadata.
+    """A module in evaluation mode and single precision without parameter gradients, with its metadata.
 
     Attributes:
         spec: The text that named the model.
@@ -107,7 +107,7 @@ def load_model(
     device: str | torch.device = "cpu",
     output: OutputKind = "auto",
 ) -> LoadedModel:
-    """Load the model that a spec names, in evaluation mode and without parameter gradients.
+    """Load the model that a spec names, in evaluation mode, in single precision and without parameter gradients.
 
     A Python file or module may state how its images are prepared, and what its classes are called: in constants
     ``PREPROCESSING`` and ``CLASSES``, or in attributes ``preprocessing`` and ``class_names`` of the network.
@@ -134,7 +134,7 @@ def load_model(
     parts = LOADERS[family].build(LoadOptions(spec, target, trust_code, recipe))
     names = parts.class_names if class_names is None else tuple(class_names)
     digest = state_digest(parts.module)
-    module = parts.module.eval().requires_grad_(False).to(checked_device)
+    module = parts.module.eval().requires_grad_(False).float().to(checked_device)
     log.info("loaded %s on %s, weights %s", spec, checked_device, digest[:12])
     return LoadedModel(spec, module, parts.preprocessing, names, digest, parts.architecture, output)
 

@@ -6,7 +6,8 @@ as "black" means something only before it.
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from math import floor
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -53,6 +54,8 @@ class Preprocessing:
         std: Standard deviation of each channel, of pixels in [0, 1].
         channels: 3 for RGB, 1 for grey.
         interpolation: How pixels are resampled: nearest, bilinear, bicubic or lanczos.
+        crop_margin: How half of an odd margin is rounded: to even numbers, as in torchvision, or down, as in the
+            transformers library.
 
     Raises:
         ModelError: If a field has no valid value.
@@ -64,6 +67,7 @@ class Preprocessing:
     std: tuple[float, ...]
     channels: int = 3
     interpolation: str = "bilinear"
+    crop_margin: Literal["even", "down"] = "even"
 
     def __post_init__(self) -> None:
         if self.channels not in (1, 3):
@@ -157,7 +161,7 @@ class Preprocessing:
             height, width = _resized(image.height, image.width, self.resize)
             image = image.resize((width, height), RESAMPLING[self.interpolation])
         if self.crop is not None:
-            image = _centre_crop(image, *self.crop)
+            image = _centre_crop(image, *self.crop, floor if self.crop_margin == "down" else round)
         values = np.array(image).reshape(image.height, image.width, self.channels)
         return torch.tensor(values).permute(2, 0, 1).contiguous().to(torch.float32) / 255
 
@@ -198,9 +202,10 @@ class Preprocessing:
         """Return the fields as plain data, to be stored beside a result.
 
         Returns:
-            The fields by name, tuples as lists.
+            The fields by name, tuples as lists; without the crop margin if it is rounded to even numbers.
         """
-        return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - asdict is untyped
+        fields = {name: v for name, v in asdict(self).items() if (name, v) != ("crop_margin", "even")}
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in fields.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - asdict is untyped
 
     def _columns(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if x.ndim < 3 or x.shape[-3] != self.channels:
@@ -254,12 +259,11 @@ def _resized(height: int, width: int, target: tuple[int, ...]) -> tuple[int, int
     return new
 
 
-def _centre_crop(image: Image.Image, height: int, width: int) -> Image.Image:
-    # Same rounding as torchvision: the padding's odd pixel goes to the right and below, and an odd margin
-    # is cut with Python's round-half-to-even. Pillow fills what lies outside the image with black.
+def _centre_crop(image: Image.Image, height: int, width: int, rounded: Callable[[float], int]) -> Image.Image:
+    # The padding's odd pixel goes to the right and below. Pillow fills what lies outside the image with black.
     if image.width < width or image.height < height:
         left, top = max(width - image.width, 0) // 2, max(height - image.height, 0) // 2
         padded = (max(width, image.width), max(height, image.height))
         image = image.crop((-left, -top, padded[0] - left, padded[1] - top))
-    left, top = round((image.width - width) / 2.0), round((image.height - height) / 2.0)
+    left, top = rounded((image.width - width) / 2), rounded((image.height - height) / 2)
     return image.crop((left, top, left + width, top + height))

@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import numpy as np
+from PIL import Image
 from torch import Tensor, nn
 
 from fringe.errors import ModelError
+from fringe.models import _timm
 from fringe.models._base import LoadedParts, LoadOptions, import_extra, is_installed
 from fringe.models._preprocessing import RESAMPLING, Preprocessing
 from fringe.models._torchvision import import_torchvision
@@ -21,6 +24,13 @@ class LogitsOf(nn.Module):
         return self.model(pixel_values).logits
 
 
+class BlueFirst(nn.Module):
+    """Turn the order of the channels round, for a model that was trained with blue as the first one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flip(1)
+
+
 def load_transformers(options: LoadOptions) -> LoadedParts:
     """Fetch or read a model; its repository's own code is never run, and only safetensors are read."""
     name, _, revision = options.target.partition("@")
@@ -28,17 +38,18 @@ def load_transformers(options: LoadOptions) -> LoadedParts:
     source = {"revision": revision or "main", "trust_remote_code": False}
     try:
         model = transformers.AutoModelForImageClassification.from_pretrained(name, use_safetensors=True, **source)
-        recipe = options.preprocessing or preprocessing_of(
-            transformers.AutoImageProcessor.from_pretrained(name, **source).to_dict()
-        )
-    except ModelError:
-        raise
+        load_processor = transformers.AutoImageProcessor.from_pretrained
+        processor = None if options.preprocessing else load_processor(name, **source)
     except (OSError, ValueError, ImportError) as error:
         raise ModelError(
             f"could not load {options.spec!r} ({type(error).__name__}: {str(error)[:300]})",
             hint="the name must lead to an image classifier with safetensors weights and no code of its own",
         ) from error
-    return LoadedParts(LogitsOf(model), model.config.model_type, recipe, _class_names(model.config.id2label))
+    recipe = options.preprocessing or preprocessing_of(processor)
+    module = LogitsOf(model)
+    if getattr(processor, "do_flip_channel_order", False):
+        module = nn.Sequential(BlueFirst(), module)
+    return LoadedParts(module, model.config.model_type, recipe, _class_names(model.config.id2label))
 
 
 def load_text_model(spec: str, device: str) -> tuple[nn.Module, Any]:
@@ -108,28 +119,64 @@ def _class_names(names: dict[int, str]) -> tuple[str, ...]:
     return tuple(names[k] for k in sorted(names))
 
 
-def preprocessing_of(config: dict[str, Any]) -> Preprocessing:
-    """Return the preprocessing of an image processor's configuration; steps that are not supported are refused."""
-    _refuse_other_steps(config)
+def preprocessing_of(processor: Any) -> Preprocessing:
+    """Return the preprocessing of an image processor, which is compared with what the processor makes of a picture.
+
+    The order of the channels is left as it is: see :class:`BlueFirst`.
+
+    Args:
+        processor: An image processor of the transformers library.
+
+    Returns:
+        The preprocessing.
+
+    Raises:
+        ModelError: If the processor does something else than to resize, crop and normalise.
+    """
+    config: dict[str, Any] = processor.to_dict()
+    recipe = _timm.preprocessing_of(config["data_config"]) if "data_config" in config else _recipe(config)
+    if not _agree(processor, recipe):
+        message = f"the steps of the image processor {type(processor).__name__} are not supported"
+        raise ModelError(message, hint="pass preprocessing=")
+    return recipe
+
+
+def _recipe(config: dict[str, Any]) -> Preprocessing:
     resize, crop = _geometry(config)
-    mean, std = tuple(config["image_mean"]), tuple(config["image_std"])
-    if not config.get("do_normalize", True):
+    mean, std = tuple(config.get("image_mean") or (0.0,) * 3), tuple(config.get("image_std") or (1.0,) * 3)
+    again = std if config.get("include_top") else (1.0,) * len(std)  # EfficientNet divides by it a second time
+    if not config.get("do_normalize"):  # MobileViT has a mean, and no such step
         mean, std = (0.0,) * len(mean), (1.0,) * len(std)
     names = {code.value: name for name, code in RESAMPLING.items()}
-    interpolation = names.get(int(config.get("resample", 2)), str(config.get("resample")))
-    return Preprocessing(resize, crop, mean, std, channels=len(mean), interpolation=interpolation)
+    return Preprocessing(
+        resize,
+        crop,
+        mean,
+        std=tuple(first * second for first, second in zip(std, again, strict=True)),
+        channels=len(mean),
+        interpolation=names.get(int(config.get("resample", 2)), str(config.get("resample"))),
+        crop_margin="down" if crop else "even",
+    )
 
 
-def _refuse_other_steps(config: dict[str, Any]) -> None:
-    factor = config.get("rescale_factor", 1 / 255)
-    if not config.get("do_rescale", True) or abs(factor * 255 - 1) > 1e-6 or config.get("rescale_offset"):
-        raise ModelError(f"an image processor that rescales by {factor} is not supported", hint="pass preprocessing=")
-    if config.get("do_pad"):
-        raise ModelError("an image processor that pads is not supported", hint="pass preprocessing=")
+def _agree(processor: Any, recipe: Preprocessing) -> bool:
+    """Whether both make the same of a ramp of colours, but for the small differences between two resizers."""
+    y, x = np.mgrid[:311, :457]
+    ramp = np.stack([x / 2, y / 2, (x + y) / 4], -1).astype(np.uint8)[..., : recipe.channels]
+    try:
+        expected = processor(ramp, return_tensors="pt")["pixel_values"][0]
+    except (KeyError, TypeError, ValueError):  # it wants something else than pixels, or makes something else of them
+        return False
+    pixels = recipe.pixels(Image.fromarray(ramp if recipe.channels == 3 else ramp[..., 0]))
+    if expected.shape != pixels.shape:
+        return False
+    expected = expected.flip(0) if getattr(processor, "do_flip_channel_order", False) else expected
+    expected = recipe.denormalise(expected)
+    return float((expected - pixels).abs().mean()) < 1 / 255
 
 
 def _geometry(config: dict[str, Any]) -> tuple[tuple[int, ...] | None, tuple[int, int] | None]:
-    resize = _size(config["size"]) if config.get("do_resize", True) else None
+    resize = _size(config.get("size") or {}) if config.get("do_resize", True) else None
     if config.get("crop_pct") and resize is not None and len(resize) == 1:
         # ConvNeXt: small inputs are cut out of a larger image, inputs from 384 on are squeezed to a square
         side = resize[0]

@@ -1,5 +1,6 @@
 """A sequence classifier of the transformers library as a function of its word embeddings."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -34,7 +35,8 @@ class TextClassifier(nn.Module):
     """A classifier of texts as a function of word embeddings, which have gradients where tokens have none.
 
     Padding is masked, and its embeddings are constants: they never move, and their attribution is exactly zero. So are
-    those of special tokens such as [CLS], unless they are set free: the words then account for the whole map.
+    those of special tokens such as [CLS], unless they are set free: the words then account for the whole map. A model
+    in half precision is explained through a float32 copy.
 
     Args:
         model: A sequence classifier of the transformers library, or a module like it: it has
@@ -56,6 +58,8 @@ class TextClassifier(nn.Module):
             raise InputError(message, argument="tokenizer")
         if special not in get_args(SpecialTokens):
             raise InputError(f"got {special!r}, expected 'fixed' or 'free'", argument="special")
+        if any(p.itemsize < 4 for p in model.parameters() if p.is_floating_point()):
+            model = copy.deepcopy(model).float()
         self.model, self.tokenizer, self.special = model, tokenizer, special
         self.training = model.training
 
@@ -90,8 +94,8 @@ class TextClassifier(nn.Module):
 
         Raises:
             InputError: If a text has no token besides special ones, or more than the model takes.
-            ModelError: If the logits from embeddings, masks and padding are not those from the tokens of each text
-                alone: the model's answer would depend on the texts beside it.
+            ModelError: If the model takes no embeddings; or if the logits from embeddings, masks and padding are not
+                those from the tokens of each text alone: the model's answer would depend on the texts beside it.
         """
         if isinstance(texts, str) or not texts:
             raise InputError("expected a list of at least one text", argument="inputs", hint="pass ['a great film']")
@@ -104,7 +108,7 @@ class TextClassifier(nn.Module):
         padded = {n: nn.utils.rnn.pad_sequence(c, batch_first=True).to(device) for n, c in columns.items()}
         mask, special = padded["attention_mask"].bool(), padded.pop("special_tokens_mask").bool()
         embeddings = self.model.get_input_embeddings()(padded.pop("input_ids"))  # pyright: ignore
-        embeddings = torch.where(mask[..., None], embeddings.float() if embeddings.itemsize < 4 else embeddings, 0.0)
+        embeddings = torch.where(mask[..., None], embeddings, 0.0)
         moves = mask & ~special if self.special == "fixed" else mask
         labels = [token_labels(table.encodings[i], text) for i, text in enumerate(texts)]
         encoded = EncodedTexts(
@@ -117,7 +121,7 @@ class TextClassifier(nn.Module):
 
     def token_length(self) -> float:
         """Return the median Euclidean length of the model's embeddings of tokens."""
-        return float(self.model.get_input_embeddings().weight.detach().float().norm(dim=1).median())  # pyright: ignore
+        return float(self.model.get_input_embeddings().weight.detach().norm(dim=1).median())  # pyright: ignore
 
     def _check_lengths(self, texts: Sequence[str], lengths: Sequence[int], special: Sequence[Sequence[int]]) -> None:
         config = getattr(self.model, "config", None)
@@ -134,11 +138,12 @@ class TextClassifier(nn.Module):
         was_training = [module for module in self.model.modules() if module.training]
         self.model.eval()
         try:
-            logits = self(encoded.embeddings.to(next(self.model.parameters()).dtype), **encoded.arguments).float()
+            logits = self(encoded.embeddings, **encoded.arguments)
             expected = [
-                self.model(**{n: v for n, v in row.items() if n != "special_tokens_mask"}).logits.float()
-                for row in alone
+                self.model(**{n: v for n, v in row.items() if n != "special_tokens_mask"}).logits for row in alone
             ]
+        except NotImplementedError as error:
+            raise ModelError(str(error), argument="model", hint="choose a model that takes inputs_embeds") from error
         finally:
             for module in was_training:
                 module.training = True

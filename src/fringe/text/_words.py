@@ -14,16 +14,22 @@ def token_labels(encoding: Any, text: str) -> tuple[str, ...]:
         encoding: One encoding of a fast tokenizer: tokens, character offsets, and numbers of words.
         text: The text.
     """
-    labels: list[str] = []
-    last: int | None = None
-    for token, word in zip(encoding.tokens, encoding.word_ids, strict=True):
-        if word is not None and word == last:
-            labels.append("")
-            continue
-        last = word
-        ends = [encoding.offsets[j] for j, other in enumerate(encoding.word_ids) if word is not None and other == word]
-        labels.append((text[ends[0][0] : ends[-1][1]].strip() if ends else "") or str(token))
+    starts: list[int] = []
+    for k, word in enumerate(encoding.word_ids):
+        if not starts or word is None or word != encoding.word_ids[k - 1] or _begins(encoding, text, starts[-1], k):
+            starts.append(k)
+    labels = [""] * len(encoding.tokens)
+    for start, stop in zip(starts, [*starts[1:], len(labels)], strict=True):
+        word = text[encoding.offsets[start][0] : encoding.offsets[stop - 1][1]].strip()
+        labels[start] = word or str(encoding.tokens[start])
     return tuple(labels)
+
+
+def _begins(encoding: Any, text: str, start: int, k: int) -> bool:
+    """Whether token ``k`` brings the space after the word that began at ``start``. The tokenizers of Llama and Gemma
+    take a whole text as one word."""
+    begin, end = encoding.offsets[k]
+    return text[begin:end][:1].isspace() and bool(text[encoding.offsets[start][0] : begin].strip())
 
 
 def merge_words(labels: Sequence[str], values: Tensor) -> tuple[tuple[str, ...], Tensor]:
