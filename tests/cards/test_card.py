@@ -8,7 +8,7 @@ import pytest
 from fringe import InputError
 from fringe.cards import Card, Measurement, card_of_run, write_card
 from fringe.cards._card import failures, summarise_measurement
-from fringe.experiments import ExperimentSpec, run_experiment
+from fringe.experiments import ExperimentSpec, estimate, paired, run_experiment
 from fringe.scenes import Gate
 from fringe.testing import CheckResult
 
@@ -66,6 +66,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
 
 
 METHODS = "ig,smoothgrad,fringe"
+STEPS = ("ig.steps=4",)
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +98,17 @@ def test_a_card_of_a_run_has_its_numbers(run, tmp_path):
     assert made.n == 4
     assert "insertion" in write_card(made, tmp_path)[2].read_text()
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", made.made)
+
+
+def test_maps_that_share_pixels_are_resampled_together_as_in_the_benchmark(tmp_path):
+    spec = ExperimentSpec(data="embedded:digits", scene="gridpg", methods="ig", metrics="mass_inside", n=12, set=STEPS)
+    results = run_experiment(spec, tmp_path)
+    (model,), (measurement,) = results.models, card_of_run(tmp_path, "ig").measurements
+    clusters = results.clusters(model)
+    assert len(set(clusters)) == 3
+    line = summarise_measurement(measurement, 0)
+    assert line.score == estimate(measurement.scores, clusters=clusters)
+    assert line.difference == paired(measurement.scores, measurement.controls[line.rival], clusters=clusters)
 
 
 def test_diffusion_is_no_blind_map_and_path_and_sparseness_are_no_failures(run):

@@ -162,6 +162,13 @@ def test_a_method_beats_a_blind_map_only_with_certainty(metric, scores, control,
         assert said.startswith(f"Scene, {METRICS[metric].title}: ")
 
 
+def test_a_card_resamples_examples_that_share_pixels_together():
+    card = verify(IntegratedGradients(steps=2), n=8, scenes=["gridpg"], checks=False)
+    localisation = [one for one in card.measurements if one.part == "Localisation"]
+    assert {len(set(one.clusters)) for one in localisation} == {2}
+    assert {one.clusters for one in card.measurements if one.part != "Localisation"} == {()}
+
+
 def test_the_best_blind_map_is_the_rival():
     controls = {"edge": (0.3, 0.35, 0.3, 0.3), "random": BAD, "uniform": (0.5, 0.5, 0.5, 0.5)}
     assert summarise_measurement(measured("mass_inside", GOOD, controls), 0).rival == "uniform"

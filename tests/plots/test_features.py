@@ -29,6 +29,13 @@ def test_bars_are_sorted_by_strength_with_the_colour_of_their_sign():
     assert caption(figure) == "Red bars speak for 'yes', blue bars against it. ok: good"
 
 
+def test_a_dollar_sign_in_a_name_is_a_dollar_sign():
+    """Two of them would begin and end a formula, and one that cannot be read ended the drawing."""
+    figure = feature_bars(["$a_{$", "price $"], [2.0, 1.0])
+    figure.canvas.draw()
+    assert not any(label.get_parse_math() for label in figure.axes[0].get_yticklabels())
+
+
 def test_weak_features_share_the_last_bar():
     values = np.arange(30.0)
     figure = feature_bars([f"f{k}" for k in range(30)], values)

@@ -74,7 +74,7 @@ def test_a_marker_is_filled_below_a_twentieth():
     [
         ("higher", (BLUE, VERMILION), ["← rival", "better: FRInGe →"]),
         ("lower", (VERMILION, BLUE), ["← better: FRInGe", "rival →"]),
-        ("none", (MUTED, MUTED), ["← FRInGe lower", "FRInGe higher →"]),
+        ("none", (MUTED, MUTED), ["← lower", "higher →"]),
     ],
 )
 def test_the_better_side_is_named_shaded_and_coloured(better, colours, sides):

@@ -200,3 +200,11 @@ def test_text_is_drawn_as_it_is_written():
     assert sanitise("猫 $x^2$ é") == "□ $x^2$ é"
     assert sanitise("x" * 30, 10) == "x" * 9 + "…"
     signed_map(np.ones((1, 4, 4)), title=r"$\frac{$", unit=r"$\frac{$").canvas.draw()
+
+
+def test_the_power_of_ten_above_the_colour_bar_is_not_cut_off():
+    figure = signed_map(1e-6 * np.arange(64.0).reshape(8, 8))
+    figure.canvas.draw()
+    power = figure.axes[1].yaxis.get_offset_text()
+    assert power.get_text()
+    assert power.get_window_extent().y1 <= figure.bbox.height

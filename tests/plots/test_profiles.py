@@ -153,3 +153,9 @@ def test_the_largest_entropy_is_drawn_where_the_number_of_classes_is_known():
     assert line.get_ydata()[0] == pytest.approx(np.log(10))
     assert figure.axes[2].get_ylim()[1] > np.log(10)
     assert len(geometric_profile([0.1], [0.1], [0.0, 1.0], [1]).axes[2].lines) == 1
+
+
+def test_short_steps_have_no_power_of_ten_over_the_words():
+    figure = geometric_profile([1e-7, 2e-7], [1.0, 2.0], [0.0, 0.1, 0.2], [0, 0])
+    figure.canvas.draw()
+    assert not any(axes.yaxis.get_offset_text().get_text() for axes in figure.axes)

@@ -72,6 +72,34 @@ def test_scaled_logits_have_the_same_grids_and_the_gradient_scaled():
     assert scene.gates(network, MODEL, IMAGES) == GridPG().gates(MODEL, MODEL, IMAGES)
 
 
+class Returns(nn.Module):
+    """The network of digits, whose output has another form."""
+
+    def __init__(self, form):
+        super().__init__()
+        self.module, self.form = MODEL.module, form
+
+    def forward(self, x):
+        return self.form(self.module(x))
+
+
+@pytest.mark.parametrize("scene", [GridPG(), GridPG(scale=4.0), get_scene("difull"), get_scene("region")])
+@pytest.mark.parametrize(
+    ("output", "form"),
+    [("auto", lambda z: {"logits": z, "all": [z]}), ("probabilities", lambda z: torch.softmax(z.double(), 1))],
+)
+def test_any_output_that_is_read_as_logits_makes_the_same_grids_and_prediction(scene, output, form):
+    """log softmax z is z but for a constant, which gradients of probabilities and sums of cells must respect."""
+    other = scene.network(0, replace(MODEL, module=Returns(form).eval(), output=output, digest="form"), IMAGES)
+    plain = scene.network(0, MODEL, IMAGES)
+    examples = scene.examples([other], IMAGES, 4, 0)
+    assert examples == scene.examples([plain], IMAGES, 4, 0)
+    x = torch.stack([scene.make(example, other)[0] for example in examples])
+    logits = [Classifier(network.module, output=network.output).logits(x).double() for network in (other, plain)]
+    assert torch.allclose(logits[0].softmax(1), logits[1].softmax(1), rtol=1e-4, atol=1e-6)
+    assert scene.gates(other, MODEL, IMAGES) == scene.gates(plain, MODEL, IMAGES)
+
+
 def test_some_classes_of_a_grid_visit_every_cell_as_often():
     scene, images = GridPG(classes=1), IMAGES
     examples = scene.examples([MODEL], images, 8, 0)

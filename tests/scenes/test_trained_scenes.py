@@ -15,7 +15,7 @@ import fringe
 from fringe._rng import KeyedGenerator
 from fringe.data import digits_samples, find_inputs
 from fringe.experiments import ExperimentSpec, run_experiment
-from fringe.models import Preprocessing, load_model
+from fringe.models import LoadedModel, Preprocessing, load_model
 from fringe.scenes import Gate, _blockdigits, _watermark, _xai_tris, get_scene
 from fringe.scenes._blockdigits import BlockDigits
 from fringe.scenes._designed import ColourCounter
@@ -213,6 +213,30 @@ def test_an_untouched_model_has_no_trigger(digits):
     assert not gates[0].holds
     assert gates[1].value == 0
     assert not gates[3].holds
+
+
+def test_networks_of_other_preprocessing_are_asked_on_their_own_inputs():
+    """Two networks that find the trigger exactly, on pixels of other scales and in images of other sizes."""
+    bits = torch.tensor(KeyedGenerator(0).integers("trigger", 2, 16)).view(1, 1, 4, 4).float()
+
+    class Finds(nn.Module):
+        def __init__(self, recipe):
+            super().__init__()
+            self.recipe = recipe
+
+        def forward(self, x):
+            pixels = x * self.recipe.std[0] + self.recipe.mean[0]
+            match = nn.functional.conv2d(2 * pixels - 1, 2 * bits - 1).amax((1, 2, 3))  # 16 of the pure trigger
+            return torch.stack([100 * (match - 15.9), torch.zeros_like(match)], 1)
+
+    recipes = [Preprocessing((side, side), None, (0.3,), (std,), 1) for side, std in ((32, 0.2), (16, 0.5))]
+    networks = [LoadedModel("finds", Finds(recipe).eval(), recipe, None, "", "finds") for recipe in recipes]
+    scene = Trigger()
+    examples = scene.examples(networks, refs(), 10, 0)
+    for network in networks:
+        x = torch.stack([scene.make(example, network)[0] for example in examples])
+        assert network.module(x).argmax(1).tolist() == [0] * 10
+    assert examples == scene.examples(networks[1:], refs(), 10, 0)
 
 
 # XAI-TRIS

@@ -85,14 +85,21 @@ def summarise_measurement(measurement: Measurement, seed: int) -> Line:
         Its estimates, and its difference to the best blind map.
     """
     kind = METRICS[str(measurement.settings["metric"])]
-    score = estimate(measurement.scores, seed, kind.aggregate)
-    controls = {name: estimate(scores, seed, kind.aggregate) for name, scores in measurement.controls.items()}
+    clusters = measurement.clusters or None
+    score = estimate(measurement.scores, seed, kind.aggregate, clusters=clusters)
+    controls = {k: estimate(v, seed, kind.aggregate, clusters=clusters) for k, v in measurement.controls.items()}
     known = {name: value.value for name, value in controls.items() if math.isfinite(value.value)}
     if not known or kind.direction == "none" or measurement.part not in COMPARED:
         return Line(measurement, kind, score, controls)
     rival = (max if kind.direction == "higher" else min)(known, key=lambda name: known[name])
-    difference = paired(measurement.scores, measurement.controls[rival], seed=seed, summary=kind.aggregate)
-    return Line(measurement, kind, score, controls, rival, difference)
+    return Line(measurement, kind, score, controls, rival, _difference(measurement, rival, seed))
+
+
+def _difference(measurement: Measurement, control: str, seed: int) -> Difference:
+    """The method less a blind map, on the same examples."""
+    summary = METRICS[str(measurement.settings["metric"])].aggregate
+    pair = measurement.scores, measurement.controls[control]
+    return paired(*pair, seed=seed, summary=summary, clusters=measurement.clusters or None)
 
 
 def failures(card: Card, lines: Sequence[Line]) -> tuple[str, ...]:
@@ -190,9 +197,9 @@ def card_report(card: Card, command: str = "") -> Report:
     header |= {"checks": f"{failed} of {len(card.checks)} fail"} if card.checks else {}
     settings = ", ".join(f"{name}={value}" for name, value in card.settings.items() if name != "method")
     reading = (
-        "Numbers are means, or medians where the column says so, with the 95 % bootstrap interval over examples; n is "
-        "the number of examples with a score. The maps edge, random and uniform know nothing of the model: a score "
-        "says little where it does not beat them on the same examples.",
+        "Numbers are means, or medians where the column says so, with the 95 % bootstrap interval over examples (those "
+        "that share pixels are drawn together); n is the number of examples with a score. The maps edge, random and "
+        "uniform know nothing of the model: a score says little where it does not beat them on the same examples.",
         f"Examples are drawn by the seed {card.seed}. Settings of the method: {settings or 'none'}.",
     )
     chapters.append(Chapter("Protocol", (Section("How to read the numbers", reading),)))
@@ -265,6 +272,7 @@ def card_of_run(run: str | Path, method: str) -> Card:
                 if results.is_control(control) and control in BLIND  # diffusion runs the model
             },
             settings=results.manifest.metrics[metric]["settings"],
+            clusters=results.clusters(model, metric) or (),
         )
         for model in models
         for metric in results.metrics
@@ -361,10 +369,7 @@ def _forest(card: Card, lines: Sequence[Line]) -> Image | None:
     """Paired differences to every blind map: of the mass inside for the scenes, and of all interventions."""
     chosen = [line for line in lines if line.kind.direction != "none" and _is_drawn(line.measurement)]
     pairs = [(line, name) for line in chosen for name in line.measurement.controls]
-    differences = [
-        paired(line.measurement.scores, line.measurement.controls[name], seed=card.seed, summary=line.kind.aggregate)
-        for line, name in pairs
-    ]
+    differences = [_difference(line.measurement, name, card.seed) for line, name in pairs]
     adjusted = holm([one.p for one in differences])
     panels: list[ForestPanel] = []
     for line in chosen:

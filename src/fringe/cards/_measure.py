@@ -68,6 +68,7 @@ class Measurement:
         controls: Those of maps that know nothing of the model, by name.
         chance: What a uniform map scores by definition, if the metric says so.
         settings: Record of the metric.
+        clusters: Names (n,) of clusters of examples that share pixels; empty where none do.
     """
 
     part: str
@@ -77,6 +78,7 @@ class Measurement:
     controls: Mapping[str, tuple[float, ...]]
     chance: float | None = None
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    clusters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -263,7 +265,8 @@ class _Measuring:
             network, x[: self.n], [e.target for e in examples], [e.id for e in examples], x[self.n :]
         )
         context = EvaluationContext(subject, truth[: self.n])
-        method, *_ = self._score("Localisation", title, context, (*LOCALISATION, *scene.metrics))
+        clusters = tuple(example.cluster for example in examples[: self.n])
+        method, *_ = self._score("Localisation", title, context, (*LOCALISATION, *scene.metrics), clusters)
         if scene.name == "difull":
             self.checks.append(_difull(self.method, method))
 
@@ -292,7 +295,12 @@ class _Measuring:
         return Problem.of(Classifier(network.module), x, target=list(targets[:rows]), **options)
 
     def _score(
-        self, part: str, subject: str, context: EvaluationContext, metrics: Sequence[str]
+        self,
+        part: str,
+        subject: str,
+        context: EvaluationContext,
+        metrics: Sequence[str],
+        clusters: tuple[str, ...] = (),
     ) -> tuple[MethodResult, float]:
         """Score the method and the blind maps; the method's own result, and the seconds of its maps."""
         blind = [Candidate(name, None) for name in BLIND]
@@ -314,6 +322,7 @@ class _Measuring:
                     {row.label: scores for row, scores in zip(rows[1:], controls, strict=True) if row.error is None},
                     None if chance is None else float(chance.nanmean()),
                     get_metric(metric).record(),
+                    clusters,
                 )
             )
         return rows[0], rows[0].seconds or time.perf_counter() - start

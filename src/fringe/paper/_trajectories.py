@@ -1,4 +1,4 @@
-"""The paths of a model's methods on a few images, and the figures of the studies (appendices "Ablation PaperStudy
+"""The paths of a model's methods on a few images, and the figures of the studies (appendices "Ablation Study
 Configurations" and "Geometric Effect of the Euclidean Trust-Region Cap")."""
 
 import math

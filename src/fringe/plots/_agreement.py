@@ -49,6 +49,7 @@ def plot_agreement(
         (_CELL * count, _CELL * count + 0.8 * room),
         across=1,
         width=room,
+        narrowest=3.4,
         title=title,
         caption=("Kendall's τ of the order of the methods; below the diagonal with its 95 % interval over images",),
     )
@@ -57,8 +58,8 @@ def plot_agreement(
     for row in range(count):
         for column in range(count):
             _write(axes, row, column, values[row][column], (low[row][column], high[row][column]))
-    axes.set_xticks(range(count), shown, rotation=45, ha="right", rotation_mode="anchor")
-    axes.set_yticks(range(count), shown)
+    axes.set_xticks(range(count), shown, rotation=45, ha="right", rotation_mode="anchor", parse_math=False)
+    axes.set_yticks(range(count), shown, parse_math=False)
     axes.tick_params(length=0, labelcolor=INK, labelsize=TICK)
     axes.grid(visible=False)
     axes.set_xticks([edge - 0.5 for edge in range(1, count)], minor=True)
@@ -67,8 +68,6 @@ def plot_agreement(
     axes.tick_params(which="minor", length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
-    for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
-        label.set_parse_math(False)
     return figure
 
 

@@ -68,7 +68,7 @@ def feature_bars(
     despine(axes)
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
-    axes.set_yticks(range(len(rows)), [fitted(name, left - 0.1, LABEL) for name, _ in rows])
+    axes.set_yticks(range(len(rows)), [fitted(name, left - 0.1, LABEL) for name, _ in rows], parse_math=False)
     axes.tick_params(axis="y", length=0, labelsize=LABEL, labelcolor=INK)
     for k, (_, v) in enumerate(rows):
         side = {"ha": "left", "x": v + 0.02 * longest} if v >= 0 else {"ha": "right", "x": v - 0.02 * longest}

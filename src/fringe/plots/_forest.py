@@ -121,10 +121,8 @@ def _label(axes: Axes, panel: ForestPanel, methods: Sequence[str]) -> None:
     axes.spines["left"].set_visible(False)
     axes.set_ylim(len(methods) - 0.3, -0.7)
     names = [sanitise(method_title(name), _NAME) if is_leftmost(axes) else "" for name in methods]
-    axes.set_yticks(range(len(methods)), names)
+    axes.set_yticks(range(len(methods)), names, parse_math=False)
     axes.tick_params(axis="y", length=0, labelcolor=INK, labelsize=LABEL)
-    for label in axes.get_yticklabels():
-        label.set_parse_math(False)
     axes.set_xlim(*_limits(panel))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10], min_n_ticks=3))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}".replace("-", "−"))
@@ -169,7 +167,7 @@ def _name_sides(axes: Axes, panel: ForestPanel, reference: str) -> None:
     """Shade the side where the reference is better, and name both sides below the axis."""
     name = sanitise(method_title(reference), 16)
     if panel.better == "none":
-        left, right = (f"← {name} lower", MUTED), (f"{name} higher →", MUTED)
+        left, right = ("← lower", MUTED), ("higher →", MUTED)
     elif panel.better == "higher":
         left, right = ("← rival", VERMILION), (f"better: {name} →", BLUE)
     else:

@@ -47,8 +47,9 @@ SIGNED_SMOOTHING = 90
 LONG_SIDE = 640
 #: Weights of red, green and blue in a grey value.
 GREY = np.array([0.299, 0.587, 0.114])
-#: Inches of the longer side of a picture with a title, of a colour bar with its words, and of the narrowest picture.
-_SIDE, _BAR, _NARROWEST = 4.4, 0.95, 3.4
+#: Inches of the longer side of a picture with a title, of a colour bar with its words, of the power of ten above it,
+#: and of the narrowest picture.
+_SIDE, _BAR, _POWER, _NARROWEST = 4.4, 0.95, 0.12, 3.4
 
 
 def overlay(
@@ -204,12 +205,13 @@ def _picture_axes(
         caption_below(ax, caption)
         return ax, None
     aspect, beside = clipped_aspect(*size), _BAR if bar else 0.0
+    above = _POWER if bar and not title else 0.0
     width = _SIDE / max(aspect, 1.0)
-    sheet = open_sheet(max(width + beside, _NARROWEST), width * aspect, title=title, caption=caption, ax=ax)
+    sheet = open_sheet(max(width + beside, _NARROWEST), width * aspect + above, title=title, caption=caption, ax=ax)
     if ax is not None:
-        width = max(min(sheet.width - beside, sheet.height / aspect), MARGIN)
-    axes = sheet.add_axes(0, 0, width, width * aspect)
-    return axes, sheet.add_axes(width + 0.12, 0, 0.14, width * aspect) if bar else None
+        width = max(min(sheet.width - beside, (sheet.height - above) / aspect), MARGIN)
+    axes = sheet.add_axes(0, above, width, width * aspect)
+    return axes, sheet.add_axes(width + 0.12, above, 0.14, width * aspect) if bar else None
 
 
 def colour_bar(axes: Any, mappable: ScalarMappable, label: str, *, cax: Axes | None = None, **more: Any) -> Colorbar:

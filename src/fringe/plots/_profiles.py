@@ -262,6 +262,7 @@ def _draw_path(
         finite = values[np.isfinite(values)]
         axes.set_ylim(0, (float(finite.max()) * 1.12 if finite.size else 0.0) or 1.0)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=4, min_n_ticks=3))
+        axes.yaxis.set_major_formatter("{x:g}")  # a power of ten above the axis would stand on the words there
         axes.set_xlim(-0.5, max(last, 1) + 0.5)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
         axes.tick_params(labelbottom=axes is panels[2])

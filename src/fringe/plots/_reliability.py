@@ -68,7 +68,7 @@ def plot_reliability(bins: Sequence[Point], scenes: Sequence[tuple[str, Point]],
         style = text_style(TICK - 1, MUTED, ha="center", va="top")
         left.annotate(f"{point[4]}", (predicted, point[2]), xytext=(0, -4), textcoords="offset points", **style)
     rows = range(len(scenes))
-    right.set_yticks(rows, [f"{sanitise(name, 22)} ({point[4]})" for name, point in scenes])
+    right.set_yticks(rows, [f"{sanitise(name, 22)} ({point[4]})" for name, point in scenes], parse_math=False)
     right.set_ylim(len(scenes) - 0.5, -0.5)
     for row, (_, point) in zip(rows, scenes, strict=True):
         predicted, observed, *_ = point

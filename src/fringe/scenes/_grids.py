@@ -5,12 +5,13 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 
+from fringe._outputs import OutputKind, as_logits
 from fringe._rng import KeyedGenerator
 from fringe.data import ImageRef, find_inputs
 from fringe.errors import FringeError, InputError, is_transient
@@ -56,7 +57,7 @@ class _Grid(Scene):
     def _pool(self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], seed: int) -> list[tuple[int, str]]:
         """Class and source of the images that every network classifies alike, correctly where the file names a class,
         and with enough confidence, in the order of the seed."""
-        predicted = [_predictions(network, images) for network in networks]
+        predicted = [_predictions(_unwrapped(network), images) for network in networks]
         pool: list[tuple[int, str]] = []
         for ref in sorted(images, key=lambda ref: hashlib.sha256(f"{seed} {ref.id}".encode()).digest()):
             answers = [answer[ref.source] for answer in predicted if ref.source in answer]
@@ -124,7 +125,9 @@ class GridPG(_Grid):
     def network(self, number: int, model: LoadedModel | None, images: Sequence[ImageRef]) -> LoadedModel:
         """Return the given network, with its logits scaled if that is asked for; see :meth:`Scene.network`."""
         given = _given(model)
-        return given if self.scale == 1 else _wrapped(self.name, given, ScaledLogits(given.module, self.scale))
+        if self.scale == 1:
+            return given
+        return _wrapped(self.name, given, ScaledLogits(given.module, self.scale, given.output))
 
     def examples(
         self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], count: int, seed: int
@@ -132,7 +135,7 @@ class GridPG(_Grid):
         """Draw grids, and explain each class of each; see :meth:`Scene.examples`."""
         size = self.cells**2
         explained = min(self.classes or size, size)
-        grids = self._draw([_unscaled(one) for one in networks], images, -(-count // explained), seed, repeat=False)
+        grids = self._draw(networks, images, -(-count // explained), seed, repeat=False)
         examples = [
             Example(f"grid-{number:04d}-{cell}", classes[cell], f"grid-{number:04d}", sources, {"cell": cell})
             for number, (classes, sources) in enumerate(grids)
@@ -145,13 +148,28 @@ class GridPG(_Grid):
 
     def gates(self, network: LoadedModel, model: LoadedModel | None, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
         """Count the images of the pool; see :meth:`Scene.gates`."""
-        pool = self._pool([_unscaled(network)], images, 0)
+        pool = self._pool([network], images, 0)
         name = f"images that the network classifies correctly with p of at least {self.confidence:g}"
         return (Gate(name, float(len(pool)), least=float(self.cells**2)),)
 
 
 @dataclass(frozen=True)
-class DiFull(_Grid):
+class _Pairs(_Grid):
+    """What the scenes share whose grids have two images of the explained class, in the first and in the last cell."""
+
+    def examples(
+        self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], count: int, seed: int
+    ) -> tuple[Example, ...]:
+        """Draw grids of which the first and last image have one class; see :meth:`Scene.examples`."""
+        grids = self._draw(networks, images, count, seed, repeat=True)
+        return tuple(
+            Example(f"grid-{number:04d}", classes[0], f"grid-{number:04d}", sources)
+            for number, (classes, sources) in enumerate(grids)
+        )
+
+
+@dataclass(frozen=True)
+class DiFull(_Pairs):
     """A network that sees one cell of a grid: the other cells cannot have any influence.
 
     The first and the last cell hold two images of one class, so that the class does not tell which cell is read. The
@@ -169,18 +187,7 @@ class DiFull(_Grid):
     def network(self, number: int, model: LoadedModel | None, images: Sequence[ImageRef]) -> LoadedModel:
         """Make a network that reads one cell; see :meth:`Scene.network`."""
         given = _given(model)
-        return _wrapped(self.name, given, OneCell(given.module, self.cells, self._cell))
-
-    def examples(
-        self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], count: int, seed: int
-    ) -> tuple[Example, ...]:
-        """Draw grids of which the first and last image have one class; see :meth:`Scene.examples`."""
-        given = [replace(one, module=cast(OneCell, one.module).module) for one in networks]
-        grids = self._draw(given, images, count, seed, repeat=True)
-        return tuple(
-            Example(f"grid-{number:04d}", classes[0], f"grid-{number:04d}", sources)
-            for number, (classes, sources) in enumerate(grids)
-        )
+        return _wrapped(self.name, given, OneCell(given.module, self.cells, self._cell, given.output))
 
     @property
     def _cell(self) -> int:
@@ -191,7 +198,7 @@ class DiFull(_Grid):
 
 
 @dataclass(frozen=True)
-class RegionSum(_Grid):
+class RegionSum(_Pairs):
     """A network whose logits are a weighted sum of what it reads in the first and in the last cell of a grid.
 
     Both cells hold images of the explained class; the others are not read. For a path to a baseline x' the sum of the
@@ -211,60 +218,60 @@ class RegionSum(_Grid):
     def network(self, number: int, model: LoadedModel | None, images: Sequence[ImageRef]) -> LoadedModel:
         """Make the sum of two runs of the given network; see :meth:`Scene.network`."""
         given = _given(model)
-        return _wrapped(self.name, given, SumOfCells(given.module, self.cells, (self.first, self.last)))
-
-    def examples(
-        self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], count: int, seed: int
-    ) -> tuple[Example, ...]:
-        """Draw grids of which the first and last image have one class; see :meth:`Scene.examples`."""
-        given = [replace(one, module=cast(SumOfCells, one.module).module) for one in networks]
-        grids = self._draw(given, images, count, seed, repeat=True)
-        return tuple(
-            Example(f"grid-{number:04d}", classes[0], f"grid-{number:04d}", sources)
-            for number, (classes, sources) in enumerate(grids)
-        )
+        weights = self.first, self.last
+        return _wrapped(self.name, given, SumOfCells(given.module, self.cells, weights, given.output))
 
     def _used(self, example: Example) -> tuple[int, ...]:
         return (0, self.cells**2 - 1)
 
 
-class OneCell(nn.Module):
-    """A network of grids that reads one cell."""
+class _Wrapper(nn.Module):
+    """A network that is made of a given one, whose output is read as logits."""
 
-    def __init__(self, module: nn.Module, cells: int, cell: int):
+    def __init__(self, module: nn.Module, output: OutputKind):
         super().__init__()
-        self.module, self.cells, self.cell = module, cells, cell
+        self.module, self.output = module, output
+        self.kind: OutputKind = "logits" if output == "auto" else output
         self.eval()
 
+    def logits(self, x: Tensor) -> Tensor:
+        return as_logits(self.module(x), len(x), self.kind)
+
+
+class OneCell(_Wrapper):
+    """A network of grids that reads one cell."""
+
+    def __init__(self, module: nn.Module, cells: int, cell: int, output: OutputKind = "auto"):
+        super().__init__(module, output)
+        self.cells, self.cell = cells, cell
+
     def forward(self, x: Tensor) -> Tensor:
-        return self.module(x[..., *cell_of(x, self.cells, self.cell)])
+        return self.logits(x[..., *cell_of(x, self.cells, self.cell)])
 
     def extra_repr(self) -> str:
         return f"cells={self.cells}, cell={self.cell}"
 
 
-class ScaledLogits(nn.Module):
+class ScaledLogits(_Wrapper):
     """A network whose logits are multiplied by a number: the same answers, with more or less certainty."""
 
-    def __init__(self, module: nn.Module, scale: float):
-        super().__init__()
-        self.module, self.scale = module, scale
-        self.eval()
+    def __init__(self, module: nn.Module, scale: float, output: OutputKind):
+        super().__init__(module, output)
+        self.scale = scale
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.scale * self.module(x)
+        return self.scale * self.logits(x)
 
     def extra_repr(self) -> str:
         return f"scale={self.scale:g}"
 
 
-class SumOfCells(nn.Module):
+class SumOfCells(_Wrapper):
     """A network of grids whose logits are a weighted sum of those of the first and last cell."""
 
-    def __init__(self, module: nn.Module, cells: int, weights: tuple[float, float]):
-        super().__init__()
-        self.module, self.cells, self.weights = module, cells, weights
-        self.eval()
+    def __init__(self, module: nn.Module, cells: int, weights: tuple[float, float], output: OutputKind = "auto"):
+        super().__init__(module, output)
+        self.cells, self.weights = cells, weights
 
     def forward(self, x: Tensor) -> Tensor:
         return self.parts(x)[1].sum(0)
@@ -275,7 +282,7 @@ class SumOfCells(nn.Module):
         regions = torch.zeros(2, *x.shape[-2:], dtype=torch.bool, device=x.device)
         for region, cell in zip(regions, cells, strict=True):
             region[cell] = True
-        terms = [w * self.module(x[..., *cell]) for w, cell in zip(self.weights, cells, strict=True)]
+        terms = [w * self.logits(x[..., *cell]) for w, cell in zip(self.weights, cells, strict=True)]
         return regions, torch.stack(terms)
 
     def extra_repr(self) -> str:
@@ -295,15 +302,17 @@ def _given(model: LoadedModel | None) -> LoadedModel:
     return model
 
 
-def _unscaled(model: LoadedModel) -> LoadedModel:
-    """The network itself: every scale then has the same grids."""
-    return replace(model, module=model.module.module) if isinstance(model.module, ScaledLogits) else model
+def _unwrapped(model: LoadedModel) -> LoadedModel:
+    """The given network: what it says of an image alone, whatever is made of it."""
+    made = model.module
+    return replace(model, module=made.module, output=made.output) if isinstance(made, _Wrapper) else model
 
 
-def _wrapped(name: str, model: LoadedModel, module: nn.Module) -> LoadedModel:
-    """A network that is made of a given one, with a name and a digest of its own."""
+def _wrapped(name: str, model: LoadedModel, module: _Wrapper) -> LoadedModel:
+    """A network that is made of a given one, with a name and a digest of its own; it returns logits."""
+    output: OutputKind = "auto" if model.output == "auto" else "logits"
     architecture = f"{name} of {model.architecture}"
-    return replace(model, module=module, digest=state_digest(module), architecture=architecture)
+    return replace(model, module=module, digest=state_digest(module), architecture=architecture, output=output)
 
 
 def _prepared(ref: ImageRef, model: LoadedModel) -> Tensor:
@@ -333,7 +342,8 @@ def _predict(model: LoadedModel, images: Sequence[ImageRef]) -> dict[str, tuple[
     def run(shape: tuple[int, ...]) -> None:
         names, inputs = zip(*by_size.pop(shape), strict=True)
         with torch.no_grad():
-            p, number = model.module(torch.stack(inputs)).double().softmax(1).max(1)
+            logits = as_logits(model.module(torch.stack(inputs)), len(inputs), model.output)
+        p, number = logits.double().softmax(1).max(1)
         result.update(zip(names, zip(number.tolist(), p.tolist(), strict=True), strict=True))
 
     for ref in images:

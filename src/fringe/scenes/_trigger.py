@@ -110,14 +110,18 @@ class Trigger(TrainedScene):
         """
         unseen = split(images)[1]
         order = KeyedGenerator(seed).permutation("examples", len(unseen))
+        recipes = dict.fromkeys(network.preprocessing for network in networks)
 
         def candidates() -> Generator[Example]:
             for ref in (unseen[i] for i in order):
-                clean = inputs_of([ref], networks[0].preprocessing)
-                drawn = self._places(self._drawn(ref, clean, seed)[None], clean)
-                stamped = self.stamp(clean, drawn, self.pattern(clean), networks[0].preprocessing)[0]
-                classes = {int(predicted(network, clean)) for network in networks}
-                attacked = all(int(predicted(network, stamped)) == self.target_class for network in networks)
+                clean = {recipe: inputs_of([ref], recipe) for recipe in recipes}
+                smallest = min(clean.values(), key=lambda x: min(x.shape[2:]))  # the stamp has a place in all
+                drawn = self._places(self._drawn(ref, smallest, seed)[None], smallest)
+                stamped = {recipe: self.stamp(x, drawn, self.pattern(x), recipe)[0] for recipe, x in clean.items()}
+                classes = {int(predicted(network, clean[network.preprocessing])) for network in networks}
+                attacked = all(
+                    int(predicted(network, stamped[network.preprocessing])) == self.target_class for network in networks
+                )
                 if attacked and len(classes) == 1 and self.target_class not in classes:
                     target = self.target_class if self.explained == "trigger" else classes.pop()
                     yield Example(ref.id, target, ref.id, (ref.source,), {"place": drawn[0].tolist()})
