@@ -341,6 +341,25 @@ class TestMethodsThatNeedOneGradient:
             fringe.attribute(Trunk(lambda y: checkpoint(torch.tanh, y, use_reentrant=True)), IMAGES, method=PRODUCTS)
 
 
+@pytest.mark.parametrize("method", [PRODUCTS, "geoig_svi:quick"], ids=["fringe", "geoig_svi"])
+def test_products_through_checkpointed_convolutions(method):
+    """The backward pass runs these layers again, by themselves: they save the same tensors as in the forward pass."""
+
+    class Smooth(Trunk):
+        def forward(self, x):
+            return self.head(self.trunk(x).flatten(1))
+
+        def trunk(self, x):
+            return self.conv(x).tanh()
+
+    class Checkpointed(Smooth):
+        def trunk(self, x):
+            return checkpoint(super().trunk, x, use_reentrant=False)
+
+    found, plain = (fringe.attribute(model, IMAGES, method=method) for model in (Checkpointed(), Smooth()))
+    torch.testing.assert_close(found.values, plain.values, rtol=1e-4, atol=1e-6)
+
+
 class TestWrongDerivatives:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     @pytest.mark.parametrize("module", [True, False], ids=["module", "function"])
