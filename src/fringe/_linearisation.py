@@ -27,9 +27,7 @@ class Linearisation:
         self._network, self._double_backward = network, tangents and network.jvp_mode == "double_backward"
         self._x = x.requires_grad_(True)
         self._transpose: tuple[Tensor, Tensor] | None = None
-        layers = LinearLayers() if self._double_backward else contextlib.nullcontext()
-        with network.session(x.device), layers:
-            self._logits = network.evaluate(self._x, arguments)
+        self._logits = self._evaluate()
         if self._logits.grad_fn is None:
             raise NotDifferentiableError(
                 "its output is not connected to the input by autograd (torch.no_grad, .detach(), NumPy, argmax or an "
@@ -37,6 +35,11 @@ class Linearisation:
                 argument="model",
             )
         self.value = self._logits.detach()
+
+    def _evaluate(self) -> Tensor:
+        layers = LinearLayers() if self._double_backward and self._network.linear_layers else contextlib.nullcontext()
+        with self._network.session(self._x.device), layers:
+            return self._network.evaluate(self._x, self._arguments)
 
     def vjp(self, cotangent: Tensor) -> Tensor:
         """Return ``J^T u``: (B, C) -> (B, *S)."""
@@ -51,6 +54,11 @@ class Linearisation:
             except RuntimeError as error:
                 if "heckpoint" not in str(error):
                     raise
+                if self._double_backward and self._network.linear_layers:
+                    # a checkpoint runs its part again within the backward pass, where layers are not replaced
+                    self._network.linear_layers = False
+                    self._logits = self._evaluate()
+                    return self.vjp(cotangent)
                 product, first = self._accumulated(u), False
         if first:  # the same product, with its graph, is what JVPs differentiate
             self._transpose = (product, u)

@@ -103,6 +103,7 @@ class Network:
         self.passes = PassCounts()
         self.jvp_mode: Literal["double_backward", "forward"] = "double_backward"
         self.channels_last = True
+        self.linear_layers = True  # whether graphs for Jacobian-vector products replace layers, see LinearLayers
         self._depth = 0
         self._checked = False
 

@@ -341,6 +341,58 @@ class TestMethodsThatNeedOneGradient:
             fringe.attribute(Trunk(lambda y: checkpoint(torch.tanh, y, use_reentrant=True)), IMAGES, method=PRODUCTS)
 
 
+@pytest.mark.parametrize("method", [PRODUCTS, "geoig_svi:quick"], ids=["fringe", "geoig_svi"])
+def test_products_through_checkpointed_convolutions(method):
+    """The backward pass runs these layers again, by themselves: they save the same tensors as in the forward pass."""
+
+    class Smooth(Trunk):
+        def forward(self, x):
+            return self.head(self.trunk(x).flatten(1))
+
+        def trunk(self, x):
+            return self.conv(x).tanh()
+
+    class Checkpointed(Smooth):
+        def trunk(self, x):
+            return checkpoint(super().trunk, x, use_reentrant=False)
+
+    found, plain = (fringe.attribute(model, IMAGES, method=method) for model in (Checkpointed(), Smooth()))
+    torch.testing.assert_close(found.values, plain.values, rtol=1e-4, atol=1e-6)
+
+
+class Pooled(nn.Module):
+    """Convolutions with maxima over pixels: a kink wherever two of them are equal."""
+
+    def __init__(self, gain=1.0, seed=0):
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.head = nn.Linear(8 * 9, CLASSES)
+        for parameter in self.parameters():
+            parameter.data = 0.2 * torch.randn(parameter.shape, generator=generator)
+        self.head.weight.data *= gain
+        self.eval()
+
+    def forward(self, x):
+        y = F.max_pool2d(self.first(x).relu(), 2)
+        return self.head(F.adaptive_max_pool2d(self.second(y).relu(), 3).flatten(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+class TestMaximaOverPixels:
+    @pytest.mark.parametrize("module", [True, False], ids=["module", "function"])
+    @pytest.mark.parametrize("colour", [0.0, 0.5, 1.0])
+    def test_an_image_of_one_colour_is_explained(self, colour, module, dtype):
+        """Its maxima are ties, with a gradient of one side only: what is checked is a point away from it."""
+        model, images = Pooled().to(dtype), torch.full((1, 3, 16, 16), colour, dtype=dtype)
+        verify(model if module else lambda x: model(x), images)
+
+    @pytest.mark.parametrize("seed", [2, 5, 6, 11])
+    def test_an_output_that_hardly_depends_on_the_input_is_explained(self, seed, dtype):
+        """It changes as a whole so far away that a step in proportion to that meets many kinks."""
+        verify(Pooled(gain=1e-6, seed=seed).to(dtype), normal(1, 3, 16, 16, seed=seed, dtype=dtype))
+
+
 class TestWrongDerivatives:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     @pytest.mark.parametrize("module", [True, False], ids=["module", "function"])

@@ -31,3 +31,12 @@ def test_the_most_probable_classes_come_first():
     directions = torch.cat(solver._more_directions(s, unit / unit.norm()))
     assert sorted(directions.abs().argmax(1).tolist()) == [2, 3]
     assert (directions.abs().amax(1) > 0.999).all()
+
+
+@pytest.mark.parametrize("preconditioner", ["blur", "scale", "spectral"])
+def test_the_operators_of_a_step_share_one_basis(preconditioner):
+    """Of a long sequence it is most of the memory: n x n numbers."""
+    method = fringe.FRInGe(structure="sequence", preconditioner=preconditioner)
+    solver = method.path(300).step.on(torch.zeros(1, 300))
+    operators = (solver.biharmonic, solver.regulariser, solver.preconditioner, solver.inverse)
+    assert len({operator.bases[0].data_ptr() for operator in operators}) == 1

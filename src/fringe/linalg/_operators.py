@@ -117,7 +117,7 @@ class LaplacianBasis:
 
     def frequencies(self) -> tuple[Tensor, ...]:
         """Angular frequency of each mode (radians per sample), one tensor (N_i,) per axis."""
-        return tuple(_MODES[self.boundary](n)[1] for n in self.sizes)
+        return tuple(_frequencies(self.boundary, n) for n in self.sizes)
 
     def laplacian(self) -> Tensor:
         """Symbol of L, the negative 3-point (5-point in 2-D) Laplacian at unit spacing: sum of 2 - 2 cos w."""
@@ -158,7 +158,8 @@ class LaplacianBasis:
 
     def operator(self, symbol: Tensor, like: Tensor) -> SpectralOperator:
         """Return the operator with this symbol, in the dtype and on the device of ``like``."""
-        bases = tuple(_MODES[self.boundary](n)[0].to(like.device, like.dtype) for n in self.sizes)
+        modes = (_MODES[self.boundary](w, n) for w, n in zip(self.frequencies(), self.sizes, strict=True))
+        bases = tuple(basis.to(like.device, like.dtype) for basis in modes)
         return SpectralOperator(bases, symbol.to(like.device, like.dtype))
 
 
@@ -176,27 +177,31 @@ def _outer_sum(terms: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def _cosine_modes(n: int) -> tuple[Tensor, Tensor]:
-    w = math.pi * torch.arange(n, dtype=torch.float64) / n
-    basis = torch.cos(w[:, None] * (torch.arange(n, dtype=torch.float64) + 0.5)) * math.sqrt(2.0 / n)
+def _cosine_modes(w: Tensor, n: int) -> Tensor:
+    basis = torch.outer(w, torch.arange(n, dtype=torch.float64) + 0.5).cos_().mul_(math.sqrt(2.0 / n))
     basis[0] /= math.sqrt(2.0)
-    return basis, w
+    return basis
 
 
-def _sine_modes(n: int) -> tuple[Tensor, Tensor]:
-    k = torch.arange(1, n + 1, dtype=torch.float64)
-    w = math.pi * k / (n + 1)
-    return torch.sin(w[:, None] * k) * math.sqrt(2.0 / (n + 1)), w
+def _sine_modes(w: Tensor, n: int) -> Tensor:
+    return torch.outer(w, torch.arange(1, n + 1, dtype=torch.float64)).sin_().mul_(math.sqrt(2.0 / (n + 1)))
 
 
-def _fourier_modes(n: int) -> tuple[Tensor, Tensor]:
-    sample = torch.arange(n, dtype=torch.float64)
-    k = torch.div(torch.arange(1, n + 1), 2, rounding_mode="floor").to(torch.float64)  # 0, 1, 1, 2, 2, …
-    w = 2.0 * math.pi * k / n
-    phase = w[:, None] * sample
+def _fourier_modes(w: Tensor, n: int) -> Tensor:
+    phase = torch.outer(w, torch.arange(n, dtype=torch.float64))
     is_sine = (torch.arange(n) % 2 == 0) & (torch.arange(n) > 0)
     basis = torch.where(is_sine[:, None], torch.sin(phase), torch.cos(phase))
-    return basis / basis.norm(dim=1, keepdim=True), w
+    return basis / basis.norm(dim=1, keepdim=True)
+
+
+def _frequencies(boundary: Boundary, n: int) -> Tensor:
+    """Angular frequency (n,) of each mode of an axis of ``n`` samples."""
+    k = torch.arange(n, dtype=torch.float64)
+    if boundary == "neumann":
+        return math.pi * k / n
+    if boundary == "dirichlet":
+        return math.pi * (k + 1) / (n + 1)
+    return 2.0 * math.pi * torch.ceil(k / 2) / n  # 0, 1, 1, 2, 2, … times 2 pi / n
 
 
 _MODES = {"neumann": _cosine_modes, "dirichlet": _sine_modes, "periodic": _fourier_modes}

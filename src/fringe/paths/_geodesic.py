@@ -4,6 +4,7 @@ A path is G rows of N points :math:`\gamma_k` (G, N, *S) near initial lines :mat
 \gamma_k - \gamma^0_k`, and :math:`s` is the :class:`GradientNorm` of the model.
 """
 
+import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -69,7 +70,7 @@ class GradientNorm:
     def _evaluate(self, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         model, passes = self.problem.model, self.problem.model.passes
         x = x.clone().requires_grad_(True)
-        with LinearLayers():
+        with LinearLayers() if model.linear_layers else contextlib.nullcontext():
             value = self._scalar(model.evaluate(x, self.problem.forward_args.select(rows)), rows)
         passes.vjp += len(x)
         (gradient,) = torch.autograd.grad(value.sum(), x, create_graph=True, materialize_grads=True)

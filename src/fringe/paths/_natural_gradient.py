@@ -22,7 +22,7 @@ r"""The direction of a step of a path, by the damped, smoothed natural gradient 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -147,7 +147,9 @@ class NaturalStep:
             preconditioner = 1.0 / symbol
         elif self.preconditioner == "blur" and self.gamma_step > 0:  # the paper's; with smoothing off, plain scaling
             preconditioner = grid.gaussian_blur(self.smoothing.blur_sigma, self.smoothing.blur_size) / self.damping
-        return StepSolver(self, *(grid.operator(s, like) for s in (biharmonic, symbol, preconditioner, 1.0 / symbol)))
+        first, symbols = grid.operator(biharmonic, like), (symbol, preconditioner, 1.0 / symbol)
+        # one basis for all: of n samples in a row it is n x n numbers
+        return StepSolver(self, first, *(replace(first, symbol=s.to(first.symbol)) for s in symbols))
 
 
 @dataclass(frozen=True)
