@@ -110,6 +110,11 @@ AUTO_LOGIT = 1.0
 #: where two classes share the prediction and the others have none: leaving takes a step that keeps the two equal.
 AUTO_RANK: dict[Structure, int] = {"image": 1, "sequence": 16, "none": 16}
 
+#: ``quadrature_depth="auto"``. No map of an image costs more than three times the trapezoid rule's. Steps of a text are
+#: longer: of 20 sentences for a small BERT no sum was within 5 % with 4 pieces, and 16 were with 256, at 324 passes
+#: for a sentence instead of 177.
+AUTO_DEPTH: dict[Structure, int] = {"image": 2, "sequence": 8, "none": 8}
+
 #: Share of the Fisher-Rao distance to the reference covered, under which a path is called stalled.
 STALLED_BELOW = 0.05
 
@@ -189,7 +194,10 @@ class FRInGe(Attributor):
         ),
     ] = "adaptive"
     quadrature_rtol: Annotated[Positive, Doc("completeness residual that the adaptive rule aims at")] = 2e-2
-    quadrature_depth: Annotated[PositiveInt, Doc("adaptive: a segment has at most 2 to this power pieces")] = 2
+    quadrature_depth: Annotated[
+        PositiveInt | Literal["auto"],
+        Doc("adaptive: a segment has at most 2 to this power pieces; auto: 2 for images, else 8"),
+    ] = "auto"
     steps: Annotated[PositiveInt | None, Doc("fixed number of steps T instead of the distance's")] = None
     until: Annotated[
         Literal["auto", Until],
@@ -305,9 +313,8 @@ class FRInGe(Attributor):
         if self.structure == "image" and problem.inputs.dim() == 2:
             return dataclasses.replace(self, structure="none").attribute(problem)
         path = self.path(problem.inputs[0].numel())
-        result = integrate(
-            SegmentPieces(path, Quadrature(self.quadrature, self.quadrature_rtol, self.quadrature_depth), problem)
-        )
+        depth = AUTO_DEPTH[self.structure] if self.quadrature_depth == "auto" else self.quadrature_depth
+        result = integrate(SegmentPieces(path, Quadrature(self.quadrature, self.quadrature_rtol, depth), problem))
         log_q = path.log_reference(problem)
         stats = result.stats
         diagnostics = {
