@@ -126,6 +126,22 @@ def test_arrival_is_bounded():
     assert fringe.attribute(model, x, method=method).diagnostics["steps"].tolist() == [7]
 
 
+def test_a_path_that_rests_ends():
+    """The gradient is zero from 0.5 on: the step after T would be the same, and so would all to the thousandth."""
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.pad(3 * x[:, :1].clamp(min=0.5), (0, 1))
+
+    method = fringe.FRInGe(structure="none", gamma_prior=0.0)
+    found = fringe.attribute(model, torch.tensor([[0.7], [0.4]]), method=method)
+    planned = [math.ceil(d / math.sqrt(2 * method.tau)) for d in found.diagnostics["distance"].tolist()]
+    assert found.diagnostics["steps"].tolist() == [steps + 1 for steps in planned]
+    lost = torch.tensor([[3 * 0.7 - 3 * 0.5], [0.0]])
+    torch.testing.assert_close(found.values, lost, rtol=0.02, atol=0)
+    assert found.verdict == ("short", "stalled")
+    assert not any("max_steps" in advice for advice in found.advice)
+
+
 def test_exact_pass_counts():
     """One forward for the prediction, T for the steps, one for the end; two VJPs a step and one at the end; a CG
     iteration costs a JVP and a VJP and no forward; a warm start one product; the Fisher norm one JVP."""

@@ -358,9 +358,10 @@ def _status(
     share = 1.0 - float(diagnostics["endpoint_distance"][image] / diagnostics["distance"][image])
     removed = 1.0 - end / start_kl
     goal = "the uniform prediction" if method.reference is None else "the reference"
+    until = method.path(1).until
+    rests = until == "arrival" and steps < method.max_steps and not arrived
     if share < STALLED_BELOW and not arrived:
-        until = method.path(1).until
-        bound = "max_steps, " if until == "arrival" and steps == method.max_steps else "steps, " if method.steps else ""
+        bound = "max_steps, " if until == "arrival" and not rests else "steps, " if method.steps else ""
         longer = "" if bound else ", or, for a saturated prediction, take fewer, longer steps (larger tau)"
         return "stalled", (
             f"the prediction moved only {share:.1%} of the Fisher-Rao distance to {goal} (under "
@@ -376,15 +377,15 @@ def _status(
         )
     # after coarse, which is the graver: a short map is right about the part of the way that was covered
     lost = f"{max(100 * removed // 1, 0):.0f}% of its divergence from {goal}"
-    onward = "raise max_steps" if method.path(1).until == "arrival" else "use until='arrival'"
+    onward = "" if rests else "raise max_steps" if until == "arrival" else "use until='arrival'"
     if removed < SHORT_BELOW and not arrived:
+        do = f"{onward}, raise" if onward else "the path rests where the gradient is zero: raise"
         return "short", (
             f"complete within {residual:.1%}, but the prediction lost only {lost} (ok needs {SHORT_BELOW:.0%}): "
-            f"{onward}, raise delta_euc or eta_max, or lower gamma_prior; or read the map as an explanation of that "
-            "part of the way"
+            f"{do} delta_euc or eta_max, or lower gamma_prior; or read the map as an explanation of that part of the way"
         )
     rule = "arrived" if arrived else f"ok needs {SHORT_BELOW:.0%}"
-    further = f"; to go further, {onward}" if end > FAR_ABOVE else ""
+    further = f"; to go further, {onward}" if end > FAR_ABOVE and onward else ""
     return "ok", f"complete within {residual:.1%}; the prediction lost {lost} ({rule}){further}"
 
 

@@ -205,7 +205,7 @@ class FisherRaoRun(PathRun):
         jacobian = ExplicitJacobian.of(point, x, point.value.shape[1]) if explicit else point
         gradient = self.problem.score_gradient(jacobian, point.value, index)
         current, log_p = Point(x, self.problem.score(point.value, index), gradient), log_probabilities(point.value)
-        finite, arrived = self._status(index, current, point.value, log_p)
+        finite, arrived = self._status(slots.state, current, point.value, log_p)
         for slot, row in enumerate(slots.rows):
             if not finite[slot]:
                 self.outcomes[row], self.steps_taken[row] = PathStatus.DIVERGED, max(slots.steps_taken[slot] - 1, 0)
@@ -216,13 +216,18 @@ class FisherRaoRun(PathRun):
         advanced = self._step(slots, continuing, jacobian, current, log_p)
         return segment, advanced if len(continuing) == len(slots) else advanced.select(continuing)
 
-    def _status(self, index: Tensor, current: Point, logits: Tensor, log_p: Tensor) -> tuple[list[bool], list[bool]]:
-        """Which slots are finite, and which have arrived: the step's one transfer from the device."""
+    def _status(
+        self, state: Mapping[str, Tensor], current: Point, logits: Tensor, log_p: Tensor
+    ) -> tuple[list[bool], list[bool]]:
+        """Which slots are finite, and which have arrived or rest: the step's one transfer from the device."""
         largest = current.gradient.flatten(1).abs().amax(1)  # NaN if any is; a fraction of the time of testing each
         finite = torch.isfinite(logits).all(-1) & torch.isfinite(largest)
         if self.path.until == "budget":
             return finite.tolist(), [False] * len(finite)
+        index, length = state["index"], state.get(STATISTIC + "euclidean_step")
         arrived = kl(log_p, self.diagnostics.log_q[index]) <= self.path.arrival_kl
+        if length is not None:  # from step T on the waypoint is the last one: a step of zero is followed by the same
+            arrived |= (length == 0) & (state["step"] > self._total[index])
         both = torch.stack([finite, arrived]).tolist()
         return both[0], both[1]
 
