@@ -20,11 +20,11 @@ from fringe.testing._toys import (  # noqa: F401 - what other tests import from 
     ToyProblems,
     affine,
     constant,
-    first_channel_cnn,
     mlp,
     relu_cnn,
     saturated,
     smooth_cnn,
+    upper_half_cnn,
 )
 
 

@@ -57,7 +57,13 @@ EXPECTED = {
         "constant_model": "the map of a constant score is the mean of the masks",
         "unread_inputs": "a mask is one for all channels",
     },
-    fringe.Smooth(fringe.IntegratedGradients(steps=6)): {"affine_score": "the map w (x - x') is smoothed as well"},
+    fringe.Smooth(fringe.IntegratedGradients(steps=6)): {
+        "unread_inputs": "the map is smoothed over the border of what is read",
+        "affine_score": "the map w (x - x') is smoothed as well",
+    },
+    fringe.Smooth(fringe.SmoothGrad(samples=3)): {
+        "unread_inputs": "the map is smoothed over the border of what is read"
+    },
     fringe.CaptumMethod("grad_cam"): {
         "constant_model": "a network without a convolution is refused",
         "unread_inputs": "the map is one for all channels",

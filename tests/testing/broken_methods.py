@@ -145,6 +145,26 @@ class SmearsChannels(Correct):
 
 
 @dataclass(frozen=True)
+class Transposed(Correct):
+    """Rows and columns exchanged, without a claim to be complete."""
+
+    @property
+    def is_complete(self):
+        return False
+
+    def spoil(self, result, problem):
+        values = result.values.mT.clone() if result.values.dim() == 4 else result.values
+        gap = torch.full_like(result.completeness_gap, torch.nan)
+        return dataclasses.replace(
+            result,
+            values=values,
+            completeness_gap=gap,
+            completeness_residual=gap,
+            verdict=("unchecked",) * len(result.verdict),
+        )
+
+
+@dataclass(frozen=True)
 class Shrinks(Correct):
     """Nine tenths of the map, honestly reported."""
 

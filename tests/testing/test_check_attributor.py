@@ -22,6 +22,7 @@ FAULTS = {
     broken.DividesByDoubt: {"finite", "tabular_inputs"},
     broken.NeverEmpty: {"constant_model", "zero_displacement"},
     broken.SmearsChannels: {"unread_inputs", "affine_score"},
+    broken.Transposed: {"unread_inputs"},
     broken.Shrinks: {"affine_score", "refinement"},
     broken.ClaimsToBeExact: {"completeness"},
     broken.WrongSign: {"completeness"},

@@ -382,7 +382,8 @@ def _status(
         do = f"{onward}, raise" if onward else "the path rests where the gradient is zero: raise"
         return "short", (
             f"complete within {residual:.1%}, but the prediction lost only {lost} (ok needs {SHORT_BELOW:.0%}): "
-            f"{do} delta_euc or eta_max, or lower gamma_prior; or read the map as an explanation of that part of the way"
+            f"{do} delta_euc or eta_max, or lower gamma_prior; or read the map as an explanation of that "
+            "part of the way"
         )
     rule = "arrived" if arrived else f"ok needs {SHORT_BELOW:.0%}"
     further = f"; to go further, {onward}" if end > FAR_ABOVE and onward else ""
