@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,12 +23,14 @@ def class_names(names: ClassNames | None) -> tuple[str, ...] | None:
     counts; a class that is left out has the name "".
 
     Raises:
-        InputError: If a file cannot be read, or names no class.
+        InputError: If a file cannot be read, or names no class; or if they are no names.
     """
     if names is None:
         return None
     if isinstance(names, (str, Path)):
         return read_class_names(Path(names))
+    if not isinstance(cast(object, names), Iterable):
+        raise InputError(f"got {names!r}, expected a file or the names of classes 0, 1, ...", argument="classes")
     result = _by_number(names) if isinstance(names, Mapping) else tuple(map(str, names))
     if not result:
         raise InputError("got no names", argument="classes")

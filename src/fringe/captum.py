@@ -254,7 +254,11 @@ def _classes(target: Target, x: Tensor) -> Tensor | None:
             "(B, C) take an integer: one class, or a list or tensor of one per image",
             argument="target",
         )
-    classes = torch.as_tensor(target, device=x.device)
+    try:
+        classes = torch.as_tensor(target, device=x.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        expected = "expected one class, or a list or tensor of one per image; None explains what is predicted"
+        raise TargetError(f"got {target!r}, {expected}", argument="target") from error
     if classes.numel() == 1:
         return classes.reshape(1).expand(len(x))
     if tuple(classes.shape) != (len(x),):

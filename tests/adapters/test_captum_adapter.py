@@ -300,6 +300,8 @@ def test_what_cannot_be_meant_is_refused():
     for target in ((1,), [(1,), (2,)]):
         with pytest.raises(TargetError, match="a tuple picks an entry of an output with more than two axes"):
             ours(smooth()).attribute(x, target=target)
+    with pytest.raises(TargetError, match="got 'predicted', expected one class, or a list or tensor"):
+        ours(smooth()).attribute(x, target="predicted")
     with pytest.raises(TargetError, match=r"got shape \(3,\) for 2 images"):
         ours(smooth()).attribute(x, target=[1, 2, 3])
     with pytest.raises(TargetError, match=f"class {CLASSES} does not exist"):

@@ -11,7 +11,7 @@ from torch import nn
 
 import fringe
 from fringe.data import find_inputs
-from fringe.errors import ModelError
+from fringe.errors import InputError, ModelError
 from fringe.models import load_model
 from fringe.models._torchvision import import_torchvision
 
@@ -124,6 +124,13 @@ def test_class_names_are_a_list_a_dictionary_or_a_file(tmp_path, classes, expect
     result = explain(torch.rand(3, 8, 8), Net(), classes=classes)
     assert result.context.class_names == expected
     assert explain(torch.rand(3, 8, 8), Net(), classes=classes, target="Dog").target.tolist() == [1]
+    against = explain(torch.rand(3, 8, 8), Net(), classes=classes, target="dog", contrast="eel")
+    assert against.contrast.tolist() == [2]
+
+
+def test_class_names_that_are_none_are_refused():
+    with pytest.raises(InputError, match="classes: got 4, expected a file or the names of classes"):
+        explain(torch.rand(3, 8, 8), Net(), classes=4)
 
 
 def test_a_module_states_its_preprocessing_and_a_loaded_model_its_output():

@@ -69,6 +69,11 @@ def test_the_strongest_channels_are_drawn():
     assert "6 of 9 channels" in caption(figure)
 
 
+def test_a_value_that_is_not_finite_is_the_weakest():
+    figure = feature_bars(["a", "b", "c", "d"], [1.0, float("nan"), 3.0, -2.0])
+    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["c", "d", "a", "b"]
+
+
 def test_maps_without_content_say_so_and_other_shapes_are_refused():
     for figure in (feature_bars(["a"], [0.0]), series_line([1.0, 2.0], [0.0, 0.0])):
         assert any("zero or not finite" in text.get_text() for text in words(figure))

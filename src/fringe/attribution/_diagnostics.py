@@ -1,5 +1,6 @@
 """Diagnostics that all path methods share, and the verdict on each image."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -80,8 +81,15 @@ def completeness_status(result: PathIntegral, image: int, hint: str) -> Status:
         return "diverged", f"the logits or their gradient were not finite after step {result.steps[image]}"
     residual = float(result.rule_residual[image, 0])
     if not residual <= COARSE_ABOVE:
-        return "coarse", f"the map's sum misses the change of the score by {residual:.1%}: {hint}"
+        return "coarse", f"{describe_coarse(residual)}: {hint}"
     return "ok", f"complete within {residual:.1%}"
+
+
+def describe_coarse(residual: float) -> str:
+    """Say what the sum of a map misses."""
+    if math.isinf(residual):
+        return "the map has a sum, and the score did not change"
+    return f"the map's sum misses the change of the score by {residual:.1%}"
 
 
 def path_attribution(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fringe.attribution._base import Attribution, Attributor
-from fringe.attribution._diagnostics import COARSE_ABOVE, Status, build_attribution, path_diagnostics
+from fringe.attribution._diagnostics import COARSE_ABOVE, Status, build_attribution, describe_coarse, path_diagnostics
 from fringe.attribution._integrate import PathIntegral, integrate
 from fringe.attribution._pieces import SegmentPieces
 from fringe.attribution._quadrature import Quadrature, Rule
@@ -58,13 +58,8 @@ def paper_settings(model: str, variant: str) -> dict[str, Any]:
     eta_max; its number of steps is then that of the same network's full setting, and no other bound applies.
     """
     row = table()[model, variant]
-    settings: dict[str, Any] = {
-        "solve": "natural",
-        "delta_euc": None,
-        "preconditioner": "blur",
-        "quadrature": "trapezoid",
-    }
-    settings |= {name: float(row[name]) for name in _FIELDS if row[name]}
+    settings: dict[str, Any] = {"solve": "natural", "delta_euc": None, "preconditioner": "blur"}
+    settings |= {"quadrature": "trapezoid"} | {name: float(row[name]) for name in _FIELDS if row[name]}
     if "cg_iterations" in settings:
         settings["cg_iterations"] = int(settings["cg_iterations"])
     if variant != "fringe":
@@ -175,7 +170,9 @@ class FRInGe(Attributor):
         PositiveFraction | None,
         Doc("solve='geodesic': learn the step's Fisher norm with this exponent, at no JVP; none: one JVP a step"),
     ] = 1.0
-    kl_bound: Annotated[bool, Doc("whether tau bounds the steps (it always sets their number)")] = True
+    kl_bound: Annotated[bool, Doc("whether tau bounds the steps, and one nat where no image (tau always sets T)")] = (
+        True
+    )
     preconditioner: Annotated[PreconditionerName, Doc("of CG: blur (the paper's), 1/lambda, or exact")] = "spectral"
     warm_start: Annotated[bool, Doc("start CG from the direction of the step before")] = True
     reorthogonalise: Annotated[bool, Doc("keep CG residuals orthogonal; False is textbook CG")] = True
@@ -342,15 +339,10 @@ def _status(
     what to do about it."""
     steps = result.steps[image]
     if result.outcomes[image] is PathStatus.AT_REFERENCE:
-        return (
-            "at_reference",
-            "the prediction already is the reference distribution: there is nothing to explain",
-        )
+        return "at_reference", "the prediction already is the reference distribution: there is nothing to explain"
     if result.outcomes[image] is PathStatus.DIVERGED:
-        return (
-            "diverged",
-            f"the logits or their gradient were not finite after step {steps}: lower delta_euc or check the model",
-        )
+        what = f"the logits or their gradient were not finite after step {steps}: lower delta_euc or check the model"
+        return "diverged", what
     end = float(diagnostics["endpoint_kl"][image])
     arrived = end <= method.arrival_kl
     if arrived and steps == 0:
@@ -372,8 +364,8 @@ def _status(
         if method.quadrature == "adaptive":
             more = "explain this class alone" if result.rule_residual.shape[1] > 1 else "raise quadrature_depth"
         return "coarse", (
-            f"the map's sum misses the change of the score by {residual:.1%}: {more}, or, which helps on some "
-            "networks, take smaller steps (lower tau or delta_euc)"
+            f"{describe_coarse(residual)}: {more}, or, which helps on some networks, take smaller steps (lower tau or "
+            "delta_euc)"
         )
     # after coarse, which is the graver: a short map is right about the part of the way that was covered
     lost = f"{max(100 * removed // 1, 0):.0f}% of its divergence from {goal}"
@@ -382,8 +374,7 @@ def _status(
         do = f"{onward}, raise" if onward else "the path rests where the gradient is zero: raise"
         return "short", (
             f"complete within {residual:.1%}, but the prediction lost only {lost} (ok needs {SHORT_BELOW:.0%}): "
-            f"{do} delta_euc or eta_max, or lower gamma_prior; or read the map as an explanation of that "
-            "part of the way"
+            f"{do} delta_euc or eta_max, or lower gamma_prior; or read the map as an explanation of that part"
         )
     rule = "arrived" if arrived else f"ok needs {SHORT_BELOW:.0%}"
     further = f"; to go further, {onward}" if end > FAR_ABOVE and onward else ""

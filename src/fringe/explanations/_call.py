@@ -49,7 +49,7 @@ def explain(
             data frame, an array or a tensor (B, F); ``series`` an array or a tensor (B, C, L), or (B, L) of one
             channel.
         method: A name, as ``"fringe"``, ``"fringe:preview"`` or ``"ig:paper"``, or a method.
-        target: As in :func:`fringe.attribute`, or the name of a class.
+        target: As in :func:`fringe.attribute`, or the name of a class; so is ``contrast``.
         kind: What an input is: ``image``, ``text``, ``tabular`` or ``series``. None: a text where a ``tokenizer`` is
             given or the spec names a classifier of texts, tabular for a data frame, and an image otherwise.
         preprocessing: How pictures are prepared, as ``"imagenet"`` or ``"resize=256,crop=224,mean=0.5,std=0.5"``. It is
@@ -87,7 +87,8 @@ def explain(
         logits = classifier.logits(ready.inputs, ForwardArguments.of(len(ready.inputs), *further))
     names = ready.named(logits.shape[1])
     suited = _suited(method, kind, ready.model)
-    arguments |= {"method": suited, "target": _number(target, names), "seed": seed, "progress": progress}
+    arguments |= {"method": suited, "seed": seed, "progress": progress}
+    arguments |= {"target": _number(target, names), "contrast": _number(arguments.get("contrast"), names)}
     result = attribute(classifier, ready.inputs, **arguments)
     return result.with_context(ready.context(kind, logits, ids))
 
@@ -129,8 +130,8 @@ def _suited(
     return dataclasses.replace(chosen, structure=structure, delta_euc=cap)
 
 
-def _number(target: Target, names: tuple[str, ...] | None) -> Target:
-    """A target as it is, or the number of the class that it names."""
+def _number(target: Target | None, names: tuple[str, ...] | None) -> Target | None:
+    """A target or contrast as it is, or the number of the class that it names."""
     if not isinstance(target, str) or target == "predicted" or re.fullmatch(r"top[0-9]+", target):
         return target
     return resolve_class_name(target, names)

@@ -51,7 +51,7 @@ def feature_bars(
     words = list(names)
     if inputs is not None:
         words = [f"{name} = {float(v):.4g}" for name, v in zip(names, np.asarray(inputs), strict=True)]
-    order = sorted(range(len(words)), key=lambda k: -abs(strength[k]))
+    order = sorted(range(len(words)), key=lambda k: -abs(np.nan_to_num(strength[k])))
     rows = [(words[k], float(strength[k])) for k in order]
     if len(rows) > MOST_BARS:
         rest = rows[MOST_BARS - 1 :]
