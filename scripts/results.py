@@ -245,13 +245,14 @@ def _part(results: Results, models: list[str], half: int | None) -> tuple[np.nda
 
 
 #: Candidates for γ_prior.
+PRIOR_RUNS = "truth_prior", "truth_imagenet", "prior_choose_cifar_resnet20", "prior_judge_cifar_resnet20"
 PRIORS = {"prior_3e3": "3e-3", "prior_1e3": "1e-3", "fringe": "**3e-4**", "prior_1e4": "1e-4", "no_prior": "0"}
 
 
 def prior_table(out: Path) -> str:
     """Return the table that γ_prior is chosen by: relative changes to 3e-3 on either half of everything."""
-    scenes = [read_results(Store(out / name, create=False)) for name in ("truth_prior", "truth_imagenet")]
-    runs = [read_results(Store(out / f"prior_{which}_cifar_resnet20", create=False)) for which in ("choose", "judge")]
+    results = [read_results(Store(out / name, create=False)) for name in PRIOR_RUNS]
+    scenes, runs = results[:2], results[2:]
     titles = ["γ_prior", "scenes", *(metric.replace("_", " ") for metric in VALID), "sum"]
     lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
     for method, title in PRIORS.items():
@@ -410,7 +411,7 @@ def main() -> None:
         print(f"{name} ...", flush=True)
         run(name, arguments.shared, arguments.out, arguments.device)
     write_tables(arguments.out, only)
-    if set(only) & {"truth_prior", "truth_imagenet"}:
+    if set(only) & set(PRIOR_RUNS) and all((arguments.out / name).is_dir() for name in PRIOR_RUNS):
         _replace(PAGES[1], "prior", prior_table(arguments.out))
     runs = [arguments.out / name for name in ("default_cifar_resnet20", "default_mobilenet_v1_025")]
     if set(only) & {run.name for run in runs} and all(run.is_dir() for run in runs):

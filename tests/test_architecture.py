@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "fringe"
 
 # Left imports only what stands to its right; rooms of one layer do not import each other.
 LAYERS = [
+    {"__main__"},
     {"cli"},
     {"app"},
     {"captum", "quantus"},
@@ -70,6 +71,8 @@ def modules() -> dict[str, Path]:
 def room(module: str) -> str | None:
     """Return the package of a module below ``fringe``; None for the root, its errors and its private modules."""
     parts = module.split(".")
+    if parts[1:] == ["__main__"]:
+        return "__main__"
     return None if len(parts) < 2 or parts[1].startswith("_") or parts[1] == "errors" else parts[1]
 
 

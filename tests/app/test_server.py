@@ -188,7 +188,7 @@ def test_wrong_options_are_one_line(arguments, message, tmp_path, monkeypatch):
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_serves_until_it_is_asked_to_end_and_leaves_no_file(number, tmp_path):
-    command = [sys.executable, "-m", "fringe.cli", "app", "--port", "0"]
+    command = [sys.executable, "-m", "fringe", "app", "--port", "0"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(tmp_path)}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     watch = threading.Timer(120, process.kill)

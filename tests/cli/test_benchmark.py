@@ -322,7 +322,7 @@ def test_the_report_command_writes_where_it_is_told(tmp_path):
 @pytest.mark.thorough
 def test_a_worker_process_computes_the_same(tmp_path):
     assert sparse(tmp_path / "here").exit_code == 0
-    command = [sys.executable, "-m", "fringe.cli", "benchmark", *IG, "--metrics", "sparseness", "--n", "2"]
+    command = [sys.executable, "-m", "fringe", "benchmark", *IG, "--metrics", "sparseness", "--n", "2"]
     command += ["--no-report", "--workers", "1", "--timeout", "300", "--out", str(tmp_path / "there"), "--save-maps"]
     source = os.path.dirname(os.path.dirname(fringe.__file__))
     done = subprocess.run(

@@ -416,7 +416,7 @@ def test_a_person_at_a_terminal_is_asked(tmp_path, answer, code):
     command = [
         sys.executable,
         "-m",
-        "fringe.cli",
+        "fringe",
         *ABSURD["explain"],
         "--model",
         "embedded:nothing",

@@ -231,7 +231,7 @@ def test_a_command_killed_a_hundred_times_gives_the_same_table(tmp_path):
     """A thousand tasks, and a script that knows the command line alone."""
     config = tmp_path / "plan.toml"
     config.write_text('data = "embedded:digits"\nmethods = "ig"\nmetrics = "sparseness"\nn = 200\nshard = 1\n')
-    command = [sys.executable, "-m", "fringe.cli", "benchmark", "--config", str(config), "--set", "ig.steps=2"]
+    command = [sys.executable, "-m", "fringe", "benchmark", "--config", str(config), "--set", "ig.steps=2"]
     whole, killed = ([*command, "--no-report", "--out", str(tmp_path / name)] for name in ("whole", "killed"))
     assert subprocess.run(whole, capture_output=True).returncode == 0
     times = os.environ.get("FRINGE_KILLS", "100")

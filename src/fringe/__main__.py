@@ -1,4 +1,4 @@
-"""``python -m fringe.cli``."""
+"""``python -m fringe``."""
 
 from fringe.cli import main
 
