@@ -30,7 +30,7 @@ _DOT: Style = {"fmt": "o", "markersize": 5, "elinewidth": 1.2, "capsize": 2.5}
 def plot_reliability(bins: Sequence[Point], scenes: Sequence[tuple[str, Point]], *, title: str = "") -> Figure:
     """Draw the share of right maps against the predicted probability: in bins, and for each scene that was left out.
 
-    Bins on the diagonal are calibrated. What is not in order is orange; a number counts the maps.
+    Bins on the diagonal are calibrated. What is not in order is orange; numbers count the maps.
 
     Args:
         bins: Maps of similar prediction.
@@ -45,9 +45,11 @@ def plot_reliability(bins: Sequence[Point], scenes: Sequence[tuple[str, Point]],
     """
     if not bins:
         raise ValueError("plot_reliability: no bins")
+    sizes = sorted({point[4] for point in bins})
+    each = " to ".join(str(size) for size in dict.fromkeys((sizes[0], sizes[-1])))
     caption = (
-        "scenes that the model was not fitted on; numbers: maps; dots: share of right maps, with 95 % intervals; "
-        "diamonds: predicted; orange: too far apart",
+        f"scenes that the model was not fitted on; dots: share of right maps, on the left of {each} maps each, with "
+        "95 % intervals; diamonds: predicted; orange: too far apart",
     )
     figure, (left, right) = panels(2, (3.5, 3.3), across=2, title=title, caption=caption)
     for axes, words in ((left, "by predicted probability"), (right, "by the scene that was left out")):
@@ -65,8 +67,6 @@ def plot_reliability(bins: Sequence[Point], scenes: Sequence[tuple[str, Point]],
     for point in bins:
         predicted, observed, *_ = point
         left.errorbar([predicted], [observed], yerr=_bar(point), color=_colour(point), **_DOT)
-        style = text_style(TICK - 1, MUTED, ha="center", va="top")
-        left.annotate(f"{point[4]}", (predicted, point[2]), xytext=(0, -4), textcoords="offset points", **style)
     rows = range(len(scenes))
     right.set_yticks(rows, [f"{sanitise(name, 22)} ({point[4]})" for name, point in scenes], parse_math=False)
     right.set_ylim(len(scenes) - 0.5, -0.5)
