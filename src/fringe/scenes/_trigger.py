@@ -119,14 +119,14 @@ class Trigger(TrainedScene):
                 drawn = self._places(self._drawn(ref, smallest, seed)[None], smallest)
                 stamped = {recipe: self.stamp(x, drawn, self.pattern(x), recipe)[0] for recipe, x in clean.items()}
                 runs = [[logits_of(n, x[n.preprocessing])[0] for x in (clean, stamped)] for n in networks]
-                own, *others = {int(before.argmax()) for before, _ in runs}
-                if others or own == self.target_class:
+                answer, *others = {int(before.argmax()) for before, _ in runs}
+                if others or answer == self.target_class:
                     continue
                 if any(int(after.argmax()) != self.target_class for _, after in runs):
                     continue
-                if self.explained == "original" and not all(after[own] < before[own] for before, after in runs):
+                if self.explained == "original" and not all(after[answer] < before[answer] for before, after in runs):
                     continue
-                target = self.target_class if self.explained == "trigger" else own
+                target = self.target_class if self.explained == "trigger" else answer
                 yield Example(ref.id, target, ref.id, (ref.source,), {"place": drawn[0].tolist()})
 
         return first(candidates(), count)
