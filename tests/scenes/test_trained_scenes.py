@@ -14,6 +14,7 @@ from torch import nn
 import fringe
 from fringe._rng import KeyedGenerator
 from fringe.data import digits_samples, find_inputs
+from fringe.errors import InputError
 from fringe.experiments import ExperimentSpec, run_experiment
 from fringe.models import LoadedModel, Preprocessing, load_model
 from fringe.scenes import Gate, _blockdigits, _watermark, _xai_tris, get_scene
@@ -215,22 +216,37 @@ def test_an_untouched_model_has_no_trigger(digits):
     assert not gates[3].holds
 
 
-def test_networks_of_other_preprocessing_are_asked_on_their_own_inputs():
-    """Two networks that find the trigger exactly, on pixels of other scales and in images of other sizes."""
-    bits = torch.tensor(KeyedGenerator(0).integers("trigger", 2, 16)).view(1, 1, 4, 4).float()
+class Finds(nn.Module):
+    """A network that finds the trigger exactly; ``rise`` of the other class where it is found."""
 
-    class Finds(nn.Module):
-        def __init__(self, recipe):
-            super().__init__()
-            self.recipe = recipe
+    def __init__(self, recipe, rise=0.0):
+        super().__init__()
+        self.recipe, self.rise = recipe, rise
+        self.bits = torch.tensor(KeyedGenerator(0).integers("trigger", 2, 16)).view(1, 1, 4, 4).float()
 
-        def forward(self, x):
-            pixels = x * self.recipe.std[0] + self.recipe.mean[0]
-            match = nn.functional.conv2d(2 * pixels - 1, 2 * bits - 1).amax((1, 2, 3))  # 16 of the pure trigger
-            return torch.stack([100 * (match - 15.9), torch.zeros_like(match)], 1)
+    def forward(self, x):
+        pixels = x * self.recipe.std[0] + self.recipe.mean[0]
+        match = nn.functional.conv2d(2 * pixels - 1, 2 * self.bits - 1).amax((1, 2, 3))  # 16 of the pure trigger
+        return torch.stack([100 * (match - 15.9), self.rise * match], 1)
 
+
+def finders(*rises):
     recipes = [Preprocessing((side, side), None, (0.3,), (std,), 1) for side, std in ((32, 0.2), (16, 0.5))]
-    networks = [LoadedModel("finds", Finds(recipe).eval(), recipe, None, "", "finds") for recipe in recipes]
+    modules = [Finds(recipe, rise).eval() for recipe, rise in zip(recipes, rises, strict=True)]
+    return [LoadedModel("finds", module, module.recipe, None, "", "finds") for module in modules]
+
+
+def test_an_original_class_that_one_network_raises_is_not_explained():
+    scene = Trigger(explained="original")
+    assert {example.target for example in scene.examples(finders(-0.1, -0.1), refs(), 10, 0)} == {1}
+    with pytest.raises(InputError, match="expected at most 0 examples"):
+        scene.examples(finders(-0.1, 0.1), refs(), 10, 0)
+    assert len(Trigger().examples(finders(-0.1, 0.1), refs(), 10, 0)) == 10
+
+
+def test_networks_of_other_preprocessing_are_asked_on_their_own_inputs():
+    """On pixels of other scales and in images of other sizes."""
+    networks = finders(0.0, 0.0)
     scene = Trigger()
     examples = scene.examples(networks, refs(), 10, 0)
     for network in networks:

@@ -170,9 +170,7 @@ class FRInGe(Attributor):
         PositiveFraction | None,
         Doc("solve='geodesic': learn the step's Fisher norm with this exponent, at no JVP; none: one JVP a step"),
     ] = 1.0
-    kl_bound: Annotated[bool, Doc("whether tau bounds the steps, and one nat where no image (tau always sets T)")] = (
-        True
-    )
+    kl_bound: Annotated[bool, Doc("whether tau (for tables and series also one nat) bounds steps; tau sets T")] = True
     preconditioner: Annotated[PreconditionerName, Doc("of CG: blur (the paper's), 1/lambda, or exact")] = "spectral"
     warm_start: Annotated[bool, Doc("start CG from the direction of the step before")] = True
     reorthogonalise: Annotated[bool, Doc("keep CG residuals orthogonal; False is textbook CG")] = True
