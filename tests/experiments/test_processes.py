@@ -34,9 +34,9 @@ def quick(monkeypatch):
     spawn_quickly(monkeypatch)
 
 
-def run(work, workers=2, timeout=None):
+def run(work, workers=2, timeout=None, told=None):
     """All missing units in processes: the account, and the fate of each unit by method as it was told."""
-    account, told = RunLog(), []
+    account, told = RunLog(), [] if told is None else told
     run_tasks(work, work.left(), account, told.append, ProcessExecutor(workers, timeout))
     assert account.reports == told
     assert multiprocessing.active_children() == []
@@ -124,23 +124,25 @@ def test_a_process_killed_at_work_costs_its_unit_one_more_try(tmp_path):
 
 
 def test_a_process_killed_while_it_waits_costs_nothing(tmp_path):
-    work = job(tmp_path, manifest(("fine", "lasts"), 2))
+    work, told = job(tmp_path, manifest(("fine", "lasts"), 2)), []
 
     def kill(pid):
-        """Not before its task is committed and the other process has begun; where that was so late that this one took
+        """Not before its report is there and the other process has begun; where that was so late that this one took
         both, none waits."""
 
         def kill_the_waiting(busy):
-            while not work.store.tasks():
+            for _ in range(6000):
+                if any(report.task.method == "fine" for report in told):
+                    break
                 time.sleep(0.01)
-            time.sleep(0.3)  # after the commit it gives its report
             if busy != pid:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # the other task ended at once: all is done
+                    os.kill(pid, signal.SIGKILL)
 
         when_noted(tmp_path, "lasts", kill_the_waiting).join()
 
     killer = when_noted(tmp_path, "fine", kill)
-    _, fates = run(work)
+    _, fates = run(work, told=told)
     killer.join()
     assert fates == {("lasts", "done"): 1, ("fine", "done"): 1}
     assert performed(tmp_path) == {"lasts": 1, "fine": 1}
