@@ -141,6 +141,33 @@ def test_keys_move_play_and_choose(visit, file):
     assert page.locator("#slider").get_attribute("aria-valuetext").startswith("step 0 of ")
 
 
+def test_keys_work_wherever_the_focus_is(visit, file):
+    page = visit(file, width=320)
+    page.locator("#classes label").nth(1).click()
+    page.keyboard.press("3")
+    assert page.locator("#classes input[value='2']").is_checked()
+    page.keyboard.press("s")
+    assert page.locator("input[value=signed]").is_checked()
+    page.locator("summary").first.click()
+    table = page.locator(".scroll").nth(1)
+    table.focus()
+    last = page.locator("#slider").input_value()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_timeout(500)
+    assert table.evaluate("e => e.scrollLeft") > 0
+    page.keyboard.press("ArrowLeft")
+    assert page.locator("#slider").input_value() == last
+
+
+def test_the_choice_of_a_picture_is_one_line_on_a_telephone(visit, tmp_path):
+    document = page_document(explained()) | {"gain": 222.8}
+    (tmp_path / "page.html").write_text(render_page(document), encoding="utf-8")
+    page = visit(tmp_path / "page.html", width=360)
+    heights = "[...document.querySelectorAll('.choice')].map(e => e.offsetHeight)"
+    image, view = page.evaluate(heights)
+    assert image == view
+
+
 def test_the_path_plays_to_its_end(visit, file):
     page = visit(file)
     page.locator("#play").click()
