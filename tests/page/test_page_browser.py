@@ -239,6 +239,21 @@ def test_nothing_is_cut(visit, tmp_path, width):
     assert page.evaluate(cut) == []
 
 
+def test_a_number_stands_behind_a_name_that_is_read_from_the_right(visit, tmp_path):
+    result = renamed(explained(), class_names=("\u0633\u0645\u0643\u0629",) * 6)
+    page = visit(fringe.write_page(result, tmp_path / "page.html"))
+    name, number = (page.locator(f"#classes {tag}").first.bounding_box() for tag in ("bdi", "small"))
+    assert name["x"] + name["width"] <= number["x"]
+    assert page.locator("#classes small").first.evaluate("e => e.getClientRects().length") == 1
+
+
+def test_a_tall_image_fits_a_screen(visit, tmp_path):
+    page = visit(fringe.write_page(explained(size=(90, 6), channels=3), tmp_path / "page.html"))
+    box = page.locator("#map").bounding_box()
+    assert box["height"] <= 750
+    assert box["height"] / box["width"] == pytest.approx(15, rel=0.05)
+
+
 def test_dark_and_print_have_their_colours(visit, file):
     colours = {}
     style = "(({ color, backgroundColor }) => [color, backgroundColor])(getComputedStyle(document.body))"
