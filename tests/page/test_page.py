@@ -74,6 +74,10 @@ class TestDocument:
         labels = {c["index"]: c["label"] for c in page_document(explained(), 0)["classes"]}
         assert {0: "zero", 1: "class 1", 2: "name 2"}.items() >= {k: labels[k] for k in labels if k < 3}.items()
 
+    def test_a_class_has_the_name_of_the_index_and_the_pictures(self):
+        document = page_document(renamed(explained(), class_names=("bald_eagle",) * 6))
+        assert {label["label"] for label in document["classes"] + document["predictions"]} == {"bald eagle"}
+
     @pytest.mark.parametrize(("size", "pool"), [((8, 8), 1), ((113, 40), 2), ((224, 224), 2), ((30, 250), 3)])
     def test_maps_are_exact_to_a_level(self, size, pool):
         """Sums over the channels and squares of pixels, within 1/127 of the largest of their class; no sign flips."""
