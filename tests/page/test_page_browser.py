@@ -252,6 +252,7 @@ def test_a_tall_image_fits_a_screen(visit, tmp_path):
     box = page.locator("#map").bounding_box()
     assert box["height"] <= 750
     assert box["height"] / box["width"] == pytest.approx(15, rel=0.05)
+    assert page.locator("figcaption").last.bounding_box()["y"] > box["y"] + box["height"]
 
 
 def test_dark_and_print_have_their_colours(visit, file):

@@ -207,7 +207,7 @@
   }
   document.body.classList.toggle("small", small);
   // a tall image is as high as a screen at most
-  for (const frame of document.querySelectorAll(".frame")) frame.style.maxWidth = `${(44 * page.width) / page.height}rem`;
+  document.body.style.setProperty("--widest", `${(44 * page.width) / page.height}rem`);
   // its last squares may reach over the edge of the image
   $("map").style.width = `${(100 * width * page.maps.pool) / page.width}%`;
   $("map").style.height = `${(100 * height * page.maps.pool) / page.height}%`;
