@@ -13,6 +13,7 @@ from PIL import Image
 
 import fringe
 from fringe.app import Limits, Service, _service, load_models
+from fringe.app._fragments import comparison
 from fringe.app._worker import reason
 from fringe.errors import InputError, ModelError
 from fringe.models import load_model
@@ -104,6 +105,10 @@ def test_a_comparison_has_the_scores_of_the_library_and_of_blind_maps(digit):
     assert float(result.comparison.rows[1].scores["insertion"].values) == pytest.approx(float(expected.values))
     assert [path.suffix for path in result.files] == [".csv", ".npz", ".png"]
     assert len(result.files[0].read_text().splitlines()) == 1 + 7 * 4
+    said = "Controls do not look at the model"
+    assert f"{said}; only diffusion runs it" in comparison(result)
+    other = ended(service.compare("a", file, "digits", ("ig", "smoothgrad"))).result
+    assert f"{said}. A score" in comparison(other)
 
 
 def test_a_comparison_reads_a_model_of_probabilities_as_such(make_service):

@@ -453,5 +453,5 @@ def test_an_interrupted_run_keeps_what_it_finished(tmp_path, monkeypatch):
     written = (tmp_path / "out" / "digits-0000" / "explanation.json").stat().st_mtime_ns
     resumed = quick(tmp_path / "out", "embedded:digits:0:3")
     assert resumed.exit_code == 0
-    assert "1 results of an earlier run were reused" in resumed.stdout
+    assert "reused from an earlier run: 1" in resumed.stdout
     assert (tmp_path / "out" / "digits-0000" / "explanation.json").stat().st_mtime_ns == written

@@ -85,7 +85,7 @@ def test_nothing_is_printed_without_a_record(record, tmp_path):
     assert "reliability" in again.stderr
     assert explain(tmp_path / "out", "--no-figures", "--reliability", record, "--overwrite").exit_code == 0
     reused = explain(tmp_path / "out", "--no-figures", "--reliability", record)
-    assert "2 results of an earlier run were reused" in reused.stdout
+    assert "reused from an earlier run: 2" in reused.stdout
     assert "P(right)" in reused.stdout
 
 

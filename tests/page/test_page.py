@@ -74,6 +74,10 @@ class TestDocument:
         labels = {c["index"]: c["label"] for c in page_document(explained(), 0)["classes"]}
         assert {0: "zero", 1: "class 1", 2: "name 2"}.items() >= {k: labels[k] for k in labels if k < 3}.items()
 
+    def test_a_class_has_the_name_of_the_index_and_the_pictures(self):
+        document = page_document(renamed(explained(), class_names=("bald_eagle",) * 6))
+        assert {label["label"] for label in document["classes"] + document["predictions"]} == {"bald eagle"}
+
     @pytest.mark.parametrize(("size", "pool"), [((8, 8), 1), ((113, 40), 2), ((224, 224), 2), ((30, 250), 3)])
     def test_maps_are_exact_to_a_level(self, size, pool):
         """Sums over the channels and squares of pixels, within 1/127 of the largest of their class; no sign flips."""
@@ -207,6 +211,12 @@ class TestPage:
         assert f"<td>{last['entropy']:.4g}</td><td>{100 * last['probabilities'][0]:.1f} %</td>" in row
         assert document["versions"]["torch"] == str(torch.__version__)
         assert f"<dt>torch version</dt><dd>{torch.__version__}</dd>" in page
+
+    def test_a_path_to_another_reference_does_not_go_to_no_preference(self):
+        aim, text = (0.5, *[0.1] * 5), "towards a prediction without preference"
+        other = explained(method=fringe.FRInGe(tau=0.01, steps=3, reference=aim))
+        assert text not in render_page(page_document(other))
+        assert text in render_page(page_document(explained()))
 
     def test_a_photograph_takes_at_most_2_mb(self):
         """Noise, which compresses worst, with five classes and eleven points."""

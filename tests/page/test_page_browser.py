@@ -141,6 +141,33 @@ def test_keys_move_play_and_choose(visit, file):
     assert page.locator("#slider").get_attribute("aria-valuetext").startswith("step 0 of ")
 
 
+def test_keys_work_wherever_the_focus_is(visit, file):
+    page = visit(file, width=320)
+    page.locator("#classes label").nth(1).click()
+    page.keyboard.press("3")
+    assert page.locator("#classes input[value='2']").is_checked()
+    page.keyboard.press("s")
+    assert page.locator("input[value=signed]").is_checked()
+    page.locator("summary").first.click()
+    table = page.locator(".scroll").nth(1)
+    table.focus()
+    last = page.locator("#slider").input_value()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_timeout(500)
+    assert table.evaluate("e => e.scrollLeft") > 0
+    page.keyboard.press("ArrowLeft")
+    assert page.locator("#slider").input_value() == last
+
+
+def test_the_choice_of_a_picture_is_one_line_on_a_telephone(visit, tmp_path):
+    document = page_document(explained()) | {"gain": 222.8}
+    (tmp_path / "page.html").write_text(render_page(document), encoding="utf-8")
+    page = visit(tmp_path / "page.html", width=360)
+    heights = "[...document.querySelectorAll('.choice')].map(e => e.offsetHeight)"
+    image, view = page.evaluate(heights)
+    assert image == view
+
+
 def test_the_path_plays_to_its_end(visit, file):
     page = visit(file)
     page.locator("#play").click()
@@ -210,6 +237,22 @@ def test_nothing_is_cut(visit, tmp_path, width):
       getComputedStyle(e).opacity !== '0' && (e.getBoundingClientRect().right > innerWidth + 1 ||
       (e.matches('.choice') && e.scrollWidth > e.clientWidth))).map(e => e.outerHTML)"""
     assert page.evaluate(cut) == []
+
+
+def test_a_number_stands_behind_a_name_that_is_read_from_the_right(visit, tmp_path):
+    result = renamed(explained(), class_names=("\u0633\u0645\u0643\u0629",) * 6)
+    page = visit(fringe.write_page(result, tmp_path / "page.html"))
+    name, number = (page.locator(f"#classes {tag}").first.bounding_box() for tag in ("bdi", "small"))
+    assert name["x"] + name["width"] <= number["x"]
+    assert page.locator("#classes small").first.evaluate("e => e.getClientRects().length") == 1
+
+
+def test_a_tall_image_fits_a_screen(visit, tmp_path):
+    page = visit(fringe.write_page(explained(size=(90, 6), channels=3), tmp_path / "page.html"))
+    box = page.locator("#map").bounding_box()
+    assert box["height"] <= 750
+    assert box["height"] / box["width"] == pytest.approx(15, rel=0.05)
+    assert page.locator("figcaption").last.bounding_box()["y"] > box["y"] + box["height"]
 
 
 def test_dark_and_print_have_their_colours(visit, file):

@@ -36,6 +36,16 @@ def test_a_dollar_sign_in_a_name_is_a_dollar_sign():
     assert not any(label.get_parse_math() for label in figure.axes[0].get_yticklabels())
 
 
+def test_a_long_name_keeps_the_value_behind_it():
+    figure = feature_bars(["a very long name of a feature " * 9, "b"], [2.0, 1.0], inputs=[0.25, 1])
+    assert names(figure)[0].endswith("… = 0.25")
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_the_font_lacks_is_a_box_without_a_warning():
+    assert names(feature_bars(["\U0001f41f", "b"], [2.0, 1.0]))[0] == "\u25a1"
+
+
 def test_weak_features_share_the_last_bar():
     values = np.arange(30.0)
     figure = feature_bars([f"f{k}" for k in range(30)], values)

@@ -65,6 +65,13 @@ def test_the_display_scale_ignores_one_percent_of_extremes_but_not_a_map_of_one_
     assert display_scale(np.full((4, 4), np.nan)) == 0.0
 
 
+def test_the_pixels_of_a_panorama_are_square():
+    drawn = overlay(np.full((30, 300), 0.5), np.ones((30, 300)), title="wide")
+    drawn.canvas.draw()
+    box = drawn.axes[0].get_window_extent()
+    assert box.width / box.height == pytest.approx(10, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [(np.zeros((1, 8, 8)), "zero everywhere"), (np.full((1, 8, 8), np.nan), "not finite")],

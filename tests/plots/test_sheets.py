@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from plots_toys import assert_apart, blank_margins, caption, words
 
 from fringe.plots import SheetItem, class_maps, contact_sheet
@@ -14,6 +15,13 @@ def items(count, size=(9, 9), name="n", prediction="a $b$ c_d", verdict="ok"):
         SheetItem(rng.random((*size, 1)), rng.normal(size=(1, *size)), f"{name}{i}", prediction, verdict)
         for i in range(count)
     ]
+
+
+@pytest.mark.parametrize("verdict", ["ok", "stalled"])
+def test_a_verdict_can_be_read_on_white(verdict):
+    text = next(text for text in words(contact_sheet(items(1, verdict=verdict))) if text.get_text() == verdict)
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(text.get_color())]
+    assert 1.05 / (np.dot((0.2126, 0.7152, 0.0722), linear) + 0.05) >= 4.5  # WCAG 2.2, 1.4.3
 
 
 @pytest.mark.parametrize("count", [1, 4, 13, pytest.param(24, marks=pytest.mark.thorough)])

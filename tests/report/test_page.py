@@ -227,7 +227,7 @@ def test_nothing_is_cut_and_everything_can_be_read(browser, pages, name, width, 
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page.goto(pages[name].as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    outside = """() => [...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll, pre')
+    outside = """() => [...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll')
         && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 80))"""
     assert page.evaluate(outside) == []
     scrolls = """() => [...document.querySelectorAll('.scroll')].filter(

@@ -75,7 +75,9 @@ def test_every_form_names_the_metrics_that_do_not_pass(tmp_path):
     path = verdicts(tmp_path / "validity.json")
     folder = write_report(run(tmp_path / "run"), tmp_path / "out", validity=[path]).page.parent
     for name in ("report.html", "report.md", "tables.tex"):
-        assert "Judged on this model: Insertion AUC" in (folder / name).read_text(encoding="utf-8"), name
+        assert "Metrics that do not pass on this model: Insertion AUC" in (folder / name).read_text(encoding="utf-8"), (
+            name
+        )
 
 
 def test_the_page_states_the_verdicts(tmp_path):

@@ -21,7 +21,6 @@ _SCRIPT = (
     ".observe(document.documentElement)"
 )
 _HASH = f"'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"
-BLIND = "Blind maps do not look at the model. A score tells something of a method only where it beats all of them."
 
 
 def sample_buttons(samples: Sequence[Sample]) -> str:
@@ -124,11 +123,13 @@ def _table(result: Compared) -> str:
     for name in blind:
         cells = "".join(f"<td>{_number(scores[name, label])}</td>" for label in metrics)
         body += f"<tr class='blind'><th scope='row'>{escape(name)} <small>control</small></th>{cells}</tr>"
+    path = "; only diffusion runs it, along a path that ignores it" if "diffusion" in blind else ""
     return (
         "<div class='fringe-scroll' tabindex='0' role='region' aria-label='Scores'><table><thead>"
         f"<tr><th scope='col'>map</th>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-        f"<p class='fringe-note'>The brighter a pixel, the more it counts for the class or against it. {BLIND} The "
-        f"better of the two methods is bold.{star} One image decides nothing: compare on many with "
+        f"<p class='fringe-note'>The brighter a pixel, the more it counts for the class or against it. Controls "
+        f"do not look at the model{path}. A score tells something of a method only where it beats all of theirs. "
+        f"The better of the two methods is bold.{star} One image decides nothing: compare on many with "
         "<code>fringe compare</code>.</p>"
     )
 

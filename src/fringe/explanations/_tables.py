@@ -34,7 +34,7 @@ def describe_explanations(document: Mapping[str, Any]) -> list[str | TextTable]:
     parts: list[str | TextTable] = [TextTable(names, rows, numbers)]
     if len(entries) > SHOWN_IMAGES:
         parts.append(f"… and {len(entries) - SHOWN_IMAGES} more, in summary.json")
-    return [*parts, *([f"{reused} results of an earlier run were reused"] if reused else [])]
+    return [*parts, *([f"reused from an earlier run: {reused}"] if reused else [])]
 
 
 def _image_row(entry: Mapping[str, Any]) -> list[str]:

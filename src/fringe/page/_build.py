@@ -25,7 +25,7 @@ from fringe.page._document import (
     encode_maps,
     pooled,
 )
-from fringe.plots import method_title
+from fringe.plots import class_title, method_title
 
 #: Squares of a stored map along its longer side.
 MAP_SIDE = 112
@@ -117,7 +117,7 @@ def _labels(context: Context, start: Tensor, explained: list[int]) -> list[Label
     """The most probable classes of the input, and the explained ones."""
     best = torch.nan_to_num(start).topk(min(PREDICTIONS, len(start))).indices.tolist()
     indices = dict.fromkeys([*best, *explained])
-    return [Label(index=index, label=printable(context.class_label(index))) for index in indices]
+    return [Label(index=index, label=class_title(printable(context.class_label(index)))) for index in indices]
 
 
 def _explained(one: Attribution, start: Tensor) -> ExplainedClass:
@@ -125,7 +125,7 @@ def _explained(one: Attribution, start: Tensor) -> ExplainedClass:
     tone, sentence = SENTENCES.get(verdict, ("bad", "This verdict is not known."))
     return ExplainedClass(
         index=index,
-        label=printable(one.labels(0)[0]),
+        label=class_title(printable(one.labels(0)[0])),
         probability=_number(start[index]),
         score=_number(one.score[0]),
         endpoint_score=_number(one.endpoint_score[0]),

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from fringe.plots._layout import Canvas, fitted, open_sheet, root, text_width
 from fringe.plots._maps import DIVERGING
-from fringe.plots._style import INK, LABEL, MUTED, TICK, Style, annotate, despine, quoted, text_style
+from fringe.plots._style import INK, LABEL, MUTED, TICK, Style, annotate, despine, quoted, sanitise, text_style
 
 #: Features that bars are drawn of, and channels that lines are drawn of; the others are summed, or left out.
 MOST_BARS, MOST_CHANNELS = 12, 6
@@ -48,17 +48,16 @@ def feature_bars(
     strength = np.asarray(values, dtype=np.float64)
     if strength.shape != (len(names),):
         raise ValueError(f"values: got shape {strength.shape} for {len(names)} names")
-    words = list(names)
-    if inputs is not None:
-        words = [f"{name} = {float(v):.4g}" for name, v in zip(names, np.asarray(inputs), strict=True)]
+    ends = [""] * len(names) if inputs is None else [f" = {float(v):.4g}" for v in np.asarray(inputs)]
+    words = [(sanitise(name, 400), end) for name, end in zip(names, ends, strict=True)]
     order = sorted(range(len(words)), key=lambda k: -abs(np.nan_to_num(strength[k])))
     rows = [(words[k], float(strength[k])) for k in order]
     if len(rows) > MOST_BARS:
         rest = rows[MOST_BARS - 1 :]
-        rows = [*rows[: MOST_BARS - 1], (f"sum of {len(rest)} others", sum(v for _, v in rest))]
+        rows = [*rows[: MOST_BARS - 1], ((f"sum of {len(rest)} others", ""), sum(v for _, v in rest))]
     caption = [f"Red bars speak for {quoted(label)}, blue bars against it.", *([note] if note else [])]
     sheet = open_sheet(_WIDTH, _BAR * len(rows) + 0.35, title=title, caption=caption, ax=ax)
-    left = min(_NAME, 0.55 * sheet.width, max(text_width(name, LABEL) for name, _ in rows) + 0.15)
+    left = min(_NAME, 0.55 * sheet.width, max(text_width("".join(row), LABEL) for row, _ in rows) + 0.15)
     axes = sheet.add_axes(left, 0, sheet.width - left, max(sheet.height - 0.35, 0.1))
     axes.barh(range(len(rows)), [v for _, v in rows], height=0.72, color=[_sided(v) for _, v in rows])
     axes.axvline(0, color=INK, linewidth=0.8)
@@ -68,7 +67,8 @@ def feature_bars(
     despine(axes)
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
-    axes.set_yticks(range(len(rows)), [fitted(name, left - 0.1, LABEL) for name, _ in rows], parse_math=False)
+    labels = [fitted(name, left - 0.1 - text_width(end, LABEL), LABEL) + end for (name, end), _ in rows]
+    axes.set_yticks(range(len(rows)), labels, parse_math=False)
     axes.tick_params(axis="y", length=0, labelsize=LABEL, labelcolor=INK)
     for k, (_, v) in enumerate(rows):
         side = {"ha": "left", "x": v + 0.02 * longest} if v >= 0 else {"ha": "right", "x": v - 0.02 * longest}

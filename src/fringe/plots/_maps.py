@@ -81,7 +81,7 @@ def overlay(
         caption = [f"Bright: evidence for or against {quoted(label)}{averaging(plane.shape, SMOOTHING)}."]
         axes, _ = _picture_axes(plane.shape, title, caption, ax)
         image_frame(axes)
-    show(axes, blended, aspect="auto" if ax is None else "equal")
+    show(axes, blended)
     annotate_empty(axes, plane)
     return root(axes)
 
@@ -306,10 +306,10 @@ def smoothed(plane: Plane, sigma: float) -> Plane:
     return plane
 
 
-def show(axes: Axes, array: Plane, **settings: Any) -> AxesImage:
+def show(axes: Axes, array: Plane) -> AxesImage:
     """Draw an RGB image at its own aspect ratio."""
     smooth = "nearest" if max(array.shape[:2]) <= SMALL else "bicubic"
-    return axes.imshow(array, interpolation=smooth, **settings)
+    return axes.imshow(array, interpolation=smooth)
 
 
 def show_signed(axes: Axes, plane: Plane, scale: float) -> AxesImage:

@@ -24,12 +24,10 @@ from fringe.plots._maps import (
     spatial,
 )
 from fringe.plots._style import (
-    GREEN,
     INK,
     LABEL,
     MUTED,
     TICK,
-    VERMILION,
     Style,
     class_title,
     image_frame,
@@ -40,6 +38,8 @@ from fringe.plots._style import (
 _TILE, _GAP, _BETWEEN = 1.5, 0.06, 0.3
 #: Inches of the words above the tiles of an input, of a line above a class, and below each row.
 _HEAD, _LINE, _BELOW = 0.36, 0.16, 0.16
+#: Colours of a verdict: as small words on white, those of lines are too pale.
+_GOOD, _BAD = "#0b6e4f", "#a8321a"
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _draw_item(sheet: Sheet, item: SheetItem, left: float, top: float, tile: tup
     annotate_empty(tiles[2], plane)
     right = left + 3 * tile[0] + 2 * _GAP
     verdict = fitted(item.verdict.replace("_", " "), right - left, TICK, bold=True)
-    colour = GREEN if item.verdict == "ok" else VERMILION
+    colour = _GOOD if item.verdict == "ok" else _BAD
     style: Style = text_style(TICK, colour, fontweight="bold", ha="right")
     sheet.write(right, top + 0.01, verdict, style)
     room = right - left - text_width(verdict, TICK, bold=True) - 0.1

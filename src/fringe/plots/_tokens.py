@@ -92,7 +92,7 @@ def token_html(words: Sequence[str], values: ArrayLike) -> str:
         ground, ink = _colours(share)
         style = f"background:{ground};color:{ink};border-radius:3px;padding:1px 4px"
         parts.append(f'<span style="{style}" title="{number:+.3g}">{text}</span>')
-    return f'<span style="font-family:sans-serif;line-height:2">{" ".join(parts)}</span>'
+    return f'<span style="font-family:sans-serif;line-height:2;overflow-wrap:anywhere">{" ".join(parts)}</span>'
 
 
 def token_text(words: Sequence[str], values: ArrayLike) -> "Text":

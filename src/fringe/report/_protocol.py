@@ -40,9 +40,10 @@ def protocol(results: Results) -> tuple[str, ...]:
         sentences.append(f"Some metrics are computed on fewer images: {', '.join(fewer)}.")
     controls = sorted({m for model in results.models for m in results.methods(model) if results.is_control(m)})
     if controls:
+        path = "; only diffusion runs it, along a path that ignores it" if "diffusion" in controls else ""
         sentences.append(
             f"Control maps ({', '.join(controls)}) stand beside the methods, and a score says little before it beats "
-            "theirs: they know nothing of the model, but for diffusion, whose path ignores the model."
+            f"theirs. They know nothing of the model{path}."
         )
     sentences.append(
         "All methods get the same images, targets and noise; differences between them are paired by image."

@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from fringe._text import printable
 from fringe.experiments import LEVEL, RESAMPLES, Estimate
-from fringe.report._table import LARGE, Table, TableCell, half_width
+from fringe.report._table import LARGE, UNFIT, Table, TableCell, half_width
 
 #: Marks cells with images that were not computed.
 INCOMPLETE = "†"
@@ -268,9 +268,9 @@ def legend(table: Table) -> list[str]:
         "Bold and underlined: the best method of a metric. Bold: its interval overlaps the best one's, which describes "
         "and tests nothing. Controls do not compete."
     )
-    for verdict in ("not judged", "does not pass"):
+    for verdict, what in UNFIT.items():
         titles = [column.title for column in table.columns if column.verdict == verdict]
-        lines += [f"Judged on this model: {', '.join(titles)} – {verdict}. Nobody wins there."] if titles else []
+        lines += [f"{what}: {', '.join(titles)}. Nobody wins there."] if titles else []
     if table.comparisons:
         lines.append(
             f"*, **, ***: differs from {table.reference} on the same images with p < .05, .01, .001 (sign-flip test of "

@@ -35,7 +35,7 @@ LOCALISATION = "Localisation (known answer)"
 FOLLOWING = "Dependence on model and class"
 OTHERS = "Other metrics"
 #: The groups after those, where the metrics were judged on the model: only metrics that pass have a winner.
-_UNFIT = {"not judged": "Metrics not judged on this model", "does not pass": "Metrics that do not pass on this model"}
+UNFIT = {"not judged": "Metrics not judged on this model", "does not pass": "Metrics that do not pass on this model"}
 _GROUPS = (LOCALISATION, CALIBRATION, FAITHFULNESS, OTHER_FAITHFULNESS, FOCUS, FOLLOWING, OTHERS)
 _PAPER = ("mas_insertion", "mas_deletion", "insertion", "deletion", "sparseness", "infidelity", "max_sensitivity")
 _BLURS = ("box", "gaussian", "folded")
@@ -57,7 +57,7 @@ class Column:
 
     @property
     def valid(self) -> bool:
-        return self.verdict not in _UNFIT
+        return self.verdict not in UNFIT
 
     @property
     def arrow(self) -> str:
@@ -165,7 +165,7 @@ class Table:
         """The columns by the question that they answer."""
         indices: dict[str, list[int]] = {}
         for index, column in enumerate(self.columns):
-            indices.setdefault(_UNFIT.get(column.verdict) or metric_group(column.settings), []).append(index)
+            indices.setdefault(UNFIT.get(column.verdict) or metric_group(column.settings), []).append(index)
         return [Group(name, tuple(columns)) for name, columns in indices.items()]
 
     def flags(self, *, controls: bool) -> Counter[tuple[str, str]]:
@@ -215,7 +215,7 @@ def build_table(
         _column(results, metric, "passes" if verdicts is None else verdicts.get(metric, "not judged"))
         for metric in sort_metrics(settings)
     ]
-    drafts.sort(key=lambda column: ["passes", *_UNFIT].index(column.verdict))
+    drafts.sort(key=lambda column: ["passes", *UNFIT].index(column.verdict))
     names = [(label, column) for label in labels for column in drafts]
     cells = [results.cell(model, label, column.label) for label, column in names]
     clusters = {column.label: results.clusters(model, column.label) for column in drafts}

@@ -187,8 +187,10 @@
     if (target.name === "view") { state.view = target.value; drawLegend(); draw(); }
   });
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, button, summary")) return;
     const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    // what has the focus may use these itself
+    if ((move || event.key === " ") && event.target.closest("input, button, summary, .scroll")) return;
     if (move && page.path) { stop(); go(state.point + move); }
     else if (event.key === " " && page.path) play();
     else if (Number(event.key) >= 1 && Number(event.key) <= page.classes.length) select("class", event.key - 1);
@@ -204,6 +206,8 @@
     addEventListener("afterprint", printed.after);
   }
   document.body.classList.toggle("small", small);
+  // a tall image is as high as a screen at most
+  document.body.style.setProperty("--widest", `${(44 * page.width) / page.height}rem`);
   // its last squares may reach over the edge of the image
   $("map").style.width = `${(100 * width * page.maps.pool) / page.width}%`;
   $("map").style.height = `${(100 * height * page.maps.pool) / page.height}%`;
