@@ -65,7 +65,7 @@ def test_packed_tasks_are_what_they_were(few, tmp_path):
     assert len(packs(store)) == 2 * 3  # 12 tasks, 4 in a pack
     for again in (store, Store(store.root, create=False)):
         assert (table(again), again.tasks(), again.metadata()) == (before, tasks, metadata)
-        assert all(again.has(key) for key in tasks)
+        assert all(again.read(key) for key in tasks)
         assert read_results(again).frame.equals(frame)
         assert read_status(store.root) == status
     assert before == expected(asked)

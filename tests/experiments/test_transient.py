@@ -67,6 +67,27 @@ def test_what_will_not_pass_is_recorded(tmp_path, trouble):
     assert (second.log.reports, second.failed_before) == ([], 4)
 
 
+def test_what_another_run_computes_again_meanwhile_is_not_computed_twice(tmp_path):
+    plan = small(arms=arms(troubled=Troubled("bug", str(tmp_path / "cure")), ig=IG))
+    out = tmp_path / "run"
+    assert run_plan(plan, out, RunOptions()).log.failed == 2
+    (tmp_path / "cure").touch()
+    again, more, others = RunOptions(retry=True), replace(plan, n=3), []
+    meanwhile = Progress(lambda *_: others.append(run_plan(more, out, again)))
+    finished = run_plan(more, out, again, meanwhile)  # both list four tasks: two that failed, two of a new image
+    assert others[0].log.count("done") == 4
+    assert finished.log.count("cached") == 4
+    assert not finished.partial
+
+
+def test_a_run_says_that_what_another_run_computed_meanwhile_has_failed(tmp_path):
+    plan, others = small(arms=arms(troubled=Troubled("bug", str(tmp_path / "cure")))), []
+    meanwhile = Progress(lambda *_: others.append(run_plan(plan, tmp_path / "run", RunOptions())))
+    finished = run_plan(plan, tmp_path / "run", RunOptions(), meanwhile)
+    assert finished.log.count("cached") == 2
+    assert (finished.log.failed, finished.partial) == (others[0].log.failed, others[0].partial) == (2, True)
+
+
 def test_a_device_that_fails_ends_the_run_and_fails_no_unit(tmp_path):
     """What comes after it in the same process would fail as well, for no fault of its own."""
     plan = small(arms=arms(ig=IG, troubled=Troubled("device", str(tmp_path / "cure")), more=replace(IG, steps=4)))

@@ -131,10 +131,6 @@ class Store:
 
     # Tasks
 
-    def has(self, key: str) -> bool:
-        """Whether a task is committed, and its file intact."""
-        return self._content(key) is not None or any(key in pack.tasks for pack in self.packs.list())
-
     def commit(self, key: str, rows: Sequence[ScoreRecord], metadata: Mapping[str, Any]) -> None:
         """Store the records of a task in one file, which is complete or does not exist.
 
