@@ -4,6 +4,7 @@ import json
 import random
 import signal
 import sys
+import time
 from dataclasses import replace
 
 import forked_runs
@@ -26,7 +27,7 @@ from fringe.experiments import (
 from fringe.experiments._disk import Disk
 from fringe.experiments._formats import StoredMap
 from fringe.experiments._manifest import digest
-from fringe.experiments._packs import pack_bytes
+from fringe.experiments._packs import Packs, pack_bytes
 from fringe.experiments._sealed import Damaged, SealedFile, sealed_parquet
 from fringe.experiments._store import MARKER, Store
 
@@ -184,6 +185,13 @@ def test_of_two_records_of_a_score_the_one_with_a_score_counts(few, tmp_path):
 # Kills, and others at work
 
 
+def fail(store, asked, unit):
+    """Commit a task again, as one that failed."""
+    failed = [replace(row, status="failed", score=None, error="x") for row in rows_of(unit)]
+    pairs = [[row.metric_key, row.image] for row in failed]
+    store.commit(unit.key, failed, {**unit.record(asked), "failed": pairs})
+
+
 def whole_or_absent(base, asked):
     """Every task in the folder is complete, once, as it should be."""
     store = Store(base / "run")
@@ -246,6 +254,86 @@ def test_what_is_packed_while_it_is_read_is_not_missed(few, tmp_path, monkeypatc
     monkeypatch.setattr(Disk, "read", read)
     assert set(reader.metadata()) == {unit.key for unit in pending_tasks(asked, (), SHARD)}
     assert store.loose() == []
+
+
+@pytest.mark.parametrize("amid", ["before the pack is written", "after it"])
+def test_a_task_that_is_retried_while_it_is_packed_is_not_lost(few, tmp_path, monkeypatch, amid):
+    store, asked = filled(tmp_path / "run", methods=("fine",), images=8)
+    unit = pending_tasks(asked, (), SHARD)[0]
+    fail(store, asked, unit)
+    other, write = Store(store.root), Packs.write
+
+    def retried():
+        with other.lock(unit.key) as locked:
+            assert locked
+            other.commit(unit.key, rows_of(unit), {**unit.record(asked), "failed": []})
+
+    def meanwhile(packs, tasks):
+        if amid != "after it":
+            retried()
+        write(packs, tasks)
+        if amid == "after it":
+            retried()
+
+    monkeypatch.setattr(Packs, "write", meanwhile)
+    store.compact()
+    assert {row.status for row in store.read(unit.key)[0]} == {"ok"}
+    assert read_results(store).frame["score"].null_count() == 0
+    assert committed_keys(store, failures=False).complete(unit.setting, frozenset(unit.metric_keys)) >= {*unit.images}
+    assert len(store.loose()) == 1  # the others are packed
+
+
+def test_a_task_that_is_being_retried_is_left_where_it_is(few, tmp_path):
+    store, asked = filled(tmp_path / "run", methods=("fine",), images=8)
+    unit = pending_tasks(asked, (), SHARD)[0]
+    fail(store, asked, unit)
+    with store.lock(unit.key):
+        Store(store.root).compact()
+    assert store.loose() == [unit.key]
+
+
+def test_what_a_machine_packs_whose_clock_is_late_is_newer_all_the_same(few, tmp_path, monkeypatch):
+    store, asked = filled(tmp_path / "run", methods=("fine",), images=8)
+    for unit in (units := pending_tasks(asked, (), SHARD)):
+        fail(store, asked, unit)
+    store.compact()
+    for unit in units:
+        store.commit(unit.key, rows_of(unit), {**unit.record(asked), "failed": [], "versions": {"fringe": "2"}})
+    late = time.time_ns() - 10**12
+    monkeypatch.setattr(time, "time_ns", lambda: late)
+    later = Store(store.root)
+    write = Packs.write
+    monkeypatch.setattr(Packs, "write", lambda packs, tasks: write(packs, {**tasks, "another": tasks[units[0].key]}))
+    later.compact()
+    assert len(packs(later)) == 4
+    assert [task["failed"] for task in later.metadata().values()] == [[]] * 5
+    assert {row.status for unit in units for row in later.read(unit.key)[0]} == {"ok"}
+
+
+def test_a_pack_that_is_written_again_does_not_hide_what_was_mended_since(few, tmp_path):
+    store, asked = filled(tmp_path / "run", methods=METHODS, images=4)
+    unit = next(unit for unit in pending_tasks(asked, (), SHARD) if unit.method == "fine")
+    fail(store, asked, unit)
+    store.compact()
+    (path,) = [path for path in packs(store) if ".scores." in path.name]
+    for key in ("x", "y", "z"):
+        store.commit(key, [], {**unit.record(asked), "images": [], "metric_keys": [], "failed": []})
+    store.commit(unit.key, rows_of(unit), {**unit.record(asked), "failed": []})
+    store.compact()
+    assert len(packs(store)) == 4
+    assert len(store.metadata()[unit.key]["failed"]) == 0
+    too = next(unit for unit in pending_tasks(asked, (), SHARD) if unit.method == "too")
+    pack = next(pack for pack in store.packs.list() if too.key in pack.tasks)
+    with path.open("rb") as file:
+        (start, *_) = SealedFile(file, path.stat().st_size).groups[pack.tasks[too.key].group]
+    content = bytearray(path.read_bytes())
+    content[start + 40] ^= 1
+    path.write_bytes(content)
+    again = Store(store.root)
+    with pytest.warns(UserWarning, match="is damaged: set aside"):
+        again.quarantine_damaged()
+    assert again.metadata()[unit.key]["failed"] == []
+    assert {row.status for row in again.read(unit.key)[0]} == {"ok"}
 
 
 def test_a_second_process_that_packs_leaves_it_to_the_first(few, tmp_path):
