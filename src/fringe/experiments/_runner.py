@@ -69,9 +69,6 @@ class _ModelContext:
     bounds: tuple[Tensor, Tensor]
     references: Mapping[tuple[int, ...], Tensor]
 
-    def space(self, x: Tensor) -> InputSpace:
-        return InputSpace(*self.bounds, self.references.get(tuple(x.shape[1:])))
-
 
 @dataclass(frozen=True)
 class _ImageBatch:
@@ -80,6 +77,11 @@ class _ImageBatch:
     images: list[str]
     subject: EvaluationContext
     confidence: list[float]
+
+    def alone(self) -> list["_ImageBatch"]:
+        """Each image in a batch of its own."""
+        of_images = enumerate(zip(self.images, self.confidence, strict=True))
+        return [_ImageBatch([image], self.subject.select([i]), [p]) for i, (image, p) in of_images]
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ class TaskRunner:
         ]
         maps, current = dict[str, StoredMap](), versions()
         left = {one.image: one.error for one in failed if one.status is None}
-        for group in groups:
+        for group in (batches := list(groups)):
             try:
                 evaluated = self._evaluate(context, task, group, stored or {})
             except Exception as error:
@@ -145,6 +147,9 @@ class TaskRunner:
                 if not is_transient(error):
                     raise
                 left |= dict.fromkeys(group.images, first_line(error))
+                continue
+            if evaluated.metadata[0]["error"] and len(group.images) > 1:
+                batches += group.alone()  # an image that fails must not cost the others theirs
                 continue
             rows += self._rows(task, group, evaluated)
             if evaluated.maps is not None:
@@ -172,9 +177,8 @@ class TaskRunner:
         try:
             with context.classifier.session(group.subject.problem.inputs.device):
                 evaluator = Evaluator(group.subject, [candidate], metrics, task.metrics, self.progress)
-                current = _stored_of(group, stored)
-                if current is not None:
-                    return _evaluate_stored(evaluator, current)
+                if (scored := _evaluate_stored(evaluator, group, stored)) is not None:
+                    return scored
                 row = evaluator.rows(keep_maps=True)[0]
             if row.transient:
                 raise TransientError(str(row.error))
@@ -263,7 +267,7 @@ class TaskRunner:
                     return None
                 x, logits, images = x[valid], logits[valid], [images[i] for i in valid]
                 target = classifier.resolve_target(self._target(images), logits)
-                space = context.space(x)
+                space = InputSpace(*context.bounds, context.references.get(tuple(x.shape[1:])))
                 problem = Problem(classifier, x, logits, target, ids=tuple(images), rng=noise, domain=space)
                 arm = self._resolved.plan.arm(context.label)
                 verify(problem, needs_jvp=any(one.needs_jvp(logits.shape[1]) for one in arm.methods.values()))
@@ -308,12 +312,12 @@ class TaskRunner:
 
     def _rows(self, task: Task, group: _ImageBatch, evaluated: _Evaluated) -> list[ScoreRecord]:
         """One record for each image and metric of a batch."""
-
-        def row(metric: str, at: int) -> ScoreRecord:
-            scored = _score(evaluated.scores[metric], at, evaluated.faults[at])
-            return self._row(task, group.images[at], metric, **evaluated.metadata[at], **scored)
-
-        return [row(metric, at) for metric in task.metrics for at in range(len(group.images))]
+        of_images = list(zip(group.images, evaluated.metadata, evaluated.faults, strict=True))
+        return [
+            self._row(task, image, metric, **metadata, **_score(evaluated.scores[metric], at, fault))
+            for metric in task.metrics
+            for at, (image, metadata, fault) in enumerate(of_images)
+        ]
 
     def _row(self, task: Task, image: str, metric: str, **fields: Any) -> ScoreRecord:
         empty: dict[str, Any] = {"target": None, "confidence": None, "score": None}
@@ -330,20 +334,17 @@ class TaskRunner:
         )
 
 
-def _stored_of(group: _ImageBatch, stored: Mapping[str, StoredMap]) -> list[StoredMap] | None:
-    """The stored maps of a batch, or None where one is missing or explains another class: then all are made."""
-    current = [stored[image] for image in group.images if image in stored]
-    same = [one.metadata["target"] for one in current] == group.subject.problem.target.tolist()
-    return current if same else None
-
-
-def _evaluate_stored(evaluator: Evaluator, stored: Sequence[StoredMap]) -> _Evaluated:
-    metadata = [one.metadata for one in stored]
+def _evaluate_stored(evaluator: Evaluator, group: _ImageBatch, stored: Mapping[str, StoredMap]) -> _Evaluated | None:
+    """Score the stored maps of a batch; None where one is missing, of another class, or with an error: all are made."""
+    known = [stored[image] for image in group.images if image in stored and not stored[image].metadata.get("error")]
+    metadata = [one.metadata for one in known]
+    if [one["target"] for one in metadata] != group.subject.problem.target.tolist():
+        return None
     faults = tuple("" if one["status"] == "ok" else str(one["status"]) for one in metadata)
     columns = [dict(one.get("diagnostics", ())) for one in metadata]
     names = columns[0].keys()  # of one method, so the same for all
     diagnostics = {name: torch.tensor([one[name] for one in columns], dtype=torch.float64) for name in names}
-    values = torch.stack([one.values for one in stored]).to(evaluator.subject.problem.inputs.device)
+    values = torch.stack([one.values for one in known]).to(evaluator.subject.problem.inputs.device)
     return _Evaluated(evaluator.score_maps(evaluator.candidates[0], values, diagnostics, faults), faults, metadata)
 
 
