@@ -94,6 +94,21 @@ def test_an_image_that_a_method_refuses_does_not_cost_the_others_theirs(tmp_path
     assert not run_plan(plan, tmp_path / "run", RunOptions(save_maps=save_maps, retry=True)).partial
 
 
+def test_a_method_that_has_no_memory_for_all_images_of_a_unit_makes_one_map_after_the_other(tmp_path, monkeypatch):
+    """Else the same command would never come to an end."""
+    honest = type(IG).attribute
+
+    def hungry(self, problem):
+        if len(problem.inputs) > 1:
+            raise MemoryError
+        return honest(self, problem)
+
+    monkeypatch.setattr(type(IG), "attribute", hungry)
+    finished = run_plan(digits_plan(shard=4, controls=False), tmp_path / "run", RunOptions())
+    assert (finished.log.left, finished.log.failed, finished.partial) == (0, 0, False)
+    assert {row.status for row in table(Store(tmp_path / "run")).values()} == {"ok"}
+
+
 def test_a_metric_that_fails_leaves_no_failure_to_one_that_is_added_later(tmp_path, monkeypatch):
     def failing(self, maps):
         raise FringeError("sparseness: not here")

@@ -140,21 +140,17 @@ class TaskRunner:
         maps, current = dict[str, StoredMap](), versions()
         left = {one.image: one.error for one in failed if one.status is None}
         for group in (batches := list(groups)):
-            try:
-                evaluated = self._evaluate(context, task, group, stored or {})
-            except Exception as error:
-                _stop_at_device_error(error, f"{task.method} on {task.model}")
-                if not is_transient(error):
-                    raise
-                left |= dict.fromkeys(group.images, first_line(error))
-                continue
-            if evaluated.metadata[0]["error"] and len(group.images) > 1:
-                batches += group.alone()  # an image that fails must not cost the others theirs
-                continue
-            rows += self._rows(task, group, evaluated)
-            if evaluated.maps is not None:
-                made = zip(group.images, evaluated.maps, evaluated.metadata, strict=True)
-                maps |= {image: StoredMap(values, metadata, current) for image, values, metadata in made}
+            evaluated = self._evaluate(context, task, group, stored or {})
+            reason = evaluated if isinstance(evaluated, str) else evaluated.metadata[0]["error"]
+            if reason and len(group.images) > 1:  # one image must not cost the others theirs, nor their number all
+                batches += group.alone()
+            elif isinstance(evaluated, str):
+                left |= dict.fromkeys(group.images, evaluated)
+            else:
+                rows += self._rows(task, group, evaluated)
+                if evaluated.maps is not None:
+                    made = zip(group.images, evaluated.maps, evaluated.metadata, strict=True)
+                    maps |= {image: StoredMap(values, metadata, current) for image, values, metadata in made}
         return TaskResult(rows, maps, left)
 
     def subject(self, model: str, images: Sequence[str]) -> EvaluationContext:
@@ -170,7 +166,8 @@ class TaskRunner:
 
     def _evaluate(
         self, context: _ModelContext, task: Task, group: _ImageBatch, stored: Mapping[str, StoredMap]
-    ) -> _Evaluated:
+    ) -> _Evaluated | str:
+        """The scores of a batch, or why they are left to a later run."""
         plan, arm = self._resolved.plan, self._resolved.plan.arm(task.model)
         candidate = next(candidate for candidate in plan.candidates(arm) if candidate.label == task.method)
         metrics = {label: plan.metrics[label] for label in task.metrics}
@@ -181,10 +178,11 @@ class TaskRunner:
                     return scored
                 row = evaluator.rows(keep_maps=True)[0]
             if row.transient:
-                raise TransientError(str(row.error))
-        except Exception as error:  # a method's bug on some images must not cost the others theirs
+                return str(row.error)
+        except Exception as error:
+            _stop_at_device_error(error, f"{task.method} on {task.model}")
             if is_transient(error):
-                raise
+                return first_line(error)
             row = _failed(candidate, task, len(group.images), error)
         metadata = [_image_metadata(group, row, index) for index in range(len(group.images))]
         return _Evaluated(row.scores, row.faults, metadata, row.maps)
