@@ -377,6 +377,19 @@ def test_a_status_opens_a_pack_a_few_times_whatever_is_in_it(tmp_path, monkeypat
     assert len(count.calls) <= 12
 
 
+@pytest.mark.parametrize("images", [8, 40])
+def test_a_pack_is_written_again_from_few_reads_whatever_is_in_it(tmp_path, monkeypatch, images):
+    monkeypatch.setattr(_store, "PACKED_FROM", 4)
+    store, _ = filled(tmp_path / "run", images=images)
+    monkeypatch.setattr(_store, "PACKED_FROM", images)
+    store.compact()
+    assert len(packs(store)) == 2
+    counted, every = Counted(monkeypatch, "open"), store.tasks()
+    store.quarantine_tasks(every[:1])
+    assert len(counted.calls) <= 12
+    assert store.tasks() == every[1:]
+
+
 def test_the_files_of_maps_are_each_opened_once(tmp_path, monkeypatch):
     store = Store(tmp_path / "run")
     for image in map(str, range(20)):

@@ -89,9 +89,14 @@ class Pack:
 
     def task_table(self, task: PackedTask) -> Any:
         """Read all columns of a task. Raises Damaged."""
-        import pyarrow.compute as pc
+        return _rows_of(self.table([task.group], schema().names), task)
 
-        return self.table([task.group], schema().names).filter(pc.field("task") == task.number).drop_columns(["task"])
+
+def _rows_of(group: Any, task: PackedTask) -> Any:
+    """The rows of a task, of all those of its row group."""
+    import pyarrow.compute as pc
+
+    return group.filter(pc.field("task") == task.number).drop_columns(["task"])
 
 
 def pack_bytes(tasks: Tasks, created: int = 0) -> tuple[str, bytes, bytes]:
@@ -192,8 +197,8 @@ class Packs:
             for group in range(len(pack.settings)):
                 tasks = {k: task for k, task in pack.tasks.items() if task.group == group and k not in without}
                 if tasks and self._is_intact(name, group):
-                    for key, task in tasks.items():
-                        remaining[key] = (pack.task_table(task), task.metadata)
+                    table = pack.table([group], schema().names)  # once for all of its tasks
+                    remaining |= {key: (_rows_of(table, task), task.metadata) for key, task in tasks.items()}
             self.write(remaining, pack.created)
         for kind in (SCORES, DETAILS):
             if self._files.exists(f"{PACKS}/{name}{kind}"):
