@@ -310,6 +310,21 @@ def test_what_a_machine_packs_whose_clock_is_late_is_newer_all_the_same(few, tmp
     assert {row.status for unit in units for row in later.read(unit.key)[0]} == {"ok"}
 
 
+def test_tasks_that_are_mended_and_packed_together_are_seen_by_who_read_the_first_pack(few, tmp_path):
+    store, asked = filled(tmp_path / "run", methods=("fine",), images=8)
+    for unit in (units := pending_tasks(asked, (), SHARD)):
+        fail(store, asked, unit)
+    store.compact()
+    reader = Store(store.root)
+    assert all(reader.metadata()[unit.key]["failed"] for unit in units)
+    for unit in units:
+        store.commit(unit.key, rows_of(unit), {**unit.record(asked), "failed": []})
+    store.compact()
+    assert store.loose() == []
+    assert [reader.metadata()[unit.key]["failed"] for unit in units] == [[]] * 4
+    assert [reader.read(unit.key)[1]["failed"] for unit in units] == [[]] * 4
+
+
 def test_a_pack_that_is_written_again_does_not_hide_what_was_mended_since(few, tmp_path):
     store, asked = filled(tmp_path / "run", methods=METHODS, images=4)
     unit = next(unit for unit in pending_tasks(asked, (), SHARD) if unit.method == "fine")

@@ -122,7 +122,8 @@ def pack_bytes(tasks: Tasks, created: int = 0) -> tuple[str, bytes, bytes]:
     index = {"created": created, "settings": list(settings), "shared": list(shared), "tasks": entries}
     index["images"] = list(lists)
     scores = sealed_parquet([table.drop_columns(list(LARGE)) for table in tables], index)
-    return digest(sorted(tasks)), scores, sealed_parquet([table.select(LARGE) for table in tables], {})
+    name = digest([(key, tasks[key][1].get("failed")) for key in sorted(tasks)])  # what is mended has another
+    return name, scores, sealed_parquet([table.select(LARGE) for table in tables], {})
 
 
 def release_memory() -> None:
