@@ -27,7 +27,7 @@ from fringe.experiments import (
 from fringe.experiments._disk import Disk
 from fringe.experiments._formats import StoredMap
 from fringe.experiments._manifest import digest
-from fringe.experiments._packs import Packs, pack_bytes
+from fringe.experiments._packs import Pack, Packs, pack_bytes
 from fringe.experiments._sealed import Damaged, SealedFile, sealed_parquet
 from fringe.experiments._store import MARKER, Store
 
@@ -349,6 +349,29 @@ def test_a_pack_that_is_written_again_does_not_hide_what_was_mended_since(few, t
         again.quarantine_damaged()
     assert again.metadata()[unit.key]["failed"] == []
     assert {row.status for row in again.read(unit.key)[0]} == {"ok"}
+
+
+def test_two_that_begin_at_once_both_set_a_damaged_pack_aside(few, tmp_path, monkeypatch):
+    store, asked = filled(tmp_path / "run", images=4)
+    store.compact()
+    path = next(path for path in packs(store) if ".scores." in path.name)
+    content = bytearray(path.read_bytes())
+    content[200] ^= 1  # in the first of two row groups
+    path.write_bytes(content)
+    table_of, others = Pack.table, []
+
+    def meanwhile(pack, groups, columns):
+        if not others:
+            others.append(Store(store.root))
+            others[0].quarantine_damaged()
+        return table_of(pack, groups, columns)
+
+    monkeypatch.setattr(Pack, "table", meanwhile)
+    with pytest.warns(UserWarning, match="is damaged: set aside"):
+        Store(store.root).quarantine_damaged()
+    again = Store(store.root)
+    assert again.damaged() == {}
+    assert len(pending_tasks(asked, committed_keys(again), SHARD)) == 2  # of the four
 
 
 def test_a_second_process_that_packs_leaves_it_to_the_first(few, tmp_path):

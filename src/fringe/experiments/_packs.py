@@ -194,23 +194,16 @@ class Packs:
     def replace(self, name: str, *, without: Collection[str] = (), problem: str | None = None) -> None:
         """Write a pack again without some tasks and without what is damaged, and set the old one aside."""
         for pack in (pack for pack in self.list() if pack.name == name):
+            chosen = {key: task for key, task in pack.tasks.items() if key not in without}
             remaining: dict[str, tuple[Any, Mapping[str, Any]]] = {}
-            for group in range(len(pack.settings)):
-                tasks = {k: task for k, task in pack.tasks.items() if task.group == group and k not in without}
-                if tasks and self._is_intact(name, group):
+            for group in sorted({task.group for task in chosen.values()}):
+                with contextlib.suppress(Damaged):  # or another process has just set the pack aside
                     table = pack.table([group], schema().names)  # once for all of its tasks
-                    remaining |= {key: (_rows_of(table, task), task.metadata) for key, task in tasks.items()}
+                    remaining |= {k: (_rows_of(table, t), t.metadata) for k, t in chosen.items() if t.group == group}
             self.write(remaining, pack.created)
         for kind in (SCORES, DETAILS):
             if self._files.exists(f"{PACKS}/{name}{kind}"):
                 self._files.set_aside(f"{PACKS}/{name}{kind}", problem)
-
-    def _is_intact(self, name: str, group: int) -> bool:
-        try:
-            with self._open(name, SCORES) as scores, self._open(name, DETAILS) as details:
-                return not {group} & {*scores.damaged(), *details.damaged()}
-        except Damaged:
-            return False
 
     @contextlib.contextmanager
     def _open(self, name: str, kind: str) -> Generator[SealedFile]:
