@@ -141,7 +141,7 @@ class TaskRunner:
         left = {one.image: one.error for one in failed if one.status is None}
         for group in (batches := list(groups)):
             evaluated = self._evaluate(context, task, group, stored or {})
-            reason = evaluated if isinstance(evaluated, str) else evaluated.metadata[0]["error"]
+            reason = evaluated if isinstance(evaluated, str) else evaluated.metadata[0].get("error")
             if reason and len(group.images) > 1:  # one image must not cost the others theirs, nor their number all
                 batches += group.alone()
             elif isinstance(evaluated, str):
