@@ -4,6 +4,7 @@ import json
 import random
 import signal
 import sys
+import time
 from dataclasses import replace
 
 import forked_runs
@@ -26,7 +27,7 @@ from fringe.experiments import (
 from fringe.experiments._disk import Disk
 from fringe.experiments._formats import StoredMap
 from fringe.experiments._manifest import digest
-from fringe.experiments._packs import pack_bytes
+from fringe.experiments._packs import Pack, Packs, pack_bytes
 from fringe.experiments._sealed import Damaged, SealedFile, sealed_parquet
 from fringe.experiments._store import MARKER, Store
 
@@ -65,7 +66,7 @@ def test_packed_tasks_are_what_they_were(few, tmp_path):
     assert len(packs(store)) == 2 * 3  # 12 tasks, 4 in a pack
     for again in (store, Store(store.root, create=False)):
         assert (table(again), again.tasks(), again.metadata()) == (before, tasks, metadata)
-        assert all(again.has(key) for key in tasks)
+        assert all(again.read(key) for key in tasks)
         assert read_results(again).frame.equals(frame)
         assert read_status(store.root) == status
     assert before == expected(asked)
@@ -184,6 +185,13 @@ def test_of_two_records_of_a_score_the_one_with_a_score_counts(few, tmp_path):
 # Kills, and others at work
 
 
+def fail(store, asked, unit):
+    """Commit a task again, as one that failed."""
+    failed = [replace(row, status="failed", score=None, error="x") for row in rows_of(unit)]
+    pairs = [[row.metric_key, row.image] for row in failed]
+    store.commit(unit.key, failed, {**unit.record(asked), "failed": pairs})
+
+
 def whole_or_absent(base, asked):
     """Every task in the folder is complete, once, as it should be."""
     store = Store(base / "run")
@@ -248,6 +256,124 @@ def test_what_is_packed_while_it_is_read_is_not_missed(few, tmp_path, monkeypatc
     assert store.loose() == []
 
 
+@pytest.mark.parametrize("amid", ["before the pack is written", "after it"])
+def test_a_task_that_is_retried_while_it_is_packed_is_not_lost(few, tmp_path, monkeypatch, amid):
+    store, asked = filled(tmp_path / "run", methods=("fine",), images=8)
+    unit = pending_tasks(asked, (), SHARD)[0]
+    fail(store, asked, unit)
+    other, write = Store(store.root), Packs.write
+
+    def retried():
+        with other.lock(unit.key) as locked:
+            assert locked
+            other.commit(unit.key, rows_of(unit), {**unit.record(asked), "failed": []})
+
+    def meanwhile(packs, tasks):
+        if amid != "after it":
+            retried()
+        write(packs, tasks)
+        if amid == "after it":
+            retried()
+
+    monkeypatch.setattr(Packs, "write", meanwhile)
+    store.compact()
+    assert {row.status for row in store.read(unit.key)[0]} == {"ok"}
+    assert read_results(store).frame["score"].null_count() == 0
+    assert committed_keys(store, failures=False).complete(unit.setting, frozenset(unit.metric_keys)) >= {*unit.images}
+    assert len(store.loose()) == 1  # the others are packed
+
+
+def test_a_task_that_is_being_retried_is_left_where_it_is(few, tmp_path):
+    store, asked = filled(tmp_path / "run", methods=("fine",), images=8)
+    unit = pending_tasks(asked, (), SHARD)[0]
+    fail(store, asked, unit)
+    with store.lock(unit.key):
+        Store(store.root).compact()
+    assert store.loose() == [unit.key]
+
+
+def test_what_a_machine_packs_whose_clock_is_late_is_newer_all_the_same(few, tmp_path, monkeypatch):
+    store, asked = filled(tmp_path / "run", methods=("fine",), images=8)
+    for unit in (units := pending_tasks(asked, (), SHARD)):
+        fail(store, asked, unit)
+    store.compact()
+    for unit in units:
+        store.commit(unit.key, rows_of(unit), {**unit.record(asked), "failed": [], "versions": {"fringe": "2"}})
+    late = time.time_ns() - 10**12
+    monkeypatch.setattr(time, "time_ns", lambda: late)
+    later = Store(store.root)
+    write = Packs.write
+    monkeypatch.setattr(Packs, "write", lambda packs, tasks: write(packs, {**tasks, "another": tasks[units[0].key]}))
+    later.compact()
+    assert len(packs(later)) == 4
+    assert [task["failed"] for task in later.metadata().values()] == [[]] * 5
+    assert {row.status for unit in units for row in later.read(unit.key)[0]} == {"ok"}
+
+
+def test_tasks_that_are_mended_and_packed_together_are_seen_by_who_read_the_first_pack(few, tmp_path):
+    store, asked = filled(tmp_path / "run", methods=("fine",), images=8)
+    for unit in (units := pending_tasks(asked, (), SHARD)):
+        fail(store, asked, unit)
+    store.compact()
+    reader = Store(store.root)
+    assert all(reader.metadata()[unit.key]["failed"] for unit in units)
+    for unit in units:
+        store.commit(unit.key, rows_of(unit), {**unit.record(asked), "failed": []})
+    store.compact()
+    assert store.loose() == []
+    assert [reader.metadata()[unit.key]["failed"] for unit in units] == [[]] * 4
+    assert [reader.read(unit.key)[1]["failed"] for unit in units] == [[]] * 4
+
+
+def test_a_pack_that_is_written_again_does_not_hide_what_was_mended_since(few, tmp_path):
+    store, asked = filled(tmp_path / "run", methods=METHODS, images=4)
+    unit = next(unit for unit in pending_tasks(asked, (), SHARD) if unit.method == "fine")
+    fail(store, asked, unit)
+    store.compact()
+    (path,) = [path for path in packs(store) if ".scores." in path.name]
+    for key in ("x", "y", "z"):
+        store.commit(key, [], {**unit.record(asked), "images": [], "metric_keys": [], "failed": []})
+    store.commit(unit.key, rows_of(unit), {**unit.record(asked), "failed": []})
+    store.compact()
+    assert len(packs(store)) == 4
+    assert len(store.metadata()[unit.key]["failed"]) == 0
+    too = next(unit for unit in pending_tasks(asked, (), SHARD) if unit.method == "too")
+    pack = next(pack for pack in store.packs.list() if too.key in pack.tasks)
+    with path.open("rb") as file:
+        (start, *_) = SealedFile(file, path.stat().st_size).groups[pack.tasks[too.key].group]
+    content = bytearray(path.read_bytes())
+    content[start + 40] ^= 1
+    path.write_bytes(content)
+    again = Store(store.root)
+    with pytest.warns(UserWarning, match="is damaged: set aside"):
+        again.quarantine_damaged()
+    assert again.metadata()[unit.key]["failed"] == []
+    assert {row.status for row in again.read(unit.key)[0]} == {"ok"}
+
+
+def test_two_that_begin_at_once_both_set_a_damaged_pack_aside(few, tmp_path, monkeypatch):
+    store, asked = filled(tmp_path / "run", images=4)
+    store.compact()
+    path = next(path for path in packs(store) if ".scores." in path.name)
+    content = bytearray(path.read_bytes())
+    content[200] ^= 1  # in the first of two row groups
+    path.write_bytes(content)
+    table_of, others = Pack.table, []
+
+    def meanwhile(pack, groups, columns):
+        if not others:
+            others.append(Store(store.root))
+            others[0].quarantine_damaged()
+        return table_of(pack, groups, columns)
+
+    monkeypatch.setattr(Pack, "table", meanwhile)
+    with pytest.warns(UserWarning, match="is damaged: set aside"):
+        Store(store.root).quarantine_damaged()
+    again = Store(store.root)
+    assert again.damaged() == {}
+    assert len(pending_tasks(asked, committed_keys(again), SHARD)) == 2  # of the four
+
+
 def test_a_second_process_that_packs_leaves_it_to_the_first(few, tmp_path):
     store, _ = filled(tmp_path / "run")
     with store.lock("packs"):
@@ -287,6 +413,19 @@ def test_a_status_opens_a_pack_a_few_times_whatever_is_in_it(tmp_path, monkeypat
     count = Counted(monkeypatch, "open", "read")
     assert read_status(store.root)["plans"]["synthetic"]["cells"][0]["scored"] == images
     assert len(count.calls) <= 12
+
+
+@pytest.mark.parametrize("images", [8, 40])
+def test_a_pack_is_written_again_from_few_reads_whatever_is_in_it(tmp_path, monkeypatch, images):
+    monkeypatch.setattr(_store, "PACKED_FROM", 4)
+    store, _ = filled(tmp_path / "run", images=images)
+    monkeypatch.setattr(_store, "PACKED_FROM", images)
+    store.compact()
+    assert len(packs(store)) == 2
+    counted, every = Counted(monkeypatch, "open"), store.tasks()
+    store.quarantine_tasks(every[:1])
+    assert len(counted.calls) <= 12
+    assert store.tasks() == every[1:]
 
 
 def test_the_files_of_maps_are_each_opened_once(tmp_path, monkeypatch):

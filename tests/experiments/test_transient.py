@@ -17,10 +17,12 @@ from fringe import ExpectedGradients
 from fringe.errors import FringeError, TransientError
 from fringe.experiments import Progress, RunLog, RunOptions, run_plan
 from fringe.experiments._executors import ProcessExecutor, run_tasks
+from fringe.experiments._manifest import resolve
 from fringe.experiments._plan import Arm, ModelSource
 from fringe.experiments._results import results_of
 from fringe.experiments._store import Store
 from fringe.experiments._tasks import crashes
+from fringe.metrics import Insertion, Sparseness
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs a fork server")
 PASSES = ["memory", "numpy", "torch", "allocator", "disk", "file", "wrapped", "nested"]
@@ -65,6 +67,80 @@ def test_what_will_not_pass_is_recorded(tmp_path, trouble):
     assert (first.log.left, first.log.failed) == (0, 2)
     second = run_plan(plan, tmp_path / "run", RunOptions())
     assert (second.log.reports, second.failed_before) == ([], 4)
+
+
+@pytest.mark.parametrize("save_maps", [False, True])
+def test_an_image_that_a_method_refuses_does_not_cost_the_others_theirs(tmp_path, monkeypatch, save_maps):
+    data = {"data": (str(pictures(tmp_path / "data")),), "controls": False, "shard": 4}
+    plan, options = digits_plan(arms=arms(ig=IG), **data), RunOptions(save_maps=save_maps)
+    assert not run_plan(plan, tmp_path / "whole", options).partial
+    undisturbed, honest = table(Store(tmp_path / "whole")), type(IG).attribute
+    refused = resolve(plan).manifest.images[2]["digest"]
+
+    def refusing(self, problem):
+        if refused in problem.keys:
+            raise KeyError("waypoint")
+        return honest(self, problem)
+
+    monkeypatch.setattr(type(IG), "attribute", refusing)
+    first = run_plan(plan, tmp_path / "run", options)
+    assert (first.log.left, first.log.failed) == (0, 1)
+    rows = table(Store(tmp_path / "run"))
+    assert {row.image for row in rows.values() if row.status != "ok"} == {refused}
+    assert {row.error for row in rows.values() if row.status != "ok"} == {"KeyError: 'waypoint'"}
+    close = {key: pytest.approx(row.score, rel=1e-5) for key, row in undisturbed.items() if row.image != refused}
+    assert {key: row.score for key, row in rows.items() if row.status == "ok"} == close
+    monkeypatch.setattr(type(IG), "attribute", honest)
+    assert not run_plan(plan, tmp_path / "run", RunOptions(save_maps=save_maps, retry=True)).partial
+
+
+def test_a_method_that_has_no_memory_for_all_images_of_a_unit_makes_one_map_after_the_other(tmp_path, monkeypatch):
+    """Else the same command would never come to an end."""
+    honest = type(IG).attribute
+
+    def hungry(self, problem):
+        if len(problem.inputs) > 1:
+            raise MemoryError
+        return honest(self, problem)
+
+    monkeypatch.setattr(type(IG), "attribute", hungry)
+    finished = run_plan(digits_plan(shard=4, controls=False), tmp_path / "run", RunOptions())
+    assert (finished.log.left, finished.log.failed, finished.partial) == (0, 0, False)
+    assert {row.status for row in table(Store(tmp_path / "run")).values()} == {"ok"}
+
+
+def test_a_metric_that_fails_leaves_no_failure_to_one_that_is_added_later(tmp_path, monkeypatch):
+    def failing(self, maps):
+        raise FringeError("sparseness: not here")
+
+    monkeypatch.setattr(Sparseness, "score", failing)
+    plan, out = small(metrics={"sparseness": Sparseness()}), tmp_path / "run"
+    assert run_plan(plan, out, RunOptions(save_maps=True)).log.failed == 2
+    more = replace(plan, metrics={**plan.metrics, "insertion": Insertion()})
+    finished = run_plan(more, out, RunOptions(save_maps=True))
+    assert finished.log.failed == 0
+    assert cells(out, finished) == [(0, 2, 0), (2, 0, 0)]
+
+
+def test_what_another_run_computes_again_meanwhile_is_not_computed_twice(tmp_path):
+    plan = small(arms=arms(troubled=Troubled("bug", str(tmp_path / "cure")), ig=IG))
+    out = tmp_path / "run"
+    assert run_plan(plan, out, RunOptions()).log.failed == 2
+    (tmp_path / "cure").touch()
+    again, more, others = RunOptions(retry=True), replace(plan, n=3), []
+    meanwhile = Progress(lambda *_: others.append(run_plan(more, out, again)))
+    finished = run_plan(more, out, again, meanwhile)  # both list four tasks: two that failed, two of a new image
+    assert others[0].log.count("done") == 4
+    assert finished.log.count("cached") == 4
+    assert not finished.partial
+
+
+def test_a_run_says_that_what_another_run_computed_meanwhile_has_failed(tmp_path):
+    plan, others = small(arms=arms(troubled=Troubled("bug", str(tmp_path / "cure")))), []
+    meanwhile = Progress(lambda *_: others.append(run_plan(plan, tmp_path / "run", RunOptions())))
+    finished = run_plan(plan, tmp_path / "run", RunOptions(), meanwhile)
+    assert finished.log.count("cached") == 2
+    assert (finished.log.failed, finished.partial) == (others[0].log.failed, others[0].partial) == (2, True)
 
 
 def test_a_device_that_fails_ends_the_run_and_fails_no_unit(tmp_path):

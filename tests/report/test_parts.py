@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import report_toys as runs
 
+from fringe._tables import TextTable
 from fringe.report import build_table
 from fringe.report._build import curves, forest, stacked
 from fringe.report._examples import ExampleSet, choose_examples, plot_examples
-from fringe.report._failures import costs, failures, quarantined, verdicts
+from fringe.report._failures import costs, describe_status, failures, quarantined, verdicts
 from fringe.report._maps import GridData
 
 MAS = ("mas_insertion", "mas_deletion", "insertion", "deletion")
@@ -189,3 +190,14 @@ def test_a_grid_shows_each_image_with_its_own_scores_and_says_why_a_map_is_not_t
     ]
     bold = {text.get_text() for text in below if text.get_weight() == "bold" and text.get_text().startswith("M")}
     assert bold == {"MI .72", "MD .20", "MI .83", "MD .00"}
+
+
+@pytest.mark.parametrize(("missing", "share"), [(0, "100%"), (1, "99%"), (1999, "0%")])
+def test_a_status_says_100_percent_only_where_nothing_is_missing(missing, share):
+    cell = {"model": "net", "method": "ig", "metric": "insertion", "required": 2000, "failed": 1}
+    cells = [{**cell, "scored": 1999 - missing, "missing": missing}]
+    plan = {"images": 2000, "cells": cells, "failures": [], "not_read": [], "versions": {}}
+    shown = describe_status(
+        {"plans": {"benchmark": plan}, "damaged": {}, "set_aside": [], "invalidated": [], "trials": 0}
+    )
+    assert [part.rows[0][-1] for part in shown if isinstance(part, TextTable)] == [share]

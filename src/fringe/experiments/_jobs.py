@@ -84,22 +84,24 @@ def perform(job: Job, worker: TaskRunner, task: Task) -> TaskReport:
     with store.lock(task.key) as locked:
         if not locked:
             return TaskReport(task, "locked")
-        if not task.force and store.has(task.key):
-            return TaskReport(task, "cached")
+        committed = store.read(task.key)  # by another run, meanwhile
+        failed = {image for _, image in committed[1].get("failed", ())} if committed is not None else set[str]()
+        if committed is not None and not (task.force and failed):
+            return TaskReport(task, "cached", len(failed))
         stored = None if task.force else store.load_maps(task.setting, task.images)
         result = _attempt(worker, task, stored)
         if job.save_maps and result.maps:
             store.commit_maps(task.setting, result.maps)
         failures = {(row.metric_key, row.image) for row in result.rows if row.status != "ok"}
-        committed = replace(task, images=tuple(image for image in task.images if image not in result.left))
-        if not committed.images:
+        part = replace(task, images=tuple(image for image in task.images if image not in result.left))
+        if not part.images:
             return TaskReport(task, "left", seconds=time.perf_counter() - began, left=result.left)
         metadata = {
-            **committed.record(job.resolved.manifest),
+            **part.record(job.resolved.manifest),
             "failed": sorted(failures),
             **_made_by(result, stored or {}),
         }
-        store.commit(committed.key, result.rows, metadata)
+        store.commit(part.key, result.rows, metadata)
     store.forget_crash(task.key)
     failed = len({image for _, image in failures})
     reused = len({row.image for row in result.rows if row.status == "ok"} - result.maps.keys())

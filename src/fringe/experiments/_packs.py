@@ -46,7 +46,7 @@ class Pack:
 
     Attributes:
         name: Name of the pack.
-        created: When it was made, in nanoseconds.
+        created: When it was made, in nanoseconds; later than every pack before it, whatever the clock says.
         settings: Digest of the setting of each row group.
         tasks: Its tasks by name.
     """
@@ -89,12 +89,17 @@ class Pack:
 
     def task_table(self, task: PackedTask) -> Any:
         """Read all columns of a task. Raises Damaged."""
-        import pyarrow.compute as pc
-
-        return self.table([task.group], schema().names).filter(pc.field("task") == task.number).drop_columns(["task"])
+        return _rows_of(self.table([task.group], schema().names), task)
 
 
-def pack_bytes(tasks: Tasks) -> tuple[str, bytes, bytes]:
+def _rows_of(group: Any, task: PackedTask) -> Any:
+    """The rows of a task, of all those of its row group."""
+    import pyarrow.compute as pc
+
+    return group.filter(pc.field("task") == task.number).drop_columns(["task"])
+
+
+def pack_bytes(tasks: Tasks, created: int = 0) -> tuple[str, bytes, bytes]:
     """Return the name of a pack of tasks, and the bytes of its scores and of its details."""
     import pyarrow as pa
 
@@ -114,10 +119,11 @@ def pack_bytes(tasks: Tasks) -> tuple[str, bytes, bytes]:
             parts.append(_complete(table).append_column("task", number))
             entries.append([key, shared.setdefault(common, len(shared)), by_task, group])
         tables.append(pa.concat_tables(parts))
-    index = {"created": time.time_ns(), "settings": list(settings), "shared": list(shared), "tasks": entries}
+    index = {"created": created, "settings": list(settings), "shared": list(shared), "tasks": entries}
     index["images"] = list(lists)
     scores = sealed_parquet([table.drop_columns(list(LARGE)) for table in tables], index)
-    return digest(sorted(tasks)), scores, sealed_parquet([table.select(LARGE) for table in tables], {})
+    name = digest([(key, tasks[key][1].get("failed")) for key in sorted(tasks)])  # what is mended has another
+    return name, scores, sealed_parquet([table.select(LARGE) for table in tables], {})
 
 
 def release_memory() -> None:
@@ -161,15 +167,18 @@ class Packs:
     def names(self) -> "list[str]":
         return [name.removesuffix(SCORES) for name in self._files.names(PACKS, SCORES)]
 
-    def write(self, tasks: Tasks) -> None:
-        """Write a pack of tasks, or several if it would be too large to be read back."""
+    def write(self, tasks: Tasks, created: int | None = None) -> None:
+        """Write a pack of tasks, or several if it would be too large to be read back; the newest, or as old as a pack
+        that it stands for."""
         if not tasks:
             return
-        name, scores, details = pack_bytes(tasks)
+        if created is None:
+            created = max([time.time_ns(), *(pack.created + 1 for pack in self.list())])
+        name, scores, details = pack_bytes(tasks, created)
         if len(tasks) > 1 and not all(len(part) < RECORD_BYTES and is_bounded(part) for part in (scores, details)):
             keys = list(tasks)
             for half in (keys[: len(keys) // 2], keys[len(keys) // 2 :]):
-                self.write({key: tasks[key] for key in half})
+                self.write({key: tasks[key] for key in half}, created)
             return
         self._files.write(f"{PACKS}/{name}{DETAILS}", details)
         self._files.write(f"{PACKS}/{name}{SCORES}", scores)
@@ -184,25 +193,17 @@ class Packs:
 
     def replace(self, name: str, *, without: Collection[str] = (), problem: str | None = None) -> None:
         """Write a pack again without some tasks and without what is damaged, and set the old one aside."""
-        pack = next((pack for pack in self.list() if pack.name == name), None)
-        remaining: dict[str, tuple[Any, Mapping[str, Any]]] = {}
-        for group in range(len(pack.settings)) if pack is not None else ():
-            assert pack is not None
-            tasks = {k: task for k, task in pack.tasks.items() if task.group == group and k not in without}
-            if tasks and self._is_intact(name, group):
-                for key, task in tasks.items():
-                    remaining[key] = (pack.task_table(task), task.metadata)
-        self.write(remaining)
+        for pack in (pack for pack in self.list() if pack.name == name):
+            chosen = {key: task for key, task in pack.tasks.items() if key not in without}
+            remaining: dict[str, tuple[Any, Mapping[str, Any]]] = {}
+            for group in sorted({task.group for task in chosen.values()}):
+                with contextlib.suppress(Damaged):  # or another process has just set the pack aside
+                    table = pack.table([group], schema().names)  # once for all of its tasks
+                    remaining |= {k: (_rows_of(table, t), t.metadata) for k, t in chosen.items() if t.group == group}
+            self.write(remaining, pack.created)
         for kind in (SCORES, DETAILS):
             if self._files.exists(f"{PACKS}/{name}{kind}"):
                 self._files.set_aside(f"{PACKS}/{name}{kind}", problem)
-
-    def _is_intact(self, name: str, group: int) -> bool:
-        try:
-            with self._open(name, SCORES) as scores, self._open(name, DETAILS) as details:
-                return not {group} & {*scores.damaged(), *details.damaged()}
-        except Damaged:
-            return False
 
     @contextlib.contextmanager
     def _open(self, name: str, kind: str) -> Generator[SealedFile]:

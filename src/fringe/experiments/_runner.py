@@ -69,9 +69,6 @@ class _ModelContext:
     bounds: tuple[Tensor, Tensor]
     references: Mapping[tuple[int, ...], Tensor]
 
-    def space(self, x: Tensor) -> InputSpace:
-        return InputSpace(*self.bounds, self.references.get(tuple(x.shape[1:])))
-
 
 @dataclass(frozen=True)
 class _ImageBatch:
@@ -80,6 +77,11 @@ class _ImageBatch:
     images: list[str]
     subject: EvaluationContext
     confidence: list[float]
+
+    def alone(self) -> list["_ImageBatch"]:
+        """Each image in a batch of its own."""
+        of_images = enumerate(zip(self.images, self.confidence, strict=True))
+        return [_ImageBatch([image], self.subject.select([i]), [p]) for i, (image, p) in of_images]
 
 
 @dataclass(frozen=True)
@@ -137,19 +139,18 @@ class TaskRunner:
         ]
         maps, current = dict[str, StoredMap](), versions()
         left = {one.image: one.error for one in failed if one.status is None}
-        for group in groups:
-            try:
-                evaluated = self._evaluate(context, task, group, stored or {})
-            except Exception as error:
-                _stop_at_device_error(error, f"{task.method} on {task.model}")
-                if not is_transient(error):
-                    raise
-                left |= dict.fromkeys(group.images, first_line(error))
-                continue
-            rows += self._rows(task, group, evaluated)
-            if evaluated.maps is not None:
-                made = zip(group.images, evaluated.maps, evaluated.metadata, strict=True)
-                maps |= {image: StoredMap(values, metadata, current) for image, values, metadata in made}
+        for group in (batches := list(groups)):
+            evaluated = self._evaluate(context, task, group, stored or {})
+            reason = evaluated if isinstance(evaluated, str) else evaluated.metadata[0].get("error")
+            if reason and len(group.images) > 1:  # one image must not cost the others theirs, nor their number all
+                batches += group.alone()
+            elif isinstance(evaluated, str):
+                left |= dict.fromkeys(group.images, evaluated)
+            else:
+                rows += self._rows(task, group, evaluated)
+                if evaluated.maps is not None:
+                    made = zip(group.images, evaluated.maps, evaluated.metadata, strict=True)
+                    maps |= {image: StoredMap(values, metadata, current) for image, values, metadata in made}
         return TaskResult(rows, maps, left)
 
     def subject(self, model: str, images: Sequence[str]) -> EvaluationContext:
@@ -165,22 +166,23 @@ class TaskRunner:
 
     def _evaluate(
         self, context: _ModelContext, task: Task, group: _ImageBatch, stored: Mapping[str, StoredMap]
-    ) -> _Evaluated:
+    ) -> _Evaluated | str:
+        """The scores of a batch, or why they are left to a later run."""
         plan, arm = self._resolved.plan, self._resolved.plan.arm(task.model)
         candidate = next(candidate for candidate in plan.candidates(arm) if candidate.label == task.method)
         metrics = {label: plan.metrics[label] for label in task.metrics}
         try:
             with context.classifier.session(group.subject.problem.inputs.device):
                 evaluator = Evaluator(group.subject, [candidate], metrics, task.metrics, self.progress)
-                current = _stored_of(group, stored)
-                if current is not None:
-                    return _evaluate_stored(evaluator, current)
+                if (scored := _evaluate_stored(evaluator, group, stored)) is not None:
+                    return scored
                 row = evaluator.rows(keep_maps=True)[0]
             if row.transient:
-                raise TransientError(str(row.error))
-        except Exception as error:  # a method's bug on some images must not cost the others theirs
+                return str(row.error)
+        except Exception as error:
+            _stop_at_device_error(error, f"{task.method} on {task.model}")
             if is_transient(error):
-                raise
+                return first_line(error)
             row = _failed(candidate, task, len(group.images), error)
         metadata = [_image_metadata(group, row, index) for index in range(len(group.images))]
         return _Evaluated(row.scores, row.faults, metadata, row.maps)
@@ -263,7 +265,7 @@ class TaskRunner:
                     return None
                 x, logits, images = x[valid], logits[valid], [images[i] for i in valid]
                 target = classifier.resolve_target(self._target(images), logits)
-                space = context.space(x)
+                space = InputSpace(*context.bounds, context.references.get(tuple(x.shape[1:])))
                 problem = Problem(classifier, x, logits, target, ids=tuple(images), rng=noise, domain=space)
                 arm = self._resolved.plan.arm(context.label)
                 verify(problem, needs_jvp=any(one.needs_jvp(logits.shape[1]) for one in arm.methods.values()))
@@ -308,12 +310,12 @@ class TaskRunner:
 
     def _rows(self, task: Task, group: _ImageBatch, evaluated: _Evaluated) -> list[ScoreRecord]:
         """One record for each image and metric of a batch."""
-
-        def row(metric: str, at: int) -> ScoreRecord:
-            scored = _score(evaluated.scores[metric], at, evaluated.faults[at])
-            return self._row(task, group.images[at], metric, **evaluated.metadata[at], **scored)
-
-        return [row(metric, at) for metric in task.metrics for at in range(len(group.images))]
+        of_images = list(zip(group.images, evaluated.metadata, evaluated.faults, strict=True))
+        return [
+            self._row(task, image, metric, **metadata, **_score(evaluated.scores[metric], at, fault))
+            for metric in task.metrics
+            for at, (image, metadata, fault) in enumerate(of_images)
+        ]
 
     def _row(self, task: Task, image: str, metric: str, **fields: Any) -> ScoreRecord:
         empty: dict[str, Any] = {"target": None, "confidence": None, "score": None}
@@ -330,20 +332,17 @@ class TaskRunner:
         )
 
 
-def _stored_of(group: _ImageBatch, stored: Mapping[str, StoredMap]) -> list[StoredMap] | None:
-    """The stored maps of a batch, or None where one is missing or explains another class: then all are made."""
-    current = [stored[image] for image in group.images if image in stored]
-    same = [one.metadata["target"] for one in current] == group.subject.problem.target.tolist()
-    return current if same else None
-
-
-def _evaluate_stored(evaluator: Evaluator, stored: Sequence[StoredMap]) -> _Evaluated:
-    metadata = [one.metadata for one in stored]
+def _evaluate_stored(evaluator: Evaluator, group: _ImageBatch, stored: Mapping[str, StoredMap]) -> _Evaluated | None:
+    """Score the stored maps of a batch; None where one is missing, of another class, or with an error: all are made."""
+    known = [stored[image] for image in group.images if image in stored and not stored[image].metadata.get("error")]
+    metadata = [one.metadata for one in known]
+    if [one["target"] for one in metadata] != group.subject.problem.target.tolist():
+        return None
     faults = tuple("" if one["status"] == "ok" else str(one["status"]) for one in metadata)
     columns = [dict(one.get("diagnostics", ())) for one in metadata]
     names = columns[0].keys()  # of one method, so the same for all
     diagnostics = {name: torch.tensor([one[name] for one in columns], dtype=torch.float64) for name in names}
-    values = torch.stack([one.values for one in stored]).to(evaluator.subject.problem.inputs.device)
+    values = torch.stack([one.values for one in known]).to(evaluator.subject.problem.inputs.device)
     return _Evaluated(evaluator.score_maps(evaluator.candidates[0], values, diagnostics, faults), faults, metadata)
 
 

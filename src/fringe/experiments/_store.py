@@ -131,10 +131,6 @@ class Store:
 
     # Tasks
 
-    def has(self, key: str) -> bool:
-        """Whether a task is committed, and its file intact."""
-        return self._content(key) is not None or any(key in pack.tasks for pack in self.packs.list())
-
     def commit(self, key: str, rows: Sequence[ScoreRecord], metadata: Mapping[str, Any]) -> None:
         """Store the records of a task in one file, which is complete or does not exist.
 
@@ -190,8 +186,17 @@ class Store:
                 read = {key: self.read_loose(key) for key in names[start : start + PACKED_FROM]}
                 tasks = {key: task for key, task in read.items() if task is not None}
                 self.packs.write(tasks)
-                for key in tasks:
-                    self.files.remove(_task_file(key))
+                for key, (_, metadata) in tasks.items():
+                    if metadata.get("failed"):  # another run may have computed it again meanwhile, or be at it
+                        self._remove_unless_newer(key, metadata)
+                    else:
+                        self.files.remove(_task_file(key))
+
+    def _remove_unless_newer(self, key: str, metadata: Mapping[str, Any]) -> None:
+        with self.lock(key) as locked:
+            now = self.read_loose(key) if locked else None
+            if now is not None and now[1] == metadata:
+                self.files.remove(_task_file(key))
 
     def loose(self) -> list[str]:
         """List the tasks that are files of their own."""

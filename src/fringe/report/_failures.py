@@ -172,6 +172,6 @@ def _status_rows(cells: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, ...]
         numbers = {name: cell[name] for name in ("required", "scored", "failed", "missing")}
         totals.setdefault((cell["model"], cell["method"]), Counter()).update(numbers)
     for (model, method), total in totals.items():
-        share = (total["scored"] + total["failed"]) / max(total["required"], 1)
+        share = 100 * (total["scored"] + total["failed"]) // max(total["required"], 1)  # 100 only where none is missing
         counts = (str(total[name]) if total[name] else "" for name in ("failed", "missing"))
-        yield model, method, f"{total['scored']}/{total['required']}", *counts, f"{share:.0%}"
+        yield model, method, f"{total['scored']}/{total['required']}", *counts, f"{share}%"
