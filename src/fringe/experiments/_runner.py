@@ -171,7 +171,7 @@ class TaskRunner:
         metrics = {label: plan.metrics[label] for label in task.metrics}
         try:
             with context.classifier.session(group.subject.problem.inputs.device):
-                evaluator = Evaluator(group.subject, [candidate], metrics, task.metrics, self.progress)
+                evaluator = Evaluator(group.subject, [candidate], metrics, self.progress)
                 current = _stored_of(group, stored)
                 if current is not None:
                     return _evaluate_stored(evaluator, current)
