@@ -22,6 +22,13 @@ def correlate(x: torch.Tensor, taps: torch.Tensor, mode: str) -> torch.Tensor:
     return x
 
 
+@pytest.mark.parametrize("sigma", [1e6, 1e30, 1e300])
+def test_a_kernel_that_fits_no_memory_is_refused(sigma):
+    with pytest.raises(InputError, match=r"sigma: got .*, expected at most 100000 pixels"):
+        gaussian_kernel(sigma)
+    assert gaussian_kernel(sigma, 3).tolist() == pytest.approx([1 / 3] * 3)
+
+
 @pytest.mark.parametrize("sigma", [0.01, 0.124, 0.126, 0.5, 1.0, 3.7, 12.0])
 def test_a_gaussian_is_scipy_s(sigma):
     taps = gaussian_kernel(sigma)

@@ -74,18 +74,19 @@ def _by_number(names: Mapping[Any, Any]) -> tuple[str, ...]:
     return tuple(numbers.get(index, "") for index in range(max(numbers, default=-1) + 1))
 
 
-def resolve_class_name(text: str, names: Sequence[str] | None) -> int:
+def resolve_class_name(text: str, names: Sequence[str] | None, argument: str = "target") -> int:
     """Return the number of the class that a text names.
 
     The whole name counts first, then without case and separators, then one of several with commas between them, as in
-    ``"goldfish, Carassius auratus"``; at last how a name begins, or a word in it, if that fits one class alone.
+    ``"goldfish, Carassius auratus"``; at last how a name begins, or a word in it, if that fits one class alone. Errors
+    name the ``argument`` that the text was given as.
 
     Raises:
         TargetError: If the text fits no class or several, with those it may mean; or there are no names.
     """
     if not names:
         hint = "give the number of a class, or the names with classes="
-        raise TargetError(f"got {text!r}, but the model has no class names", argument="target", hint=hint)
+        raise TargetError(f"got {text!r}, but the model has no class names", argument=argument, hint=hint)
     short = _plain(text)
     complete = [_plain(name) for name in names]
     parts = [[_plain(part) for part in name.split(",")] for name in names]
@@ -101,9 +102,9 @@ def resolve_class_name(text: str, names: Sequence[str] | None) -> int:
     if matches:
         shown = ", ".join(f"{k} ({names[k]})" for k in matches[:_SHOWN]) + (", ..." if len(matches) > _SHOWN else "")
         message = f"got {text!r}, which fits the classes {shown}"
-        raise TargetError(message, argument="target", hint="give the number of one, or its whole name")
+        raise TargetError(message, argument=argument, hint="give the number of one, or its whole name")
     near = did_you_mean(text, names, n=3, cutoff=0.6) or "expected 'predicted', or the number or name of a class"
-    raise TargetError(f"got {text!r}, which is no class of the model", argument="target", hint=near)
+    raise TargetError(f"got {text!r}, which is no class of the model", argument=argument, hint=near)
 
 
 #: Classes that a message lists.

@@ -13,6 +13,8 @@ from fringe.errors import InputError, require
 Mirror = Literal["mirror"]
 #: What a kernel sees beyond the edge: zeros (counted), the image mirrored without its edge, the edge, or nothing.
 Padding = Literal["zeros", "reflect", "replicate", "exclude"]
+#: Pixels: beyond any image, and a kernel of some megabytes.
+LARGEST_SIGMA = 100_000
 
 
 def gaussian_kernel(sigma: float, size: int | None = None, truncate: float = 4.0) -> Tensor:
@@ -22,6 +24,7 @@ def gaussian_kernel(sigma: float, size: int | None = None, truncate: float = 4.0
     below sigma = 1/8.
     """
     require(size is None or size % 2 == 1, "size", size, "an odd number of pixels")
+    require(size is not None or sigma <= LARGEST_SIGMA, "sigma", sigma, f"at most {LARGEST_SIGMA} pixels")
     radius = int(truncate * sigma + 0.5) if size is None else size // 2
     offsets = torch.arange(-radius, radius + 1, dtype=torch.float64)
     weights = torch.exp(-0.5 * (offsets / sigma) ** 2) if radius else torch.ones(1, dtype=torch.float64)

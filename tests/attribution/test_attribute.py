@@ -1,10 +1,13 @@
 """What the call refuses and how it says so, and that a map of zeros is never called an answer."""
 
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
 import pytest
 import torch
 
 import fringe
-from fringe.attribution import METHODS
+from fringe.attribution import METHODS, Attributor, gradient_attribution
 
 METHODS_AND_VARIANTS = {
     **{
@@ -76,6 +79,9 @@ def test_inputs_at_the_door():
         fringe.attribute(model, torch.randn(1, 1, 2, 2), method=3)
     with pytest.raises(fringe.InputError, match="bad_images: got 'skip'"):
         fringe.attribute(model, torch.randn(1, 1, 2, 2), bad_images="skip")
+    for telemetry in (1, 2.5, "all"):
+        with pytest.raises(fringe.InputError, match=r"telemetry: got .* expected true, false or at least 2"):
+            fringe.attribute(model, torch.randn(1, 1, 2, 2), telemetry=telemetry)
     with pytest.raises(fringe.InputError, match="did you mean 'fringe'"):
         fringe.attribute(model, torch.randn(1, 1, 2, 2), method="frnge")
 
@@ -188,3 +194,51 @@ def test_a_baseline_for_a_method_without_one_is_refused():
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).requires_grad_(False)
     with pytest.raises(fringe.InputError, match="baseline: the method 'fringe' does not begin at one"):
         fringe.attribute(model, torch.ones(1, 1, 2, 2), baseline=0.0)
+
+
+def test_the_name_of_a_baseline_is_told_where_it_goes():
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).requires_grad_(False)
+    with pytest.raises(
+        fringe.InputError, match=r"baseline: got the text 'black'.*IntegratedGradients\(baseline='black'\)"
+    ):
+        fringe.attribute(model, torch.ones(1, 1, 2, 2), method="ig", baseline="black")
+
+
+@dataclass(frozen=True)
+class Given(Attributor):
+    """What somebody else's method makes of the gradient."""
+
+    name: ClassVar[str] = "given"
+    is_complete: ClassVar[bool] = False
+    result: Any = None
+
+    def attribute(self, problem):
+        _, gradient = problem.logits_gradient(problem.inputs, problem.every_row)
+        return self.result(lambda values, **more: gradient_attribution(self, values, problem, more, "why"), gradient)
+
+
+@pytest.mark.parametrize("target", ["predicted", "top2"])
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (lambda made, g: g, "method: given returned Tensor, expected an Attribution; return what gradient_attribution"),
+        (lambda made, g: None, "method: given returned NoneType, expected an Attribution"),
+        (lambda made, g: made(g[:1]), r"given returned maps of shape \(1, 1, 2, 2\), expected \([24], 1, 2, 2\)"),
+        (
+            lambda made, g: made(g.sum((2, 3), keepdim=True)),
+            r"given returned maps of shape \([24], 1, 1, 1\), expected",
+        ),
+        (lambda made, g: made(g, depth=g[:1, 0, 0, 0]), r"given returned depth of shape \(1,\), expected \([24],\)"),
+        (lambda made, g: made(g, depth=3.0), r"given returned depth of shape \(\), expected \([24],\)"),
+    ],
+)
+def test_what_a_method_returns_has_a_map_for_each_input(result, message, target):
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).requires_grad_(False)
+    with pytest.raises(fringe.InputError, match=message):
+        fringe.attribute(model, torch.rand(2, 1, 2, 2), method=Given(result), target=target)
+
+
+def test_maps_of_whole_numbers_have_no_end_either():
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).requires_grad_(False)
+    found = fringe.attribute(model, torch.rand(2, 1, 2, 2), method=Given(lambda made, g: made((g > 0).long())))
+    assert found.endpoint_score.isnan().all()

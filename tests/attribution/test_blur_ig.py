@@ -191,6 +191,8 @@ def test_only_images_can_be_blurred():
     model = lambda x: x @ torch.eye(5, 3, dtype=torch.float64)  # noqa: E731
     with pytest.raises(fringe.InputError, match=r"inputs: got shape \(2, 5\), expected images \(B, C, H, W\) to blur"):
         explain(model, images(2, shape=(5,)))
+    with pytest.raises(fringe.InputError, match=r"sigma: got .*, expected at most 100000 pixels"):
+        explain(SoftplusMLP(), images(2), sigma_max=1e30)
     with pytest.raises(fringe.InputError, match="sigma_max: got 0, expected a positive number"):
         BlurIG(sigma_max=0)
     with pytest.raises(fringe.InputError, match="mode: got 'exact'"):

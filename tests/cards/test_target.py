@@ -121,6 +121,18 @@ def test_what_a_function_raises_is_said():
         attribute(build(), X, method=read_target(broken))
 
 
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [(None, "given returned None, expected a map"), (["a"], r"given failed \(TypeError: can't convert")],
+)
+def test_what_a_function_returns_that_is_no_map_is_said(result, message):
+    def given(model, inputs, target):
+        return result
+
+    with pytest.raises(InputError, match=f"target: {message}"):
+        attribute(build(), X, method=read_target(given))
+
+
 CODE = '''
 import torch
 from fringe import IntegratedGradients

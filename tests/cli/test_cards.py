@@ -69,6 +69,44 @@ def test_maps_of_a_wrong_shape_are_said_once_with_the_shapes_that_are_taken(tmp_
     assert result.stdout.count(shapes) == 2  # where it fails, and what was not measured
 
 
+ENDING = """
+import sys
+
+import torch
+
+
+class Net(torch.nn.Module):
+    preprocessing = "resize=32,channels=1,mean=0,std=1"
+
+    def forward(self, x):
+        sys.exit()
+
+
+def method(model, inputs, target):
+    sys.exit(0)
+
+
+def built():
+    sys.exit("no weights")
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (("verify", "{}:method", *SHORT), 0),
+        (("explain", "embedded:digits:0", "--model", "{}:Net"), None),
+        (("explain", "embedded:digits:0", "--model", "{}:built"), "no weights"),
+        (("benchmark", "--data", "embedded:digits", "--n", "1", "--model", "{}:Net"), None),
+    ],
+)
+def test_code_that_ends_the_program_is_no_success(tmp_path, command, code):
+    (tmp_path / "ending.py").write_text(ENDING)
+    arguments = [part.format(tmp_path / "ending.py") for part in command]
+    result = invoke(*arguments, "--trust-code", "--out", tmp_path / "out")
+    assert (result.exit_code, f"a model or a method ended the program, by exit({code!r})" in result.stderr) == (2, True)
+
+
 def test_code_that_is_not_trusted_does_not_run(code, tmp_path):
     result = invoke("verify", f"{code}:saliency", *SHORT, "--out", tmp_path)
     assert result.exit_code == 2

@@ -108,7 +108,15 @@ def test_sweep_draws_the_objective_of_the_scores(tmp_path):
         (("sweep", "--set", "sparseness.x=1"), "'sparseness' is not compared here"),
         (("tune", "--search", "taau"), "did you mean 'tau'"),
         (("tune", "--search", "tau=1"), "--search: got 'tau=1', expected KEY or KEY=LOW,HIGH"),
-        (("tune", "--search", "tau=2,1"), "the lower first"),
+        (
+            ("tune", "--search", "tau=2,1"),
+            "--search: tau: range: got (2.0, 1.0), expected two finite numbers",
+        ),
+        (("tune", "--search", "reference"), "--search: reference: fringe has no range"),  # not --references
+        (("tune", "--search", "cg_iterations=0,5"), "--search: cg_iterations: got 0, expected a positive whole number"),
+        (("tune", "--search", "tau=1e-3,1e-2", "--search", "tau=1,2"), "--search: tau is given twice"),
+        (("sweep", "--factor", "tau=1e-3", "--factor", "tau=1e-2"), "--factor: tau is given twice"),
+        (("sweep", "--factor", "solve=natural,gradient"), "--factor: got 'solve=natural,gradient', expected numbers"),
         (("tune", "--trials", "0"), "--trials"),
         (("tune", "--model", "a=embedded:digits", "--model", "b=embedded:digits"), "got 2, expected one"),
         (("tune", "--timeout", "5"), "add --workers 1, or more"),

@@ -188,6 +188,11 @@ def test_the_callers_tensors_and_generators_are_untouched():
         ((["ig"], ["insertions"]), "did you mean 'insertion'"),
         (("ig", ["insertion"]), r"expected a list such as \['ig'\]"),
         ((["ig"], "insertion"), r"expected a list such as \['insertion'\]"),
+        ((IntegratedGradients(), ["insertion"]), r"expected a list such as \[IntegratedGradients\("),
+        (([images], ["insertion"]), "method: got <function images .*, expected a name or a configured method"),
+        ((["ig"], Insertion()), r"expected a list such as \[Insertion\("),
+        ((["ig"], [5]), "metric: got 5, expected a name or a configured metric"),
+        ((["ig"], {"mine": 5}), "metric: got 5, expected a name or a configured metric"),
         ((["ig", IntegratedGradients(steps=9)], ["insertion"]), "ig given twice; tell them apart with pairs"),
         (({"edge": "ig"}, ["insertion"]), "methods: edge given twice"),
         ((["ig"], ["insertion", Insertion(steps=3)]), "metrics: insertion given twice"),
@@ -219,3 +224,11 @@ def test_labels_come_from_mappings_too():
     found = compare(MODEL, X, {"short": IntegratedGradients(steps=3), "long": "ig"}, ["sparseness"], controls=False)
     assert [row.label for row in found.rows] == ["short", "long"]
     assert fringe.compare is compare
+
+
+def test_methods_and_metrics_are_known_by_class_and_title_and_scored_under_their_names():
+    found = compare(MODEL, X[:1], [IntegratedGradients], ["Sparseness", "MAS Insertion"], controls=False)
+    expected = compare(MODEL, X[:1], ["ig"], {"sparseness": "sparseness", "mas_insertion": "mas_insertion"})
+    assert [row.label for row in found.rows] == ["ig"]
+    for name in ("sparseness", "mas_insertion"):
+        assert torch.equal(found.rows[0].scores[name].values, expected.rows[0].scores[name].values)

@@ -177,6 +177,10 @@ def test_foreign_files_among_the_units_are_passed_over(store):
 # The folder
 
 
+def test_a_folder_may_be_named_by_its_text(tmp_path):
+    assert Store(str(tmp_path / "run")).root == Store(str(tmp_path / "run"), create=False).root == tmp_path / "run"
+
+
 def test_a_folder_with_other_things_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(InputError, match=r"out: .* holds files that are no results of a run \(thesis.tex\); name an"):

@@ -201,7 +201,9 @@ def test_options_that_make_no_sense_are_named():
         ({"device": "meta"}, "device"),
         ({"ids": ["a", "b"]}, "ids: got 2 for 1 inputs"),
         ({"kind": "sound"}, "kind: got 'sound'"),
-        ({"classes": ["cat", "dog", "eel"], "target": "dgo"}, "did you mean 'dog'"),
+        ({"classes": ["cat", "dog", "eel"], "target": "dgo"}, "target: got 'dgo'.* did you mean 'dog'"),
+        ({"classes": ["cat", "dog", "eel"], "contrast": "dgo"}, "contrast: got 'dgo'.* did you mean 'dog'"),
+        ({"contrast": "dog"}, "contrast: got 'dog', but the model has no class names"),
     ):
         with pytest.raises(fringe.FringeError, match=message):
             explain(x, Net(), **options)

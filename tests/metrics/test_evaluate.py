@@ -1,7 +1,9 @@
 """What holds of every metric: scores belong to images, passes are counted and shared, inputs come back untouched."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ from metrics_toys import additive, doubtful
 
 import fringe
 from fringe import InputError
-from fringe.metrics import METRICS, EvaluationContext, Infidelity, Insertion, Metric, evaluate
+from fringe.metrics import METRICS, EvaluationContext, Infidelity, Insertion, Metric, Scores, evaluate
 from toys import Affine, TanhMLP, context_of, normal
 
 X, MAPS = normal(5, 2, 7, 6), normal(5, 2, 7, 6, seed=2)
@@ -286,6 +288,38 @@ def test_a_stable_method_beats_a_wild_one():
 def test_what_cannot_be_scored_is_refused(maps, metrics, message):
     with pytest.raises(InputError, match=message):
         evaluate(context_of(TanhMLP(84), X), maps, metrics)
+
+
+@dataclass(frozen=True)
+class Given(Metric):
+    """Scores that somebody else's metric returns."""
+
+    name: ClassVar[str] = "given"
+    scores: Any = None
+
+    def score(self, maps):
+        return self.scores
+
+
+SUM = MAPS.flatten(1).sum(1)
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        (SUM, "metric given: it returned Tensor, expected Scores"),
+        (None, "metric given: it returned NoneType, expected Scores"),
+        (Scores(SUM[:2]), r"metric given: it returned values \(2,\), expected a tensor \(5,\)"),
+        (Scores(MAPS), r"it returned values \(5, 2, 7, 6\), expected a tensor \(5,\)"),
+        (Scores([1.0] * 5), r"it returned values list, expected a tensor \(5,\)"),  # pyright: ignore[reportArgumentType]
+        (Scores(SUM, flags={"odd": SUM[:1] > 0}), r"it returned odd \(1,\), expected a tensor \(5,\)"),
+        (Scores(SUM, details={"more": SUM[:1]}), r"it returned more \(1,\), expected a tensor \(5,\)"),
+        (Scores(SUM, curves={"curve": MAPS[:1, 0, 0]}), r"it returned curve \(1,\), expected a tensor \(5,\)"),
+    ],
+)
+def test_what_a_metric_returns_has_a_number_for_each_map(scores, message):
+    with pytest.raises(InputError, match=message):
+        evaluate(context_of(TanhMLP(84), X), MAPS, [Given(scores)])
 
 
 @pytest.mark.shared

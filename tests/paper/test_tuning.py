@@ -3,13 +3,15 @@
 import errno
 import os
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from fringe import FRInGe, FringeError, InputError, IntegratedGradients
+from fringe.attribution import Attributor
 from fringe.errors import TransientError
 from fringe.experiments import Arm, Interrupted, ModelSource, Plan, Progress, RunOptions, Store, _store, read_results
 from fringe.experiments import _images as experiment_images
@@ -20,6 +22,7 @@ from fringe.metrics import Deletion, Infidelity, Insertion, Sparseness
 from fringe.paper import _tuning
 from fringe.paper._studies import OBJECTIVE, tuning_plan
 from fringe.paper._tuning import TRIAL, tune_preset
+from fringe.settings import PositiveInt, Search
 from fringe.tuning import objective, read_preset, space_of
 
 METRICS = {"insertion": Insertion(steps=4), "deletion": Deletion(steps=4), "infidelity": Infidelity(samples=2)}
@@ -77,6 +80,27 @@ def test_the_best_of_the_trials_is_written_with_what_it_was_tuned_on(tmp_path):
     assert results.manifest.settings["net"][TRIAL]["method"] == {**method.record()}
     scores = {name: results.scores("net", TRIAL, name) for name in OBJECTIVE}
     assert objective(*scores.values()) == pytest.approx(found.tuned.value, rel=1e-12)
+
+
+@dataclass(frozen=True)
+class Mine(Attributor):
+    """A method that nobody registered."""
+
+    name: ClassVar[str] = "mine"
+    steps: Annotated[PositiveInt, Search(2, 9)] = 3
+
+    def attribute(self, problem):
+        raise AssertionError("nothing is computed")
+
+
+def test_a_preset_that_could_not_be_written_is_said_before_the_search(tmp_path):
+    with pytest.raises(InputError, match="'mine' is no registered method"):
+        tune_preset(plan(Mine()), tmp_path / "a", RunOptions(), space_of(Mine), 2)
+    found = tune_preset(plan(), tmp_path / "b", RunOptions(), *steps(1))
+    before = found.path.read_bytes()
+    with pytest.raises(InputError, match=r"out: .*digits.preset.json holds the result of another search, of ig; name"):
+        tune_preset(plan(FRInGe(steps=2)), tmp_path / "b", RunOptions(), space_of(FRInGe, ["tau"]), 1)
+    assert found.path.read_bytes() == before
 
 
 def test_a_search_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch):

@@ -114,7 +114,7 @@ def attribute(
     chosen = get_method(method)
     if bad_images not in get_args(OnBad):
         raise InputError(f"got {bad_images!r}, expected 'raise' or 'mark'", argument="bad_images")
-    if not isinstance(telemetry, bool) and telemetry < 2:
+    if type(telemetry) is not bool and (type(telemetry) is not int or telemetry < 2):
         raise InputError(f"got {telemetry!r}, expected true, false or at least 2", argument="telemetry")
     classifier = Classifier.of(model, score, batch_size)
     inputs, arguments = explained_inputs(inputs, forward_args, forward_kwargs)
@@ -166,11 +166,11 @@ def explain_problem(method: Attributor, problem: Problem) -> Attribution:
         Maps (B, *S) or (B, K, *S).
     """
     if problem.target.dim() == 1 or method.many_targets:
-        return method.attribute(problem)
+        return _made(method, problem)
     batch, classes = problem.target.shape
     each = problem.select(problem.every_row.repeat_interleave(classes))
     contrast = None if problem.contrast is None else problem.contrast.flatten()
-    result = method.attribute(dataclasses.replace(each, target=problem.target.flatten(), contrast=contrast))
+    result = _made(method, dataclasses.replace(each, target=problem.target.flatten(), contrast=contrast))
 
     rows = [range(i, i + classes) for i in range(0, batch * classes, classes)]
     worst = [max(row, key=lambda k: SEVERITY.index(result.verdict[k])) for row in rows]
@@ -181,6 +181,23 @@ def explain_problem(method: Attributor, problem: Problem) -> Attribution:
         trajectory=None if result.trajectory is None else result.trajectory[::classes],
         class_verdicts=tuple(tuple((result.verdict[k], result.advice[k]) for k in row) for row in rows),
     )
+
+
+def _made(method: Attributor, problem: Problem) -> Attribution:
+    """The maps of a method, which somebody else may have written, if there is one for each input and class."""
+    result = method.attribute(problem)
+    if not isinstance(result, Attribution):  # pyright: ignore[reportUnnecessaryIsInstance]
+        hint = "return what gradient_attribution(...) or path_attribution(...) makes of the maps"
+        message = f"{method.label} returned {type(result).__name__}, expected an Attribution"
+        raise InputError(message, argument="method", hint=hint)
+    rows, shape = problem.target.shape, problem.inputs.shape[1:]
+    expected = {"maps": (rows + shape,), **dict.fromkeys(result.diagnostics, (rows[:1], rows))}
+    for name, value in {"maps": result.values, **result.diagnostics}.items():
+        came = tuple(getattr(value, "shape", ()))
+        if came not in expected[name]:
+            message = f"{method.label} returned {name} of shape {came}, expected {tuple(expected[name][0])}"
+            raise InputError(message, argument="method")
+    return result
 
 
 def _with_probabilities(result: Attribution, problem: Problem) -> Attribution:
@@ -213,6 +230,9 @@ def _baseline(method: Attributor, baseline: float | Tensor | None, x: Tensor) ->
         return None
     if not method.accepts_baseline:
         raise InputError(f"the method {method.name!r} does not begin at one", argument="baseline", hint="leave it out")
+    if isinstance(baseline, str):
+        hint = f"give a name to the method, as in {type(method).__name__}(baseline={baseline!r})"
+        raise InputError(f"got the text {baseline!r}, expected a number or a tensor", argument="baseline", hint=hint)
     value = torch.as_tensor(baseline, dtype=x.dtype, device=x.device).detach()
     try:
         value = value.expand_as(x)

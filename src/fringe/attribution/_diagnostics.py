@@ -161,7 +161,7 @@ def gradient_attribution(
         values=maps,
         target=problem.target,
         score=problem.score(problem.logits),
-        endpoint_score=nan.to(values.dtype),
+        endpoint_score=nan.to(maps.dtype),
         completeness_gap=nan,
         completeness_residual=nan,
         diagnostics=diagnostics,

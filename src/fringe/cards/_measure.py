@@ -307,7 +307,7 @@ class _Measuring:
         candidates = [Candidate(self.method.label, self.method), *blind]
         with context.problem.model.session(context.problem.inputs.device):
             start = time.perf_counter()
-            rows = Evaluator(context, candidates, metrics, metrics, None).rows(keep_maps=True)
+            rows = Evaluator(context, candidates, metrics, None).rows(keep_maps=True)
         if rows[0].error is not None:
             raise InputError(rows[0].error)
         for metric in metrics:

@@ -100,11 +100,13 @@ class CallableMethod(Attributor):
         try:
             with global_seed(seed):
                 result = type(self).function(CountedModule(part), x, part.target.clone())
+            if result is None:
+                raise InputError(f"{self.name} returned None, expected a map", argument="target")
+            values = result.detach() if isinstance(result, Tensor) else torch.as_tensor(np.asarray(result))
         except (FringeError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # a function of somebody else may raise anything
             raise InputError(f"{self.name} failed ({type(error).__name__}: {error})", argument="target") from error
-        values = result.detach() if isinstance(result, Tensor) else torch.as_tensor(np.asarray(result))
         return _shaped(values.to(x), x, self.name)[0]
 
 

@@ -110,6 +110,9 @@ def _usage_errors(extras: Sequence[str]) -> Generator[None]:
                 if importlib.util.find_spec(package) is None:  # before anything is computed or written
                     raise ModuleNotFoundError(name=package)
             yield
+    except SystemExit as error:  # this package raises none
+        print_error(f"the code of a model or a method ended the program, by exit({error.code!r}); take that out of it")
+        raise typer.Exit(Exit.USAGE) from error
     except FringeError as error:
         print_error(error_text(error))
         raise typer.Exit(Exit.RESUMABLE if isinstance(error, TransientError) else Exit.USAGE) from error

@@ -132,7 +132,7 @@ def compare(
         with shown(progress is True, "comparing") as bar:
             report = _reordered(bar) if bar is not None else None if isinstance(progress, bool) else progress
             evaluation = EvaluationContext(problem)
-            evaluator = Evaluator(evaluation, candidates, metrics, list(by_label), report)
+            evaluator = Evaluator(evaluation, candidates, by_label, report)
             rows = evaluator.rows(keep_maps)
     labels = names or (tuple(map(str, range(len(x)))) if opened is None else opened.ids)
     context = _context(opened, request, x, problem.logits, labels)
@@ -170,14 +170,15 @@ def _context(
 def _by_label(metrics: Sequence[str | Metric] | Mapping[str, Metric]) -> dict[str, Metric]:
     """The configured metrics by the names that their scores go by."""
     if isinstance(metrics, Mapping):
-        return dict(metrics)
-    if isinstance(metrics, str):
-        raise InputError(f"metrics: got the text {metrics!r}, expected a list such as [{metrics!r}]")
+        return {label: get_metric(metric) for label, metric in metrics.items()}
+    if isinstance(metrics, (str, Metric)):
+        raise InputError(f"metrics: got {metrics!r}, expected a list such as [{metrics!r}]")
     if not metrics:
         raise InputError("metrics: none given")
-    labels = [canonical_name(metric, METRICS) if isinstance(metric, str) else metric.name for metric in metrics]
+    chosen = [(metric, get_metric(metric)) for metric in metrics]
+    labels = [canonical_name(given, METRICS) if isinstance(given, str) else metric.name for given, metric in chosen]
     refuse_twice("metrics", labels)
-    return {label: get_metric(metric) for label, metric in zip(labels, metrics, strict=True)}
+    return {label: metric for label, (_, metric) in zip(labels, chosen, strict=True)}
 
 
 def _validate_inputs(inputs: Tensor, ids: Sequence[str] | None) -> Tensor:

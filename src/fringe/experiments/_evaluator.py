@@ -90,8 +90,8 @@ def control_candidates(methods: Mapping[str, Attributor | None]) -> list[Candida
 
 def parse_methods(methods: Methods, controls: bool) -> list[Candidate]:
     """List the methods in their order, then the controls. Raises InputError for unknown methods and repeated labels."""
-    if isinstance(methods, str):
-        raise InputError(f"methods: got the text {methods!r}, expected a list such as [{methods!r}]")
+    if isinstance(methods, (str, Attributor)):
+        raise InputError(f"methods: got {methods!r}, expected a list such as [{methods!r}]")
     entries: Iterable[str | Attributor | Named] = methods.items() if isinstance(methods, Mapping) else methods
     candidates = [_candidate(entry) for entry in entries]
     if not candidates:
@@ -123,7 +123,8 @@ def _candidate(entry: str | Attributor | Named) -> Candidate:
     if isinstance(entry, tuple):
         label, method = entry
         return Candidate(label, get_method(method))
-    return Candidate(canonical_name(entry, METHODS) if isinstance(entry, str) else entry.label, get_method(entry))
+    method = get_method(entry)
+    return Candidate(canonical_name(entry, METHODS) if isinstance(entry, str) else method.label, method)
 
 
 @dataclass(frozen=True)
@@ -169,11 +170,10 @@ class Evaluator:
         self,
         subject: EvaluationContext,
         candidates: Sequence[Candidate],
-        metrics: Sequence[str | Metric] | Mapping[str, Metric],
-        labels: Sequence[str],
+        metrics: Sequence[str] | Mapping[str, Metric],
         progress: Progress | None,
     ):
-        self.subject, self.candidates, self.metrics, self.labels = subject, candidates, metrics, labels
+        self.subject, self.candidates, self.metrics = subject, candidates, metrics
         self.batch, self.progress = len(subject.problem.inputs), progress
         self._parts: dict[tuple[int, ...], EvaluationContext] = {tuple(range(self.batch)): subject}
 
@@ -228,7 +228,7 @@ class Evaluator:
         scores = evaluate(subject, maps, self.metrics, _explainer(candidate))
         return {
             name: scores[name] if len(valid) == self.batch else _spread(scores[name], at, self.batch)
-            for name in self.labels
+            for name in self.metrics
         }
 
     def _part(self, valid: list[int]) -> EvaluationContext:
@@ -238,7 +238,7 @@ class Evaluator:
         return self._parts[tuple(valid)]
 
     def _nothing(self) -> dict[str, Scores]:
-        return dict.fromkeys(self.labels, Scores(torch.full((self.batch,), torch.nan, dtype=torch.float64)))
+        return dict.fromkeys(self.metrics, Scores(torch.full((self.batch,), torch.nan, dtype=torch.float64)))
 
     def _notify(self, label: str, done: float) -> None:
         if self.progress is not None:

@@ -359,7 +359,9 @@ class _TunedPreset:
             message = f"{self.path!r} was tuned for {self.architecture!r}; the models are {models}"
             raise InputError(message, argument="preset")
         if any(name not in arm.methods for arm in arms if arm.label in fitting):
-            raise InputError(f"{self.path!r} sets {name}, which is not among the methods", argument="preset")
+            message = f"{self.path!r} sets {name}, which is not among the methods"
+            hint = f"call the one that it replaces so, as in methods='{name}={self.method.label}'"
+            raise InputError(message, argument="preset", hint=hint)
         return tuple(
             replace(arm, methods={**arm.methods, name: self.method}) if arm.label in fitting else arm for arm in arms
         )

@@ -359,7 +359,7 @@ def read_results(run: Store | str | Path, name: str | None = None) -> Results:
     Raises:
         InputError: If there is no such folder or plan.
     """
-    store = run if isinstance(run, Store) else Store(Path(run), create=False)
+    store = run if isinstance(run, Store) else Store(run, create=False)
     plans = manifests(store)
     chosen = name or (next(iter(plans)) if len(plans) == 1 else None)
     if chosen not in plans:

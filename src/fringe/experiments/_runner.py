@@ -173,7 +173,7 @@ class TaskRunner:
         metrics = {label: plan.metrics[label] for label in task.metrics}
         try:
             with context.classifier.session(group.subject.problem.inputs.device):
-                evaluator = Evaluator(group.subject, [candidate], metrics, task.metrics, self.progress)
+                evaluator = Evaluator(group.subject, [candidate], metrics, self.progress)
                 if (scored := _evaluate_stored(evaluator, group, stored)) is not None:
                     return scored
                 row = evaluator.rows(keep_maps=True)[0]

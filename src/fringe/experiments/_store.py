@@ -67,11 +67,12 @@ class Store:
         TransientError: For trouble of the disk that may pass.
     """
 
-    def __init__(self, root: Path, *, create: bool = True):
+    def __init__(self, root: Path | str, *, create: bool = True):
+        root = Path(root)
         url = url_of(root)
         if url is None:
             require_local("out" if create else "run", root)
-        self.root: Path = root
+        self.root = root
         self.files = Disk(root) if url is None else Bucket(url)
         self.packs = Packs(self.files)
         self._maps, self._flat_maps = dict[str, frozenset[str]](), None

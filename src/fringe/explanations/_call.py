@@ -88,7 +88,8 @@ def explain(
     names = ready.named(logits.shape[1])
     suited = _suited(method, kind, ready.model)
     arguments |= {"method": suited, "seed": seed, "progress": progress}
-    arguments |= {"target": _number(target, names), "contrast": _number(arguments.get("contrast"), names)}
+    arguments |= {"target": _number("target", target, names)}
+    arguments |= {"contrast": _number("contrast", arguments.get("contrast"), names)}
     result = attribute(classifier, ready.inputs, **arguments)
     return result.with_context(ready.context(kind, logits, ids))
 
@@ -130,8 +131,8 @@ def _suited(
     return dataclasses.replace(chosen, structure=structure, delta_euc=cap)
 
 
-def _number(target: Target | None, names: tuple[str, ...] | None) -> Target | None:
+def _number(argument: str, target: Target | None, names: tuple[str, ...] | None) -> Target | None:
     """A target or contrast as it is, or the number of the class that it names."""
     if not isinstance(target, str) or target == "predicted" or re.fullmatch(r"top[0-9]+", target):
         return target
-    return resolve_class_name(target, names)
+    return resolve_class_name(target, names, argument)

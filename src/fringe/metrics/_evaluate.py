@@ -96,7 +96,7 @@ def evaluate(
     if isinstance(metrics, Mapping):
         chosen = list(metrics.items())
     else:
-        chosen = [(m if isinstance(m, str) else m.name, get_metric(m)) for m in metrics]
+        chosen = [(m if isinstance(m, str) else metric.name, metric) for m in metrics for metric in [get_metric(m)]]
     names = [name for name, _ in chosen]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
@@ -114,7 +114,20 @@ def evaluate(
         diagnostics.setdefault("completeness_residual", cast(Tensor, residual))
     evaluated = EvaluatedMaps(context, values.detach().to(context.problem.inputs.device), diagnostics, explain)
     with context.problem.model.session(evaluated.values.device):
-        return {name: metric.score(evaluated) for name, metric in chosen}
+        return {name: _checked(name, metric.score(evaluated), len(values)) for name, metric in chosen}
+
+
+def _checked(name: str, scores: object, count: int) -> Scores:
+    """The scores of a metric, which somebody else may have written, if each of its numbers has a row for each map."""
+    if not isinstance(scores, Scores):
+        raise InputError(f"metric {name}: it returned {type(scores).__name__}, expected Scores(values)")
+    columns: dict[str, object] = {"values": scores.values, **scores.flags, **scores.details}
+    shapes = {what: tuple(c.shape) if isinstance(c, Tensor) else type(c).__name__ for what, c in columns.items()}
+    shapes |= {what: tuple(curve.shape[:1]) for what, curve in scores.curves.items()}
+    wrong = next((what for what, shape in shapes.items() if shape != (count,)), None)
+    if wrong is not None:
+        raise InputError(f"metric {name}: it returned {wrong} {shapes[wrong]}, expected a tensor ({count},)")
+    return scores
 
 
 def _check_maps(values: Tensor, context: EvaluationContext) -> None:

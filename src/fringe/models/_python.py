@@ -96,7 +96,12 @@ def _stated(code: ModuleType, constant: str, attribute: str, read: Callable[[Any
 
 def _recipe(value: Any) -> Preprocessing | None:
     """An attribute of this name may mean something else: what is no recipe states nothing."""
-    return Preprocessing.parse(value) if isinstance(value, str) else value if isinstance(value, Preprocessing) else None
+    if not isinstance(value, str):
+        return value if isinstance(value, Preprocessing) else None
+    try:
+        return Preprocessing.parse(value)
+    except ModelError as error:
+        raise ModelError(f"it states the preprocessing {value!r}: {error.message}", hint=error.hint) from error
 
 
 def _names(value: Any) -> tuple[str, ...] | None:

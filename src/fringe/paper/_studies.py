@@ -276,11 +276,15 @@ def read_factors(method: Attributor, texts: Sequence[str]) -> dict[str, list[Any
         if not equals or not values:
             message = f"got {text!r}, expected KEY=VALUE,VALUE,..., such as tau=1e-3,1e-2"
             raise InputError(message, argument="factor")
+        if key in factors:
+            raise InputError(f"{key} is given twice", argument="factor")
         field = "gamma_step" if key == "gamma" else key
         try:
             factors[key] = [getattr(method.with_text({field: v.strip()}), field) for v in values.split(",")]
         except InputError as error:
             raise InputError(str(error), argument="factor") from error
+        if not all(type(value) in (int, float) for value in factors[key]):  # now, and not after all maps are made
+            raise InputError(f"got {text!r}, expected numbers, for a line", argument="factor")
     return factors or None
 
 
@@ -306,6 +310,8 @@ def read_search_space(plan: Plan, texts: Sequence[str], *, smoothing: bool = Tru
     for text in texts:
         key, equals, bounds = (part.strip() for part in text.partition("="))
         check_known("search", key, settings_of(kind))
+        if key in names:
+            raise InputError(f"{key} is given twice", argument="search")
         names.append(key)
         if equals:
             try:
@@ -313,7 +319,10 @@ def read_search_space(plan: Plan, texts: Sequence[str], *, smoothing: bool = Tru
             except ValueError:
                 raise InputError(f"got {text!r}, expected KEY or KEY=LOW,HIGH", argument="search") from None
             ranges[key] = (low, high)
-    return space_of(kind, names, ranges)
+    try:
+        return space_of(kind, names, ranges)
+    except InputError as error:
+        raise InputError(str(error), argument="search") from error
 
 
 def _plan_of(

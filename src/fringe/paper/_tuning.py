@@ -28,6 +28,7 @@ from fringe.tuning import (
     Study,
     Tuned,
     Weights,
+    check_preset,
     preset_metadata,
     tune,
     write_preset,
@@ -96,7 +97,8 @@ def tune_preset(
         The best setting and its file.
 
     Raises:
-        InputError: For several models, ``renew``, or a folder that holds another search.
+        InputError: For several models, ``renew``, a method that is not registered, or a folder that holds another
+            search.
         FringeError: If no trial has a score.
         TransientError: If scores are left to a later run.
         Interrupted: On SIGINT or SIGTERM.
@@ -108,6 +110,8 @@ def tune_preset(
     session = open_session(trial_plan, root)
     resolved, arm = session.resolved, plan.arms[0]
     method, model = base_method(arm), resolved.manifest.models[arm.label]
+    path = root / f"{model['architecture']}.preset.json"
+    check_preset(path, method, model["weights"])
 
     def score(method: Attributor) -> dict[Literal["insertion", "deletion", "infidelity"] | str, Sequence[float]]:
         return _score(trial_plan, method, session, options)
@@ -123,7 +127,6 @@ def tune_preset(
     )
     images = [content_of(image["digest"]) for image in resolved.manifest.images]
     metadata = preset_metadata(tuned, architecture=model["architecture"], weights=model["weights"], images=images)
-    path = root / f"{model['architecture']}.preset.json"
     write_preset(path, tuned, metadata)
     score(tuned.best)  # the folder's plan is then the best setting's, not the last one's
     return TunedPreset(arm.label, tuned, path)

@@ -7,7 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fringe.errors import InputError
+from fringe._filters import LARGEST_SIGMA
+from fringe.errors import InputError, require
 from fringe.linalg import batch_view
 
 #: Standard deviations that a blur kernel covers.
@@ -317,6 +318,7 @@ def blur_matrices(sigmas: Tensor, side: int) -> Tensor:
     Kernels sum to one over ``int(4 sigma + 1/2)`` pixels on either side (SciPy's rule: the identity below sigma = 1/8),
     with zeros beyond the edge. As matrices they cost the same for every sigma, and a batch may mix them.
     """
+    require(bool((sigmas <= LARGEST_SIGMA).all()), "sigma", float(sigmas.max()), f"at most {LARGEST_SIGMA} pixels")
     radius = (TRUNCATE * sigmas + 0.5).floor()
     offset = torch.arange(max(int(radius.max()) + 1, side), dtype=sigmas.dtype, device=sigmas.device)
     weights = torch.exp(-0.5 * (offset / sigmas.clamp_min(torch.finfo(sigmas.dtype).tiny)[:, None]).square())

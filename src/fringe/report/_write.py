@@ -123,7 +123,7 @@ def write_report(
             or in which a link leads out, and for missing images.
     """
     require_local("out", out or "")
-    store = run if isinstance(run, Store) else Store(Path(run), create=False)
+    store = run if isinstance(run, Store) else Store(run, create=False)
     results = read_results(store, plan)
     chosen = [reference_of(results, model, reference) for model in results.models]
     results.load_scores()  # all at once, and not first what tells whether they are complete
@@ -181,7 +181,7 @@ def write_reports(
     Raises:
         InputError: As :func:`write_report` does.
     """
-    store = run if isinstance(run, Store) else Store(Path(run), create=False)
+    store = run if isinstance(run, Store) else Store(run, create=False)
     plans = manifests(store)
     if plan is not None and plan not in plans:
         message = f"got {plan!r}; the plans in {str(store.root)!r}: {', '.join(plans) or 'none'}"

@@ -5,6 +5,7 @@ from fringe.tuning._objective import Weights as Weights
 from fringe.tuning._objective import objective as objective
 from fringe.tuning._preset import FORMAT as FORMAT
 from fringe.tuning._preset import PresetMetadata as PresetMetadata
+from fringe.tuning._preset import check_preset as check_preset
 from fringe.tuning._preset import preset_metadata as preset_metadata
 from fringe.tuning._preset import read_preset as read_preset
 from fringe.tuning._preset import write_preset as write_preset

@@ -68,6 +68,30 @@ def preset_metadata(tuned: Tuned, *, architecture: str, weights: str, images: Se
     }
 
 
+def check_preset(path: Path, method: Attributor, weights: str) -> None:
+    """Check, before a search, that its preset can be written to ``path``.
+
+    Args:
+        path: The file.
+        method: What is searched.
+        weights: Digest of the weights of the network that it is searched for.
+
+    Raises:
+        InputError: For a method that is not registered, and for a file of another method or other weights.
+    """
+    _require_registered(method)
+    if path.exists():
+        stored, metadata = read_preset(path)
+        if type(stored) is not type(method) or metadata["weights"] != weights:
+            message, hint = f"{path} holds the result of another search, of {stored.label}", "name another folder"
+            raise InputError(message, argument="out", hint=hint)
+
+
+def _require_registered(method: Attributor) -> None:
+    if METHODS.get(method.name) is not type(method):
+        raise InputError(f"tuned: {method.name!r} is no registered method, so that a preset of it could not be read")
+
+
 def write_preset(path: Path, tuned: Tuned, metadata: PresetMetadata) -> None:
     """Write the best setting of a search, all its fields, as JSON; a file that exists is replaced in one step.
 
@@ -76,8 +100,7 @@ def write_preset(path: Path, tuned: Tuned, metadata: PresetMetadata) -> None:
     """
     require_local("path", path)
     method = tuned.best
-    if METHODS.get(method.name) is not type(method):
-        raise InputError(f"tuned: {method.name!r} is no registered method, so that a preset of it could not be read")
+    _require_registered(method)
     settings = {name: value for name, value in method.record().items() if name != method.record_key}
     document = {"format": FORMAT, "method": method.name, "settings": settings, "about": metadata}
     text = json.dumps(document, indent=2, allow_nan=False) + "\n"

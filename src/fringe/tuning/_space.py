@@ -158,9 +158,12 @@ def _dimension(
         raise InputError(f"{method.name} has no range to search it in, and no choices", argument=name)
     low, high = bounds or (search.low, search.high)  # pyright: ignore[reportOptionalMemberAccess]
     try:
-        return NumericDistribution(low, high, search is not None and search.log, integer=float not in numbers)
+        result = NumericDistribution(low, high, search is not None and search.log, integer=float not in numbers)
     except InputError as error:
         raise InputError(str(error), argument=name) from error
+    for bound in (result.low, result.high):
+        setting.check(bound)
+    return result
 
 
 def _is_number(value: object) -> bool:
