@@ -46,6 +46,17 @@ def test_chance_and_controls_stand_beside_every_score(run):
     assert {"zero (control)", "random (control)", "edge (control)"} <= set(table)
 
 
+def test_the_control_that_runs_the_network_has_its_passes(tmp_path):
+    spec = ExperimentSpec(scene=[("valid", TwoNetworks(most=2.0))], methods="fringe", set={"fringe.steps": 2}, n=4)
+    results = run_experiment(spec, tmp_path / "run")
+    write_report(tmp_path / "run")
+    table, maps = rows(tmp_path / "run", "Two networks (valid)"), results.map_frame("valid-0", "diffusion")
+    passes = (maps["forward"] + maps["jvp"] + maps["vjp"]).mean()
+    assert passes > 0
+    assert table["diffusion (control)"][-1] == f"{passes:.0f}"
+    assert table["edge (control)"][-1] == "0"
+
+
 @dataclass(frozen=True)
 class NoFirst(IntegratedGradients):
     """Makes no map of the first image of a batch."""
