@@ -83,6 +83,13 @@ def test_networks_whose_gate_failed_are_named_and_in_no_mean(run):
     assert rows(run, "Two networks (half)")["ig"][-2] == "4"
 
 
+def test_a_table_for_a_paper_says_that_the_gate_of_its_network_failed(run):
+    text = (run / "report" / "tables.tex").read_text()
+    captions = {line.split("on ")[1].split(".")[0] for line in text.splitlines() if "caption{Methods on" in line}
+    failed = ", whose gate failed: these scores are not to be read"
+    assert captions == {"valid-0", "valid-1", "half-0", *(f"{n}{failed}" for n in ("half-1", "broken-0", "broken-1"))}
+
+
 def test_networks_of_one_scene_have_no_chapters_of_their_own(run):
     text = (run / "report" / "report.md").read_text()
     assert not re.search(r"^## (valid|broken|half)-", text, re.MULTILINE)
