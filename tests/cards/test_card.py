@@ -8,6 +8,7 @@ import pytest
 from fringe import InputError
 from fringe.cards import Card, Measurement, card_of_run, write_card
 from fringe.cards._card import failures, summarise_measurement
+from fringe.data import digits_samples
 from fringe.experiments import ExperimentSpec, estimate, paired, run_experiment
 from fringe.scenes import Gate
 from fringe.testing import CheckResult
@@ -109,6 +110,30 @@ def test_maps_that_share_pixels_are_resampled_together_as_in_the_benchmark(tmp_p
     line = summarise_measurement(measurement, 0)
     assert line.score == estimate(measurement.scores, clusters=clusters)
     assert line.difference == paired(measurement.scores, measurement.controls[line.rival], clusters=clusters)
+
+
+def test_a_card_of_a_run_says_which_gates_fail_and_the_seed(tmp_path):
+    settings = {"digits.epochs": 1, "digits.networks": 1, "ig.steps": 4}
+    spec = ExperimentSpec(scene="digits=blockdigits", methods="ig", metrics="mass_inside", n=2, seed=3, set=settings)
+    results = run_experiment(spec, tmp_path / "run")
+    stored = results.manifest.gates("digits")
+    assert not all(gate["holds"] for gate in stored)
+    made = card_of_run(tmp_path / "run", "ig")
+    assert [(gate.name, gate.value, gate.holds) for gate in made.gates["digits"]] == [
+        (gate["name"], gate["value"], gate["holds"]) for gate in stored
+    ]
+    text = write_card(made, tmp_path)[1].read_text()
+    assert "so its numbers prove nothing" in text
+    assert "Examples are drawn by the seed 3." in text
+
+
+def test_the_cost_in_a_card_of_a_run_is_that_of_the_maps_that_were_made(tmp_path):
+    for index, sample in enumerate(digits_samples()[:2]):
+        sample.image.save(tmp_path / f"{index}.png")
+    (tmp_path / "2.png").write_text("no image")
+    given = {"model": "embedded:digits", "data": str(tmp_path), "methods": "ig", "metrics": "saco,sparseness"}
+    run_experiment(ExperimentSpec(**given, n=3, limits={"saco": 1}, set=STEPS), tmp_path / "run")
+    assert card_of_run(tmp_path / "run", "ig").passes == {"forward": 5.0, "jvp": 0.0, "vjp": 4.0}
 
 
 def test_diffusion_is_no_blind_map_and_path_and_sparseness_are_no_failures(run):

@@ -12,7 +12,7 @@ from PIL import Image
 from fringe import FRInGe, FringeError, IntegratedGradients, attribute
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
-from fringe.experiments import Arm, ModelSource, Plan
+from fringe.experiments import Arm, ExperimentSpec, ModelSource, Plan, build_plan
 from fringe.experiments._images import prepare
 from fringe.experiments._manifest import load, resolve
 from fringe.metrics import Sparseness
@@ -83,6 +83,12 @@ def test_the_passes_are_those_of_the_maps_that_attribute_makes(target):
         assert math.isnan(found[label, "batched"].half)
     assert passes(found["ig", "sequential"]) == passes(found["ig", "batched"])  # the path of ig depends on nothing
     assert found["ig", "batched"].vjp == 3.0
+
+
+def test_a_network_of_a_scene_is_timed_on_the_examples_of_its_scene():
+    spec = ExperimentSpec(scene="colour_counter,patch_and", methods="ig", n=2, set={"ig.steps": 2}, controls=False)
+    timings = measure_runtimes(resolve(build_plan(spec)))
+    assert {(timing.model, timing.n) for timing in timings} == {("colour_counter", 2), ("patch_and", 2)}
 
 
 def test_labels_explain_labels():

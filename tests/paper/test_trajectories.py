@@ -14,7 +14,7 @@ from fringe import FRInGe, InputError, IntegratedGradients, attribute
 from fringe.attribution import get_method
 from fringe.baselines import InputSpace
 from fringe.errors import FringeError
-from fringe.experiments import Arm, ExperimentSpec, ModelSource, Plan, run_experiment
+from fringe.experiments import Arm, ExperimentSpec, ModelSource, Plan, build_plan, run_experiment
 from fringe.experiments._images import prepare
 from fringe.experiments._manifest import load, resolve
 from fringe.metrics import Sparseness, get_metric
@@ -118,6 +118,16 @@ def test_shapes_that_do_not_fit_are_refused():
 
 def test_the_images_are_the_first_of_the_plan(digits, walked):
     assert list(walked) == [image["digest"] for image in digits.manifest.images[:2]]
+
+
+def test_a_network_of_a_scene_has_paths_of_the_examples_of_its_scene():
+    spec = ExperimentSpec(scene="colour_counter,patch_and", methods="ig", n=2, set={"ig.steps": 2}, controls=False)
+    resolved = resolve(build_plan(spec))
+    for model in ("colour_counter", "patch_and"):
+        images = [image["digest"] for image in resolved.manifest.images if image["scene"] == model]
+        assert list(trajectories(resolved, model, 2)) == images
+    with pytest.raises(InputError, match="got 3, expected 1 to 2"):
+        trajectories(resolved, "patch_and", 3)
 
 
 def test_a_method_without_a_trajectory_has_no_walk(walked):

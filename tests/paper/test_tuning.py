@@ -13,7 +13,19 @@ from PIL import Image
 from fringe import FRInGe, FringeError, InputError, IntegratedGradients
 from fringe.attribution import Attributor
 from fringe.errors import TransientError
-from fringe.experiments import Arm, Interrupted, ModelSource, Plan, Progress, RunOptions, Store, _store, read_results
+from fringe.experiments import (
+    Arm,
+    ExperimentSpec,
+    Interrupted,
+    ModelSource,
+    Plan,
+    Progress,
+    RunOptions,
+    Store,
+    _store,
+    build_plan,
+    read_results,
+)
 from fringe.experiments import _images as experiment_images
 from fringe.experiments import _run as engine
 from fringe.experiments._images import sample_images
@@ -46,6 +58,8 @@ def test_a_trials_plan_is_scored_by_the_objective_on_the_end_of_the_order():
     assert tuple(found.metrics) == OBJECTIVE
     with pytest.raises(InputError, match="got 2, expected one"):
         tuning_plan(replace(before, arms=(*before.arms, replace(before.arms[0], label="other"))))
+    with pytest.raises(InputError, match="scene: a search needs images that no other plan uses"):
+        tuning_plan(build_plan(ExperimentSpec(scene="patch_and", methods="fringe", n=2)))
 
 
 @pytest.mark.parametrize("seed", [0, 7])

@@ -46,6 +46,17 @@ def test_chance_and_controls_stand_beside_every_score(run):
     assert {"zero (control)", "random (control)", "edge (control)"} <= set(table)
 
 
+def test_the_control_that_runs_the_network_has_its_passes(tmp_path):
+    spec = ExperimentSpec(scene=[("valid", TwoNetworks(most=2.0))], methods="fringe", set={"fringe.steps": 2}, n=4)
+    results = run_experiment(spec, tmp_path / "run")
+    write_report(tmp_path / "run")
+    table, maps = rows(tmp_path / "run", "Two networks (valid)"), results.map_frame("valid-0", "diffusion")
+    passes = (maps["forward"] + maps["jvp"] + maps["vjp"]).mean()
+    assert passes > 0
+    assert table["diffusion (control)"][-1] == f"{passes:.0f}"
+    assert table["edge (control)"][-1] == "0"
+
+
 @dataclass(frozen=True)
 class NoFirst(IntegratedGradients):
     """Makes no map of the first image of a batch."""
@@ -70,6 +81,13 @@ def test_networks_whose_gate_failed_are_named_and_in_no_mean(run):
     assert "half-1: gate failed (largest weight: 1 (at most 0.6): fails)" in text
     assert "Gate failed: no network of this scene" in text.split("### Two networks (broken)")[1].split("###")[0]
     assert rows(run, "Two networks (half)")["ig"][-2] == "4"
+
+
+def test_a_table_for_a_paper_says_that_the_gate_of_its_network_failed(run):
+    text = (run / "report" / "tables.tex").read_text()
+    captions = {line.split("on ")[1].split(".")[0] for line in text.splitlines() if "caption{Methods on" in line}
+    failed = ", whose gate failed: these scores are not to be read"
+    assert captions == {"valid-0", "valid-1", "half-0", *(f"{n}{failed}" for n in ("half-1", "broken-0", "broken-1"))}
 
 
 def test_networks_of_one_scene_have_no_chapters_of_their_own(run):

@@ -11,8 +11,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import fringe
 from fringe._direction import ARROW
 from fringe._files import write_files
@@ -21,10 +19,21 @@ from fringe._text import first_paragraph, plain, to_json
 from fringe.attribution import METHODS, method_of_record
 from fringe.cards._measure import BLIND, COMPARED, LOCALISATION, PARTS, PATH, PATH_METRICS, Card, Measurement, by_text
 from fringe.errors import InputError
-from fringe.experiments import Difference, Estimate, Results, estimate, holm, paired, read_results
+from fringe.experiments import Difference, Estimate, estimate, holm, paired, read_results
 from fringe.metrics import METRICS, Metric
 from fringe.plots import Contrast, ForestPanel, plot_forest
-from fringe.report import Chapter, Image, Report, Section, SimpleTable, as_image, html_page, markdown_report
+from fringe.report import (
+    Chapter,
+    Image,
+    Report,
+    Section,
+    SimpleTable,
+    as_image,
+    cost_of_maps,
+    html_page,
+    markdown_report,
+)
+from fringe.scenes import Gate
 
 _OF_METRIC = {
     **{metric: part for part, (metrics, _) in PARTS.items() for metric in metrics},
@@ -248,7 +257,7 @@ def card_of_run(run: str | Path, method: str) -> Card:
         method: Label of the method in it.
 
     Returns:
-        The card; what a run does not hold, checks and gates, is empty.
+        The card, without checks, which a run does not hold.
 
     Raises:
         InputError: If the run has no such method.
@@ -262,7 +271,7 @@ def card_of_run(run: str | Path, method: str) -> Card:
     known_method = method_of_record(record) if record.get("method") in METHODS else None
     measurements = [
         Measurement(
-            _part(results, metric),
+            _OF_METRIC.get(str(results.manifest.metrics[metric]["settings"]["metric"]), "Scores"),
             model,
             metric,
             tuple(map(float, results.scores(model, method, metric))),
@@ -278,30 +287,22 @@ def card_of_run(run: str | Path, method: str) -> Card:
         for metric in results.metrics
         if results.manifest.metrics[metric]["settings"].get("metric") in METRICS
     ]
-    passes, seconds = _costs_of_run(results, models[0], method)
+    names = ("name", "value", "least", "most")
+    gates = {m: tuple(Gate(*(gate[n] for n in names)) for gate in results.manifest.gates(m)) for m in models}
+    cost = cost_of_maps(results, models, method).row(0, named=True)
     return Card(
         label=method,
         summary=first_paragraph(None if known_method is None else type(known_method).__doc__),
         source="" if known_method is None else known_method.source,
         settings=record,
+        gates=gates,
         measurements=tuple(measurements),
-        passes=passes,
-        seconds=seconds,
+        passes={name: cost[name] for name in ("forward", "jvp", "vjp") if cost["n"]},
+        seconds=cost["seconds"],
         n=len(results.manifest.images),
+        seed=int(results.manifest.plan["seed"]),
         made=datetime.now(UTC).date().isoformat(),
     )
-
-
-def _part(results: Results, metric: str) -> str:
-    return _OF_METRIC.get(str(results.manifest.metrics[metric]["settings"]["metric"]), "Scores")
-
-
-def _costs_of_run(results: Results, model: str, method: str) -> tuple[dict[str, float], float]:
-    frame = results.method_frame(model, method)
-    columns = [np.asarray(frame[name].to_numpy(), dtype=np.float64) for name in ("forward", "jvp", "vjp", "seconds")]
-    means = [float(np.nanmean(column)) if np.isfinite(column).any() else math.nan for column in columns]
-    passes = dict(zip(("forward", "jvp", "vjp"), means, strict=False))
-    return {name: value for name, value in passes.items() if math.isfinite(value)}, means[3]
 
 
 def _costs(card: Card) -> SimpleTable:

@@ -67,7 +67,6 @@ from fringe.experiments._run import Session as Session
 from fringe.experiments._run import describe_run as describe_run
 from fringe.experiments._run import has_scores as has_scores
 from fringe.experiments._run import open_session as open_session
-from fringe.experiments._run import require_same_logits as require_same_logits
 from fringe.experiments._run import run_experiment as run_experiment
 from fringe.experiments._run import run_plan as run_plan
 from fringe.experiments._run import run_record as run_record
@@ -102,7 +101,6 @@ from fringe.experiments._tasks import manifests as manifests
 from fringe.experiments._tasks import mixed as mixed
 from fringe.experiments._tasks import pending_tasks as pending_tasks
 from fringe.experiments._tasks import required_keys as required_keys
-from fringe.experiments._tasks import versions_of as versions_of
 from fringe.experiments._validity import LEAST as LEAST
 from fringe.experiments._validity import SHARES as SHARES
 from fringe.experiments._validity import MetricValidity as MetricValidity

@@ -107,7 +107,7 @@ def tuning_study(spec: ExperimentSpec) -> Plan:
         A plan on images that no other plan of its seed uses.
 
     Raises:
-        InputError: If there are several models.
+        InputError: If there are several models, or scenes.
     """
     return tuning_plan(_plan_of(spec, "tune", n=256, metrics=OBJECTIVE))
 
@@ -219,7 +219,9 @@ def sweep_plan(plan: Plan, factors: Mapping[str, Sequence[Any]] | None) -> Plan:
 
 def tuning_plan(plan: Plan) -> Plan:
     """The plan of one trial: the last images of the seed's order, under the tuning objective. Raises InputError for
-    several models."""
+    several models, and for scenes, of which every plan has the first examples."""
+    if plan.scenes:
+        raise InputError("a search needs images that no other plan uses", argument="scene", hint="name none")
     if len(plan.arms) != 1:
         raise InputError(f"models: got {len(plan.arms)}, expected one: a setting is tuned for one network at a time")
     return replace(_scored_by(plan, OBJECTIVE), name="tune", holdout=True)
@@ -342,8 +344,7 @@ def _plan_of(
         chosen, *rest = arm.methods
         unused = [label for label in rest if label not in also]
         if unused:
-            message = f"{', '.join(unused)}: not used; this study is of {chosen}, the first of the methods"
-            warnings.warn(message, stacklevel=3)
+            warnings.warn(f"{', '.join(unused)}: not used; this study is of {chosen}, the first method", stacklevel=3)
         arms.append(_only(arm, [label for label in arm.methods if label not in unused]))
     return replace(plan, arms=tuple(arms))
 

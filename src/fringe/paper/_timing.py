@@ -87,7 +87,7 @@ def measure_runtimes(
     for arm in resolved.plan.arms:
         progress(f"{arm.label}, sequential")
         runner = TaskRunner(resolved, device=device, batch_size=1)
-        sizes = _image_sizes(runner, arm, [image["digest"] for image in resolved.manifest.images])
+        sizes = _image_sizes(runner, arm, [image["digest"] for image in resolved.manifest.images_of(arm.label)])
         spent = _measure(runner, arm, [[image] for image in sizes])
         timings += [_timing(arm.label, label, "sequential", s, len(sizes), name) for label, s in spent.items()]
         progress(f"{arm.label}, batched")
@@ -171,7 +171,7 @@ def write_timings(path: Path, timings: Sequence[Timing]) -> None:
 def cache_key(resolved: Resolved, model: str, device: str, batch_size: BatchSize) -> str:
     """Return a digest of all that the run times of a model depend on: settings, images, versions and machine."""
     manifest = resolved.manifest
-    images = [image["digest"] for image in manifest.images]
+    images = [image["digest"] for image in manifest.images_of(model)]
     versions = {name: manifest.versions[name] for name in ("fringe", "torch", "python")}
     return digest([manifest.settings[model], images, versions, device_name(device), str(batch_size)])
 

@@ -78,7 +78,7 @@ def trajectories(
     check_known("model", model, arms)
     runner = TaskRunner(resolved, device=device, batch_size=batch_size)
     paths: dict[str, tuple[PathRecord, ...]] = {}
-    known = [image["digest"] for image in resolved.manifest.images]
+    known = [image["digest"] for image in resolved.manifest.images_of(model)]
     if not 1 <= images <= len(known):
         message = f"got {images}, expected 1 to {len(known)}: so many images has the plan"
         raise InputError(message, argument="images")
@@ -184,10 +184,10 @@ def _spread(count: int) -> list[int]:
 def _first_paths(resolved: Resolved, images: int, device: str) -> Iterator[tuple[str, str, tuple[PathRecord, ...]]]:
     """Part of a file name, title and paths for each model and each of the first images."""
     names = {image["digest"]: image["id"] for image in resolved.manifest.images}
-    count = min(images, len(names))
-    for arm in resolved.plan.arms if count else ():
-        label = re.sub(r"[^\w.-]", "_", arm.label)
-        for i, (digest, records) in enumerate(trajectories(resolved, arm.label, count, device=device).items(), 1):
+    for arm in resolved.plan.arms:
+        label, count = re.sub(r"[^\w.-]", "_", arm.label), min(images, len(resolved.manifest.images_of(arm.label)))
+        paths = trajectories(resolved, arm.label, count, device=device) if count else {}
+        for i, (digest, records) in enumerate(paths.items(), 1):
             yield f"{label}-{i}", f"{arm.label}: {names[digest]}", records
 
 

@@ -1,6 +1,7 @@
 """Reports of benchmark runs: tables with every n, LaTeX, CSV, Markdown, and one page that needs nothing beside it."""
 
 from fringe.report._examples import EXAMPLES as EXAMPLES
+from fringe.report._failures import cost_of_maps as cost_of_maps
 from fringe.report._failures import describe_status as describe_status
 from fringe.report._maps import recorded_methods as recorded_methods
 from fringe.report._render import Chapter as Chapter

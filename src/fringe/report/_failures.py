@@ -21,21 +21,17 @@ _NO_MAP = ("failed", "unreadable")
 def costs(results: Results, model: str) -> pl.DataFrame:
     """Return ``method``, ``n``, and the means of ``forward``, ``jvp``, ``vjp``, ``passes`` and ``seconds`` over the n
     images that have a map, one row per method; controls cost nothing."""
-    rows = [_cost(results, model, method) for method in results.methods(model, controls=False)]
-    return pl.concat(rows).with_columns(pl.col("n").fill_null(0), pl.col(pl.Float64).fill_null(float("nan")))
+    methods = results.methods(model, controls=False)
+    rows = [cost_of_maps(results, [model], m).select(pl.lit(m).alias("method"), pl.all()) for m in methods]
+    return pl.concat(rows)
 
 
-def _cost(results: Results, model: str, method: str) -> pl.DataFrame:
-    return (
-        results.map_frame(model, method)
-        .filter(~STATUS.is_in(_NO_MAP))
-        .with_columns(passes=pl.sum_horizontal("forward", "jvp", "vjp"))
-        .select(
-            pl.lit(method).alias("method"),
-            pl.len().alias("n"),
-            pl.col("forward", "jvp", "vjp", "passes", "seconds").mean(),
-        )
-    )
+def cost_of_maps(results: Results, models: Iterable[str], method: str) -> pl.DataFrame:
+    """Return one row, as of :func:`costs`, for the maps of a method on some models together."""
+    names = ("forward", "jvp", "vjp", "seconds")
+    parts = [results.map_frame(model, method).filter(~STATUS.is_in(_NO_MAP)).select(names) for model in models]
+    maps = pl.concat(parts).with_columns(passes=pl.sum_horizontal(names[:3]))
+    return maps.select(pl.len().alias("n"), pl.col(*names[:3], "passes", "seconds").mean().fill_null(float("nan")))
 
 
 def failures(results: Results) -> pl.DataFrame:

@@ -7,7 +7,7 @@ import numpy as np
 
 from fringe.experiments import Estimate, Manifest, Results, estimate
 from fringe.metrics import ARROW, METRICS
-from fringe.report._failures import costs
+from fringe.report._failures import cost_of_maps
 from fringe.report._render import Chapter, Section, SimpleTable, format_number, with_spread
 
 _READING = (
@@ -75,15 +75,14 @@ def _table(results: Results, title: str, models: Sequence[str]) -> SimpleTable:
     cells = {(method, metric): _pooled(results, models, method, metric) for method in methods for metric in metrics}
     shown = [metric for metric in metrics if any(cells[method, metric].n for method in methods)]
     head = ["method", *(_heading(results, metric) for metric in shown), "n", "passes"]
-    passes = _passes(results, models)
     chance = [_chance(results, models, metric) for metric in shown]
     rows = [("chance", *(format_number(value, 3) for value in chance), "", "")]
     for method in methods:
         texts = [with_spread(cells[method, metric], 3) for metric in shown]
         n = max((cells[method, metric].n for metric in shown), default=0)
         name = f"{method} (control)" if results.is_control(method) else method
-        cost = passes.get(method, 0.0 if results.is_control(method) else math.nan)
-        rows.append((name, *texts, str(n), format_number(cost, 0)))
+        passes = float(cost_of_maps(results, models, method)["passes"][0])
+        rows.append((name, *texts, str(n), format_number(passes, 0)))
     return SimpleTable(title, tuple(head), tuple(rows), frozenset(range(1, len(head))))
 
 
@@ -107,10 +106,3 @@ def _chance(results: Results, models: Sequence[str], metric: str) -> float:
     rows = [row for model in models for row in results.cell(model, results.methods(model)[0], metric).rows]
     known = np.array([dict(row.extras).get("chance", math.nan) for row in rows if row is not None])
     return float(known[np.isfinite(known)].mean()) if np.isfinite(known).any() else math.nan  # a failed map has none
-
-
-def _passes(results: Results, models: Sequence[str]) -> dict[str, float]:
-    """Mean passes of a map by method."""
-    rows = [row for model in models for row in costs(results, model).to_dicts()]
-    methods = dict.fromkeys(row["method"] for row in rows)
-    return {m: float(np.mean([row["passes"] for row in rows if row["method"] == m])) for m in methods}
