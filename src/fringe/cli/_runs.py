@@ -39,7 +39,7 @@ class RunFlags(RunOptions):
     """How plans are run; nothing here changes a number."""
 
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
-    out: Path = Field(description="Run folder; an existing one is resumed.")
+    out: Path = Field(description="Run folder, new or of an earlier run.")
     config: Path | None = Field(None, description="TOML or YAML file with these options as keys.")
     as_json: bool = Field(False, description="Print one JSON document, and no progress bars.")
     yes: bool = Field(False, description=YES)
