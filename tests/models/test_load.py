@@ -360,6 +360,7 @@ def test_an_exported_program_gives_the_same_numbers(tmp_path):
     torch.testing.assert_close(model.module.train().eval()(x), net(x))
     assert model.architecture == "tiny"
     assert not model.module.training
+    assert not any(module.training for module in model.module.modules())  # or each map warned of training mode
 
 
 def test_an_exported_program_with_a_largest_batch_takes_more(tmp_path):
