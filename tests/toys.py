@@ -19,12 +19,12 @@ from fringe.testing._toys import (  # noqa: F401 - what other tests import from 
     CountingModel,
     ToyProblems,
     affine,
+    blocks_cnn,
     constant,
     mlp,
     relu_cnn,
     saturated,
     smooth_cnn,
-    upper_half_cnn,
 )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from forked_runs import spawn_quickly
 from small_plans import IG
 from torch import nn
@@ -92,8 +93,9 @@ def test_a_metric_of_fewer_images_has_fewer_rows():
     assert counts == [("insertion", 2), ("sparseness", 8)]
 
 
-def test_a_model_in_memory_is_scored():
-    net = nn.Sequential(nn.Flatten(), nn.Linear(32 * 32, 3))
+@pytest.mark.parametrize("form", [nn.Module.train, torch.jit.script])
+def test_a_model_in_memory_is_scored(form):
+    net = form(nn.Sequential(nn.Flatten(), nn.Linear(32 * 32, 3)))
     spec = ExperimentSpec(
         model={"net": net}, data="embedded:digits", methods=[IG], metrics=[Insertion(steps=4)], n=2, controls=False
     )

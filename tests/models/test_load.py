@@ -223,6 +223,32 @@ def test_a_python_file_that_does_not_deliver(code, attribute, expected):
     assert expected in message(f"{code}:{attribute}", trust_code=True, preprocessing=UNIT)
 
 
+def test_scripted_modules_are_models(tmp_path):
+    file = tmp_path / "nets.py"
+    file.write_text("""
+import torch
+from torch import nn
+def made():
+    torch.manual_seed(0)
+    return torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))
+net = made()
+""")
+    x = torch.rand(2, 1, 2, 2)
+    for name in ("made", "net"):
+        model = load_model(f"{file}:{name}", trust_code=True, preprocessing=UNIT).module
+        assert all(p.is_leaf and not p.requires_grad for p in model.parameters())
+        plain = model.state_dict()
+        torch.testing.assert_close(model(x), x.flatten(1) @ plain["1.weight"].T + plain["1.bias"])
+
+
+@pytest.mark.parametrize("network", ["nn.LazyLinear(3)", "nn.Linear(4, 3, device='meta')"])
+def test_weights_without_numbers_are_named(network, tmp_path):
+    file = tmp_path / "nets.py"
+    file.write_text(f"from torch import nn\ndef made():\n    return nn.Sequential(nn.Flatten(), {network})\n")
+    expected = "its weights '1.bias' have no numbers yet"
+    assert expected in message(f"{file}:made", trust_code=True, preprocessing=UNIT)
+
+
 def test_a_python_file_that_fails_or_is_missing(tmp_path):
     bad = tmp_path / "bad.py"
     bad.write_text("import surely_not_installed\n")
@@ -334,6 +360,7 @@ def test_an_exported_program_gives_the_same_numbers(tmp_path):
     torch.testing.assert_close(model.module.train().eval()(x), net(x))
     assert model.architecture == "tiny"
     assert not model.module.training
+    assert not any(module.training for module in model.module.modules())  # or each map warned of training mode
 
 
 def test_an_exported_program_with_a_largest_batch_takes_more(tmp_path):

@@ -362,3 +362,62 @@ class Boastful(Gradient):
     """Says that its maps add up, and gives no gap."""
 
     is_complete = True
+
+
+@dataclass(frozen=True)
+class Negated(Gradient):
+    """Evidence for the target is negative."""
+
+    def attribute(self, problem):
+        result = super().attribute(problem)
+        return dataclasses.replace(result, values=-result.values)
+
+
+@dataclass(frozen=True)
+class Mirrored(Gradient):
+    def attribute(self, problem):
+        result = super().attribute(problem)
+        return dataclasses.replace(result, values=result.values.flip(-1))
+
+
+@dataclass(frozen=True)
+class Shifted(Gradient):
+    def attribute(self, problem):
+        result = super().attribute(problem)
+        return dataclasses.replace(result, values=result.values.roll(1, -1))
+
+
+@dataclass(frozen=True)
+class NextClass(Gradient):
+    """Off by one class, of targets and of contrasts."""
+
+    def attribute(self, problem):
+        classes = problem.logits.shape[1]
+        contrast = None if problem.contrast is None else (problem.contrast + 1) % classes
+        values = (
+            super()
+            .attribute(dataclasses.replace(problem, target=(problem.target + 1) % classes, contrast=contrast))
+            .values
+        )
+        return dataclasses.replace(super().attribute(problem), values=values)
+
+
+@dataclass(frozen=True)
+class OfTheProbability(Gradient):
+    """The gradient after softmax, with the logit as its score."""
+
+    def attribute(self, problem):
+        values = super().attribute(dataclasses.replace(problem, score_kind="probability")).values
+        return dataclasses.replace(super().attribute(problem), values=values)
+
+
+@dataclass(frozen=True)
+class FirstClassOnly(Gradient):
+    """Of several classes, all have the map of the first."""
+
+    many_targets = True
+
+    def attribute(self, problem):
+        result = super().attribute(problem)
+        values = result.values if problem.target.dim() == 1 else result.values[:, :1].expand_as(result.values)
+        return dataclasses.replace(result, values=values)

@@ -190,3 +190,23 @@ class BlindToTheModel(CorrectMetric):
 
     requires_explainer: ClassVar[bool] = True
     compares_models: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Mirrored(CorrectMetric):
+    """The share of the map's mass that is on the truth, seen in a mirror."""
+
+    def score(self, maps):
+        a = self.seen(maps.values.double().clamp_min(0).sum(1))
+        return Scores((a * maps.context.truth).flatten(1).sum(1) / a.flatten(1).sum(1))
+
+    def seen(self, pixels):
+        return pixels.flip(-1)
+
+
+@dataclass(frozen=True)
+class Transposed(Mirrored):
+    """The same with rows and columns exchanged."""
+
+    def seen(self, pixels):
+        return pixels.mT

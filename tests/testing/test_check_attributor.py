@@ -9,6 +9,9 @@ from fringe import InputError, IntegratedGradients
 from fringe.errors import FringeError
 from fringe.testing import ATTRIBUTOR_CHECKS, CheckError, CheckResult, check_attributor
 
+#: The checks that explain something: all of them fail for a result that attribute() refuses.
+EXPLAINING = {name for name in ATTRIBUTOR_CHECKS if not name.startswith("settings") and name != "presets"}
+
 FAULTS = {
     broken.Boastful: {"completeness"},
     broken.Mutable: {"settings_frozen"},
@@ -18,7 +21,7 @@ FAULTS = {
     broken.Misnamed: {"presets"},
     broken.SinglePrecision: {"shape_and_dtype", "completeness", "affine_score"},
     broken.Graphed: {"shape_and_dtype"},
-    broken.ShortDiagnostics: {"shape_and_dtype", "batch_of_one", "explained_class", "bad_images"},
+    broken.ShortDiagnostics: EXPLAINING,
     broken.DividesByDoubt: {"finite", "tabular_inputs"},
     broken.NeverEmpty: {"constant_model", "zero_displacement"},
     broken.SmearsChannels: {"unread_inputs", "affine_score"},
@@ -26,7 +29,7 @@ FAULTS = {
     broken.Shrinks: {"affine_score", "refinement"},
     broken.ClaimsToBeExact: {"completeness"},
     broken.WrongSign: {"completeness"},
-    broken.OtherScore: {"completeness", "affine_score", "explained_class"},
+    broken.OtherScore: {"completeness", "affine_score", "explained_class", "unread_inputs"},
     broken.CalledUnchecked: {"completeness"},
     broken.IgnoresSteps: {"refinement"},
     broken.IgnoresBaseline: {"zero_displacement"},
@@ -43,8 +46,14 @@ FAULTS = {
     broken.DependsOnTheCall: {"bad_images", "batch_of_one"},
     broken.RecordingMatters: {"telemetry"},
     broken.OverPlan: {"telemetry"},
-    broken.AlwaysThePrediction: {"explained_class"},
+    broken.AlwaysThePrediction: {"explained_class", "unread_inputs"},
     broken.WithoutContrast: {"explained_class"},
+    broken.Negated: {"affine_score"},
+    broken.Mirrored: {"unread_inputs"},
+    broken.Shifted: {"unread_inputs"},
+    broken.NextClass: {"unread_inputs"},
+    broken.OfTheProbability: {"unread_inputs"},
+    broken.FirstClassOnly: {"explained_class"},
 }
 
 

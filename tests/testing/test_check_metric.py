@@ -9,6 +9,9 @@ from fringe.testing import METRIC_CHECKS, CheckError, check_metric
 from fringe.testing._metrics import known_contributions, quality_levels
 from fringe.testing._toys import ToyProblems
 
+#: The checks that score something: all of them fail for scores that evaluate() refuses.
+SCORING = {name for name in METRIC_CHECKS if not name.startswith("settings") and name not in ("presets", "declared")}
+
 FAULTS = {
     broken.Undirected: {"declared", "ranking"},
     broken.Sourceless: {"declared"},
@@ -18,11 +21,13 @@ FAULTS = {
     broken.UndocumentedMetric: {"settings_documented"},
     broken.ForgetfulMetric: {"settings_recorded"},
     broken.SinglePrecisionMetric: {"shape_and_dtype"},
-    broken.OneForAll: {"shape_and_dtype"},
+    broken.OneForAll: SCORING,
     broken.NumbersForFlags: {"shape_and_dtype"},
     broken.WrongWay: {"ranking"},
     broken.Blind: {"ranking"},
     broken.BlindToTheModel: {"ranking"},
+    broken.Mirrored: {"ranking"},
+    broken.Transposed: {"ranking"},
     broken.PerMass: {"degenerate_maps"},
     broken.AgainstTheMean: {"batch_of_one"},
     broken.CountsMaps: {"batch_of_one", "order"},

@@ -64,7 +64,9 @@ class ModelSource:
             raise InputError(
                 "none given for a model in memory", argument="preprocessing", hint="say how images become its inputs"
             )
-        module, digest = copy.deepcopy(self.module).eval().requires_grad_(False), state_digest(self.module)
+        with torch.no_grad():  # copied weights of a scripted module would be part of a graph
+            module, digest = copy.deepcopy(self.module).eval(), state_digest(self.module)
+        nn.Module.requires_grad_(module, False)  # the method of a scripted module refuses
         return LoadedModel(self.spec, module.to(device), recipe, None, digest, type(self.module).__name__, self.output)
 
 

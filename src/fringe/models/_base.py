@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType] - PathLike[Unknown]
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fringe.errors import ModelError, did_you_mean
 from fringe.models._preprocessing import Preprocessing
@@ -221,10 +222,17 @@ def state_digest(module: nn.Module) -> str:
     """Return the SHA-256, in hexadecimal, over the state dict sorted by name: names, dtypes, shapes and bytes.
 
     It sees neither the code of ``forward`` nor the content of state that is no dense tensor, so it distinguishes two
-    sets of weights of one architecture, not two architectures without weights.
+    sets of weights of one architecture, not two architectures without weights. Raise ModelError for weights without
+    numbers: of a lazy layer that was never called, or on the device "meta".
     """
     total = hashlib.sha256()
     for name, value in sorted(module.state_dict().items()):
+        if isinstance(value, Tensor) and (value.is_meta or is_lazy(value)):
+            raise ModelError(
+                f"its weights {name!r} have no numbers yet",
+                argument="model",
+                hint="call the model, or load its weights, where it is made",
+            )
         if isinstance(value, Tensor) and value.layout == torch.strided:
             total.update(f"{name}\0{value.dtype}\0{tuple(value.shape)}\0".encode())
             # as bytes, because NumPy has no bfloat16

@@ -28,6 +28,8 @@ class ExportedNet(nn.Module):
     def __init__(self, program: nn.Module, most: int | None) -> None:
         super().__init__()
         self.program, self.most = program, most
+        for module in self.modules():  # the mode was fixed at the export, whatever the flags of its parts say
+            module.training = False
 
     def forward(self, x: Tensor) -> Any:
         if self.most is None or len(x) <= self.most:
@@ -35,7 +37,7 @@ class ExportedNet(nn.Module):
         return torch.cat([self.program(part) for part in x.split(self.most)])
 
     def train(self, mode: bool = True) -> "ExportedNet":
-        self.training = mode  # not passed on: the mode was fixed at the export, and the program would refuse
+        self.training = mode  # not passed on: the program would refuse
         return self
 
 

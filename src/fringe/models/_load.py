@@ -134,7 +134,8 @@ def load_model(
     parts = LOADERS[family].build(LoadOptions(spec, target, trust_code, recipe))
     names = parts.class_names if class_names is None else tuple(class_names)
     digest = state_digest(parts.module)
-    module = parts.module.eval().requires_grad_(False).float().to(checked_device)
+    module = nn.Module.requires_grad_(parts.module.eval(), False)  # the method of a scripted module refuses
+    module = module.float().to(checked_device)
     log.info("loaded %s on %s, weights %s", spec, checked_device, digest[:12])
     return LoadedModel(spec, module, parts.preprocessing, names, digest, parts.architecture, output)
 

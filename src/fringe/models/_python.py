@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
+import torch
 from torch import nn
 
 from fringe.errors import ModelError, did_you_mean
@@ -134,7 +135,8 @@ def _module_from(module: ModuleType, source: str, attribute: str, spec: str) -> 
         raise ModelError(f"{spec!r}: {source} has no {attribute!r}", hint=did_you_mean(attribute, public))
     value = names[attribute]
     if isinstance(value, nn.Module):
-        return copy.deepcopy(value)  # the owner's instance keeps its mode, device and gradients
+        with torch.no_grad():  # copied weights of a scripted module would be part of a graph
+            return copy.deepcopy(value)  # the owner's instance keeps its mode, device and gradients
     if not callable(value):
         raise ModelError(
             f"{spec!r}: {attribute} is of type {type(value).__name__}, not a torch.nn.Module or a function"

@@ -271,7 +271,8 @@ def known_contributions(toys: ToyProblems, *, graded: bool = False) -> tuple[Lin
     x = toys.images(IMAGES, (1, SIDE, SIDE), "signs")
     x = x.sign() * (0.25 + 0.375 * x.abs()) if graded else x.sign()
     axis = torch.arange(SIDE, dtype=x.dtype, device=x.device)
-    centres = 5.0 + toys.images(IMAGES, (2,), "centres")[..., None] + 2.5
+    # Above and to the right of the middle: a map that is mirrored or transposed misses the patch.
+    centres = toys.images(IMAGES, (2,), "centres")[..., None] + torch.tensor([4.0, 11.0]).to(x)[:, None]
     squares = (axis - centres[:, :1]).square()[:, :, :, None] + (axis - centres[:, 1:]).square()[:, :, None, :]
     patch = torch.exp(-squares / 12.5)
     contribution = EVIDENCE * patch / patch.flatten(1).sum(1).view(-1, 1, 1, 1)
@@ -291,7 +292,7 @@ def quality_levels(
     """
     gradient = contribution / x
     largest = contribution.flatten(1).amax(1).view(-1, 1, 1, 1)
-    noise = torch.stack([KeyedGenerator(0).normal(f"random map {i}", image) for i, image in enumerate(x)])
+    noise = torch.stack([KeyedGenerator(0).normal(f"level {i}", image) for i, image in enumerate(x)])
     noise = _with_norm_of(gradient, noise)
 
     def level(values: Tensor, error: float, stability: int) -> QualityLevel:
