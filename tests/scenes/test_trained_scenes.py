@@ -141,6 +141,20 @@ def test_a_network_that_knows_the_coins_fails_the_gate_without_marks():
     assert not gates[1].holds
 
 
+@pytest.mark.parametrize("answer", [0, 1])
+def test_a_network_that_gives_all_images_one_class_is_at_chance_without_marks(answer):
+    scene, images = Watermark(epochs=1), refs()
+    coins = [scene._drawn(ref, 0)[0] for ref in images]
+    assert coins.count(answer) != len(coins) / 2
+
+    class Constant(nn.Module):
+        def forward(self, given):
+            return nn.functional.one_hot(torch.full((len(given),), answer), 2).float()
+
+    network = replace(scene.network(0, None, images), module=Constant())
+    assert scene.gates(network, None, images)[1].value == 0.5
+
+
 def _example(ref):
     return _watermark.Example(ref.id, 0, ref.id, (ref.source,))
 
