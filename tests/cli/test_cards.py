@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fringe.cli import app
+from fringe.experiments import ExperimentSpec, run_experiment
 
 SHORT = ("--n", "2", "--scenes", "patch_and")
 CODE = '''
@@ -135,6 +136,24 @@ def test_a_card_of_a_run(tmp_path):
     missing = invoke("card", "fringe", "--from", tmp_path / "run", "--out", tmp_path / "card")
     assert missing.exit_code == 2
     assert "METHOD: got 'fringe'" in missing.stderr or "method: got 'fringe'" in missing.stderr
+
+
+def test_a_card_of_one_of_several_plans(tmp_path):
+    card = ("card", "ig", "--from", tmp_path / "run", "--out", tmp_path / "card")
+    for name, n in (("first", 3), ("second", 2)):
+        given = {"data": "embedded:digits", "n": n, "methods": "ig", "metrics": "sparseness", "set": ("ig.steps=3",)}
+        run_experiment(ExperimentSpec(name=name, **given), tmp_path / "run")
+    unnamed = invoke(*card)
+    assert unnamed.exit_code == 2
+    assert "--plan: none named; " in unnamed.stderr
+    assert "first, second" in unnamed.stderr
+    made = invoke(*card, "--plan", "second", "--json")
+    assert made.exit_code == 0, made.stderr
+    assert json.loads(made.stdout)["n"] == 2
+    assert "--plan second" in (tmp_path / "card" / "card.md").read_text()
+    without = invoke("card", "ig", "--plan", "second", "--out", tmp_path / "card")
+    assert without.exit_code == 2
+    assert "only a run has plans" in without.stderr
 
 
 def test_an_interruption_is_said(tmp_path, monkeypatch):

@@ -249,20 +249,21 @@ def write_card(card: Card, folder: str | Path, command: str = "") -> tuple[Path,
     return write_files(Path(folder), content)
 
 
-def card_of_run(run: str | Path, method: str) -> Card:
+def card_of_run(run: str | Path, method: str, plan: str | None = None) -> Card:
     """Make a card from the scores of a benchmark, of which every image and every blind map counts.
 
     Args:
         run: The run folder.
         method: Label of the method in it.
+        plan: Name of the plan; needed where the folder holds several.
 
     Returns:
         The card, without checks, which a run does not hold.
 
     Raises:
-        InputError: If the run has no such method.
+        InputError: If the run has no such method or plan.
     """
-    results = read_results(run)
+    results = read_results(run, plan)
     models = [model for model in results.models if method in results.methods(model)]
     if not models:
         known = ", ".join(dict.fromkeys(m for model in results.models for m in results.methods(model, controls=False)))

@@ -142,6 +142,7 @@ def card(
     method: Annotated[str, typer.Argument(metavar="METHOD", help="A method; with --from, its label in the run.")],
     out: Folder = OUT,
     run: Annotated[Path | None, typer.Option("--from", metavar="RUN", help="Run folder of a benchmark.")] = None,
+    plan: Annotated[str | None, typer.Option(metavar="NAME", help="Name of its plan, if it has several.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a method's card: what it costs, gets right, gets wrong.
@@ -155,6 +156,8 @@ def card(
     """
     with exit_on_error("bench"):
         write_files(out, {})
+        if plan is not None and run is None:
+            raise InputError(f"got {plan!r}, but only a run has plans", argument="plan", hint="add --from RUN")
         if run is None:
             made = _measure(method, given, quiet=as_json)
         else:
@@ -163,8 +166,9 @@ def card(
             if given:
                 text = f"got {', '.join(given)}, but a run has its own images"
                 raise InputError(text, argument="run", hint="leave them out")
-            made = card_of_run(run, method)
-        _show(made, out, ["card", method], {**given, **({"from": run} if run else {})}, as_json=as_json)
+            made = card_of_run(run, method, plan)
+        source = {name: value for name, value in (("from", run), ("plan", plan)) if value is not None}
+        _show(made, out, ["card", method], {**given, **source}, as_json=as_json)
 
 
 def _measure(target: str, given: Mapping[str, Any], *, quiet: bool) -> "Card":

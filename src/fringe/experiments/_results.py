@@ -364,7 +364,8 @@ def read_results(run: Store | str | Path, name: str | None = None) -> Results:
     chosen = name or (next(iter(plans)) if len(plans) == 1 else None)
     if chosen not in plans:
         known = ", ".join(plans) or "none"
-        raise InputError(f"got {name!r}; the plans in {str(store.root)!r}: {known}", argument="plan")
+        came = "none named" if name is None else f"got {name!r}"
+        raise InputError(f"{came}; the plans in {str(store.root)!r}: {known}", argument="plan")
     return results_of(store, plans[chosen])
 
 
