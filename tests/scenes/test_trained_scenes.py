@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import scipy.ndimage
+import scipy.stats
 import torch
 from scene_toys import Dense, SmallNet
 from torch import nn
@@ -153,6 +154,13 @@ def test_a_network_that_gives_all_images_one_class_is_at_chance_without_marks(an
 
     network = replace(scene.network(0, None, images), module=Constant())
     assert scene.gates(network, None, images)[1].value == 0.5
+
+
+def test_the_gate_without_marks_allows_for_chance_among_few_images():
+    scene, images = Watermark(epochs=1), refs()
+    most = scene.gates(scene.network(0, None, images), None, images)[1].most
+    by_chance = scipy.stats.binom.sf(most * len(images), len(images), 0.5)
+    assert 2e-4 < by_chance < 2e-3
 
 
 def _example(ref):

@@ -104,7 +104,8 @@ class Watermark(TrainedScene):
 
         Every unseen image is classified with a mark of either class. Without a mark, all images count: there are more
         of them, and those that were trained with would show what was memorised. Both coins weigh the same there: a
-        network that gives all images one class has one half, whatever the coins.
+        network that gives all images one class has one half, whatever the coins. At most .55 is three standard
+        deviations of 1,000 images; of fewer, the bound is higher.
         """
         refs = _or_digits(images)
         unseen = split(refs)[1]
@@ -116,9 +117,10 @@ class Watermark(TrainedScene):
         coins = torch.tensor([self._drawn(ref, 0)[0] for ref in refs])
         unmarked = predicted(network, inputs_of(refs, PREPROCESSING)) == coins
         by_coin = [share(unmarked[coins == coin]) for coin in coins.unique()]
+        most = 0.5 + 0.05 * max(1.0, 1000 / len(refs)) ** 0.5
         return (
             Gate("accuracy on unseen marked images", share(torch.cat(right)), least=0.98),
-            Gate("accuracy on unmarked images", sum(by_coin) / len(by_coin), most=0.55),
+            Gate("accuracy on unmarked images", sum(by_coin) / len(by_coin), most=most),
         )
 
     def marks(self, labels: Tensor, draws: Tensor) -> Tensor:
