@@ -127,7 +127,7 @@ def _table(result: Compared) -> str:
     return (
         "<div class='fringe-scroll' tabindex='0' role='region' aria-label='Scores'><table><thead>"
         f"<tr><th scope='col'>map</th>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-        f"<p class='fringe-note'>The brighter a pixel, the more it counts for the class or against it. Controls "
+        "<p class='fringe-note'>The brighter a pixel, the more it counts for the class or against it. Controls "
         f"do not look at the model{path}. A score tells something of a method only where it beats all of theirs. "
         f"The better of the two methods is bold.{star} One image decides nothing: compare on many with "
         "<code>fringe compare</code>.</p>"

@@ -96,7 +96,8 @@ def evaluate(
     if isinstance(metrics, Mapping):
         chosen = list(metrics.items())
     else:
-        chosen = [(m if isinstance(m, str) else metric.name, metric) for m in metrics for metric in [get_metric(m)]]
+        configured = zip(metrics, map(get_metric, metrics), strict=True)
+        chosen = [(given if isinstance(given, str) else metric.name, metric) for given, metric in configured]
     names = [name for name, _ in chosen]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:

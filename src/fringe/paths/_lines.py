@@ -318,9 +318,10 @@ def blur_matrices(sigmas: Tensor, side: int) -> Tensor:
     Kernels sum to one over ``int(4 sigma + 1/2)`` pixels on either side (SciPy's rule: the identity below sigma = 1/8),
     with zeros beyond the edge. As matrices they cost the same for every sigma, and a batch may mix them.
     """
-    require(bool((sigmas <= LARGEST_SIGMA).all()), "sigma", float(sigmas.max()), f"at most {LARGEST_SIGMA} pixels")
     radius = (TRUNCATE * sigmas + 0.5).floor()
-    offset = torch.arange(max(int(radius.max()) + 1, side), dtype=sigmas.dtype, device=sigmas.device)
+    longest = int(radius.max())
+    require(longest <= TRUNCATE * LARGEST_SIGMA, "sigma", longest / TRUNCATE, f"at most {LARGEST_SIGMA} pixels")
+    offset = torch.arange(max(longest + 1, side), dtype=sigmas.dtype, device=sigmas.device)
     weights = torch.exp(-0.5 * (offset / sigmas.clamp_min(torch.finfo(sigmas.dtype).tiny)[:, None]).square())
     weights = torch.where(offset <= radius[:, None], weights, 0.0)
     weights = weights / (2.0 * weights.sum(1, keepdim=True) - 1.0)
