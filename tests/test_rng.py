@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import fringe
 from fringe._rng import KeyedGenerator
 
 LIKE = torch.zeros(3, 4, dtype=torch.float64)
@@ -79,3 +80,14 @@ def test_moments_are_those_of_the_standard_normal():
     # the variances of x, x^2, x^3, x^4 are 1, 2, 15, 96: five standard errors of each mean
     for power, (mean, variance) in enumerate([(0, 1), (1, 2), (0, 15), (3, 96)], start=1):
         assert abs(draw.pow(power).mean() - mean) <= 5 * math.sqrt(variance / n)
+
+
+@pytest.mark.parametrize("seed", ["a", 1.5, None])
+def test_a_seed_that_is_no_integer_is_refused(seed):
+    with pytest.raises(fringe.InputError, match=f"seed: got {seed!r}, expected an integer"):
+        fringe.explain("embedded:digits", "embedded:digits:5", seed=seed)
+
+
+def test_an_integer_of_numpy_is_the_same_seed():
+    drawn = KeyedGenerator(np.int64(3)).normal("k", LIKE)
+    assert torch.equal(drawn, KeyedGenerator(3).normal("k", LIKE))

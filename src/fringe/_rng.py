@@ -5,10 +5,13 @@ import hashlib
 import random
 from collections.abc import Generator
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from fringe.errors import require
 
 
 @contextlib.contextmanager
@@ -39,6 +42,10 @@ class KeyedGenerator:
     """
 
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        is_integer = isinstance(self.seed, Integral)  # pyright: ignore[reportUnnecessaryIsInstance]
+        require(is_integer, "seed", self.seed, "an integer")
 
     def normal(self, key: str, like: Tensor) -> Tensor:
         """Return standard normal numbers of the shape, dtype and device of ``like``."""

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+import fringe
 from fringe.models import LOADERS, LoadedModel, ModelError, Preprocessing, load_model
 
 UNIT = Preprocessing.parse("unit,channels=1")
@@ -99,6 +100,11 @@ def test_class_names_preprocessing_and_device_replace_the_sources():
 def test_a_device_that_is_not_there():
     assert message("embedded:digits", device="cuda:99").startswith("device: 'cuda:99' cannot be used here: ")
     assert message("embedded:digits", device="gpu").startswith("device: 'gpu' cannot be used here: ")
+
+
+def test_a_device_that_is_no_name():
+    with pytest.raises(fringe.InputError, match=r"^device: got None, expected auto, cpu"):
+        fringe.explain("embedded:digits", "embedded:digits:5", device=None)
 
 
 @pytest.mark.parametrize("device", ["mps", "cuda:99", "hpu", "meta", "abacus"])

@@ -230,7 +230,7 @@ def resolve_device(name: str) -> str:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         raise InputError(f"got {name!r}, expected auto, cpu, cuda or cuda:1", argument="device") from None
     if device.type == "mps":
         hint = "use the CPU"
