@@ -107,8 +107,8 @@ class QuantusMetric(Metric):
 
     entry: ClassVar[_Entry]
 
-    space: ClassVar[str] = "what Quantus looks at: see its documentation"
-    by_default: ClassVar[bool] = False
+    space = "what Quantus looks at: see its documentation"
+    by_default = False
 
     @property
     @abstractmethod
@@ -123,7 +123,6 @@ class QuantusMetric(Metric):
         return _restored, (self._label, {one.name: getattr(self, one.name) for one in fields(self)})
 
     def score(self, maps: EvaluatedMaps) -> Scores:
-        """Score each map; see :meth:`Metric.score`."""
         problem, values = maps.context.problem, maps.values
         metric = self._build(values[0].numel())
         flat = values.flatten(1)

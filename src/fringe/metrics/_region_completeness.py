@@ -1,12 +1,11 @@
 """Region completeness: maps of a sum of networks against the exact share of each."""
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from fringe._direction import Direction
 from fringe.errors import InputError
 from fringe.metrics._base import EvaluatedMaps, Metric, Scores
 
@@ -40,17 +39,16 @@ class RegionCompleteness(Metric):
     such sum have no score and are flagged ``no_regions``, and so are explained probabilities, which are no sum.
     """
 
-    name: ClassVar[str] = "region_completeness"
-    title: ClassVar[str] = "Region completeness"
-    direction: ClassVar[Direction] = "lower"
-    space: ClassVar[str] = "sums of the signed map over regions whose exact contribution is known"
-    source: ClassVar[str] = "ours: completeness (Sundararajan et al. 2017) of each term of a sum"
-    requires_truth: ClassVar[bool] = True
-    by_default: ClassVar[bool] = False
-    requires_explainer: ClassVar[bool] = True
+    name = "region_completeness"
+    title = "Region completeness"
+    direction = "lower"
+    space = "sums of the signed map over regions whose exact contribution is known"
+    source = "ours: completeness (Sundararajan et al. 2017) of each term of a sum"
+    requires_truth = True
+    by_default = False
+    requires_explainer = True
 
     def score(self, maps: EvaluatedMaps) -> Scores:
-        """Score each map; see :meth:`Metric.score`."""
         problem, values = maps.context.problem, maps.values
         count, network = len(values), problem.model.module
         no = torch.zeros(count, dtype=torch.bool, device=values.device)
