@@ -370,17 +370,10 @@ class Attributor(Settings):
 
 
 def reference_images(problem: Problem, purpose: str) -> Tensor:
-    """Return the reference images of a call.
+    """Return the reference images (P, *S) of a call, in the dtype of the inputs and on their device.
 
-    Args:
-        problem: What is explained.
-        purpose: Completes the error of a call without references: "ig2 walks towards images of other classes".
-
-    Returns:
-        The images (P, *S), in the dtype of the inputs and on their device.
-
-    Raises:
-        InputError: If there are none, or they have another shape or are not finite.
+    Raises InputError if they have another shape or are not finite, and if there are none, with their ``purpose`` as
+    its text: "ig2 follows paths to images of other classes".
     """
     given, shape = problem.domain.references, tuple(problem.inputs.shape[1:])
     if given is None:

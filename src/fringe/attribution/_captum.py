@@ -1,6 +1,7 @@
 """Methods of Captum, ``captum:NAME``."""
 
 import contextlib
+import importlib
 import warnings
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, fields
@@ -10,17 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fringe._packages import is_installed
 from fringe.attribution._base import Baseline, reference_images
 from fringe.attribution._plugins import (
     Explain,
     PluginMethod,
     ScoreModule,
     leaf,
-    load_package,
-    require_module,
     score_function,
 )
-from fringe.attribution._registry import is_installed
 from fringe.errors import InputError, did_you_mean
 from fringe.paths import Problem
 from fringe.settings import Doc, PositiveInt
@@ -108,7 +107,7 @@ class CaptumMethod(PluginMethod):
         )
 
     def _explainer(self, problem: Problem) -> Explain:
-        captum = load_package("captum.attr")
+        captum: Any = importlib.import_module("captum.attr")
         return {
             "grad_cam": self._grad_cam,
             "occlusion": self._occlusion,
@@ -140,7 +139,7 @@ class CaptumMethod(PluginMethod):
     # -- gradients with hooks in the layers ---------------------------------------------------------------------------
 
     def _guided_backprop(self, captum: Any, problem: Problem) -> Explain:
-        require_module(problem, self.label)
+        self._network(problem)
 
         def explain(part: Problem) -> Tensor:
             with _without_remarks():
@@ -150,7 +149,7 @@ class CaptumMethod(PluginMethod):
         return explain
 
     def _deep_lift(self, captum: Any, problem: Problem) -> Explain:
-        require_module(problem, self.label)
+        self._network(problem)
 
         def explain(part: Problem) -> Tensor:
             method, rows = captum.DeepLift(ScoreModule(part)), (part.every_row,)
@@ -165,7 +164,7 @@ class CaptumMethod(PluginMethod):
         return in_pairs
 
     def _grad_cam(self, captum: Any, problem: Problem) -> Explain:
-        layer, shape = self._layer(require_module(problem, self.label), problem), problem.inputs.shape[1:]
+        layer, shape = self._layer(self._network(problem), problem), problem.inputs.shape[1:]
 
         def explain(part: Problem) -> Tensor:
             method, rows = captum.LayerGradCam(ScoreModule(part), layer), (part.every_row,)
@@ -271,7 +270,7 @@ class CaptumMethod(PluginMethod):
         if self.superpixels == "slic" and x.dim() == 3:
             low, high = x.amin(), x.amax()
             pixels = ((x - low) / (high - low).clamp_min(1e-12)).double().cpu().numpy()
-            slic = load_package("skimage.segmentation").slic
+            slic = importlib.import_module("skimage.segmentation").slic
             labels = slic(pixels, self.segments, compactness=0.1, start_label=0, channel_axis=0, convert2lab=False)
             _, numbers = np.unique(labels, return_inverse=True)
             return torch.from_numpy(numbers.reshape(labels.shape)).to(x.device).expand(x.shape)

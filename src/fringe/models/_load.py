@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from fringe._outputs import OutputKind
+from fringe._packages import is_installed
 from fringe._progress import log
 from fringe.errors import InputError, ModelError, did_you_mean, first_line, nearest
 from fringe.models import _digits
@@ -19,7 +20,6 @@ from fringe.models._base import (
     LoadedParts,
     Loader,
     LoadOptions,
-    is_installed,
     refuse_unsafe,
     state_digest,
 )

@@ -6,9 +6,10 @@ import numpy as np
 from PIL import Image
 from torch import Tensor, nn
 
+from fringe._packages import is_installed
 from fringe.errors import ModelError
 from fringe.models import _timm
-from fringe.models._base import LoadedParts, LoadOptions, import_extra, is_installed
+from fringe.models._base import LoadedParts, LoadOptions, import_extra
 from fringe.models._preprocessing import RESAMPLING, Preprocessing
 from fringe.models._torchvision import import_torchvision
 
