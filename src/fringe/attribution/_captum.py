@@ -5,6 +5,7 @@ import importlib
 import warnings
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -183,13 +184,10 @@ class CaptumMethod(PluginMethod):
             raise InputError(f"the model has no module {self.layer!r}", argument="layer", hint=near or None)
         ran: list[tuple[str, torch.Size]] = []
 
-        def hook(name: str) -> Any:
-            def note(module: nn.Module, inputs: Any, output: Any) -> None:
-                ran.append((name, output.shape if isinstance(output, Tensor) else torch.Size()))
+        def note(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+            ran.append((name, output.shape if isinstance(output, Tensor) else torch.Size()))
 
-            return note
-
-        handles = [module.register_forward_hook(hook(name)) for name, module in modules.items()]
+        handles = [module.register_forward_hook(partial(note, name)) for name, module in modules.items()]
         try:
             problem.forward(problem.inputs[:1], problem.every_row[:1])
         finally:

@@ -12,7 +12,7 @@ from fringe.attribution._base import SEVERITY, Attribution, Attributor, Verdict
 from fringe.attribution._integrate import PathIntegral, integrate
 from fringe.attribution._pieces import PieceStream, finite_maps
 from fringe.geometry import entropy, kl, log_probabilities
-from fringe.paths import GeodesicDiagnostics, PathStatus, Problem, uniform_log_probs
+from fringe.paths import GeodesicDiagnostics, PathStatus, Problem
 
 #: Completeness residual above which a map is called coarse: its sum misses what it explains by more than 5 %.
 COARSE_ABOVE = 0.05
@@ -59,7 +59,6 @@ class PathAttributor(Attributor):
 def path_diagnostics(result: PathIntegral, problem: Problem, log_q: Tensor | None = None) -> dict[str, Tensor]:
     """The paper's path diagnostics, (B,) each: distances in radians, entropies and divergences in nats, lengths in
     input units. ``log_q`` (B, C) is the reference distribution; None: uniform."""
-    log_q = uniform_log_probs(problem.logits) if log_q is None else log_q
     stats, geodesic = result.stats, GeodesicDiagnostics(log_probabilities(problem.logits), log_q)
     moved, distance, log_p0 = stats.count > 0, geodesic.distance(), geodesic.log_p0
     return {
@@ -68,7 +67,7 @@ def path_diagnostics(result: PathIntegral, problem: Problem, log_q: Tensor | Non
         "endpoint_distance": torch.where(moved, stats.last("reference_distance"), distance),
         "entropy": entropy(log_p0),
         "endpoint_entropy": torch.where(moved, stats.last("entropy"), entropy(log_p0)),
-        "endpoint_kl": torch.where(moved, stats.last("reference_kl"), kl(log_p0, log_q)),
+        "endpoint_kl": torch.where(moved, stats.last("reference_kl"), kl(log_p0, geodesic.log_q)),
         "tracking_error_mean": stats.mean("tracking_error"),
         "tracking_error_max": stats.largest("tracking_error"),
         "path_length": stats.total("euclidean_step"),

@@ -162,14 +162,9 @@ def _as_bytes(x: Array, low: Array, high: Array) -> NDArray[np.uint8]:
 
 
 def interpolate(image: Array, mask: Array) -> Array:
-    """Fill the pixels outside ``mask`` (H, W) and the corners of ``image`` (C, H, W) linearly between them.
+    """Fill the pixels outside ``mask`` (H, W) of an image (C, H, W), linearly on the Delaunay triangles of the others.
 
-    Args:
-        image: The image.
-        mask: Which pixels stay as they are; the four corners do as well.
-
-    Returns:
-        The image, piecewise linear on the Delaunay triangles of these pixels.
+    The four corners stay as they are, too.
     """
     from scipy.interpolate import LinearNDInterpolator
 

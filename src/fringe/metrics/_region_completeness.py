@@ -100,9 +100,4 @@ def _terms(maps: EvaluatedMaps, network: SumOfRegions, x: Tensor) -> tuple[Tenso
             regions, logits = network.parts(x[start : start + size])
             parts.append(logits.double())
     problem.model.passes.forward += len(x)
-    logits = torch.cat(parts, dim=1)
-    target = problem.target.view(1, -1, 1).expand(len(logits), -1, 1)
-    score = logits.gather(2, target)[:, :, 0]
-    if problem.contrast is not None:
-        score = score - logits.gather(2, problem.contrast.view(1, -1, 1).expand_as(target))[:, :, 0]
-    return regions, score
+    return regions, torch.stack([problem.score(term) for term in torch.cat(parts, dim=1)])
