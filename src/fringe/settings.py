@@ -275,7 +275,14 @@ class Settings(ABC):
 
 @cache
 def settings_of(kind: type) -> dict[str, Setting]:
-    """Return the settings of a dataclass of methods or metrics by name, in the order of its fields."""
+    """Return the settings of a class of methods or metrics.
+
+    Args:
+        kind: A dataclass.
+
+    Returns:
+        The settings by name, in the order of the fields.
+    """
     hints = get_type_hints(kind, include_extras=True)
     return {field.name: Setting(field.name, field.default, hints[field.name]) for field in dataclasses.fields(kind)}
 

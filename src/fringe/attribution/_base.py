@@ -286,6 +286,7 @@ class Attributor(Settings):
         many_targets: Whether one path serves K classes of an image: ``problem.target`` is then (B, K).
         many_paths: Whether an image has several paths, each with an end of its own.
         has_path: Whether a result can hold the path of an image.
+        is_complete: Whether maps add up to a change of the score, so that their gap is a number.
         number: The setting that a number in brackets after the name stands for, as in ``smooth(3):ig``.
         form: How the name is written, where that is not all: ``captum:NAME``.
         package: The package of another library that computes the maps, which an extra of the same name installs.
@@ -298,6 +299,7 @@ class Attributor(Settings):
     many_targets: ClassVar[bool] = False
     many_paths: ClassVar[bool] = False
     has_path: ClassVar[bool] = True
+    is_complete: ClassVar[bool] = True
     number: ClassVar[str | None] = None
     form: ClassVar[str] = ""
     package: ClassVar[str | None] = None
@@ -352,11 +354,6 @@ class Attributor(Settings):
             True if the model must have second derivatives, or forward-mode ones.
         """
         return False
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether maps of these settings add up to a change of the score, so that their gap is a number."""
-        return True
 
     @property
     def accepts_baseline(self) -> bool:

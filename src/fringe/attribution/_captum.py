@@ -1,9 +1,8 @@
 """Methods of Captum, ``captum:NAME``."""
 
-import contextlib
 import importlib
 import warnings
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -122,18 +121,13 @@ class CaptumMethod(PluginMethod):
     # -- gradients ----------------------------------------------------------------------------------------------------
 
     def _input_x_gradient(self, captum: Any, problem: Problem) -> Explain:
-        def explain(part: Problem) -> Tensor:
-            method = captum.InputXGradient(score_function(part))
-            return method.attribute(leaf(part.inputs), additional_forward_args=(part.every_row,))
-
-        return explain
+        return lambda part: _by_gradients(captum.InputXGradient(score_function(part)), part)
 
     def _gradient_shap(self, captum: Any, problem: Problem) -> Explain:
         references = reference_images(problem, f"{self.label} averages over images of the data")
 
         def explain(one: Problem) -> Tensor:
-            method, rows = captum.GradientShap(score_function(one)), (one.every_row,)
-            return method.attribute(leaf(one.inputs), references, self.samples, additional_forward_args=rows)
+            return _by_gradients(captum.GradientShap(score_function(one)), one, references, self.samples)
 
         return self._one_by_one(explain)
 
@@ -141,22 +135,13 @@ class CaptumMethod(PluginMethod):
 
     def _guided_backprop(self, captum: Any, problem: Problem) -> Explain:
         self._network(problem)
-
-        def explain(part: Problem) -> Tensor:
-            with _without_remarks():
-                method = captum.GuidedBackprop(ScoreModule(part))
-                return method.attribute(leaf(part.inputs), additional_forward_args=(part.every_row,))
-
-        return explain
+        return lambda part: _by_gradients(captum.GuidedBackprop(ScoreModule(part)), part)
 
     def _deep_lift(self, captum: Any, problem: Problem) -> Explain:
         self._network(problem)
 
         def explain(part: Problem) -> Tensor:
-            method, rows = captum.DeepLift(ScoreModule(part)), (part.every_row,)
-            baseline = part.resolve_baseline(self.baseline)
-            with _without_remarks():
-                return method.attribute(leaf(part.inputs), baseline, additional_forward_args=rows)
+            return _by_gradients(captum.DeepLift(ScoreModule(part)), part, part.resolve_baseline(self.baseline))
 
         def in_pairs(part: Problem) -> Tensor:  # an input and its baseline are in one pass
             size = max(1, part.model.batch_size.on(part.inputs.device) // 2)
@@ -287,9 +272,8 @@ def _is_convolution(module: nn.Module, axes: int) -> bool:
     return isinstance(weight, Tensor) and weight.dim() == axes
 
 
-@contextlib.contextmanager
-def _without_remarks() -> Generator[None]:
-    """Captum warns that it sets hooks, which it removes."""
+def _by_gradients(method: Any, part: Problem, *settings: Any) -> Tensor:
+    """The maps of a method of captum that differentiates the score."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="(?s).*hooks")
-        yield
+        warnings.filterwarnings("ignore", message="(?s).*hooks")  # which it sets, and removes
+        return method.attribute(leaf(part.inputs), *settings, additional_forward_args=(part.every_row,))

@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -32,7 +32,13 @@ _ZERO_MAP: Status = (
 
 
 class PathAttributor(Attributor):
-    """A method that is a path integral: it describes the path, and the rest is shared."""
+    """A method that is a path integral: it describes the path, and the rest is shared.
+
+    Attributes:
+        hint: What makes the integral more accurate, for the advice on inaccurate maps.
+    """
+
+    hint: ClassVar[str] = "use more steps"
 
     @abstractmethod
     def pieces(self, problem: Problem) -> PieceStream:
@@ -45,11 +51,6 @@ class PathAttributor(Attributor):
             Their terms: :class:`NodePieces` of points known beforehand, or :class:`SegmentPieces` of a path whose steps
             depend on the ones before.
         """
-
-    @property
-    def hint(self) -> str:
-        """What makes the integral more accurate, for the advice on inaccurate maps."""
-        return "use more steps"
 
     def attribute(self, problem: Problem) -> Attribution:
         """Explain images, see :meth:`Attributor.attribute`."""

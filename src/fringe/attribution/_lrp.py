@@ -59,10 +59,6 @@ class ZennitMethod(PluginMethod):
 
     algorithm: Annotated[Rules, Doc("the composite of rules")] = "epsilon_plus_flat"
 
-    @property
-    def planned_passes(self) -> float:
-        return 2.0
-
     def _explainer(self, problem: Problem) -> Explain:
         from fringe.models import import_torchvision
 
@@ -103,10 +99,6 @@ class AttnLRP(PluginMethod):
     presets: ClassVar = {"attnlrp": {}}
 
     algorithm: Annotated[Literal["attnlrp"], Doc("the rules")] = "attnlrp"
-
-    @property
-    def planned_passes(self) -> float:
-        return 2.0
 
     def _explainer(self, problem: Problem) -> Explain:
         network = self._network(problem)

@@ -219,7 +219,7 @@ class Smooth(Modifier):
     sigma: Annotated[Positive, Search(0.5, 8.0, log=True), Doc("standard deviation", unit="pixels")] = 3.0
 
     @property
-    def is_complete(self) -> bool:
+    def is_complete(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
         return self.of.is_complete
 
     @property

@@ -65,7 +65,7 @@ class AGI(Attributor):
         return [c for c in ids if c != target] or [(target + 1) % count]
 
     @property
-    def is_complete(self) -> bool:
+    def is_complete(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
         return self.mode == "path"
 
     @property

@@ -28,10 +28,11 @@ class PluginMethod(Attributor):
     """A method that another package computes; its maps make no promise that could be checked here."""
 
     has_path = False
+    is_complete = False
 
     @property
-    def is_complete(self) -> bool:
-        return False
+    def planned_passes(self) -> float:
+        return 2.0
 
     @abstractmethod
     def _explainer(self, problem: Problem) -> Explain:

@@ -128,10 +128,17 @@ class LaplacianBasis:
         return self.laplacian().square()
 
     def gaussian_blur(self, sigma: float, size: int) -> Tensor:
-        """Return the symbol of a normalised Gaussian of an odd ``size`` and a standard deviation ``sigma``, in samples.
+        """Return the symbol of a normalised Gaussian.
 
-        A truncated Gaussian is not always positive definite (5 taps with sigma 1.5 are not), but a preconditioner of CG
-        must be: InputError where it is not, or where an argument is out of range.
+        A truncated Gaussian is not always positive definite (5 taps with sigma 1.5 are not), but a preconditioner of
+        CG must be.
+
+        Args:
+            sigma: Standard deviation in samples.
+            size: Number of taps, odd.
+
+        Raises:
+            InputError: If the arguments are out of range, or the truncated kernel is not positive definite.
         """
         if size < 1 or size % 2 == 0 or not 0 < sigma < math.inf:
             raise InputError(f"size must be odd and sigma positive and finite, got size={size}, sigma={sigma}")

@@ -51,7 +51,8 @@ class DiffID(Metric):
     def score(self, maps: EvaluatedMaps) -> Scores:
         context, problem = maps.context, maps.context.problem
         x = problem.inputs
-        ranking = maps.cached("ranking of entries", lambda: _rank_entries(maps.values))
+        entries = maps.values.double().abs().flatten(1)  # each channel of a pixel is one of its own
+        ranking = maps.cached("ranking of entries", lambda: perturb.rank_pixels(entries))
         rank, size = ranking.rank, ranking.pixels
         counts = torch.tensor([int(size * ratio) for ratio in RATIOS], device=x.device)
         before = problem.probability(problem.logits)
@@ -192,8 +193,3 @@ class SignedInsertion(perturb.ExchangeMetric):
             details={**areas, "change": first.at_input - first.at_reference},
             curves=curves,
         )
-
-
-def _rank_entries(values: Tensor) -> perturb.Ranking:
-    """Rank all entries of maps (B, *S) by their size: each channel of a pixel is one of its own."""
-    return perturb.rank_pixels(values.double().abs().flatten(1))
