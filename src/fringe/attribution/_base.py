@@ -14,7 +14,7 @@ from fringe.attribution._names import method_label
 from fringe.attribution._views import Views
 from fringe.baselines import parse_baseline
 from fringe.classifier import PassCounts
-from fringe.errors import InputError
+from fringe.errors import InputError, require_integer
 from fringe.paths import Problem
 from fringe.paths import Progress as Progress
 from fringe.settings import Doc, Settings, checked_by
@@ -74,11 +74,15 @@ class Trajectory:
         """Select stored points, evenly and with both ends.
 
         Args:
-            count: How many at most.
+            count: How many at most, 2 or more.
 
         Returns:
             The path with these.
+
+        Raises:
+            InputError: If ``count`` is less than 2.
         """
+        require_integer("count", count, 2)
         last = len(self.snapshot_steps) - 1
         rows = sorted({round(last * m / (count - 1)) for m in range(count)}) if last >= count else range(last + 1)
         names = ("snapshot_steps", "snapshots", "cumulative", "probabilities")

@@ -48,6 +48,15 @@ class RegionCompleteness(Metric):
     by_default = False
     requires_explainer = True
 
+    @property
+    def planned_passes(self) -> float:
+        return 2.0
+
+    @property
+    def planned_maps(self) -> float:
+        """One, for the ends of the paths."""
+        return 1.0
+
     def score(self, maps: EvaluatedMaps) -> Scores:
         problem, values = maps.context.problem, maps.values
         count, network = len(values), problem.model.module
