@@ -123,7 +123,7 @@ def _undocumented_class(node: ast.ClassDef, module: Module) -> list[str]:
     text = ast.get_docstring(node) or ""
     fields = [n for n in node.body if isinstance(n, ast.AnnAssign) and "ClassVar" not in ast.unparse(n.annotation)]
     commented = all(
-        "Annotated" in ast.unparse(n.annotation) or "Baseline" in ast.unparse(n.annotation) or "help=" in ast.unparse(n)
+        re.search("Annotated|Baseline|perturb[.]", ast.unparse(n.annotation)) or "help=" in ast.unparse(n)
         for n in fields
     )
     documented = commented or "Attributes:" in text or "Args:" in text

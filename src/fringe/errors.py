@@ -61,48 +61,22 @@ def nearest(name: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.5)
 
 
 def did_you_mean(name: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.5) -> str | None:
-    """Suggest the name that a mistyped one was probably meant to be.
+    """Return ``"did you mean 'a' or 'b'?"`` for a mistyped name; None if no name is similar.
 
-    Args:
-        name: The name that came.
-        known: The names that exist.
-        n: Largest number of names that are suggested.
-        cutoff: Least similarity, from 0 to 1, of a name that is suggested.
-
-    Returns:
-        ``"did you mean 'a' or 'b'?"``, or None if no name is similar.
+    At most ``n`` of the ``known`` names are suggested, whose similarity is at least ``cutoff``, from 0 to 1.
     """
     near = nearest(name, known, n=n, cutoff=cutoff)
     return f"did you mean {' or '.join(map(repr, near))}?" if near else None
 
 
 def known_hint(name: str, known: Iterable[str], text: str, *, cutoff: float = 0.5) -> str:
-    """Put the suggestion of :func:`did_you_mean`, if there is one, before what else there is to say.
-
-    Args:
-        name: The name that came.
-        known: The names that exist.
-        text: A clause, such as ``"known: tau, eta"``.
-        cutoff: Least similarity, from 0 to 1, of a name that is suggested.
-
-    Returns:
-        ``"did you mean 'tau'? Known: tau, eta"``, or the clause alone.
-    """
+    """Put the suggestion of :func:`did_you_mean`, if there is one, before a clause such as ``"known: tau, eta"``."""
     near = did_you_mean(name, known, cutoff=cutoff)
     return f"{near} {text[0].upper()}{text[1:]}" if near else text
 
 
 def check_known(argument: str, name: str, known: Iterable[str]) -> None:
-    """Check that a name is one of those that exist.
-
-    Args:
-        argument: What is named, as in error messages.
-        name: The name that came.
-        known: The names that exist.
-
-    Raises:
-        InputError: With the nearest name as its hint, if ``name`` is unknown.
-    """
+    """Raise InputError, with the nearest name as its hint, unless ``name`` is one of the ``known``."""
     names = list(known)
     if name not in names:
         hint = known_hint(name, names, f"known: {', '.join(names) or 'none'}")
@@ -133,16 +107,10 @@ def require_choice(name: str, value: object, choices: Sequence[object]) -> None:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Tell whether the system, its memory or the device failed, and not the data, the model or the method.
+    """Tell whether the system, its memory or the device failed: the same call may succeed later.
 
     What was raised ``from`` such an error counts as well, except for an OSError without an error number: decoders raise
     it on bad data.
-
-    Args:
-        error: The error.
-
-    Returns:
-        True if the same call may succeed later.
     """
     if isinstance(error, (OSError, TransientError)) or is_out_of_memory(error) or is_device_error(error):
         return True
@@ -166,38 +134,17 @@ def unfit_inputs() -> Generator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text.
-
-    Args:
-        error: The error.
-
-    Returns:
-        The line, or the kind of an error without a text.
-    """
+    """Return the first line of an error's text, or the kind of an error without a text."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def is_misread(error: BaseException) -> bool:
-    """Tell whether a model's output is not what was promised: an option mends that, for all images at once.
-
-    Args:
-        error: The error.
-
-    Returns:
-        True if the argument ``output`` is wrong.
-    """
+    """Tell whether a model's output is not what was promised: an option mends that, for all images at once."""
     return isinstance(error, ModelOutputError) and error.argument == "output"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether memory, of the machine or of a device, ran out.
-
-    Args:
-        error: The error.
-
-    Returns:
-        True if it did.
-    """
+    """Tell whether memory, of the machine or of a device, ran out."""
     import torch
 
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
@@ -206,26 +153,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_machine_error(error: BaseException) -> bool:
-    """Tell whether memory ran out or an accelerator failed, which says nothing of a model.
-
-    Args:
-        error: The error.
-
-    Returns:
-        True if one of the two is so.
-    """
+    """Tell whether memory ran out or an accelerator failed, which says nothing of a model."""
     return is_out_of_memory(error) or is_device_error(error)
 
 
 def is_device_error(error: BaseException) -> bool:
-    """Tell whether an accelerator failed; every later call of the process to it fails, too.
-
-    Args:
-        error: The error.
-
-    Returns:
-        True if it did.
-    """
+    """Tell whether an accelerator failed; every later call of the process to it fails, too."""
     import torch
 
     if is_out_of_memory(error):

@@ -22,7 +22,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, cast
 from annotated_types import Ge, Gt, Le, Lt, Predicate
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
-from fringe.errors import FringeError, InputError, did_you_mean, nearest
+from fringe._options import nearest_known
+from fringe.errors import FringeError, InputError, nearest
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,8 @@ class Settings(ABC):
         for name in settings:
             if name not in known and all(parameter.kind is not parameter.VAR_KEYWORD for parameter in known.values()):
                 known = settings_of(cls)
-                near = f"; did you mean {name[2:]!r}?" if name[:2] == "n_" and name[2:] in known else _hint(name, known)
+                counts = name[:2] == "n_" and name[2:] in known  # as Captum writes n_steps
+                near = f"; did you mean {name[2:]!r}?" if counts else nearest_known(name, known)
                 raise TypeError(f"{cls.__name__} has no setting {name!r}{near} Its settings: {_list(known)}")
         return super().__new__(cls)
 
@@ -192,7 +194,7 @@ class Settings(ABC):
             InputError: If there is no such preset.
         """
         if name not in cls.presets:
-            hint = _hint(name, cls.presets)
+            hint = nearest_known(name, cls.presets)
             raise InputError(f"{cls.name} has no {name!r}{hint} Known: {_list(cls.presets)}", argument="preset")
         return cls(**cls.presets[name])
 
@@ -267,7 +269,8 @@ class Settings(ABC):
         known = settings_of(cls)
         for name in names:
             if name not in known:
-                raise InputError(f"{cls.name} has no setting {name!r}{_hint(name, known)} Its settings: {_list(known)}")
+                near = nearest_known(name, known)
+                raise InputError(f"{cls.name} has no setting {name!r}{near} Its settings: {_list(known)}")
 
 
 @cache
@@ -288,18 +291,10 @@ S = TypeVar("S", bound=Settings)
 
 
 def look_up(name: str, registry: Mapping[str, type[S]]) -> type[S]:
-    """Find a class by its name.
+    """Find a class of the ``registry`` by its name there, by that of the class in Python, or by its title in words.
 
-    Args:
-        name: The name in ``registry``, that of the class in Python, or its title in words; only letters and digits are
-            compared, without case.
-        registry: Classes by name.
-
-    Returns:
-        The class.
-
-    Raises:
-        InputError: If no class has this name. The message suggests the class with the most similar one.
+    Only letters and digits are compared, without case. Raises InputError if no class has this name; the message
+    suggests the class with the most similar one.
     """
     if name in registry:
         return registry[name]
@@ -316,12 +311,7 @@ def look_up(name: str, registry: Mapping[str, type[S]]) -> type[S]:
 def canonical_name(text: str, registry: Mapping[str, type[Settings]]) -> str:
     """Spell the names in ``NAME``, ``NAME:PRESET`` and ``MODIFIER(NUMBER):NAME`` as the registry does.
 
-    Args:
-        text: The name as somebody wrote it, as for :func:`look_up`.
-        registry: Classes by name.
-
-    Returns:
-        The text with the name of the registry; unchanged if no class has this name.
+    A name that :func:`look_up` does not know stays as it is.
     """
     name, colon, rest = text.partition(":")
     name, bracket, number = name.partition("(")
@@ -343,11 +333,6 @@ def _spellings(registry: Mapping[str, type[Settings]]) -> dict[str, str]:
 
 def _letters(text: str) -> str:
     return re.sub(r"[^a-z0-9]", "", unicodedata.normalize("NFKC", text).lower())
-
-
-def _hint(name: str, known: Iterable[str]) -> str:
-    near = did_you_mean(name, known)
-    return f"; {near}" if near else "."
 
 
 def _list(names: Iterable[str]) -> str:

@@ -201,6 +201,9 @@ class TestStoredPoints:
             assert torch.equal(getattr(some, name), getattr(six, name))
         assert path.thinned(11).snapshots.equal(path.snapshots)
         assert path.thinned(50).snapshots.equal(path.snapshots)
+        assert path.thinned(2).snapshot_steps.tolist() == [0, 51]
+        with pytest.raises(fringe.InputError, match="count: got 1, expected an integer of at least 2"):
+            path.thinned(1)  # not both ends
 
 
 class TestCorrectedRule:

@@ -42,7 +42,7 @@ def stand_in(monkeypatch):
     def install(answer=lambda call: 1.0):
         one = StandIn(answer)
         kinds = ("PixelFlipping", "FaithfulnessCorrelation", "Sparseness", "IROF")
-        monkeypatch.setitem(sys.modules, "quantus", SimpleNamespace(**dict.fromkeys(kinds, one)))
+        monkeypatch.setitem(sys.modules, "quantus", SimpleNamespace(__spec__=one, **dict.fromkeys(kinds, one)))
         return one
 
     return install

@@ -6,7 +6,7 @@ from torch import nn
 
 from fringe.attribution import get_method
 from fringe.classifier import Classifier
-from fringe.metrics import EvaluationContext, evaluate
+from fringe.metrics import EvaluationContext, evaluate, get_metric
 from fringe.paths import Problem
 from toys import normal
 
@@ -105,3 +105,17 @@ def test_what_is_no_sum_has_no_score():
     for scored in (score("ig", network), score("ig", score="probability")):
         assert scored.values.isnan().all()
         assert scored.flags["no_regions"].all()
+
+
+def test_the_planned_maps_and_passes_are_those_that_are_made():
+    classifier, metric, made = Classifier(TwoHalves()), get_metric("region_completeness"), []
+    context = EvaluationContext(Problem.of(classifier, X), torch.ones(len(X), 6, 12).bool())
+
+    def explain(problem):
+        made.append(len(problem.inputs))
+        return problem.inputs
+
+    before = classifier.passes.forward
+    evaluate(context, X, [metric], explain)
+    assert made == [metric.planned_maps * len(X)]
+    assert classifier.passes.forward - before == metric.planned_passes * len(X)

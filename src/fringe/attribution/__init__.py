@@ -31,7 +31,6 @@ from fringe.attribution._names import preset_label as preset_label
 from fringe.attribution._pieces import NodePieces, SegmentPieces
 from fringe.attribution._quadrature import Quadrature, quadrature_nodes
 from fringe.attribution._registry import get_method as get_method
-from fringe.attribution._registry import is_installed as is_installed
 from fringe.attribution._registry import method_of_record as method_of_record
 from fringe.attribution._registry import require_package as require_package
 from fringe.attribution._registry import split_name as split_name

@@ -156,14 +156,9 @@ def attribute(
 
 
 def explain_problem(method: Attributor, problem: Problem) -> Attribution:
-    """Explain by a method; one that needs a path for each class explains each image once per class.
+    """Make maps by a method; one that needs a path for each class explains each image once per class.
 
-    Args:
-        method: The method.
-        problem: The images, with one class (B,) or several (B, K) each; the caller holds the model's session open.
-
-    Returns:
-        Maps (B, *S) or (B, K, *S).
+    They are (B, *S) or (B, K, *S). The caller holds the model's session open.
     """
     if problem.target.dim() == 1 or method.many_targets:
         return _made(method, problem)

@@ -14,7 +14,7 @@ from fringe.attribution._names import method_label
 from fringe.attribution._views import Views
 from fringe.baselines import parse_baseline
 from fringe.classifier import PassCounts
-from fringe.errors import InputError
+from fringe.errors import InputError, require_integer
 from fringe.paths import Problem
 from fringe.paths import Progress as Progress
 from fringe.settings import Doc, Settings, checked_by
@@ -74,11 +74,15 @@ class Trajectory:
         """Select stored points, evenly and with both ends.
 
         Args:
-            count: How many at most.
+            count: How many at most, 2 or more.
 
         Returns:
             The path with these.
+
+        Raises:
+            InputError: If ``count`` is less than 2.
         """
+        require_integer("count", count, 2)
         last = len(self.snapshot_steps) - 1
         rows = sorted({round(last * m / (count - 1)) for m in range(count)}) if last >= count else range(last + 1)
         names = ("snapshot_steps", "snapshots", "cumulative", "probabilities")
@@ -286,6 +290,7 @@ class Attributor(Settings):
         many_targets: Whether one path serves K classes of an image: ``problem.target`` is then (B, K).
         many_paths: Whether an image has several paths, each with an end of its own.
         has_path: Whether a result can hold the path of an image.
+        is_complete: Whether maps add up to a change of the score, so that their gap is a number.
         number: The setting that a number in brackets after the name stands for, as in ``smooth(3):ig``.
         form: How the name is written, where that is not all: ``captum:NAME``.
         package: The package of another library that computes the maps, which an extra of the same name installs.
@@ -298,6 +303,7 @@ class Attributor(Settings):
     many_targets: ClassVar[bool] = False
     many_paths: ClassVar[bool] = False
     has_path: ClassVar[bool] = True
+    is_complete: ClassVar[bool] = True
     number: ClassVar[str | None] = None
     form: ClassVar[str] = ""
     package: ClassVar[str | None] = None
@@ -354,11 +360,6 @@ class Attributor(Settings):
         return False
 
     @property
-    def is_complete(self) -> bool:
-        """Whether maps of these settings add up to a change of the score, so that their gap is a number."""
-        return True
-
-    @property
     def accepts_baseline(self) -> bool:
         """Whether the method has a setting ``baseline``, which a caller's own baseline replaces."""
         return "baseline" in self.record()
@@ -370,17 +371,10 @@ class Attributor(Settings):
 
 
 def reference_images(problem: Problem, purpose: str) -> Tensor:
-    """Return the reference images of a call.
+    """Return the reference images (P, *S) of a call, in the dtype of the inputs and on their device.
 
-    Args:
-        problem: What is explained.
-        purpose: Completes the error of a call without references: "ig2 walks towards images of other classes".
-
-    Returns:
-        The images (P, *S), in the dtype of the inputs and on their device.
-
-    Raises:
-        InputError: If there are none, or they have another shape or are not finite.
+    Raises InputError if they have another shape or are not finite, and if there are none, with their ``purpose`` as
+    its text: "ig2 follows paths to images of other classes".
     """
     given, shape = problem.domain.references, tuple(problem.inputs.shape[1:])
     if given is None:

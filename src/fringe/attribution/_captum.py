@@ -1,26 +1,25 @@
 """Methods of Captum, ``captum:NAME``."""
 
-import contextlib
+import importlib
 import warnings
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fringe._packages import is_installed
 from fringe.attribution._base import Baseline, reference_images
 from fringe.attribution._plugins import (
     Explain,
     PluginMethod,
     ScoreModule,
     leaf,
-    load_package,
-    require_module,
     score_function,
 )
-from fringe.attribution._registry import is_installed
 from fringe.errors import InputError, did_you_mean
 from fringe.paths import Problem
 from fringe.settings import Doc, PositiveInt
@@ -108,7 +107,7 @@ class CaptumMethod(PluginMethod):
         )
 
     def _explainer(self, problem: Problem) -> Explain:
-        captum = load_package("captum.attr")
+        captum: Any = importlib.import_module("captum.attr")
         return {
             "grad_cam": self._grad_cam,
             "occlusion": self._occlusion,
@@ -122,41 +121,27 @@ class CaptumMethod(PluginMethod):
     # -- gradients ----------------------------------------------------------------------------------------------------
 
     def _input_x_gradient(self, captum: Any, problem: Problem) -> Explain:
-        def explain(part: Problem) -> Tensor:
-            method = captum.InputXGradient(score_function(part))
-            return method.attribute(leaf(part.inputs), additional_forward_args=(part.every_row,))
-
-        return explain
+        return lambda part: _by_gradients(captum.InputXGradient(score_function(part)), part)
 
     def _gradient_shap(self, captum: Any, problem: Problem) -> Explain:
         references = reference_images(problem, f"{self.label} averages over images of the data")
 
         def explain(one: Problem) -> Tensor:
-            method, rows = captum.GradientShap(score_function(one)), (one.every_row,)
-            return method.attribute(leaf(one.inputs), references, self.samples, additional_forward_args=rows)
+            return _by_gradients(captum.GradientShap(score_function(one)), one, references, self.samples)
 
         return self._one_by_one(explain)
 
     # -- gradients with hooks in the layers ---------------------------------------------------------------------------
 
     def _guided_backprop(self, captum: Any, problem: Problem) -> Explain:
-        require_module(problem, self.label)
-
-        def explain(part: Problem) -> Tensor:
-            with _without_remarks():
-                method = captum.GuidedBackprop(ScoreModule(part))
-                return method.attribute(leaf(part.inputs), additional_forward_args=(part.every_row,))
-
-        return explain
+        self._network(problem)
+        return lambda part: _by_gradients(captum.GuidedBackprop(ScoreModule(part)), part)
 
     def _deep_lift(self, captum: Any, problem: Problem) -> Explain:
-        require_module(problem, self.label)
+        self._network(problem)
 
         def explain(part: Problem) -> Tensor:
-            method, rows = captum.DeepLift(ScoreModule(part)), (part.every_row,)
-            baseline = part.resolve_baseline(self.baseline)
-            with _without_remarks():
-                return method.attribute(leaf(part.inputs), baseline, additional_forward_args=rows)
+            return _by_gradients(captum.DeepLift(ScoreModule(part)), part, part.resolve_baseline(self.baseline))
 
         def in_pairs(part: Problem) -> Tensor:  # an input and its baseline are in one pass
             size = max(1, part.model.batch_size.on(part.inputs.device) // 2)
@@ -165,7 +150,7 @@ class CaptumMethod(PluginMethod):
         return in_pairs
 
     def _grad_cam(self, captum: Any, problem: Problem) -> Explain:
-        layer, shape = self._layer(require_module(problem, self.label), problem), problem.inputs.shape[1:]
+        layer, shape = self._layer(self._network(problem), problem), problem.inputs.shape[1:]
 
         def explain(part: Problem) -> Tensor:
             method, rows = captum.LayerGradCam(ScoreModule(part), layer), (part.every_row,)
@@ -184,13 +169,10 @@ class CaptumMethod(PluginMethod):
             raise InputError(f"the model has no module {self.layer!r}", argument="layer", hint=near or None)
         ran: list[tuple[str, torch.Size]] = []
 
-        def hook(name: str) -> Any:
-            def note(module: nn.Module, inputs: Any, output: Any) -> None:
-                ran.append((name, output.shape if isinstance(output, Tensor) else torch.Size()))
+        def note(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+            ran.append((name, output.shape if isinstance(output, Tensor) else torch.Size()))
 
-            return note
-
-        handles = [module.register_forward_hook(hook(name)) for name, module in modules.items()]
+        handles = [module.register_forward_hook(partial(note, name)) for name, module in modules.items()]
         try:
             problem.forward(problem.inputs[:1], problem.every_row[:1])
         finally:
@@ -271,7 +253,7 @@ class CaptumMethod(PluginMethod):
         if self.superpixels == "slic" and x.dim() == 3:
             low, high = x.amin(), x.amax()
             pixels = ((x - low) / (high - low).clamp_min(1e-12)).double().cpu().numpy()
-            slic = load_package("skimage.segmentation").slic
+            slic = importlib.import_module("skimage.segmentation").slic
             labels = slic(pixels, self.segments, compactness=0.1, start_label=0, channel_axis=0, convert2lab=False)
             _, numbers = np.unique(labels, return_inverse=True)
             return torch.from_numpy(numbers.reshape(labels.shape)).to(x.device).expand(x.shape)
@@ -290,9 +272,8 @@ def _is_convolution(module: nn.Module, axes: int) -> bool:
     return isinstance(weight, Tensor) and weight.dim() == axes
 
 
-@contextlib.contextmanager
-def _without_remarks() -> Generator[None]:
-    """Captum warns that it sets hooks, which it removes."""
+def _by_gradients(method: Any, part: Problem, *settings: Any) -> Tensor:
+    """The maps of a method of captum that differentiates the score."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="(?s).*hooks")
-        yield
+        warnings.filterwarnings("ignore", message="(?s).*hooks")  # which it sets, and removes
+        return method.attribute(leaf(part.inputs), *settings, additional_forward_args=(part.every_row,))

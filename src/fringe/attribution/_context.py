@@ -98,8 +98,8 @@ class Context:
         Returns:
             Its name, or ``"class 7"`` where it has none.
         """
-        named = self.class_names is not None and 0 <= index < len(self.class_names)
-        return (self.class_names[index] if named and self.class_names is not None else "") or f"class {index}"
+        names = self.class_names or ()
+        return (names[index] if 0 <= index < len(names) else "") or f"class {index}"
 
     def top(self, row: int, count: int = 5) -> list[tuple[int, str, float]]:
         """List the most probable classes of an input.

@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from fringe.attribution._base import SEVERITY, Attribution, Attributor, Verdict
 from fringe.attribution._integrate import PathIntegral, integrate
 from fringe.attribution._pieces import PieceStream, finite_maps
 from fringe.geometry import entropy, kl, log_probabilities
-from fringe.paths import GeodesicDiagnostics, PathStatus, Problem, uniform_log_probs
+from fringe.paths import GeodesicDiagnostics, PathStatus, Problem
 
 #: Completeness residual above which a map is called coarse: its sum misses what it explains by more than 5 %.
 COARSE_ABOVE = 0.05
@@ -32,7 +32,13 @@ _ZERO_MAP: Status = (
 
 
 class PathAttributor(Attributor):
-    """A method that is a path integral: it describes the path, and the rest is shared."""
+    """A method that is a path integral: it describes the path, and the rest is shared.
+
+    Attributes:
+        hint: What makes the integral more accurate, for the advice on inaccurate maps.
+    """
+
+    hint: ClassVar[str] = "use more steps"
 
     @abstractmethod
     def pieces(self, problem: Problem) -> PieceStream:
@@ -46,11 +52,6 @@ class PathAttributor(Attributor):
             depend on the ones before.
         """
 
-    @property
-    def hint(self) -> str:
-        """What makes the integral more accurate, for the advice on inaccurate maps."""
-        return "use more steps"
-
     def attribute(self, problem: Problem) -> Attribution:
         """Explain images, see :meth:`Attributor.attribute`."""
         return path_attribution(self, integrate(self.pieces(problem)), problem, self.hint)
@@ -59,7 +60,6 @@ class PathAttributor(Attributor):
 def path_diagnostics(result: PathIntegral, problem: Problem, log_q: Tensor | None = None) -> dict[str, Tensor]:
     """The paper's path diagnostics, (B,) each: distances in radians, entropies and divergences in nats, lengths in
     input units. ``log_q`` (B, C) is the reference distribution; None: uniform."""
-    log_q = uniform_log_probs(problem.logits) if log_q is None else log_q
     stats, geodesic = result.stats, GeodesicDiagnostics(log_probabilities(problem.logits), log_q)
     moved, distance, log_p0 = stats.count > 0, geodesic.distance(), geodesic.log_p0
     return {
@@ -68,7 +68,7 @@ def path_diagnostics(result: PathIntegral, problem: Problem, log_q: Tensor | Non
         "endpoint_distance": torch.where(moved, stats.last("reference_distance"), distance),
         "entropy": entropy(log_p0),
         "endpoint_entropy": torch.where(moved, stats.last("entropy"), entropy(log_p0)),
-        "endpoint_kl": torch.where(moved, stats.last("reference_kl"), kl(log_p0, log_q)),
+        "endpoint_kl": torch.where(moved, stats.last("reference_kl"), kl(log_p0, geodesic.log_q)),
         "tracking_error_mean": stats.mean("tracking_error"),
         "tracking_error_max": stats.largest("tracking_error"),
         "path_length": stats.total("euclidean_step"),

@@ -191,7 +191,7 @@ class GeoIGSVI(Attributor):
         return True  # second derivatives: the gradient of a gradient's norm
 
     @property
-    def is_complete(self) -> bool:
+    def is_complete(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
         return self.mode == "repaired"
 
     @property

@@ -33,6 +33,7 @@ class GGIG(Attributor):
     name = "ggig"
     title = "Geometrically guided Integrated Gradients"
     source = "Rahman, Lewis and Plis 2022"
+    is_complete = False
     has_path = False
     presets: ClassVar = {
         "paper": {},
@@ -48,10 +49,6 @@ class GGIG(Attributor):
     aggregate: Annotated[Aggregate, Doc("over the points of the line")] = "max"
     input_factor: Annotated[InputFactor, Doc("what the map is multiplied by")] = "none"
     baseline: Baseline = "zero"
-
-    @property
-    def is_complete(self) -> bool:
-        return False
 
     @property
     def planned_passes(self) -> float:

@@ -36,6 +36,7 @@ class IntegratedDecisionGradients(Attributor):
     name = "idg"
     title = "Integrated Decision Gradients"
     source = "Walker et al. 2024"
+    is_complete = False
     presets: ClassVar = {"official": {"mode": "official"}}
 
     steps: Annotated[PositiveInt, Search(10, 500, log=True), Doc("scores on the grid, and gradients (N)")] = 50
@@ -48,10 +49,6 @@ class IntegratedDecisionGradients(Attributor):
             raise InputError(
                 f"got {self.steps}, expected a whole number of at least 2 in mode 'official'", argument="steps"
             )
-
-    @property
-    def is_complete(self) -> bool:
-        return False
 
     @property
     def planned_passes(self) -> float:

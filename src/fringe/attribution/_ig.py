@@ -97,7 +97,7 @@ class BlurIG(PathAttributor):
         return NodePieces(line, problem)
 
     @property
-    def hint(self) -> str:
+    def hint(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
         return "use more steps" if self.mode == "chord" else "use more steps, or mode='chord'"
 
     def _sigmas(self, side: int) -> Tensor:
@@ -123,6 +123,7 @@ class GuidedIG(PathAttributor):
     name = "guided_ig"
     title = "Guided Integrated Gradients"
     source = "Kapishnikov et al. 2021"
+    hint = "use more steps, or rule='trapezoid'"
     presets: ClassVar = {
         "paper": {},
         "notebook": {"steps": 25, "fraction": 0.5, "max_dist": 1.0},
@@ -144,10 +145,6 @@ class GuidedIG(PathAttributor):
         path = GuidedPath(self.steps, self.fraction, self.max_dist, closed=self.rule == "trapezoid")
         return SegmentPieces(path, Quadrature(self.rule), based)
 
-    @property
-    def hint(self) -> str:
-        return "use more steps, or rule='trapezoid'"
-
 
 @dataclass(frozen=True)
 class SpectralIG(PathAttributor):
@@ -166,6 +163,7 @@ class SpectralIG(PathAttributor):
     name = "spectral_ig"
     title = "Spectral Integrated Gradients"
     source = "Kim et al. 2026"
+    hint = "use more steps, or rule='trapezoid'"
     presets: ClassVar = {"official": {"steps": 199}, "quick": {"steps": 50}}
 
     steps: Annotated[PositiveInt, Search(20, 500, log=True), Doc("intervals of the path (N)")] = 200
@@ -182,7 +180,3 @@ class SpectralIG(PathAttributor):
         baseline = problem.resolve_baseline(self.baseline)
         line = SpectralLine(problem.inputs, baseline, self.steps, self.overlap, self.basis, self.rule)
         return NodePieces(line, problem)
-
-    @property
-    def hint(self) -> str:
-        return "use more steps, or rule='trapezoid'"

@@ -1,6 +1,7 @@
 """Layer-wise relevance propagation: ``zennit:NAME`` for convolutional networks, ``lxt:attnlrp`` for transformers."""
 
 import contextlib
+import importlib
 import inspect
 import sys
 from collections.abc import Callable, Generator, Mapping
@@ -10,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from fringe.attribution._plugins import Explain, PluginMethod, leaf, load_package, require_module
+from fringe.attribution._plugins import Explain, PluginMethod, leaf
 from fringe.errors import InputError
 from fringe.paths import Problem
 from fringe.settings import Doc
@@ -58,16 +59,15 @@ class ZennitMethod(PluginMethod):
 
     algorithm: Annotated[Rules, Doc("the composite of rules")] = "epsilon_plus_flat"
 
-    @property
-    def planned_passes(self) -> float:
-        return 2.0
-
     def _explainer(self, problem: Problem) -> Explain:
         from fringe.models import import_torchvision
 
-        network = require_module(problem, self.label)
+        network = self._network(problem)
         import_torchvision("zennit")  # zennit imports it
-        composites, canonizers = load_package("zennit.composites"), load_package("zennit.torchvision")
+        composites, canonizers = (
+            importlib.import_module("zennit.composites"),
+            importlib.import_module("zennit.torchvision"),
+        )
 
         def explain(part: Problem) -> Tensor:
             more: dict[str, Any] = {"canonizers": [canonizers.ResNetCanonizer()]}
@@ -100,14 +100,10 @@ class AttnLRP(PluginMethod):
 
     algorithm: Annotated[Literal["attnlrp"], Doc("the rules")] = "attnlrp"
 
-    @property
-    def planned_passes(self) -> float:
-        return 2.0
-
     def _explainer(self, problem: Problem) -> Explain:
-        network = require_module(problem, self.label)
+        network = self._network(problem)
         try:
-            known: Mapping[Any, Mapping[Any, Any]] = load_package("lxt.efficient.models").DEFAULT_MAP
+            known: Mapping[Any, Mapping[Any, Any]] = importlib.import_module("lxt.efficient.models").DEFAULT_MAP
         except ImportError as error:
             message = f"lxt cannot be imported ({error}); lxt 2.1 needs transformers before version 5"
             raise InputError(message, argument="method", hint="install fringe[lxt]") from error

@@ -28,12 +28,20 @@ from fringe.settings import Doc, Positive, PositiveInt, Search, settings_of
 INNER = "of."
 
 
+def _of_inner(name: str) -> Any:
+    """A fact about a modifier that is that of the inner method."""
+    return property(lambda modifier: getattr(modifier.of, name))
+
+
 @dataclass(frozen=True)
 class Modifier(Attributor):
     """A method that is computed from another one, its setting ``of``: ``MODIFIER:METHOD`` by name.
 
     A setting ``of.KEY`` given as text is the setting KEY of the inner method.
     """
+
+    uses_references = _of_inner("uses_references")
+    package = _of_inner("package")
 
     of: Annotated[Attributor, Doc("the method that is modified, by its name")] = dataclasses.field(
         default_factory=IntegratedGradients
@@ -96,16 +104,6 @@ class Modifier(Attributor):
     @property
     def accepts_baseline(self) -> bool:
         return self.of.accepts_baseline
-
-    @property
-    def uses_references(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
-        """Whether the inner method uses reference images."""
-        return self.of.uses_references
-
-    @property
-    def package(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The package that the inner method needs."""
-        return self.of.package
 
 
 @dataclass(frozen=True)
@@ -215,27 +213,12 @@ class Smooth(Modifier):
     title = "Smoothed maps of a method"
     source = "a control of this library"
     number = "sigma"
+    is_complete = _of_inner("is_complete")
+    many_targets = _of_inner("many_targets")
+    many_paths = _of_inner("many_paths")
+    has_path = _of_inner("has_path")
 
     sigma: Annotated[Positive, Search(0.5, 8.0, log=True), Doc("standard deviation", unit="pixels")] = 3.0
-
-    @property
-    def is_complete(self) -> bool:
-        return self.of.is_complete
-
-    @property
-    def many_targets(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
-        """Whether one path of the inner method serves several classes."""
-        return self.of.many_targets
-
-    @property
-    def many_paths(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether the inner method has several paths per image."""
-        return self.of.many_paths
-
-    @property
-    def has_path(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether the inner method has a path."""
-        return self.of.has_path
 
     @property
     def planned_passes(self) -> float | None:

@@ -65,7 +65,7 @@ class AGI(Attributor):
         return [c for c in ids if c != target] or [(target + 1) % count]
 
     @property
-    def is_complete(self) -> bool:
+    def is_complete(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
         return self.mode == "path"
 
     @property
@@ -86,12 +86,10 @@ class AGI(Attributor):
         count = problem.logits.shape[1]
         pairs = [(i, c) for i, t in enumerate(problem.target.tolist()) for c in self._towards(t, count)]
 
-        def path(batch: list[int]) -> AdversarialPath:
-            toward = tuple(pairs[r][1] for r in batch)
+        def path(toward: tuple[int, ...]) -> AdversarialPath:
             return AdversarialPath(toward, self.steps, self.epsilon, self.mode == "official", self.rule != "right")
 
-        images = [image for image, _ in pairs]
-        return PooledPieces(path, images, self.steps, self.reduce, Quadrature(self.rule), problem)
+        return PooledPieces(path, pairs, self.steps, self.reduce, Quadrature(self.rule), problem)
 
 
 _AGI_STALLED = (
@@ -147,16 +145,13 @@ class IG2(Attributor):
         return path_attribution(self, result, problem, "lower eta, or use rule='trapezoid' or 'adaptive'", _IG2_STALLED)
 
     def _pieces(self, problem: Problem) -> PooledPieces:
-        drawn = self._draw(problem)
-        pairs = [(image, reference) for image, references in enumerate(drawn) for reference in references]
+        pairs = [(image, number) for image, references in enumerate(self._draw(problem)) for number in references]
         layer = self._layer(problem)
 
-        def path(batch: list[int]) -> CounterfactualPath:
-            references = tuple(pairs[r][1] for r in batch)
+        def path(references: tuple[int, ...]) -> CounterfactualPath:
             return CounterfactualPath(references, layer, self.steps, self.eta, closed=self.rule != "right")
 
-        images = [image for image, _ in pairs]
-        return PooledPieces(path, images, self.steps, "mean", Quadrature(self.rule), problem)
+        return PooledPieces(path, pairs, self.steps, "mean", Quadrature(self.rule), problem)
 
     def _draw(self, problem: Problem) -> list[list[int]]:
         """The numbers of each image's references."""

@@ -10,13 +10,9 @@ KINDS: dict[str, Any] = {}
 
 
 def method_label(record: Mapping[str, Any]) -> str:
-    """Return the name of a method from its record.
+    """Return the name of a method from its record; that of a modifier holds the record of the method in it.
 
-    Args:
-        record: The settings of the method, with its name; that of a modifier holds the record of the method in it.
-
-    Returns:
-        ``"ig"``, ``"captum:grad_cam"``, ``"straight:fringe"`` or ``"smooth(3):ig"``.
+    Names are ``"ig"``, ``"captum:grad_cam"``, ``"straight:fringe"`` or ``"smooth(3):ig"``.
     """
     name, inner = str(record.get("method", "unknown")), record.get("of")
     if isinstance(inner, Mapping):
@@ -26,13 +22,9 @@ def method_label(record: Mapping[str, Any]) -> str:
 
 
 def preset_label(record: Mapping[str, Any]) -> str:
-    """Return the name of a method from its record, with the preset that its settings are.
+    """Return the name of a method from its record, with the preset that its settings are: ``"fringe:preview"``.
 
-    Args:
-        record: What :meth:`Attributor.record` returned, possibly read from JSON.
-
-    Returns:
-        ``"fringe:preview"``; without a preset for the defaults, and for settings that no preset has.
+    The defaults, and settings that no preset has, are named without one.
     """
     label, inner, kind = method_label(record), record.get("of"), KINDS.get(str(record.get("method")))
     if isinstance(inner, Mapping):

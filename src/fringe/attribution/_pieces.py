@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
@@ -25,7 +25,6 @@ from fringe.paths import (
     SampleSet,
     Segment,
     fisher_rao_step,
-    uniform_log_probs,
 )
 
 Reduce = Literal["sum", "mean"]
@@ -60,7 +59,7 @@ class PieceStream(ABC):
     Args:
         problem: The images and the model.
         planned: Steps of each path that are known beforehand.
-        geodesic: Distances to the reference distribution.
+        geodesic: Distances to the reference distribution; None: to the uniform one.
         begins: The end at which paths begin.
 
     Attributes:
@@ -80,9 +79,14 @@ class PieceStream(ABC):
     error: Tensor | None = None
 
     def __init__(
-        self, problem: Problem, planned: list[int], geodesic: GeodesicDiagnostics, begins: Orientation = "input"
+        self,
+        problem: Problem,
+        planned: list[int],
+        geodesic: GeodesicDiagnostics | None = None,
+        begins: Orientation = "input",
     ):
-        self.problem, self.planned, self.geodesic = problem, planned, geodesic
+        self.problem, self.planned = problem, planned
+        self.geodesic = geodesic or GeodesicDiagnostics(log_probabilities(problem.logits))
         self.begins: Orientation = begins
         self.taken, self.outcomes = list(planned), [PathStatus.COMPLETE] * len(planned)
         self.score = problem.score(problem.logits)
@@ -168,8 +172,8 @@ class PooledPieces(PieceStream):
     """The segments of several paths per image, one batch of paths after the other: memory does not grow with them.
 
     Args:
-        path: Describes the paths with given numbers.
-        images: The image of each path.
+        path: Describes paths to these goals.
+        pairs: The image of each path, and the number of its goal.
         steps: Most steps of a path.
         reduce: Whether the integrals along an image's paths are summed or averaged.
         quadrature: The rule.
@@ -178,28 +182,28 @@ class PooledPieces(PieceStream):
 
     def __init__(
         self,
-        path: Callable[[list[int]], Path],
-        images: list[int],
+        path: Callable[[tuple[int, ...]], Path],
+        pairs: Sequence[tuple[int, int]],
         steps: int,
         reduce: Reduce,
         quadrature: Quadrature,
         problem: Problem,
     ):
-        super().__init__(problem, [steps] * len(images), _to_uniform(problem))
+        super().__init__(problem, [steps] * len(pairs))
         self.path, self.steps, self.quadrature = path, steps, quadrature
-        self.owners, self.images = images, torch.tensor(images, device=self.score.device)
-        index = self.images
+        self.owners, self.goals = zip(*pairs, strict=True)
+        self.images = index = torch.tensor(self.owners, device=self.score.device)
         self.score, self.endpoint_score = self.score[index], self.endpoint_score[index]
         if reduce == "mean":
             self.weight = index.bincount(minlength=len(problem.inputs))[index].double().reciprocal()
 
     def __iter__(self) -> Iterator[Piece | Correction]:
-        images, start, stop = self.owners, 0, 0
+        start, total = 0, len(self.owners)
         quiet = dataclasses.replace(self.problem, progress=None)
-        while start < len(images):
-            stop = min(start + self.problem.model.batch_size.on(self.score.device), len(images))
-            part = quiet.select(images[start:stop])
-            batch = SegmentPieces(self.path(list(range(start, stop))), self.quadrature, part)
+        while start < total:
+            stop = min(start + self.problem.model.batch_size.on(self.score.device), total)
+            part = quiet.select(self.owners[start:stop])
+            batch = SegmentPieces(self.path(self.goals[start:stop]), self.quadrature, part)
             for piece in batch:
                 yield dataclasses.replace(piece, rows=piece.rows + start)
             self.taken[start:stop], self.outcomes[start:stop] = batch.taken, batch.outcomes
@@ -250,7 +254,9 @@ class SitePieces(PieceStream):
     """
 
     def __init__(self, sites: SampleSet, problem: Problem, weight_fn: WeightFn = _displacement):
-        super().__init__(problem, [sites.count] * len(problem.inputs), _to_uniform(problem))
+        super().__init__(
+            problem, [sites.count] * len(problem.inputs), GeodesicDiagnostics(log_probabilities(problem.logits))
+        )
         self.sites, self.weight_fn, self.scale = sites, weight_fn, sites.displacement
 
     def __iter__(self) -> Iterator[Piece]:
@@ -339,10 +345,6 @@ def add_weighted(total: Tensor, rows: Tensor, weight: Tensor, values: Tensor) ->
 def finite_maps(values: Tensor) -> list[bool]:
     """Which maps (B, *S) hold neither NaN nor infinity."""
     return torch.isfinite(values).flatten(1).all(1).tolist()
-
-
-def _to_uniform(problem: Problem) -> GeodesicDiagnostics:
-    return GeodesicDiagnostics(log_probabilities(problem.logits), uniform_log_probs(problem.logits))
 
 
 def _norm(x: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ library as a class of Captum, is :mod:`fringe.captum`.
 """
 
 import dataclasses
-import importlib
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -29,29 +28,15 @@ class PluginMethod(Attributor):
     """A method that another package computes; its maps make no promise that could be checked here."""
 
     has_path = False
+    is_complete = False
 
     @property
-    def is_complete(self) -> bool:
-        return False
+    def planned_passes(self) -> float:
+        return 2.0
 
     @abstractmethod
     def _explainer(self, problem: Problem) -> Explain:
-        """Prepare the computation.
-
-        Args:
-            problem: The images and the model.
-
-        Returns:
-            The function that makes the maps of a part of the images.
-
-        Raises:
-            InputError: If the model is not one that the method can explain.
-        """
-
-    @property
-    def remark(self) -> str:
-        """Why the map is not checked."""
-        return f"{self.label} promises no sum that could be compared with the score"
+        """Return what makes the maps of a part of the images; raises InputError for a model that it cannot explain."""
 
     def attribute(self, problem: Problem) -> Attribution:
         require_package(self)
@@ -64,31 +49,17 @@ class PluginMethod(Attributor):
             return values
 
         values = problem.model.batch_size.map(maps, problem.every_row)
-        return gradient_attribution(self, values, problem, {}, self.remark)
+        why = f"{self.label} promises no sum that could be compared with the score"
+        return gradient_attribution(self, values, problem, {}, why)
 
-
-def load_package(name: str) -> Any:
-    """Import a module of an optional package; such packages state no types."""
-    return importlib.import_module(name)
-
-
-def require_module(problem: Problem, label: str) -> nn.Module:
-    """Return the network of a problem, if its layers can be seen.
-
-    Args:
-        problem: What is explained.
-        label: Name of the method.
-
-    Returns:
-        The network.
-
-    Raises:
-        InputError: For a plain callable.
-    """
-    if problem.model.module is None:
-        message = f"got a {type(problem.model.model).__name__}, and {label} reads the layers of a torch.nn.Module"
-        raise InputError(message, argument="model", hint="pass the module itself")
-    return problem.model.module
+    def _network(self, problem: Problem) -> nn.Module:
+        """The network of a problem, whose layers the method reads; raises InputError for a plain callable."""
+        if problem.model.module is None:
+            message = (
+                f"got a {type(problem.model.model).__name__}, and {self.label} reads the layers of a torch.nn.Module"
+            )
+            raise InputError(message, argument="model", hint="pass the module itself")
+        return problem.model.module
 
 
 class ScoreModule(nn.Module):
@@ -117,12 +88,6 @@ def score_function(problem: Problem) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the explained score ``(x (L, *S), rows (L,)) -> (L,)``, in chunks of the batch size.
 
     Its gradient is computed with it, so that memory does not grow with L.
-
-    Args:
-        problem: The images and the model. Its session is open.
-
-    Returns:
-        The function.
     """
 
     def score(x: Tensor, rows: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ reverse path and returns the negative: the same number; eq. trapezoid).
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fringe.linalg import batch_view
-from fringe.paths import Point, Problem, Segment
+from fringe.paths import Point, Problem, Rows, Segment
 
 NodeRule = Literal["midpoint", "gausslegendre", "trapezoid", "left", "right", "closed_mean"]
 Rule = Literal["trapezoid", "adaptive", "corrected"]
@@ -110,7 +110,7 @@ class Correction:
 
 
 @dataclass(frozen=True)
-class _Waiting:
+class _Waiting(Rows):
     """L segments that are to be bisected: paths, numbers, both ends, the errors before them on their paths, and how
     large the sum of errors and the error of a piece may be."""
 
@@ -121,18 +121,6 @@ class _Waiting:
     before: Tensor
     limit: Tensor
     allowed: Tensor
-
-    def __getitem__(self, some: Tensor | slice) -> "_Waiting":
-        ends = _select(self.start, some), _select(self.stop, some)
-        limits = self.before[some], self.limit[some], self.allowed[some]
-        return _Waiting(self.rows[some], self.step[some], *ends, *limits)
-
-    @staticmethod
-    def join(parts: Sequence["_Waiting"]) -> "_Waiting":
-        names = ("rows", "step", "before", "limit", "allowed")
-        columns = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
-        start, stop = _concat([part.start for part in parts]), _concat([part.stop for part in parts])
-        return _Waiting(start=start, stop=stop, **columns)
 
 
 class Bisection:
@@ -194,7 +182,7 @@ class Bisection:
             if full and count < size:
                 return
             try:
-                self._waiting = [_Waiting.join(self._waiting)]
+                self._waiting = [_Waiting.concat(self._waiting)]
                 correction = self._bisect(self._waiting[0][:size])
             except (RuntimeError, MemoryError) as error:
                 self.problem.model.batch_size.halve(self._gap.device, error)
@@ -209,7 +197,7 @@ class Bisection:
         missed = error
         for depth in range(1, self.rule.max_depth + 1):
             middle = self._middle(batch.rows[rows], a, b)
-            a, b = _concat([a, middle]), _concat([middle, b])
+            a, b = Point.concat([a, middle]), Point.concat([middle, b])
             halves = trapezoid(a, b)
             change.index_add_(0, rows, halves.unflatten(0, (2, -1)).sum(0) - values)
             if depth == self.rule.max_depth:
@@ -221,7 +209,7 @@ class Bisection:
             some = ((_first(errors).abs() > allowed[rows]) & off[rows]).nonzero()[:, 0]
             if some.numel() == 0:
                 break
-            a, b, rows, values, error = _select(a, some), _select(b, some), rows[some], halves[some], errors[some]
+            a, b, rows, values, error = a[some], b[some], rows[some], halves[some], errors[some]
         finite = change.flatten(1).abs().amax(1).isfinite()  # else one point between two steps would spoil a whole map
         return Correction(batch.rows, batch.step, torch.where(batch_view(finite, change), change, 0.0))
 
@@ -262,11 +250,3 @@ def completeness_gap(values: Tensor, difference: Tensor) -> Tensor:
 def _error(values: Tensor, start: Point, stop: Point) -> Tensor:
     """What ``values`` of segments miss, (L,) or (L, K): known, since the score is known at both ends."""
     return completeness_gap(values, stop.score.double() - start.score.double())
-
-
-def _select(point: Point, rows: Tensor | slice) -> Point:
-    return Point(point.x[rows], point.score[rows], point.gradient[rows])
-
-
-def _concat(points: Sequence[Point]) -> Point:
-    return Point(*(torch.cat([getattr(p, name) for p in points]) for name in ("x", "score", "gradient")))

@@ -1,10 +1,10 @@
 """The methods by name, and the names under which they are asked for."""
 
-import importlib.util
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from fringe._packages import is_installed
 from fringe.attribution._base import Attributor
 from fringe.attribution._names import KINDS
 from fringe.errors import InputError
@@ -50,17 +50,10 @@ def get_method(method: str | Attributor | type[Attributor]) -> Attributor:
 
 
 def split_name(text: str) -> tuple[str, str, str]:
-    """Split the name of a method.
+    """Split the name of a method, as for :func:`get_method`, into modifiers, the method in them, and its preset.
 
-    Args:
-        text: A name, as for :func:`get_method`.
-
-    Returns:
-        The modifiers with the colon behind each, the name of the method in them, and its preset; each may be empty:
-        ``("smooth(3):", "fringe", "preview")``.
-
-    Raises:
-        InputError: If a method has another name.
+    Each may be empty, and modifiers keep their colons: ``("smooth(3):", "fringe", "preview")``. Raises InputError if a
+    method has another name.
     """
     modifiers, rest = "", text
     while ":" in rest:
@@ -72,14 +65,7 @@ def split_name(text: str) -> tuple[str, str, str]:
 
 
 def require_package(method: Attributor) -> None:
-    """Check that a method can explain an image, and that the package that it needs is installed.
-
-    Args:
-        method: The method.
-
-    Raises:
-        InputError: If it cannot, or is not.
-    """
+    """Raise InputError if a method cannot explain any image, or the package that it needs is not installed."""
     method.check_usable()
     package = method.package
     if package is not None and not is_installed(package):
@@ -87,25 +73,10 @@ def require_package(method: Attributor) -> None:
         raise InputError(message, argument="method", hint=hint)
 
 
-def is_installed(package: str) -> bool:
-    """Return whether a package can be found, without importing it."""
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:
-        return False
-
-
 def method_of_record(record: Mapping[str, Any]) -> Attributor:
-    """Make a method from the record of any registered one.
+    """Make a method from the record of any registered one, possibly read from JSON.
 
-    Args:
-        record: What :meth:`Attributor.record` returned, possibly read from JSON.
-
-    Returns:
-        The configured method.
-
-    Raises:
-        InputError: If no method has this name, or it does not take a setting.
+    Raises InputError if no method has this name, or it does not take a setting.
     """
     name = record.get(Attributor.record_key)
     if name not in METHODS:

@@ -35,6 +35,7 @@ class RISE(Attributor):
     name = "rise"
     title = "Randomised input sampling (RISE)"
     source = "Petsiuk, Das and Saenko 2018"
+    is_complete = False
     has_path = False
     presets: ClassVar = {"official": {}, "quick": {"masks": 500}}
 
@@ -42,10 +43,6 @@ class RISE(Attributor):
     cells: Annotated[PositiveInt, Search(3, 16), Doc("cells of a mask along each side")] = 7
     keep: Annotated[PositiveFraction, Search(0.1, 0.9), Doc("share of cells that are not masked (p)")] = 0.5
     score: Annotated[Score, Doc("the explained score, whatever the classifier's own is")] = "probability"
-
-    @property
-    def is_complete(self) -> bool:
-        return False
 
     @property
     def planned_passes(self) -> float:

@@ -42,6 +42,7 @@ class SmoothGrad(Attributor):
     name = "smoothgrad"
     title = "SmoothGrad"
     source = "Smilkov et al. 2017"
+    is_complete = False
     has_path = False
     presets: ClassVar = {"paper": {}, "official": {"samples": 25, "square": True}}
 
@@ -61,10 +62,6 @@ class SmoothGrad(Attributor):
                 "got True, expected False with inner='ig', whose maps hold the factor already",
                 argument="multiply_by_input",
             )
-
-    @property
-    def is_complete(self) -> bool:
-        return False
 
     @property
     def planned_passes(self) -> float:

@@ -82,11 +82,8 @@ def _imported(text: str, *, trust_code: bool) -> object:
 class CallableMethod(Attributor):
     """A function of somebody else as a method; it promises no sum that could be compared with the score."""
 
+    is_complete = False
     function: ClassVar[Function]
-
-    @property
-    def is_complete(self) -> bool:
-        return False
 
     def attribute(self, problem: Problem) -> Attribution:
         """Explain images, each alone; see :meth:`Attributor.attribute`."""

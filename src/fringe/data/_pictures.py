@@ -15,14 +15,7 @@ _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 
 
 def is_picture(value: object) -> "TypeGuard[Image.Image | NDArray[Any]]":
-    """Tell whether a value is a PIL image or a NumPy array.
-
-    Args:
-        value: Any value.
-
-    Returns:
-        True if it is.
-    """
+    """Tell whether a value is a PIL image or a NumPy array."""
     return isinstance(value, (Image.Image, np.ndarray))
 
 

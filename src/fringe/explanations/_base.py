@@ -148,8 +148,7 @@ def file_digest(origin: Path | RemoteFile | int) -> str | None:
 def configured_method(spec: ExplainSpec, architecture: str | None = None) -> Attributor:
     """The method of a spec; a tuned preset file must be of the ``architecture``, if given.
 
-    Raises:
-        InputError: For an unknown name or setting, or a value that is not taken.
+    Raises InputError for an unknown name or setting, or a value that is not taken.
     """
     wrong = next((text for text in spec.set if "=" not in text), None)
     if wrong is not None:

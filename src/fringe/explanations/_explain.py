@@ -135,8 +135,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             self._write_summary(complete=False)
             raise
         yield from map(self._add, self.missing)
-        self._write_contact_sheet()
-        self._write_index()
+        self._write_overviews()
         self._write_summary(complete=True)
 
     def _add(self, result: Explanation | Failure) -> Explanation | Failure:
@@ -362,23 +361,16 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             }
         )
 
-    def _write_contact_sheet(self) -> None:
-        explained = self.explained
-        if not explained or not self.spec.figures:
-            return
-        from fringe.explanations._pictures import SHEET, contact_cell, draw_contact_sheet
-
-        recipe = self.loaded.preprocessing
-        cells = [contact_cell(result.load(), result.record, recipe) for result in explained[:SHEET]]
-        model, method = self.loaded.architecture, preset_label(self.method.record())
-        self.folder.attempt(CONTACT, lambda path: draw_contact_sheet(cells, model, method, len(explained), path))
-
-    def _write_index(self) -> None:
+    def _write_overviews(self) -> None:
+        """Write the contact sheet and the index of all results."""
         if not self.explained or not self.spec.figures:
             return
         from fringe.explanations._pages import index_page
+        from fringe.explanations._pictures import SHEET, contact_cell, draw_contact_sheet
 
-        title = f"{self.loaded.architecture} · {preset_label(self.method.record())}"
-        entries = [*self.explained, *self.failures]
-        page = index_page(title, entries, self.loaded.preprocessing)
+        explained, recipe = self.explained, self.loaded.preprocessing
+        model, method = self.loaded.architecture, preset_label(self.method.record())
+        cells = [contact_cell(result.load(), result.record, recipe) for result in explained[:SHEET]]
+        self.folder.attempt(CONTACT, lambda path: draw_contact_sheet(cells, model, method, len(explained), path))
+        page = index_page(f"{model} · {method}", [*explained, *self.failures], recipe)
         self.folder.attempt_text(INDEX, page)

@@ -24,15 +24,8 @@ class _Paths(list[str]):
 def image_inputs(request: Request) -> ModelInputs:
     """Prepare images for a model.
 
-    Args:
-        request: What the caller gave.
-
-    Returns:
-        The model and its inputs.
-
-    Raises:
-        InputError: If the inputs are no images, a picture is given to a model without preprocessing, or sizes differ.
-        ImageError: If an image cannot be read.
+    Raises InputError if the inputs are no images, a picture is given to a model without preprocessing, or sizes differ;
+    ImageError if an image cannot be read.
     """
     model = open_model(request)
     named: list[tuple[str | None, Tensor]] = []

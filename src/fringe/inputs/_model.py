@@ -37,15 +37,8 @@ class OpenModel:
 def open_model(request: Request) -> OpenModel:
     """Load the model that a text names, or take the given one with what the caller says of it.
 
-    Args:
-        request: What the caller gave.
-
-    Returns:
-        The model.
-
-    Raises:
-        ModelError: If a text names no model that can be loaded.
-        InputError: If something else is no model, or a device is named that the given module is not on.
+    Raises ModelError if a text names no model that can be loaded; InputError if something else is no model, or a device
+    is named that the given module is not on.
     """
     recipe, names, model = request.preprocessing, class_names(request.classes), request.model
     if isinstance(recipe, str):

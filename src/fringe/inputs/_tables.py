@@ -15,18 +15,11 @@ from fringe.inputs._request import ModelInputs, Request
 
 
 def tabular_inputs(request: Request) -> ModelInputs:
-    """Take rows of a table: a data frame, an array or a tensor (B, F), or one row (F).
+    """Take rows of a table as inputs (B, F): a data frame, an array or a tensor (B, F), or one row (F).
 
-    A fitted scaler of scikit-learn as ``preprocessing`` standardises them; pictures then show what came.
-
-    Args:
-        request: What the caller gave; the option ``features`` names the columns.
-
-    Returns:
-        The model and its inputs (B, F).
-
-    Raises:
-        InputError: If the inputs are no table of finite numbers, or the number of names is another.
+    A fitted scaler of scikit-learn as ``preprocessing`` standardises them; pictures then show what came. The option
+    ``features`` names the columns. Raises InputError if the inputs are no table of finite numbers, or the number of
+    names is another.
     """
     scaler = request.preprocessing
     model = open_model(dataclasses.replace(request, preprocessing=None))
@@ -43,16 +36,10 @@ def tabular_inputs(request: Request) -> ModelInputs:
 
 
 def series_inputs(request: Request) -> ModelInputs:
-    """Take time series: an array or a tensor (B, C, L), series (B, L) of one channel, or one series (L).
+    """Take time series as inputs (B, C, L): such an array or tensor, series (B, L) of one channel, or one series (L).
 
-    Args:
-        request: What the caller gave; the option ``features`` names the channels.
-
-    Returns:
-        The model and its inputs (B, C, L).
-
-    Raises:
-        InputError: If the inputs are no series of finite numbers, or the number of names is another.
+    The option ``features`` names the channels. Raises InputError if the inputs are no series of finite numbers, or the
+    number of names is another.
     """
     model = open_model(request)
     x = _numbers(request.inputs)

@@ -15,18 +15,11 @@ from fringe.text import TextClassifier
 
 
 def text_inputs(request: Request) -> ModelInputs:
-    """Turn texts into word embeddings.
+    """Turn texts into word embeddings (B, L, D), with their masks as further arguments of the model.
 
-    Args:
-        request: What the caller gave: ``"hf:NAME"``, a :class:`fringe.text.TextClassifier`, or a module with the option
-            ``tokenizer``; the option ``special`` says whether special tokens are explained.
-
-    Returns:
-        The model, its inputs (B, L, D), and the masks as further arguments.
-
-    Raises:
-        InputError: If the inputs are no texts, or a module comes without its tokenizer.
-        ModelError: If a text names no model that can be loaded.
+    The model is ``"hf:NAME"``, a :class:`fringe.text.TextClassifier`, or a module with the option ``tokenizer``; the
+    option ``special`` says whether special tokens are explained. Raises InputError if the inputs are no texts, or a
+    module comes without its tokenizer; ModelError if a text names no model that can be loaded.
     """
     given = request.inputs
     texts = [given] if isinstance(given, str) else list(cast(Sequence[Any], given))

@@ -164,6 +164,11 @@ class Scores:
     curves: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
 
+def is_zero(maps: Tensor) -> Tensor:
+    """Which maps (B, *S) are zero everywhere: (B,)."""
+    return (maps == 0).flatten(1).all(1)
+
+
 class Metric(Settings):
     """Base class of metrics: a frozen dataclass of settings that scores attribution maps.
 

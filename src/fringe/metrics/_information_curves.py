@@ -1,7 +1,7 @@
 """Performance information curves (Kapishnikov et al. 2019): the prediction over the information that is shown."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -10,10 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fringe._direction import Direction
 from fringe.errors import InputError
 from fringe.metrics import _perturbation as perturb
-from fringe.metrics._base import Aggregate, EvaluatedMaps, EvaluationContext, Metric, Scores
+from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, Scores
 from fringe.settings import Doc, Fraction, checked_by
 
 Array = NDArray[Any]
@@ -44,14 +43,14 @@ class PerformanceInformationCurve(Metric):
     interpolation on the CPU for 224 pixels. Other numbers of channels than 1 and 3 are compressed side by side.
     """
 
-    name: ClassVar[str] = "pic"
-    title: ClassVar[str] = "Information curve"
-    direction: ClassVar[Direction] = "higher"
-    space: ClassVar[str] = "the target's probability over the compressed size of the image"
-    source: ClassVar[str] = "Kapishnikov et al. 2019 (XRAI); PAIR saliency, metrics.pic"
-    aggregate: ClassVar[Aggregate] = "median"
-    by_default: ClassVar[bool] = False
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "sic": {}, "aic": {"measure": "accuracy"}}
+    name = "pic"
+    title = "Information curve"
+    direction = "higher"
+    space = "the target's probability over the compressed size of the image"
+    source = "Kapishnikov et al. 2019 (XRAI); PAIR saliency, metrics.pic"
+    aggregate = "median"
+    by_default = False
+    presets: ClassVar = {"paper": {}, "sic": {}, "aic": {"measure": "accuracy"}}
 
     measure: Annotated[Literal["probability", "accuracy"], Doc("what of the prediction is drawn")] = "probability"
     thresholds: Annotated[
@@ -60,14 +59,13 @@ class PerformanceInformationCurve(Metric):
     initial: Annotated[Fraction, Doc("share of random pixels of the first image")] = 0.01
     least: Annotated[Fraction, Doc("smallest prediction of an image that is not skipped")] = 0.8
     monotone: Annotated[bool, Doc("replace the curve by its running maximum")] = True
-    reduction: Annotated[perturb.Reduction, Doc("importance of a pixel from its channels")] = "sum_abs"
+    reduction: perturb.Importance = "sum_abs"
 
     @property
     def planned_passes(self) -> float:
         return len(self.thresholds)
 
     def score(self, maps: EvaluatedMaps) -> Scores:
-        """Score each map; see :meth:`Metric.score`."""
         context, problem = maps.context, maps.context.problem
         x = problem.inputs
         if x.dim() != 4 or min(x.shape[2:]) < 2:
@@ -80,10 +78,9 @@ class PerformanceInformationCurve(Metric):
         quantiles = np.quantile(importance.reshape(len(x), -1), 1.0 - np.array(self.thresholds), axis=1).T
         shown = importance[:, None] >= quantiles[:, :, None, None]
         partial = self._respond(context, shown | self._first_masks(context))
-        every = problem.every_row
-        ends = torch.stack([problem.probability(problem.logits), perturb.is_target(problem)(problem.logits, every)], 1)
+        ends = perturb.prediction(problem)(problem.logits, problem.every_row)
         information = np.array([image_information(image) for image in _Pixels.of(context).quantised])
-        column = ("probability", "accuracy").index(self.measure)
+        column = perturb.PREDICTION.index(self.measure)
         inputs = np.concatenate([ends.cpu().numpy(), information[:, None]], 1)[:, (column, 2)]
         start, between = (part[..., (column, 2)] for part in (first[:, 0], partial))
         skipped = (inputs[:, 0] < self.least) | (start >= inputs).any(1)
@@ -114,7 +111,6 @@ class PerformanceInformationCurve(Metric):
         """Probability, accuracy and information (B, N, 3) of the images that show the pixels of ``masks``."""
         problem, pixels = context.problem, _Pixels.of(context)
         information = np.zeros(masks.shape[:2])
-        measures = (problem.probability, perturb.is_target(problem))
 
         def show(rows: Tensor, numbers: Tensor) -> Tensor:
             images: list[Array] = []
@@ -124,10 +120,7 @@ class PerformanceInformationCurve(Metric):
                 images.append(image)
             return torch.as_tensor(np.stack(images), dtype=problem.inputs.dtype, device=problem.inputs.device)
 
-        def measure(logits: Tensor, rows: Tensor) -> Tensor:
-            return torch.stack([of(logits, rows) for of in measures], 1)
-
-        responses = perturb.respond(context, masks.shape[1], show, measure).cpu().numpy()
+        responses = perturb.respond(context, masks.shape[1], show, perturb.prediction(problem)).cpu().numpy()
         return np.concatenate([responses, information[..., None]], 2)
 
 
@@ -169,14 +162,9 @@ def _as_bytes(x: Array, low: Array, high: Array) -> NDArray[np.uint8]:
 
 
 def interpolate(image: Array, mask: Array) -> Array:
-    """Fill the pixels outside ``mask`` (H, W) and the corners of ``image`` (C, H, W) linearly between them.
+    """Fill the pixels outside ``mask`` (H, W) of an image (C, H, W), linearly on the Delaunay triangles of the others.
 
-    Args:
-        image: The image.
-        mask: Which pixels stay as they are; the four corners do as well.
-
-    Returns:
-        The image, piecewise linear on the Delaunay triangles of these pixels.
+    The four corners stay as they are, too.
     """
     from scipy.interpolate import LinearNDInterpolator
 

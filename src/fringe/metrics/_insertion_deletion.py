@@ -1,10 +1,8 @@
 """Insertion and deletion (Petsiuk et al. 2018): the area under the perturbation curve."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
-from fringe._direction import Direction
 from fringe.metrics import _perturbation as perturb
 from fringe.metrics._base import EvaluatedMaps, Scores
 from fringe.settings import Doc, PositiveOddInt
@@ -25,8 +23,8 @@ class PerturbationAUC(perturb.PerturbationMetric):
     at the ends, and the share of ``ties``. Curves: ``raw``, ``normalised``.
     """
 
-    space: ClassVar[str] = "the target's probability over the share of exchanged pixels"
-    source: ClassVar[str] = "Petsiuk et al. 2018 (RISE); FRInGe, appendix Metric definitions"
+    space = "the target's probability over the share of exchanged pixels"
+    source = "Petsiuk et al. 2018 (RISE); FRInGe, appendix Metric definitions"
 
     reference: perturb.Reference = "box"
     size: Annotated[
@@ -40,9 +38,8 @@ class PerturbationAUC(perturb.PerturbationMetric):
     reduction: perturb.Importance = "max"
 
     def score(self, maps: EvaluatedMaps) -> Scores:
-        """Score each map; see :meth:`Metric.score`."""
         curve = self.curve(maps)
-        normalised = perturb.to_response(curve.values, curve.p_input, curve.p_reference, "guarded")
+        normalised = perturb.to_response(curve.values, curve.at_input, curve.at_reference, "guarded")
         curves = {"raw": curve.values, "normalised": normalised}
         if self.monotone:
             curves = {name: perturb.running_extremum(values, self.mode) for name, values in curves.items()}
@@ -56,11 +53,11 @@ class Insertion(PerturbationAUC):
     """Area under the target's probability while pixels of the input are inserted into the reference, the important
     ones first."""
 
-    mode: ClassVar[perturb.Mode] = "insertion"
-    name: ClassVar[str] = "insertion"
-    title: ClassVar[str] = "Insertion AUC"
-    direction: ClassVar[Direction] = "higher"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    mode = "insertion"
+    name = "insertion"
+    title = "Insertion AUC"
+    direction = "higher"
+    presets: ClassVar = {
         "paper": {},
         "raw": {"normalise": False},
         **perturb.SHARED_PRESETS,
@@ -73,11 +70,11 @@ class Deletion(PerturbationAUC):
     """Area under the target's probability while pixels of the input are replaced by the reference, the important
     ones first."""
 
-    mode: ClassVar[perturb.Mode] = "deletion"
-    name: ClassVar[str] = "deletion"
-    title: ClassVar[str] = "Deletion AUC"
-    direction: ClassVar[Direction] = "lower"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    mode = "deletion"
+    name = "deletion"
+    title = "Deletion AUC"
+    direction = "lower"
+    presets: ClassVar = {
         "paper": {},
         "raw": {"normalise": False},
         **perturb.SHARED_PRESETS,

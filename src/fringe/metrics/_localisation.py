@@ -1,14 +1,12 @@
 """Localisation: how much of a map is where the model is known to look."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fringe._direction import Direction
 from fringe._filters import gaussian_blur
 from fringe.errors import InputError
 from fringe.metrics._base import EvaluatedMaps, Metric, Scores
@@ -24,11 +22,11 @@ LEAST_MASS = 1e-7
 class _Localisation(Metric):
     """What the localisation scores share: a map of pixels, and the pixels of the truth."""
 
-    direction: ClassVar[Direction] = "higher"
-    space: ClassVar[str] = "the map and the pixels that the model is known to use"
-    requires_truth: ClassVar[bool] = True
-    by_default: ClassVar[bool] = False
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    direction = "higher"
+    space = "the map and the pixels that the model is known to use"
+    requires_truth = True
+    by_default = False
+    presets: ClassVar = {
         "paper": {},
         "smooth": {"smoothing": 3.0},
         "max_abs": {"reduction": "max_abs"},
@@ -40,7 +38,6 @@ class _Localisation(Metric):
     smoothing: Annotated[NotNegative, Search(0.0, 6.0), Doc("Gaussian filter of the map before that", "pixels")] = 0.0
 
     def score(self, maps: EvaluatedMaps) -> Scores:
-        """Score each map; see :meth:`Metric.score`."""
         truth = truth_of(maps).flatten(1).to(maps.values.dtype)
         sign = torch.where((truth < 0).any(1), -1, 1).view(-1, 1, 1, 1)  # of the pixels of the truth in a right map
         values = reduced(maps.values * sign, self.reduction, self.smoothing).flatten(1)
@@ -64,9 +61,9 @@ class MassInside(_Localisation):
     is the score of the grid pointing game; others call it relevance mass accuracy.
     """
 
-    name: ClassVar[str] = "mass_inside"
-    title: ClassVar[str] = "Mass inside"
-    source: ClassVar[str] = "Böhle, Fritz and Schiele 2021; Arras, Osman and Samek 2022 (relevance mass accuracy)"
+    name = "mass_inside"
+    title = "Mass inside"
+    source = "Böhle, Fritz and Schiele 2021; Arras, Osman and Samek 2022 (relevance mass accuracy)"
 
     def _score(self, values: Tensor, inside: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         positive = values.clamp_min(0)
@@ -84,9 +81,9 @@ class RankAccuracy(_Localisation):
     that a constant map scores chance; such maps are flagged ``tied``.
     """
 
-    name: ClassVar[str] = "rank_accuracy"
-    title: ClassVar[str] = "Rank accuracy"
-    source: ClassVar[str] = "Arras, Osman and Samek 2022 (relevance rank accuracy)"
+    name = "rank_accuracy"
+    title = "Rank accuracy"
+    source = "Arras, Osman and Samek 2022 (relevance rank accuracy)"
 
     def _score(self, values: Tensor, inside: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         size = inside.sum(1)
@@ -107,9 +104,9 @@ class ExpectedHit(_Localisation):
     choice; a constant map scores chance, not a hit.
     """
 
-    name: ClassVar[str] = "expected_hit"
-    title: ClassVar[str] = "Pointing game"
-    source: ClassVar[str] = "Zhang et al. 2018 (excitation backprop); ties as an expectation are ours"
+    name = "expected_hit"
+    title = "Pointing game"
+    source = "Zhang et al. 2018 (excitation backprop); ties as an expectation are ours"
 
     def _score(self, values: Tensor, inside: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         largest = (values == values.amax(1, keepdim=True)).to(inside)

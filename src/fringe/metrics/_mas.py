@@ -1,12 +1,10 @@
 """Magnitude Aligned Scoring (Walker et al. 2024): a response curve, minus its distance from the map's mass."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 
-from fringe._direction import Direction
 from fringe.metrics import _perturbation as perturb
 from fringe.metrics._base import EvaluatedMaps, Scores
 from fringe.settings import Doc, PositiveOddInt
@@ -37,8 +35,8 @@ class MagnitudeAlignedScore(perturb.PerturbationMetric):
     with it, and one per infill.
     """
 
-    space: ClassVar[str] = "the target's probability against the map's mass, over the share of exchanged pixels"
-    source: ClassVar[str] = "Walker et al. 2024 (Magnitude Aligned Scoring); FRInGe, appendix Metric definitions"
+    space = "the target's probability against the map's mass, over the share of exchanged pixels"
+    source = "Walker et al. 2024 (Magnitude Aligned Scoring); FRInGe, appendix Metric definitions"
 
     reference: perturb.Reference = "gaussian"
     size: Annotated[PositiveOddInt | None, Doc("width of the blur (odd); none: to 4 sigma each way", unit="pixels")] = (
@@ -57,10 +55,9 @@ class MagnitudeAlignedScore(perturb.PerturbationMetric):
     reduction: perturb.Importance = "max"
 
     def score(self, maps: EvaluatedMaps) -> Scores:
-        """Score each map; see :meth:`Metric.score`."""
         curve = self.curve(maps)
         insertion = self.mode == "insertion"
-        response = perturb.to_response(curve.values, curve.p_input, curve.p_reference, self.scale)
+        response = perturb.to_response(curve.values, curve.at_input, curve.at_reference, self.scale)
         response = perturb.running_extremum(response, self.mode) if self.monotone else response
         density = curve.ranking.density(curve.changed)
         density = density if insertion else 1.0 - density
@@ -86,11 +83,11 @@ _TEXT = {"scale": "guarded", "monotone": False, "clip": False, "rescale": False,
 class MASInsertion(MagnitudeAlignedScore):
     """Magnitude Aligned Scoring while pixels of the input are inserted into the reference, the important ones first."""
 
-    mode: ClassVar[perturb.Mode] = "insertion"
-    name: ClassVar[str] = "mas_insertion"
-    title: ClassVar[str] = "MAS insertion"
-    direction: ClassVar[Direction] = "higher"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    mode = "insertion"
+    name = "mas_insertion"
+    title = "MAS insertion"
+    direction = "higher"
+    presets: ClassVar = {
         "paper": {},
         "walker2024": {"reference": "folded", "size": 11, "sigma": 11.0, "padding": "zeros", "reduction": "abs_sum"},
         "text": _TEXT,
@@ -102,11 +99,11 @@ class MASInsertion(MagnitudeAlignedScore):
 class MASDeletion(MagnitudeAlignedScore):
     """Magnitude Aligned Scoring while pixels of the input are replaced by the reference, the important ones first."""
 
-    mode: ClassVar[perturb.Mode] = "deletion"
-    name: ClassVar[str] = "mas_deletion"
-    title: ClassVar[str] = "MAS deletion"
-    direction: ClassVar[Direction] = "lower"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    mode = "deletion"
+    name = "mas_deletion"
+    title = "MAS deletion"
+    direction = "lower"
+    presets: ClassVar = {
         "paper": {},
         "walker2024": {"reference": "zeros", "reduction": "abs_sum"},
         "text": _TEXT,

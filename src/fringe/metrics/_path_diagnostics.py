@@ -1,11 +1,9 @@
 """Metrics that a method reports of its own path: completeness residual, tracking error, KL at the end point."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
-from fringe._direction import Direction
 from fringe.errors import InputError
 from fringe.metrics._base import EvaluatedMaps, Metric, Scores
 
@@ -16,10 +14,9 @@ class PathDiagnostic(Metric):
     The score is NaN, flagged ``undefined``, for a method that does not report it.
     """
 
-    direction: ClassVar[Direction] = "lower"
+    direction = "lower"
 
     def score(self, maps: EvaluatedMaps) -> Scores:
-        """Score each map; see :meth:`Metric.score`."""
         batch, device = maps.values.shape[:1], maps.values.device
         values = maps.diagnostics.get(self.name)
         if values is None:
@@ -35,40 +32,40 @@ class PathDiagnostic(Metric):
 class CompletenessResidual(PathDiagnostic):
     """``|sum A - (F(x) - F(x_end))| / |F(x) - F(x_end)|`` at the end point that the path reached."""
 
-    name: ClassVar[str] = "completeness_residual"
-    title: ClassVar[str] = "Completeness residual"
-    space: ClassVar[str] = "the score along the method's own path"
-    source: ClassVar[str] = "FRInGe, appendix Effect of the Euclidean Trust-Region Cap (epsilon_comp)"
+    name = "completeness_residual"
+    title = "Completeness residual"
+    space = "the score along the method's own path"
+    source = "FRInGe, appendix Effect of the Euclidean Trust-Region Cap (epsilon_comp)"
 
 
 @dataclass(frozen=True)
 class EndpointKL(PathDiagnostic):
     """``KL(p(x_end) || q)`` to the reference distribution q, the uniform one unless the method says otherwise."""
 
-    name: ClassVar[str] = "endpoint_kl"
-    title: ClassVar[str] = "End point KL"
-    unit: ClassVar[str] = "nats"
-    space: ClassVar[str] = "the prediction at the end of the method's path"
-    source: ClassVar[str] = "FRInGe, appendix Effect of the Euclidean Trust-Region Cap"
+    name = "endpoint_kl"
+    title = "End point KL"
+    unit = "nats"
+    space = "the prediction at the end of the method's path"
+    source = "FRInGe, appendix Effect of the Euclidean Trust-Region Cap"
 
 
 class _TrackingError(PathDiagnostic):
-    unit: ClassVar[str] = "radians"
-    space: ClassVar[str] = "predictions along the method's path"
-    source: ClassVar[str] = "FRInGe, appendix Effect of the Euclidean Trust-Region Cap"
+    unit = "radians"
+    space = "predictions along the method's path"
+    source = "FRInGe, appendix Effect of the Euclidean Trust-Region Cap"
 
 
 @dataclass(frozen=True)
 class TrackingErrorMax(_TrackingError):
     """Largest Fisher-Rao distance over the steps between the prediction and its waypoint on the geodesic."""
 
-    name: ClassVar[str] = "tracking_error_max"
-    title: ClassVar[str] = "Max tracking error"
+    name = "tracking_error_max"
+    title = "Max tracking error"
 
 
 @dataclass(frozen=True)
 class TrackingErrorMean(_TrackingError):
     """Mean over the steps of the Fisher-Rao distance between the prediction and its waypoint on the geodesic."""
 
-    name: ClassVar[str] = "tracking_error_mean"
-    title: ClassVar[str] = "Mean tracking error"
+    name = "tracking_error_mean"
+    title = "Mean tracking error"

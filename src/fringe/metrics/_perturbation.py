@@ -48,7 +48,8 @@ class Infill:
 
     def make(self, context: EvaluationContext) -> Tensor:
         """Return the infill (B, *S) of each image, computed once for all methods."""
-        return context.cached(("infill", self), lambda: self._make(context))
+        infill = self.resolve(context.problem.inputs)
+        return context.cached(("infill", infill), lambda: infill._make(context))
 
     def _make(self, context: EvaluationContext) -> Tensor:
         problem, plain = context.problem, {"zeros": "zero", "mean": "mean"}
@@ -136,6 +137,11 @@ def rank_pixels(importance: Tensor) -> Ranking:
     return Ranking(rank.view(importance.shape), mass)
 
 
+def ranking_of(maps: EvaluatedMaps, reduction: Reduction) -> Ranking:
+    """The pixels of maps by their importance, ranked once for all metrics of these maps."""
+    return maps.cached(("ranking", reduction), lambda: rank_pixels(spatial_map(maps.values, reduction)))
+
+
 # Curves
 
 #: Pixels of the input are inserted into the infill, or pixels of the infill into the input.
@@ -150,21 +156,21 @@ EPSILON = 1e-8
 
 @dataclass(frozen=True)
 class PerturbationCurve:
-    """The target's probability along N steps from one image to another."""
+    """The target's probability, or its logit, along N steps from one image to another."""
 
     values: Tensor  # (B, N + 1)
-    p_input: Tensor  # (B,), at the input: one end
-    p_reference: Tensor  # (B,), at the infill: the other end
+    at_input: Tensor  # (B,), one end
+    at_reference: Tensor  # (B,), at the infill: the other end
     changed: Tensor  # (N + 1,), the number of pixels exchanged after each step
     ranking: Ranking
 
     def flags(self) -> dict[str, Tensor]:
         """Flags (B,) of degenerate images."""
-        return {"blur_more_confident": self.p_input <= self.p_reference, **self.ranking.flags()}
+        return {"blur_more_confident": self.at_input <= self.at_reference, **self.ranking.flags()}
 
     def details(self) -> dict[str, Tensor]:
         """Numbers (B,) that are shown with the score."""
-        return {"p_input": self.p_input, "p_reference": self.p_reference, "ties": self.ranking.ties()}
+        return {"p_input": self.at_input, "p_reference": self.at_reference, "ties": self.ranking.ties()}
 
 
 def auc(curve: Tensor) -> Tensor:
@@ -211,52 +217,60 @@ Importance = Annotated[Reduction, Doc("importance of a pixel from its channels")
 SHARED_PRESETS: Mapping[str, Mapping[str, Any]] = {"fast": {"steps": 64}, "zero": {"reference": "zeros"}}
 
 
-class PerturbationMetric(Metric):
-    """Base class of metrics of a perturbation curve.
+class ExchangeMetric(Metric):
+    """Base class of metrics that exchange the pixels of an image with its infill, step by step.
 
     After step s of N, ``round(s P / N)`` of P pixels are exchanged, each with all its channels. Without ``steps``, N is
     the length of the first axis of space: a row's width of pixels per step in an image. N is at most P.
     """
 
-    mode: ClassVar[Mode]
     reference: Reference
     size: Annotated[PositiveOddInt | None, Doc("width of the blur (odd)", unit="pixels")]
     sigma: Sigma
     padding: Edge
     steps: Steps
-    reduction: Importance
 
-    def curve(self, maps: EvaluatedMaps) -> PerturbationCurve:
-        """Compute the curve once for all metrics of these maps that need the same one.
+    def infill(self, inputs: Tensor) -> Infill:
+        """What replaces the pixels of ``inputs`` (B, *S)."""
+        return Infill(self.reference, self.size, self.sigma, self.padding).resolve(inputs)
+
+    def count(self, ranking: Ranking) -> int:
+        """The number of steps N."""
+        return min(self.steps or ranking.rank.shape[1], ranking.pixels)
+
+    def exchanged(
+        self, context: EvaluationContext, ranking: Ranking, mode: Mode, kind: Literal["probability", "logit"]
+    ) -> PerturbationCurve:
+        """The target's probability or logit after each step, in the order of a ranking.
 
         Costs N - 1 forward passes per image, and one for the infill of the context's images.
         """
-        context, reduction = maps.context, self.reduction
-        ranking = maps.cached(("ranking", reduction), lambda: rank_pixels(spatial_map(maps.values, reduction)))
-        infill = Infill(self.reference, self.size, self.sigma, self.padding).resolve(context.problem.inputs)
-        count = min(self.steps or ranking.rank.shape[1], ranking.pixels)
+        problem, infill, count = context.problem, self.infill(context.problem.inputs), self.count(ranking)
+        replaced, every = infill.make(context), problem.every_row
+        measure = problem.probability if kind == "probability" else logits_score(problem)
+        at_input = measure(problem.logits, every)
+        at_reference = context.cached((kind, infill), lambda: measure(problem.forward(replaced, every), every))
+        first, last = (replaced, at_reference), (problem.inputs, at_input)
+        (before, start), (after, stop) = (first, last) if mode == "insertion" else (last, first)
         changed = torch.tensor([round(s * ranking.pixels / count) for s in range(count + 1)])
         changed = changed.to(ranking.rank.device)
-        key = ("perturbation curve", self.mode, infill, reduction, count)
-        return maps.cached(key, lambda: _curve(context, ranking, infill, changed, self.mode))
+        mix = exchange(ranking.rank, before, after, changed[1:-1])
+        values = torch.cat([start[:, None], respond(context, count - 1, mix, measure), stop[:, None]], 1)
+        return PerturbationCurve(values, at_input, at_reference, changed, ranking)
 
 
-def _curve(
-    context: EvaluationContext, ranking: Ranking, infill: Infill, changed: Tensor, mode: Mode
-) -> PerturbationCurve:
-    problem, replaced = context.problem, infill.make(context)
-    p_input = problem.probability(problem.logits)
-    every = problem.every_row
-    p_reference = context.cached(
-        ("p_reference", infill), lambda: problem.probability(problem.forward(replaced, every), every)
-    )
-    before, after = (replaced, problem.inputs) if mode == "insertion" else (problem.inputs, replaced)
-    mix = exchange(ranking.rank, before, after, changed[1:-1])
-    ends = (p_reference, p_input) if mode == "insertion" else (p_input, p_reference)
-    between = respond(context, len(changed) - 2, mix, problem.probability)
-    return PerturbationCurve(
-        torch.cat([ends[0][:, None], between, ends[1][:, None]], 1), p_input, p_reference, changed, ranking
-    )
+class PerturbationMetric(ExchangeMetric):
+    """Base class of metrics of the target's probability while the important pixels are exchanged."""
+
+    mode: ClassVar[Mode]
+    reduction: Importance
+
+    def curve(self, maps: EvaluatedMaps) -> PerturbationCurve:
+        """Compute the curve once for all metrics of these maps that need the same one."""
+        context, ranking = maps.context, ranking_of(maps, self.reduction)
+        infill = self.infill(context.problem.inputs)
+        key = ("perturbation curve", self.mode, infill, self.reduction, self.count(ranking))
+        return maps.cached(key, lambda: self.exchanged(context, ranking, self.mode, "probability"))
 
 
 # Responses of the model to changed images
@@ -274,17 +288,22 @@ def respond(context: EvaluationContext, count: int, mix: Mix, measure: Measure) 
     ``mix`` is given at most the classifier's batch size of them at once, so memory does not grow with their number.
     """
     problem = context.problem
-    batch, device = len(problem.inputs), problem.inputs.device
-    rows = torch.arange(batch, device=device).repeat_interleave(count)
-    numbers = torch.arange(count, device=device).repeat(batch)
-    if not len(rows):  # no changes, no passes
+    if not count or not len(problem.inputs):  # no changes, no passes
         return measure(problem.logits, problem.every_row)[:, None][:, :0]
 
     def probe(rows: Tensor, numbers: Tensor) -> Tensor:
         return measure(problem.forward(mix(rows, numbers), rows), rows)
 
-    result = problem.model.batch_size.map(probe, rows, numbers)
-    return result.view(batch, count, *result.shape[1:])
+    return for_each(problem, count, probe)
+
+
+def for_each(problem: Problem, count: int, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Results (B, count, ...) of ``function(rows, numbers)`` for ``count`` variants of each image, a batch at a time:
+    it is given the images (L,) and the numbers (L,) of the variants, and returns (L, ...)."""
+    rows = problem.every_row.repeat_interleave(count)
+    numbers = torch.arange(count, device=rows.device).repeat(len(problem.inputs))
+    result = problem.model.batch_size.map(function, rows, numbers)
+    return result.view(len(problem.inputs), count, *result.shape[1:])
 
 
 def exchange(rank: Tensor, before: Tensor, after: Tensor, counts: Tensor) -> Mix:
@@ -305,9 +324,18 @@ def logits_score(problem: Problem) -> Measure:
     return lambda logits, rows: problem.score(logits.double(), rows, "logit")
 
 
-def is_target(problem: Problem) -> Measure:
-    """1 where the target is the predicted class, else 0."""
-    return lambda logits, rows: (logits.argmax(1) == problem.target[rows]).double()
+#: What :func:`prediction` measures, in its order.
+PREDICTION = ("probability", "accuracy")
+
+
+def prediction(problem: Problem) -> Measure:
+    """The target's probability, and 1 where it is the predicted class, else 0: (L, 2)."""
+
+    def measure(logits: Tensor, rows: Tensor) -> Tensor:
+        predicted = logits.argmax(1) == problem.target[rows]
+        return torch.stack([problem.probability(logits, rows), predicted.double()], 1)
+
+    return measure
 
 
 def signed_map(values: Tensor) -> Tensor:

@@ -1,8 +1,6 @@
 """Metrics of Quantus by name, ``quantus:NAME``: those that take a model and maps, and give one number a map."""
 
 import importlib
-import importlib.util
-import sys
 import warnings
 from abc import abstractmethod
 from collections.abc import Generator, Mapping
@@ -16,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fringe._direction import Direction
+from fringe._packages import is_installed
 from fringe._progress import log
 from fringe._rng import global_seed
 from fringe.errors import InputError, known_hint
@@ -107,8 +106,8 @@ class QuantusMetric(Metric):
 
     entry: ClassVar[_Entry]
 
-    space: ClassVar[str] = "what Quantus looks at: see its documentation"
-    by_default: ClassVar[bool] = False
+    space = "what Quantus looks at: see its documentation"
+    by_default = False
 
     @property
     @abstractmethod
@@ -123,7 +122,6 @@ class QuantusMetric(Metric):
         return _restored, (self._label, {one.name: getattr(self, one.name) for one in fields(self)})
 
     def score(self, maps: EvaluatedMaps) -> Scores:
-        """Score each map; see :meth:`Metric.score`."""
         problem, values = maps.context.problem, maps.values
         metric = self._build(values[0].numel())
         flat = values.flatten(1)
@@ -195,39 +193,26 @@ class _Outputs(nn.Module):
 
 
 def quantus_metric(label: str) -> Metric:
-    """Return a metric of Quantus with its default settings.
+    """Return the metric of Quantus with this name, such as ``pixel_flipping``, and its default settings.
 
-    Args:
-        label: Its name after the colon, such as ``pixel_flipping``.
-
-    Returns:
-        The metric; Quantus itself is imported when it scores.
-
-    Raises:
-        InputError: If there is no such metric, it does not fit, with the reason, or Quantus is not installed.
+    Quantus itself is imported when the metric scores. Raises InputError if there is no such metric, it does not fit,
+    with the reason, or Quantus is not installed.
     """
     if label in REFUSED:
         raise InputError(f"quantus:{label} cannot be used: {REFUSED[label]}", argument="metric")
     if label not in KNOWN:
         hint = known_hint(label, KNOWN, f"known after 'quantus:': {', '.join(KNOWN)}")
         raise InputError(f"got 'quantus:{label}'", argument="metric", hint=hint)
-    if not _is_installed():
+    if not is_installed("quantus"):
         raise InputError(f"quantus:{label} needs Quantus", argument="metric", hint="install fringe[quantus]")
     return _kind(label)()
-
-
-def _is_installed() -> bool:
-    try:
-        return "quantus" in sys.modules or importlib.util.find_spec("quantus") is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def _import_quantus() -> Any:
     """Import Quantus, which imports zennit where it is installed, which imports torchvision."""
     from fringe.models import import_torchvision
 
-    if importlib.util.find_spec("zennit") is not None:
+    if is_installed("zennit"):
         import_torchvision("quantus")
     return importlib.import_module("quantus")
 

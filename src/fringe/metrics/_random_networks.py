@@ -54,14 +54,7 @@ class RandomNetworks:
         self._random: dict[str, Tensor] = {}
 
     def layers(self, order: Order) -> list[tuple[str, ...]]:
-        """List the parameters of each layer.
-
-        Args:
-            order: From the output or from the input on: the order in which the modules were registered.
-
-        Returns:
-            Names of parameters by layer; each is in the first layer that has it.
-        """
+        """Names of the parameters of each layer, in the order of the modules; each is in the first that has it."""
         assert self._model.module is not None
         known = {id(p): n for n, p in self._model.module.named_parameters() if p.is_floating_point()}
         modules = list(self._model.module.modules())
@@ -72,14 +65,9 @@ class RandomNetworks:
         return layers
 
     def stages(self, order: Order, count: int | None) -> list[tuple[str, ...]]:
-        """List what is random at each stage of a cumulative randomisation.
+        """Names of the parameters that are random at each stage of a cumulative randomisation, at the last one all.
 
-        Args:
-            order: From the output or from the input on.
-            count: Number of stages, with equal numbers of layers; None for one a layer.
-
-        Returns:
-            Names of parameters by stage, at the last one all.
+        There are ``count`` stages with equal numbers of layers; None: one a layer.
         """
         layers = self.layers(order)
         total = min(count or len(layers), len(layers))
@@ -88,14 +76,7 @@ class RandomNetworks:
 
     @contextlib.contextmanager
     def randomised(self, names: Sequence[str]) -> Generator[Classifier]:
-        """Give the network in which these parameters are random.
-
-        Args:
-            names: Names of parameters.
-
-        Yields:
-            A classifier that is valid until the end of the block.
-        """
+        """Give a classifier in which these parameters are random, until the end of the block."""
         parameters = dict(self._copy.named_parameters())
         try:
             for name in names:

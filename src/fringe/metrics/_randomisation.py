@@ -1,15 +1,14 @@
 """Do maps follow the model? They are made again for networks with random weights, or for another class."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fringe._direction import Direction
 from fringe.errors import InputError
-from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, PlainMaps, Scores
+from fringe.linalg import batch_view
+from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, PlainMaps, Scores, is_zero
 from fringe.metrics._random_networks import How, Order, RandomNetworks
 from fringe.metrics._similarity import Similarity, entropy, similarity
 from fringe.paths import Problem
@@ -39,20 +38,20 @@ class MPRT(Metric):
     (preset ``smooth``). Costs ``stages`` times ``samples`` maps.
     """
 
-    name: ClassVar[str] = "mprt"
-    title: ClassVar[str] = "MPRT"
-    direction: ClassVar[Direction] = "lower"
-    space: ClassVar[str] = "maps of networks with random layers"
-    source: ClassVar[str] = "Adebayo et al. 2018, section 3; smooth: Hedström et al. 2023, as Quantus 0.6"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    name = "mprt"
+    title = "MPRT"
+    direction = "lower"
+    space = "maps of networks with random layers"
+    source = "Adebayo et al. 2018, section 3; smooth: Hedström et al. 2023, as Quantus 0.6"
+    presets: ClassVar = {
         "paper": {},
         "quantus": {"stages": None},
         "ssim": {"similarity": "ssim", "signed": True},
         "smooth": {"samples": 50, "order": "bottom_up"},
     }
-    requires_explainer: ClassVar[bool] = True
-    compares_models: ClassVar[bool] = True
-    by_default: ClassVar[bool] = False
+    requires_explainer = True
+    compares_models = True
+    by_default = False
 
     order: Annotated[Order, Doc("begin at the output or at the input")] = "top_down"
     how: Annotated[How, _HOW] = "reinit"
@@ -76,7 +75,6 @@ class MPRT(Metric):
         return self.samples * (self.stages or 1) + self.samples - 1
 
     def score(self, maps: EvaluatedMaps) -> Scores:
-        """Score each map; see :meth:`Metric.score`."""
         networks = random_networks(maps.context, self.how)
         original = maps.cached((self.name, "smooth", self.samples, self.noise), lambda: self._smooth(maps, None).values)
         parts = networks.stages(self.order, self.stages)
@@ -86,9 +84,9 @@ class MPRT(Metric):
             with networks.randomised(names) as model:
                 made = self._smooth(maps, _on(maps.context, model, (self.how, names)))
             curve.append(similarity(original, made.values, self.similarity, signed=self.signed))
-            refused.append(_is_zero(made.values))
+            refused.append(is_zero(made.values))
             steps = made.diagnostics.get("steps")
-        line, zeros, empty = torch.stack(curve, 1), torch.stack(refused, 1), _is_zero(original)
+        line, zeros, empty = torch.stack(curve, 1), torch.stack(refused, 1), is_zero(original)
         values = line[:, 1:].mean(1) if self.summary == "mean" else line[:, -1]
         values = values.masked_fill(empty, torch.nan)
         flags = {"refused": zeros.all(1) & ~empty, "zero_map": empty, "undefined": values.isnan() & ~empty}
@@ -107,7 +105,7 @@ class MPRT(Metric):
         for sample in range(1, self.samples):
             pairs = zip(original.keys, original.inputs, strict=True)
             draws = [original.rng.normal(f"{self.name} {key} {sample}", image) for key, image in pairs]
-            x = original.inputs + torch.stack(draws) * std.view(-1, *[1] * (original.inputs.dim() - 1))
+            x = original.inputs + torch.stack(draws) * batch_view(std, original.inputs)
             noisy = replace(base, inputs=x, ids=original.keys, logits=base.forward(x, base.every_row))
             total += _make(maps, noisy).values
         return PlainMaps(total / self.samples, clean.diagnostics)
@@ -125,14 +123,14 @@ class EfficientMPRT(Metric):
     network itself has none either, flag ``undefined``. Details: both entropies in nats, and ``random_steps``.
     """
 
-    name: ClassVar[str] = "efficient_mprt"
-    title: ClassVar[str] = "Efficient MPRT"
-    direction: ClassVar[Direction] = "higher"
-    space: ClassVar[str] = "the histogram of the map, of a network with random weights"
-    source: ClassVar[str] = "Hedström et al. 2023, as Quantus 0.6: 100 bins, signed maps as they are"
-    requires_explainer: ClassVar[bool] = True
-    compares_models: ClassVar[bool] = True
-    by_default: ClassVar[bool] = False
+    name = "efficient_mprt"
+    title = "Efficient MPRT"
+    direction = "higher"
+    space = "the histogram of the map, of a network with random weights"
+    source = "Hedström et al. 2023, as Quantus 0.6: 100 bins, signed maps as they are"
+    requires_explainer = True
+    compares_models = True
+    by_default = False
 
     how: Annotated[How, _HOW] = "reinit"
     bins: Annotated[PositiveInt, Doc("bins of the histogram")] = 100
@@ -143,13 +141,12 @@ class EfficientMPRT(Metric):
         return 1.0
 
     def score(self, maps: EvaluatedMaps) -> Scores:
-        """Score each map; see :meth:`Metric.score`."""
         networks = random_networks(maps.context, self.how)
         (names,) = networks.stages("top_down", 1)
         with networks.randomised(names) as model:
             made = _make(maps, _on(maps.context, model, (self.how, names)))
         before, after = entropy(maps.values, self.bins), entropy(made.values, self.bins)
-        refused = _is_zero(made.values) & ~_is_zero(maps.values)
+        refused = is_zero(made.values) & ~is_zero(maps.values)
         values = ((after - before) / before.where(before > 0, torch.nan)).masked_fill(refused, torch.nan)
         flags = {"refused": refused, "undefined": values.isnan() & ~refused}
         details = {"entropy": before, "random_entropy": after}
@@ -165,15 +162,15 @@ class RandomLogit(Metric):
     serves all of them runs it once. Costs a map for each class, or one.
     """
 
-    name: ClassVar[str] = "random_logit"
-    title: ClassVar[str] = "Random logit"
-    direction: ClassVar[Direction] = "lower"
-    space: ClassVar[str] = "maps of another class"
-    source: ClassVar[str] = "after Sixt et al. 2020, as Quantus 0.6; structural similarity in windows of the image"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "spearman": {"similarity": "spearman"}}
-    requires_explainer: ClassVar[bool] = True
-    compares_models: ClassVar[bool] = True
-    by_default: ClassVar[bool] = False
+    name = "random_logit"
+    title = "Random logit"
+    direction = "lower"
+    space = "maps of another class"
+    source = "after Sixt et al. 2020, as Quantus 0.6; structural similarity in windows of the image"
+    presets: ClassVar = {"paper": {}, "spearman": {"similarity": "spearman"}}
+    requires_explainer = True
+    compares_models = True
+    by_default = False
 
     similarity: Annotated[Similarity, _KIND] = "ssim"
     signed: Annotated[bool, _SIGNED] = True
@@ -185,7 +182,6 @@ class RandomLogit(Metric):
         return float(self.classes)
 
     def score(self, maps: EvaluatedMaps) -> Scores:
-        """Score each map; see :meth:`Metric.score`."""
         problem = maps.context.problem
         others = maps.context.cached((self.name, self.classes), lambda: self._others(problem))
         several = self.classes > 1
@@ -195,7 +191,7 @@ class RandomLogit(Metric):
         made = _make(maps, replace(problem, target=others if several else others[:, 0], contrast=contrast)).values
         columns = made.unbind(1) if several else (made,)
         scores = [similarity(maps.values, other, self.similarity, signed=self.signed) for other in columns]
-        zero = _is_zero(maps.values)
+        zero = is_zero(maps.values)
         values = torch.stack(scores, 1).mean(1).masked_fill(zero, torch.nan)
         return Scores(values, {"zero_map": zero, "undefined": values.isnan() & ~zero})
 
@@ -233,10 +229,6 @@ def _make(maps: EvaluatedMaps, problem: Problem) -> PlainMaps:
     with problem.model.session(problem.inputs.device):
         made = maps.made(problem)
     return PlainMaps(made.values.double(), made.diagnostics)
-
-
-def _is_zero(values: Tensor) -> Tensor:
-    return (values == 0).flatten(1).all(1)
 
 
 def _steps(steps: Tensor | None) -> dict[str, Tensor]:

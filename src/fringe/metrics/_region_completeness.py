@@ -1,12 +1,11 @@
 """Region completeness: maps of a sum of networks against the exact share of each."""
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from fringe._direction import Direction
 from fringe.errors import InputError
 from fringe.metrics._base import EvaluatedMaps, Metric, Scores
 
@@ -40,17 +39,25 @@ class RegionCompleteness(Metric):
     such sum have no score and are flagged ``no_regions``, and so are explained probabilities, which are no sum.
     """
 
-    name: ClassVar[str] = "region_completeness"
-    title: ClassVar[str] = "Region completeness"
-    direction: ClassVar[Direction] = "lower"
-    space: ClassVar[str] = "sums of the signed map over regions whose exact contribution is known"
-    source: ClassVar[str] = "ours: completeness (Sundararajan et al. 2017) of each term of a sum"
-    requires_truth: ClassVar[bool] = True
-    by_default: ClassVar[bool] = False
-    requires_explainer: ClassVar[bool] = True
+    name = "region_completeness"
+    title = "Region completeness"
+    direction = "lower"
+    space = "sums of the signed map over regions whose exact contribution is known"
+    source = "ours: completeness (Sundararajan et al. 2017) of each term of a sum"
+    requires_truth = True
+    by_default = False
+    requires_explainer = True
+
+    @property
+    def planned_passes(self) -> float:
+        return 2.0
+
+    @property
+    def planned_maps(self) -> float:
+        """One, for the ends of the paths."""
+        return 1.0
 
     def score(self, maps: EvaluatedMaps) -> Scores:
-        """Score each map; see :meth:`Metric.score`."""
         problem, values = maps.context.problem, maps.values
         count, network = len(values), problem.model.module
         no = torch.zeros(count, dtype=torch.bool, device=values.device)
@@ -102,9 +109,4 @@ def _terms(maps: EvaluatedMaps, network: SumOfRegions, x: Tensor) -> tuple[Tenso
             regions, logits = network.parts(x[start : start + size])
             parts.append(logits.double())
     problem.model.passes.forward += len(x)
-    logits = torch.cat(parts, dim=1)
-    target = problem.target.view(1, -1, 1).expand(len(logits), -1, 1)
-    score = logits.gather(2, target)[:, :, 0]
-    if problem.contrast is not None:
-        score = score - logits.gather(2, problem.contrast.view(1, -1, 1).expand_as(target))[:, :, 0]
-    return regions, score
+    return regions, torch.stack([problem.score(term) for term in torch.cat(parts, dim=1)])

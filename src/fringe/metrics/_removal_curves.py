@@ -1,18 +1,15 @@
 """Curves over removed or inserted inputs other than insertion and deletion: DiffID, CPD, CPP and signed insertion."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from fringe._direction import Direction
-from fringe._filters import Padding
 from fringe.geometry import log_probabilities
 from fringe.metrics import _perturbation as perturb
-from fringe.metrics._base import EvaluatedMaps, Metric, Scores
-from fringe.settings import Doc, Positive, PositiveFraction, PositiveInt, PositiveOddInt
+from fringe.metrics._base import EvaluatedMaps, Metric, Scores, is_zero
+from fringe.settings import Doc, PositiveFraction, PositiveInt, PositiveOddInt
 
 #: Shares of the entries that DiffID removes.
 RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -33,13 +30,13 @@ class DiffID(Metric):
     ``insertion``, ``deletion``. Curves: the same over r.
     """
 
-    name: ClassVar[str] = "diffid"
-    title: ClassVar[str] = "DiffID"
-    direction: ClassVar[Direction] = "higher"
-    space: ClassVar[str] = "the share of the target's probability that is left, over removed entries"
-    source: ClassVar[str] = "Kim et al. 2026 (Spectral Integrated Gradients, KDD), code of DiffID"
-    by_default: ClassVar[bool] = False
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    name = "diffid"
+    title = "DiffID"
+    direction = "higher"
+    space = "the share of the target's probability that is left, over removed entries"
+    source = "Kim et al. 2026 (Spectral Integrated Gradients, KDD), code of DiffID"
+    by_default = False
+    presets: ClassVar = {
         "paper": {},
         "2026": {"soft": True},
         "accuracy": {"soft": False},
@@ -52,10 +49,10 @@ class DiffID(Metric):
         return 2 * len(RATIOS)
 
     def score(self, maps: EvaluatedMaps) -> Scores:
-        """Score each map; see :meth:`Metric.score`."""
         context, problem = maps.context, maps.context.problem
         x = problem.inputs
-        ranking = maps.cached("ranking of entries", lambda: _rank_entries(maps.values))
+        entries = maps.values.double().abs().flatten(1)  # each channel of a pixel is one of its own
+        ranking = maps.cached("ranking of entries", lambda: perturb.rank_pixels(entries))
         rank, size = ranking.rank, ranking.pixels
         counts = torch.tensor([int(size * ratio) for ratio in RATIOS], device=x.device)
         before = problem.probability(problem.logits)
@@ -70,9 +67,8 @@ class DiffID(Metric):
             return torch.where(gone, mean, flat).view_as(x[rows])
 
         def left(logits: Tensor, rows: Tensor) -> Tensor:
-            if not self.soft:
-                return perturb.is_target(problem)(logits, rows)
-            return (problem.probability(logits, rows) / (before[rows] + EPSILON)).clamp(0.0, 1.0)
+            probability, predicted = perturb.prediction(problem)(logits, rows).unbind(1)
+            return (probability / (before[rows] + EPSILON)).clamp(0.0, 1.0) if self.soft else predicted
 
         both = perturb.respond(context, 2 * len(RATIOS), removed, left)
         inserted, deleted = both.tensor_split(2, 1)
@@ -95,11 +91,11 @@ class CumulativeChange(Metric):
     ``constant_map``. Curve: ``cumulative``.
     """
 
-    direction: ClassVar[Direction] = "higher"
-    space: ClassVar[str] = "changes of all probabilities, step by step"
-    source: ClassVar[str] = "Jang et al. 2025 (TIMING, ICML), code"
-    by_default: ClassVar[bool] = False
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "half": {"share": 0.5, "steps": 50}}
+    direction = "higher"
+    space = "changes of all probabilities, step by step"
+    source = "Jang et al. 2025 (TIMING, ICML), code"
+    by_default = False
+    presets: ClassVar = {"paper": {}, "half": {"share": 0.5, "steps": 50}}
     first: ClassVar[bool]
 
     reference: perturb.Reference = "zeros"
@@ -112,17 +108,14 @@ class CumulativeChange(Metric):
         return self.steps
 
     def score(self, maps: EvaluatedMaps) -> Scores:
-        """Score each map; see :meth:`Metric.score`."""
         context, problem = maps.context, maps.context.problem
-        x, reduction = problem.inputs, self.reduction
-        ranking = maps.cached(
-            ("ranking", reduction), lambda: perturb.rank_pixels(perturb.spatial_map(maps.values, reduction))
-        )
+        x = problem.inputs
+        ranking = perturb.ranking_of(maps, self.reduction)
         total = max(1, round(self.share * ranking.pixels))
         count = min(self.steps, total)
         changed = torch.tensor([round((s + 1) * total / count) for s in range(count)], device=x.device)
         rank = ranking.rank if self.first else ranking.pixels - 1 - ranking.rank
-        replaced = perturb.Infill(self.reference, None, 3.0, "reflect").resolve(x).make(context)
+        replaced = perturb.Infill(self.reference, None, 3.0, "reflect").make(context)
 
         def probabilities(logits: Tensor, rows: Tensor) -> Tensor:
             return log_probabilities(logits).exp()
@@ -137,23 +130,23 @@ class CumulativeChange(Metric):
 class CumulativePredictionDifference(CumulativeChange):
     """Sum of the changes of all probabilities while the most important pixels are removed (CPD)."""
 
-    name: ClassVar[str] = "cpd"
-    title: ClassVar[str] = "CPD"
-    first: ClassVar[bool] = True
+    name = "cpd"
+    title = "CPD"
+    first = True
 
 
 @dataclass(frozen=True)
 class CumulativePredictionPreservation(CumulativeChange):
     """Sum of the changes of all probabilities while the least important pixels are removed (CPP)."""
 
-    name: ClassVar[str] = "cpp"
-    title: ClassVar[str] = "CPP"
-    direction: ClassVar[Direction] = "lower"
-    first: ClassVar[bool] = False
+    name = "cpp"
+    title = "CPP"
+    direction = "lower"
+    first = False
 
 
 @dataclass(frozen=True)
-class SignedInsertion(Metric):
+class SignedInsertion(perturb.ExchangeMetric):
     """Does evidence for the class raise its logit, and evidence against it lower it? The gap of two insertions.
 
     .. math:: \\mathrm{score} = \\frac1N \\sum_{s<N} \\tfrac12 (g_s + g_{s+1}), \\qquad g_s = F_t(x^+_s) - F_t(x^-_s)
@@ -165,61 +158,38 @@ class SignedInsertion(Metric):
     reference to the input. Curves: ``positive_first``, ``negative_first``.
     """
 
-    name: ClassVar[str] = "signed_insertion"
-    title: ClassVar[str] = "Signed insertion"
-    direction: ClassVar[Direction] = "higher"
-    unit: ClassVar[str] = "logit"
-    space: ClassVar[str] = "the target's logit over the share of inserted pixels"
-    source: ClassVar[str] = "after Petsiuk et al. 2018 (RISE), with signs"
-    by_default: ClassVar[bool] = False
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, **perturb.SHARED_PRESETS}
+    name = "signed_insertion"
+    title = "Signed insertion"
+    direction = "higher"
+    unit = "logit"
+    space = "the target's logit over the share of inserted pixels"
+    source = "after Petsiuk et al. 2018 (RISE), with signs"
+    by_default = False
+    presets: ClassVar = {"paper": {}, **perturb.SHARED_PRESETS}
 
-    reference: Annotated[perturb.InfillKind, Doc("what replaces a removed pixel")] = "box"
+    reference: perturb.Reference = "box"
     size: Annotated[
         PositiveOddInt | None, Doc("width of the blur (odd); none: a tenth of the shorter side", unit="pixels")
     ] = None
-    sigma: Annotated[Positive, Doc("standard deviation of a Gaussian blur", unit="pixels")] = 3.0
-    padding: Annotated[Padding, Doc("what the blur reads beyond the edge")] = "zeros"
-    steps: Annotated[PositiveInt | None, Doc("number of steps N; none: the height of the image")] = None
+    sigma: perturb.Sigma = 3.0
+    padding: perturb.Edge = "zeros"
+    steps: perturb.Steps = None
 
     @property
     def planned_passes(self) -> float:
         return 2 * (self.steps or 100)
 
     def score(self, maps: EvaluatedMaps) -> Scores:
-        """Score each map; see :meth:`Metric.score`."""
-        context, problem = maps.context, maps.context.problem
-        x, measure = problem.inputs, perturb.logits_score(problem)
-        signed = perturb.signed_map(maps.values)
-        ranks = [perturb.rank_pixels(sign * signed).rank for sign in (1.0, -1.0)]
-        pixels = signed[0].numel()
-        count = min(self.steps or signed.shape[1], pixels)
-        changed = torch.tensor([round(s * pixels / count) for s in range(1, count)], device=x.device)
-        infill = perturb.Infill(self.reference, self.size, self.sigma, self.padding).resolve(x)
-        replaced, every = infill.make(context), problem.every_row
-        low = context.cached(("logit", infill), lambda: measure(problem.forward(replaced, every), every))
-        ends = low[:, None], measure(problem.logits, every)[:, None]
+        context, signed = maps.context, perturb.signed_map(maps.values)
         first, second = (
-            torch.cat(
-                [
-                    ends[0],
-                    perturb.respond(context, count - 1, perturb.exchange(r, replaced, x, changed), measure),
-                    ends[1],
-                ],
-                1,
-            )
-            for r in ranks
+            self.exchanged(context, perturb.rank_pixels(sign * signed), "insertion", "logit") for sign in (1.0, -1.0)
         )
-        areas = {"positive_first": perturb.auc(first), "negative_first": perturb.auc(second)}
+        curves = {"positive_first": first.values, "negative_first": second.values}
+        areas = {name: perturb.auc(values) for name, values in curves.items()}
         flat = signed.flatten(1)
         return Scores(
             areas["positive_first"] - areas["negative_first"],
-            flags={"zero_map": (flat == 0).all(1), "constant_map": flat.amin(1) == flat.amax(1)},
-            details={**areas, "change": (ends[1] - ends[0])[:, 0]},
-            curves={"positive_first": first, "negative_first": second},
+            flags={"zero_map": is_zero(signed), "constant_map": flat.amin(1) == flat.amax(1)},
+            details={**areas, "change": first.at_input - first.at_reference},
+            curves=curves,
         )
-
-
-def _rank_entries(values: Tensor) -> perturb.Ranking:
-    """Rank all entries of maps (B, *S) by their size: each channel of a pixel is one of its own."""
-    return perturb.rank_pixels(values.double().abs().flatten(1))

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fringe._direction import Direction
 from fringe.errors import InputError
 from fringe.linalg import CGStatus, conjugate_gradient
 from fringe.metrics import _perturbation as perturb
@@ -47,13 +46,13 @@ class ROAD(Metric):
     both measures. Curves: ``morf``, ``lerf``, of the chosen measure over the shares.
     """
 
-    name: ClassVar[str] = "road"
-    title: ClassVar[str] = "ROAD gap"
-    direction: ClassVar[Direction] = "higher"
-    space: ClassVar[str] = "the target's probability over the share of imputed pixels"
-    source: ClassVar[str] = "Rong, Leemann et al. 2022 (ROAD, ICML); the gap is their LeRF minus MoRF"
-    by_default: ClassVar[bool] = False
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "accuracy": {"measure": "accuracy"}}
+    name = "road"
+    title = "ROAD gap"
+    direction = "higher"
+    space = "the target's probability over the share of imputed pixels"
+    source = "Rong, Leemann et al. 2022 (ROAD, ICML); the gap is their LeRF minus MoRF"
+    by_default = False
+    presets: ClassVar = {"paper": {}, "accuracy": {"measure": "accuracy"}}
 
     shares: Annotated[tuple[float, ...], checked_by(_require_shares), Doc("shares of removed pixels")] = (
         *(0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9),
@@ -61,28 +60,24 @@ class ROAD(Metric):
     measure: Annotated[Literal["probability", "accuracy"], Doc("what of the prediction is left")] = "probability"
     noise: Annotated[NotNegative, Doc("standard deviation of the noise", unit="share of the valid range")] = 0.01
     tolerance: Annotated[Positive, Doc("relative residual of an imputation")] = 1e-3
-    reduction: Annotated[perturb.Reduction, Doc("importance of a pixel from its channels")] = "max"
+    reduction: perturb.Importance = "max"
 
     @property
     def planned_passes(self) -> float:
         return 2 * len(self.shares)
 
     def score(self, maps: EvaluatedMaps) -> Scores:
-        """Score each map; see :meth:`Metric.score`."""
         context, problem = maps.context, maps.context.problem
         x = problem.inputs
         if x.dim() != 4:
             message = f"got shape {tuple(x.shape)}, expected images (B, C, H, W) whose pixels have neighbours"
             raise InputError(message, argument="inputs")
-        ranking = maps.cached(
-            ("ranking", self.reduction), lambda: perturb.rank_pixels(perturb.spatial_map(maps.values, self.reduction))
-        )
+        ranking = perturb.ranking_of(maps, self.reduction)
         noise = context.cached((self.name, self.noise), lambda: self._noise(context))
         counts = torch.tensor([round(share * ranking.pixels) for share in self.shares], device=x.device)
         rank = ranking.rank[:, None]
         converged = torch.ones(len(x), dtype=torch.bool, device=x.device)
         share_count = len(self.shares)
-        targets = (problem.probability, perturb.is_target(problem))
 
         def removed(rows: Tensor, numbers: Tensor) -> Tensor:
             count = counts[numbers % share_count].view(-1, 1, 1, 1)
@@ -92,17 +87,14 @@ class ROAD(Metric):
             converged.index_put_((rows[~solved],), converged.new_zeros(()))
             return torch.where(missing, imputed + noise[rows], x[rows])
 
-        def measure(logits: Tensor, rows: Tensor) -> Tensor:
-            return torch.stack([of(logits, rows) for of in targets], 1)
-
-        left = perturb.respond(context, 2 * share_count, removed, measure)
+        left = perturb.respond(context, 2 * share_count, removed, perturb.prediction(problem))
         morf, lerf = left[:, :share_count], left[:, share_count:]
         gaps = (lerf - morf).mean(1)
-        chosen = ("probability", "accuracy").index(self.measure)
+        chosen = perturb.PREDICTION.index(self.measure)
         return Scores(
             gaps[:, chosen],
             flags={"not_converged": ~converged, **ranking.flags()},
-            details={"probability": gaps[:, 0], "accuracy": gaps[:, 1], "ties": ranking.ties()},
+            details={**dict(zip(perturb.PREDICTION, gaps.T, strict=True)), "ties": ranking.ties()},
             curves={"morf": morf[..., chosen], "lerf": lerf[..., chosen]},
         )
 

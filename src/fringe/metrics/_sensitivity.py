@@ -1,15 +1,15 @@
 """Infidelity and max sensitivity (Yeh et al. 2019): maps under small random perturbations of the input."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from fringe._direction import Direction
 from fringe.linalg import batch_view
-from fringe.metrics._base import Aggregate, EvaluatedMaps, EvaluationContext, Metric, Scores
+from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, Scores, is_zero
+from fringe.metrics._perturbation import for_each
 from fringe.settings import Doc, Positive, PositiveInt
 
 #: ``draw(key, x)``: the perturbation of one image ``x`` (*S) that belongs to ``key``, the same in every batch.
@@ -35,13 +35,13 @@ class Infidelity(Metric):
     the map's own scale does not matter, and no map scores above the zero map. Flag: ``zero_map``.
     """
 
-    name: ClassVar[str] = "infidelity"
-    title: ClassVar[str] = "Infidelity"
-    direction: ClassVar[Direction] = "lower"
-    unit: ClassVar[str] = "score^2"
-    space: ClassVar[str] = "the score's change over noise on the model's input"
-    source: ClassVar[str] = "Yeh et al. 2019, definition 2.1; FRInGe, appendix Metric definitions"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    name = "infidelity"
+    title = "Infidelity"
+    direction = "lower"
+    unit = "score^2"
+    space = "the score's change over noise on the model's input"
+    source = "Yeh et al. 2019, definition 2.1; FRInGe, appendix Metric definitions"
+    presets: ClassVar = {
         "paper": {},
         "captum": {"samples": 10},
         "scale_free": {"normalise": True},
@@ -52,7 +52,6 @@ class Infidelity(Metric):
     normalise: Annotated[bool, Doc("scale each map by the factor that fits best")] = False
 
     def score(self, maps: EvaluatedMaps) -> Scores:
-        """Score each map; see :meth:`Metric.score`."""
         context, values = maps.context, maps.values
         change = context.cached(("score change", self.samples, self.sigma), lambda: self._changes(context))
         a = values.to(change.dtype)
@@ -62,7 +61,7 @@ class Infidelity(Metric):
         zero = change.square().mean(1)
         return Scores(
             error,
-            flags={"zero_map": (values == 0).flatten(1).all(1)},
+            flags={"zero_map": is_zero(values)},
             details={"zero_map": zero, "ratio": error / zero, "scale": scale},
         )
 
@@ -102,19 +101,19 @@ class MaxSensitivity(Metric):
     is what is measured: that is up to ``explain``.
     """
 
-    name: ClassVar[str] = "max_sensitivity"
-    title: ClassVar[str] = "Max sensitivity"
-    direction: ClassVar[Direction] = "lower"
-    unit: ClassVar[str] = "1 / input unit"
-    space: ClassVar[str] = "maps of unit norm over noise on the model's input"
-    source: ClassVar[str] = "Yeh et al. 2019, definition 2.3; FRInGe, appendix Metric definitions"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    name = "max_sensitivity"
+    title = "Max sensitivity"
+    direction = "lower"
+    unit = "1 / input unit"
+    space = "maps of unit norm over noise on the model's input"
+    source = "Yeh et al. 2019, definition 2.3; FRInGe, appendix Metric definitions"
+    presets: ClassVar = {
         "paper": {},
         "captum": {"normalise": False, "per_distance": False},
         "quantus": {"normalise": False, "per_distance": False, "samples": 200, "radius": 0.2},
     }
-    requires_explainer: ClassVar[bool] = True
-    aggregate: ClassVar[Aggregate] = "median"  # of maxima: appendix Robustness under small input perturbations
+    requires_explainer = True
+    aggregate = "median"  # of maxima: appendix Robustness under small input perturbations
 
     samples: Annotated[PositiveInt, Doc("perturbations of an input (M)")] = 10
     radius: Annotated[Positive, Doc("largest perturbation of an entry (r)", unit="input units")] = 0.02
@@ -122,11 +121,10 @@ class MaxSensitivity(Metric):
     per_distance: Annotated[bool, Doc("divide by the norm of the perturbation")] = True
 
     def score(self, maps: EvaluatedMaps) -> Scores:
-        """Score each map; see :meth:`Metric.score`."""
         changes = self._changes(maps)
         divisor = changes[..., 1] if self.per_distance else torch.ones_like(changes[..., 1])
         values = (changes[..., 0] / divisor).amax(1)
-        zero = (maps.values == 0).flatten(1).all(1) | changes[..., 2].bool().any(1)
+        zero = is_zero(maps.values) | changes[..., 2].bool().any(1)
         bound = {"bound": 2.0 / divisor.amin(1)} if self.normalise else {}
         return Scores(values, flags={"zero_map": zero, "undefined": torch.isnan(values)}, details=bound)
 
@@ -156,17 +154,14 @@ def monte_carlo(context: EvaluationContext, name: str, samples: int, draw: Draw,
     Draws are keyed by image and number, and made again instead of stored: ``measure`` is given at most the classifier's
     batch size of them at once, so memory does not grow with their number.
     """
-    problem, device = context.problem, context.problem.inputs.device
-    images = torch.arange(len(problem.inputs), device=device).repeat_interleave(samples)
-    numbers = torch.arange(samples, device=device).repeat(len(problem.inputs))
+    problem = context.problem
 
     def chunk(rows: Tensor, draws: Tensor) -> Tensor:
         pairs = zip(rows.tolist(), draws.tolist(), strict=True)
         noise = torch.stack([draw(f"{name} {problem.keys[i]} {m}", problem.inputs[i]) for i, m in pairs])
         return measure(rows, noise)
 
-    result = problem.model.batch_size.map(chunk, images, numbers)
-    return result.view(len(problem.inputs), samples, *result.shape[1:])
+    return for_each(problem, samples, chunk)
 
 
 def _best_scale(predicted: Tensor, change: Tensor) -> Tensor:

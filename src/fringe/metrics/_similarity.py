@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from fringe.errors import InputError
+from fringe.linalg import batch_view
 
 #: How maps are compared: by the ranks of their entries, or by local structure.
 Similarity = Literal["spearman", "ssim"]
@@ -78,7 +79,7 @@ def entropy(values: Tensor, bins: int) -> Tensor:
 
 def _unit(maps: Tensor) -> Tensor:
     """Maps divided by their largest magnitude; maps of zeros as they are."""
-    largest = maps.flatten(1).abs().amax(1).view(-1, *[1] * (maps.dim() - 1))
+    largest = batch_view(maps.flatten(1).abs().amax(1), maps)
     return maps / largest.where(largest > 0, 1.0)
 
 

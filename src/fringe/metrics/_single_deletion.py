@@ -1,13 +1,12 @@
 """Regions deleted one at a time: single deletion (Hesse et al. 2024), and SaCo (Wu et al. 2024)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fringe._direction import Direction
+from fringe.linalg import batch_view
 from fringe.metrics import _perturbation as perturb
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, Scores
 from fringe.metrics._similarity import average_ranks, correlation
@@ -35,13 +34,13 @@ class SingleDeletion(Metric):
     cell and the share of ``ties`` of the map's cells.
     """
 
-    name: ClassVar[str] = "single_deletion"
-    title: ClassVar[str] = "Single deletion"
-    direction: ClassVar[Direction] = "higher"
-    space: ClassVar[str] = "signed evidence in a cell against the loss of the logit without it"
-    source: ClassVar[str] = "Hesse, Schaub-Meyer, Roth 2024 (IDSDS, NeurIPS)"
-    by_default: ClassVar[bool] = False
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    name = "single_deletion"
+    title = "Single deletion"
+    direction = "higher"
+    space = "signed evidence in a cell against the loss of the logit without it"
+    source = "Hesse, Schaub-Meyer, Roth 2024 (IDSDS, NeurIPS)"
+    by_default = False
+    presets: ClassVar = {
         "paper": {},
         "idsds": {"cells": 4, "deleted_as": "zeros"},
         "random": {"deleted_as": "random"},
@@ -52,7 +51,6 @@ class SingleDeletion(Metric):
     deleted_as: Annotated[DeletedAs, Doc("what replaces the pixels of a deleted cell")] = "zeros"
 
     def score(self, maps: EvaluatedMaps) -> Scores:
-        """Score each map; see :meth:`Metric.score`."""
         context = maps.context
         signed = perturb.signed_map(maps.values)
         cells = grid_cells(signed.shape[1:], self.cells).to(signed.device)
@@ -71,7 +69,7 @@ class SingleDeletion(Metric):
         grid = perturb.per_channel(cells[None], problem.inputs)[0]
 
         def without(rows: Tensor, numbers: Tensor) -> Tensor:
-            deleted = grid == numbers.view(-1, *[1] * grid.dim())
+            deleted = grid == batch_view(numbers, problem.inputs)
             return torch.where(deleted, replaced[rows], problem.inputs[rows])
 
         before = measure(problem.logits, problem.every_row)
@@ -82,8 +80,8 @@ class SingleDeletion(Metric):
         if self.deleted_as == "random":
             named = zip(problem.keys, problem.inputs, strict=True)
             return torch.stack([2.0 * problem.rng.uniform(f"{self.name} {key}", x) - 1.0 for key, x in named])
-        kind = perturb.Infill("zeros" if self.deleted_as == "zeros" else "gaussian", 51, 41.0, "reflect")
-        return kind.resolve(problem.inputs).make(context)
+        kind = "zeros" if self.deleted_as == "zeros" else "gaussian"
+        return perturb.Infill(kind, 51, 41.0, "reflect").make(context)
 
 
 @dataclass(frozen=True)
@@ -101,16 +99,16 @@ class SaCo(Metric):
     map. NaN, flagged ``undefined``, if all pixels have the same salience.
     """
 
-    name: ClassVar[str] = "saco"
-    title: ClassVar[str] = "SaCo"
-    direction: ClassVar[Direction] = "higher"
-    space: ClassVar[str] = "salience of groups of pixels against the probability lost without each"
-    source: ClassVar[str] = "Wu et al. 2024 (CVPR), algorithm 1"
-    by_default: ClassVar[bool] = False
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "unsigned": {"salience": "max"}}
+    name = "saco"
+    title = "SaCo"
+    direction = "higher"
+    space = "salience of groups of pixels against the probability lost without each"
+    source = "Wu et al. 2024 (CVPR), algorithm 1"
+    by_default = False
+    presets: ClassVar = {"paper": {}, "unsigned": {"salience": "max"}}
 
     groups: Annotated[PositiveInt, Doc("groups of pixels (K)")] = 10
-    reference: Annotated[perturb.InfillKind, Doc("what replaces a removed pixel")] = "mean"
+    reference: perturb.Reference = "mean"
     salience: Annotated[
         Literal["sum", "max", "abs_sum", "sum_abs", "l2"], Doc("salience of a pixel; sum: of its channels with sign")
     ] = "sum"
@@ -120,7 +118,6 @@ class SaCo(Metric):
         return self.groups
 
     def score(self, maps: EvaluatedMaps) -> Scores:
-        """Score each map; see :meth:`Metric.score`."""
         context, how = maps.context, self.salience
         problem = context.problem
         salience = perturb.signed_map(maps.values) if how == "sum" else perturb.spatial_map(maps.values, how)
@@ -128,11 +125,11 @@ class SaCo(Metric):
         count = min(self.groups, ranking.pixels)
         edges = torch.tensor([i * ranking.pixels // count for i in range(count + 1)], device=salience.device)
         sums = torch.stack([part.sum(1) for part in ranking.mass.tensor_split(edges[1:-1].cpu(), 1)], 1)
-        replaced = perturb.Infill(self.reference, None, 3.0, "reflect").resolve(problem.inputs).make(context)
+        replaced = perturb.Infill(self.reference, None, 3.0, "reflect").make(context)
         rank = perturb.per_channel(ranking.rank, problem.inputs)
 
         def without(rows: Tensor, numbers: Tensor) -> Tensor:
-            low, high = (edges[numbers + k].view(-1, *[1] * (rank.dim() - 1)) for k in (0, 1))
+            low, high = (batch_view(edges[numbers + k], rank) for k in (0, 1))
             inside = (rank[rows] >= low) & (rank[rows] < high)
             return torch.where(inside, replaced[rows], problem.inputs[rows])
 

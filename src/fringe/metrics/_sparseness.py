@@ -1,13 +1,11 @@
 """Sparseness: the Gini index of a map (Chalasani et al. 2020; Hurley and Rickard 2009)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fringe._direction import Direction
-from fringe.metrics._base import EvaluatedMaps, Metric, Scores
+from fringe.metrics._base import EvaluatedMaps, Metric, Scores, is_zero
 from fringe.metrics._perturbation import spatial_map
 
 
@@ -22,17 +20,16 @@ class Sparseness(Metric):
     density response of :class:`MagnitudeAlignedScore` is (1 + ``spatial``) / 2.
     """
 
-    name: ClassVar[str] = "sparseness"
-    title: ClassVar[str] = "Sparseness"
-    direction: ClassVar[Direction] = "higher"
-    space: ClassVar[str] = "the signed map, all entries"
-    source: ClassVar[str] = "Chalasani et al. 2020; FRInGe, section Metrics"
+    name = "sparseness"
+    title = "Sparseness"
+    direction = "higher"
+    space = "the signed map, all entries"
+    source = "Chalasani et al. 2020; FRInGe, section Metrics"
 
     def score(self, maps: EvaluatedMaps) -> Scores:
-        """Score each map; see :meth:`Metric.score`."""
         return Scores(
             gini(maps.values),
-            flags={"zero_map": (maps.values == 0).flatten(1).all(1)},
+            flags={"zero_map": is_zero(maps.values)},
             details={"spatial": gini(spatial_map(maps.values, "max"))},
         )
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib
-import importlib.util
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -152,14 +151,6 @@ def import_extra(package: str, extra: str) -> Any:
         raise ModelError(f"{needs} is not installed", hint=f"install fringe[{extra}]") from error
     except ImportError as error:  # versions that do not fit together
         raise ModelError(f"{package} cannot be imported ({error})", hint=f"install fringe[{extra}] again") from error
-
-
-def is_installed(package: str) -> bool:
-    """Whether a package can be imported; nothing is imported to find out."""
-    try:
-        return importlib.util.find_spec(package) is not None
-    except (ModuleNotFoundError, ValueError):
-        return False
 
 
 def load_into(module: nn.Module, path: Path) -> None:

@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from fringe._outputs import OutputKind
+from fringe._packages import is_installed
 from fringe._progress import log
 from fringe.errors import InputError, ModelError, did_you_mean, first_line, nearest
 from fringe.models import _digits
@@ -19,7 +20,6 @@ from fringe.models._base import (
     LoadedParts,
     Loader,
     LoadOptions,
-    is_installed,
     refuse_unsafe,
     state_digest,
 )
@@ -180,16 +180,9 @@ def _unknown(spec: str) -> ModelError:
 
 
 def usable_device(device: str | torch.device) -> torch.device:
-    """Return a device after using it once: a wrong one should not cost a download first.
+    """Return a device, or that of a name such as ``cuda:1``, after using it once: before a download, for instance.
 
-    Args:
-        device: A device or its name, such as ``cuda:1``.
-
-    Returns:
-        The device.
-
-    Raises:
-        ModelError: If it cannot be used, with the devices that can.
+    Raises ModelError if it cannot be used, with the devices that can.
     """
     try:
         checked = torch.device(device)
@@ -204,11 +197,9 @@ def usable_device(device: str | torch.device) -> torch.device:
 
 
 def devices() -> list[str]:
-    """List the devices that this machine and this PyTorch have.
+    """List the devices that this machine and this PyTorch have, such as ``cpu`` and ``cuda:0``.
 
-    Returns:
-        Names such as ``cpu`` and ``cuda:0``. An Apple GPU (``mps``) is none: it has no float64, in which paths are
-        measured.
+    An Apple GPU (``mps``) is none: it has no float64, in which paths are measured.
     """
     cuda = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     return ["cpu", *cuda]
@@ -217,14 +208,7 @@ def devices() -> list[str]:
 def resolve_device(name: str) -> str:
     """Check the name of a device; ``auto`` is the GPU if there is one. Nothing is placed on the device.
 
-    Args:
-        name: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
-
-    Returns:
-        The name of the device to use.
-
-    Raises:
-        InputError: If there is no such device.
+    Raises InputError if there is no such device.
     """
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"

@@ -5,13 +5,13 @@ from typing import Any
 
 from torch import nn
 
+from fringe._packages import is_installed
 from fringe.errors import ModelError, did_you_mean
 from fringe.models._base import (
     LoadedParts,
     LoadOptions,
     WeightSource,
     import_extra,
-    is_installed,
     load_into,
     seeded,
     split_weights,

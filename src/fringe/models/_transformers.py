@@ -6,9 +6,10 @@ import numpy as np
 from PIL import Image
 from torch import Tensor, nn
 
+from fringe._packages import is_installed
 from fringe.errors import ModelError
 from fringe.models import _timm
-from fringe.models._base import LoadedParts, LoadOptions, import_extra, is_installed
+from fringe.models._base import LoadedParts, LoadOptions, import_extra
 from fringe.models._preprocessing import RESAMPLING, Preprocessing
 from fringe.models._torchvision import import_torchvision
 
@@ -53,17 +54,10 @@ def load_transformers(options: LoadOptions) -> LoadedParts:
 
 
 def load_text_model(spec: str, device: str) -> tuple[nn.Module, Any]:
-    """Load a classifier of texts with its tokenizer; code of its repository is never run.
+    """Load a classifier of texts ``hf:NAME[@REVISION]`` with its tokenizer; code of its repository is never run.
 
-    Args:
-        spec: ``hf:NAME[@REVISION]``, where the name may be a local folder.
-        device: The device to load it to.
-
-    Returns:
-        The module in evaluation mode without parameter gradients, and the tokenizer.
-
-    Raises:
-        ModelError: If it cannot be loaded.
+    The name may be a local folder. The module is in evaluation mode and has no parameter gradients. Raises ModelError
+    if it cannot be loaded.
     """
     name, source = _source(spec)
     transformers = import_transformers()
@@ -79,11 +73,7 @@ def load_text_model(spec: str, device: str) -> tuple[nn.Module, Any]:
 
 
 def is_text_model(spec: str) -> bool:
-    """Return whether ``hf:NAME`` says of itself that it is a classifier of texts; False where it cannot be asked.
-
-    Args:
-        spec: The text that names a model of any family.
-    """
+    """Return whether ``hf:NAME`` says of itself that it is a classifier of texts; False where it cannot be asked."""
     if not spec.startswith("hf:"):
         return False
     name, source = _source(spec)
@@ -104,11 +94,7 @@ def _source(spec: str) -> tuple[str, dict[str, Any]]:
 def import_transformers() -> Any:
     """Import the transformers library, also beside a torchvision that was built for another torch.
 
-    Returns:
-        The library.
-
-    Raises:
-        ModelError: If it is not installed; the message says how to install it.
+    Raises ModelError if it is not installed; the message says how to install it.
     """
     if is_installed("transformers") and is_installed("torchvision"):
         import_torchvision("hf")  # transformers imports it where it is installed
@@ -122,16 +108,8 @@ def _class_names(names: dict[int, str]) -> tuple[str, ...]:
 def preprocessing_of(processor: Any) -> Preprocessing:
     """Return the preprocessing of an image processor, which is compared with what the processor makes of a picture.
 
-    The order of the channels is left as it is: see :class:`BlueFirst`.
-
-    Args:
-        processor: An image processor of the transformers library.
-
-    Returns:
-        The preprocessing.
-
-    Raises:
-        ModelError: If the processor does something else than to resize, crop and normalise.
+    The order of the channels is left as it is: see :class:`BlueFirst`. Raises ModelError if the processor does
+    something else than to resize, crop and normalise.
     """
     config: dict[str, Any] = processor.to_dict()
     recipe = _timm.preprocessing_of(config["data_config"]) if "data_config" in config else _recipe(config)

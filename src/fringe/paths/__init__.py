@@ -6,6 +6,7 @@
 from fringe.paths._authors_geodesic import AuthorsSVI as AuthorsSVI
 from fringe.paths._base import GeodesicDiagnostics, Path, PathRun, PathStatus, Point, Segment
 from fringe.paths._base import Orientation as Orientation
+from fringe.paths._base import Rows as Rows
 from fringe.paths._base import fisher_rao_step as fisher_rao_step
 from fringe.paths._base import uniform_log_probs as uniform_log_probs
 from fringe.paths._counterfactual import AdversarialPath as AdversarialPath

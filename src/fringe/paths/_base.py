@@ -2,10 +2,10 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Literal
+from typing import Any, Literal, Self, cast
 
 import torch
 from torch import Tensor
@@ -17,8 +17,21 @@ from fringe.paths._problem import Problem
 Orientation = Literal["input", "baseline"]
 
 
+class Rows:
+    """Base class of dataclasses of tensors, and of other such dataclasses, with one row for each of L paths."""
+
+    def __getitem__(self, rows: Tensor | slice) -> Self:
+        return replace(cast(Any, self), **{name: value[rows] for name, value in vars(self).items()})
+
+    @classmethod
+    def concat(cls, parts: Sequence[Self]) -> Self:
+        """Join rows, one part after the other."""
+        columns = zip(*(vars(part).values() for part in parts), strict=True)
+        return cls(*(c[0].concat(c) if isinstance(c[0], Rows) else torch.cat(c) for c in columns))
+
+
 @dataclass(frozen=True)
-class Point:
+class Point(Rows):
     """One point on each of L paths.
 
     Attributes:
@@ -70,12 +83,12 @@ class GeodesicDiagnostics:
 
     Args:
         log_p0: Log-probabilities (B, C) at the inputs, where the geodesics start.
-        log_q: Log-probabilities (B, C) of the references, where they end.
+        log_q: Log-probabilities (B, C) of the references, where they end; None: of the uniform distribution.
     """
 
-    def __init__(self, log_p0: Tensor, log_q: Tensor):
-        self.log_p0, self.log_q = log_p0, log_q
-        self.s0, self.s1 = sqrt_chart(log_p0), sqrt_chart(log_q)
+    def __init__(self, log_p0: Tensor, log_q: Tensor | None = None):
+        self.log_p0, self.log_q = log_p0, uniform_log_probs(log_p0) if log_q is None else log_q
+        self.s0, self.s1 = sqrt_chart(log_p0), sqrt_chart(self.log_q)
         self._theta = angle(self.s0, self.s1)
 
     def distance(self) -> Tensor:

@@ -7,8 +7,9 @@ Ge, "IG^2: Integrated Gradient on Iterative Gradient Path for Feature Attributio
 import contextlib
 import copy
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -202,14 +203,11 @@ def _capture_inputs(layers: Mapping[str, nn.Module]) -> Generator[list[tuple[str
     """Name and input of each run of these layers, in order, for as long as the context lasts."""
     captured: list[tuple[str, Tensor]] = []
 
-    def hook_of(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        def hook(_layer: nn.Module, args: tuple[Any, ...]) -> None:
-            if args:
-                captured.append((name, args[0]))
-
-        return hook
+    def note(name: str, _layer: nn.Module, args: tuple[Any, ...]) -> None:
+        if args:
+            captured.append((name, args[0]))
 
     with contextlib.ExitStack() as stack:
         for name, layer in layers.items():
-            stack.callback(layer.register_forward_pre_hook(hook_of(name)).remove)
+            stack.callback(layer.register_forward_pre_hook(partial(note, name)).remove)
         yield captured

@@ -294,7 +294,7 @@ class FisherRaoRun(PathRun):
                 return None
             index = torch.tensor(selected, device=log_p.device)
             slots, log_p = slots.select(selected), log_p[index]
-            current = Point(current.x[index], current.score[index], current.gradient[index])
+            current = current[index]
         for row, steps in zip(slots.rows, slots.steps_taken, strict=True):
             self.steps_taken[row] = steps
         state = slots.state

@@ -50,16 +50,10 @@ class GradientNorm:
     last_axis: bool = False
 
     def __call__(self, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute s (L,) and its gradient (L, *S) in chunks.
+        """Compute s (L,) and its gradient (L, *S) at points ``x`` (L, *S) of the images ``rows`` (L,), in chunks.
 
-        A point costs a forward pass, a VJP, and the equivalent of a JVP and a VJP for the second derivative.
-
-        Args:
-            x: Points (L, *S).
-            rows: Images (L,) that they belong to.
-
-        Raises:
-            NotDifferentiableError: If the model has no second derivatives.
+        A point costs a forward pass, a VJP, and the equivalent of a JVP and a VJP for the second derivative. Raises
+        NotDifferentiableError if the model has no second derivatives.
         """
         model = self.problem.model
         if model.jvp_mode == "forward":  # detected by verify; autograd may also omit the terms silently

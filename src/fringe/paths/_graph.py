@@ -101,14 +101,10 @@ class NeighbourGraph:
         return torch.from_numpy(_unique(np.array(edges, dtype=np.int64)))
 
     def shortest_path(self, edges: Tensor, weights: Tensor) -> tuple[list[int], float]:
-        """Find the shortest path from node R to node R + 1, by Dijkstra's algorithm.
+        """Find the shortest path from node R to node R + 1, and its length, by Dijkstra's algorithm.
 
-        Args:
-            edges: Pairs of nodes (E, 2).
-            weights: Their lengths (E,); an edge whose length is not finite is ignored.
-
-        Returns:
-            The nodes and the length of the path. Without any path: the direct one, of infinite length.
+        ``edges`` (E, 2) have the lengths ``weights`` (E,); one whose length is not finite is ignored. Without any path:
+        the direct one, of infinite length.
         """
         from scipy.sparse.csgraph import dijkstra
 

@@ -1,6 +1,5 @@
 """Paths whose every step depends on the one before: many images side by side, one batched model call per step."""
 
-import dataclasses
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,15 +14,15 @@ from fringe.paths._base import (
     PathRun,
     PathStatus,
     Point,
+    Rows,
     Segment,
     fisher_rao_step,
-    uniform_log_probs,
 )
 from fringe.paths._problem import Problem
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Rows):
     """The model at the current points of L paths.
 
     Attributes:
@@ -42,10 +41,6 @@ class Evaluation:
     direction: Tensor
     done: Tensor
 
-    def select(self, some: Tensor) -> "Evaluation":
-        """The paths at the places ``some`` (N,)."""
-        return Evaluation(*(getattr(self, f.name)[some] for f in dataclasses.fields(self)))
-
     def is_finite(self) -> Tensor:
         """Which paths hold neither NaN nor infinity (L,)."""
         parts = (self.logits, self.gradient, self.direction)
@@ -63,7 +58,7 @@ class SequentialRun(PathRun):
 
     def __init__(self, problem: Problem, steps: int, closed: bool):
         self.problem, self.steps, self.closed = problem, steps, closed
-        self.diagnostics = GeodesicDiagnostics(log_probabilities(problem.logits), uniform_log_probs(problem.logits))
+        self.diagnostics = GeodesicDiagnostics(log_probabilities(problem.logits))
         self.planned = [steps] * len(problem.inputs)
         self.steps_taken = [0] * len(problem.inputs)
         self.outcomes = [PathStatus.COMPLETE] * len(problem.inputs)
@@ -151,5 +146,4 @@ def _select(keep: list[bool], images: list[int], *columns: Any) -> tuple[Any, ..
         return images, *columns
     places = [i for i, one in enumerate(keep) if one]
     some = torch.tensor(places, dtype=torch.long, device=columns[0].device)
-    parts = (column.select(some) if isinstance(column, Evaluation) else column[some] for column in columns)
-    return [images[i] for i in places], *parts
+    return [images[i] for i in places], *(column[some] for column in columns)

@@ -1,12 +1,12 @@
 """The path that adds the spectral components of an image one after the other, the strong ones first."""
 
-import math
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fringe.errors import InputError
+from fringe.linalg import LaplacianBasis, batch_view
 from fringe.paths._lines import Node, Nodes
 
 #: Singular vectors of each channel or of all channels below one another, or cosines of rising frequency.
@@ -39,18 +39,16 @@ class SpectralLine(Nodes):
             raise InputError(message, argument="inputs")
         self.endpoint, self.steps, self.overlap, self.rule = baseline, steps, overlap, rule
         self.inputs, self.count = inputs, steps + (rule == "trapezoid")
-        difference = inputs - baseline
+        difference, self._cosines = inputs - baseline, None
         if basis == "dct":
-            self._left, self._right = (_cosines(side, inputs) for side in inputs.shape[-2:])
-            self._amplitude = self._left @ difference @ self._right.T
-            self._left, self._right = self._left.T, self._right
-            self._strength = _lowness(inputs)
+            height, width = inputs.shape[-2:]
+            self._cosines = LaplacianBasis((height, width)).operator(_lowness(height, width), inputs)
+            self._amplitude, self._strength = self._cosines.to_modes(difference), self._cosines.symbol[None, None]
         else:
             matrices = difference if basis == "svd" else difference.flatten(1, 2)[:, None]
             self._left, amplitude, self._right = torch.linalg.svd(matrices, full_matrices=False)
             top = amplitude[..., :1].clamp_min(torch.finfo(amplitude.dtype).tiny)
             self._amplitude, self._strength = amplitude, amplitude / top
-        self._by_image = basis != "dct"
 
     def at(self, rows: Tensor, nodes: Tensor) -> Node:
         """Return nodes by number: node 0 is that nearest to the input."""
@@ -66,28 +64,20 @@ class SpectralLine(Nodes):
 
     def _points(self, rows: Tensor, k: Tensor) -> Tensor:
         """The images at a = k / N (L,): (L, C, H, W)."""
-        strength = self._strength[rows] if self._by_image else self._strength.expand(len(rows), -1, -1, -1)
-        a = (k.to(strength.dtype) / self.steps).view(-1, *[1] * (strength.dim() - 1))
+        strength = self._strength[rows] if self._cosines is None else self._strength
+        a = batch_view(k.to(strength.dtype) / self.steps, strength)
         gate = ((a - (1.0 - self.overlap) * (1.0 - strength)) / self.overlap).clamp(0.0, 1.0)
         amplitude = gate * self._amplitude[rows]
-        if self._by_image:
+        if self._cosines is None:
             change = (self._left[rows] * amplitude[..., None, :]) @ self._right[rows]
         else:
-            change = self._left @ amplitude @ self._right
+            change = self._cosines.from_modes(amplitude)
         x = self.endpoint[rows] + change.view_as(self.inputs[rows])
         return torch.where((k == self.steps).view(-1, 1, 1, 1), self.inputs[rows], x)
 
 
-def _cosines(side: int, like: Tensor) -> Tensor:
-    """The orthonormal cosine transform (side, side) of a line of pixels."""
-    pixel = torch.arange(side, dtype=torch.float64)
-    matrix = torch.cos(math.pi / side * (pixel + 0.5) * pixel[:, None]) * math.sqrt(2.0 / side)
-    matrix[0] /= math.sqrt(2.0)
-    return matrix.to(like)
-
-
-def _lowness(like: Tensor) -> Tensor:
-    """Strengths (1, 1, H, W) of frequencies: 1 for the constant, 0 for the highest of both axes."""
-    height, width = (torch.linspace(0, 1, side, dtype=torch.float64) for side in like.shape[-2:])
+def _lowness(*sides: int) -> Tensor:
+    """Strengths (H, W) of frequencies: 1 for the constant, 0 for the highest of both axes."""
+    height, width = (torch.linspace(0, 1, side, dtype=torch.float64) for side in sides)
     radius = (height[:, None].square() + width.square()).sqrt()
-    return (1.0 - radius / radius.max().clamp_min(1e-10)).to(like)[None, None]
+    return 1.0 - radius / radius.max().clamp_min(1e-10)
