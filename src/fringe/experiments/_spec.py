@@ -217,7 +217,7 @@ class ExperimentSpec(Options):
         n: Number of images.
         seed: Samples the images and keys all randomness.
         target: ``"predicted"`` (top-1), ``"label"``, or the number of a class.
-        score: Explained scalar of that class.
+        score: Explained score of that class.
         exif: Whether the EXIF orientation of photos is applied.
         references: Images for methods that average over data, at most 64 of them, drawn by the seed; ``data`` if None.
         controls: Whether to score maps that do not depend on the model, too.
@@ -253,7 +253,7 @@ class ExperimentSpec(Options):
         None, description="NAME or NAME:PRESET, with commas. Default: all that score one map each."
     )
     scene: Annotated[Mapping[str, Any], PlainValidator(_scenes)] = Field(
-        {}, description="NAME, NAME:PRESET or LABEL=NAME, with commas: tests of which the answer is known."
+        {}, description="NAME, NAME:PRESET or LABEL=NAME, with commas: tests with a known answer."
     )
     set: Annotated[Mapping[str, Mapping[str, str]], PlainValidator(_settings)] = Field(
         {}, description="LABEL.KEY=VALUE: a setting of a method or metric; may be repeated."
@@ -267,7 +267,7 @@ class ExperimentSpec(Options):
     target: Annotated[str | int, PlainValidator(_target)] = Field(
         "predicted", description="Class to explain: 'predicted' (top-1), 'label', or a class number."
     )
-    score: Literal["logit", "log_probability", "probability"] = Field("logit", description="Explained scalar.")
+    score: Literal["logit", "log_probability", "probability"] = Field("logit", description="Explained score.")
     exif: Literal["transpose", "ignore"] = Field("ignore", description="Apply or ignore the EXIF orientation.")
     references: str | None = Field(
         None, description="Images for methods that average over data (at most 64 are drawn). Default: the data itself."
@@ -276,7 +276,7 @@ class ExperimentSpec(Options):
     preprocessing: str | None = Field(
         None, description="'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5. Default: the model's own."
     )
-    trust_code: StrictBool = Field(False, description="Let the model's author run code; never read from a file.")
+    trust_code: StrictBool = Field(False, description="Allow the model's author to run code; a --config file cannot.")
     model_output: OutputKind = Field("auto", description="What the model returns.")
     shard: StrictInt = Field(16, ge=1, description="Images of one task.")
 
