@@ -208,12 +208,12 @@ class ExperimentSpec(Options):
         model: A spec for :func:`fringe.models.load_model`, a list of specs, or a table of specs or modules by label.
         data: Images, folders or ``"embedded:digits"``.
         methods: Methods by label: names, ``"NAME:PRESET"``, or configured methods.
-        metrics: Metrics by label, likewise. If None, all of one map each; with a scene, of localisation.
+        metrics: Metrics by label, likewise. If None, those with ``by_default``; with a scene, those of localisation.
         scene: Scenes by label, likewise: tests with a known answer, which make the networks and images. ``n`` is then
-            the number of examples of each.
+            the number of examples of each scene.
         set: Settings of methods and metrics by label and key, as in ``{"ig.steps": 20}``.
         preset: Tuned preset file; the images that it was tuned on are left out.
-        limits: Number of images by metric, for metrics that only the first are scored by; or of examples by scene.
+        limits: Number of images by metric: it scores only the first of them. By scene: its number of examples.
         n: Number of images.
         seed: Samples the images and keys all randomness.
         target: ``"predicted"`` (top-1), ``"label"``, or the number of a class.
@@ -250,7 +250,7 @@ class ExperimentSpec(Options):
         QUICK_METHODS, description="NAME, NAME:PRESET or LABEL=NAME, with commas; fringe:auto is the paper's setting."
     )
     metrics: Annotated[Mapping[str, Any] | None, PlainValidator(_metrics)] = Field(
-        None, description="NAME or NAME:PRESET, with commas. Default: all that score one map each."
+        None, description="NAME or NAME:PRESET, with commas. Default: the first eleven of 'fringe metrics'."
     )
     scene: Annotated[Mapping[str, Any], PlainValidator(_scenes)] = Field(
         {}, description="NAME, NAME:PRESET or LABEL=NAME, with commas: tests with a known answer."
