@@ -173,7 +173,7 @@ class TestSchema:
 
     def test_an_attribution_without_inputs_is_refused(self):
         result = explained()
-        with pytest.raises(fringe.InputError, match="does not know its inputs") as caught:
+        with pytest.raises(fringe.InputError, match="holds no inputs") as caught:
             page_document(dataclasses.replace(result, context=None))
         assert "fringe.explain" in caught.value.hint
         with pytest.raises(fringe.InputError, match="row: got 2 for 2 inputs"):

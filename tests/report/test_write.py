@@ -242,7 +242,7 @@ def test_a_lost_image_is_named(digits):
     store = Store(folder / "kept", create=False)
     results = read_results(store)
     lost = type(resolved)(resolved.plan, resolved.manifest, {}, resolved.references)
-    with pytest.raises(InputError, match=r"image 'digits-\d+' is not where it was"):
+    with pytest.raises(InputError, match=r"image 'digits-\d+' is no longer there"):
         load_maps(results, "digits", [results.manifest.images[0]["digest"]], MapSource(store, lambda model: lost))
 
 
@@ -253,7 +253,7 @@ def test_an_image_that_is_another_one_now_is_named(digits):
     first, second = (image["digest"] for image in results.manifest.images[:2])
     pictures = {**resolved.pictures, first: resolved.pictures[second]}
     moved = type(resolved)(resolved.plan, resolved.manifest, pictures, resolved.references)
-    with pytest.raises(InputError, match=r"image 'embedded:digits:\d+' is another one now"):
+    with pytest.raises(InputError, match=r"image 'embedded:digits:\d+' has changed since the run"):
         load_maps(results, "digits", [first], MapSource(store, lambda model: moved))
 
 

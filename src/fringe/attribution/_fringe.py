@@ -360,8 +360,7 @@ def _status(
         if method.quadrature == "adaptive":
             more = "explain this class alone" if result.rule_residual.shape[1] > 1 else "raise quadrature_depth"
         return "coarse", (
-            f"{describe_coarse(residual)}: {more}, or, which helps on some networks, take smaller steps (lower tau or "
-            "delta_euc)"
+            f"{describe_coarse(residual)}: {more}; on some networks smaller steps help (lower tau or delta_euc)"
         )
     # after coarse, which is the graver: a short map is right about the part of the way that was covered
     lost = f"{max(100 * removed // 1, 0):.0f}% of its divergence from {goal}"
