@@ -24,7 +24,7 @@ summary = results.summary()
 print(summary.select("method", "metric", "mean", "low", "high"))
 
 # %%
-# Means with 95 % bootstrap intervals over the images. The four maps that know nothing of the model stand beside them.
+# Means with 95 % bootstrap intervals over the images. The control maps stand below.
 
 figure, panels = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True, layout="constrained")
 for panel, metric in zip(panels, ["mas_insertion", "sparseness"], strict=True):

@@ -19,8 +19,8 @@ methods = ["fringe", "ig", ("ig from black", fringe.IntegratedGradients(baseline
 table = fringe.compare(model.module, inputs, methods, ["mas_insertion", "mas_deletion"])
 
 # %%
-# A method is a name, a configured method, or a pair of a label and either. Means over the eight images; the four last
-# rows are maps that do not depend on the model:
+# A method is a name, a configured method, or a pair of a label and either. Means over the eight images. *zero*,
+# *random*, *uniform* and *edge* are maps that do not depend on the model; *diffusion* follows a path that ignores it:
 
 print("                 MAS insertion ↑   MAS deletion ↓   passes an image")
 for row in table.rows:
@@ -44,9 +44,9 @@ for panel in axes.flat:
     panel.axis("off")
 
 # %%
-# **What the picture tells.** A map answers a question, and the question depends on where the path begins. From a
-# black image only ink can speak: the background of a digit gets nothing, because it does not change on the way.
-# FRInGe asks what made the model know, and paper that had to stay empty can speak, too.
+# **What the picture tells.** A map depends on what the path changes. On a path from a black image only the ink
+# changes, so the background of a digit gets nothing. FRInGe's path also changes the empty paper, so that the paper has
+# evidence, too.
 #
 # The same from the command line: ``fringe compare embedded:digits:0:8 --methods fringe,ig,smoothgrad --metrics
 # mas_insertion,mas_deletion --out out/compare``.

@@ -24,8 +24,9 @@ result
 result.plot("signed")
 
 # %%
-# **The path.** FRInGe does not start from a black image. It walks from the input to where the model no longer knows.
-# The entropy says how far it came: 1 is not knowing at all. Below it, the image on its way, and the map so far.
+# **The path.** FRInGe does not start from a black image. It changes the input step by step, until all classes are
+# almost equally probable. The entropy says how far it came: at 100 % they are equal. Below it: the image on the path,
+# its change, and the map so far.
 
 result.plot("path")
 

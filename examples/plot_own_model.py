@@ -54,8 +54,8 @@ why = fringe.explain(network, images[test[3:4]], classes=names, contrast=8)
 why.plot("signed")
 
 # %%
-# **Several classes at once.** The path does not depend on the class: five maps need one path, and about twice the
-# passes of one map.
+# **Several classes at once.** The path does not depend on the class: five maps need one path, and a little more
+# than twice the passes of one map.
 
 top = fringe.explain(network, images[test[3:4]], classes=names, target="top5")
 print([top.context.class_label(int(k)) for k in top.target[0]])

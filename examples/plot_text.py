@@ -2,8 +2,8 @@
 Text
 ====
 
-Which words made a classifier say *positive*? FRInGe walks through the word embeddings of a sentence to where the model
-no longer knows. Padding has no part in it, special tokens stay where they are, and the pieces of a word are summed.
+Which words made a classifier say *positive*? FRInGe changes the word embeddings of a sentence until both classes are
+equally probable. Padding has no part in it, special tokens do not change, and the pieces of a word are summed.
 
 With a model from the hub it is one line, ``fringe.explain("hf:NAME", ["a great film"])``. This page works offline: it
 trains a small BERT in a few seconds, on sentences in which we know the words that matter.
@@ -116,8 +116,8 @@ result
 result[2].plot()
 
 # %%
-# The first text holds a word of the other side, *dull*. The path reaches indecision by what works best, and that can be
-# to make such a word stronger: it is then red, as something that the prediction would not survive more of.
+# The first text holds a word of the other side, *dull*, and it is red. A path can make such a word stronger, which
+# lowers the logit of *positive*. The map counts every change that lowers the logit as evidence for the class.
 
 result[0].plot()
 
@@ -126,8 +126,8 @@ result[0].plot()
 #
 # Is it right?
 # ------------
-# Here we can tell. Of each sentence we count how much of the map lies on words of known polarity, and compare with
-# Integrated Gradients and with chance, the share of such words.
+# Here we can tell. We measure how much of each map lies on words of known polarity. We compare this with Integrated
+# Gradients, and with chance: the share of such words.
 
 from fringe.text import merge_words  # noqa: E402
 

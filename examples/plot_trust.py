@@ -26,18 +26,16 @@ print(f"change of the logit   {result.score[0] - result.endpoint_score[0]:8.3f}"
 print(f"residual              {result.completeness_residual[0]:8.2%}")
 
 # %%
-# 2. Did the model stop knowing?
-# ------------------------------
+# 2. Did the prediction become undecided?
+# ---------------------------------------
 #
-# A path that ends while the prediction is still certain explains a part of the way only. The verdict is then
-# ``short``, or ``stalled`` if next to nothing moved.
+# A path that ends while the prediction is still certain explains only a part of the way. The verdict is then
+# ``short``, or ``stalled`` if the prediction moved less than 5 % of the way.
 
 start = float(
     (result.context.probabilities[0] * result.context.probabilities[0].log()).sum() + torch.tensor(10.0).log()
 )
-print(
-    f"divergence from not knowing: {start:.2f} nats at the input, {result.diagnostics['endpoint_kl'][0]:.2f} at the end"
-)
+print(f"divergence from uniform: {start:.2f} nats at the input, {result.diagnostics['endpoint_kl'][0]:.2f} at the end")
 
 for method in (fringe.FRInGe(), fringe.FRInGe(steps=6), fringe.FRInGe(delta_euc=0.01)):
     other = fringe.explain(model, "embedded:digits:3", method=method)
@@ -72,15 +70,16 @@ print(f"cosine of the two maps: {cosine:.2f}")
 # 4. Does it beat maps that know nothing?
 # ---------------------------------------
 #
-# Scores have no meaning by themselves. ``compare`` adds four maps that do not depend on the model: a score says
-# something as far as it is better than theirs. One image says little; these are means over sixteen.
+# A score alone says little. ``compare`` adds four maps that do not depend on the model (*zero* to *edge*), and a path
+# that ignores it (*diffusion*). A score says something only where it beats theirs. These are means over sixteen images.
 
 inputs = fringe.explain(model, "embedded:digits:0:16", method="fringe:preview").context.inputs
 table = fringe.compare(model.module, inputs, ["fringe", "ig"], ["mas_insertion", "mas_deletion"])
 print("          higher is better   lower is better")
 for row in table.rows:
     means = [float(scores.values.mean()) for scores in row.scores.values()]
-    print(f"{row.label:8} {means[0]:12.2f} {means[1]:18.2f}")
+    print(f"{row.label:9} {means[0]:11.2f} {means[1]:18.2f}")
 
 # %%
+# Here FRInGe does not beat the random map in the first score, and no method beats the zero map in the second.
 # All verdicts, and what to do about each: :doc:`/verdicts`.

@@ -147,8 +147,8 @@ class Network:
             output = self._run(x, arguments)
         except RuntimeError as error:
             error.add_note(
-                f"while running the model on inputs of shape {tuple(x.shape)}, {x.dtype}, on {x.device}; what a "
-                "function closes over and belongs to images is to be given as forward_args or forward_kwargs"
+                f"while running the model on inputs of shape {tuple(x.shape)}, {x.dtype}, on {x.device}; if a "
+                "function uses other tensors of the images, pass them as forward_args or forward_kwargs"
             )
             raise
         kind: OutputKind = "logits" if self._checked and self.output == "auto" else self.output

@@ -28,8 +28,8 @@ def as_logits(output: Any, batch: int, kind: OutputKind) -> Tensor:
     if logits.dim() != 2 or logits.shape[0] != batch or logits.shape[1] == 0:
         raise ModelOutputError(
             f"its output has shape {tuple(logits.shape)} for {batch} images; expected logits ({batch}, C). Wrap the "
-            "model so that it returns one row of class scores per image; one that closes over tensors of a whole batch "
-            "takes them as forward_args",
+            "model so that it returns one row of class scores per image. If a function uses other tensors of the "
+            "images, pass them as forward_args",
             argument="model",
         )
     if not logits.is_floating_point() or logits.dtype in (torch.float16, torch.bfloat16):

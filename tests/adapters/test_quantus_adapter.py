@@ -161,7 +161,7 @@ def test_max_sensitivity_is_quantus_at_its_defaults():
 
 @pytest.mark.skipif(torch.backends.mps.is_available(), reason="it is here")
 def test_a_device_that_is_not_there_is_one_line():
-    with pytest.raises(fringe.FringeError, match=r"^device: 'mps' cannot be used here: there is cpu"):
+    with pytest.raises(fringe.FringeError, match=r"^device: 'mps' cannot be used here: this machine has cpu"):
         explain_func(smooth(), inputs(1).numpy(), device="mps")
 
 

@@ -243,8 +243,8 @@ def test_wrong_usage_is_exit_code_2_and_one_line(tmp_path, arguments, message):
         (("--data", "/"), "--model: none given; name the network that these images are for"),
         (("--data", "embedded:digits:0:9", "--data", "/"), "--model: none given"),
         (("--device", "mps"), "--device: an Apple GPU has no float64, in which paths are measured; use the CPU"),
-        (("--device", "cuda:99"), "--device: 'cuda:99' cannot be used here: there is cpu"),
-        (("--device", "hpu"), "--device: 'hpu' cannot be used here: there is cpu"),
+        (("--device", "cuda:99"), "--device: 'cuda:99' cannot be used here: this machine has cpu"),
+        (("--device", "hpu"), "--device: 'hpu' cannot be used here: this machine has cpu"),
     ],
 )
 def test_a_model_or_device_that_is_not_there_is_one_line_before_anything_is_written(tmp_path, arguments, message):

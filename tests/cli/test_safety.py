@@ -132,7 +132,7 @@ def test_a_report_searches_no_folder_for_the_images_of_a_run(tmp_path):
     tamper(tmp_path / "run", lambda record: record["images"][0].update(source=str(data)))
     assert run("report", tmp_path / "run").exit_code == 0
     page = (tmp_path / "run" / "report" / "report.html").read_text(encoding="utf-8")
-    assert "Maps are left out: image &#39;a&#39; is not where it was" in page
+    assert "Maps are left out: image &#39;a&#39; is no longer there" in page
 
 
 # Files that do not end, and files that grow

@@ -43,6 +43,14 @@ def test_no_summary_of_a_command_is_cut_in_a_narrow_terminal():
     assert [line for line in summaries if not line.endswith(".") or line.endswith("...")] == []
 
 
+def test_a_reader_that_is_gone_is_no_error_of_a_model():
+    command = [sys.executable, "-c", "from fringe.cli import main; main()", "models"]  # a table of rich
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+
+
 def listing(name):
     result = CliRunner().invoke(app, [name, "--json"])
     assert result.exit_code == 0

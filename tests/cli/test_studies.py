@@ -258,7 +258,7 @@ def test_a_dry_run_tells_the_passes_and_keeps_nothing(tmp_path):
     studies = ("comparison", "ablation", "cap", "max_sensitivity", "sweep", "runtime")
     assert [line for line in lines if not line.startswith((" ", "in all"))] == [f"{name}: 2 images" for name in studies]
     at = lines.index("comparison: 2 images")
-    assert lines[at + 2].startswith("  resnet18 ig: 2 maps, 6 F + 0 JVP + 4 VJP, ")  # of 3 and 2 an image
+    assert lines[at + 2].startswith("  resnet18 ig: 2 maps, 10 passes (6 forward, 4 vjp), ")  # of 3 and 2 an image
     assert not any("resnet18 fringe:" in line for line in lines[lines.index("ablation: 2 images") :][:3])  # as above
     (settings_line,) = [line for line in lines if "35 settings" in line]
     assert settings_line.startswith("  resnet18, 35 settings: 70 maps, ")

@@ -113,7 +113,7 @@ def test_the_devices_that_there_are_stand_beside_one_that_is_not(device):
         pytest.skip("it is here")
     text = message("embedded:digits", device=device)
     assert text.startswith(f"device: {device!r} cannot be used here")
-    assert ": there is cpu" in text
+    assert ": this machine has cpu" in text
     assert len(text) < 200
 
 

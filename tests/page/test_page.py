@@ -173,7 +173,7 @@ class TestSchema:
 
     def test_an_attribution_without_inputs_is_refused(self):
         result = explained()
-        with pytest.raises(fringe.InputError, match="does not know its inputs") as caught:
+        with pytest.raises(fringe.InputError, match="holds no inputs") as caught:
             page_document(dataclasses.replace(result, context=None))
         assert "fringe.explain" in caught.value.hint
         with pytest.raises(fringe.InputError, match="row: got 2 for 2 inputs"):
@@ -212,8 +212,8 @@ class TestPage:
         assert document["versions"]["torch"] == str(torch.__version__)
         assert f"<dt>torch version</dt><dd>{torch.__version__}</dd>" in page
 
-    def test_a_path_to_another_reference_does_not_go_to_no_preference(self):
-        aim, text = (0.5, *[0.1] * 5), "towards a prediction without preference"
+    def test_a_path_to_another_reference_does_not_go_to_the_uniform_prediction(self):
+        aim, text = (0.5, *[0.1] * 5), "towards the uniform prediction"
         other = explained(method=fringe.FRInGe(tau=0.01, steps=3, reference=aim))
         assert text not in render_page(page_document(other))
         assert text in render_page(page_document(explained()))

@@ -33,7 +33,7 @@ def test_strong_typical_and_failing_images_are_chosen_by_the_lead():
     chosen = choose_examples(*ranked(lead), each=2)
     places = {choice.name: [int(image, 16) for image in choice.images] for choice in chosen.sets}
     assert places == {"strong": [9, 1], "typical": [6, 8], "failures": [5, 2]}
-    assert "Of 10 images" in chosen.reason
+    assert "are 10 images" in chosen.reason
     assert "MAS insertion (weight 2)" in chosen.reason
 
 
@@ -49,7 +49,7 @@ def test_only_images_that_every_ranking_metric_has_are_chosen():
 def test_without_rivals_or_mas_the_first_images_are_shown_and_the_reason_given(metrics, methods):
     chosen = choose_examples(*ranked([0.1, 0.2, 0.3, 0.4], metrics, methods))
     assert [(c.name, len(c.images)) for c in chosen.sets] == [("first", 3)]
-    assert "not chosen by how the methods do" in chosen.reason
+    assert "not chosen by their scores" in chosen.reason
 
 
 def test_no_image_is_shown_as_a_strength_where_there_is_none():

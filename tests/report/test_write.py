@@ -49,7 +49,7 @@ def test_holes_are_refused_with_their_places_and_the_cure(tmp_path):
     with pytest.raises(InputError) as caught:
         write_report(store, tmp_path / "out")
     assert "net, ig, insertion: 2 of 3 images are not computed" in str(caught.value)
-    assert "run the same command again" in str(caught.value)
+    assert "repeat the run's command" in str(caught.value)
     assert "allow_partial=True" in str(caught.value)
     assert not (tmp_path / "out").exists()
     page = write_report(store, tmp_path / "out", allow_partial=True).page.read_text(encoding="utf-8")
@@ -114,7 +114,7 @@ def test_one_method_alone_has_a_report(tmp_path):
     about = runs.manifest(("ig",), ("insertion",), 3)
     store = runs.store_of(tmp_path / "run", about, {("net", "ig", "insertion"): [0.1, 0.2, 0.3]})
     page = write_report(store, tmp_path / "out").page.read_text(encoding="utf-8")
-    assert "There is nobody to compare with." in page
+    assert "There is no other method to compare with." in page
 
 
 # With the network that travels with the package
@@ -242,7 +242,7 @@ def test_a_lost_image_is_named(digits):
     store = Store(folder / "kept", create=False)
     results = read_results(store)
     lost = type(resolved)(resolved.plan, resolved.manifest, {}, resolved.references)
-    with pytest.raises(InputError, match=r"image 'digits-\d+' is not where it was"):
+    with pytest.raises(InputError, match=r"image 'digits-\d+' is no longer there"):
         load_maps(results, "digits", [results.manifest.images[0]["digest"]], MapSource(store, lambda model: lost))
 
 
@@ -253,7 +253,7 @@ def test_an_image_that_is_another_one_now_is_named(digits):
     first, second = (image["digest"] for image in results.manifest.images[:2])
     pictures = {**resolved.pictures, first: resolved.pictures[second]}
     moved = type(resolved)(resolved.plan, resolved.manifest, pictures, resolved.references)
-    with pytest.raises(InputError, match=r"image 'embedded:digits:\d+' is another one now"):
+    with pytest.raises(InputError, match=r"image 'embedded:digits:\d+' has changed since the run"):
         load_maps(results, "digits", [first], MapSource(store, lambda model: moved))
 
 

@@ -84,19 +84,18 @@ def attribute(
             once, at K - 1 further vector-Jacobian products a step; other methods take K times as long.
         contrast: A class, or one per image: explain why the target and not this class, by the difference of their
             scores.
-        score: The explained scalar, that of :class:`Classifier` (default the logit). A Classifier has its own.
-        batch_size: Images in one pass, that of :class:`Classifier` (default automatic). A Classifier has its own.
+        score: The explained score, as of :class:`Classifier` (default: the logit). A Classifier has its own.
+        batch_size: Images in one pass, as of :class:`Classifier` (default: automatic). A Classifier has its own.
         seed: Keys all randomness, together with the images' ``ids``.
-        telemetry: Whether each image's path is recorded, with 6 of its points as images, or as many as the integer
-            that is given, at least 2. The forward passes that tell the predictions at these points are no part of the
-            result's ``passes``.
+        telemetry: Whether to record each image's path. True keeps 6 of its points as images; an integer (at least 2)
+            keeps that many. The forward passes for the predictions at these points are not counted in ``passes``.
         bad_images: With ``"mark"``, an image with NaN in it or in its logits gets a NaN map and the verdict
             ``nan_input`` or ``nan_logits`` while the others are explained; ``"raise"`` names it in an InputError.
         progress: True for a progress bar, or a function that is called with the steps done and planned.
-        baseline: A number, or a tensor that broadcasts to the inputs; it replaces the one that the method names.
+        baseline: A number, or a tensor that broadcasts to the inputs; it replaces the method's own.
         space: The valid range of inputs, and reference images for the methods that need them.
-        ids: Names (B) of the images. Without them an image is known by its content, so that a map never depends on the
-            images around it.
+        ids: Names (B) of the images. Without them an image is identified by its content, so that a map never depends on
+            the other images.
         forward_args: What the model takes after the inputs, ``model(inputs, *forward_args, **forward_kwargs)``. Every
             tensor whose first axis is as long as the batch belongs to the images, row by row. Everything else is passed
             to every call as it is, and so is ``fringe.Shared(value)``.

@@ -65,16 +65,14 @@ class CaptumMethod(PluginMethod):
     package = "captum"
     presets: ClassVar = {name: {"algorithm": name} for name in get_args(Algorithm)}
 
-    algorithm: Annotated[Algorithm, Doc("the method")] = "grad_cam"
+    algorithm: Annotated[Algorithm, Doc("name of the method")] = "grad_cam"
     layer: Annotated[str, Doc("grad_cam: name of a module; auto: by the last convolution")] = "auto"
     window: Annotated[PositiveInt | None, Doc("occlusion: side; none: a seventh of the image's", unit="pixels")] = None
     stride: Annotated[PositiveInt | None, Doc("occlusion: step; none: half of the window", unit="pixels")] = None
     samples: Annotated[PositiveInt, Doc("gradient_shap and kernel_shap: random points")] = 200
     superpixels: Annotated[Superpixels, Doc("kernel_shap: auto is slic if scikit-image is installed")] = "auto"
     segments: Annotated[PositiveInt, Doc("kernel_shap: superpixels, to the order")] = 49
-    baseline: Annotated[Baseline, Doc("what stands in for what is removed: zero, black, white, mean, blur ...")] = (
-        "zero"
-    )
+    baseline: Annotated[Baseline, Doc("what replaces removed parts: zero, black, white, mean, blur ...")] = "zero"
 
     def __post_init__(self) -> None:
         super().__post_init__()

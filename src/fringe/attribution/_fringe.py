@@ -123,12 +123,12 @@ FAR_ABOVE = 0.5
 
 @dataclass(frozen=True)
 class FRInGe(Attributor):
-    """Integrate gradients from the input to where the model's prediction has become the reference distribution. By
-    default the metric is seen along the geodesic, in closed form; the preset "paper" is the paper's algorithm (the full
-    metric by conjugate gradients) for any network, "resnet18" and its like the numbers that the paper tuned for one.
+    """Integrate gradients along a path from the input to a point where the model predicts the reference distribution.
 
-    The fields are the paper's hyper-parameters (its symbol in each help text), then ours; docs/results.md explains the
-    defaults.
+    By default the path uses the metric along the geodesic only, in closed form. The preset "paper" is the paper's
+    algorithm (the full metric, by conjugate gradients) for any network. "resnet18" and five more have the numbers that
+    the paper tuned for one network. The first fields are the paper's hyper-parameters (its symbol in each help text),
+    the others are ours; docs/results.md explains the defaults.
     """
 
     name = "fringe"
@@ -144,20 +144,20 @@ class FRInGe(Attributor):
     }
 
     tau: Annotated[Positive, Search(3e-4, 1e-2, log=True), Doc("KL budget of a step (tau)", unit="nats")] = 3e-3
-    eta_max: Annotated[Positive, Search(1.0, 30.0, log=True), Doc("largest step factor (eta_max); 4 is Newton's")] = 4.0
+    eta_max: Annotated[Positive, Search(1.0, 30.0, log=True), Doc("largest factor (eta_max); 4: Newton's step")] = 4.0
     delta_euc: Annotated[
         Positive | Literal["auto", "long"] | None,
         Search(0.3, 40.0, log=True),
         Doc(
-            "longest step (delta_euc); auto: 0.01 sqrt(n), and 0.1 sqrt(n) of what is no image; long: twice that, for "
-            "few steps; none: no cap",
+            "longest step (delta_euc); auto: 0.01 sqrt(n) for images of n entries, 0.1 sqrt(n) for other inputs; "
+            "long: twice that; none: no limit",
             unit="input units",
         ),
     ] = "auto"
     damping: Annotated[Positive, Search(1e-12, 1e-1, log=True), Doc("Tikhonov damping (lambda)")] = 1e-2
     gamma_step: Annotated[NotNegative, Search(1e-4, 1e-2, log=True), Doc("smooths the direction (gamma_step)")] = 1e-2
     gamma_prior: Annotated[NotNegative, Search(1e-5, 1e-2, log=True), Doc("smooths the image (gamma_prior)")] = 3e-4
-    cg_iterations: Annotated[PositiveInt, Search(3, 40), Doc("most CG iterations a step (K)")] = 20
+    cg_iterations: Annotated[PositiveInt, Search(3, 40), Doc("largest number of CG iterations per step (K)")] = 20
     cg_rtol: Annotated[Positive, Doc("relative residual at which CG stops")] = 1e-3
     solve: Annotated[
         Solve, Doc("metric of the direction: geodesic (closed form), natural (CG), diffusion or gradient (none)")
@@ -168,38 +168,36 @@ class FRInGe(Attributor):
     ] = "auto"
     feedback: Annotated[
         PositiveFraction | None,
-        Doc("solve='geodesic': learn the step's Fisher norm with this exponent, at no JVP; none: one JVP a step"),
+        Doc("solve='geodesic': learn the step's Fisher norm with this exponent, without JVPs; none: one JVP a step"),
     ] = 1.0
-    kl_bound: Annotated[bool, Doc("whether tau (for tables and series also one nat) bounds steps; tau sets T")] = True
-    preconditioner: Annotated[PreconditionerName, Doc("of CG: blur (the paper's), 1/lambda, or exact")] = "spectral"
-    warm_start: Annotated[bool, Doc("start CG from the direction of the step before")] = True
+    kl_bound: Annotated[bool, Doc("limit a step's KL to tau (tables, series: also to one nat); tau sets T")] = True
+    preconditioner: Annotated[PreconditionerName, Doc("for CG: blur (the paper's), 1/lambda, or exact")] = "spectral"
+    warm_start: Annotated[bool, Doc("start CG from the direction of the last step")] = True
     reorthogonalise: Annotated[bool, Doc("keep CG residuals orthogonal; False is textbook CG")] = True
-    jacobian: Annotated[JacobianForm, Doc("C VJPs per step, or two products per iteration; auto: the cheaper")] = "auto"
-    waypoint: Annotated[Waypoint, Doc("aim at s_{k+1} (prose) or s_k (printed algorithm)")] = "next"
+    jacobian: Annotated[JacobianForm, Doc("C VJPs per step, or 2 products per iteration; auto: the cheaper")] = "auto"
+    waypoint: Annotated[Waypoint, Doc("aim at s_{k+1} (the paper's text) or s_k (its algorithm)")] = "next"
     structure: Annotated[
-        Structure, Doc("which trailing axes are space: image the last two, sequence the last, none; a vector has none")
+        Structure, Doc("axes of space; image: the last two, sequence: the last, none: none; a vector has none")
     ] = "image"
-    boundary: Annotated[Boundary, Doc("of the Laplacian and the blur")] = "neumann"
+    boundary: Annotated[Boundary, Doc("boundary of the Laplacian and the blur")] = "neumann"
     blur_sigma: Annotated[Positive, Doc("standard deviation of the blur preconditioner", unit="pixels")] = 1.0
     blur_size: Annotated[PositiveOddInt, Doc("taps of the blur preconditioner (odd)", unit="pixels")] = 7
     quadrature: Annotated[
         Rule,
-        Doc(
-            "adaptive: more points where the sum needs them; trapezoid (the paper's); corrected: gives its errors back"
-        ),
+        Doc("adaptive: more points where the sum is off; trapezoid (the paper's); corrected: minus its errors"),
     ] = "adaptive"
     quadrature_rtol: Annotated[Positive, Doc("completeness residual that the adaptive rule aims at")] = 2e-2
     quadrature_depth: Annotated[
         PositiveInt | Literal["auto"],
-        Doc("adaptive: a segment has at most 2 to this power pieces; auto: 2 for images, else 8"),
+        Doc("adaptive: how often a segment may be halved; auto: 2 for images, else 8"),
     ] = "auto"
-    steps: Annotated[PositiveInt | None, Doc("fixed number of steps T instead of the distance's")] = None
+    steps: Annotated[PositiveInt | None, Doc("number of steps T; none: it follows from the distance")] = None
     until: Annotated[
         Literal["auto", Until],
-        Doc("stop after T steps, or on arrival; auto: budget for images or where steps are given, else arrival"),
+        Doc("stop after T steps (budget) or on arrival; auto: budget for images or with steps=, else arrival"),
     ] = "auto"
     arrival_kl: Annotated[Positive, Doc("KL to the reference that counts as arrived", unit="nats")] = 0.05
-    max_steps: Annotated[PositiveInt, Doc("most steps of an image when until='arrival'")] = 1000
+    max_steps: Annotated[PositiveInt, Doc("largest number of steps when until='arrival'")] = 1000
     reference: Annotated[
         tuple[float, ...] | tuple[tuple[float, ...], ...] | None,
         Doc("reference distribution (C,) or (B, C); none: uniform"),
@@ -362,8 +360,7 @@ def _status(
         if method.quadrature == "adaptive":
             more = "explain this class alone" if result.rule_residual.shape[1] > 1 else "raise quadrature_depth"
         return "coarse", (
-            f"{describe_coarse(residual)}: {more}, or, which helps on some networks, take smaller steps (lower tau or "
-            "delta_euc)"
+            f"{describe_coarse(residual)}: {more}; on some networks smaller steps help (lower tau or delta_euc)"
         )
     # after coarse, which is the graver: a short map is right about the part of the way that was covered
     lost = f"{max(100 * removed // 1, 0):.0f}% of its divergence from {goal}"

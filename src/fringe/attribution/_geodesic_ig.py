@@ -65,7 +65,7 @@ class GeoIGKNN(Attributor):
         10
     )
     order: Annotated[PositiveInt, Search(2, 20), Doc("Gauss-Legendre nodes per edge (q)")] = 5
-    metric: Annotated[Metric, Doc("what the shortest path is short in")] = "geodesic"
+    metric: Annotated[Metric, Doc("length that the shortest path minimises")] = "geodesic"
     baseline: Baseline = "zero"
 
     @property
@@ -176,12 +176,12 @@ class GeoIGSVI(Attributor):
         "quick": {"mode": "official", "steps": 10, "iterations": 30, "learning_rate": 1e-2},
     }
 
-    mode: Annotated[Mode, Doc("the method as meant, or what its code computes")] = "repaired"
+    mode: Annotated[Mode, Doc("the method as intended, or what its code computes")] = "repaired"
     steps: Annotated[Annotated[int, Ge(2)], Search(10, 100, log=True), Doc("points of the path (N)")] = 50
-    iterations: Annotated[PositiveInt, Search(30, 1000, log=True), Doc("of the fit (I)")] = 100
+    iterations: Annotated[PositiveInt, Search(30, 1000, log=True), Doc("iterations of the fit (I)")] = 100
     learning_rate: Annotated[Positive, Search(1e-4, 1e-1, log=True), Doc("of Adam", unit="input units")] = 3e-3
     beta: Annotated[NotNegative, Search(1e-2, 10.0, log=True), Doc("weight of the model's part of the energy")] = 0.1
-    objective: Annotated[Objective, Doc("what a path should be short in")] = "points"
+    objective: Annotated[Objective, Doc("length that the path minimises")] = "points"
     norm_of: Annotated[NormOf, Doc("function whose gradient norm defines the energy")] = "log_probability"
     stochastic: Annotated[bool, Doc("fit a Gaussian around the path instead of the most probable one")] = False
     resample: Annotated[bool, Doc("spread the points evenly along the fitted path")] = True

@@ -41,12 +41,12 @@ class GGIG(Attributor):
         "quick": {"intervals": 10, "iterations": 20},
     }
 
-    intervals: Annotated[PositiveInt, Search(5, 100, log=True), Doc("of the straight line (M): M + 1 climbs")] = 50
+    intervals: Annotated[PositiveInt, Search(5, 100, log=True), Doc("parts of the line (M): M + 1 climbs")] = 50
     iterations: Annotated[PositiveInt, Search(1, 200, log=True), Doc("gradients per climb (I)")] = 100
     learning_rate: Annotated[Positive, Search(1e-4, 1.0, log=True), Doc("step of the climb per unit of gradient")] = (
         1e-2
     )
-    aggregate: Annotated[Aggregate, Doc("over the points of the line")] = "max"
+    aggregate: Annotated[Aggregate, Doc("how points of the line are combined")] = "max"
     input_factor: Annotated[InputFactor, Doc("what the map is multiplied by")] = "none"
     baseline: Baseline = "zero"
 

@@ -131,8 +131,8 @@ class GuidedIG(PathAttributor):
     }
 
     steps: Annotated[PositiveInt, Search(20, 500, log=True), Doc("gradients along the path (N)")] = 200
-    fraction: Annotated[PositiveFraction, Search(0.02, 0.5, log=True), Doc("of all entries that move at a time")] = 0.25
-    max_dist: Annotated[Fraction, Search(0.005, 1.0, log=True), Doc("most that an entry's progress is off k/N")] = 0.02
+    fraction: Annotated[PositiveFraction, Search(0.02, 0.5, log=True), Doc("share of entries that move at once")] = 0.25
+    max_dist: Annotated[Fraction, Search(0.005, 1.0, log=True), Doc("largest gap of an entry's progress to k/N")] = 0.02
     baseline: Baseline = "zero"
     rule: Annotated[GuidedRule, Doc("quadrature: the authors', or trapezoid")] = "left"
 

@@ -26,7 +26,7 @@ def load(path: str | Path) -> Attribution:
     """
     result = read(path, _KINDS)
     if not isinstance(result, Attribution) or not _fits(result):
-        raise InputError(f"{str(path)!r} is damaged (its parts do not fit each other)", argument="path")
+        raise InputError(f"{str(path)!r} is damaged (its parts do not match)", argument="path")
     return result
 
 

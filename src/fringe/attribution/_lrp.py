@@ -98,7 +98,7 @@ class AttnLRP(PluginMethod):
     package = "lxt"
     presets: ClassVar = {"attnlrp": {}}
 
-    algorithm: Annotated[Literal["attnlrp"], Doc("the rules")] = "attnlrp"
+    algorithm: Annotated[Literal["attnlrp"], Doc("name of the rules")] = "attnlrp"
 
     def _explainer(self, problem: Problem) -> Explain:
         network = self._network(problem)

@@ -49,7 +49,7 @@ class AGI(Attributor):
     epsilon: Annotated[Positive, Search(0.002, 0.1, log=True), Doc("step of an entry", unit="of the range")] = 0.05
     mode: Annotated[AGIMode, Doc("a path, or restart from the input at every step")] = "path"
     score: Annotated[Score, Doc("explained score, of the target and of the others")] = "probability"
-    reduce: Annotated[Reduce, Doc("over the classes")] = "sum"
+    reduce: Annotated[Reduce, Doc("how classes are combined")] = "sum"
     rule: Annotated[AGIRule, Doc("quadrature: the authors', or a more exact one")] = "right"
 
     def __post_init__(self) -> None:

@@ -61,7 +61,7 @@ def read(path: str | Path, kinds: Mapping[str, type]) -> Any:
     try:
         tensors = load_tensors(data)
         if metadata["sha256"] != _digest(metadata["record"], tensors):
-            raise InputError("its content does not fit its checksum")
+            raise InputError("its content does not match its checksum")
         return _decoded(json.loads(metadata["record"])["content"], tensors, kinds)
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{name} is damaged ({error})", argument="path") from error

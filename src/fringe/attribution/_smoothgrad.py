@@ -47,8 +47,8 @@ class SmoothGrad(Attributor):
     presets: ClassVar = {"paper": {}, "official": {"samples": 25, "square": True}}
 
     samples: Annotated[PositiveInt, Search(10, 200, log=True), Doc("noisy copies (m)")] = 50
-    spread: Annotated[Positive, Search(0.02, 0.5, log=True), Doc("noise (sigma), in shares of the range")] = 0.15
-    sigma: Annotated[Positive | None, Doc("noise itself, in place of the spread", unit="input units")] = None
+    spread: Annotated[Positive, Search(0.02, 0.5, log=True), Doc("noise (sigma), as a share of the range")] = 0.15
+    sigma: Annotated[Positive | None, Doc("the noise itself, instead of spread", unit="input units")] = None
     square: Annotated[bool, Doc("average squares of maps")] = False
     multiply_by_input: Annotated[bool, Doc("multiply the averaged gradient by the input")] = False
     inner: Annotated[Inner, Doc("what is averaged: gradients or IG maps")] = "gradient"

@@ -197,7 +197,7 @@ def card_report(card: Card, command: str = "") -> Report:
     figure = _forest(card, lines)
     sections = [_scores(part, [line for line in lines if line.measurement.part == part]) for part in parts]
     if figure is not None:
-        sections.append(Section("The method less each blind map", images=(figure,)))
+        sections.append(Section("The method minus each blind map", images=(figure,)))
     chapters = [short, Chapter("Measurements", tuple(sections))] if sections else [short]
     if card.checks or card.gates:
         chapters.append(Chapter("Checks", tuple(_checks(card))))
@@ -387,7 +387,7 @@ def _forest(card: Card, lines: Sequence[Line]) -> Image | None:
     if not panels:
         return None
     caption = (
-        f"{card.label} less each blind map on the same examples, with the 95 % bootstrap interval; the side on which "
+        f"{card.label} minus each blind map on the same examples, with the 95 % bootstrap interval; the side on which "
         f"the method is better is shaded; p is adjusted for all {len(pairs)} comparisons. "
         "Scenes: mass inside the truth."
     )

@@ -366,7 +366,7 @@ def _assumptions(method: Attributor, passes: Mapping[str, float]) -> tuple[str, 
     """What a method needs and promises, as far as its class and its passes say."""
     lines: list[str] = []
     if isinstance(method, CallableMethod):
-        lines.append("It is a function of somebody else: each image is explained alone, with seeded generators.")
+        lines.append("It is a function, called with one image at a time and with seeded random generators.")
     if method.is_complete:
         lines.append("It promises that the map adds up to the change of the score along its path.")
     else:

@@ -26,8 +26,8 @@ UNTYPED = ("name", "shard")
 def benchmark(given: dict[str, Any], how: dict[str, Any], what: dict[str, Any]) -> None:
     """Score methods on many images, with confidence intervals. An interrupted run is resumed by the same command.
 
-    By default the eight methods of the paper, all metrics but those that change the model, 100 of the embedded digits,
-    and max_sensitivity on 8.
+    By default: the eight methods of the paper, the first eleven of "fringe metrics", and 100 of the embedded digits
+    (max_sensitivity on 8 of them).
 
     Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some images failed, 75 stopped early (run it again).
     """
@@ -78,7 +78,7 @@ def report(how: dict[str, Any], run: RunFolder) -> None:
 
     The tables are in Markdown, LaTeX and CSV.
 
-    Nothing that the folder names is loaded or run: maps are those that were stored, or made by the model of --model.
+    No model or code that the folder names is loaded. Maps are stored ones, or are made by the model of --model.
 
     Exit codes: 0 written, 1 a file cannot be written, 2 wrong usage, 130 interrupted.
     """
@@ -117,11 +117,12 @@ def verify(
 ) -> None:
     """Try a method, also your own, on tests with a known answer.
 
-    They are theorems, scenes of which it is known what the model uses, and blind maps; the result is a card.
+    The tests are theorems and scenes. In a scene it is known which pixels the model uses. Scores stand beside those of
+    blind maps, which do not depend on the model. The result is a card.
 
     TARGET is a method of "fringe methods" (ig, captum:grad_cam), or NAME in a module or a file: a method class, a class
-    of Captum, a function of Quantus, or any function (model, inputs, target) that returns maps. Naming a module or a
-    file runs it, which takes --trust-code. Everything happens offline, on the digits that come with the library.
+    of Captum, a function of Quantus, or any function (model, inputs, target) that returns maps. A module or
+    file that you name is run; this needs --trust-code. The tests use the digits of the library and no network.
 
     Exit codes: 0 all checks hold, 1 a theorem or a part of the contract of methods fails, 2 wrong usage,
     130 interrupted.
@@ -147,10 +148,10 @@ def card(
 ) -> None:
     """Write a method's card: what it costs, gets right, gets wrong.
 
-    All numbers are given with intervals and n.
+    Every number has its interval and n.
 
-    The numbers are measured as by "fringe verify", or are those of a benchmark with --from. Naming a module or a file
-    runs it, which takes --trust-code.
+    The numbers are measured as by "fringe verify". With --from they are those of a benchmark. A module or file that you
+    name is run; this needs --trust-code.
 
     Exit codes: 0 written, 2 wrong usage, 130 interrupted.
     """

@@ -111,7 +111,9 @@ def _usage_errors(extras: Sequence[str]) -> Generator[None]:
                     raise ModuleNotFoundError(name=package)
             yield
     except SystemExit as error:  # this package raises none
-        print_error(f"the code of a model or a method ended the program, by exit({error.code!r}); take that out of it")
+        if isinstance(error.__context__, BrokenPipeError):
+            raise  # rich ends the program where the reader of the output, such as head, is gone
+        print_error(f"the code of a model or a method ended the program, by exit({error.code!r}); remove that call")
         raise typer.Exit(Exit.USAGE) from error
     except FringeError as error:
         print_error(error_text(error))

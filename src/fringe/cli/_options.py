@@ -18,7 +18,9 @@ Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the 
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace results of other settings; write into a folder with other files.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Start without asking, however many passes the settings mean.")]
+Yes = Annotated[
+    bool, typer.Option("--yes", help="Start without asking, also where the settings mean very many passes.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, and no progress bars.")]
 Inputs = Annotated[
     list[str], typer.Argument(metavar="INPUT", help="Images, folders, or embedded:digits[:INDEX|:START:STOP].")

@@ -32,7 +32,7 @@ from fringe.experiments import Progress as Callbacks
 REFERENCE = "Method that the others are compared with. Default: fringe, else the first."
 #: How plans end that were not stopped, with a score.
 FINISHED = (Exit.DONE, Exit.SOME_FAILED)
-YES = "Start without asking, however many passes the settings mean."
+YES = "Start without asking, also if the settings mean very many passes."
 
 
 class RunFlags(RunOptions):
@@ -75,7 +75,7 @@ class ReportOptions(Options):
     )
     preprocessing: str | None = Field(None, description="Preprocessing of that model.")
     model_output: OutputKind = Field("auto", description="What that model returns.")
-    trust_code: bool = Field(False, description="Let that model's author run code.")
+    trust_code: bool = Field(False, description="Allow that model's author to run code.")
     validity: tuple[Path, ...] = Field(
         (), description="validity.json of 'compare --validity': metrics that fail go last; may be repeated."
     )
@@ -89,8 +89,8 @@ class BenchmarkOptions(Options):
 
     report: bool = Field(True, description="Write the report at the end.")
     reference: str | None = Field(None, description=REFERENCE)
-    dry_run: bool = Field(False, description="Show what is missing, its passes, bytes and time, from a probe.")
-    probe: float = Field(10.0, ge=0.1, description="Longest time of a map of the probe.")
+    dry_run: bool = Field(False, description="Compute nothing: estimate passes, bytes and time of what is missing.")
+    probe: float = Field(10.0, ge=0.1, description="With --dry-run: longest time of one trial map.")
 
 
 class DrawOptions(Options):
@@ -109,9 +109,9 @@ class SweepOptions(Options):
 class TuneOptions(Options):
     """What a search varies."""
 
-    trials: PositiveInt = Field(100, description="Settings to score, the given one first.")
+    trials: PositiveInt = Field(100, description="Number of settings to score; the given one is the first.")
     search: tuple[str, ...] = Field((), description="Setting to search, and its range; may be repeated.")
-    smoothing: bool = Field(True, description="Also search the two gammas.")
+    smoothing: bool = Field(True, description="Also search gamma_step and gamma_prior.")
 
 
 class ReproduceOptions(Options):
@@ -123,8 +123,8 @@ class ReproduceOptions(Options):
         None, description="Some of comparison, ablation, cap, max_sensitivity, sweep, runtime. Default: all."
     )
     figures: NonNegativeInt = Field(2, description="Images whose paths are drawn.")
-    dry_run: bool = Field(False, description="Show what is missing, its passes and its time, from a probe.")
-    probe: float = Field(2.0, ge=0.1, description="Longest time of a map of the probe.")
+    dry_run: bool = Field(False, description="Compute nothing: estimate passes and time of what is missing.")
+    probe: float = Field(2.0, ge=0.1, description="With --dry-run: longest time of one trial map.")
 
 
 class CardOptions(Options):
@@ -133,7 +133,7 @@ class CardOptions(Options):
     n: PositiveInt = Field(24, description="Examples of each scene, and digits.")
     seed: NonNegativeInt = Field(0, description="Draws the examples, and keys all randomness.")
     scenes: str | None = Field(None, description="Scenes, with commas. Default: six that need only the digits.")
-    trust_code: bool = Field(False, description="Run the module or file that is named, if you trust its author.")
+    trust_code: bool = Field(False, description="Allow the author of the named module or file to run code.")
 
 
 def run_plans(plans: Sequence[Plan], options: RunFlags) -> tuple[Exit, list[RunResult]]:

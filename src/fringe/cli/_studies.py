@@ -28,8 +28,8 @@ UNUSED: dict[str, str] = dict.fromkeys(("metrics", "limits", "controls"), "not u
 def ablate(given: Given, how: Given, what: Given) -> None:
     """Score FRInGe with parts removed, and draw the paths.
 
-    The variants of the paper's table, and three of its figures: gamma_step only, gamma_prior only, non-geometric. With
-    --methods fringe:auto those that the paper tuned for a network, where it did. By default 100 images.
+    The variants are those of the paper's table, and three of its figures: gamma_step only, gamma_prior only,
+    non-geometric. --methods fringe:auto takes the settings that the paper tuned for a network. By default 100 images.
     """
     _run_study(lambda paper, spec: paper.ablation_study(spec), given, how, what)
 
@@ -38,8 +38,8 @@ def ablate(given: Given, how: Given, what: Given) -> None:
 def diagnose(given: Given, how: Given, what: Given) -> None:
     """Measure what the Euclidean cap changes in a path.
 
-    Completeness residual, endpoint KL, tracking error and profiles of three paths: FRInGe with the cap, without it,
-    and IG. By default on 100 images.
+    The cap limits the length of a step (delta_euc). Three paths are measured: FRInGe with the cap, without it, and IG.
+    Results: completeness residual, endpoint KL, tracking error and profiles. By default on 100 images.
     """
     _run_study(lambda paper, spec: paper.cap_study(spec), given, how, what)
 
@@ -48,7 +48,7 @@ def diagnose(given: Given, how: Given, what: Given) -> None:
 def sweep(given: Given, how: Given, what: Given) -> None:
     """Vary one setting at a time, and draw the tuning objective.
 
-    The first of the methods; by default fringe on 100 images.
+    Only the first method is varied; by default fringe, on 100 images.
     """
     factors = what.get("factor", ())
     _run_study(lambda paper, spec: paper.sweep_study(spec, factors), given, how, {"report": False})
@@ -86,8 +86,8 @@ def _run_study(make: Callable[[Any, Any], "PaperStudy"], given: Given, how: Give
 def runtime(given: Given, how: Given) -> None:
     """Time maps, one image at a time and in batches.
 
-    The paper takes one at a time. Passes are counted, too. By default fringe and ig on 16 images. Nothing is resumed:
-    times are measured in one go.
+    The paper takes one at a time. Passes are counted, too. By default fringe and ig on 16 images. An interrupted
+    command measures all times again.
     """
     with exit_on_error("bench"):
         from fringe.experiments import Store, planned_work_of, resolve
@@ -116,9 +116,9 @@ def runtime(given: Given, how: Given) -> None:
 def tune(given: Given, how: Given, what: Given) -> None:
     """Search the best setting, and write it as a preset file.
 
-    It is best by the paper's objective, on images that no benchmark of this seed uses. The first of the methods is
-    tuned; by default fringe on 256 images. Several processes may share the folder and its trials. An interrupted search
-    is resumed by the same command.
+    The best setting has the largest objective of the paper, on images that no benchmark of this seed uses. Only the
+    first method is tuned; by default fringe, on 256 images. Several processes may work in one folder. An interrupted
+    search is resumed by the same command.
     """
     with resumable("bench", "tune"):
         from fringe.cli._runs import TuneOptions

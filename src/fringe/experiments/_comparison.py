@@ -76,12 +76,12 @@ def compare(
     """Explain inputs with every method, and score every map under every metric.
 
     All methods explain the same classes with the same noise (of ``seed`` and ``ids``), and a metric perturbs an image
-    alike for all of them. A method that raises a FringeError becomes a row with its ``error`` while the others go on; a
-    map that is not finite, or whose path diverged, has no scores. For many images that are stored, see
+    in the same way for all of them. A method that raises a FringeError becomes a row with its ``error``, and the others
+    go on. A map that is not finite, or whose path diverged, has no scores. For many images, and for scores on disk, see
     :func:`run_experiment`.
 
     Args:
-        model: A classifier as in :func:`fringe.attribute`, or what else :func:`fringe.explain` takes, such as
+        model: A classifier as in :func:`fringe.attribute`, or a model as in :func:`fringe.explain`, such as
             ``"torchvision:resnet50"``.
         inputs: Inputs (B, *S), or a dictionary of model inputs as in :func:`fringe.attribute`; or pictures, paths and
             arrays as in :func:`fringe.explain`.
@@ -93,8 +93,8 @@ def compare(
         batch_size: Images of a forward pass, "auto", or None for the classifier's own.
         space: Bounds, references and baselines of the inputs.
         ids: Names of the images, which key their noise; their positions if None.
-        progress: True for a progress bar, or a function that is called with what is computed, and how many maps of how
-            many are made.
+        progress: True for a progress bar, or a function. It is called with what is computed, how many maps are made,
+            and how many are planned.
         keep_maps: Whether rows hold the maps and attributions.
         forward_args: Further positional arguments of the model, as in :func:`fringe.attribute`.
         forward_kwargs: Further keyword arguments of the model.
@@ -104,7 +104,7 @@ def compare(
         trust_code: Whether a model that is code may run.
 
     Returns:
-        The comparison; :func:`tidy` makes plain rows of its scores, and :func:`summarise` means and intervals of those.
+        The comparison. :func:`tidy` makes plain rows of its scores; :func:`summarise` means and intervals of the rows.
 
     Raises:
         FringeError: For a model, image, target, name or label that cannot be used.

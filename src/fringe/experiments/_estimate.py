@@ -158,7 +158,9 @@ def _describe(costs: Sequence[MethodCost]) -> str:
     fraction = min(cost.fraction for cost in costs)
     rough = "" if fraction == 1 else f" (from {fraction:.0%} of a map)"
     maps = sum(cost.maps for cost in costs)
-    return f"{maps} maps, {forward:.3g} F + {jvp:.3g} JVP + {vjp:.3g} VJP, {describe_seconds(seconds)}{rough}"
+    counts = (("forward", forward), ("jvp", jvp), ("vjp", vjp))
+    passes = f"{forward + jvp + vjp:,.0f} passes ({', '.join(f'{n:,.0f} {name}' for name, n in counts if n)})"
+    return f"{maps} maps, {passes}, {describe_seconds(seconds)}{rough}"
 
 
 def describe_excess(work: Sequence[tuple[str, float, float]]) -> str | None:

@@ -208,16 +208,16 @@ class ExperimentSpec(Options):
         model: A spec for :func:`fringe.models.load_model`, a list of specs, or a table of specs or modules by label.
         data: Images, folders or ``"embedded:digits"``.
         methods: Methods by label: names, ``"NAME:PRESET"``, or configured methods.
-        metrics: Metrics by label, likewise. If None, all of one map each; with a scene, of localisation.
+        metrics: Metrics by label, likewise. If None, those with ``by_default``; with a scene, those of localisation.
         scene: Scenes by label, likewise: tests with a known answer, which make the networks and images. ``n`` is then
-            the number of examples of each.
+            the number of examples of each scene.
         set: Settings of methods and metrics by label and key, as in ``{"ig.steps": 20}``.
         preset: Tuned preset file; the images that it was tuned on are left out.
-        limits: Number of images by metric, for metrics that only the first are scored by; or of examples by scene.
+        limits: Number of images by metric: it scores only the first of them. By scene: its number of examples.
         n: Number of images.
         seed: Samples the images and keys all randomness.
         target: ``"predicted"`` (top-1), ``"label"``, or the number of a class.
-        score: Explained scalar of that class.
+        score: Explained score of that class.
         exif: Whether the EXIF orientation of photos is applied.
         references: Images for methods that average over data, at most 64 of them, drawn by the seed; ``data`` if None.
         controls: Whether to score maps that do not depend on the model, too.
@@ -250,10 +250,10 @@ class ExperimentSpec(Options):
         QUICK_METHODS, description="NAME, NAME:PRESET or LABEL=NAME, with commas; fringe:auto is the paper's setting."
     )
     metrics: Annotated[Mapping[str, Any] | None, PlainValidator(_metrics)] = Field(
-        None, description="NAME or NAME:PRESET, with commas. Default: all that score one map each."
+        None, description="NAME or NAME:PRESET, with commas. Default: the first eleven of 'fringe metrics'."
     )
     scene: Annotated[Mapping[str, Any], PlainValidator(_scenes)] = Field(
-        {}, description="NAME, NAME:PRESET or LABEL=NAME, with commas: tests of which the answer is known."
+        {}, description="NAME, NAME:PRESET or LABEL=NAME, with commas: tests with a known answer."
     )
     set: Annotated[Mapping[str, Mapping[str, str]], PlainValidator(_settings)] = Field(
         {}, description="LABEL.KEY=VALUE: a setting of a method or metric; may be repeated."
@@ -267,7 +267,7 @@ class ExperimentSpec(Options):
     target: Annotated[str | int, PlainValidator(_target)] = Field(
         "predicted", description="Class to explain: 'predicted' (top-1), 'label', or a class number."
     )
-    score: Literal["logit", "log_probability", "probability"] = Field("logit", description="Explained scalar.")
+    score: Literal["logit", "log_probability", "probability"] = Field("logit", description="Explained score.")
     exif: Literal["transpose", "ignore"] = Field("ignore", description="Apply or ignore the EXIF orientation.")
     references: str | None = Field(
         None, description="Images for methods that average over data (at most 64 are drawn). Default: the data itself."
@@ -276,7 +276,7 @@ class ExperimentSpec(Options):
     preprocessing: str | None = Field(
         None, description="'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5. Default: the model's own."
     )
-    trust_code: StrictBool = Field(False, description="Let the model's author run code; never read from a file.")
+    trust_code: StrictBool = Field(False, description="Allow the model's author to run code; a --config file cannot.")
     model_output: OutputKind = Field("auto", description="What the model returns.")
     shard: StrictInt = Field(16, ge=1, description="Images of one task.")
 

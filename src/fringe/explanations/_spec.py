@@ -39,7 +39,9 @@ class ImageOptions(Options):
         "seed": "a whole number",
     }
 
-    model: str | None = Field(None, description="Model; embedded:digits by default, for its own images only.")
+    model: str | None = Field(
+        None, description="Model, see 'fringe models'. Default: embedded:digits, for its own images."
+    )
     target: Annotated[int | str, BeforeValidator(_number)] = Field(
         "predicted", description="Class to explain: 'predicted', its number or its name."
     )
@@ -47,7 +49,9 @@ class ImageOptions(Options):
     references: str | None = Field(
         None, description="Images for methods that average over data (at most 64 are drawn)."
     )
-    preprocessing: str | None = Field(None, description="'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5.")
+    preprocessing: str | None = Field(
+        None, description="'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5. Default: the model's own."
+    )
     classes: Path | None = Field(None, description="Class names, one per line.")
     trust_code: bool = Field(False, description="Allow the model's author to run code.")
     model_output: Literal["auto", "logits", "probabilities"] = Field("auto", description="What the model returns.")
@@ -70,7 +74,7 @@ class ExplainSpec(ImageOptions):
     set: tuple[str, ...] = Field((), description="Setting of the method, KEY=VALUE; may be repeated.")
     reliability: Path | None = Field(None, description="reliability.json of a report: tells how often a map is right.")
     figures: bool = Field(True, description="Draw pictures and write pages.")
-    top: PositiveInt = Field(5, description="Classes in the page.")
+    top: PositiveInt = Field(5, description="Number of classes on the page, the most probable ones.")
 
 
 class CompareSpec(ImageOptions):
@@ -85,6 +89,8 @@ class CompareSpec(ImageOptions):
         (), description="LABEL.KEY=VALUE: a setting of a method or metric; may be repeated."
     )
     controls: bool = Field(True, description="Also score maps that do not depend on the model.")
-    validity: bool = Field(False, description="Also judge the metrics, on maps that are made worse step by step.")
+    validity: bool = Field(False, description="Also test the metrics, on maps whose pixels are shuffled more and more.")
     rows: PositiveInt = Field(8, description="Images in the picture.")
-    pool: Literal["auto"] | PositiveInt = Field("auto", description="Pixels over which the picture averages maps.")
+    pool: Literal["auto"] | PositiveInt = Field(
+        "auto", description="Size of the squares of pixels that the picture averages."
+    )

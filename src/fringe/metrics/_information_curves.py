@@ -52,12 +52,12 @@ class PerformanceInformationCurve(Metric):
     by_default = False
     presets: ClassVar = {"paper": {}, "sic": {}, "aic": {"measure": "accuracy"}}
 
-    measure: Annotated[Literal["probability", "accuracy"], Doc("what of the prediction is drawn")] = "probability"
+    measure: Annotated[Literal["probability", "accuracy"], Doc("quantity that is drawn")] = "probability"
     thresholds: Annotated[
         tuple[float, ...], checked_by(_require_thresholds), Doc("shares of the most important pixels")
     ] = (*(0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.07, 0.10, 0.13, 0.21, 0.34, 0.5, 0.75),)
     initial: Annotated[Fraction, Doc("share of random pixels of the first image")] = 0.01
-    least: Annotated[Fraction, Doc("smallest prediction of an image that is not skipped")] = 0.8
+    least: Annotated[Fraction, Doc("smallest probability of an image that is not skipped")] = 0.8
     monotone: Annotated[bool, Doc("replace the curve by its running maximum")] = True
     reduction: perturb.Importance = "sum_abs"
 

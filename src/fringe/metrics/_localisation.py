@@ -35,7 +35,7 @@ class _Localisation(Metric):
     reduction: Annotated[
         Reduction, Doc("signed sum over the channels and its positive part, or the largest size among the channels")
     ] = "positive_sum"
-    smoothing: Annotated[NotNegative, Search(0.0, 6.0), Doc("Gaussian filter of the map before that", "pixels")] = 0.0
+    smoothing: Annotated[NotNegative, Search(0.0, 6.0), Doc("Gaussian filter, applied first", "pixels")] = 0.0
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         truth = truth_of(maps).flatten(1).to(maps.values.dtype)

@@ -50,7 +50,7 @@ class MagnitudeAlignedScore(perturb.PerturbationMetric):
     )
     clip: Annotated[bool, Doc("clip response and penalty together to [0, 1] at each step")] = True
     rescale: Annotated[bool, Doc("rescale the clipped curve to its minimum and maximum")] = True
-    average: Annotated[Average, Doc("over the N + 1 steps")] = "trapezoid"
+    average: Annotated[Average, Doc("how the N + 1 steps are averaged")] = "trapezoid"
     steps: perturb.Steps = None
     reduction: perturb.Importance = "max"
 

@@ -60,9 +60,9 @@ class MPRT(Metric):
     summary: Annotated[Literal["mean", "last"], Doc("score of an image: mean of the parts, or all layers random")] = (
         "mean"
     )
-    stages: Annotated[PositiveInt | None, Doc("parts; none: one a layer")] = 8
+    stages: Annotated[PositiveInt | None, Doc("number of stages; none: one for each layer")] = 8
     samples: Annotated[PositiveInt, Doc("noisy inputs of a map; one has no noise")] = 1
-    noise: Annotated[Positive, Doc("their noise, as a share of the range of the image")] = 0.1
+    noise: Annotated[Positive, Doc("noise of these inputs, as a share of the range of the image")] = 0.1
 
     @property
     def planned_passes(self) -> float:

@@ -42,7 +42,7 @@ class DiffID(Metric):
         "accuracy": {"soft": False},
     }
 
-    soft: Annotated[bool, Doc("probability that is left, and not whether the target is predicted")] = True
+    soft: Annotated[bool, Doc("use the probability that is left, not whether the target is predicted")] = True
 
     @property
     def planned_passes(self) -> float:

@@ -57,7 +57,7 @@ class ROAD(Metric):
     shares: Annotated[tuple[float, ...], checked_by(_require_shares), Doc("shares of removed pixels")] = (
         *(0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9),
     )
-    measure: Annotated[Literal["probability", "accuracy"], Doc("what of the prediction is left")] = "probability"
+    measure: Annotated[Literal["probability", "accuracy"], Doc("quantity that is measured")] = "probability"
     noise: Annotated[NotNegative, Doc("standard deviation of the noise", unit="share of the valid range")] = 0.01
     tolerance: Annotated[Positive, Doc("relative residual of an imputation")] = 1e-3
     reduction: perturb.Importance = "max"

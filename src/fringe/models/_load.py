@@ -191,7 +191,7 @@ def usable_device(device: str | torch.device) -> torch.device:
         known = str(device).partition(":")[0] in [name.partition(":")[0] for name in devices()]
         reason = f" ({first_line(error)})" if known else ""
         raise ModelError(
-            f"{str(device)!r} cannot be used here{reason}: there is {', '.join(devices())}", argument="device"
+            f"{str(device)!r} cannot be used here{reason}: this machine has {', '.join(devices())}", argument="device"
         ) from error
     return checked
 
@@ -224,5 +224,5 @@ def resolve_device(name: str) -> str:
     elif device.type not in {known.partition(":")[0] for known in devices()} or (
         device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()
     ):
-        raise InputError(f"{name!r} cannot be used here: there is {', '.join(devices())}", argument="device")
+        raise InputError(f"{name!r} cannot be used here: this machine has {', '.join(devices())}", argument="device")
     return name

@@ -57,7 +57,7 @@ def page_document(result: Attribution, row: int = 0, *, details: Mapping[str, An
     context = result.context
     if context is None:
         hint = "use fringe.explain, or result.with_context(...)"
-        raise InputError("the attribution does not know its inputs", argument="result", hint=hint)
+        raise InputError("the attribution holds no inputs", argument="result", hint=hint)
     if context.kind != "image" or context.inputs.dim() != 4 or context.inputs.shape[1] not in (1, 3):
         message = f"got inputs {tuple(context.inputs.shape)} of kind {context.kind!r}"
         raise InputError(f"{message}, expected images (B, 1 or 3, H, W)", argument="result")

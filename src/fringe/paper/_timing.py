@@ -130,7 +130,7 @@ def describe_timings(timings: Sequence[Timing]) -> list[str]:
     """
     lines: list[str] = []
     for t in timings:
-        passes = f"{t.forward:.0f} F + {t.jvp:.0f} JVP + {t.vjp:.0f} VJP"
+        passes = f"{t.forward:.0f} forward + {t.jvp:.0f} jvp + {t.vjp:.0f} vjp"
         half = f" ± {t.half:.3f}" if math.isfinite(t.half) else ""
         lines.append(f"{t.model} {t.method} {t.mode}: {t.seconds:.3f}{half} s per image of {t.n}, {passes}; {t.device}")
     ratios = slowdowns(timings, "fringe", "ig").items()

@@ -98,9 +98,8 @@ def _check_rows(problem: Problem) -> bool:
 
 
 _BATCH_HINT = (
-    "A function that closes over tensors of the batch, such as attention masks, takes them as forward_args or "
-    "forward_kwargs, which travel with their images; a model that mixes images (batch statistics, mode='keep') cannot "
-    "be explained"
+    "If a function uses other tensors of the images, such as attention masks, pass them as forward_args or "
+    "forward_kwargs. A model that mixes images (batch statistics, mode='keep') cannot be explained"
 )
 
 

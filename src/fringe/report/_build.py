@@ -33,8 +33,8 @@ from fringe.report._validity import MetricVerdicts
 Curves = NDArray[np.floating]
 
 _COST_TEXT = (
-    "Of one image's map, without its scoring: a batch's passes and time are shared equally among its images. Seconds "
-    "depend on the machine, on the batch and on what else it was doing; passes do not."
+    "For the map of one image, without its scores. Passes and time of a batch are divided equally among its images. "
+    "Seconds depend on the machine, on its other work and on the batch; passes do not."
 )
 _CURVES_TEXT = (
     "Means over images with bands of 1.96 standard errors; pixels are changed in the order of the map, and the score "
@@ -132,10 +132,11 @@ def _difference_section(table: Table, prefix: str) -> Section:
     title = f"Paired differences to {table.reference}"
     figure = forest(table)
     if figure is None:
-        return Section(title, ("There is nobody to compare with.",))
+        return Section(title, ("There is no other method to compare with.",))
     caption = (
-        f"{table.reference} less each rival on the same images, with the 95 % bootstrap interval. A filled point "
-        f"differs from zero with p < .05 (sign-flip test, adjusted after Holm for {table.comparisons} comparisons)."
+        f"{table.reference} minus each other method on the same images, with the 95 % bootstrap interval. A filled "
+        "point differs from zero with p < .05 (sign-flip test, adjusted after Holm for "
+        f"{table.comparisons} comparisons)."
     )
     return Section(title, images=(as_image(figure, f"{prefix}differences", caption),))
 

@@ -53,7 +53,7 @@ def choose_examples(results: Results, table: Table, each: int = EXAMPLES) -> Exa
         ranked = dominance(scores, table.reference, directions, weights)
     except InputError as error:
         first = ExampleSet("first", "First images of the draw", tuple(digests[:each]))
-        return Examples((first,), f"Images were not chosen by how the methods do on them ({error}).")
+        return Examples((first,), f"These images were not chosen by their scores ({error}).")
     picks = pick(ranked, each, each, each)
     name = method_title(table.reference)
     kinds = {
@@ -69,9 +69,9 @@ def choose_examples(results: Results, table: Table, each: int = EXAMPLES) -> Exa
     terms = ", ".join(f"{column.title} (weight {weights[name]:g})" for name, column in columns.items())
     return Examples(
         sets,
-        f"Images are ranked by how far {table.reference} is ahead of its rivals on them, by the mean over {terms}. Of "
-        f"{size} images, strong ones are the highest among those where it beats more than half of its rivals on both "
-        "MAS metrics, failures the lowest of all, typical ones the nearest to the median of the rest.",
+        f"Images are ranked by how far {table.reference} is ahead of the other methods: the mean over {terms}. There "
+        f"are {size} images. Strong: the highest of those where it beats more than half of the others on both MAS "
+        "metrics. Failures: the lowest of all. Typical: the nearest to the median of the rest.",
     )
 
 

@@ -206,10 +206,10 @@ def _images(
     names = {image["digest"]: image["id"] for image in manifest.images}
     for digest in digests:
         if digest not in entries:
-            raise InputError(f"image {names.get(digest, digest)!r} is not where it was")
+            raise InputError(f"image {names.get(digest, digest)!r} is no longer there")
         ref = entries[digest].ref
         if content_digest(ref) != content_of(digest):
-            raise InputError(f"image {ref.source!r} is another one now")
+            raise InputError(f"image {ref.source!r} has changed since the run")
         x = prepare(ref, recipe, manifest.plan["exif"])
         images[digest] = recipe.denormalise(x).clamp(0, 1).permute(1, 2, 0).numpy()
     return images

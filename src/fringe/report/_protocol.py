@@ -42,8 +42,8 @@ def protocol(results: Results) -> tuple[str, ...]:
     if controls:
         path = "; only diffusion runs it, along a path that ignores it" if "diffusion" in controls else ""
         sentences.append(
-            f"Control maps ({', '.join(controls)}) stand beside the methods, and a score says little before it beats "
-            f"theirs. They know nothing of the model{path}."
+            f"Control maps ({', '.join(controls)}) stand below the methods. A score says little unless it beats "
+            f"theirs. They do not depend on the model{path}."
         )
     sentences.append(
         "All methods get the same images, targets and noise; differences between them are paired by image."
@@ -114,7 +114,7 @@ def _images(manifest: Manifest) -> str:
         else "read as they are stored; their EXIF orientation is ignored"
     )
     return (
-        f"{count} images of {', '.join(plan['data'])}, drawn by seed {plan['seed']} and known by their content{lost}. "
+        f"{count} images of {', '.join(plan['data'])}, drawn by seed {plan['seed']} and named by their content{lost}. "
         f"Photos are {turned}."
     )
 

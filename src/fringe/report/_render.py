@@ -265,12 +265,12 @@ def legend(table: Table) -> list[str]:
         lines = [f"Values: {interval if means else spread}."]
     lines.append("n: images with a score. ↑: higher is better, ↓: lower is better.")
     lines.append(
-        "Bold and underlined: the best method of a metric. Bold: its interval overlaps the best one's, which describes "
-        "and tests nothing. Controls do not compete."
+        "Bold and underlined: the best method of a metric. Bold: its interval overlaps that of the best, which is no "
+        "test. Controls are never bold."
     )
     for verdict, what in UNFIT.items():
         titles = [column.title for column in table.columns if column.verdict == verdict]
-        lines += [f"{what}: {', '.join(titles)}. Nobody wins there."] if titles else []
+        lines += [f"{what}: {', '.join(titles)}. No method wins there."] if titles else []
     if table.comparisons:
         lines.append(
             f"*, **, ***: differs from {table.reference} on the same images with p < .05, .01, .001 (sign-flip test of "

@@ -13,11 +13,11 @@ from fringe.plots import plot_agreement
 from fringe.report._render import Section, SimpleTable, as_image
 
 _TEXT = (
-    "A metric is given maps of which more and more pixels changed places. Validity is the rank correlation of how "
-    "little is changed with how good the score is (1: it orders the maps of every image). Power is the effect size of "
-    "changing 40 % of the pixels, gap that of the best method over the best map that knows nothing of the model. "
-    "Metrics that do not reach all of {least} stand last in the table, after those that were not judged. Nobody wins "
-    "in either."
+    "In each map more and more pixels are shuffled. Validity is the rank correlation between how little was shuffled "
+    "and how good the score is (1: it orders the maps of every image). Power is the effect size of shuffling 40 % of "
+    "the pixels. Gap is the effect size between the best method and the best map that does not depend on the model. "
+    "Metrics that do not reach all of {least} stand last in the table, after those that were not judged. Neither have "
+    "a winner."
 )
 
 

@@ -255,7 +255,7 @@ def _check_complete(results: Results, *, allow_partial: bool) -> None:
         raise InputError(
             f"the plan {name} is incomplete ({'; '.join(holes[:LISTED])}{more})",
             argument="run",
-            hint="run the same command again to compute the rest, or pass allow_partial=True for a report that states "
+            hint="repeat the run's command to compute the rest, or pass allow_partial=True for a report that states "
             "what is missing",
         )
 

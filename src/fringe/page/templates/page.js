@@ -123,7 +123,7 @@
     add("path", { class: "area", d: `${line}L${x(steps)} 104L${x(0)} 104Z` });
     add("line", { x1: 6, x2: 314, y1: 104, y2: 104 });
     add("line", { class: "limit", x1: 6, x2: 314, y1: y(limit), y2: y(limit) });
-    add("text", { x: 6, y: 13 }, "no preference");
+    add("text", { x: 6, y: 13 }, "uniform prediction");
     add("text", { x: 6, y: 121 }, "input");
     add("text", { x: 314, y: 121, "text-anchor": "end" }, `step ${steps}`);
     const cursor = add("line", { class: "cursor", y1: 20, y2: 104 });
