@@ -29,6 +29,9 @@ def test_the_interval_is_the_percentile_bootstrap(seed):
 
 @pytest.mark.parametrize("seed", [0, 3])
 def test_the_interval_of_a_median_resamples_the_median(seed):
+    assert (
+        estimate(SCORES) == estimate(SCORES, 0, "mean") == fringe.experiments.estimate_all([(SCORES, "mean", None)])[0]
+    )
     found = estimate(SCORES, seed, summary="median")
     assert [found.low, found.high] == pytest.approx(by_hand(SCORES, seed, np.median), rel=1e-12)
     assert (found.summary, found.value) == ("median", np.median(SCORES))

@@ -14,7 +14,7 @@ import torch
 from fringe import InputError, IntegratedGradients, SmoothGrad
 from fringe._rng import KeyedGenerator
 from fringe.experiments import LEAST, SHARES, compare, degraded_scores, judge_metrics, tidy, validate_metrics
-from fringe.experiments._validity import degrade
+from fringe.experiments._validity import _effect, _verdict, degrade
 from fringe.metrics import Deletion, EvaluatedMaps, Insertion, Metric, Scores
 from toys import build, images, normal
 
@@ -171,6 +171,41 @@ def test_each_number_by_hand():
         assert (result.best, result.control) == (best, control)
         gap = sign * (column(best) - column(control))
         assert result.gap == pytest.approx(gap.mean() / gap.std(ddof=1))
+
+
+@pytest.mark.parametrize(
+    ("differences", "expected"),
+    [
+        ([1.0, 3.0], math.sqrt(2)),
+        ([0.0, -2.0, math.nan], -1 / math.sqrt(2)),
+        ([0.3] * 3, 1000.0),  # without a deviation but for rounding
+        ([-0.3] * 3, -1000.0),
+        ([1.0, 1.0001], 1000.0),  # 14,142 is more than is said
+        ([-1.0, -1.0001], -1000.0),
+        ([0.0, 0.0], 0.0),
+        ([1.0, math.nan], math.nan),
+        ([], math.nan),
+    ],
+)
+def test_an_effect_is_a_mean_over_its_deviation(differences, expected):
+    assert _effect(np.array(differences)) == pytest.approx(expected, rel=1e-12, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("moved", "n", "numbers", "expected"),
+    [
+        (True, 2, (0.5, 0.5, 0.2), ("passes", "")),
+        (True, 2, (0.5, 0.5, math.nan), ("passes", "")),
+        (True, 2, (0.49, 0.5, 0.2), ("does not pass", "validity 0.49 is below 0.5")),
+        (True, 2, (0.5, 0.49, 0.19), ("does not pass", "power 0.49 is below 0.5, gap 0.19 is below 0.2")),
+        (True, 1, (0.5, 0.5, 0.2), ("not judged", "fewer than two images have all scores")),
+        (False, 0, (0.5, 0.5, 0.2), ("not judged", "fewer than two images have all scores")),
+        (False, 2, (0.5, 0.5, 0.2), ("not judged", "it does not depend on the order of the pixels")),
+        (True, 2, (math.nan,) * 3, ("not judged", "there is nothing to compare with")),
+    ],
+)
+def test_what_a_metric_has_to_reach(moved, n, numbers, expected):
+    assert _verdict(Insertion(), moved, n, dict(zip(LEAST, numbers, strict=True))) == expected
 
 
 def test_images_without_all_scores_do_not_count():
