@@ -15,7 +15,7 @@ from fringe import InputError, IntegratedGradients, SmoothGrad
 from fringe._rng import KeyedGenerator
 from fringe.experiments import LEAST, SHARES, compare, degraded_scores, judge_metrics, tidy, validate_metrics
 from fringe.experiments._validity import _effect, _verdict, degrade
-from fringe.metrics import Deletion, EvaluatedMaps, Insertion, Metric, Scores
+from fringe.metrics import Deletion, EvaluatedMaps, Insertion, MaxSensitivity, Metric, Scores
 from toys import build, images, normal
 
 X = images(6)
@@ -222,32 +222,55 @@ def test_images_without_all_scores_do_not_count():
     assert (result.verdict, result.n) == ("not judged", 0)
 
 
-def test_agreement_is_scipys_tau_and_its_interval_a_bootstrap():
-    rng = np.random.default_rng(3)
-    columns = {
-        (metric, method): (4 * rng.normal(loc, 1.0, 8)).round() / 4  # exact sums, and ties
-        for metric in ("insertion", "deletion", "total")
-        for method, loc in zip("abcd", (0.0, 0.1, 0.5, 0.9), strict=True)
-    }
-    metrics = {"insertion": Insertion(), "deletion": Deletion(), "total": Total(), "neither": Neither()}
+def ranked(metrics, columns, seed=4):
     rows = [
         {"method": method, "metric": metric, "control": False, "image": str(i), "score": float(v)}
         for (metric, method), column in columns.items()
         for i, v in enumerate(column)
     ]
-    agreement = judge_metrics(rows, [], metrics, seed=4).agreement
-    assert agreement.metrics == ("insertion", "deletion", "total")
+    return judge_metrics(rows, [], metrics, seed=seed).agreement
+
+
+RANKED = {"insertion": Insertion(), "deletion": Deletion(), "max_sensitivity": MaxSensitivity(), "neither": Neither()}
+
+
+def scored(methods):
+    rng = np.random.default_rng(3)
+    return {
+        (metric, method): (4 * rng.normal(loc, 1.0, 8)).round() / 4  # exact sums, and ties
+        for metric in ("insertion", "deletion", "max_sensitivity")
+        for method, loc in zip(methods, (0.0, 0.1, 0.5, 0.9), strict=False)
+    }
+
+
+def test_agreement_is_scipys_tau_and_its_interval_a_bootstrap():
+    """The last two metrics are better if lower, and the last one's scores are summarised by their median."""
+    columns = scored("abcd")
+    agreement = ranked(RANKED, columns)
+    assert agreement.metrics == ("insertion", "deletion", "max_sensitivity")
     draws = np.random.default_rng(4).integers(0, 8, (1000, 8))
+
+    def summaries(name, drawn):
+        middle = np.median if name == "max_sensitivity" else np.mean
+        table = np.array([columns[name, method] for method in "abcd"])
+        return (1.0 if name == "insertion" else -1.0) * middle(table[:, drawn], axis=1)
+
     for (i, first), (j, second) in itertools.product(enumerate(agreement.metrics), repeat=2):
-        a, b = (
-            (-1.0 if name == "deletion" else 1.0) * np.array([columns[name, m] for m in "abcd"])
-            for name in (first, second)
-        )
-        assert agreement.tau[i][j] == pytest.approx(scipy.stats.kendalltau(a.mean(1), b.mean(1)).statistic)
+        whole = (summaries(name, np.arange(8)) for name in (first, second))
+        assert agreement.tau[i][j] == pytest.approx(scipy.stats.kendalltau(*whole).statistic)
         if i < j:
-            taus = [scipy.stats.kendalltau(a[:, d].mean(1), b[:, d].mean(1)).statistic for d in draws]
+            taus = [scipy.stats.kendalltau(summaries(first, d), summaries(second, d)).statistic for d in draws]
             ends = (agreement.low[i][j], agreement.high[i][j])
             assert ends == pytest.approx(np.nanpercentile(taus, [2.5, 97.5]))
+
+
+def test_agreement_needs_three_methods_and_two_metrics_and_not_all_draws_at_once(monkeypatch):
+    agreement = ranked(RANKED, scored("abc"))
+    assert agreement.methods == ("a", "b", "c")
+    monkeypatch.setattr("fringe.experiments._agreement._AT_ONCE", 7 * 3 * 8)  # seven draws of a thousand
+    assert ranked(RANKED, scored("abc")) == agreement
+    assert ranked({"insertion": Insertion(), "neither": Neither()}, scored("abc")) is None
+    assert ranked(RANKED, scored("ab")) is None
 
 
 def test_two_methods_have_no_order_to_compare():
