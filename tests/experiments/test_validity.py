@@ -14,7 +14,7 @@ import torch
 from fringe import InputError, IntegratedGradients, SmoothGrad
 from fringe._rng import KeyedGenerator
 from fringe.experiments import LEAST, SHARES, compare, degraded_scores, judge_metrics, tidy, validate_metrics
-from fringe.experiments._validity import _effect, _verdict, degrade
+from fringe.experiments._validity import _effect, _order, _verdict, degrade
 from fringe.metrics import Deletion, EvaluatedMaps, Insertion, MaxSensitivity, Metric, Scores
 from toys import build, images, normal
 
@@ -191,6 +191,13 @@ def test_an_effect_is_a_mean_over_its_deviation(differences, expected):
     assert _effect(np.array(differences)) == pytest.approx(expected, rel=1e-12, nan_ok=True)
 
 
+@pytest.mark.filterwarnings("error")
+def test_an_order_is_spearmans_and_zero_of_equal_scores():
+    rows = np.array([[6.0, 5, 4, 3, 2, 1], [1, 2, 3, 4, 5, 6], [3, 3, 3, 3, 3, 3], [2, 2, 1, 1, 1, 0]])
+    expected = [1.0, -1.0, 0.0, scipy.stats.spearmanr(rows[3], range(6, 0, -1)).statistic]
+    assert _order(rows) == pytest.approx(expected, rel=1e-12)
+
+
 @pytest.mark.parametrize(
     ("moved", "n", "numbers", "expected"),
     [
@@ -262,6 +269,30 @@ def test_agreement_is_scipys_tau_and_its_interval_a_bootstrap():
             taus = [scipy.stats.kendalltau(summaries(first, d), summaries(second, d)).statistic for d in draws]
             ends = (agreement.low[i][j], agreement.high[i][j])
             assert ends == pytest.approx(np.nanpercentile(taus, [2.5, 97.5]))
+
+
+def test_images_without_a_score_are_left_out_of_a_ranking_and_a_scale_changes_nothing():
+    """Where one method has no score at all in a draw, the draw has no order, and does not count."""
+    columns = scored("abc")
+    columns["insertion", "a"][[2, 5]] = np.nan
+    agreement = ranked({"insertion": Insertion(), "deletion": Deletion()}, columns)
+    up, down = (np.array([columns[name, m] for m in "abc"]) for name in ("insertion", "deletion"))
+    means = [np.nanmean(table, axis=1) * sign for table, sign in ((up, 1.0), (down, -1.0))]
+    assert agreement.tau[0][1] == pytest.approx(scipy.stats.kendalltau(*means).statistic)
+    small = {key: 2.0**-40 * column for key, column in columns.items()}
+    assert ranked({"insertion": Insertion(), "deletion": Deletion()}, small) == agreement
+    alone = {key: column.copy() for key, column in columns.items()}
+    alone["insertion", "a"][1:] = np.nan  # a third of the draws lack its one score
+    found = ranked({"insertion": Insertion(), "deletion": Deletion()}, alone)
+    draws = np.random.default_rng(4).integers(0, 8, (1000, 8))
+    up[0, 1:] = np.nan
+    taus = [
+        scipy.stats.kendalltau(np.nanmean(up[:, d], axis=1), -down[:, d].mean(1)).statistic
+        for d in draws
+        if (d == 0).any()
+    ]
+    assert 500 < len(taus) < 800
+    assert (found.low[0][1], found.high[0][1]) == pytest.approx(np.nanpercentile(taus, [2.5, 97.5]))
 
 
 def test_agreement_needs_three_methods_and_two_metrics_and_not_all_draws_at_once(monkeypatch):

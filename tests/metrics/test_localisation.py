@@ -87,6 +87,9 @@ def test_negative_evidence_has_no_mass():
     assert scored.values.isnan().tolist() == [True, False, True, False, False]
     assert scored.values[1] == 0
     assert not values(maps, "mass_inside:max_abs")[0].isnan()
+    least = 1e-7 * torch.ones(SHAPE).double() / 192  # as in the authors' code, this is no mass
+    assert values(least * 0.999, "mass_inside").isnan().all()
+    torch.testing.assert_close(values(least * 1.001, "mass_inside"), TRUTH.double().mean((1, 2)))
 
 
 def test_equal_entries_count_by_their_share_inside():

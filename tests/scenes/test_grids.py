@@ -145,7 +145,8 @@ def test_gates_count_the_pool():
     p, number = MODEL.module(x).softmax(1).max(1)
     labels = torch.tensor([ref.label for ref in IMAGES])
     assert gate.value == int(((p >= 0.99) & (number == labels)).sum())
-    assert gate.holds
+    assert (gate.least, gate.most, gate.holds) == (4.0, None, True)  # one grid
+    assert get_scene("gridpg:nine").gates(MODEL, MODEL, IMAGES)[0].least == 9.0
 
 
 #: Settings under which every path method takes a moment.
