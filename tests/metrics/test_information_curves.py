@@ -159,6 +159,7 @@ def test_information_is_larger_for_noise_and_of_any_number_of_channels():
     [
         ({"thresholds": (0.5, 0.1)}, "ascending"),
         ({"thresholds": (0.0, 0.5)}, "between 0 and 1"),
+        ({"thresholds": (0.5, 1.0)}, "between 0 and 1"),
         ({"least": 2.0}, "least"),
     ],
 )
