@@ -129,6 +129,7 @@ def test_names_are_parsed_with_their_numbers():
         ("blur:", "got 'blur:', but blur takes a positive number, as in 'blur:0.1'"),
         ("blur:wide", "blur takes a positive number"),
         ("blur:-1", "blur takes a positive number"),
+        ("noise:0", "noise takes a positive number"),
         ("blur:nan", "blur takes a positive number"),
         ("blur:inf", "blur takes a positive number"),
     ],

@@ -240,11 +240,13 @@ def test_memory_does_not_grow_with_the_number_of_steps():
     assert most_alive(GuidedPath(40, 0.25, 0.02), problem) <= 3
 
 
-def test_the_trajectory_runs_from_the_input_to_the_baseline():
+@pytest.mark.parametrize(("telemetry", "every"), [(True, 2), (11, 1)])
+def test_the_trajectory_runs_from_the_input_to_the_baseline(telemetry, every):
     """What is measured step by step is told from the input on, though the walk begins at the baseline."""
     model, x, steps = SoftplusMLP(), images(2), 10
     baseline = 0.2 * images(2, seed=5)
-    found = fringe.attribute(model, x, method=GuidedIG(steps=steps, max_dist=0.2), baseline=baseline, telemetry=True)
+    method = GuidedIG(steps=steps, max_dist=0.2)
+    found = fringe.attribute(model, x, method=method, baseline=baseline, telemetry=telemetry)
     problem = problem_of(model, x, found.target.tolist(), baseline=baseline)
     walked, _ = segments(GuidedPath(steps, 0.25, 0.2), problem)
     for i in range(2):
@@ -256,10 +258,10 @@ def test_the_trajectory_runs_from_the_input_to_the_baseline():
         torch.testing.assert_close(t.points["entropy"], -(p * p.log()).sum(1), rtol=1e-10, atol=1e-12)
         lengths = torch.stack(points[1:]).sub(torch.stack([walked[-1].stop.x[i], *points[1:-1]])).flatten(1).norm(dim=1)
         torch.testing.assert_close(t.steps["euclidean_step"], lengths, rtol=1e-12, atol=1e-12)
-        assert t.snapshot_steps.tolist() == [0, 2, 4, 6, 8, 10]
-        torch.testing.assert_close(t.snapshots, torch.stack(points[::2]), rtol=0, atol=1e-12)
+        assert t.snapshot_steps.tolist() == [*range(0, 11, every)]
+        torch.testing.assert_close(t.snapshots, torch.stack(points[::every]), rtol=0, atol=1e-12)
         gathered = [s.start.gradient[i] * (s.stop.x - s.start.x)[i] for s in walked[::-1]]
-        expected = torch.stack([sum(gathered[:k], torch.zeros_like(x[i])) for k in range(0, 11, 2)])
+        expected = torch.stack([sum(gathered[:k], torch.zeros_like(x[i])) for k in range(0, 11, every)])
         torch.testing.assert_close(t.cumulative, expected, rtol=0, atol=1e-12)
         torch.testing.assert_close(found.diagnostics["endpoint_entropy"][i], t.points["entropy"][-1])
         torch.testing.assert_close(found.diagnostics["path_length"][i], lengths.sum())

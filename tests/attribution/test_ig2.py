@@ -30,6 +30,7 @@ import fringe
 from fringe import InputSpace
 from fringe._rng import KeyedGenerator
 from fringe.attribution import IG2, IntegratedGradients
+from fringe.attribution._integrate import RunningStats
 from fringe.paths import CounterfactualPath, last_linear_layer
 
 POOL = images(12, seed=11)
@@ -327,3 +328,25 @@ def test_settings():
     ]:
         with pytest.raises(fringe.InputError, match=message):
             dataclasses.replace(IG2(), **change)
+
+
+def test_statistics_of_several_paths_are_pooled_by_hand():
+    """Two paths of image 0, of which the second never moved; two of image 1; none of image 2."""
+    stats = RunningStats(4, torch.device("cpu"))
+    stats.add(torch.tensor([0, 2, 3]), {"entropy": torch.tensor([1.0, 5.0, 7.0])})
+    stats.add(torch.tensor([0, 3]), {"entropy": torch.tensor([3.0, 2.0])})
+    assert stats.mean("entropy").tolist() == [2.0, 0.0, 5.0, 4.5]
+    assert stats.last("entropy").tolist() == [3.0, 0.0, 5.0, 2.0]
+    pool = stats.pooled(torch.tensor([0, 0, 1, 1]), 3)
+    assert pool.count.tolist() == [1.0, 1.5, 0.0]
+    assert pool.total("entropy").tolist() == [2.0, 7.0, 0.0]
+    assert pool.largest("entropy").tolist() == [3.0, 7.0, 0.0]
+    assert pool.last("entropy").tolist() == [3.0, 3.5, 0.0]  # of the paths that moved
+
+
+def test_the_farthest_point_of_a_path_from_the_baseline_on_is_its_first():
+    stats = RunningStats(2, torch.device("cpu"), "baseline")
+    for rows, values in (([0, 1], [4.0, 1.0]), ([0], [6.0]), ([1], [0.5])):
+        stats.add(torch.tensor(rows), {"score": torch.tensor(values)})
+    assert stats.last("score").tolist() == [4.0, 1.0]
+    assert stats.largest("score").tolist() == [6.0, 1.0]

@@ -29,6 +29,9 @@ def test_the_interval_is_the_percentile_bootstrap(seed):
 
 @pytest.mark.parametrize("seed", [0, 3])
 def test_the_interval_of_a_median_resamples_the_median(seed):
+    assert (
+        estimate(SCORES) == estimate(SCORES, 0, "mean") == fringe.experiments.estimate_all([(SCORES, "mean", None)])[0]
+    )
     found = estimate(SCORES, seed, summary="median")
     assert [found.low, found.high] == pytest.approx(by_hand(SCORES, seed, np.median), rel=1e-12)
     assert (found.summary, found.value) == ("median", np.median(SCORES))
@@ -98,6 +101,13 @@ def test_too_few_scores_have_no_interval():
         assert math.isnan(value)
 
 
+@pytest.mark.parametrize("clusters", [None, ["a", "b"]])
+def test_two_scores_have_the_interval_from_one_to_the_other(clusters):
+    """A resample has the mean 0, 1/2 and 1 with chances 1/4, 1/2 and 1/4: both percentiles are an end."""
+    found = estimate([0.0, 1.0], clusters=clusters)
+    assert (found.low, found.mean, found.high, found.half_iqr) == (0.0, 0.5, 1.0, 0.25)
+
+
 def test_the_global_generator_is_not_moved():
     np.random.seed(0)  # noqa: NPY002 - the state in question
     before = np.random.get_state()[1].copy()  # noqa: NPY002
@@ -110,13 +120,15 @@ def test_the_resamples_of_many_scores_are_those_of_few_drawn_at_once(monkeypatch
     scores = np.random.default_rng(5).gamma(2.0, size=501).round(2)  # with ties
     one_by_one = estimate(scores, 3, summary)
     monkeypatch.setattr(intervals, "MANY", 2)
+    monkeypatch.setattr(intervals, "_TOGETHER", 2)  # three columns are two chunks
+    monkeypatch.setattr(intervals, "_RESAMPLED_AT_ONCE", 100_000)  # a thousand resamples are six parts
     assert estimate(scores, 3, summary).low == pytest.approx(one_by_one.low, rel=1e-14)
     assert estimate(scores, 3, summary).high == pytest.approx(one_by_one.high, rel=1e-14)
-    others = [(scores + shift, summary, None) for shift in (0.0, 1.0)] + [(scores[:400], summary, None)]
+    others = [(scores + shift, summary, None) for shift in (0.0, 1.0, 3.0)] + [(scores[:400], summary, None)]
     for together, (column, _, _) in zip(fringe.experiments.estimate_all(others, 3), others, strict=True):
         alone = estimate(column, 3, summary)
         assert (together.low, together.high) == pytest.approx((alone.low, alone.high), rel=1e-14)
-    assert intervals._counts(501, 3)[0].sum() == 501 * fringe.experiments.RESAMPLES
+    assert sum(part.sum() for part in intervals._counts(501, 3)) == 501 * fringe.experiments.RESAMPLES
 
 
 CLUSTERS = [f"c{i // 3:02d}" for i in range(24)]

@@ -189,6 +189,8 @@ def test_many_pairs_at_once_are_each_pair_by_itself(rng):
     b[1, 3] = np.nan
     pairs = [(x, y, summary) for x, y, summary in zip(a, b, ["mean", "median"] * 2 + ["mean"], strict=True)]
     assert paired_all(pairs, 4) == [paired(x, y, seed=4, summary=summary) for x, y, summary in pairs]
+    assert paired_all(pairs) == [paired(x, y, seed=0, summary=summary) for x, y, summary in pairs]
+    assert paired_all(pairs[:1]) == [paired(*pairs[0][:2])]
 
 
 def test_scores_must_be_of_the_same_images():
@@ -230,6 +232,7 @@ def test_what_was_not_tested_does_not_count():
     assert math.isnan(adjusted[5])
     assert holm([]) == []
     assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([1.0, 0.0]) == [1.0, 0.0]  # equal columns have a p of exactly 1
     for wrong in (-0.1, 1.2):
         with pytest.raises(InputError, match="p_values: got"):
             holm([0.2, wrong])

@@ -5,7 +5,13 @@ import pytest
 from scipy.optimize import minimize
 
 from fringe.errors import InputError
-from fringe.experiments._reliability import PENALTY, fit_reliability, judge_reliability
+from fringe.experiments._reliability import (
+    PENALTY,
+    Reliability,
+    ReliabilityBin,
+    fit_reliability,
+    judge_reliability,
+)
 
 
 def world(n: int, scenes: int, weights, bias: float = 0.2, seed: int = 0, of_scene=None):
@@ -87,3 +93,59 @@ def test_what_cannot_be_fitted_is_said():
         fit_reliability({"x": np.arange(3.0)}, np.ones(3, dtype=bool))
     with pytest.raises(InputError, match="scenes: got 1 scene, expected at least 2"):
         judge_reliability({"x": np.arange(4.0)}, np.arange(4) % 2 > 0, ["a"] * 4, list("abcd"))
+
+
+def test_the_diagram_is_that_of_the_models_of_the_other_scenes():
+    """Against loops: a model for each scene that is left out, and draws of clusters and of the networks of a scene."""
+    reports, right, scenes, _ = world(90, 3, np.array([1.0]), seed=3)
+    clusters = [f"cluster{i // 2:02d}" for i in range(90)]
+    networks = [f"{scene}-{i % 2}" for i, scene in enumerate(scenes)]
+    found = judge_reliability(reports, right, scenes, clusters, networks, bins=4, seed=9)
+    predicted, base = np.zeros(90), np.zeros(90)
+    for i, scene in enumerate(scenes):
+        others = [j for j in range(90) if scenes[j] != scene]
+        model = fit_reliability({"report0": reports["report0"][others]}, right[others])
+        predicted[i] = model.probability({"report0": reports["report0"][[i]]})[0]
+        base[i] = np.mean(right[others])
+    rng = np.random.default_rng(9)
+    drawn = rng.multinomial(45, np.full(45, 1 / 45), size=2000)
+    of_scene = [rng.multinomial(2, [0.5, 0.5], size=2000) for _ in range(3)]
+    weights = [[d[i // 2] * n[i % 3][i % 2] for i in range(90)] for d, *n in zip(drawn, *of_scene, strict=True)]
+
+    def interval(values, part):
+        draws = [[(w[i], values[i]) for i in part] for w in weights]
+        means = [sum(w * v for w, v in one) / total for one in draws if (total := sum(w for w, _ in one))]
+        return np.percentile(means, [2.5, 97.5])
+
+    y = right.astype(float)
+    gain = [(base[i] - y[i]) ** 2 - (predicted[i] - y[i]) ** 2 for i in range(90)]
+    assert found.skill == pytest.approx(np.mean(gain))
+    assert (found.skill_low, found.skill_high) == pytest.approx(interval(gain, range(90)))
+    order = sorted(range(90), key=lambda i: predicted[i])
+    parts = [order[:23], order[23:46], order[46:68], order[68:]]  # 90 maps in four bins
+    parts += [[i for i in range(90) if scenes[i] == scene] for scene in found.scenes]
+    for one, part in zip([*found.bins, *found.scenes.values()], parts, strict=True):
+        assert one.maps == len(part)
+        assert (one.predicted, one.observed) == pytest.approx((np.mean(predicted[part]), np.mean(y[part])))
+        assert (one.low, one.high) == pytest.approx(interval(y, part))
+
+
+def test_a_prediction_holds_up_to_a_twentieth_outside_of_its_interval():
+    def holds(predicted):
+        return ReliabilityBin(predicted, 0.5, 0.4, 0.6, 10).holds
+
+    assert [holds(p) for p in (0.34, 0.36, 0.5, 0.64, 0.66)] == [False, True, True, True, False]
+
+
+def test_each_fault_is_said():
+    good, bad = (ReliabilityBin(p, 0.5, 0.4, 0.6, 10) for p in (0.5, 0.9))
+    scenes = {"a": good, "b": good, "c": good}
+    assert Reliability((good,), scenes, 0.2, 0.1, 0.3, 30).holds
+    assert Reliability((good,), {"a": good, "b": good}, 0.2, 0.1, 0.3, 20).faults == (
+        "2 scenes were left out, at least 3 are needed",
+    )
+    assert Reliability((good, bad), scenes, 0.2, 0.1, 0.3, 30).faults == ("it is wrong where it predicts 0.90",)
+    assert Reliability((good,), {**scenes, "d": bad}, 0.2, 0.1, 0.3, 40).faults == ("it is wrong on d",)
+    for low in (0.0, np.nan):
+        (fault,) = Reliability((good,), scenes, 0.2, low, 0.3, 30).faults
+        assert fault == "it predicts no better than the share of right maps in the other scenes"

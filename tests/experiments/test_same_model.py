@@ -240,7 +240,9 @@ def reported(out):
 
 def test_every_result_says_which_versions_computed_it(tmp_path):
     run_plan(small(), tmp_path, RunOptions())
-    for about in Store(tmp_path).metadata().values():
+    stored = Store(tmp_path).metadata()
+    assert stored
+    for about in stored.values():
         assert about["versions"].keys() >= {"fringe", "torch", "numpy", "python"}
         loaded = {name for name in ("torchvision", "timm", "transformers") if name in sys.modules}
         assert about["versions"].keys() >= loaded

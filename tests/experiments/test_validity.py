@@ -14,8 +14,8 @@ import torch
 from fringe import InputError, IntegratedGradients, SmoothGrad
 from fringe._rng import KeyedGenerator
 from fringe.experiments import LEAST, SHARES, compare, degraded_scores, judge_metrics, tidy, validate_metrics
-from fringe.experiments._validity import degrade
-from fringe.metrics import Deletion, EvaluatedMaps, Insertion, Metric, Scores
+from fringe.experiments._validity import _effect, _order, _verdict, degrade
+from fringe.metrics import Deletion, EvaluatedMaps, Insertion, MaxSensitivity, Metric, Scores
 from toys import build, images, normal
 
 X = images(6)
@@ -173,6 +173,48 @@ def test_each_number_by_hand():
         assert result.gap == pytest.approx(gap.mean() / gap.std(ddof=1))
 
 
+@pytest.mark.parametrize(
+    ("differences", "expected"),
+    [
+        ([1.0, 3.0], math.sqrt(2)),
+        ([0.0, -2.0, math.nan], -1 / math.sqrt(2)),
+        ([0.3] * 3, 1000.0),  # without a deviation but for rounding
+        ([-0.3] * 3, -1000.0),
+        ([1.0, 1.0001], 1000.0),  # 14,142 is more than is said
+        ([-1.0, -1.0001], -1000.0),
+        ([0.0, 0.0], 0.0),
+        ([1.0, math.nan], math.nan),
+        ([], math.nan),
+    ],
+)
+def test_an_effect_is_a_mean_over_its_deviation(differences, expected):
+    assert _effect(np.array(differences)) == pytest.approx(expected, rel=1e-12, nan_ok=True)
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_order_is_spearmans_and_zero_of_equal_scores():
+    rows = np.array([[6.0, 5, 4, 3, 2, 1], [1, 2, 3, 4, 5, 6], [3, 3, 3, 3, 3, 3], [2, 2, 1, 1, 1, 0]])
+    expected = [1.0, -1.0, 0.0, scipy.stats.spearmanr(rows[3], range(6, 0, -1)).statistic]
+    assert _order(rows) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("moved", "n", "numbers", "expected"),
+    [
+        (True, 2, (0.5, 0.5, 0.2), ("passes", "")),
+        (True, 2, (0.5, 0.5, math.nan), ("passes", "")),
+        (True, 2, (0.49, 0.5, 0.2), ("does not pass", "validity 0.49 is below 0.5")),
+        (True, 2, (0.5, 0.49, 0.19), ("does not pass", "power 0.49 is below 0.5, gap 0.19 is below 0.2")),
+        (True, 1, (0.5, 0.5, 0.2), ("not judged", "fewer than two images have all scores")),
+        (False, 0, (0.5, 0.5, 0.2), ("not judged", "fewer than two images have all scores")),
+        (False, 2, (0.5, 0.5, 0.2), ("not judged", "it does not depend on the order of the pixels")),
+        (True, 2, (math.nan,) * 3, ("not judged", "there is nothing to compare with")),
+    ],
+)
+def test_what_a_metric_has_to_reach(moved, n, numbers, expected):
+    assert _verdict(Insertion(), moved, n, dict(zip(LEAST, numbers, strict=True))) == expected
+
+
 def test_images_without_all_scores_do_not_count():
     metrics = {"insertion": Insertion()}
     comparison = compare(build(), X, {"ig": METHODS["ig"]}, metrics)
@@ -187,32 +229,79 @@ def test_images_without_all_scores_do_not_count():
     assert (result.verdict, result.n) == ("not judged", 0)
 
 
-def test_agreement_is_scipys_tau_and_its_interval_a_bootstrap():
-    rng = np.random.default_rng(3)
-    columns = {
-        (metric, method): (4 * rng.normal(loc, 1.0, 8)).round() / 4  # exact sums, and ties
-        for metric in ("insertion", "deletion", "total")
-        for method, loc in zip("abcd", (0.0, 0.1, 0.5, 0.9), strict=True)
-    }
-    metrics = {"insertion": Insertion(), "deletion": Deletion(), "total": Total(), "neither": Neither()}
+def ranked(metrics, columns, seed=4):
     rows = [
         {"method": method, "metric": metric, "control": False, "image": str(i), "score": float(v)}
         for (metric, method), column in columns.items()
         for i, v in enumerate(column)
     ]
-    agreement = judge_metrics(rows, [], metrics, seed=4).agreement
-    assert agreement.metrics == ("insertion", "deletion", "total")
+    return judge_metrics(rows, [], metrics, seed=seed).agreement
+
+
+RANKED = {"insertion": Insertion(), "deletion": Deletion(), "max_sensitivity": MaxSensitivity(), "neither": Neither()}
+
+
+def scored(methods):
+    rng = np.random.default_rng(3)
+    return {
+        (metric, method): (4 * rng.normal(loc, 1.0, 8)).round() / 4  # exact sums, and ties
+        for metric in ("insertion", "deletion", "max_sensitivity")
+        for method, loc in zip(methods, (0.0, 0.1, 0.5, 0.9), strict=False)
+    }
+
+
+def test_agreement_is_scipys_tau_and_its_interval_a_bootstrap():
+    """The last two metrics are better if lower, and the last one's scores are summarised by their median."""
+    columns = scored("abcd")
+    agreement = ranked(RANKED, columns)
+    assert agreement.metrics == ("insertion", "deletion", "max_sensitivity")
     draws = np.random.default_rng(4).integers(0, 8, (1000, 8))
+
+    def summaries(name, drawn):
+        middle = np.median if name == "max_sensitivity" else np.mean
+        table = np.array([columns[name, method] for method in "abcd"])
+        return (1.0 if name == "insertion" else -1.0) * middle(table[:, drawn], axis=1)
+
     for (i, first), (j, second) in itertools.product(enumerate(agreement.metrics), repeat=2):
-        a, b = (
-            (-1.0 if name == "deletion" else 1.0) * np.array([columns[name, m] for m in "abcd"])
-            for name in (first, second)
-        )
-        assert agreement.tau[i][j] == pytest.approx(scipy.stats.kendalltau(a.mean(1), b.mean(1)).statistic)
+        whole = (summaries(name, np.arange(8)) for name in (first, second))
+        assert agreement.tau[i][j] == pytest.approx(scipy.stats.kendalltau(*whole).statistic)
         if i < j:
-            taus = [scipy.stats.kendalltau(a[:, d].mean(1), b[:, d].mean(1)).statistic for d in draws]
+            taus = [scipy.stats.kendalltau(summaries(first, d), summaries(second, d)).statistic for d in draws]
             ends = (agreement.low[i][j], agreement.high[i][j])
             assert ends == pytest.approx(np.nanpercentile(taus, [2.5, 97.5]))
+
+
+def test_images_without_a_score_are_left_out_of_a_ranking_and_a_scale_changes_nothing():
+    """Where one method has no score at all in a draw, the draw has no order, and does not count."""
+    columns = scored("abc")
+    columns["insertion", "a"][[2, 5]] = np.nan
+    agreement = ranked({"insertion": Insertion(), "deletion": Deletion()}, columns)
+    up, down = (np.array([columns[name, m] for m in "abc"]) for name in ("insertion", "deletion"))
+    means = [np.nanmean(table, axis=1) * sign for table, sign in ((up, 1.0), (down, -1.0))]
+    assert agreement.tau[0][1] == pytest.approx(scipy.stats.kendalltau(*means).statistic)
+    small = {key: 2.0**-40 * column for key, column in columns.items()}
+    assert ranked({"insertion": Insertion(), "deletion": Deletion()}, small) == agreement
+    alone = {key: column.copy() for key, column in columns.items()}
+    alone["insertion", "a"][1:] = np.nan  # a third of the draws lack its one score
+    found = ranked({"insertion": Insertion(), "deletion": Deletion()}, alone)
+    draws = np.random.default_rng(4).integers(0, 8, (1000, 8))
+    up[0, 1:] = np.nan
+    taus = [
+        scipy.stats.kendalltau(np.nanmean(up[:, d], axis=1), -down[:, d].mean(1)).statistic
+        for d in draws
+        if (d == 0).any()
+    ]
+    assert 500 < len(taus) < 800
+    assert (found.low[0][1], found.high[0][1]) == pytest.approx(np.nanpercentile(taus, [2.5, 97.5]))
+
+
+def test_agreement_needs_three_methods_and_two_metrics_and_not_all_draws_at_once(monkeypatch):
+    agreement = ranked(RANKED, scored("abc"))
+    assert agreement.methods == ("a", "b", "c")
+    monkeypatch.setattr("fringe.experiments._agreement._AT_ONCE", 7 * 3 * 8)  # seven draws of a thousand
+    assert ranked(RANKED, scored("abc")) == agreement
+    assert ranked({"insertion": Insertion(), "neither": Neither()}, scored("abc")) is None
+    assert ranked(RANKED, scored("ab")) is None
 
 
 def test_two_methods_have_no_order_to_compare():

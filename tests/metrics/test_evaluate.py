@@ -315,6 +315,7 @@ SUM = MAPS.flatten(1).sum(1)
         (Scores(SUM, flags={"odd": SUM[:1] > 0}), r"it returned odd \(1,\), expected a tensor \(5,\)"),
         (Scores(SUM, details={"more": SUM[:1]}), r"it returned more \(1,\), expected a tensor \(5,\)"),
         (Scores(SUM, curves={"curve": MAPS[:1, 0, 0]}), r"it returned curve \(1,\), expected a tensor \(5,\)"),
+        (Scores(SUM, details={"a": SUM[:1]}, curves={"a": MAPS[:, 0, 0]}), r"it returned a \(1,\), expected a tensor"),
     ],
 )
 def test_what_a_metric_returns_has_a_number_for_each_map(scores, message):

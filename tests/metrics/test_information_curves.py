@@ -1,5 +1,7 @@
 """Performance information curves: the authors' package on the same images, and which images are skipped."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -41,10 +43,12 @@ def pictures(channels: int) -> torch.Tensor:
     return (x * 255).round() / 255
 
 
-def context(x: torch.Tensor, model: nn.Module | None = None) -> EvaluationContext:
+def context(x: torch.Tensor, model: nn.Module | None = None, space: InputSpace | None = None) -> EvaluationContext:
     ids = tuple(f"image {k}" for k in range(len(x)))
     return EvaluationContext(
-        Problem.of(Classifier(model or Patches()), x, ids=ids, domain=InputSpace(0.0, 1.0), rng=KeyedGenerator(0))
+        Problem.of(
+            Classifier(model or Patches()), x, ids=ids, domain=space or InputSpace(0.0, 1.0), rng=KeyedGenerator(0)
+        )
     )
 
 
@@ -97,13 +101,32 @@ def test_images_are_skipped_for_a_doubtful_or_an_uninformed_prediction():
     assert bool(doubtful.flags["skipped"].all())  # no probability reaches .8
     assert bool(doubtful.values.isnan().all())
     any_probability = evaluate(context(x, Patches(1.0)), normal(*x.shape), [PerformanceInformationCurve(least=0.0)])
-    assert int(any_probability["pic"].values.isnan().sum()) < IMAGES
+    known = int((~any_probability["pic"].flags["skipped"]).nonzero()[0])
+    least = float(any_probability["pic"].details["p_input"][known])
+    for bound, skipped in ((least, False), (math.nextafter(least, 1.0), True)):
+        found = evaluate(context(x, Patches(1.0)), normal(*x.shape), [PerformanceInformationCurve(least=bound)])["pic"]
+        assert bool(found.flags["skipped"][known]) is skipped
     smooth = torch.linspace(0, 1, SIDE, dtype=torch.float64).expand(IMAGES, 3, SIDE, SIDE).clone()
     smooth[:, 0, :2, :2] = 1.0  # a ramp is the interpolation of its own corners: nothing is left to show
     blurred = evaluate(
         context(smooth, TanhMLP(3 * SIDE**2)), normal(*x.shape), [PerformanceInformationCurve(least=0.0)]
     )
     assert bool(blurred["pic"].flags["skipped"].all())
+
+
+def test_a_normalised_picture_has_the_curve_of_the_picture():
+    """As bytes both are one picture; -2 and 6 are black and white after the normalisation."""
+
+    class Normalised(Patches):
+        def forward(self, x):
+            return super().forward((x + 2.0) / 8.0)
+
+    x, a = pictures(3), normal(IMAGES, 3, SIDE, SIDE)
+    plain = evaluate(context(x), a, ["pic"])["pic"]
+    shifted = evaluate(context(8.0 * x - 2.0, Normalised(), InputSpace(-2.0, 6.0)), a, ["pic"])["pic"]
+    assert not plain.flags["skipped"].all()
+    torch.testing.assert_close(shifted.values, plain.values, rtol=1e-9, atol=1e-12, equal_nan=True)
+    assert shifted.values.dtype == torch.float64
 
 
 def test_methods_are_given_the_same_first_image_once():
@@ -133,7 +156,12 @@ def test_information_is_larger_for_noise_and_of_any_number_of_channels():
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"thresholds": (0.5, 0.1)}, "ascending"), ({"thresholds": (0.0,)}, "between 0 and 1"), ({"least": 2.0}, "least")],
+    [
+        ({"thresholds": (0.5, 0.1)}, "ascending"),
+        ({"thresholds": (0.0, 0.5)}, "between 0 and 1"),
+        ({"thresholds": (0.5, 1.0)}, "between 0 and 1"),
+        ({"least": 2.0}, "least"),
+    ],
 )
 def test_settings_that_make_no_curve(settings, message):
     with pytest.raises(InputError, match=message):

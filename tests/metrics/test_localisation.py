@@ -87,6 +87,9 @@ def test_negative_evidence_has_no_mass():
     assert scored.values.isnan().tolist() == [True, False, True, False, False]
     assert scored.values[1] == 0
     assert not values(maps, "mass_inside:max_abs")[0].isnan()
+    least = 1e-7 * torch.ones(SHAPE).double() / 192  # as in the authors' code, this is no mass
+    assert values(least * 0.999, "mass_inside").isnan().all()
+    torch.testing.assert_close(values(least * 1.001, "mass_inside"), TRUTH.double().mean((1, 2)))
 
 
 def test_equal_entries_count_by_their_share_inside():
@@ -101,6 +104,26 @@ def test_equal_entries_count_by_their_share_inside():
     assert scored["rank_accuracy"].flags["tied"].item()
     maps[0, 0, 5, 5] = 2.0
     assert evaluate(context, maps, ["expected_hit"])["expected_hit"].values.item() == pytest.approx(2 / 3)
+
+
+def test_tied_are_maps_whose_equal_entries_decide():
+    truth = torch.zeros(4, 8, 8, dtype=torch.bool)
+    truth[:, 0, :2] = True
+    maps = torch.zeros(4, 3, 8, 8).double()
+    maps[0, 0, 0, :3] = torch.tensor([3.0, 2.0, 1.0]).double()  # no two of the largest are equal
+    maps[1, 0, 0, :3] = 3.0  # two of three
+    maps[2, 0, 0, :3] = torch.tensor([3.0, 3.0, 1.0]).double()  # both of the two
+    maps[3, 0, 0, :3] = torch.tensor([3.0, 2.0, 2.0]).double()  # the second of two
+    scored = score(torch.cat((maps, maps[:1])), "rank_accuracy", "expected_hit", truth=torch.cat((truth, truth[:1])))
+    assert scored["rank_accuracy"].flags["tied"].tolist() == [False, True, False, True, False]
+    assert scored["rank_accuracy"].values.tolist() == pytest.approx([1.0, 2 / 3, 1.0, 0.75, 1.0])
+    assert scored["expected_hit"].flags["tied"].tolist() == [False, True, True, False, False]
+
+
+def test_a_truth_without_pixels_has_no_rank_and_no_hit():
+    scored = score(normal(*SHAPE).abs(), truth=torch.zeros_like(TRUTH))
+    assert scored["rank_accuracy"].values.isnan().all()
+    assert scored["mass_inside"].values.tolist() == scored["expected_hit"].values.tolist() == [0.0] * 5
 
 
 def test_a_scale_changes_no_score():

@@ -125,6 +125,22 @@ def test_no_response_at_all_scores_a_half_and_says_so(metric):
 
 
 @pytest.mark.parametrize("metric", BOTH)
+def test_equal_probabilities_at_the_ends_score_a_half_whatever_lies_between(metric):
+    """The quotient has no value at the ends alone, and without rescaling nothing spreads that over the curve."""
+
+    def bent(x):
+        shown = x.flatten(1).mean(1)
+        return torch.stack([shown * (1.0 - shown), torch.zeros_like(shown)], 1)
+
+    x, a = torch.ones(1, 1, 2, 2, dtype=torch.float64), normal(1, 1, 2, 2)
+    bare = metric(reference="zeros", steps=4, monotone=False, clip=False, rescale=False)
+    result = evaluate(context_of(bent, x, 0), a, [bare])[metric.name]
+    assert result.curves["model_response"][0].isnan().tolist() == [True, False, False, False, True]
+    assert result.flags["undefined"].item()
+    assert result.values.item() == 0.5
+
+
+@pytest.mark.parametrize("metric", BOTH)
 def test_a_broken_output_is_no_half(metric):
     class Broken(TanhMLP):
         def forward(self, x):

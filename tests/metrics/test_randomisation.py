@@ -118,6 +118,7 @@ def test_similarity_of_maps_without_an_order(kind):
     assert similarity(a, a, kind, signed=True).tolist() == [1.0, 1.0, 1.0]
     assert similarity(constant, constant, kind, signed=True).tolist() == [1.0, 1.0, 1.0]
     assert similarity(a, constant, kind, signed=True).tolist() == [0.0, 0.0, 0.0]
+    assert similarity(constant, a, kind, signed=True).tolist() == [0.0, 0.0, 0.0]
     assert similarity(a, broken, kind, signed=True).isnan().tolist() == [False, True, False]
 
 

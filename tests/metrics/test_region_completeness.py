@@ -37,9 +37,10 @@ class TwoHalves(nn.Module):
 X = normal(4, 1, 6, 12, seed=7)
 
 
-def score(method, model=None, x=X, score="logit", values=None):
-    classifier = Classifier(model or TwoHalves(), score=score)
-    context = EvaluationContext(Problem.of(classifier, x, target=[0, 1, 2, 0]), torch.ones(len(x), 6, 12).bool())
+def score(method, model=None, x=X, score="logit", values=None, batch_size="auto", **more):
+    classifier = Classifier(model or TwoHalves(), score=score, batch_size=batch_size)
+    problem = Problem.of(classifier, x, target=[0, 1, 2, 0], **more)
+    context = EvaluationContext(problem, torch.ones(len(x), 6, 12).bool())
     method = get_method(method) if isinstance(method, str) else method
 
     def explain(problem):
@@ -56,6 +57,12 @@ def test_a_path_on_an_affine_network_is_exact(method):
     assert scored.values.max() < 1e-9
     assert not scored.flags["no_identity"].any()
     assert scored.details["outside"].max() == 0
+
+
+def test_it_is_exact_of_a_difference_of_two_classes_and_in_batches():
+    scored = score("ig", contrast=[1, 2, 0, 2], batch_size=3)
+    assert scored.values.max() < 1e-9
+    assert not scored.flags["no_difference"].any()
 
 
 def test_the_end_point_is_the_methods_own():
@@ -98,6 +105,10 @@ def test_shares_by_hand():
     values[:, 0, 0, 6] = -4.0  # as much on pixels that nothing reads
     scored = score(Ended("ig"), model, x, values=values)
     torch.testing.assert_close(scored.details["outside"], torch.full((4,), 0.5).double())
+    torch.testing.assert_close(scored.details["share"], torch.full((4,), 3 / 8).double())
+    torch.testing.assert_close(scored.details["exact_share"], 2 / 3 * sign.double())
+    right, wrong = (0.5 * (abs(3 / 8 - s * 2 / 3) + abs(1 / 8 - s / 3) + 0.5) for s in (1, -1))
+    torch.testing.assert_close(scored.values, torch.where(sign > 0, right, wrong).double())
 
 
 def test_what_is_no_sum_has_no_score():

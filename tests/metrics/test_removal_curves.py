@@ -43,6 +43,8 @@ def test_diffid_is_the_authors_loop(soft):
         assert result.curves["insertion"][i].tolist() == pytest.approx(inserted, abs=1e-7)
         assert result.curves["deletion"][i].tolist() == pytest.approx(deleted, abs=1e-7)
         assert float(result.values[i]) == pytest.approx(np.mean(inserted) - np.mean(deleted), abs=1e-7)
+        assert float(result.details["insertion"][i]) == pytest.approx(np.mean(inserted), abs=1e-7)
+        assert float(result.details["deletion"][i]) == pytest.approx(np.mean(deleted), abs=1e-7)
     assert DiffID.preset("2026") == DiffID()
 
 

@@ -116,6 +116,12 @@ def test_rank_correlation_is_scipys(numbers, random):
         assert bool(spearman(a, b).isnan())
 
 
+def test_a_rank_correlation_with_what_is_not_a_number_has_none():
+    a, broken = torch.arange(4.0)[None], torch.tensor([[1.0, torch.nan, 3.0, 2.0]])
+    assert spearman(a, broken).isnan().all()
+    assert spearman(broken, a).isnan().all()
+
+
 def test_rank_correlation_takes_no_memory_for_pairs():
     a = torch.arange(1e6, dtype=torch.float64)[None]
     assert float(spearman(a, a.square())) == pytest.approx(1.0, abs=1e-12)

@@ -14,6 +14,7 @@ from fringe.metrics import METRICS, Infidelity, MaxSensitivity, get_metric
 from fringe.paper import estimate_reproduction, reproduction_plan, write_reproduction
 from fringe.paper._reproduction import (
     ComparedValue,
+    _number,
     compare_with_paper,
     comparison_csv,
     comparison_markdown,
@@ -260,6 +261,21 @@ def test_the_default_has_a_column_beside_the_papers_setting():
     assert [row["default_n"] for row in lines] == ["3", "", "", "", "4", "", "4"]
 
 
+@pytest.mark.parametrize(
+    ("value", "half", "text"),
+    [
+        (0.5, 0.0126, "0.500 ± 0.013"),
+        (-999.9, 1.0, "-999.900 ± 1.000"),
+        (1000.0, 25.0, "1.00e+03 ± 2.50e+01"),
+        (-1000.0, 25.0, "-1.00e+03 ± 2.50e+01"),
+        (0.5, np.nan, "0.500"),
+        (np.nan, 0.1, "—"),
+    ],
+)
+def test_a_number_has_three_digits_and_those_of_thousands_a_power(value, half, text):
+    assert _number(value, half) == text
+
+
 def test_each_reading_names_settings_that_exist():
     owners = {"fringe": FRInGe, **METRICS}
     for reading in READINGS:
@@ -302,5 +318,10 @@ def test_a_reproduction_is_estimated_run_and_written_from_python(tmp_path):
     assert after.lines() == ["vgg19: nothing left to do"]
     files = write_reproduction(base, run, tmp_path / "page", studies=studies)
     assert [path.name for path in files.pages] == ["reproduction.html", "reproduction.md", "reproduction.csv"]
+    text = files.pages[1].read_text(encoding="utf-8")
+    assert "Not the paper's networks, whatever they are called: vgg19." in text
+    assert "None has the name of a network" not in text
+    assert all(f"- {reading.text}\n" in text for reading in READINGS)
+    assert "| vgg19 | max_sensitivity | ig | 0.068 ± 0.013 |" in text
     (row,) = [row for row in csv.DictReader(files.pages[2].open()) if row["method"] == "ig"]
     assert (row["value"], float(row["ours"])) == ("0.0678", pytest.approx(scores[0]))

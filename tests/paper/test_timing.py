@@ -130,7 +130,14 @@ def grey(path, size):
     Image.fromarray(np.random.default_rng(ord(path.stem)).integers(0, 255, size, dtype=np.uint8)).save(path)
 
 
-def test_images_of_several_sizes_are_timed_and_broken_ones_left_out(tmp_path):
+def test_images_of_several_sizes_are_timed_and_broken_ones_left_out(tmp_path, monkeypatch):
+    real, calls = _timing.make_maps, []
+
+    def spy(entrant, problem):
+        calls.append((len(problem.inputs), problem.progress is not None))
+        return real(entrant, problem)
+
+    monkeypatch.setattr(_timing, "make_maps", spy)
     for name, size in {"a": (16, 16), "b": (24, 16), "c": (16, 16)}.items():
         grey(tmp_path / f"{name}.png", size)
     (tmp_path / "d.png").write_bytes((tmp_path / "a.png").read_bytes()[:40])
@@ -138,6 +145,8 @@ def test_images_of_several_sizes_are_timed_and_broken_ones_left_out(tmp_path):
     found = measure_runtimes(resolved)
     assert [(t.mode, t.n) for t in found] == [("sequential", 3), ("batched", 3)]
     assert [passes(t) for t in found] == [passes(found[0])] * 2
+    assert calls[:4] == [(1, True), *[(1, False)] * 3]  # one start for all images alone
+    assert sorted(calls[4:]) == [(1, False), (1, True), (2, False), (2, True)]  # one for each batch of a size
     (tmp_path / "only").mkdir()
     (tmp_path / "only" / "d.png").write_bytes((tmp_path / "d.png").read_bytes())
     with pytest.raises(FringeError, match=r"images: .*d.png"):

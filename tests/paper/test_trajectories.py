@@ -18,9 +18,10 @@ from fringe.experiments import Arm, ExperimentSpec, ModelSource, Plan, build_pla
 from fringe.experiments._images import prepare
 from fringe.experiments._manifest import load, resolve
 from fringe.metrics import Sparseness, get_metric
-from fringe.paper import ablation_study, cap_study, draw_study, sweep_study
+from fringe.paper import _trajectories, ablation_study, cap_study, draw_study, sweep_study
 from fringe.paper._studies import OBJECTIVE, PaperStudy, cap_plan
 from fringe.paper._trajectories import SHOWN, blur_change, draw_sweep, trajectories
+from fringe.plots import plot_sensitivity
 from toys import results_of_scores
 
 METHODS = {
@@ -271,6 +272,20 @@ def test_an_image_that_nobody_has_is_left_out_and_a_setting_that_lacks_another_i
         rows[:] = np.nan
     nothing = numbers(draw_sweep(plan(), swept(columns), FACTORS, tmp_path)[1])
     assert {row["objective"] for row in nothing.values()} == {""}
+
+
+def test_a_sweep_that_is_not_complete_has_the_images_of_the_setting_that_has_most(tmp_path, monkeypatch):
+    titles = []
+
+    def spied(panels, title):
+        titles.append(title)
+        return plot_sensitivity(panels, title=title)
+
+    monkeypatch.setattr(_trajectories, "plot_sensitivity", spied)
+    counts = {"centre": 4, "tau=0.002": 4, "tau=0.004": 3, "steps=3": 2}
+    columns = {name: np.random.default_rng(2).random((3, count)) for name, count in counts.items()}
+    draw_sweep(plan(), swept(columns), FACTORS, tmp_path)
+    assert titles == ["One setting varied at a time, 4 images"]
 
 
 def test_figures_have_a_name_that_is_a_file_name(tmp_path):

@@ -38,3 +38,21 @@ def test_a_step_takes_the_bound_it_is_given():
     eta, bound = TRUST.step(tensor(0.0, 0.0), tensor(1.0, 1.0), tensor(2.0, 2.0), tensor(0.5, 1.0))
     assert eta.tolist() == pytest.approx([0.25, 0.5])
     assert bound.tolist() == [Bound.LOGIT] * 2
+
+
+@pytest.mark.parametrize(
+    ("fisher", "norm", "eta", "active"),
+    [
+        (1.0, 1.0, 0.2, Bound.KL),  # sqrt(2 * 0.02 / 1)
+        (4.0, 1.0, 0.1, Bound.KL),
+        (1e-4, 1.0, 3.0, Bound.EUCLIDEAN),  # the other would be 20
+        (1e-4, 0.5, 6.0, Bound.EUCLIDEAN),
+        (1e-4, 0.1, 10.0, Bound.ETA_MAX),
+        (0.0, 0.0, 10.0, Bound.ETA_MAX),  # no direction at all
+    ],
+)
+def test_a_step_is_the_smallest_of_its_bounds(fisher, norm, eta, active):
+    region = TrustRegion(eta_max=10.0, tau=0.02, delta_euc=3.0)
+    found, bound = region.step(tensor(fisher), tensor(norm))
+    assert found.item() == pytest.approx(eta, rel=1e-7)
+    assert bound.item() == active

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from fringe.cli import app
 from fringe.errors import InputError
-from fringe.experiments import judge_metrics
+from fringe.experiments import SHARES, judge_metrics
 from fringe.metrics import Deletion, Insertion
 from fringe.report import build_table, write_report
 
@@ -100,13 +100,21 @@ def test_what_a_comparison_writes_is_read(tmp_path):
         for k in ("insertion", "deletion")
         for i, v in enumerate((0.2, 0.4))
     ]
-    validity = judge_metrics(rows, [], {"insertion": Insertion(), "deletion": Deletion()})
+    worse = [  # every score falls with the share, which is good of an insertion alone
+        {"method": "ig", "metric": k, "share": share, "image": str(i), "score": v + 0.1 - share / 10}
+        for share in SHARES[1:]
+        for k in ("insertion", "deletion")
+        for i, v in enumerate((0.2, 0.4))
+    ]
+    validity = judge_metrics(rows, worse, {"insertion": Insertion(), "deletion": Deletion()})
+    assert [one.verdict for one in validity.metrics] == ["passes", "does not pass"]
     from fringe._text import plain, to_json
 
     path = tmp_path / "validity.json"
     path.write_text(to_json({"model": "other", "images": 2, **plain(validity.record())}))
     page = write_report(run(tmp_path / "run"), tmp_path / "out", validity=[path]).page.read_text(encoding="utf-8")
-    assert "Metrics that do not pass on this model" not in page or validity.failing
+    assert "Metrics that do not pass on this model: Deletion AUC" in page
+    assert "does not pass: validity -1.00 is below 0.5, power -1000.00 is below 0.5" in page
 
 
 def test_verdicts_count_for_their_model(tmp_path):

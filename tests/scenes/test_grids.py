@@ -64,7 +64,9 @@ def test_scaled_logits_have_the_same_grids_and_the_gradient_scaled():
     network = scene.network(0, MODEL, IMAGES)
     examples = scene.examples([network], IMAGES, 4, 0)
     assert examples == GridPG().examples([MODEL], IMAGES, 4, 0)
-    assert network.digest != MODEL.digest or str(network.module) != str(MODEL.module)
+    assert network.digest != MODEL.digest
+    scales = (1.0, 4.0, 16.0, 16.000001)  # what is stored of one must not be read for another
+    assert len({str(GridPG(scale=s).network(0, MODEL, IMAGES).module) for s in scales}) == len(scales)
     x = scene.make(examples[0], network)[0][None].requires_grad_()
     (grown,) = torch.autograd.grad(network.module(x)[0, 3], x)
     (plain,) = torch.autograd.grad(MODEL.module(x)[0, 3], x)
@@ -143,7 +145,8 @@ def test_gates_count_the_pool():
     p, number = MODEL.module(x).softmax(1).max(1)
     labels = torch.tensor([ref.label for ref in IMAGES])
     assert gate.value == int(((p >= 0.99) & (number == labels)).sum())
-    assert gate.holds
+    assert (gate.least, gate.most, gate.holds) == (4.0, None, True)  # one grid
+    assert get_scene("gridpg:nine").gates(MODEL, MODEL, IMAGES)[0].least == 9.0
 
 
 #: Settings under which every path method takes a moment.

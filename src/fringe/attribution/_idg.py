@@ -122,17 +122,15 @@ def reference_nodes(scores: Tensor) -> tuple[Tensor, Tensor]:
 
     ``scores`` (B, N) are taken on the closed uniform grid, of N - 1 intervals of length d. Slopes, with a slope of 0
     before the first interval, are mapped to [0, 1] by their extremes, so the steepest descent counts as nothing; they
-    share N samples in proportion, rounded down, and what is left goes to the largest shares that got none. Differences
+    share N samples in proportion, rounded down, and what is left goes to the largest shares that got none. A difference
     to what the method describes, reproduced: an interval without samples is skipped without moving on, so all later
-    samples lie too near the baseline; where more is left than there are empty intervals, the rest overwrites intervals
-    that had samples, and the last samples fall on 0 with no weight. Of equal shares the last is served first.
+    samples lie too near the baseline. Of equal shares the last is served first.
     """
     count = scores.shape[1]
     length = 1.0 / (count - 1)
     slope = torch.nn.functional.pad(scores.diff(dim=1) / length, (1, 0))
     low, high = slope.amin(1, keepdim=True), slope.amax(1, keepdim=True)
-    # where nothing has a share, as of a constant score, theirs are NaN
-    share = torch.where(high > low, (slope - low) / (high - low), 0.0)
+    share = (slope - low) / (high - low)  # NaN of a constant score, of which theirs are NaN as well
     share[:, 0] = 0.0
     total = share.sum(1, keepdim=True)
     quota = torch.where(total > 0, share / total, 0.0) * count
@@ -147,7 +145,8 @@ def reference_slopes(nodes: Tensor, scores: Tensor) -> Tensor:
 
 
 def _fill(placed: Tensor, quota: Tensor) -> Tensor:
-    """One sample each for the empty slots of the largest quotas, as many as are left over."""
+    """One sample each for the empty slots of the largest quotas, as many as are left over: never more than are empty,
+    as the quotas add up to the number of slots."""
     left = placed.shape[1] - placed.sum(1, keepdim=True)
     order = torch.where(placed > 0, -1.0, quota).sort(dim=1, stable=True).indices.flip(1)
     return torch.where(order.argsort(1) < left, 1, placed)
@@ -157,10 +156,9 @@ def _spread(placed: Tensor, length: float) -> tuple[Tensor, Tensor]:
     """The samples of the q-th slot that has any, evenly from q ``length`` on, and how far apart they lie."""
     count, ends = placed.shape[1], placed.cumsum(1)
     sample = torch.arange(count, device=placed.device).repeat(len(placed), 1)
-    slot = torch.searchsorted(ends, sample, right=True).clamp_max(count - 1)
+    slot = torch.searchsorted(ends, sample, right=True)
     samples = placed.gather(1, slot)
     visited = ((placed > 0).cumsum(1) - 1).gather(1, slot)
     within = sample - (ends.gather(1, slot) - samples)
-    exists = sample < ends[:, -1:]
-    spacing = torch.where(exists, length / samples.clamp_min(1).double(), 0.0)
-    return torch.where(exists, visited.double() * length + within * spacing, 0.0), spacing
+    spacing = length / samples.double()
+    return visited.double() * length + within * spacing, spacing

@@ -229,7 +229,7 @@ def _judge(
     best = _best(label, metric, table, methods)
     control = _best(label, metric, table, controls)
     gap = math.nan if best is None or control is None else _effect(sign * (table[label, best] - table[label, control]))
-    moved = n > 0 and not np.allclose(stacked[:, :1], stacked, rtol=1e-9, atol=0.0, equal_nan=True)
+    moved = not np.allclose(stacked[:, :1], stacked, rtol=1e-9, atol=0.0, equal_nan=True)
     validity = estimate(per_image if moved else [], seed)
     power = power if moved else math.nan
     verdict, reason = _verdict(metric, moved, n, {"validity": validity.mean, "power": power, "gap": gap})

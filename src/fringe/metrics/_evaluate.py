@@ -122,12 +122,12 @@ def _checked(name: str, scores: object, count: int) -> Scores:
     """The scores of a metric, which somebody else may have written, if each of its numbers has a row for each map."""
     if not isinstance(scores, Scores):
         raise InputError(f"metric {name}: it returned {type(scores).__name__}, expected Scores(values)")
-    columns: dict[str, object] = {"values": scores.values, **scores.flags, **scores.details}
-    shapes = {what: tuple(c.shape) if isinstance(c, Tensor) else type(c).__name__ for what, c in columns.items()}
-    shapes |= {what: tuple(curve.shape[:1]) for what, curve in scores.curves.items()}
-    wrong = next((what for what, shape in shapes.items() if shape != (count,)), None)
-    if wrong is not None:
-        raise InputError(f"metric {name}: it returned {wrong} {shapes[wrong]}, expected a tensor ({count},)")
+    columns: list[tuple[str, object]] = [("values", scores.values), *scores.flags.items(), *scores.details.items()]
+    shapes = [(what, tuple(c.shape) if isinstance(c, Tensor) else type(c).__name__) for what, c in columns]
+    shapes += [(what, tuple(curve.shape[:1])) for what, curve in scores.curves.items()]  # a detail may have its name
+    for what, shape in shapes:
+        if shape != (count,):
+            raise InputError(f"metric {name}: it returned {what} {shape}, expected a tensor ({count},)")
     return scores
 
 

@@ -263,7 +263,9 @@ class ScaledLogits(_Wrapper):
         return self.scale * self.logits(x)
 
     def extra_repr(self) -> str:
-        return f"scale={self.scale:g}"
+        return f"scale={float(self.scale)!r}".removesuffix(
+            ".0"
+        )  # every digit: keys of stored maps are made of this text
 
 
 class SumOfCells(_Wrapper):
