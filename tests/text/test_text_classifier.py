@@ -195,6 +195,9 @@ def test_a_model_by_its_folder(tmp_path):
     assert result.plot().axes
     with pytest.raises(fringe.FringeError, match="could not load"):
         fringe.explain(f"hf:{tmp_path / 'absent'}", ["a great film"], kind="text")
+    model.bert.save_pretrained(tmp_path)
+    with pytest.raises(fringe.FringeError, match=r"lacks the weights classifier\.bias, classifier\.weight; name one"):
+        fringe.explain(f"hf:{tmp_path}", ["a great film"], kind="text")
 
 
 def test_a_result_shows_its_words(classifier):
