@@ -226,6 +226,25 @@ def bart() -> nn.Module:
     )
 
 
+def small(kind, **settings) -> nn.Module:
+    import transformers
+
+    config = getattr(transformers, f"{kind}Config")(vocab_size=len(make_tokenizer()), **settings)
+    return getattr(transformers, f"{kind}ForSequenceClassification")(config).eval()
+
+
+def test_the_longest_text_is_the_models():
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    tokenizer = make_tokenizer()
+    tokenizer.model_max_length = 10**30
+    roberta = TextClassifier(small("Roberta", **sizes, max_position_embeddings=16, pad_token_id=1), tokenizer)
+    assert roberta.encode(["film " * 12]).embeddings.shape[1] == 14  # its positions begin after those of padding
+    with pytest.raises(fringe.InputError, match="has 15 tokens, and the model takes 14"):
+        roberta.encode(["film " * 13])
+    endless = TextClassifier(small("XLNet", d_model=8, n_layer=1, n_head=2, d_inner=8), tokenizer)
+    assert endless.encode(["film " * 50]).embeddings.shape[1] == 52
+
+
 def test_what_cannot_be_explained_is_refused(classifier):
     model, tokenizer = trained_model(steps=20), make_tokenizer()
     with pytest.raises(fringe.InputError, match="inputs: the text '' has no words"):
@@ -236,6 +255,9 @@ def test_what_cannot_be_explained_is_refused(classifier):
         fringe.explain(model, ["a film"], kind="text")
     with pytest.raises(fringe.FringeError, match=r"model: Passing input embeddings .* takes inputs_embeds"):
         fringe.explain(bart(), ["a film"], tokenizer=tokenizer)
+    longformer = small("Longformer", hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    with pytest.raises(fringe.FringeError, match=r"model: zeros_like\(\).* choose a model that takes inputs_embeds"):
+        fringe.explain(longformer, ["a film"], tokenizer=tokenizer)
     with pytest.raises(fringe.InputError, match="expected a fast tokenizer"):
         TextClassifier(model, str.split)
     with pytest.raises(fringe.InputError, match="has no get_input_embeddings"):
