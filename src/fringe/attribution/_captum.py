@@ -150,12 +150,12 @@ class CaptumMethod(PluginMethod):
         return explain
 
     def _deep_lift(self, captum: Any, problem: Problem) -> Explain:
-        require_module(problem, self.label)
+        network = require_module(problem, self.label)
 
         def explain(part: Problem) -> Tensor:
             method, rows = captum.DeepLift(ScoreModule(part)), (part.every_row,)
             baseline = part.resolve_baseline(self.baseline)
-            with _without_remarks():
+            with _without_remarks(), _running_once(network, self.label):
                 return method.attribute(leaf(part.inputs), baseline, additional_forward_args=rows)
 
         def in_pairs(part: Problem) -> Tensor:  # an input and its baseline are in one pass
@@ -288,6 +288,22 @@ def _is_convolution(module: nn.Module, axes: int) -> bool:
     """Whether a module has the weight of a convolution of inputs with so many axes, whatever its class."""
     weight = getattr(module, "weight", None)
     return isinstance(weight, Tensor) and weight.dim() == axes
+
+
+@contextlib.contextmanager
+def _running_once(network: nn.Module, label: str) -> Generator[None]:
+    """Name a module that runs twice, and take back what Captum holds in modules and leaves there after an error."""
+    free = [(vars(m), name) for m in network.modules() for name in ("input", "output") if name not in vars(m)]
+    try:
+        yield
+    except RuntimeError as error:
+        if "used more than once" not in str(error):
+            raise
+        message = f"a nonlinearity of it runs more than once, which {label} cannot follow"
+        raise InputError(message, argument="model", hint="give each call a module of its own") from error
+    finally:
+        for attributes, name in free:
+            attributes.pop(name, None)
 
 
 @contextlib.contextmanager
