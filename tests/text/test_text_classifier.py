@@ -245,6 +245,18 @@ def test_the_longest_text_is_the_models():
     assert endless.encode(["film " * 50]).embeddings.shape[1] == 52
 
 
+def test_a_decoder_without_a_padding_token_takes_the_points_of_a_path(tmp_path):
+    gpt = small("GPT2", n_embd=8, n_layer=1, n_head=2, n_positions=16)
+    gpt.save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    result = fringe.explain(f"hf:{tmp_path}", "a great film", target=0, method="ig")
+    tokens = make_tokenizer()(["a great film"], return_tensors="pt")
+    torch.testing.assert_close(result.score.float(), gpt(tokens["input_ids"]).logits[:, 0].detach())
+    with pytest.raises(fringe.FringeError, match=r"model: .* no padding token.* or set its config\.pad_token_id"):
+        fringe.explain(gpt, "a great film", tokenizer=make_tokenizer(), method="ig")
+    assert gpt.config.pad_token_id is None
+
+
 def test_what_cannot_be_explained_is_refused(classifier):
     model, tokenizer = trained_model(steps=20), make_tokenizer()
     with pytest.raises(fringe.InputError, match="inputs: the text '' has no words"):

@@ -64,6 +64,8 @@ def load_text_model(spec: str, device: str) -> tuple[nn.Module, Any]:
     transformers = import_transformers()
     model = _pretrained(spec, "a text classifier", transformers.AutoModelForSequenceClassification)
     tokenizer = _read(spec, "a text classifier", transformers.AutoTokenizer)
+    if model.config.pad_token_id is None:  # the decoders among them refuse batches then; none of these is padded
+        model.config.pad_token_id = -1
     return model.eval().requires_grad_(False).to(device), tokenizer
 
 

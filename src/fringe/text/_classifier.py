@@ -146,12 +146,14 @@ class TextClassifier(nn.Module):
         was_training = [module for module in self.model.modules() if module.training]
         self.model.eval()
         try:
-            logits = self(encoded.embeddings, **encoded.arguments)
+            rows = [*range(len(alone)), 0]  # two at least, as the points of a path: some refuse more than one
+            logits = self(encoded.embeddings[rows], **{n: v[rows] for n, v in encoded.arguments.items()})[:-1]
             expected = [
                 self.model(**{n: v for n, v in row.items() if n != "special_tokens_mask"}).logits for row in alone
             ]
-        except (NotImplementedError, TypeError) as error:
-            raise ModelError(str(error), argument="model", hint="choose a model that takes inputs_embeds") from error
+        except (NotImplementedError, TypeError, ValueError) as error:
+            hint = "choose a model that takes inputs_embeds in batches, or set its config.pad_token_id if that is None"
+            raise ModelError(str(error), argument="model", hint=hint) from error
         finally:
             for module in was_training:
                 module.training = True
