@@ -315,6 +315,9 @@ def image_processor(name, **settings):
         ("CLIPImageProcessor", {"do_resize": False, "crop_size": {"height": 128, "width": 96}}),
         ("CLIPImageProcessor", {"do_normalize": False, "crop_size": {"height": 192, "width": 201}}),
         ("ViTImageProcessor", {"resample": 0}),
+        ("ViTImageProcessor", {"rescale_factor": 1 / 256}),
+        ("ViTImageProcessor", {"rescale_factor": 1 / 127.5, "image_mean": [1.0] * 3, "image_std": [1.0] * 3}),
+        ("ViTImageProcessor", {"do_rescale": False, "image_mean": [123.7] * 3, "image_std": [58.4] * 3}),
         ("ConvNextImageProcessor", {"size": {"shortest_edge": 224}, "crop_pct": 0.875}),
         ("ConvNextImageProcessor", {"size": {"shortest_edge": 384}, "crop_pct": 1.0}),
         ("EfficientNetImageProcessor", {"image_std": [0.4, 0.5, 0.6]}),  # it divides by them twice
@@ -338,8 +341,7 @@ def test_preprocessing_equals_that_of_an_image_processor(name, settings, size):
         ("PerceiverImageProcessor", {}, "the steps of the image processor PerceiverImageProcessor"),  # crops first
         ("ImageGPTImageProcessor", {}, "the steps of the image processor ImageGPTImageProcessor"),  # gives no pixels
         ("DonutImageProcessor", {}, "the steps of the image processor DonutImageProcessor"),  # pads
-        ("ViTImageProcessor", {"rescale_factor": 1 / 127.5}, "the steps of the image processor ViTImageProcessor"),
-        ("ViTImageProcessor", {"do_rescale": False}, "the steps of the image processor ViTImageProcessor"),
+        ("EfficientNetImageProcessor", {"rescale_offset": True}, "the steps of the image processor EfficientNetImage"),
         ("ViTImageProcessor", {"resample": 4}, "interpolation '4' is none of nearest, bilinear, bicubic, lanczos"),
         ("CLIPImageProcessor", {"size": {"shortest_edge": 5, "longest_edge": 9}}, "image processor size {"),
     ],

@@ -153,12 +153,13 @@ def _recipe(config: dict[str, Any]) -> Preprocessing:
     again = std if config.get("include_top") else (1.0,) * len(std)  # EfficientNet divides by it a second time
     if not config.get("do_normalize"):  # MobileViT has a mean, and no such step
         mean, std = (0.0,) * len(mean), (1.0,) * len(std)
+    white = 255 * float(config.get("rescale_factor", 1 / 255)) if config.get("do_rescale", True) else 255.0
     names = {code.value: name for name, code in RESAMPLING.items()}
     return Preprocessing(
         resize,
         crop,
-        mean,
-        std=tuple(first * second for first, second in zip(std, again, strict=True)),
+        mean=tuple(value / white for value in mean),
+        std=tuple(first * second / white for first, second in zip(std, again, strict=True)),
         channels=len(mean),
         interpolation=names.get(int(config.get("resample", 2)), str(config.get("resample"))),
         crop_margin="down" if crop else "even",
