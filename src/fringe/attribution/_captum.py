@@ -300,7 +300,8 @@ def _running_once(network: nn.Module, label: str) -> Generator[None]:
         if "used more than once" not in str(error):
             raise
         message = f"a nonlinearity of it runs more than once, which {label} cannot follow"
-        raise InputError(message, argument="model", hint="give each call a module of its own") from error
+        hint = "give each call a module of its own, or choose another method"
+        raise InputError(message, argument="model", hint=hint) from error
     finally:
         for attributes, name in free:
             attributes.pop(name, None)
