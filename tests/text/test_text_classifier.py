@@ -190,6 +190,7 @@ def test_a_model_by_its_folder(tmp_path):
     result = fringe.explain(f"hf:{tmp_path}", ["a great film"], target="positive", method="ig")
     by_module = fringe.explain(model, ["a great film"], tokenizer=make_tokenizer(), target=1, method="ig")
     assert result.context.kind == "text"
+    assert result.context.model == "BertForSequenceClassification"  # a result that is sent away holds no path
     assert result.context.class_names == CLASSES
     torch.testing.assert_close(result.values, by_module.values)
     assert result.plot().axes
