@@ -13,7 +13,7 @@ from fringe._arguments import NO_ARGUMENTS, ForwardArguments
 from fringe._isolation import Mode, detached, isolated
 from fringe._outputs import OutputKind, as_logits
 from fringe._progress import log
-from fringe.errors import InputError, is_out_of_memory
+from fringe.errors import InputError, first_line, is_out_of_memory
 
 Result = TypeVar("Result", Tensor, tuple[Tensor, Tensor])
 
@@ -219,5 +219,9 @@ def _unwrapped(model: Callable[..., Any]) -> Callable[..., Any]:
         )
     if any(p.dtype in (torch.float16, torch.bfloat16) for p in parameters):
         log.info("the model is in half precision: a float32 copy of it is explained")
-        return copy.deepcopy(model).float()
+        try:
+            return copy.deepcopy(model).float()
+        except (RuntimeError, TypeError) as error:  # such as for activations that it keeps, with their graph
+            message = f"it is in half precision, and no copy of it can be made ({first_line(error)})"
+            raise InputError(message, argument="model", hint="pass it in float32, as in model.float()") from error
     return model

@@ -242,6 +242,14 @@ def test_no_hook_is_left_after_an_error(net, name):
 
 
 class TestRefusals:
+    def test_deep_lift_names_a_module_that_runs_twice_and_leaves_nothing_in_it(self):
+        relu = nn.ReLU()
+        model = nn.Sequential(nn.Flatten(), nn.Linear(128, 8), relu, nn.Linear(8, 3), relu).double()
+        before = [set(vars(module)) for module in model.modules()]
+        with pytest.raises(InputError, match="a nonlinearity of it runs more than once, which captum:deep_lift cannot"):
+            explained(model, "captum:deep_lift")
+        assert [set(vars(module)) for module in model.modules()] == before
+
     def test_grad_cam_needs_a_convolution(self):
         model = nn.Sequential(nn.Flatten(), nn.Linear(128, 3)).double()
         with pytest.raises(InputError, match="it has no convolution with activations in space"):

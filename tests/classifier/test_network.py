@@ -169,6 +169,12 @@ class TestParameters:
             assert (id(t), t.dtype) == (before[name][0], before[name][1].dtype)
             assert torch.equal(t, before[name][1])
 
+    def test_in_half_precision_that_cannot_be_copied_are_named(self):
+        model = network(NAME, torch.float32).half()
+        model[0].kept = model[0].weight * 2  # as of a module that keeps its last activations
+        with pytest.raises(InputError, match=r"half precision, and no copy of it can be made .*; pass it in float32"):
+            Classifier(model)
+
     def test_an_update_between_calls_is_seen(self):
         model, x = network(NAME), normal(2, 3, 8, 8)
         classifier = Classifier(model)

@@ -53,6 +53,19 @@ def test_arrays_tensors_and_one_row():
     assert many[0].plot("bars").axes
 
 
+def test_a_model_by_its_file_needs_no_preprocessing_of_pictures(tmp_path):
+    code = tmp_path / "net.py"
+    code.write_text("from torch import nn\ndef make():\n    return nn.Sequential(nn.Flatten(), nn.Linear(4, 3))\n")
+    for kind, inputs in (("tabular", RAW[:2]), ("series", RAW[:2])):
+        assert len(fringe.explain(f"{code}:make", inputs, kind=kind, method="ig", trust_code=True)) == 2
+    standardised = fringe.explain(
+        f"{code}:make", RAW, kind="tabular", preprocessing=StandardScaler().fit(RAW), method="ig", trust_code=True
+    )
+    assert abs(standardised.context.inputs.mean()) < 1e-6
+    with pytest.raises(fringe.InputError, match="preprocessing: series are taken as they are; standardise them before"):
+        fringe.explain(Smooth(4), RAW, kind="series", preprocessing="imagenet")
+
+
 def test_series_of_one_channel_and_of_many():
     model = Smooth(12)
     one = fringe.explain(model, RAW[:3].reshape(1, 12), kind="series")

@@ -1,5 +1,6 @@
 """torchvision, timm and transformers: the right weights with the right preprocessing, without a download."""
 
+import re
 import subprocess
 import sys
 import urllib.error
@@ -102,6 +103,39 @@ def test_the_papers_weights_are_the_default(torchvision, monkeypatch, spec, memb
 
 def test_inception_rescales_its_input_as_its_weights_expect():
     assert load_model("torchvision:inception_v3@random").module.transform_input
+
+
+def test_weights_for_larger_images_meet_a_network_built_for_them(torchvision, monkeypatch):
+    with torch.device("meta"):
+        large = torchvision.models.vit_b_16(image_size=384).state_dict()
+    monkeypatch.setattr(
+        torchvision.models.ViT_B_16_Weights,
+        "get_state_dict",
+        lambda self, **options: {name: torch.zeros_like(value, device="cpu") for name, value in large.items()},
+    )
+    model = load_model("torchvision:vit_b_16@IMAGENET1K_SWAG_E2E_V1")
+    assert model.module.image_size == model.preprocessing.crop[0] == 384
+
+
+def test_the_dotted_names_in_the_files_of_densenets_are_read(torchvision, monkeypatch):
+    source = load_model("torchvision:densenet121@random:1")
+    dotted = {re.sub(r"(layer\d+\.(?:norm|conv))([12])", r"\1.\2", k): v for k, v in source.module.state_dict().items()}
+    assert "features.denseblock1.denselayer1.norm.1.weight" in dotted
+    old = {name: value for name, value in dotted.items() if "num_batches" not in name}
+    monkeypatch.setattr(torchvision.models.DenseNet121_Weights, "get_state_dict", lambda self, **options: old)
+    assert load_model("torchvision:densenet121").digest == source.digest
+
+
+@pytest.mark.parametrize("name", ["mnasnet0_5", "googlenet"])
+def test_a_file_of_the_librarys_own_network_is_read(torchvision, tmp_path, name):
+    """MNASNet wants versions, which such a file has not; GoogLeNet comes without its auxiliary heads."""
+    options = {"aux_logits": False, "init_weights": False} if name == "googlenet" else {}
+    own = torchvision.models.get_model(name, weights=None, **options).eval()
+    save_file(own.state_dict(), tmp_path / "w.safetensors")
+    loaded = load_model(f"torchvision:{name}@{tmp_path / 'w.safetensors'}").module
+    own.transform_input = True
+    x = torch.rand(1, 3, 224, 224)
+    assert torch.equal(loaded(x), own(x))
 
 
 def test_a_failed_download_names_the_way_without_a_network(torchvision, monkeypatch):
@@ -224,6 +258,37 @@ class TestHub:
         assert (x.flip(1) - own).abs().max().item() <= 2 / 255 + 1e-6
         net = transformers.AutoModelForImageClassification.from_pretrained(folder)
         torch.testing.assert_close(model.module(x), net(x.flip(1)).logits)
+        replaced = load_model(f"hf:{folder}", preprocessing="resize=32x32")
+        assert torch.equal(replaced.module(x), model.module(x))
+
+    def test_a_network_without_a_trained_head_is_refused(self, folder):
+        import transformers
+
+        config = transformers.AutoConfig.from_pretrained(folder)
+        transformers.ViTModel(config).save_pretrained(folder)
+        assert message(f"hf:{folder}") == (
+            f"'hf:{folder}' lacks the weights classifier.bias, classifier.weight; "
+            "name one that was trained as an image classifier"
+        )
+
+    @pytest.mark.parametrize(
+        ("old", "new", "expected"),
+        [
+            ('"hidden_size": 16', '"hidden_size": "16"', "StrictDataclassFieldValidationError"),
+            ('"hidden_size": 16', '"hidden_size": 32', "RuntimeError"),
+            ('"hidden_act": "gelu"', '"hidden_act": "melu"', "KeyError"),
+        ],
+    )
+    def test_a_folder_that_does_not_fit_is_named(self, folder, old, new, expected):
+        config = folder / "config.json"
+        assert old in config.read_text()
+        config.write_text(config.read_text().replace(old, new))
+        assert message(f"hf:{folder}").startswith(f"could not load 'hf:{folder}' ({expected}")
+
+    def test_truncated_weights_are_named(self, folder):
+        weights = folder / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:100])
+        assert f"could not load 'hf:{folder}' (SafetensorError: " in message(f"hf:{folder}")
 
     def test_pickled_weights_are_refused(self, folder):
         (folder / "model.safetensors").unlink()
@@ -250,6 +315,9 @@ def image_processor(name, **settings):
         ("CLIPImageProcessor", {"do_resize": False, "crop_size": {"height": 128, "width": 96}}),
         ("CLIPImageProcessor", {"do_normalize": False, "crop_size": {"height": 192, "width": 201}}),
         ("ViTImageProcessor", {"resample": 0}),
+        ("ViTImageProcessor", {"rescale_factor": 1 / 256}),
+        ("ViTImageProcessor", {"rescale_factor": 1 / 127.5, "image_mean": [1.0] * 3, "image_std": [1.0] * 3}),
+        ("ViTImageProcessor", {"do_rescale": False, "image_mean": [123.7] * 3, "image_std": [58.4] * 3}),
         ("ConvNextImageProcessor", {"size": {"shortest_edge": 224}, "crop_pct": 0.875}),
         ("ConvNextImageProcessor", {"size": {"shortest_edge": 384}, "crop_pct": 1.0}),
         ("EfficientNetImageProcessor", {"image_std": [0.4, 0.5, 0.6]}),  # it divides by them twice
@@ -273,8 +341,7 @@ def test_preprocessing_equals_that_of_an_image_processor(name, settings, size):
         ("PerceiverImageProcessor", {}, "the steps of the image processor PerceiverImageProcessor"),  # crops first
         ("ImageGPTImageProcessor", {}, "the steps of the image processor ImageGPTImageProcessor"),  # gives no pixels
         ("DonutImageProcessor", {}, "the steps of the image processor DonutImageProcessor"),  # pads
-        ("ViTImageProcessor", {"rescale_factor": 1 / 127.5}, "the steps of the image processor ViTImageProcessor"),
-        ("ViTImageProcessor", {"do_rescale": False}, "the steps of the image processor ViTImageProcessor"),
+        ("EfficientNetImageProcessor", {"rescale_offset": True}, "the steps of the image processor EfficientNetImage"),
         ("ViTImageProcessor", {"resample": 4}, "interpolation '4' is none of nearest, bilinear, bicubic, lanczos"),
         ("CLIPImageProcessor", {"size": {"shortest_edge": 5, "longest_edge": 9}}, "image processor size {"),
     ],

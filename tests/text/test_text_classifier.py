@@ -190,11 +190,15 @@ def test_a_model_by_its_folder(tmp_path):
     result = fringe.explain(f"hf:{tmp_path}", ["a great film"], target="positive", method="ig")
     by_module = fringe.explain(model, ["a great film"], tokenizer=make_tokenizer(), target=1, method="ig")
     assert result.context.kind == "text"
+    assert result.context.model == "BertForSequenceClassification"  # a result that is sent away holds no path
     assert result.context.class_names == CLASSES
     torch.testing.assert_close(result.values, by_module.values)
     assert result.plot().axes
     with pytest.raises(fringe.FringeError, match="could not load"):
         fringe.explain(f"hf:{tmp_path / 'absent'}", ["a great film"], kind="text")
+    model.bert.save_pretrained(tmp_path)
+    with pytest.raises(fringe.FringeError, match=r"lacks the weights classifier\.bias, classifier\.weight; name one"):
+        fringe.explain(f"hf:{tmp_path}", ["a great film"], kind="text")
 
 
 def test_a_result_shows_its_words(classifier):
@@ -223,6 +227,37 @@ def bart() -> nn.Module:
     )
 
 
+def small(kind, **settings) -> nn.Module:
+    import transformers
+
+    config = getattr(transformers, f"{kind}Config")(vocab_size=len(make_tokenizer()), **settings)
+    return getattr(transformers, f"{kind}ForSequenceClassification")(config).eval()
+
+
+def test_the_longest_text_is_the_models():
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    tokenizer = make_tokenizer()
+    tokenizer.model_max_length = 10**30
+    roberta = TextClassifier(small("Roberta", **sizes, max_position_embeddings=16, pad_token_id=1), tokenizer)
+    assert roberta.encode(["film " * 12]).embeddings.shape[1] == 14  # its positions begin after those of padding
+    with pytest.raises(fringe.InputError, match="has 15 tokens, and the model takes 14"):
+        roberta.encode(["film " * 13])
+    endless = TextClassifier(small("XLNet", d_model=8, n_layer=1, n_head=2, d_inner=8), tokenizer)
+    assert endless.encode(["film " * 50]).embeddings.shape[1] == 52
+
+
+def test_a_decoder_without_a_padding_token_takes_the_points_of_a_path(tmp_path):
+    gpt = small("GPT2", n_embd=8, n_layer=1, n_head=2, n_positions=16)
+    gpt.save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    result = fringe.explain(f"hf:{tmp_path}", "a great film", target=0, method="ig")
+    tokens = make_tokenizer()(["a great film"], return_tensors="pt")
+    torch.testing.assert_close(result.score.float(), gpt(tokens["input_ids"]).logits[:, 0].detach())
+    with pytest.raises(fringe.FringeError, match=r"model: .* no padding token.* or set its config\.pad_token_id"):
+        fringe.explain(gpt, "a great film", tokenizer=make_tokenizer(), method="ig")
+    assert gpt.config.pad_token_id is None
+
+
 def test_what_cannot_be_explained_is_refused(classifier):
     model, tokenizer = trained_model(steps=20), make_tokenizer()
     with pytest.raises(fringe.InputError, match="inputs: the text '' has no words"):
@@ -233,6 +268,9 @@ def test_what_cannot_be_explained_is_refused(classifier):
         fringe.explain(model, ["a film"], kind="text")
     with pytest.raises(fringe.FringeError, match=r"model: Passing input embeddings .* takes inputs_embeds"):
         fringe.explain(bart(), ["a film"], tokenizer=tokenizer)
+    longformer = small("Longformer", hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    with pytest.raises(fringe.FringeError, match=r"model: zeros_like\(\).* choose a model that takes inputs_embeds"):
+        fringe.explain(longformer, ["a film"], tokenizer=tokenizer)
     with pytest.raises(fringe.InputError, match="expected a fast tokenizer"):
         TextClassifier(model, str.split)
     with pytest.raises(fringe.InputError, match="has no get_input_embeddings"):

@@ -1,8 +1,9 @@
 """Methods of Captum, ``captum:NAME``."""
 
+import contextlib
 import importlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -136,10 +137,11 @@ class CaptumMethod(PluginMethod):
         return lambda part: _by_gradients(captum.GuidedBackprop(ScoreModule(part)), part)
 
     def _deep_lift(self, captum: Any, problem: Problem) -> Explain:
-        self._network(problem)
+        network = self._network(problem)
 
         def explain(part: Problem) -> Tensor:
-            return _by_gradients(captum.DeepLift(ScoreModule(part)), part, part.resolve_baseline(self.baseline))
+            with _running_once(network, self.label):
+                return _by_gradients(captum.DeepLift(ScoreModule(part)), part, part.resolve_baseline(self.baseline))
 
         def in_pairs(part: Problem) -> Tensor:  # an input and its baseline are in one pass
             size = max(1, part.model.batch_size.on(part.inputs.device) // 2)
@@ -268,6 +270,23 @@ def _is_convolution(module: nn.Module, axes: int) -> bool:
     """Whether a module has the weight of a convolution of inputs with so many axes, whatever its class."""
     weight = getattr(module, "weight", None)
     return isinstance(weight, Tensor) and weight.dim() == axes
+
+
+@contextlib.contextmanager
+def _running_once(network: nn.Module, label: str) -> Generator[None]:
+    """Name a module that runs twice, and take back what Captum holds in modules and leaves there after an error."""
+    free = [(vars(m), name) for m in network.modules() for name in ("input", "output") if name not in vars(m)]
+    try:
+        yield
+    except RuntimeError as error:
+        if "used more than once" not in str(error):
+            raise
+        message = f"a nonlinearity of it runs more than once, which {label} cannot follow"
+        hint = "give each call a module of its own, or choose another method"
+        raise InputError(message, argument="model", hint=hint) from error
+    finally:
+        for attributes, name in free:
+            attributes.pop(name, None)
 
 
 def _by_gradients(method: Any, part: Problem, *settings: Any) -> Tensor:

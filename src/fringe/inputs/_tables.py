@@ -13,6 +13,9 @@ from fringe.errors import InputError
 from fringe.inputs._model import OpenModel, open_model
 from fringe.inputs._request import ModelInputs, Request
 
+#: A model that is loaded by its name must have a preprocessing, which nothing reads here.
+_NO_PICTURES = "unit"
+
 
 def tabular_inputs(request: Request) -> ModelInputs:
     """Take rows of a table as inputs (B, F): a data frame, an array or a tensor (B, F), or one row (F).
@@ -22,7 +25,7 @@ def tabular_inputs(request: Request) -> ModelInputs:
     names is another.
     """
     scaler = request.preprocessing
-    model = open_model(dataclasses.replace(request, preprocessing=None))
+    model = open_model(dataclasses.replace(request, preprocessing=_NO_PICTURES))
     columns = getattr(request.inputs, "columns", None)
     x = _numbers(request.inputs)
     x = x[None] if x.dim() == 1 else x
@@ -38,10 +41,12 @@ def tabular_inputs(request: Request) -> ModelInputs:
 def series_inputs(request: Request) -> ModelInputs:
     """Take time series as inputs (B, C, L): such an array or tensor, series (B, L) of one channel, or one series (L).
 
-    The option ``features`` names the channels. Raises InputError if the inputs are no series of finite numbers, or the
-    number of names is another.
+    The option ``features`` names the channels. Raises InputError if the inputs are no series of finite numbers, the
+    number of names is another, or a preprocessing is given.
     """
-    model = open_model(request)
+    if request.preprocessing is not None:
+        raise InputError("series are taken as they are", argument="preprocessing", hint="standardise them before")
+    model = open_model(dataclasses.replace(request, preprocessing=_NO_PICTURES))
     x = _numbers(request.inputs)
     x = x[None, None] if x.dim() == 1 else x[:, None] if x.dim() == 2 else x
     if x.dim() != 3 or not x.numel():

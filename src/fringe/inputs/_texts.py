@@ -25,11 +25,9 @@ def text_inputs(request: Request) -> ModelInputs:
     texts = [given] if isinstance(given, str) else list(cast(Sequence[Any], given))
     if not texts or not all(isinstance(text, str) for text in texts):
         raise InputError("expected a text or a list of texts", argument="inputs")
-    model, label, tokenizer = request.model, None, request.options.get("tokenizer")
+    model, tokenizer = request.model, request.options.get("tokenizer")
     if isinstance(model, str):
-        label = model
-        module, tokenizer = load_text_model(model, resolve_device(request.device))
-        model = module
+        model, tokenizer = load_text_model(model, resolve_device(request.device))
     if not isinstance(model, TextClassifier):
         if not isinstance(model, nn.Module) or tokenizer is None:
             message = f"got {type(model).__name__} without its tokenizer" if tokenizer is None else "expected a module"
@@ -40,7 +38,7 @@ def text_inputs(request: Request) -> ModelInputs:
     encoded = model.encode(texts)
     return ModelInputs(
         model=model,
-        label=label or type(model.model).__name__,
+        label=type(model.model).__name__,  # not the spec, which may be a path
         class_names=class_names(request.classes) or _names_of_config(model.model),
         inputs=encoded.embeddings.to(opened.device),
         ids=tuple(f"text-{i}" for i in range(len(texts))),

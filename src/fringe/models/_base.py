@@ -164,7 +164,7 @@ def load_into(module: nn.Module, path: Path) -> None:
     unexpected = [k for k in given if k not in expected]
     if missing or unexpected:
         raise ModelError(
-            f"{misfit}: missing {_some(missing)}; unexpected {_some(unexpected)}",
+            f"{misfit}: missing {some(missing)}; unexpected {some(unexpected)}",
             hint=did_you_mean(missing[0], unexpected) if missing else None,
         )
     for name, tensor in given.items():
@@ -173,7 +173,8 @@ def load_into(module: nn.Module, path: Path) -> None:
                 f"{misfit}: {name} has shape {tuple(tensor.shape)} in the file and {tuple(expected[name].shape)} in "
                 "the model"
             )
-    module.load_state_dict(given, strict=False)  # compared above, with a shorter message
+    expected.update(given)  # it carries the versions of the modules, which MNASNet requires
+    module.load_state_dict(expected)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -204,7 +205,8 @@ def _check_header(path: Path) -> None:
         raise ModelError(f"{str(path)!r} has a header of {length} bytes; at most {MAX_HEADER_BYTES} are read")
 
 
-def _some(names: list[str]) -> str:
+def some(names: list[str]) -> str:
+    """List the first few of some names, and how many follow."""
     rest = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return ", ".join(names[:_LISTED]) + rest if names else "none"
 

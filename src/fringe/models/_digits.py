@@ -9,6 +9,7 @@ from importlib import resources
 from safetensors.torch import load
 from torch import Tensor, nn
 
+from fringe.models._base import seeded
 from fringe.models._preprocessing import Preprocessing
 
 WEIGHTS_FILE = "digits.safetensors"
@@ -47,6 +48,7 @@ class DigitNet(nn.Module):
 
 def digit_net() -> DigitNet:
     """Build the trained network, on the CPU, in evaluation mode."""
-    net = DigitNet()
+    with seeded(0):  # weights that are replaced at once would be drawn from the caller's generator
+        net = DigitNet()
     net.load_state_dict(load(resources.files("fringe.models").joinpath(WEIGHTS_FILE).read_bytes()))
     return net.eval()

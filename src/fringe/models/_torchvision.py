@@ -1,24 +1,30 @@
 """``torchvision:NAME[@WEIGHTS]``: its classification networks with the transforms their weights came with."""
 
 import functools
+import re
 from typing import Any
 
 import torch
 from torch import nn
 
 from fringe.errors import ModelError, did_you_mean, known_hint
-from fringe.models._base import LoadedParts, LoadOptions, WeightSource, import_extra, load_into, seeded, split_weights
+from fringe.models._base import (
+    LoadedParts,
+    LoadOptions,
+    WeightSource,
+    import_extra,
+    load_into,
+    read_tensors,
+    seeded,
+    split_weights,
+)
 from fringe.models._preprocessing import Preprocessing
 
 #: The first published ImageNet weights are those the literature reports on, also where better ones exist.
 PREFERRED = "IMAGENET1K_V1"
 
-#: Their ImageNet weights expect the input rescaled inside the network; the constructors do so only when they
-#: load those weights themselves. Without ``init_weights`` the slow initialisation is not announced.
-_STRUCTURE: dict[str, dict[str, bool]] = {
-    "googlenet": {"transform_input": True, "init_weights": True},
-    "inception_v3": {"transform_input": True, "init_weights": True},
-}
+#: Files of DenseNets were written when names of modules had dots: ``norm.1`` is ``norm1`` today.
+_DOTTED = re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12]\.)")
 
 #: What torchvision's own extension declares; classification never calls either.
 _SCHEMAS = {
@@ -54,7 +60,7 @@ def _member(name: str, members: dict[str, Any], requested: str | None) -> Any:
 
 def _with_weights(models: Any, name: str, member: Any, source: WeightSource) -> nn.Module:
     with seeded(source.seed or 0):
-        module: nn.Module = models.get_model(name, weights=None, **_STRUCTURE.get(name, {}))
+        module: nn.Module = models.get_model(name, weights=None, **_structure(name, member, source))
     if source.path is not None:
         load_into(module, source.path)
     elif source.is_pretrained:
@@ -62,16 +68,32 @@ def _with_weights(models: Any, name: str, member: Any, source: WeightSource) -> 
     return module
 
 
+def _structure(name: str, member: Any, source: WeightSource) -> dict[str, Any]:
+    """The arguments that the constructors choose only where they load weights themselves."""
+    if name.startswith("vit_"):  # the size of images, which differs between its weights
+        return {"image_size": member.transforms().crop_size[0]}
+    if name not in ("googlenet", "inception_v3"):
+        return {}
+    # Without init_weights the slow initialisation is not announced.
+    structure = {"transform_input": True, "init_weights": True}
+    if name == "googlenet" and source.path is not None:  # it is given without its auxiliary heads
+        structure["aux_logits"] = "aux1.fc1.weight" in read_tensors(source.path)
+    return structure
+
+
 def _download(name: str, member: Any) -> Any:
     try:
         # weights_only: what arrives is a pickle, and a hash in its file name is no reason to run it
-        return member.get_state_dict(progress=False, check_hash=True, weights_only=True)
+        state = member.get_state_dict(progress=False, check_hash=True, weights_only=True)
     except (OSError, RuntimeError) as error:  # no network, no disk, or a hash that differs
         raise ModelError(
             f"could not fetch {member} ({type(error).__name__}: {error})",
             hint="without a network, save the state_dict as safetensors on another machine and use "
             f"torchvision:{name}@FILE.safetensors, or torchvision:{name}@random to try things out",
         ) from error
+    for key in list(state):
+        state[_DOTTED.sub(r"\1\2", key)] = state.pop(key)
+    return state
 
 
 def _preprocessing(member: Any) -> Preprocessing:

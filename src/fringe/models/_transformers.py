@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fringe._packages import is_installed
 from fringe.errors import ModelError
 from fringe.models import _timm
-from fringe.models._base import LoadedParts, LoadOptions, import_extra
+from fringe.models._base import LoadedParts, LoadOptions, import_extra, some
 from fringe.models._preprocessing import RESAMPLING, Preprocessing
 from fringe.models._torchvision import import_torchvision
 
@@ -34,21 +34,17 @@ class BlueFirst(nn.Module):
 
 def load_transformers(options: LoadOptions) -> LoadedParts:
     """Fetch or read a model; its repository's own code is never run, and only safetensors are read."""
-    name, _, revision = options.target.partition("@")
     transformers = import_transformers()
-    source = {"revision": revision or "main", "trust_remote_code": False}
+    model = _pretrained(options.spec, "an image classifier", transformers.AutoModelForImageClassification)
+    processor = None
     try:
-        model = transformers.AutoModelForImageClassification.from_pretrained(name, use_safetensors=True, **source)
-        load_processor = transformers.AutoImageProcessor.from_pretrained
-        processor = None if options.preprocessing else load_processor(name, **source)
-    except (OSError, ValueError, ImportError) as error:
-        raise ModelError(
-            f"could not load {options.spec!r} ({type(error).__name__}: {str(error)[:300]})",
-            hint="the name must lead to an image classifier with safetensors weights and no code of its own",
-        ) from error
+        processor = _read(options.spec, "an image classifier", transformers.AutoImageProcessor)
+    except ModelError:
+        if options.preprocessing is None:
+            raise
     recipe = options.preprocessing or preprocessing_of(processor)
     module = LogitsOf(model)
-    if getattr(processor, "do_flip_channel_order", False):
+    if getattr(processor, "do_flip_channel_order", False):  # which a preprocessing of the caller cannot say
         module = nn.Sequential(BlueFirst(), module)
     return LoadedParts(module, model.config.model_type, recipe, _class_names(model.config.id2label))
 
@@ -57,38 +53,48 @@ def load_text_model(spec: str, device: str) -> tuple[nn.Module, Any]:
     """Load a classifier of texts ``hf:NAME[@REVISION]`` with its tokenizer; code of its repository is never run.
 
     The name may be a local folder. The module is in evaluation mode and has no parameter gradients. Raises ModelError
-    if it cannot be loaded.
+    if it cannot be loaded, or lacks weights.
     """
-    name, source = _source(spec)
     transformers = import_transformers()
+    model = _pretrained(spec, "a text classifier", transformers.AutoModelForSequenceClassification)
+    tokenizer = _read(spec, "a text classifier", transformers.AutoTokenizer)
+    if model.config.pad_token_id is None:  # the decoders among them refuse batches then; none of these is padded
+        model.config.pad_token_id = -1
+    return model.eval().requires_grad_(False).to(device), tokenizer
+
+
+def _pretrained(spec: str, kind: str, automatic: Any) -> Any:
+    """A network with all of its weights: the library draws those that are missing at random."""
+    model, report = _read(spec, kind, automatic, use_safetensors=True, output_loading_info=True)
+    missing = sorted(report["missing_keys"] & dict(model.named_parameters()).keys())
+    if missing:
+        raise ModelError(f"{spec!r} lacks the weights {some(missing)}", hint=f"name one that was trained as {kind}")
+    return model
+
+
+def _read(spec: str, kind: str, automatic: Any, **options: Any) -> Any:
+    name, _, revision = spec.removeprefix("hf:").partition("@")
+    if not spec.startswith("hf:") or not name:
+        raise ModelError(f"model {spec!r} is not {kind}", hint="name one as in hf:NAME, or pass a module")
     try:
-        model = transformers.AutoModelForSequenceClassification.from_pretrained(name, use_safetensors=True, **source)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name, **source)
-    except (OSError, ValueError, ImportError) as error:
+        return automatic.from_pretrained(name, revision=revision or "main", trust_remote_code=False, **options)
+    except Exception as error:  # its configurations and weights raise what they like where they are damaged
         raise ModelError(
             f"could not load {spec!r} ({type(error).__name__}: {str(error)[:300]})",
-            hint="the name must lead to a text classifier with safetensors weights and a tokenizer",
+            hint=f"the name must lead to {kind} with safetensors weights, an image processor or a tokenizer, and no "
+            "code of its own",
         ) from error
-    return model.eval().requires_grad_(False).to(device), tokenizer
 
 
 def is_text_model(spec: str) -> bool:
     """Return whether ``hf:NAME`` says of itself that it is a classifier of texts; False where it cannot be asked."""
     if not spec.startswith("hf:"):
         return False
-    name, source = _source(spec)
     try:
-        config = import_transformers().AutoConfig.from_pretrained(name, **source)
-    except (OSError, ValueError, ImportError):
+        config = _read(spec, "a text classifier", import_transformers().AutoConfig)
+    except ModelError:
         return False
     return any("ForSequenceClassification" in kind for kind in config.architectures or ())
-
-
-def _source(spec: str) -> tuple[str, dict[str, Any]]:
-    name, _, revision = spec.removeprefix("hf:").partition("@")
-    if not spec.startswith("hf:") or not name:
-        raise ModelError(f"model {spec!r} is no text classifier", hint="name one as in hf:NAME, or pass a module")
-    return name, {"revision": revision or "main", "trust_remote_code": False}
 
 
 def import_transformers() -> Any:
@@ -125,12 +131,13 @@ def _recipe(config: dict[str, Any]) -> Preprocessing:
     again = std if config.get("include_top") else (1.0,) * len(std)  # EfficientNet divides by it a second time
     if not config.get("do_normalize"):  # MobileViT has a mean, and no such step
         mean, std = (0.0,) * len(mean), (1.0,) * len(std)
+    white = 255 * float(config.get("rescale_factor", 1 / 255)) if config.get("do_rescale", True) else 255.0
     names = {code.value: name for name, code in RESAMPLING.items()}
     return Preprocessing(
         resize,
         crop,
-        mean,
-        std=tuple(first * second for first, second in zip(std, again, strict=True)),
+        mean=tuple(value / white for value in mean),
+        std=tuple(first * second / white for first, second in zip(std, again, strict=True)),
         channels=len(mean),
         interpolation=names.get(int(config.get("resample", 2)), str(config.get("resample"))),
         crop_margin="down" if crop else "even",

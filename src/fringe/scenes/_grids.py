@@ -262,10 +262,8 @@ class ScaledLogits(_Wrapper):
     def forward(self, x: Tensor) -> Tensor:
         return self.scale * self.logits(x)
 
-    def extra_repr(self) -> str:
-        return f"scale={float(self.scale)!r}".removesuffix(
-            ".0"
-        )  # every digit: keys of stored maps are made of this text
+    def extra_repr(self) -> str:  # every digit: keys of stored maps are made of this text
+        return f"scale={float(self.scale)!r}".removesuffix(".0")
 
 
 class SumOfCells(_Wrapper):

@@ -124,8 +124,7 @@ class TextClassifier(nn.Module):
         return float(self.model.get_input_embeddings().weight.detach().norm(dim=1).median())  # pyright: ignore
 
     def _check_lengths(self, texts: Sequence[str], lengths: Sequence[int], special: Sequence[Sequence[int]]) -> None:
-        config = getattr(self.model, "config", None)
-        most = min(self.tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or 10**9)
+        most = min(self.tokenizer.model_max_length, self._positions())
         for text, length, marks in zip(texts, lengths, special, strict=True):
             if sum(marks) == length:
                 raise InputError(f"the text {text[:40]!r} has no words", argument="inputs")
@@ -133,17 +132,28 @@ class TextClassifier(nn.Module):
                 message = f"the text {text[:40]!r}... has {length} tokens, and the model takes {most}"
                 raise InputError(message, argument="inputs", hint="shorten it, or explain its parts")
 
+    def _positions(self) -> int:
+        """The most tokens that the model has positions for."""
+        most = getattr(getattr(self.model, "config", None), "max_position_embeddings", None) or 0
+        for name, table in self.model.named_modules():
+            padding = getattr(table, "padding_idx", None)
+            if name.endswith("position_embeddings") and padding is not None:
+                most = len(table.weight) - padding - 1  # pyright: ignore - RoBERTa's begin after those of padding
+        return most if most > 0 else 10**9  # XLNet says -1
+
     def _check_logits(self, encoded: EncodedTexts, alone: Sequence[Mapping[str, Tensor]]) -> None:
         """Compare with the model's own way from tokens, text by text and without padding."""
         was_training = [module for module in self.model.modules() if module.training]
         self.model.eval()
         try:
-            logits = self(encoded.embeddings, **encoded.arguments)
+            rows = [*range(len(alone)), 0]  # two at least, as the points of a path: some refuse more than one
+            logits = self(encoded.embeddings[rows], **{n: v[rows] for n, v in encoded.arguments.items()})[:-1]
             expected = [
                 self.model(**{n: v for n, v in row.items() if n != "special_tokens_mask"}).logits for row in alone
             ]
-        except NotImplementedError as error:
-            raise ModelError(str(error), argument="model", hint="choose a model that takes inputs_embeds") from error
+        except (NotImplementedError, TypeError, ValueError) as error:
+            hint = "choose a model that takes inputs_embeds in batches, or set its config.pad_token_id if that is None"
+            raise ModelError(str(error), argument="model", hint=hint) from error
         finally:
             for module in was_training:
                 module.training = True

@@ -45,7 +45,7 @@ def merge_words(labels: Sequence[str], values: Tensor) -> tuple[tuple[str, ...],
     """
     if values.shape[-2:-1] == (len(labels),):
         values = values.sum(-1)
-    starts = [k for k, label in enumerate(labels) if label]
-    words = torch.tensor([max(0, sum(start <= k for start in starts) - 1) for k in range(len(labels))])
-    merged = torch.zeros(*values.shape[:-1], len(starts), dtype=values.dtype, device=values.device)
-    return tuple(labels[k] for k in starts), merged.index_add(-1, words.to(values.device), values)
+    words = tuple(filter(None, labels))
+    numbers = torch.tensor([bool(label) for label in labels], device=values.device).cumsum(0).sub(1).clamp_min(0)
+    merged = torch.zeros(*values.shape[:-1], len(words), dtype=values.dtype, device=values.device)
+    return words, merged.index_add(-1, numbers, values)
