@@ -13,25 +13,21 @@ from fringe.app._spec import LOOPBACK as LOOPBACK
 from fringe.app._spec import AppSpec
 
 if TYPE_CHECKING:
-    from fringe.app._blocks import build_blocks as build_app
+    from fringe.app._blocks import build_app
     from fringe.app._server import AppServer, launch
     from fringe.app._service import Service, load_models
     from fringe.app._worker import Limits
 
 __all__ = ["AppServer", "AppSpec", "Limits", "Service", "build_app", "launch", "load_models"]
 
-_MODULES = {
-    "AppServer": ("_server", "AppServer"),
-    "Limits": ("_worker", "Limits"),
-    "Service": ("_service", "Service"),
-    "build_app": ("_blocks", "build_blocks"),
-    "launch": ("_server", "launch"),
-    "load_models": ("_service", "load_models"),
+_HOMES = {
+    **dict.fromkeys(("AppServer", "launch"), "_server"),
+    **dict.fromkeys(("Service", "load_models"), "_service"),
+    **{"Limits": "_worker", "build_app": "_blocks"},
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, attribute = _MODULES[name]
-    return getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

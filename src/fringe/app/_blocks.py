@@ -80,8 +80,12 @@ def theme() -> gr.Theme:
     )
 
 
-def build_blocks(service: Service, folder: Path) -> gr.Blocks:
+def build_app(service: Service, folder: Path) -> gr.Blocks:
     """Build the page of a service; uploads are in the folder."""
+
+    def forget(request: gr.Request) -> None:
+        service.forget(str(request.session_hash))
+
     with gr.Blocks(title="fringe", analytics_enabled=False, delete_cache=(600, 3600), fill_width=True) as blocks:
         gr.HTML(TITLE)
         with gr.Row(equal_height=False):
@@ -92,7 +96,7 @@ def build_blocks(service: Service, folder: Path) -> gr.Blocks:
                     _explain_tab(service, image, model)
                 with gr.Tab("Compare", id="compare"):
                     _compare_tab(service, image, model)
-        blocks.unload(_forget(service))
+        blocks.unload(forget)
     blocks.queue(max_size=4 * (service.limits.queue + 8), default_concurrency_limit=None)
     return blocks
 
@@ -121,10 +125,7 @@ def _explain_tab(service: Service, image: gr.Image, model: gr.Dropdown) -> None:
     with gr.Row():
         files = [_download(f"Download {kind}") for kind in ("page", "NPZ", "PNG")]
 
-    def start(owner: str, file: str | None, model: str, method: str) -> Job:
-        return service.explain(owner, file, model, method)
-
-    _connect(service, (run, stop), (image, model, method), (status, result, *files), start, page_frame)
+    _connect(service, (run, stop), (image, model, method), (status, result, *files), service.explain, page_frame)
 
 
 def _compare_tab(service: Service, image: gr.Image, model: gr.Dropdown) -> None:
@@ -210,10 +211,3 @@ def _follow(service: Service, start: Callable[[], Job], show: Show) -> Generator
         yield [error_box(reason(job.error)), *empty, idle]
     else:
         yield [ended_line(job.status(), service.limits.time_limit), *empty, idle]
-
-
-def _forget(service: Service) -> Callable[[gr.Request], None]:
-    def forget(request: gr.Request) -> None:
-        service.forget(str(request.session_hash))
-
-    return forget

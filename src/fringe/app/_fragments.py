@@ -1,7 +1,6 @@
 """Pieces of HTML that the app shows. What comes from files, models and errors is escaped."""
 
 import base64
-import hashlib
 import math
 from collections.abc import Sequence
 from html import escape
@@ -9,6 +8,7 @@ from html import escape
 from fringe.app._service import Compared, Explained, Sample
 from fringe.app._worker import Status
 from fringe.metrics import best_of
+from fringe.page import policy_hash
 
 #: What the status line says of a job that ended without a result.
 _ENDED = {
@@ -20,7 +20,6 @@ _SCRIPT = (
     "new ResizeObserver(() => parent.postMessage({fringeHeight: document.documentElement.offsetHeight}, '*'))"
     ".observe(document.documentElement)"
 )
-_HASH = f"'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"
 
 
 def sample_buttons(samples: Sequence[Sample]) -> str:
@@ -67,7 +66,7 @@ def duration(seconds: float) -> str:
 def page_frame(result: Explained) -> str:
     """The page of an explanation in a frame that may run its script and nothing else: it has no origin, so it reaches
     neither the app nor what the browser stores for it."""
-    page = result.page.replace("script-src ", f"script-src {_HASH} ", 1)
+    page = result.page.replace("script-src ", f"script-src {policy_hash(_SCRIPT)} ", 1)
     page = page.replace("</body>", f"<script>{_SCRIPT}</script></body>", 1)
     title = escape(f"Explanation of {result.name}", quote=True)
     return (

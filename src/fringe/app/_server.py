@@ -150,10 +150,10 @@ class AppServer:
         import fastapi
         import gradio
 
-        from fringe.app._blocks import HEAD, STYLE, build_blocks, theme
+        from fringe.app._blocks import HEAD, STYLE, build_app, theme
 
         outer = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-        self.blocks = blocks = build_blocks(self.service, served())
+        self.blocks = blocks = build_app(self.service, served())
         # gradio sets it in its own launch, and checks only then that a request names no file but an uploaded one
         blocks.has_launched = True
         gradio.mount_gradio_app(

@@ -6,7 +6,7 @@ import re
 import secrets
 import shutil
 import warnings
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from fringe.experiments import Comparison, compare, tidy
 from fringe.explanations import explain
 from fringe.models import LoadedModel, load_model, resolve_device
 from fringe.page import page_document, render_page
-from fringe.plots import overlay
+from fringe.plots import overlay, png_of
 
 #: Scores of a comparison.
 METRICS = ("mas_insertion", "mas_deletion", "insertion", "deletion")
@@ -102,8 +102,12 @@ class Service:
         self.methods = _methods()
         self._folder = folder
         self._folders: dict[tuple[str, str], Path] = {}  # by owner and kind of result
+
+        def check(*_: Any) -> None:  # a plain function: a copy of the module would copy the owner of a method
+            self.worker.check()
+
         for loaded in self.models.values():  # a stopped job ends with the next pass through its model
-            loaded.module.register_forward_pre_hook(_guard(self.worker.check))
+            loaded.module.register_forward_pre_hook(check)
         self.samples = _samples(self._default_samples() if samples is None else samples)
 
     def _default_samples(self) -> tuple[str, ...]:
@@ -266,7 +270,7 @@ def _write_compared(folder: Path, comparison: Comparison, titles: Mapping[str, s
     assert context is not None
     image = context.picture(context.inputs[0])
     maps = {row.label: row.maps[0].cpu().numpy() for row in comparison.rows if row.maps is not None}
-    pictures = {label: _png(overlay(image, maps[label])) if label in maps else None for label in titles}
+    pictures = {label: png_of(overlay(image, maps[label])) if label in maps else None for label in titles}
     arrays: dict[str, Any] = {label.replace(":", "-"): values for label, values in maps.items()}
     np.savez_compressed(folder / f"{name}.npz", **arrays, input=context.inputs[0].numpy(), target=target.numpy())
     columns = ("method", "control", "metric", "image", "score", "flags")
@@ -350,25 +354,10 @@ def _title(ref: ImageRef) -> str:
     return name.replace("_", " ")
 
 
-def _guard(check: Callable[[], None]) -> Callable[..., None]:
-    """A hook before each pass; a plain function, because a copy of the module copies the owner of a method."""
-
-    def hook(*_: Any) -> None:
-        check()
-
-    return hook
-
-
 def _in_words(what: str, titles: Mapping[str, str]) -> str:
     """What a comparison is at, with the titles of the methods."""
     label, _, rest = what.partition(": ")
     return " ".join((titles.get(label, f"control map “{label}”"), rest)).strip()
-
-
-def _png(figure: Any) -> bytes:
-    file = io.BytesIO()
-    figure.savefig(file, format="png")
-    return file.getvalue()
 
 
 def _name(file: str | Path | None) -> str:

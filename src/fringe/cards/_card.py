@@ -21,14 +21,13 @@ from fringe.cards._measure import BLIND, COMPARED, LOCALISATION, PARTS, PATH, PA
 from fringe.errors import InputError
 from fringe.experiments import Difference, Estimate, estimate, holm, paired, read_results
 from fringe.metrics import METRICS, Metric
-from fringe.plots import Contrast, ForestPanel, plot_forest
+from fringe.plots import Contrast, ForestPanel, plot_forest, png_of
 from fringe.report import (
     Chapter,
     Image,
     Report,
     Section,
     SimpleTable,
-    as_image,
     cost_of_maps,
     html_page,
     markdown_report,
@@ -392,7 +391,7 @@ def _forest(card: Card, lines: Sequence[Line]) -> Image | None:
         "Scenes: mass inside the truth."
     )
     figure = plot_forest(panels, reference=card.label, title=f"{card.label} against maps that know nothing")
-    return as_image(figure, "controls", caption)
+    return Image("controls", caption, png_of(figure))
 
 
 def _is_drawn(measurement: Measurement) -> bool:

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fringe._rng import KeyedGenerator
 from fringe._text import first_paragraph
@@ -22,7 +21,7 @@ from fringe.data import digits_samples, find_inputs
 from fringe.errors import FringeError, InputError, require_positive
 from fringe.experiments import Candidate, Evaluator, MethodResult
 from fringe.metrics import EvaluationContext, get_metric
-from fringe.models import LoadedModel, load_model
+from fringe.models import load_model
 from fringe.paths import Problem
 from fringe.scenes import Gate, Scene, get_scene
 from fringe.testing import CheckError, CheckResult, check_attributor
@@ -260,12 +259,20 @@ class _Measuring:
         count = self.n + (REFERENCES if self.method.uses_references else 0)
         examples = scene.examples([network], images, count, self.seed)
         made = [scene.make(example, network) for example in examples]
-        x, truth = (torch.stack([one[k] for one in made]) for k in (0, 1))
-        subject = self._subject(
-            network, x[: self.n], [e.target for e in examples], [e.id for e in examples], x[self.n :]
+        x, truth = (torch.stack(tensors) for tensors in zip(*made, strict=True))
+        references = x[self.n :] if self.method.uses_references else None
+        low, high = network.preprocessing.bounds()
+        examples = examples[: self.n]
+        problem = Problem.of(
+            Classifier(network.module),
+            x[: self.n],
+            target=[example.target for example in examples],
+            ids=tuple(example.id for example in examples),
+            rng=KeyedGenerator(self.seed),
+            domain=InputSpace(low, high, references),
         )
-        context = EvaluationContext(subject, truth[: self.n])
-        clusters = tuple(example.cluster for example in examples[: self.n])
+        context = EvaluationContext(problem, truth[: self.n])
+        clusters = tuple(example.cluster for example in examples)
         method, *_ = self._score("Localisation", title, context, (*LOCALISATION, *scene.metrics), clusters)
         if scene.name == "difull":
             self.checks.append(_difull(self.method, method))
@@ -285,14 +292,6 @@ class _Measuring:
             self.passes = {name: count / images for name, count in counts.items()}
             self.seconds = seconds / images
             self.verdicts.update(method.attribution.verdict)
-
-    def _subject(
-        self, network: LoadedModel, x: Tensor, targets: Sequence[int], ids: Sequence[str], references: Tensor
-    ) -> Problem:
-        space = InputSpace(*network.preprocessing.bounds(), references if len(references) else None)
-        rows = len(x)
-        options: dict[str, Any] = {"ids": tuple(ids[:rows]), "rng": KeyedGenerator(self.seed), "domain": space}
-        return Problem.of(Classifier(network.module), x, target=list(targets[:rows]), **options)
 
     def _score(
         self,

@@ -13,6 +13,7 @@ from fringe.page._animation import write_animation
 from fringe.page._build import page_document
 from fringe.page._document import Document, decode_maps
 from fringe.page._render import IndexEntry as IndexEntry
+from fringe.page._render import policy_hash as policy_hash
 from fringe.page._render import render_index as render_index
 from fringe.page._render import render_page, write_page
 

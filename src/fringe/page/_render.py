@@ -110,14 +110,15 @@ def render_index(title: str, entries: Sequence[IndexEntry]) -> str:
 def _render(name: str, **content: Any) -> str:
     css, script = _source("page.css"), _source(f"{name}.js")
     policy = (
-        f"default-src 'none'; img-src data:; style-src {_hash(css)}; script-src {_hash(script)}; "
+        f"default-src 'none'; img-src data:; style-src {policy_hash(css)}; script-src {policy_hash(script)}; "
         "base-uri 'none'; form-action 'none'"
     )
     template = _environment().get_template(f"{name}.html.j2")
     return template.render(css=Markup(css), script=Markup(script), policy=Markup(policy), **content)
 
 
-def _hash(text: str) -> str:
+def policy_hash(text: str) -> str:
+    """Return how a security policy names a script or a style inside a page."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
 
 

@@ -3,6 +3,8 @@
 Images are (H, W), (H, W, 1) or (H, W, 3) in [0, 1]; attributions are (C, H, W) or (H, W), with any sign and scale.
 """
 
+from matplotlib.figure import Figure as Figure
+
 from fringe.plots._agreement import plot_agreement as plot_agreement
 from fringe.plots._curves import CurvePanel, plot_curves
 from fringe.plots._curves import MeanCurve as MeanCurve
@@ -28,6 +30,7 @@ from fringe.plots._sheets import contact_sheet as contact_sheet
 from fringe.plots._style import MAX_SERIES as MAX_SERIES
 from fringe.plots._style import class_title as class_title
 from fringe.plots._style import method_title as method_title
+from fringe.plots._style import png_of as png_of
 from fringe.plots._sweep import SweepCurve as SweepCurve
 from fringe.plots._sweep import SweepPanel as SweepPanel
 from fringe.plots._sweep import plot_sensitivity as plot_sensitivity

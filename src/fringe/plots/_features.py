@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib import colormaps
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from numpy.typing import ArrayLike
@@ -149,5 +150,4 @@ def series_line(
 
 def _sided(value: float) -> str:
     """The colour of evidence for the class, or against it, in bars."""
-    shade = colormaps[DIVERGING](0.87 if value >= 0 else 0.13)
-    return "#" + "".join(f"{round(255 * c):02x}" for c in shade[:3])
+    return to_hex(colormaps[DIVERGING](0.87 if value >= 0 else 0.13))

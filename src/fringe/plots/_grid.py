@@ -38,7 +38,6 @@ from fringe.plots._style import (
     text_style,
 )
 
-COLOURS = STRENGTH
 #: Inches of an image's width, between two of them, of a line of text, and of the colour bar with its words.
 _TILE, _GAP, _LINE, _BAR = 1.5, 0.08, 0.16, 0.75
 #: Decimals with which the best and the second may be told from each other.
@@ -183,7 +182,7 @@ def comparison_grid(
         sheet.write(0, below + _LINE * len(lines), name, text_style(TICK - 1, MUTED))
         for column, cell in enumerate(row.cells, 1):
             _write_scores(sheet, column * across, below, tile[0], cell.annotations)
-    colours = ScalarMappable(Normalize(0.0, 1.0), COLOURS)
+    colours = ScalarMappable(Normalize(0.0, 1.0), STRENGTH)
     bar = sheet.add_axes(columns * across + 0.06, head, 0.14, min(2 * tile[1], sheet.height - head))
     ticks = colour_bar(bar, colours, "of its 99th percentile", extend="max", cax=bar)
     ticks.set_ticks([0.0, 0.5, 1.0])
@@ -267,7 +266,7 @@ def _write_scores(sheet: Sheet, left: float, top: float, width: float, scores: S
 
 def _draw_cell(axes: Axes, cell: GridCell, size: tuple[int, ...], pool: int) -> None:
     plane = np.full(size, np.nan) if cell.values is None else pooled_magnitude(cell.values, pool)
-    colours = colormaps[COLOURS].with_extremes(bad="#eceef1")
+    colours = colormaps[STRENGTH].with_extremes(bad="#eceef1")
     axes.imshow(plane / (display_scale(plane) or 1.0), cmap=colours, vmin=0.0, vmax=1.0, interpolation="antialiased")
     remark = cell.remark or empty_reason(plane)
     if remark:

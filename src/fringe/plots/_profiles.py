@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 from fringe.plots._layout import Canvas, fitted, open_sheet, root
 from fringe.plots._style import (
     BLUE,
-    FONT,
     GREEN,
     INK,
     LABEL,
@@ -27,6 +26,7 @@ from fringe.plots._style import (
     Style,
     annotate,
     despine,
+    draw_legend,
     method_title,
     sanitise,
     text_style,
@@ -152,21 +152,9 @@ def geometric_profile(
         axes[2].axhline(math.log(classes), color=MUTED, linewidth=0.9, linestyle=(0, (4, 2)), gid="largest entropy")
         axes[2].set_ylim(0, 1.12 * max(math.log(classes), float(np.nanmax([0.0, *series[2]]))))
     if handles:
-        small: Style = {"family": FONT, "size": TICK}
-        box = sheet.figure.legend(
-            handles=handles,
-            loc="upper left",
-            bbox_to_anchor=sheet.at(0, 3 * down - _BETWEEN + _AXIS),
-            borderaxespad=0,
-            borderpad=0,
-            title="Shaded: what limited the length of the step",
-            alignment="left",
-            frameon=False,
-            labelcolor=INK,
-            prop=small,
-            title_fontproperties=small,
-        )
-        box.get_title().set_color(MUTED)
+        corner = sheet.at(0, 3 * down - _BETWEEN + _AXIS)
+        title = "Shaded: what limited the length of the step"
+        draw_legend(sheet.figure, handles, title, loc="upper left", bbox_to_anchor=corner, borderaxespad=0)
     return root(sheet.figure)
 
 

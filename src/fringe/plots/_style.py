@@ -14,7 +14,7 @@ from typing import Any, Literal
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import findfont, get_font
 from matplotlib.text import Text
 
@@ -79,9 +79,7 @@ class _Figure(Figure):
     """A figure that a notebook shows as a picture, also where pyplot was never imported."""
 
     def _repr_png_(self) -> bytes:
-        buffer = io.BytesIO()
-        self.savefig(buffer, format="png")
-        return buffer.getvalue()
+        return png_of(self)
 
 
 def new_figure(width: float, height: float, *, dpi: float = DPI, layout: Any = None) -> Figure:
@@ -89,6 +87,13 @@ def new_figure(width: float, height: float, *, dpi: float = DPI, layout: Any = N
     figure = _Figure(figsize=(width, height), dpi=dpi, facecolor="white", layout=layout)
     FigureCanvasAgg(figure)
     return figure
+
+
+def png_of(figure: Figure) -> bytes:
+    """Return a figure as a PNG file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
 
 
 def titled_figure(
@@ -113,26 +118,21 @@ def titled_figure(
         style = text_style(TITLE, ha="left", fontweight="bold")
         figure.suptitle(sanitise(title, int(width * 10)), x=MARGIN / width, **style)
     if below:
-        legend = figure.legend(
-            handles=list(handles),
-            loc="outside lower left",
-            title="\n".join(lines) or None,
-            alignment="left",
-            ncols=columns,
-            frameon=False,
-            prop={"family": FONT, "size": TICK},
-            title_fontproperties={"family": FONT, "size": TICK},
-            labelcolor=INK,
-            handlelength=2.2,
-            columnspacing=1.6,
-            labelspacing=0.4,
-            borderpad=0,
-            borderaxespad=1,
-        )
-        legend.get_title().set(color=MUTED, parse_math=False)
-        for text in legend.get_texts():
-            text.set_parse_math(False)
+        spacing: Style = {"handlelength": 2.2, "columnspacing": 1.6, "labelspacing": 0.4, "borderaxespad": 1}
+        draw_legend(figure, handles, "\n".join(lines), loc="outside lower left", ncols=columns, **spacing)
     return figure
+
+
+def draw_legend(figure: Figure | SubFigure, handles: Sequence[Artist], title: str, **layout: Any) -> None:
+    """Draw a legend without a frame below a title in muted letters; ``layout`` says where and how wide."""
+    small: Style = {"family": FONT, "size": TICK}
+    fonts: Style = {"prop": small, "title_fontproperties": small, "labelcolor": INK}
+    legend = figure.legend(
+        handles=list(handles), title=title or None, alignment="left", frameon=False, borderpad=0, **fonts, **layout
+    )
+    legend.get_title().set(color=MUTED, parse_math=False)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
 
 
 def set_padding(figure: Figure, **settings: Any) -> None:

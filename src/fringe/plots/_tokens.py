@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib import colormaps
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 from numpy.typing import ArrayLike, NDArray
@@ -135,7 +136,7 @@ def _colours(share: float) -> tuple[str, str]:
         return "#ffffff", MUTED
     shade = colormaps[DIVERGING](0.5 + 0.45 * share)[:3]
     bright = float(np.dot(shade, (0.299, 0.587, 0.114)))
-    return "#" + "".join(f"{round(255 * c):02x}" for c in shade), INK if bright > 0.5 else "#ffffff"
+    return to_hex(shade), INK if bright > 0.5 else "#ffffff"
 
 
 def _flow(words: Sequence[str], across: float) -> list[list[tuple[int, float, float]]]:

@@ -11,7 +11,6 @@ from fringe.report._render import Image as Image
 from fringe.report._render import Report as Report
 from fringe.report._render import Section as Section
 from fringe.report._render import SimpleTable as SimpleTable
-from fringe.report._render import as_image as as_image
 from fringe.report._render import comparison_page as comparison_page
 from fringe.report._render import html_page as html_page
 from fringe.report._render import markdown_report as markdown_report

@@ -13,19 +13,21 @@ from fringe.plots import (
     MAX_SERIES,
     Contrast,
     CurvePanel,
+    Figure,
     ForestPanel,
     MeanCurve,
     mean_and_error,
     method_title,
     plot_curves,
     plot_forest,
+    png_of,
 )
 from fringe.report._examples import choose_examples, plot_examples
 from fringe.report._failures import costs, failure_chapter
 from fringe.report._maps import MapSource, load_maps
 from fringe.report._protocol import header, how_to_rerun, protocol, read_commands, settings, versions
 from fringe.report._reliability import reliability_sections
-from fringe.report._render import Chapter, Figure, Image, Report, Section, SimpleTable, as_image
+from fringe.report._render import Chapter, Image, Report, Section, SimpleTable
 from fringe.report._table import Column, Table
 from fringe.report._truth import failed_gates, truth_chapter
 from fringe.report._validity import MetricVerdicts
@@ -138,7 +140,7 @@ def _difference_section(table: Table, prefix: str) -> Section:
         "point differs from zero with p < .05 (sign-flip test, adjusted after Holm for "
         f"{table.comparisons} comparisons)."
     )
-    return Section(title, images=(as_image(figure, f"{prefix}differences", caption),))
+    return Section(title, images=(Image(f"{prefix}differences", caption, png_of(figure)),))
 
 
 def _curve_section(results: Results, table: Table, prefix: str) -> Section:
@@ -147,7 +149,7 @@ def _curve_section(results: Results, table: Table, prefix: str) -> Section:
         return Section(title, ("The run has no metric with curves.",))
     more = len(table.competing) - MAX_SERIES
     text = (f"{more} methods more are not drawn.",) if more > 0 else ()
-    images = tuple(as_image(figure, f"{prefix}{name}", _CURVES_TEXT) for name, figure in drawn.items())
+    images = tuple(Image(f"{prefix}{name}", _CURVES_TEXT, png_of(figure)) for name, figure in drawn.items())
     return Section(title, text, images=images)
 
 
@@ -165,7 +167,8 @@ def _map_section(results: Results, table: Table, source: MapSource | None, prefi
     images: list[Image] = []
     for one in examples.sets:
         caption = f"{one.title}. Images: {', '.join(names[image] for image in one.images)}."
-        images.append(as_image(plot_examples(results, table, one, data), f"{prefix}maps-{one.name}", caption))
+        figure = plot_examples(results, table, one, data)
+        images.append(Image(f"{prefix}maps-{one.name}", caption, png_of(figure)))
     return Section(title, (examples.reason,), images=tuple(images))
 
 

@@ -10,10 +10,19 @@ import polars as pl
 from fringe.errors import InputError
 from fringe.experiments import WEIGHTS, Results, dominance, pick
 from fringe.metrics import Direction
-from fringe.plots import GridCell, GridRow, MetricLabel, captions, class_title, comparison_grid, labels, method_title
+from fringe.plots import (
+    Figure,
+    GridCell,
+    GridRow,
+    MetricLabel,
+    captions,
+    class_title,
+    comparison_grid,
+    labels,
+    method_title,
+)
 from fringe.report._failures import STATUS
 from fringe.report._maps import GridData
-from fringe.report._render import Figure
 from fringe.report._table import Column, Table
 
 #: Images of a kind.

@@ -1,8 +1,8 @@
 """What the verdict of a method is worth, in a report of a run with scenes."""
 
 from fringe.experiments import MARGIN, ReliabilityBin, ReliabilityFit, VerdictReliability
-from fringe.plots import method_title
-from fringe.report._render import Section, SimpleTable, as_image
+from fringe.plots import method_title, png_of
+from fringe.report._render import Image, Section, SimpleTable
 
 #: The record beside the report.
 FILE = "reliability.json"
@@ -51,8 +51,8 @@ def _fit_section(fit: ReliabilityFit, given: str, method: str, one: VerdictRelia
         _answer(fit),
     )
     name = f"reliability{'-stability' * (fit is one.stable)}"
-    figure = judged.plot(method_title(method))
-    image = as_image(figure, name, "Predicted probability and share of right maps, of scenes that were left out.")
+    caption = "Predicted probability and share of right maps, of scenes that were left out."
+    image = Image(name, caption, png_of(judged.plot(method_title(method))))
     simple = SimpleTable(f"Predictions for scenes that were left out, {given}", head, rows, frozenset({1, 2, 3}))
     return Section(title, text, simple=simple, images=(image,))
 

@@ -5,14 +5,13 @@ file may be called anything.
 """
 
 import base64
-import io
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -29,13 +28,6 @@ INCH = 96
 DRAWN = 150
 
 
-class Figure(Protocol):
-    """A matplotlib figure, as far as a report needs it."""
-
-    def savefig(self, fname: Any, *, format: str) -> None: ...
-    def get_figwidth(self) -> float: ...
-
-
 @dataclass(frozen=True)
 class SimpleTable:
     """A table of words and numbers; columns whose indices are in ``numeric`` are aligned right."""
@@ -48,12 +40,16 @@ class SimpleTable:
 
 @dataclass(frozen=True)
 class Image:
-    """A figure as PNG under a ``name`` for its file; ``width`` is its natural one in pixels of a browser."""
+    """A figure as PNG under a ``name`` for its file."""
 
     name: str
     caption: str
     png: bytes
-    width: int
+
+    @property
+    def width(self) -> int:
+        """Its natural width in pixels of a browser: the header of a PNG file says how many it has."""
+        return round(int.from_bytes(self.png[16:20], "big") * INCH / DRAWN)
 
     @property
     def data(self) -> str:
@@ -174,21 +170,9 @@ def comparison_page(
     Returns:
         The page.
     """
-    figures = [Image("", caption, png, _natural_width(png)) for caption, png in images]
+    figures = [Image("", caption, png) for caption, png in images]
     page = _environment().get_template("comparison.html.j2")
     return page.render(title=title, notes=notes, tables=tables, images=figures, readings=readings)
-
-
-def _natural_width(png: bytes) -> int:
-    """Return the width of a figure as PNG in pixels of a browser."""
-    return round(int.from_bytes(png[16:20], "big") * INCH / DRAWN)
-
-
-def as_image(figure: Figure, name: str, caption: str) -> Image:
-    """Return a figure as it is put into pages and files."""
-    out = io.BytesIO()
-    figure.savefig(out, format="png")
-    return Image(name, caption, out.getvalue(), round(figure.get_figwidth() * INCH))
 
 
 def _environment(escape: Callable[[str], str] | None = None, **marks: str) -> jinja2.Environment:

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from fringe._files import RECORD_BYTES, read_regular
 from fringe.errors import InputError
-from fringe.plots import plot_agreement
-from fringe.report._render import Section, SimpleTable, as_image
+from fringe.plots import plot_agreement, png_of
+from fringe.report._render import Image, Section, SimpleTable
 
 _TEXT = (
     "In each map more and more pixels are shuffled. Validity is the rank correlation between how little was shuffled "
@@ -51,7 +51,7 @@ class MetricVerdicts:
             matrices = [[[_value(v) for v in row] for row in agreement[name]] for name in ("tau", "low", "high")]
             figure = plot_agreement(agreement["metrics"], *matrices)
             caption = f"How alike the metrics rank {', '.join(agreement['methods'])} (Kendall's tau)."
-            images = (as_image(figure, f"{prefix}agreement", caption),)
+            images = (Image(f"{prefix}agreement", caption, png_of(figure)),)
         return Section("Metric validity", (_TEXT.format(least=least),), simple=table, images=images)
 
 

@@ -140,7 +140,7 @@ def write_report(
     within = Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(store.root))
     require_inside(folder, store.root if within else folder)
     # first, as each method is read once for its rows here and for its costs there
-    scores = write_files(folder, {"scores.csv": (text.encode() for text in _scores_csv(results))})
+    scores = write_files(folder, {"scores.csv": (text.encode() for text in scores_csv(results))})
     reliability = judge_verdicts(results, chosen[0])
     worth = {} if reliability is None else {chosen[0]: reliability}
     report = build_report(ReportInputs(store, results, tables, maps, verdicts, worth), commands)
@@ -198,14 +198,10 @@ def write_reports(
         yield write_report(store, folder, plan=name, models=known, **options)
 
 
-def scores_csv(results: Results) -> str:
-    """Return every score that the plan requires, in its order. ``status`` is ``missing`` if an image was not computed;
-    an empty ``score`` beside ``ok`` means that the metric is not defined there."""
-    return "".join(_scores_csv(results))
-
-
-def _scores_csv(results: Results) -> Iterator[str]:
-    """The text method by method, as all of it may be longer than the memory."""
+def scores_csv(results: Results) -> Iterator[str]:
+    """Yield every score that the plan requires, in its order, method by method: all of it may be longer than the
+    memory. ``status`` is ``missing`` if an image was not computed; an empty ``score`` beside ``ok`` means that the
+    metric is not defined there."""
     header = True
     for model, method in ((one, method) for one in results.models for method in results.methods(one)):
         frame = results.method_frame(model, method)

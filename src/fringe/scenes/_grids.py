@@ -5,6 +5,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -57,7 +58,7 @@ class _Grid(Scene):
     def _pool(self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], seed: int) -> list[tuple[int, str]]:
         """Class and source of the images that every network classifies alike, correctly where the file names a class,
         and with enough confidence, in the order of the seed."""
-        predicted = [_predictions(_unwrapped(network), images) for network in networks]
+        predicted = [_predictions(_unwrapped(network), tuple(images)) for network in networks]
         pool: list[tuple[int, str]] = []
         for ref in sorted(images, key=lambda ref: hashlib.sha256(f"{seed} {ref.id}".encode()).digest()):
             answers = [answer[ref.source] for answer in predicted if ref.source in answer]
@@ -76,14 +77,10 @@ class _Grid(Scene):
         pool, rng = self._pool(networks, images, seed), KeyedGenerator(seed)
         left, grids = list(pool), list[tuple[tuple[int, ...], tuple[str, ...]]]()
         while len(grids) < count:
-            cells = _distinct(left, self.cells**2 - repeat)
-            if repeat and cells:
-                pairs = (first for first in left if sum(c == first[0] for c, _ in left) > 1)
-                first = next(pairs, None)
-                others = [] if first is None else _distinct([one for one in left if one[0] != first[0]], len(cells) - 1)
-                last = next((one for one in left if first and one[0] == first[0] and one != first), None)
-                cells = [first, *others, last] if first and last and len(others) == len(cells) - 1 else []
-            elif cells:
+            if repeat:
+                cells = _with_pair(left, self.cells**2)
+            else:
+                cells = _distinct(left, self.cells**2)
                 cells = [cells[i] for i in rng.permutation(f"grid {len(grids)}", len(cells))]
             if not cells:
                 sizes = dict(sorted(Counter(number for number, _ in pool).items()))
@@ -103,6 +100,17 @@ def _distinct(images: Sequence[tuple[int, str]], count: int) -> list[tuple[int, 
         if len(chosen) < count:
             chosen.setdefault(one[0], one)
     return list(chosen.values()) if len(chosen) == count else []
+
+
+def _with_pair(images: Sequence[tuple[int, str]], count: int) -> list[tuple[int, str]]:
+    """``count`` images, the first and the last of one class and the others of different ones; none where there are too
+    few."""
+    for first in images:
+        last = next((one for one in images if one[0] == first[0] and one != first), None)
+        if last is not None:
+            others = _distinct([one for one in images if one[0] != first[0]], count - 2)
+            return [first, *others, last] if others else []
+    return []
 
 
 @dataclass(frozen=True)
@@ -321,21 +329,9 @@ def _prepared(ref: ImageRef, model: LoadedModel) -> Tensor:
     return model.prepare([image])[0]
 
 
-def _predictions(model: LoadedModel, images: Sequence[ImageRef]) -> dict[str, tuple[int, float]]:
+@lru_cache(maxsize=8)
+def _predictions(model: LoadedModel, images: tuple[ImageRef, ...]) -> dict[str, tuple[int, float]]:
     """The class and its probability by the source of each image; without those that cannot be read."""
-    key = (id(model.module), model.digest, tuple(ref.source for ref in images))
-    if key not in _KNOWN:
-        while len(_KNOWN) >= 8:
-            del _KNOWN[next(iter(_KNOWN))]
-        _KNOWN[key] = (model.module, _predict(model, images))
-    return _KNOWN[key][1]
-
-
-#: The last predictions, with the module, whose identity is in the key.
-_KNOWN: dict[Any, tuple[nn.Module, dict[str, tuple[int, float]]]] = {}
-
-
-def _predict(model: LoadedModel, images: Sequence[ImageRef]) -> dict[str, tuple[int, float]]:
     by_size: dict[tuple[int, ...], list[tuple[str, Tensor]]] = {}
     result: dict[str, tuple[int, float]] = {}
 

@@ -149,10 +149,6 @@ def _attempt(
     return None, {"scores": stored, "problem": f"scores are not finite: {faults} of {len(stored[SCORES[0]])} images"}
 
 
-def _finished(study: "SharedStudy", base: Attributor, space: SearchSpace) -> list[Trial]:
-    return [_trial(slot, trial, base, space) for slot, trial in study.trials().items() if trial.state.is_finished()]
-
-
 def _trial(slot: int, trial: "FrozenTrial", base: Attributor, space: SearchSpace) -> Trial:
     stored = trial.user_attrs
     scores: dict[str, list[float | None]] = stored.get("scores", {})
@@ -167,8 +163,9 @@ def _trial(slot: int, trial: "FrozenTrial", base: Attributor, space: SearchSpace
 
 
 def _result(study: "SharedStudy", base: Attributor, space: SearchSpace, seed: int) -> Tuned:
-    finished = _finished(study, base, space)
-    running = sum(trial.state.name == "RUNNING" for trial in study.trials().values())
+    current = study.trials()
+    finished = [_trial(slot, trial, base, space) for slot, trial in current.items() if trial.state.is_finished()]
+    running = sum(trial.state.name == "RUNNING" for trial in current.values())
     good = [trial for trial in finished if not trial.problem]
     if not good:
         first = f"; the first: {finished[0].problem}" if finished else ""
