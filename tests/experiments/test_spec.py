@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fringe import METRICS, FRInGe, FringeError, InputError, Insertion, IntegratedGradients
+from fringe.attribution import get_method
 from fringe.experiments import ExperimentSpec, _arms, build_plan
 from fringe.experiments import resolve as look
 from fringe.tuning._preset import FORMAT
@@ -305,6 +306,11 @@ def test_auto_is_the_papers_setting_or_says_that_there_is_none():
         pytest.skip("torchvision is not installed")
     plan = plan_of(methods="fringe:auto", data="embedded:digits", model="torchvision:resnet18@random")
     assert plan.arms[0].methods == {"fringe:auto": FRInGe.preset("resnet18")}
+
+
+def test_auto_in_a_modifier_fits_a_network_that_a_scene_makes():
+    plan = plan_of(methods="straight:fringe:auto", scene="colour_counter", n=2)
+    assert plan.arms[0].methods == {"straight:fringe:auto": get_method("straight:fringe")}
 
 
 def test_every_field_has_a_short_help_text():

@@ -140,8 +140,8 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     scenes = {label: with_settings(scene, texts_of.get(label, {})) for label, scene in scenes.items()}
     _check_truth(spec, scenes, metrics)
     metrics = {label: with_settings(metric, texts_of.get(label, {})) for label, metric in metrics.items()}
-    for label, method in spec.methods.items():
-        with_settings(configured(_without_auto(method) or method), texts_of.get(label, {}))
+    methods = {label: configured(_without_auto(method) or method) for label, method in spec.methods.items()}
+    methods = {label: with_settings(method, texts_of.get(label, {})) for label, method in methods.items()}
     limits = _limits(
         _by_known_label(spec.limits, [*metrics, *scenes]), {**metrics, **scenes}, required="limits" in given
     )
@@ -156,9 +156,7 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     arms = arms if tuned is None else tuned.apply(arms)
     arms = tuple(_with_settings(arm, texts_of) for arm in arms)
     if scenes:
-        plain = {label: FRInGe() if method == AUTO else configured(method) for label, method in spec.methods.items()}
-        plain = {label: with_settings(method, texts_of.get(label, {})) for label, method in plain.items()}
-        arms = scene_arms(scenes, arms, data, plain)
+        arms = scene_arms(scenes, arms, data, methods)
     return Plan(
         data=data,
         arms=arms,
