@@ -27,6 +27,11 @@ def first_paragraph(doc: str | None) -> str:
     return " ".join((doc or "").strip().split("\n\n")[0].split())
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things, such as ``1 image`` or ``3 images``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def to_json(document: Mapping[str, Any]) -> str:
     """The document as indented JSON that a terminal may show."""
     return printable_json(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"

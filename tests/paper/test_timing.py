@@ -14,7 +14,7 @@ from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.experiments import Arm, ExperimentSpec, ModelSource, Plan, build_plan
 from fringe.experiments._images import prepare
-from fringe.experiments._manifest import load, resolve
+from fringe.experiments._manifest import resolve
 from fringe.metrics import Sparseness
 from fringe.paper import _timing
 from fringe.paper._timing import (
@@ -52,7 +52,7 @@ def checks(classifier, x, method):
 def of_attribute(resolved, label, **options):
     """Passes of each image's map by the library's own call, without its checks."""
     arm = resolved.plan.arms[0]
-    loaded, found = load(arm), []
+    loaded, found = arm.model.load(), []
     for image in resolved.manifest.images:
         x = prepare(resolved.pictures[image["digest"]].ref, loaded.preprocessing, "ignore")[None]
         classifier = Classifier(loaded.module, batch_size=1)

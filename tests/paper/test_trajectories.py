@@ -16,7 +16,7 @@ from fringe.baselines import InputSpace
 from fringe.errors import FringeError
 from fringe.experiments import Arm, ExperimentSpec, ModelSource, Plan, build_plan, run_experiment
 from fringe.experiments._images import prepare
-from fringe.experiments._manifest import load, resolve
+from fringe.experiments._manifest import resolve
 from fringe.metrics import Sparseness, get_metric
 from fringe.paper import _trajectories, ablation_study, cap_study, draw_study, sweep_study
 from fringe.paper._studies import OBJECTIVE, PaperStudy, cap_plan
@@ -49,7 +49,7 @@ def random(*shape):
 
 
 def the_input(digits, digest):
-    loaded = load(digits.plan.arms[0])
+    loaded = digits.plan.arms[0].model.load()
     return loaded, prepare(digits.pictures[digest].ref, loaded.preprocessing, digits.plan.exif)
 
 
@@ -150,7 +150,7 @@ def test_a_walk_holds_what_attribute_says(digits, walked, label):
         assert walk.verdict == same.verdict[0]
         changes = blur_change(trajectory.snapshots, trajectory.snapshots[0])
         np.testing.assert_array_equal(walk.changes, changes.numpy())
-        seen = load(digits.plan.arms[0]).preprocessing.denormalise(trajectory.snapshots).clamp(0, 1)
+        seen = digits.plan.arms[0].model.load().preprocessing.denormalise(trajectory.snapshots).clamp(0, 1)
         np.testing.assert_allclose(walk.images, seen.permute(0, 2, 3, 1).numpy(), atol=1e-6)
 
 

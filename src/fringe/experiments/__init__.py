@@ -1,15 +1,14 @@
 """Experiments: methods compared under metrics on many images, stored, resumed and summarised."""
 
 from fringe._urls import url_of as url_of
-from fringe.experiments._agreement import RankAgreement as RankAgreement
 from fringe.experiments._arms import Arm as Arm
 from fringe.experiments._arms import ModelSource as ModelSource
+from fringe.experiments._compare import compare as compare
 from fringe.experiments._comparison import Comparison as Comparison
-from fringe.experiments._comparison import compare as compare
-from fringe.experiments._comparison_views import grid_row as grid_row
-from fringe.experiments._comparison_views import metric_labels as metric_labels
-from fringe.experiments._comparison_views import summarise as summarise
-from fringe.experiments._comparison_views import tidy as tidy
+from fringe.experiments._comparison import grid_row as grid_row
+from fringe.experiments._comparison import metric_labels as metric_labels
+from fringe.experiments._comparison import summarise as summarise
+from fringe.experiments._comparison import tidy as tidy
 from fringe.experiments._estimate import MethodCost as MethodCost
 from fringe.experiments._estimate import RunEstimate as RunEstimate
 from fringe.experiments._estimate import describe_excess as describe_excess
@@ -38,7 +37,6 @@ from fringe.experiments._manifest import Resolved as Resolved
 from fringe.experiments._manifest import changes as changes
 from fringe.experiments._manifest import describe_changes as describe_changes
 from fringe.experiments._manifest import digest as digest
-from fringe.experiments._manifest import load as load
 from fringe.experiments._manifest import resolve as resolve
 from fringe.experiments._options import RunOptions as RunOptions
 from fringe.experiments._options import make_executor as make_executor
@@ -55,7 +53,6 @@ from fringe.experiments._reliability import MARGIN as MARGIN
 from fringe.experiments._reliability import ReliabilityBin as ReliabilityBin
 from fringe.experiments._resampling import LEVEL as LEVEL
 from fringe.experiments._resampling import RESAMPLES as RESAMPLES
-from fringe.experiments._results import Cell as Cell
 from fringe.experiments._results import Results as Results
 from fringe.experiments._results import read_results as read_results
 from fringe.experiments._results import results_from as results_from
@@ -88,11 +85,8 @@ from fringe.experiments._statistics import significance_stars as significance_st
 from fringe.experiments._status import TRIAL as TRIAL
 from fringe.experiments._status import describe_failures as describe_failures
 from fringe.experiments._status import read_status as read_status
-from fringe.experiments._store import CRASHES as CRASHES
-from fringe.experiments._store import MARKER as MARKER
 from fringe.experiments._store import Store as Store
 from fringe.experiments._store import StoreFull as StoreFull
-from fringe.experiments._tasks import Key as Key
 from fringe.experiments._tasks import KeySet as KeySet
 from fringe.experiments._tasks import Task as Task
 from fringe.experiments._tasks import committed_keys as committed_keys
@@ -103,7 +97,6 @@ from fringe.experiments._tasks import pending_tasks as pending_tasks
 from fringe.experiments._tasks import required_keys as required_keys
 from fringe.experiments._validity import LEAST as LEAST
 from fringe.experiments._validity import SHARES as SHARES
-from fringe.experiments._validity import MetricValidity as MetricValidity
 from fringe.experiments._validity import Validity as Validity
 from fringe.experiments._validity import degraded_scores as degraded_scores
 from fringe.experiments._validity import judge_metrics as judge_metrics

@@ -1,35 +1,35 @@
-"""Compare methods on a batch of inputs, in memory."""
+"""A comparison, and what is read off it: rows of scores, means with intervals, text, table and picture."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+import base64
+import io
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
-from fringe._arguments import explained_inputs, hint_unknown
-from fringe._class_names import ClassNames
-from fringe._progress import shown
-from fringe._rng import KeyedGenerator
+from fringe._frames import FrameLibrary, make_frame
+from fringe._text import counted
 from fringe.attribution import Context
-from fringe.baselines import InputSpace
-from fringe.classifier import Classifier, Target
-from fringe.errors import InputError, TargetError
-from fringe.experiments._comparison_views import ComparisonViews
-from fringe.experiments._evaluator import Evaluator, MethodResult, Methods, Progress, parse_methods, refuse_twice
-from fringe.inputs import ModelInputs, Request, image_inputs, image_scale, open_model
-from fringe.metrics import METRICS, EvaluationContext, Metric, get_metric
-from fringe.models import LoadedModel, Preprocessing
-from fringe.paths import Problem, verify
-from fringe.settings import canonical_name
+from fringe.errors import InputError
+from fringe.experiments._evaluator import MethodResult
+from fringe.experiments._statistics import estimate
+from fringe.metrics import ARROW, EvaluationContext, Metric
 
-#: The metrics of a comparison that names none.
-USUAL_METRICS = ("mas_insertion", "mas_deletion", "insertion", "deletion", "sparseness")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from fringe.plots import GridRow, MetricLabel
+
+#: Images of a picture.
+MOST_IMAGES = 8
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(ComparisonViews):
+class Comparison:
     """Maps and scores of several methods on the same images.
 
     Attributes:
@@ -50,149 +50,170 @@ class Comparison(ComparisonViews):
     context: Context | None = None
     evaluation: EvaluationContext | None = None
 
+    def __len__(self) -> int:
+        return len(self.images)
 
-@hint_unknown
-def compare(
-    model: str | Path | Callable[..., Any] | Classifier | LoadedModel,
-    inputs: Any,
-    methods: Methods = ("fringe", "ig"),
-    metrics: Sequence[str | Metric] | Mapping[str, Metric] = USUAL_METRICS,
-    *,
-    target: Target = "predicted",
-    controls: bool = True,
-    seed: int = 0,
-    batch_size: int | Literal["auto"] | None = None,
-    space: InputSpace | None = None,
-    ids: Sequence[str] | None = None,
-    progress: bool | Progress | None = None,
-    keep_maps: bool = True,
-    forward_args: Sequence[Any] | None = None,
-    forward_kwargs: Mapping[str, Any] | None = None,
-    preprocessing: Preprocessing | str | None = None,
-    classes: ClassNames | None = None,
-    device: str = "auto",
-    trust_code: bool = False,
-) -> Comparison:
-    """Explain inputs with every method, and score every map under every metric.
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if not name.startswith("_")]
 
-    All methods explain the same classes with the same noise (of ``seed`` and ``ids``), and a metric perturbs an image
-    in the same way for all of them. A method that raises a FringeError becomes a row with its ``error``, and the others
-    go on. A map that is not finite, or whose path diverged, has no scores. For many images, and for scores on disk, see
-    :func:`run_experiment`.
+    def __repr__(self) -> str:
+        head, *rows = self._table()
+        widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)]
+        return "\n".join([f"Comparison of {self._count()}", *(f"  {line.rstrip()}" for line in lines)])
 
-    Args:
-        model: A classifier as in :func:`fringe.attribute`, or a model as in :func:`fringe.explain`, such as
-            ``"torchvision:resnet50"``.
-        inputs: Inputs (B, *S), or a dictionary of model inputs as in :func:`fringe.attribute`; or pictures, paths and
-            arrays as in :func:`fringe.explain`.
-        methods: Names, configured methods, or pairs of a label and either.
-        metrics: Names or configured metrics.
-        target: Class to explain: "predicted", a number, or one number for each image.
-        controls: Whether to add the control maps, which do not depend on the model.
-        seed: Keys all randomness.
-        batch_size: Images of a forward pass, "auto", or None for the classifier's own.
-        space: Bounds, references and baselines of the inputs.
-        ids: Names of the images, which key their noise; their positions if None.
-        progress: True for a progress bar, or a function. It is called with what is computed, how many maps are made,
-            and how many are planned.
-        keep_maps: Whether rows hold the maps and attributions.
-        forward_args: Further positional arguments of the model, as in :func:`fringe.attribute`.
-        forward_kwargs: Further keyword arguments of the model.
-        preprocessing: How pictures are prepared, as in :func:`fringe.explain`.
-        classes: Class names, as in :func:`fringe.explain`.
-        device: Device of a model that is named by a spec.
-        trust_code: Whether a model that is code may run.
-
-    Returns:
-        The comparison. :func:`tidy` makes plain rows of its scores; :func:`summarise` means and intervals of the rows.
-
-    Raises:
-        FringeError: For a model, image, target, name or label that cannot be used.
-    """
-    candidates, by_label = parse_methods(methods, controls), _by_label(metrics)
-    request = Request(model, inputs, preprocessing, classes, device, trust_code)
-    opened = _opened(request)
-    if opened is not None:
-        inputs, space, ids = opened.inputs, space or opened.space, opened.keys if ids is None else ids
-    classifier = Classifier.of(request.model if opened is None else opened.model, batch_size=batch_size)
-    inputs, arguments = explained_inputs(inputs, forward_args, forward_kwargs)
-    x = _validate_inputs(inputs, ids)
-    names = None if ids is None else tuple(map(str, ids))
-    with classifier.session(x.device):
-        domain = space or InputSpace()
-        problem = Problem.of(
-            classifier, x, target=target, forward_args=arguments, ids=names, rng=KeyedGenerator(seed), domain=domain
+    def _repr_html_(self) -> str:
+        head, *rows = self._table()
+        style = "text-align:right;padding:2px 8px"
+        body = "".join(
+            "<tr>" + "".join(f'<td style="{style}">{escape(cell)}</td>' for cell in row) + "</tr>" for row in rows
         )
-        if problem.target.dim() > 1:
-            count = problem.target.shape[1]
-            raise TargetError(f"target: got {count} classes per image, expected one: metrics score one map per image")
-        _refuse_bad(x, problem.logits)
-        methods_used = [candidate.method for candidate in candidates if candidate.method is not None]
-        verify(problem, needs_jvp=any(method.needs_jvp(problem.logits.shape[1]) for method in methods_used))
-        with shown(progress is True, "comparing") as bar:
-            report = _reordered(bar) if bar is not None else None if isinstance(progress, bool) else progress
-            evaluation = EvaluationContext(problem)
-            evaluator = Evaluator(evaluation, candidates, by_label, report)
-            rows = evaluator.rows(keep_maps)
-    labels = names or (tuple(map(str, range(len(x)))) if opened is None else opened.ids)
-    context = _context(opened, request, x, problem.logits, labels)
-    stored = evaluation if keep_maps else None
-    return Comparison(labels, problem.target, by_label, rows, seed, context, stored)
+        titles = "".join(f'<th style="{style}">{escape(cell)}</th>' for cell in head)
+        table = f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
+        box = "font-family:sans-serif;font-size:13px;line-height:1.5"
+        return f'<div style="{box}"><div>Comparison of {escape(self._count())}</div>{table}{self._picture_html()}</div>'
+
+    def plot(self, *, ax: Any = None) -> "Figure":
+        """Draw the maps of the first images side by side, one column per method.
+
+        Args:
+            ax: Axes, or a Figure or SubFigure, to draw on; a new figure by default.
+
+        Returns:
+            The figure.
+
+        Raises:
+            InputError: If the inputs are no images, or the maps were not stored.
+        """
+        from fringe.plots import captions, comparison_grid
+
+        context = self._drawable()
+        if isinstance(context, str):
+            raise InputError(f"there is no picture: {context}", argument="plot")
+        rows = [grid_row(self, context, index) for index in range(min(len(self), MOST_IMAGES))]
+        methods = [row.label for row in self.rows if not row.control]
+        caption = captions(metric_labels(self.metrics))
+        return comparison_grid(rows, methods, title=self._count(), caption=caption, ax=ax)
+
+    def to_dataframe(self, library: FrameLibrary = "pandas") -> Any:
+        """Make a table with one row for each method, metric and image.
+
+        Args:
+            library: ``pandas`` or ``polars``.
+
+        Returns:
+            A DataFrame of that library: the method and whether it is a control, the metric, the image, the score (none
+            where there is none) and the flags.
+
+        Raises:
+            InputError: If the library is not installed.
+        """
+        return make_frame(tidy(self), library)
+
+    def _count(self) -> str:
+        methods = sum(not row.control for row in self.rows)
+        model = "" if self.context is None else f"{self.context.model} · "
+        return f"{model}{counted(len(self), 'image')} · {counted(methods, 'method')}"
+
+    def _table(self) -> list[list[str]]:
+        """The summary of each metric for each method, with a line of titles; the passes are of one image."""
+        summary = {(row["method"], row["metric"]): row for row in summarise(tidy(self), self.metrics, self.seed)}
+        names = [f"{name} {ARROW[metric.direction]}".strip() for name, metric in self.metrics.items()]
+        table = [["method", *names, "passes"]]
+        for row in self.rows:
+            entries = [summary[row.label, name] for name in self.metrics]
+            values = [entry[entry["summary"]] for entry in entries]
+            cells = [f"{value:.3f}" if math.isfinite(value) else "–" for value in values]
+            passes = (row.passes.forward + row.passes.jvp + row.passes.vjp) / len(self)
+            table.append([f"{row.label} (control)" if row.control else row.label, *cells, f"{passes:.0f}"])
+        return table
+
+    def _drawable(self) -> Context | str:
+        """The context, or why there is no picture."""
+        if self.context is None or self.context.kind != "image":
+            return "the inputs are no images"
+        if all(row.maps is None for row in self.rows if not row.control):
+            return "the maps were not stored (keep_maps=False), or every method failed"
+        return self.context
+
+    def _picture_html(self) -> str:
+        if isinstance(self._drawable(), str):
+            return ""
+        buffer = io.BytesIO()
+        self.plot().savefig(buffer, format="png", dpi=90)
+        data = base64.b64encode(buffer.getvalue()).decode()
+        alt = f"Maps of {escape(self._count(), quote=True)}"
+        return f'<img src="data:image/png;base64,{data}" alt="{alt}" style="max-width:100%;height:auto">'
 
 
-def _reordered(bar: Callable[..., None]) -> Progress:
-    def report(what: str, done: float, total: int) -> None:
-        bar(done, total, what)
+def metric_labels(metrics: Mapping[str, Metric]) -> list["MetricLabel"]:
+    """The metrics whose scores stand under maps."""
+    from fringe.plots import MetricLabel, labels
 
-    return report
-
-
-def _opened(request: Request) -> ModelInputs | None:
-    """Model and images of a request in a form that only :func:`fringe.explain` takes; None for any other."""
-    is_tensor = isinstance(request.inputs, (Tensor, Mapping))
-    if is_tensor and request.preprocessing is None and not isinstance(request.model, (str, Path, LoadedModel)):
-        return None
-    return image_inputs(request)
+    return labels([MetricLabel(name, m.name, m.title, m.direction) for name, m in metrics.items()])
 
 
-def _context(
-    opened: ModelInputs | None, request: Request, x: Tensor, logits: Tensor, ids: Sequence[str]
-) -> Context | None:
-    """What pictures need; None where the inputs are no images."""
-    if opened is None:
-        if x.dim() != 4:
-            return None
-        model, (mean, std) = open_model(request), image_scale(x, None)
-        opened = ModelInputs(model.model, model.label, model.class_names, x, tuple(ids), mean=mean, std=std)
-    return opened.context("image", logits, ids)
+def grid_row(comparison: Comparison, context: Context, index: int) -> "GridRow":
+    """Image ``index`` of a comparison, which the context shows, as a row of its picture."""
+    from fringe.plots import GridCell, GridRow, class_title
+
+    methods = [row for row in comparison.rows if not row.control]
+    words = [
+        label.annotations([float(row.scores[label.label].values[index]) for row in methods])
+        for label in metric_labels(comparison.metrics)
+    ]
+    cells = [
+        GridCell(
+            None if row.maps is None else row.maps[index].cpu().numpy().copy(),
+            notes,
+            row.faults[index].replace("_", " "),
+        )
+        for row, notes in zip(methods, zip(*words, strict=True), strict=True)
+    ]
+    best, name, probability = context.top(index, 1)[0]
+    prediction, explained = f"{class_title(name)} · {probability:.1%}", int(comparison.target[index])
+    if best != explained:
+        prediction = f"{class_title(context.class_label(explained))}, not {prediction}"
+    image = context.picture(context.inputs[index])
+    return GridRow(image=image, name=context.ids[index], prediction=prediction, cells=tuple(cells))
 
 
-def _by_label(metrics: Sequence[str | Metric] | Mapping[str, Metric]) -> dict[str, Metric]:
-    """The configured metrics by the names that their scores go by."""
-    if isinstance(metrics, Mapping):
-        return {label: get_metric(metric) for label, metric in metrics.items()}
-    if isinstance(metrics, (str, Metric)):
-        raise InputError(f"metrics: got {metrics!r}, expected a list such as [{metrics!r}]")
-    if not metrics:
-        raise InputError("metrics: none given")
-    chosen = [(metric, get_metric(metric)) for metric in metrics]
-    labels = [canonical_name(given, METRICS) if isinstance(given, str) else metric.name for given, metric in chosen]
-    refuse_twice("metrics", labels)
-    return {label: metric for label, (_, metric) in zip(labels, chosen, strict=True)}
+def tidy(comparison: Comparison) -> list[dict[str, Any]]:
+    """One plain dict a method, metric and image: ``method``, ``control``, ``metric``, ``image``, ``score`` (None where
+    there is none) and ``flags``: the metric's names of degenerate cases, or the fault of the map."""
+    return [
+        {"method": row.label, "control": row.control, "metric": metric, "image": image, **cell}
+        for row in comparison.rows
+        for metric in comparison.metrics
+        for image, cell in zip(comparison.images, _cells(row, metric), strict=True)
+    ]
 
 
-def _validate_inputs(inputs: Tensor, ids: Sequence[str] | None) -> Tensor:
-    if not isinstance(inputs, Tensor) or inputs.dim() < 2 or inputs.numel() == 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-        came = f"shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else type(inputs).__name__  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InputError(f"inputs: got {came}, expected a tensor (B, *S) with at least one image")
-    if ids is not None and len(ids) != len(inputs):
-        raise InputError(f"ids: got {len(ids)} for {len(inputs)} images")
-    x = (inputs.clone() if inputs.is_inference() else inputs).detach()
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+def summarise(rows: Sequence[dict[str, Any]], metrics: Mapping[str, Metric], seed: int = 0) -> list[dict[str, Any]]:
+    """One plain dict a method and metric of tidy ``rows``, in their order: :class:`Estimate` over the images that have
+    a score, of how many ``images``, how many scores are ``flagged``, and how often each flag is up in ``flags``.
+    ``metrics`` are a comparison's, by label: they say whether the mean or the median is the summary."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["method"], row["metric"]), []).append(row)
+    return [
+        {
+            "method": method,
+            "control": group[0]["control"],
+            "metric": metric,
+            **asdict(estimate([row["score"] for row in group], seed, metrics[metric].aggregate)),
+            "images": len(group),
+            "flagged": sum(bool(row["flags"]) for row in group),
+            "flags": dict(Counter(flag for row in group for flag in row["flags"])),
+        }
+        for (method, metric), group in groups.items()
+    ]
 
 
-def _refuse_bad(x: Tensor, logits: Tensor) -> None:
-    finite = x.isfinite().flatten(1).all(1) & logits.isfinite().all(1)
-    bad = (~finite).nonzero()[:, 0].tolist()
-    if bad:
-        raise InputError(f"inputs: images {bad} hold NaN or infinity, or their logits do; leave them out")
+def _cells(row: MethodResult, metric: str) -> Iterable[dict[str, Any]]:
+    scores = row.scores[metric]
+    finite, values = scores.values.isfinite().tolist(), scores.values.tolist()
+    raised = {name: flag.tolist() for name, flag in scores.flags.items()}
+    for i, fault in enumerate(row.faults):
+        flags = [fault] if fault else [name for name, flag in raised.items() if flag[i]]
+        yield {"score": values[i] if finite[i] else None, "flags": flags}

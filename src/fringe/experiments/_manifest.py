@@ -275,10 +275,10 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = ()) ->
     """Load the models and sample the images of a plan; with ``logits``, compute those of the first few images on the
     CPU, and of those that are ``known`` before the others. Raises FringeError for a model or data that cannot be
     used."""
-    loaded = {arm.label: load(arm) for arm in plan.arms} if plan.scenes else {}
+    loaded = {arm.label: arm.model.load() for arm in plan.arms} if plan.scenes else {}
     drawn = _drawn(plan, loaded)
     references = sample_references(plan.data, plan.references, plan.seed) if plan.data or plan.references else ()
-    loaded = loaded or {arm.label: load(arm) for arm in plan.arms}
+    loaded = loaded or {arm.label: arm.model.load() for arm in plan.arms}
     manifest = Manifest(
         plan=plan.record(),
         images=tuple(picture.record() for picture in drawn.pictures),
@@ -340,11 +340,6 @@ def versions() -> dict[str, str]:
     loaded = {name: sys.modules[name] for name in optional if name in sys.modules}
     more = {name: str(getattr(module, "__version__", "unknown")) for name, module in loaded.items()}
     return {**known, "python": platform.python_version(), **more}
-
-
-def load(arm: Arm, device: torch.device | str = "cpu") -> LoadedModel:
-    """Load the model of an arm."""
-    return arm.model.load(device)
 
 
 def describe(model: LoadedModel, exif: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from fringe.experiments._arms import Arm
 from fringe.experiments._evaluator import Candidate, Evaluator, MethodResult, Progress
 from fringe.experiments._formats import ScoreRecord, Status, StoredMap
 from fringe.experiments._images import open_entry, open_references
-from fringe.experiments._manifest import Resolved, describe, digest, first_logits, load, versions
+from fringe.experiments._manifest import Resolved, describe, digest, first_logits, versions
 from fringe.experiments._tasks import Task
 from fringe.metrics import EvaluationContext, Scores
 from fringe.models import LoadedModel
@@ -116,14 +116,8 @@ class TaskRunner:
         self._resolved, self._shard, self._opened = resolved, None, self._opened or {}
 
     def perform(self, task: Task, stored: Mapping[str, StoredMap] | None = None) -> TaskResult:
-        """Compute a task.
-
-        Args:
-            task: The task.
-            stored: Stored maps of its setting by image, which are scored and not made again.
-
-        Returns:
-            A record for every image and metric, whatever failed, but for images that are left to a later run.
+        """Compute a task: a record for every image and metric, whatever failed, but for images that are left to a later
+        run. Maps of its setting that are ``stored``, by image, are scored and not made again.
 
         Raises:
             FringeError: If the model cannot be used.
@@ -209,7 +203,7 @@ class TaskRunner:
         """Load the model of an arm. Raises FringeError if it is not the one that the run began with."""
         exif, first = self._resolved.plan.exif, self._resolved.logits.get(arm.label)
         try:
-            loaded = load(arm, self._device)
+            loaded = arm.model.load(self._device)
         except Exception as error:
             if not is_transient(error):
                 raise

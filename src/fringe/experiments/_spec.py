@@ -276,9 +276,7 @@ class ExperimentSpec(Options):
     preprocessing: str | None = Field(
         None, description="'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5. Default: the model's own."
     )
-    trust_code: StrictBool = Field(
-        False, description="Allow the model's author to run code; a file of settings cannot."
-    )
+    trust_code: StrictBool = Field(False, description="Allow the model's author to run code; a settings file cannot.")
     model_output: OutputKind = Field("auto", description="What the model returns.")
     shard: StrictInt = Field(16, ge=1, description="Images of one task.")
 
@@ -338,7 +336,7 @@ class ExperimentSpec(Options):
             The specification; ``model_fields_set`` is unchanged, so that a default can be told from a choice.
         """
         defaults = _given(ExperimentSpec(**values))
-        return ExperimentSpec.model_construct(self.model_fields_set, **{**_all(self), **defaults, **_given(self)})
+        return ExperimentSpec.model_construct(self.model_fields_set, **{**dict(self), **defaults, **_given(self)})
 
     def without(self, *fields: str) -> "ExperimentSpec":
         """Reset fields to their defaults.
@@ -354,10 +352,6 @@ class ExperimentSpec(Options):
 
 def _given(spec: ExperimentSpec) -> dict[str, Any]:
     return {name: getattr(spec, name) for name in spec.model_fields_set}
-
-
-def _all(spec: ExperimentSpec) -> dict[str, Any]:
-    return {name: getattr(spec, name) for name in ExperimentSpec.model_fields}
 
 
 def _labels(given: Mapping[str, Any]) -> frozenset[str]:

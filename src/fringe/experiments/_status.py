@@ -5,8 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fringe._text import counted
 from fringe.experiments._manifest import Manifest
-from fringe.experiments._results import CellStatus, results_of
+from fringe.experiments._results import results_of
 from fringe.experiments._store import Store
 from fringe.experiments._tasks import Metadata, crashes, manifests, orphaned, versions_of
 
@@ -47,45 +48,28 @@ def _plan_status(store: Store, manifest: Manifest, metadata: Metadata) -> dict[s
     return {
         "images": len(manifest.images),
         "not_read": list(manifest.missing),
-        "cells": [_cell_status(cell) for cell in results.coverage()],
+        "cells": [{**asdict(cell), "missing": cell.missing} for cell in results.coverage()],
         "failures": results.failures().drop("images").to_dicts(),
         "versions": versions_of(metadata.values(), manifest),
     }
 
 
-def _cell_status(cell: CellStatus) -> dict[str, Any]:
-    counts = {"required": cell.required, "scored": cell.scored, "failed": cell.failed, "missing": cell.missing}
-    return {"model": cell.model, "method": cell.method, "metric": cell.metric, **counts}
-
-
 def describe_failures(
     failures: Sequence[Mapping[str, Any]], crashes: Sequence[Mapping[str, Any]], limit: int
 ) -> list[str]:
-    """Describe failures in lines.
-
-    Args:
-        failures: Rows of :meth:`Results.failures`.
-        crashes: Tasks that were set aside because they end their process.
-        limit: Largest number of lines; a further one counts the others.
-
-    Returns:
-        One line per reason, most frequent first, with the affected methods; then the tasks that were set aside.
-    """
+    """Describe the rows of :meth:`Results.failures` in one line per reason, most frequent first, with the affected
+    methods; then ``crashes``, the tasks that end their process. After ``limit`` lines one counts the others."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for entry in failures:
         groups.setdefault((entry["model"], entry["reason"]), []).append(entry)
     totals = {key: sum(entry["scores"] for entry in group) for key, group in groups.items()}
-    lines = [
-        f"{_count(totals[key], 'score')} of {', '.join(entry['method'] for entry in groups[key])} on {key[0]}: {key[1]}"
-        for key in sorted(groups, key=lambda key: -totals[key])
-    ]
+    lines = list[str]()
+    for model, reason in sorted(groups, key=lambda key: -totals[key]):
+        methods = ", ".join(entry["method"] for entry in groups[model, reason])
+        lines.append(f"{counted(totals[model, reason], 'score')} of {methods} on {model}: {reason}")
     lines += [
-        f"set aside: {task['method']} on {task['model']}, {_count(len(task['images']), 'image')}: {task['reason']}"
+        f"set aside: {task['method']} on {task['model']}, {counted(len(task['images']), 'image')}: {task['reason']}"
         for task in crashes
     ]
     more = len(lines) - limit
-    return [*lines[:limit], f"and {_count(more, 'other reason')}"] if more > 0 else lines
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}{'' if n == 1 else 's'}"
+    return [*lines[:limit], f"and {counted(more, 'other reason')}"] if more > 0 else lines

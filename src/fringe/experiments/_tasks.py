@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from fringe._text import counted
 from fringe.experiments._manifest import Manifest, changes, digest
 from fringe.experiments._spec import PLAN_NAME
 from fringe.experiments._store import CRASHES, PLANS, Store
@@ -261,7 +262,7 @@ def versions_of(records: Iterable[Mapping[str, Any]], manifest: Manifest) -> dic
 def mixed(versions: Mapping[str, Mapping[str, int]]) -> list[str]:
     """A line for each library of which several versions computed the results."""
     return [
-        f"{name}: " + ", ".join(f"{version} ({n} unit{'' if n == 1 else 's'})" for version, n in counts.items())
+        f"{name}: " + ", ".join(f"{version} ({counted(n, 'unit')})" for version, n in counts.items())
         for name, counts in versions.items()
         if len(counts) > 1
     ]

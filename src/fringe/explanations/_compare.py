@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fringe._tables import TextTable
-from fringe._text import plain, to_csv, to_json
+from fringe._text import counted, plain, to_csv, to_json
 from fringe.data import SOURCE
 from fringe.errors import InputError
 from fringe.experiments import (
@@ -95,7 +95,7 @@ class ComparisonRun(ImageRun[CompareSpec]):
         if self._rows:
             from fringe.plots import captions, comparison_grid
 
-            title = f"{self.loaded.architecture} · {self._count()} · {_plural(len(self.methods), 'method')}"
+            title = f"{self.loaded.architecture} · {self._count()} · {counted(len(self.methods), 'method')}"
             pool = None if self.spec.pool == "auto" else self.spec.pool
             rows = sorted(self._rows, key=lambda row: self._order[row.name])
             caption = captions(metric_labels(self.metrics))
@@ -117,7 +117,7 @@ class ComparisonRun(ImageRun[CompareSpec]):
     def _count(self) -> str:
         if self.done > len(self._rows):
             return f"first {len(self._rows)} of {self.done} images"
-        return _plural(self.done, "image")
+        return counted(self.done, "image")
 
     def _compare(self, group: list[Prepared], progress: Progress | None) -> None:
         answer = self.logits(group)
@@ -225,7 +225,3 @@ def scores_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 def _metric(label: str, metric: Metric) -> dict[str, Any]:
     words = {"title": metric.title, "direction": metric.direction, "unit": metric.unit, "space": metric.space}
     return {"label": label, **words, "settings": plain(metric.record())}
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -31,7 +31,6 @@ from fringe.experiments import (
     content_digest,
     content_of,
     describe_changes,
-    load,
     prepare,
     resolve,
 )
@@ -99,7 +98,7 @@ def load_maps(results: Results, model: str, digests: Sequence[str], source: MapS
         # Maps that are computed here are stored under the name of those that were scored.
         first = FirstLogits(source.store.logits(manifest.model_key(model)))
         resolved = replace(resolved, logits={model: first})
-        loaded = load(next(arm for arm in resolved.plan.arms if arm.label == model), source.device)
+        loaded = resolved.plan.arm(model).model.load(source.device)
         runner = TaskRunner(resolved, device=source.device, batch_size=source.batch_size)
         entries, recipe, class_names = resolved.pictures, loaded.preprocessing, loaded.class_names
     images = _images(manifest, entries, recipe, digests)

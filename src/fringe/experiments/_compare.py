@@ -1,0 +1,174 @@
+"""Compare methods on a batch of inputs, in memory."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fringe._arguments import explained_inputs, hint_unknown
+from fringe._class_names import ClassNames
+from fringe._progress import shown
+from fringe._rng import KeyedGenerator
+from fringe.attribution import Context
+from fringe.baselines import InputSpace
+from fringe.classifier import Classifier, Target
+from fringe.errors import InputError, TargetError
+from fringe.experiments._comparison import Comparison
+from fringe.experiments._evaluator import Evaluator, Methods, Progress, parse_methods, refuse_twice
+from fringe.inputs import ModelInputs, Request, image_inputs, image_scale, open_model
+from fringe.metrics import METRICS, EvaluationContext, Metric, get_metric
+from fringe.models import LoadedModel, Preprocessing
+from fringe.paths import Problem, verify
+from fringe.settings import canonical_name
+
+#: The metrics of a comparison that names none.
+USUAL_METRICS = ("mas_insertion", "mas_deletion", "insertion", "deletion", "sparseness")
+
+
+@hint_unknown
+def compare(
+    model: str | Path | Callable[..., Any] | Classifier | LoadedModel,
+    inputs: Any,
+    methods: Methods = ("fringe", "ig"),
+    metrics: Sequence[str | Metric] | Mapping[str, Metric] = USUAL_METRICS,
+    *,
+    target: Target = "predicted",
+    controls: bool = True,
+    seed: int = 0,
+    batch_size: int | Literal["auto"] | None = None,
+    space: InputSpace | None = None,
+    ids: Sequence[str] | None = None,
+    progress: bool | Progress | None = None,
+    keep_maps: bool = True,
+    forward_args: Sequence[Any] | None = None,
+    forward_kwargs: Mapping[str, Any] | None = None,
+    preprocessing: Preprocessing | str | None = None,
+    classes: ClassNames | None = None,
+    device: str = "auto",
+    trust_code: bool = False,
+) -> Comparison:
+    """Explain inputs with every method, and score every map under every metric.
+
+    All methods explain the same classes with the same noise (of ``seed`` and ``ids``), and a metric perturbs an image
+    in the same way for all of them. A method that raises a FringeError becomes a row with its ``error``, and the others
+    go on. A map that is not finite, or whose path diverged, has no scores. For many images, and for scores on disk, see
+    :func:`run_experiment`.
+
+    Args:
+        model: A classifier as in :func:`fringe.attribute`, or a model as in :func:`fringe.explain`, such as
+            ``"torchvision:resnet50"``.
+        inputs: Inputs (B, *S), or a dictionary of model inputs as in :func:`fringe.attribute`; or pictures, paths and
+            arrays as in :func:`fringe.explain`.
+        methods: Names, configured methods, or pairs of a label and either.
+        metrics: Names or configured metrics.
+        target: Class to explain: "predicted", a number, or one number for each image.
+        controls: Whether to add the control maps, which do not depend on the model.
+        seed: Keys all randomness.
+        batch_size: Images of a forward pass, "auto", or None for the classifier's own.
+        space: Bounds, references and baselines of the inputs.
+        ids: Names of the images, which key their noise; their positions if None.
+        progress: True for a progress bar, or a function. It is called with what is computed, how many maps are made,
+            and how many are planned.
+        keep_maps: Whether rows hold the maps and attributions.
+        forward_args: Further positional arguments of the model, as in :func:`fringe.attribute`.
+        forward_kwargs: Further keyword arguments of the model.
+        preprocessing: How pictures are prepared, as in :func:`fringe.explain`.
+        classes: Class names, as in :func:`fringe.explain`.
+        device: Device of a model that is named by a spec.
+        trust_code: Whether a model that is code may run.
+
+    Returns:
+        The comparison. :func:`tidy` makes plain rows of its scores; :func:`summarise` means and intervals of the rows.
+
+    Raises:
+        FringeError: For a model, image, target, name or label that cannot be used.
+    """
+    candidates, by_label = parse_methods(methods, controls), _by_label(metrics)
+    request = Request(model, inputs, preprocessing, classes, device, trust_code)
+    opened = _opened(request)
+    if opened is not None:
+        inputs, space, ids = opened.inputs, space or opened.space, opened.keys if ids is None else ids
+    classifier = Classifier.of(request.model if opened is None else opened.model, batch_size=batch_size)
+    inputs, arguments = explained_inputs(inputs, forward_args, forward_kwargs)
+    x = _validate_inputs(inputs, ids)
+    names = None if ids is None else tuple(map(str, ids))
+    with classifier.session(x.device):
+        domain = space or InputSpace()
+        problem = Problem.of(
+            classifier, x, target=target, forward_args=arguments, ids=names, rng=KeyedGenerator(seed), domain=domain
+        )
+        if problem.target.dim() > 1:
+            count = problem.target.shape[1]
+            raise TargetError(f"target: got {count} classes per image, expected one: metrics score one map per image")
+        _refuse_bad(x, problem.logits)
+        methods_used = [candidate.method for candidate in candidates if candidate.method is not None]
+        verify(problem, needs_jvp=any(method.needs_jvp(problem.logits.shape[1]) for method in methods_used))
+        with shown(progress is True, "comparing") as bar:
+            report = _reordered(bar) if bar is not None else None if isinstance(progress, bool) else progress
+            evaluation = EvaluationContext(problem)
+            evaluator = Evaluator(evaluation, candidates, by_label, report)
+            rows = evaluator.rows(keep_maps)
+    labels = names or (tuple(map(str, range(len(x)))) if opened is None else opened.ids)
+    context = _context(opened, request, x, problem.logits, labels)
+    stored = evaluation if keep_maps else None
+    return Comparison(labels, problem.target, by_label, rows, seed, context, stored)
+
+
+def _reordered(bar: Callable[..., None]) -> Progress:
+    def report(what: str, done: float, total: int) -> None:
+        bar(done, total, what)
+
+    return report
+
+
+def _opened(request: Request) -> ModelInputs | None:
+    """Model and images of a request in a form that only :func:`fringe.explain` takes; None for any other."""
+    is_tensor = isinstance(request.inputs, (Tensor, Mapping))
+    if is_tensor and request.preprocessing is None and not isinstance(request.model, (str, Path, LoadedModel)):
+        return None
+    return image_inputs(request)
+
+
+def _context(
+    opened: ModelInputs | None, request: Request, x: Tensor, logits: Tensor, ids: Sequence[str]
+) -> Context | None:
+    """What pictures need; None where the inputs are no images."""
+    if opened is None:
+        if x.dim() != 4:
+            return None
+        model, (mean, std) = open_model(request), image_scale(x, None)
+        opened = ModelInputs(model.model, model.label, model.class_names, x, tuple(ids), mean=mean, std=std)
+    return opened.context("image", logits, ids)
+
+
+def _by_label(metrics: Sequence[str | Metric] | Mapping[str, Metric]) -> dict[str, Metric]:
+    """The configured metrics by the names that their scores go by."""
+    if isinstance(metrics, Mapping):
+        return {label: get_metric(metric) for label, metric in metrics.items()}
+    if isinstance(metrics, (str, Metric)):
+        raise InputError(f"metrics: got {metrics!r}, expected a list such as [{metrics!r}]")
+    if not metrics:
+        raise InputError("metrics: none given")
+    chosen = [(metric, get_metric(metric)) for metric in metrics]
+    labels = [canonical_name(given, METRICS) if isinstance(given, str) else metric.name for given, metric in chosen]
+    refuse_twice("metrics", labels)
+    return {label: metric for label, (_, metric) in zip(labels, chosen, strict=True)}
+
+
+def _validate_inputs(inputs: Tensor, ids: Sequence[str] | None) -> Tensor:
+    if not isinstance(inputs, Tensor) or inputs.dim() < 2 or inputs.numel() == 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        came = f"shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else type(inputs).__name__  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError(f"inputs: got {came}, expected a tensor (B, *S) with at least one image")
+    if ids is not None and len(ids) != len(inputs):
+        raise InputError(f"ids: got {len(ids)} for {len(inputs)} images")
+    x = (inputs.clone() if inputs.is_inference() else inputs).detach()
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _refuse_bad(x: Tensor, logits: Tensor) -> None:
+    finite = x.isfinite().flatten(1).all(1) & logits.isfinite().all(1)
+    bad = (~finite).nonzero()[:, 0].tolist()
+    if bad:
+        raise InputError(f"inputs: images {bad} hold NaN or infinity, or their logits do; leave them out")
