@@ -12,7 +12,7 @@ from fringe._files import RECORD_BYTES
 from fringe._process import fate_of, process_name
 from fringe._urls import open_store
 from fringe.errors import FringeError, InputError, TransientError
-from fringe.experiments._disk import QUARANTINE, Disk, warn
+from fringe.experiments._disk import Disk
 
 #: Seconds after which a lock belongs to no living process; a longer task may be computed twice, and nothing worse.
 EXPIRES = 3600.0
@@ -85,25 +85,10 @@ class Bucket(Disk):
         sizes = self._sizes(folder)
         return sorted(name for name, size in sizes.items() if not size and not empty and name.endswith(suffix))
 
-    def set_aside(self, name: str, problem: str | None = None) -> str | None:
-        flat = name.replace("/", "~")
-        tries = (f"{QUARANTINE}/{f'{flat}.{number}' if number else flat}" for number in range(1_000_000))
-        target = next(target for target in tries if not self.exists(target))
-        try:
-            self.put_back(name, target)
-        except FileNotFoundError:
-            return None
-        if problem is not None:
-            self.warn(name, problem, target)
-        return target
-
-    def warn(self, name: str, problem: str, target: str) -> None:
-        warn(f"{self.at(name)} {problem}: set aside as {self.at(target)}, and made again where it is asked for")
-
-    def put_back(self, aside: str, name: str) -> None:
-        with self._calls(f"{aside} cannot be moved"):
-            self._fs.cp_file(self._at(aside), self._at(name))
-            self._fs.rm_file(self._at(aside))
+    def move(self, name: str, target: str) -> None:
+        with self._calls(f"{name} cannot be moved"):
+            self._fs.cp_file(self._at(name), self._at(target))
+            self._fs.rm_file(self._at(name))
 
     def begin(self, ours: Iterable[str]) -> None:
         known = {name.partition("/")[0] for name in ours}

@@ -3,6 +3,7 @@ to the folder, such as ``units/KEY.parquet``."""
 
 import contextlib
 import hashlib
+import itertools
 import os
 import time
 import warnings
@@ -100,30 +101,32 @@ class Disk:
         return [n for n, path in paths.items() if not path.is_file() or (not empty and not path.stat().st_size)]
 
     def set_aside(self, name: str, problem: str | None = None) -> str | None:
-        """Move an entry to the quarantine folder, with a warning if there is a ``problem``: its path there, None where
+        """Move an entry to the quarantine folder, with a warning if there is a ``problem``: its name there, None where
         another process was faster."""
-        path, folder = self.root / name, self.root / QUARANTINE
+        flat = f"{QUARANTINE}/{name.replace('/', '~')}"
+        tries = (f"{flat}.{number}" if number else flat for number in itertools.count())
+        target = next(target for target in tries if not self.exists(target))
         try:
-            folder.mkdir(exist_ok=True)
-            flat = "~".join(Path(name).parts)
-            tries = (folder / (f"{flat}.{number}" if number else flat) for number in range(1_000_000))
-            target = next(target for target in tries if not os.path.lexists(target))
-            os.replace(path, target)
+            self.move(name, target)
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise as_error(error, self.root) from error
         if problem is not None:
-            self.warn(name, problem, f"{QUARANTINE}/{target.name}")
-        return f"{QUARANTINE}/{target.name}"
+            self.warn(name, problem, target)
+        return target
 
     def warn(self, name: str, problem: str, target: str) -> None:
         """Say that an entry was set aside."""
         warn(f"{self.at(name)} {problem}: set aside as {self.at(target)}, and made again where it is asked for")
 
-    def put_back(self, aside: str, name: str) -> None:
-        """Return an entry from the quarantine folder."""
-        os.replace(self.root / aside, self.root / name)
+    def move(self, name: str, target: str) -> None:
+        """Give an entry another name. Raises FileNotFoundError if there is none."""
+        try:
+            (self.root / target).parent.mkdir(exist_ok=True)
+            os.replace(self.root / name, self.root / target)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise as_error(error, self.root) from error
 
     # The folder
 

@@ -39,7 +39,7 @@ from fringe.experiments._formats import (
 )
 from fringe.experiments._formats import StoreFull as StoreFull
 from fringe.experiments._manifest import digest
-from fringe.experiments._packs import BY_TASK, PACKS, SCORES, Packs
+from fringe.experiments._packs import BY_TASK, PACKS, SCORES, Packs, Tasks
 from fringe.experiments._sealed import Damaged
 
 #: What to open of a folder of results that is no run, by what made it.
@@ -133,17 +133,8 @@ class Store:
     # Tasks
 
     def commit(self, key: str, rows: Sequence[ScoreRecord], metadata: Mapping[str, Any]) -> None:
-        """Store the records of a task in one file, which is complete or does not exist.
-
-        Args:
-            key: Name of the task.
-            rows: Records of its scores.
-            metadata: JSON data about the task.
-
-        Raises:
-            StoreFull: If there is no space.
-            InputError: If the records are more than can be read back.
-        """
+        """Store the records of a task and JSON data about it in one file, which is complete or does not exist. Raises
+        StoreFull if there is no space, and InputError if the records are more than can be read back."""
         self.files.write(_task_file(key), task_bytes(rows, metadata))
 
     def tasks(self) -> list[str]:
@@ -182,10 +173,7 @@ class Store:
         if len(self.loose()) < PACKED_FROM:
             return
         with self.lock("packs") as locked:
-            names = self.loose() if locked else []
-            for start in range(0, len(names), PACKED_FROM):
-                read = {key: self.read_loose(key) for key in names[start : start + PACKED_FROM]}
-                tasks = {key: task for key, task in read.items() if task is not None}
+            for tasks in self.loose_tasks() if locked else ():
                 self.packs.write(tasks)
                 for key, (_, metadata) in tasks.items():
                     if metadata.get("failed"):  # another run may have computed it again meanwhile, or be at it
@@ -203,6 +191,13 @@ class Store:
         """List the tasks that are files of their own."""
         return [name.removesuffix(".parquet") for name in self.files.names(UNITS, ".parquet")]
 
+    def loose_tasks(self) -> Iterator[Tasks]:
+        """Read the tasks that are files of their own, as many at a time as a pack holds."""
+        names = self.loose()
+        for start in range(0, len(names), PACKED_FROM):
+            read = {key: self.read_loose(key) for key in names[start : start + PACKED_FROM]}
+            yield {key: task for key, task in read.items() if task is not None}
+
     def read_loose(self, key: str) -> tuple[Any, dict[str, Any]] | None:
         """The table and the metadata of a task that is a file of its own; None if there is none, or it is damaged."""
         import pyarrow as pa
@@ -217,11 +212,8 @@ class Store:
     # Damage
 
     def damaged(self) -> dict[Path, str]:
-        """Find damaged files.
-
-        Returns:
-            What is wrong, by path. Of the maps only empty files are found, as reading all of them takes long.
-        """
+        """What is wrong with damaged files, by path. Of the maps only empty files are found, as reading all of them
+        takes long."""
         return {self.root / name: problem for name, problem in self._damaged(everything=False)}
 
     def quarantine_damaged(self) -> None:
@@ -233,7 +225,7 @@ class Store:
                 continue
             aside = self.files.set_aside(name)
             if aside is not None and folder == UNITS and is_task_file(self.files.read(aside) or b""):
-                self.files.put_back(aside, name)  # another process has just computed it again
+                self.files.move(aside, name)  # another process has just computed it again
             elif aside is not None:
                 self.files.warn(name, problem, aside)
 
