@@ -1,10 +1,8 @@
 """Executors: the tasks of a run are performed in this process or in others, under one policy."""
 
 import multiprocessing
-import os
 import signal
 import time
-import traceback
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -14,7 +12,7 @@ from typing import Any, Literal, Protocol, cast
 
 from fringe._progress import log
 from fringe.errors import FringeError
-from fringe.experiments._jobs import Callback, Job, RunLog, TaskReport, perform
+from fringe.experiments._jobs import Callback, Job, RunLog, TaskReport, perform, perform_or_exit
 from fringe.experiments._runner import TaskRunner
 from fringe.experiments._store import CRASHES
 from fringe.experiments._tasks import Task
@@ -92,16 +90,9 @@ def run_tasks(job: Job, tasks: Sequence[Task], log: RunLog, callback: Callback, 
     A task that another run has locked is looked at again every ``POLL_INTERVAL`` seconds. A task whose process dies or
     is late is tried ``MAX_TRIES`` times; then the store says that it is set aside.
 
-    Args:
-        job: Plan, store and options.
-        tasks: Tasks of the job.
-        log: Gets the report of each task, and is up to date at any time, also when this is interrupted.
-        callback: Called with each report.
-        executor: Where tasks are performed; it is started and stopped here.
-
-    Raises:
-        FringeError: If the model or the store cannot be used, or ``MAX_TRIES`` processes in turn end before they take
-            a task.
+    ``log`` gets the report of each task, and is up to date at any time, also when this is interrupted; ``callback`` is
+    called with it. The executor is started and stopped here. Raises FringeError if the model or the store cannot be
+    used, or ``MAX_TRIES`` processes in turn end before they take a task.
     """
     policy, running = _Policy(job, deque(tasks)), 0
     try:
@@ -209,59 +200,42 @@ class SerialExecutor:
         self._results = []
 
 
-class ProcessExecutor:
+class ProcessExecutor(Executor):
     """Performs tasks in several processes that share PyTorch's threads; one that dies or is late is replaced.
 
     Args:
-        workers: Number of processes.
+        workers: Largest number of processes; there are no more than tasks.
         timeout: Seconds that a task may take; None for no limit.
     """
 
     def __init__(self, workers: int, timeout: float | None = None):
-        self.capacity, self.timeout, self._workers = workers, timeout, workers
+        self._workers = self._capacity = workers
+        self.timeout = timeout
         self._idle, self._running = list[_Worker](), dict[Future[TaskReport], tuple[Task, _Worker]]()
 
-    def start(self, job: Job, tasks: int) -> None:
-        """Set how many processes there will be.
+    @property
+    def capacity(self) -> int:
+        """Number of processes."""
+        return self._capacity
 
-        Args:
-            job: Plan, store and options.
-            tasks: Largest number of tasks; there are no more processes.
-        """
-        self._job, self.capacity = job, max(1, min(self._workers, tasks))
+    def start(self, job: Job, tasks: int) -> None:
+        self._job, self._capacity = job, max(1, min(self._workers, tasks))
 
     def schedule(self, task: Task) -> None:
-        """Begin a task in an idle process, or in a new one.
-
-        Args:
-            task: A task of the job.
-        """
         worker = next((worker for worker in self._idle if worker.alive), None)
         if worker is None:
-            worker = _Worker(self._job, self.capacity)
+            worker = _Worker(self._job, self._capacity)
         else:
             self._idle.remove(worker)
         self._running[worker.pool.schedule(_perform, args=(task,), timeout=self.timeout)] = task, worker
 
     def completed(self, timeout: float) -> list[tuple[Task, TaskReport | TaskFailure]]:
-        """Wait for running tasks, and return those that ended.
-
-        Args:
-            timeout: Longest time to wait, in seconds.
-
-        Returns:
-            Each task that ended, with its report, or why its process gave none.
-
-        Raises:
-            FringeError: If the model or the store cannot be used.
-        """
         wait(self._running, timeout, return_when=FIRST_COMPLETED)
         # A process that ends with exit code 0 gives no result: pebble replaces it, and its task would never end.
         ended = [future for future, (_, worker) in self._running.items() if future.done() or worker.replaced]
         return [self._result(future, *self._running.pop(future)) for future in ended]
 
     def stop(self) -> None:
-        """End all processes."""
         for worker in (*self._idle, *(worker for _, worker in self._running.values())):
             worker.stop()
         self._idle, self._running = [], {}
@@ -345,10 +319,4 @@ def _begin(job: Job, workers: int, ready: Any) -> None:
 
 
 def _perform(task: Task) -> TaskReport:
-    try:
-        return perform(_job, _runner, task)
-    except FringeError:
-        raise
-    except BaseException:  # a bug: the next task gets a new process
-        traceback.print_exc()
-        os._exit(1)
+    return perform_or_exit(_job, _runner, task)

@@ -1,10 +1,12 @@
 """Jobs: a plan with its store, and the report of each of its tasks."""
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from fringe._progress import log
 from fringe.errors import FringeError, is_transient
 from fringe.experiments._formats import StoredMap
 from fringe.experiments._manifest import Resolved, versions
@@ -106,6 +108,17 @@ def perform(job: Job, worker: TaskRunner, task: Task) -> TaskReport:
     failed = len({image for _, image in failures})
     reused = len({row.image for row in result.rows if row.status == "ok"} - result.maps.keys())
     return TaskReport(task, "done", failed, time.perf_counter() - began, reused, result.left)
+
+
+def perform_or_exit(job: Job, worker: TaskRunner, task: Task) -> TaskReport:
+    """:func:`perform` in a process of its own, which a bug ends: the next task gets a new one."""
+    try:
+        return perform(job, worker, task)
+    except FringeError:
+        raise
+    except BaseException:
+        log.exception("%s on %s", task.method, task.model)
+        os._exit(1)
 
 
 def _attempt(worker: TaskRunner, task: Task, stored: Mapping[str, StoredMap] | None) -> TaskResult:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fringe.errors import FringeError, InputError, first_line
-from fringe.experiments._executors import TaskFailure
-from fringe.experiments._jobs import Job, TaskReport, perform
+from fringe.experiments._executors import Executor, TaskFailure
+from fringe.experiments._jobs import Job, TaskReport, perform_or_exit
 from fringe.experiments._tasks import Task
 
 #: Most tasks that wait at one actor: enough that it never waits for the driver, and few that another could take.
@@ -44,11 +44,12 @@ class _Slot:
         return same and last is not None and last.images == task.images, same, -len(self.queue)
 
 
-class RayExecutor:
+class RayExecutor(Executor):
     """Perform tasks on a Ray cluster.
 
     A task is sent to an actor that has its model and images, as far as the queues allow. An actor that dies or is late
-    is replaced wherever the cluster has room, now or later; a machine that is lost is not held against the task.
+    is replaced wherever the cluster has room, now or later; a machine that is lost is not held against the task. The
+    store and the images must be reachable from every machine.
 
     Args:
         address: Address of the cluster, such as ``auto`` or ``ray://host:10001``; None for the cluster that
@@ -59,7 +60,7 @@ class RayExecutor:
         gpus: GPUs of an actor, a fraction if several share one; None for 1 if the job runs on ``cuda``, else 0.
 
     Raises:
-        InputError: For a number that makes no sense.
+        InputError: For a number that makes no sense, and when a run starts without a cluster at the address.
     """
 
     def __init__(
@@ -88,15 +89,6 @@ class RayExecutor:
         return max(1, min(MAX_BLOCK, self._remaining // (2 * max(1, len(self._slots)))))
 
     def start(self, job: Job, tasks: int) -> None:
-        """Connect to the cluster and ask it for actors.
-
-        Args:
-            job: Plan, store and options. The store and the images must be reachable from every machine.
-            tasks: Largest number of tasks; there are no more actors.
-
-        Raises:
-            InputError: If there is no cluster at the address.
-        """
         if not tasks:
             return
         ray = _import_ray()
@@ -112,11 +104,6 @@ class RayExecutor:
             self._hire()
 
     def schedule(self, task: Task) -> None:
-        """Send a task to the actor that fits it best.
-
-        Args:
-            task: A task of the job.
-        """
         free = [slot for slot in self._slots if slot.starting is None and len(slot.queue) < self._block]
         ready = free or [slot for slot in self._slots if slot.starting is None]
         slot = max(ready, key=lambda slot: slot.score(task))
@@ -125,18 +112,6 @@ class RayExecutor:
         slot.queue.append((task, slot.actor.perform.remote(task)))
 
     def completed(self, timeout: float) -> list[tuple[Task | None, TaskReport | TaskFailure]]:
-        """Wait for actors, and return the tasks that ended.
-
-        Args:
-            timeout: Longest time to wait, in seconds.
-
-        Returns:
-            Each task that ended, with its report, or why its actor gave none; None stands for an actor that could not
-            start.
-
-        Raises:
-            FringeError: If the model or the store cannot be used.
-        """
         ray = _import_ray()
         first = [slot.starting or slot.queue[0][1] for slot in self._slots if slot.starting or slot.queue]
         if first:
@@ -152,7 +127,6 @@ class RayExecutor:
         return results
 
     def stop(self) -> None:
-        """End all actors, and the cluster if it was started here."""
         if not self._slots and not self._connected:
             return
         ray = _import_ray()
@@ -242,13 +216,7 @@ class _Actor:
         return _import_ray().get_runtime_context().get_node_id()
 
     def perform(self, task: Task) -> TaskReport:
-        try:
-            return perform(self._job, self._runner, task)
-        except FringeError:
-            raise
-        except BaseException:  # a bug: the next task gets a new process
-            _log.exception("%s on %s", task.method, task.model)
-            os._exit(1)
+        return perform_or_exit(self._job, self._runner, task)
 
 
 def _require_answer(address: str | None) -> None:
