@@ -7,7 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -164,14 +164,8 @@ def _describe(costs: Sequence[MethodCost]) -> str:
 
 
 def describe_excess(work: Sequence[tuple[str, float, float]]) -> str | None:
-    """Describe work of so many passes that it may be a slip in a setting.
-
-    Args:
-        work: What :func:`fringe.experiments.planned_work` returns.
-
-    Returns:
-        The passes in words, or None if they are not absurdly many.
-    """
+    """Describe the passes of work, as :func:`planned_work` returns it; None unless they are so many that they may be a
+    slip in a setting."""
     total = sum(passes * count for _, passes, count in work)
     name, longest, _ = max(work, key=lambda item: item[1], default=("", 0.0, 0.0))
     if longest <= MAX_MAP_PASSES and total <= MAX_PASSES:
@@ -252,81 +246,83 @@ def estimate_tasks(
     """Estimate tasks of a plan, of which the stored maps of ``store`` are not made again."""
     options = options or ProbeOptions()
     began, used = time.perf_counter(), time.process_time()
-    parts = [_of_model(resolved, arm.label, tasks, options, store) for arm in resolved.plan.arms]
+    total = _Total()
+    for arm in resolved.plan.arms:
+        _add_model(total, resolved, arm.label, tasks, options, store)
     elapsed, cpu = time.perf_counter() - began, time.process_time() - used
     with _threads(options.threads):
         is_cpu = clock_of(torch.device(options.device)) is time.process_time
     slower, busy = (max(1.0, elapsed / cpu), 1.0) if is_cpu else (1.0, cpu / elapsed)
-    durations = {index: seconds for part in parts for index, seconds in part.durations.items()}
-    load, size = sum(part.load for part in parts), sum(part.bytes for part in parts)
+    durations = [seconds for _, seconds in sorted(total.durations.items())]
+    size, tables = total.bytes, {key: table for key, table in total.tables.items() if len(table[0])}
     loose = len(tasks) + (0 if store is None else len(store.loose()))
-    tables = {key: table for part in parts for key, table in part.tables.items() if len(table[0])}
     if loose >= PACKED_FROM and tables:
         size = _bytes_of_score(tables) * sum(len(task.images) * len(task.metrics) for task in tasks)
     return RunEstimate(
         study=resolved.plan.name,
         images=len(resolved.manifest.images),
         models=tuple(arm.label for arm in resolved.plan.arms),
-        costs=tuple(cost for part in parts for cost in part.costs),
-        metrics=dict(sum((part.metrics for part in parts), Counter[str]())),
-        seconds=slower * (load + _makespan([options.share * durations[i] for i in sorted(durations)], options.workers)),
-        cpu_seconds=busy * (load + sum(durations.values())),
+        costs=tuple(total.costs),
+        metrics=dict(+total.metrics),
+        seconds=slower * (total.load + _makespan([options.share * one for one in durations], options.workers)),
+        cpu_seconds=busy * (total.load + sum(durations)),
         bytes=round(size),
-        map_bytes=round(sum(part.map_bytes for part in parts)),
+        map_bytes=round(total.map_bytes),
         workers=options.workers,
         device=options.device,
     )
 
 
 @dataclass
-class _Part:
-    """What the tasks of one model take; their seconds by their number among all."""
+class _Total:
+    """What the tasks take; their seconds by their number among all."""
 
-    load: float
-    durations: dict[int, float]
-    costs: list[MethodCost]
-    metrics: Counter[str]
-    tables: dict[str, tuple[Any, Mapping[str, Any]]]
+    load: float = 0.0
+    durations: dict[int, float] = field(default_factory=dict[int, float])
+    costs: list[MethodCost] = field(default_factory=list[MethodCost])
+    metrics: Counter[str] = field(default_factory=Counter[str])
+    tables: dict[str, tuple[Any, Mapping[str, Any]]] = field(default_factory=dict[str, tuple[Any, Mapping[str, Any]]])
     bytes: float = 0.0
     map_bytes: float = 0.0
 
 
-def _of_model(
-    resolved: Resolved, model: str, tasks: Sequence[Task], options: ProbeOptions, store: Store | None
-) -> _Part:
-    part, opened = _Part(0.0, {}, [], Counter(), {}), tuple[str, ...]()
+def _add_model(
+    total: _Total, resolved: Resolved, model: str, tasks: Sequence[Task], options: ProbeOptions, store: Store | None
+) -> None:
+    """Add what the tasks of a model take."""
+    opened = tuple[str, ...]()
     pending = [(index, task) for index, task in enumerate(tasks) if task.model == model]
     if not pending:
-        return part
+        return
     with _threads(options.threads):
         probe = Probe(resolved, model, options)
-        part.load = probe.load
+        total.load += probe.load
         for index, task in pending:  # the images of the last task are open
-            part.durations[index] = 0.0 if task.images == opened else probe.opening(len(task.images))
+            total.durations[index] = 0.0 if task.images == opened else probe.opening(len(task.images))
             opened = task.images
         for method in dict.fromkeys(task.method for _, task in pending):
-            _add(part, resolved, probe, [(index, task) for index, task in pending if task.method == method], store)
-    return part
+            of_method = [(index, task) for index, task in pending if task.method == method]
+            _add_method(total, resolved.plan.name, probe, of_method, store)
 
 
-def _add(part: _Part, resolved: Resolved, probe: Probe, tasks: Sequence[tuple[int, Task]], store: Store | None) -> None:
+def _add_method(total: _Total, plan: str, probe: Probe, tasks: Sequence[tuple[int, Task]], store: Store | None) -> None:
     """Add what the tasks of a method take."""
-    task, maps, total = tasks[0][1], 0, 0.0
+    task, maps, spent = tasks[0][1], 0, 0.0
     cost = probe.cost(task.method)
     stored = frozenset[str]() if store is None or task.force else store.images_with_maps(task.setting)
     for index, task in tasks:
         images = len(task.images)
         scores, made = cost.scores(task.metrics, images), 0 if stored.issuperset(task.images) else images
         seconds = cost.file(images) + sum(scores.values()) + (cost.maps(images) if made else 0.0)
-        part.durations[index] += seconds
-        part.metrics.update(scores)
-        part.bytes += cost.file_bytes(images)
-        maps, total = maps + made, total + seconds
-    part.map_bytes += maps * cost.map_bytes
-    part.tables[task.key] = cost.table
+        total.durations[index] += seconds
+        total.metrics.update(scores)
+        total.bytes += cost.file_bytes(images)
+        maps, spent = maps + made, spent + seconds
+    total.map_bytes += maps * cost.map_bytes
+    total.tables[task.key] = cost.table
     forward, jvp, vjp = (maps * passes for passes in cost.passes)
-    names = resolved.plan.name, task.model, task.method
-    part.costs.append(MethodCost(*names, len(tasks), maps, forward, jvp, vjp, total, cost.fraction))
+    names = plan, task.model, task.method
+    total.costs.append(MethodCost(*names, len(tasks), maps, forward, jvp, vjp, spent, cost.fraction))
 
 
 def _makespan(durations: Sequence[float], workers: int) -> float:

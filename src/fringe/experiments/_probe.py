@@ -86,7 +86,7 @@ class _Sample:
     maps: float
     scores: Mapping[str, float]
     file: float
-    passes: tuple[float, float, float]
+    passes: Sequence[float]
     fraction: float
     file_bytes: int
     map_bytes: int
@@ -208,13 +208,17 @@ class Probe:
         scores, began = {label: timed.seconds for label, timed in self._timed.items()}, self._clock()
         metadata = {**task.record(manifest), "failed": [], "versions": versions(), "map_versions": []}
         file, stored = task_bytes(result.rows, metadata), to_bytes(maps or result.maps, BLANK.decode())
-        spent, counted, table = (
-            self._clock() - began,
-            (passes[0], passes[1], passes[2]),
-            (to_table(result.rows), metadata),
+        return _Sample(
+            images=len(images),
+            maps=seconds,
+            scores=scores,
+            file=self._clock() - began,
+            passes=passes,
+            fraction=self._fraction,
+            file_bytes=len(file),
+            map_bytes=len(stored),
+            table=(to_table(result.rows), metadata),
         )
-        sizes = len(file), len(stored)
-        return _Sample(len(images), seconds, scores, spent, counted, self._fraction, *sizes, table)
 
     def _perform(self, task: Task, maps: Mapping[str, StoredMap] | None = None) -> tuple[TaskResult, float]:
         for timed in self._timed.values():
