@@ -39,14 +39,7 @@ class RankAgreement:
     methods: tuple[str, ...]
 
     def plot(self, title: str = "") -> "Figure":
-        """Draw the matrix.
-
-        Args:
-            title: Title of the figure.
-
-        Returns:
-            The figure.
-        """
+        """Draw the matrix."""
         from fringe.plots import plot_agreement
 
         return plot_agreement(self.metrics, self.tau, self.low, self.high, title=title)

@@ -54,19 +54,9 @@ def sample_images(
     The position of an image depends on the seed and its name alone: a larger ``n`` contains the images of a smaller
     one, and a new file moves none of the others. Copies of one content are taken once.
 
-    Args:
-        data: Images, folders or embedded images.
-        n: Number of images.
-        seed: Orders the images.
-        exclude: Digests that are not taken.
-        holdout: Whether to take the last images of the order, for a part that must not meet the others.
-        labels: Whether the label of an image is part of its name, as it shapes its scores.
-
-    Returns:
-        The sample.
-
-    Raises:
-        InputError: If there are fewer than ``n`` different images.
+    Those whose digests are in ``exclude`` are not taken. ``holdout`` takes the last images of the order, for a part
+    that must not meet the others; with ``labels`` the label of an image is part of its name, as it shapes its scores.
+    Raises InputError if there are fewer than ``n`` different images.
     """
     refs, excluded = in_order(data, seed), set(exclude)
     pictures: dict[str, ImageEntry] = {}
@@ -163,22 +153,11 @@ def sample_examples(
     exclude: Iterable[str],
     digest: Callable[[Any], str],
 ) -> ImageSample:
-    """The examples of scenes.
+    """The examples of scenes by label, each with all of its ``networks`` and its number of examples in ``counts``; none
+    is made of an image whose digest is in ``exclude``.
 
-    Args:
-        scenes: The scenes by label.
-        networks: All networks of each.
-        data: Images, folders or embedded images.
-        counts: Number of examples of each.
-        seed: Draws them.
-        exclude: Digests of images that no example is made of.
-        digest: Names plain data.
-
-    Returns:
-        The examples, named by what makes them: the settings of the scene, the example, and the content of its images.
-
-    Raises:
-        InputError: If a scene has fewer examples.
+    An example is named by what makes it: the ``digest`` of the settings of its scene, the example, and the content of
+    its images. Raises InputError if a scene has fewer examples.
     """
     images = in_order(data, seed) if any(scene.requires_images for scene in scenes.values()) else []
     excluded, contents, entries = set(exclude), dict[str, str](), list[ImageEntry]()

@@ -51,9 +51,7 @@ class Pack:
         tasks: Its tasks by name.
     """
 
-    def __init__(
-        self, name: str, open_file: Callable[[str], AbstractContextManager[SealedFile]], images: dict[str, str]
-    ):
+    def __init__(self, name: str, open_file: Opener, images: dict[str, str]):
         self.name, self._open = name, open_file
         self.tasks: dict[str, PackedTask] = {}
         try:
@@ -195,7 +193,7 @@ class Packs:
         """Write a pack again without some tasks and without what is damaged, and set the old one aside."""
         for pack in (pack for pack in self.list() if pack.name == name):
             chosen = {key: task for key, task in pack.tasks.items() if key not in without}
-            remaining: dict[str, tuple[Any, Mapping[str, Any]]] = {}
+            remaining = dict[str, tuple[Any, Mapping[str, Any]]]()
             for group in sorted({task.group for task in chosen.values()}):
                 with contextlib.suppress(Damaged):  # or another process has just set the pack aside
                     table = pack.table([group], schema().names)  # once for all of its tasks

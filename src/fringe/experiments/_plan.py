@@ -196,11 +196,8 @@ def _check_truth(spec: ExperimentSpec, scenes: Mapping[str, Scene], metrics: Map
 
 
 def configured(method: str | Attributor) -> Attributor:
-    """Resolve the name of a method, see :func:`fringe.attribution.get_method`; a configured one is returned as it is.
-
-    Raises:
-        InputError: For an unknown method or preset, or a method whose package is not installed.
-    """
+    """Resolve the name of a method, as :func:`fringe.attribution.get_method` does. Raises InputError for an unknown
+    method or preset, or a method whose package is not installed."""
     result = get_method(method)
     if result.innermost.name == "geoig_knn" and importlib.util.find_spec("sklearn") is None:
         raise InputError("geoig_knn needs scikit-learn", argument="methods", hint="install fringe[graph]")
@@ -242,18 +239,8 @@ def check_settings(settings: Mapping[str, Any], labels: Iterable[str]) -> None:
 
 
 def with_settings(base: Configured, texts: Mapping[str, str]) -> Configured:
-    """Replace settings of a method or metric.
-
-    Args:
-        base: Configured method or metric.
-        texts: Values by key, as they are typed: ``{"steps": "20", "delta_euc": "none"}``.
-
-    Returns:
-        The method or metric with these settings.
-
-    Raises:
-        InputError: For a key or value that it does not take.
-    """
+    """Replace settings of a method, metric or scene by ``texts``, values by key as they are typed: ``{"steps": "20",
+    "delta_euc": "none"}``. Raises InputError for a key or value that it does not take."""
     try:
         return base.with_text(texts)
     except InputError as error:
@@ -371,17 +358,8 @@ def planned_work(
     images: int,
     limits: Mapping[str, int] | None = None,
 ) -> list[tuple[str, float, float]]:
-    """List what maps and scores would take, as far as the settings tell.
-
-    Args:
-        methods: Methods by label.
-        metrics: Metrics by label.
-        images: Number of images.
-        limits: Metrics that are computed on the first images only.
-
-    Returns:
-        What is computed, the forward and backward passes of one, and how many.
-    """
+    """List what maps and scores would take, as far as the settings tell: what is computed, the forward and backward
+    passes of one, and how many. ``limits`` are metrics that are computed on the first images only."""
     work: list[tuple[str, float, float]] = []
     for label, metric in metrics.items():
         count = min((limits or {}).get(label, images), images)

@@ -168,14 +168,7 @@ class Reliability:
         return tuple(text for text, is_fault in words.items() if is_fault)
 
     def plot(self, title: str = "") -> "Figure":
-        """Draw the diagram.
-
-        Args:
-            title: Title of the figure.
-
-        Returns:
-            The figure.
-        """
+        """Draw the diagram."""
         from fringe.plots import plot_reliability
 
         scenes = [(name, one.point) for name, one in self.scenes.items()]

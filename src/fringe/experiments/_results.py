@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fringe.errors import InputError
-from fringe.experiments._formats import ScoreRecord
+from fringe.experiments._formats import ScoreRecord, from_table
 from fringe.experiments._manifest import Manifest
 from fringe.experiments._scores import PlanScores, Records, Source, StoredRecords, curves_of
 from fringe.experiments._statistics import estimate
@@ -58,7 +58,8 @@ class Cell:
     @property
     def frame(self) -> "pl.DataFrame":
         """The rows of :attr:`Results.frame` for these images, in their order."""
-        return self._scores.part(*self._name)
+        model, method, metric = self._name
+        return self._scores.method_frame(model, method).filter(metric=metric)
 
     @property
     def scores(self) -> Column:
@@ -68,19 +69,28 @@ class Cell:
     @property
     def missing(self) -> int:
         """Number of images that were not computed."""
-        return int((self._scores.column("status", *self._name) < 0).sum())
+        required, scored, failed = self._scores.counts(*self._name)
+        return required - scored - failed
 
     @property
     def failed(self) -> int:
         """Number of images that were computed and have no score."""
-        ok = self._scores.arrays.words("status")
-        status = self._scores.column("status", *self._name)
-        return int((status >= 0).sum() - (status == (ok.index("ok") if "ok" in ok else -2)).sum())
+        return self._scores.counts(*self._name)[2]
 
     @property
     def rows(self) -> tuple[ScoreRecord | None, ...]:
         """All that is stored of each score (n), None where an image was not computed."""
-        return self._scores.records(*self._name)
+        model, method, metric = self._name
+        manifest = self._scores.manifest
+        name = manifest.setting_key(model, method), manifest.metrics[metric]["key"]
+        best = dict[str, ScoreRecord]()
+        for table in self._scores.source.tables([field.name for field in fields(ScoreRecord)], {name[0]}):
+            for row in from_table(table):
+                known = best.get(row.image)
+                is_better = known is None or (known.status != "ok" and row.status == "ok")
+                if is_better and (row.setting, row.metric_key) == name:
+                    best[row.image] = row
+        return tuple(best.get(image["digest"]) for image in manifest.images_of(model, metric))
 
     def flags(self) -> dict[str, int]:
         """Count how often each flag of the metric is set."""
@@ -258,17 +268,7 @@ class Results:
         Returns:
             The counts, in the order of the plan.
         """
-        cells: list[CellStatus] = []
-        for model, method, metric in self.cells:
-            status = self._scores.selected(self._scores.statuses, "status", model, method, metric)
-            scored = int((status == self._ok).sum())
-            cells.append(CellStatus(model, method, metric, len(status), scored, int((status >= 0).sum()) - scored))
-        return cells
-
-    @property
-    def _ok(self) -> int:
-        words = self._scores.statuses.words("status")
-        return words.index("ok") if "ok" in words else -2
+        return [CellStatus(*name, *self._scores.counts(*name)) for name in self.cells]
 
     def missing(self) -> list[str]:
         """Describe every part of the table in which images were not computed.
@@ -290,11 +290,11 @@ class Results:
         """
         import polars as pl
 
-        rows, failed = list[dict[str, Any]](), self._failed()
-        for (model, method), cells in failed.items():
+        rows = list[dict[str, Any]]()
+        for model, method in dict.fromkeys((model, method) for model, method, _ in self.cells):
             scores, images = Counter[str](), dict[str, set[int]]()
-            for reasons in cells:
-                for position, reason in reasons:
+            for metric in self.metrics:
+                for position, reason in self._scores.failed(model, method, metric):
                     scores[reason] += 1
                     images.setdefault(reason, set()).add(position)
             rows += [
@@ -303,19 +303,6 @@ class Results:
             ]
         counts = dict.fromkeys(("scores", "images"), pl.UInt32)
         return pl.DataFrame(rows, schema={**dict.fromkeys(("model", "method", "reason"), pl.String), **counts})
-
-    def _failed(self) -> dict[tuple[str, str], list[list[tuple[int, str]]]]:
-        """By model and method, for each metric the positions of images without a score, with the reason."""
-        result: dict[tuple[str, str], list[list[tuple[int, str]]]] = {}
-        words = {name: self._scores.statuses.words(name) for name in ("status", "error")}
-        for model, method, metric in self.cells:
-            status, error = (
-                self._scores.selected(self._scores.statuses, name, model, method, metric) for name in words
-            )
-            failed = np.flatnonzero((status >= 0) & (status != self._ok)).tolist()
-            reasons = [words["error"][error[i]] if error[i] >= 0 else words["status"][status[i]] for i in failed]
-            result.setdefault((model, method), []).append(list(zip(failed, reasons, strict=True)))
-        return result
 
     def summary(self, seed: int = 0) -> "pl.DataFrame":
         """Summarise each method under each metric.
@@ -333,7 +320,7 @@ class Results:
         for (model, method, metric), cell in self.cells.items():
             clusters = self.clusters(model, metric)
             numbers = asdict(estimate(cell.scores, seed, self.manifest.metrics[metric]["summary"], clusters=clusters))
-            counts = {"images": len(cell.frame), "missing": cell.missing, "failed": cell.failed}
+            counts = {"images": len(cell.scores), "missing": cell.missing, "failed": cell.failed}
             rows.append({"model": model, "method": method, "metric": metric, **numbers, **counts})
         return pl.DataFrame(rows)
 

@@ -65,18 +65,21 @@ class RunResult:
     Attributes:
         resolved: The plan with its images.
         log: Reports of the tasks.
-        stopped: Why the run ended early; None if everything that could be done is done.
-        cause: The exception behind ``stopped``.
+        cause: Why the run ended early; None if everything that could be done is done.
         set_aside: Records of tasks that were set aside in an earlier run.
         failed_before: Number of scores that failed in an earlier run and were not tried again.
     """
 
     resolved: Resolved
     log: RunLog
-    stopped: str | None = None
     cause: BaseException | None = None
     set_aside: tuple[Mapping[str, Any], ...] = field(default=())
     failed_before: int = 0
+
+    @property
+    def stopped(self) -> str | None:
+        """``cause`` in words."""
+        return None if self.cause is None else str(self.cause)
 
     @property
     def partial(self) -> bool:
@@ -192,12 +195,17 @@ class Session:
 
 def open_session(plan: Plan, root: Path) -> Session:
     """Open a run folder for plans of the models and images of ``plan``. Raises FringeError as :func:`run_plan` does."""
+    store, resolved = _open(plan, root)
+    require_same_logits(store, resolved, renew=False)
+    return Session(store, resolved)
+
+
+def _open(plan: Plan, root: Path) -> tuple[Store, Resolved]:
+    """Open a run folder, without what is damaged, and find what a plan stands for."""
     store = Store(root)
     store.remove_stale_files()
     store.quarantine_damaged()
-    resolved = resolve(plan, logits=True, known=store.images_with_logits())
-    require_same_logits(store, resolved, renew=False)
-    return Session(store, resolved)
+    return store, resolve(plan, logits=True, known=store.images_with_logits())
 
 
 def run_plan(
@@ -227,10 +235,7 @@ def run_plan(
 
 def _run(plan: Plan, root: Path, options: RunOptions, progress: Progress, session: Session | None) -> RunResult:
     if session is None:
-        store = Store(root)
-        store.remove_stale_files()
-        store.quarantine_damaged()
-        resolved = resolve(plan, logits=True, known=store.images_with_logits())
+        store, resolved = _open(plan, root)
     else:
         store, resolved = session.store, with_methods(session.resolved, plan)
     store.compact()
@@ -251,7 +256,7 @@ def _run(plan: Plan, root: Path, options: RunOptions, progress: Progress, sessio
     except (Interrupted, TransientError) as error:
         logger.warning("%s stopped: %s; the same call resumes", plan.name, error)
         cause = error
-    return RunResult(resolved, log, None if cause is None else str(cause), cause, quarantined, failed_before)
+    return RunResult(resolved, log, cause, quarantined, failed_before)
 
 
 def _pending(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Task], tuple[Mapping[str, Any], ...], int]:
@@ -355,16 +360,8 @@ def has_scores(result: RunResult, store: Store) -> bool:
 
 
 def describe_run(result: RunResult, store: Store, limit: int = 5) -> list[tuple[Level, str]]:
-    """Describe how a run of a plan ended, for people.
-
-    Args:
-        result: The run.
-        store: Its folder.
-        limit: Largest number of lines of one kind.
-
-    Returns:
-        Lines, each with how grave it is.
-    """
+    """Describe how a run of a plan ended, for people: lines, at most ``limit`` of one kind, each with how grave it
+    is."""
     manifest, reports = result.resolved.manifest, result.log.reports
     lines: list[tuple[Level, str]] = [("error", f"not read: {reason}") for reason in manifest.missing[:limit]]
     for model, gate in [(label, gate) for label in manifest.settings for gate in manifest.gates(label)]:

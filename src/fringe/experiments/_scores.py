@@ -2,7 +2,6 @@
 the number of methods."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from functools import cached_property
 from io import BytesIO
 from tempfile import TemporaryFile
@@ -12,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fringe.experiments._disk import warn
-from fringe.experiments._formats import ScoreRecord, from_table, to_table
+from fringe.experiments._formats import ScoreRecord, to_table
 from fringe.experiments._manifest import Manifest
 from fringe.experiments._packs import SCORES, Pack, pack_bytes, release_memory
 from fringe.experiments._sealed import Damaged, SealedFile
-from fringe.experiments._store import PACKED_FROM, Store
-from fringe.experiments._tasks import Key
+from fringe.experiments._store import Store
 
 if TYPE_CHECKING:
     import polars as pl  # of the extra bench, which :func:`fringe.compare` does without
@@ -43,10 +41,8 @@ class StoredRecords:
     """The records of a run folder as it is now. The files of single tasks are read once and packed in memory."""
 
     def __init__(self, store: Store):
-        self._packs, images, loose = list[Pack](), dict[str, str](), store.loose()
-        for start in range(0, len(loose), PACKED_FROM):
-            read = {key: store.read_loose(key) for key in loose[start : start + PACKED_FROM]}
-            tasks = {key: task for key, task in read.items() if task is not None}
+        self._packs, images = list[Pack](), dict[str, str]()
+        for tasks in store.loose_tasks():
             if tasks:
                 name, scores, details = pack_bytes(tasks)
                 self._packs.append(Pack(name, _InMemory(scores, details), images))
@@ -136,6 +132,11 @@ class ScoreArrays:
         s, m = self._indices[0][setting], self._indices[1][metric_key]
         return self._values[name].reshape(self._shape)[s, m]
 
+    @property
+    def ok(self) -> int:
+        """The number of the status ``ok``; -2, which no score has, if none is."""
+        return self._words["status"].get("ok", -2)
+
     def words(self, name: str) -> list[str]:
         """The texts of a column by number. Flags are joined by line feeds."""
         return list(self._words[name])
@@ -148,7 +149,7 @@ class ScoreArrays:
         known = (s >= 0) & (m >= 0) & (i >= 0)
         position = (s * self._shape[1] + m) * self._shape[2] + i
         values = {name: self._read(name, batch.column(name)) for name in self._columns}
-        is_ok = values["status"] == self._words["status"].get("ok", -2)
+        is_ok = values["status"] == self.ok
         for rows, rank in ((known & ~is_ok, 1), (known & is_ok, 2)):
             better = np.flatnonzero(rows)[::-1]  # of several records of one score the first is assigned last, and stays
             better = better[self._rank[position[better]] < rank]
@@ -247,9 +248,9 @@ def map_frame_of(manifest: Manifest, arrays: ScoreArrays, model: str, method: st
     def every(name: str) -> NDArray[Any]:
         return np.stack([arrays.column(name, setting, metric["key"])[at] for metric in manifest.metrics.values()])
 
-    status, words = every("status"), arrays.words("status")
+    status = every("status")
     asked = np.arange(len(at)) < np.array([[metric["limit"]] for metric in manifest.metrics.values()])
-    rank = np.where(asked, (status >= 0).astype(np.int8) + (status == (words.index("ok") if "ok" in words else -2)), 0)
+    rank = np.where(asked, (status >= 0).astype(np.int8) + (status == arrays.ok), 0)
     images = np.flatnonzero(rank.max(0) > 0)
     best = rank.argmax(0)[images]
 
@@ -347,6 +348,21 @@ class PlanScores:
         setting, required = self.manifest.setting_key(model, method), self.manifest.metrics[metric]
         return arrays.column(name, setting, required["key"])[self._positions[model][: required["limit"]]]
 
+    def counts(self, model: str, method: str, metric: str) -> tuple[int, int, int]:
+        """How many scores are required, how many there are, and how many failed."""
+        arrays = self.statuses
+        status = self.selected(arrays, "status", model, method, metric)
+        scored = int((status == arrays.ok).sum())
+        return len(status), scored, int((status >= 0).sum()) - scored
+
+    def failed(self, model: str, method: str, metric: str) -> list[tuple[int, str]]:
+        """The positions of the images that were computed and have no score, each with the reason."""
+        arrays = self.statuses
+        status, error = (self.selected(arrays, name, model, method, metric) for name in ("status", "error"))
+        statuses, errors = arrays.words("status"), arrays.words("error")
+        at = np.flatnonzero((status >= 0) & (status != arrays.ok)).tolist()
+        return [(i, errors[error[i]] if error[i] >= 0 else statuses[status[i]]) for i in at]
+
     def method_frame(self, model: str, method: str) -> "pl.DataFrame":
         """The rows of one method. Those of the last methods are in memory, unless they are large."""
         name, scores = (model, method), len(self.manifest.images) * len(self.manifest.metrics)
@@ -372,29 +388,6 @@ class PlanScores:
             self._map_frames.clear()
         self._map_frames[name] = map_frame_of(self.manifest, arrays, *name)
 
-    def part(self, model: str, method: str, metric: str) -> "pl.DataFrame":
-        """The rows of one method under one metric."""
-        counts = {label: len(self.manifest.positions(model, label)) for label in self.manifest.metrics}
-        before = sum(list(counts.values())[: [*counts].index(metric)])
-        return self.method_frame(model, method).slice(before, counts[metric])
-
-    def records(self, model: str, method: str, metric: str) -> tuple[ScoreRecord | None, ...]:
-        """All that is stored of each score of a method under a metric, None where nothing is."""
-        setting, key = self.manifest.setting_key(model, method), self.manifest.metrics[metric]["key"]
-        columns = [field.name for field in fields(ScoreRecord)]
-        tables = (from_table(table) for table in self.source.tables(columns, {setting}))
-        best = _best(row for rows in tables for row in rows if row.metric_key == key)
-        return tuple(best.get((setting, key, image["digest"])) for image in self.manifest.images_of(model, metric))
-
     def _settings(self) -> list[str]:
         methods = [(model, method) for model, named in self.manifest.settings.items() for method in named]
         return list(dict.fromkeys(self.manifest.setting_key(*names) for names in methods))
-
-
-def _best(records: Iterable[ScoreRecord]) -> dict[Key, ScoreRecord]:
-    """Records by key; of two with one key, the first with a score, else the first."""
-    result: dict[Key, ScoreRecord] = {}
-    for record in records:
-        if record.key not in result or (result[record.key].status != "ok" and record.status == "ok"):
-            result[record.key] = record
-    return result

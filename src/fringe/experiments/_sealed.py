@@ -14,7 +14,6 @@ from fringe.experiments._formats import BLANK, Sizes, is_bounded, is_intact, sch
 #: 64 MiB: the longest footer that is read. That of a pack holds some 50 bytes for each image of a task.
 _FOOTER = 2**26
 
-
 #: What is known of the files with these seals of their footers, and of how many at most.
 _SIZES, _FILES = dict[bytes, Sizes](), 4096
 
@@ -83,7 +82,7 @@ class SealedFile:
 
     def damaged(self) -> list[int]:
         """List the row groups whose bytes are not those that were written."""
-        return [group for group in range(len(self.groups)) if not self._is_intact(group)]
+        return [group for group in range(len(self.groups)) if self._content(group) is None]
 
     def read(self, groups: Sequence[int], columns: Sequence[str]) -> Any:
         """Read columns of row groups as an Arrow table. Raises Damaged."""
@@ -93,10 +92,10 @@ class SealedFile:
         sparse = mmap.mmap(-1, self.size)  # of what is not read, no memory is taken
         sparse[:4], sparse[self._footer :] = b"PAR1", self._tail
         for group in groups:
-            start, end, total = self.groups[group]
-            content = self._bytes(start, end)
-            if hashlib.sha256(content).hexdigest() != total:
+            content = self._content(group)
+            if content is None:
                 raise Damaged(f"row group {group}")
+            start, end, _ = self.groups[group]
             sparse[start:end] = content
         if len(_SIZES) == _FILES:
             _SIZES.clear()
@@ -107,9 +106,11 @@ class SealedFile:
         file = pq.ParquetFile(pa.py_buffer(sparse), metadata=self._header, read_dictionary=texts)
         return file.read_row_groups(list(groups), columns=list(columns))
 
-    def _is_intact(self, group: int) -> bool:
+    def _content(self, group: int) -> bytes | None:
+        """The bytes of a row group, None if they are not those that were written."""
         start, end, total = self.groups[group]
-        return hashlib.sha256(self._bytes(start, end)).hexdigest() == total
+        content = self._bytes(start, end)
+        return content if hashlib.sha256(content).hexdigest() == total else None
 
     def _bytes(self, start: int, end: int) -> bytes:
         self.file.seek(start)

@@ -73,17 +73,13 @@ def estimate(
     Raises:
         InputError: For another ``summary`` or shape.
     """
-    return _estimates([(scores, summary, clusters)], seed, networks)[0]
+    return estimate_all([(scores, summary, clusters)], seed, networks=networks)[0]
 
 
-def estimate_all(columns: Sequence[tuple[Column, Aggregate, Labels | None]], seed: int = 0) -> list[Estimate]:
-    """:func:`estimate` of each ``(scores, summary, clusters)``, sooner, as many scores are resampled together."""
-    return _estimates(columns, seed, None)
-
-
-def _estimates(
-    columns: Sequence[tuple[Column, Aggregate, Labels | None]], seed: int, networks: Labels | None
+def estimate_all(
+    columns: Sequence[tuple[Column, Aggregate, Labels | None]], seed: int = 0, *, networks: Labels | None = None
 ) -> list[Estimate]:
+    """:func:`estimate` of each ``(scores, summary, clusters)``, sooner, as many scores are resampled together."""
     every = [as_column("scores", scores) for scores, _, _ in columns]
     known = [np.isfinite(one) for one in every]
     summaries = list[Aggregate](summary for _, summary, _ in columns)

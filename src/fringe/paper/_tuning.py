@@ -148,7 +148,7 @@ def _score(plan: Plan, method: Attributor, session: Session, options: RunOptions
     if worst.failed + worst.missing:
         reasons = dict.fromkeys(row.error or row.status for row in worst.rows if row is not None and row.status != "ok")
         raise FringeError(
-            f"{worst.failed + worst.missing} of {len(worst.frame)} images have no score "
+            f"{worst.failed + worst.missing} of {len(worst.scores)} images have no score "
             f"({next(iter(reasons), 'they are not computed')})"
         )
     return {name: [float(score) for score in cell.scores] for name, cell in cells.items()}
