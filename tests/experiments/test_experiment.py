@@ -84,6 +84,9 @@ def test_scores_that_are_missing_or_failed_say_so():
         f"digits, sg, {m}: 1 of 4 images are not computed" for m in ("insertion", "sparseness")
     ]
     assert results.failures().rows() == [("digits", "sg", "no memory", 2, 1)]
+    cell = results.cell("digits", "sg", "sparseness")
+    assert (cell.missing, cell.failed) == (1, 1)
+    assert cell.frame.equals(results.frame.filter(method="sg", metric="sparseness"))
     assert math.isfinite(results.summary()["mean"].min())
 
 

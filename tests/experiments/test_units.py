@@ -28,12 +28,16 @@ def spread(units):
     return [(u.method, "+".join(u.metrics), [int(name.removeprefix("image-")) for name in u.images]) for u in units]
 
 
+def keys_of(unit):
+    return ((unit.setting, metric, image) for metric in unit.metric_keys for image in unit.images)
+
+
 def names(units):
-    return {name for unit in units for name in unit.scores()}
+    return {name for unit in units for name in keys_of(unit)}
 
 
 def asked(plan):
-    return {key for *_, key in required_keys(plan)}
+    return set(required_keys(plan))
 
 
 def test_an_empty_store_lacks_all_block_by_block():
@@ -124,7 +128,7 @@ def test_what_is_kept_beside_a_unit_gives_back_its_scores():
     plan = manifest(5, ("ig",), {"insertion": 5, "costly": 3})
     for unit in pending_tasks(plan, (), 2):
         about = unit.record(plan)
-        assert set(stored_keys(about)) == set(unit.scores())
+        assert set(stored_keys(about)) == set(keys_of(unit))
         assert about["setting"] == plan.settings["a"]["ig"]
         assert about["metrics"] == {name: {"metric": name} for name in unit.metrics}
 
@@ -136,6 +140,6 @@ def test_units_are_exactly_what_is_missing(images, shard, limit, there, methods)
     every = sorted(asked(plan))
     have = {name for i, name in enumerate(every) if i in there}
     units = pending_tasks(plan, have, shard)
-    found = Counter(name for unit in units for name in unit.scores())
+    found = Counter(name for unit in units for name in keys_of(unit))
     assert found == Counter(set(every) - have)
     assert all(len(unit.images) <= shard for unit in units)

@@ -11,7 +11,6 @@ from PIL import Image
 from fringe import ExpectedGradients, IntegratedGradients, SmoothGrad
 from fringe.attribution import Attributor
 from fringe.errors import FringeError, InputError
-from fringe.experiments import _runner as work
 from fringe.experiments._manifest import resolve
 from fringe.experiments._plan import Arm, ModelSource, Plan
 from fringe.experiments._runner import TaskRunner
@@ -266,8 +265,8 @@ def test_a_bug_in_a_method_costs_its_own_rows():
 def test_weights_that_change_amid_a_run_stop_it(monkeypatch):
     resolved = resolve(plan(n=1))
     (unit,) = pending_tasks(resolved.manifest, (), 16)
-    changed = replace(work.load(resolved.plan.arms[0]), digest="f" * 64)
-    monkeypatch.setattr(work, "load", lambda arm, device: changed)
+    changed = replace(resolved.plan.arms[0].model.load(), digest="f" * 64)
+    monkeypatch.setattr(ModelSource, "load", lambda source, device: changed)
     with pytest.raises(FringeError, match="model 'digits': its weights changed since the run began; run it again"):
         TaskRunner(resolved).perform(unit)
 

@@ -53,13 +53,12 @@ class ModelSource:
         return self._given("cpu") if self.scene is not None and self.scene.requires_model else None
 
     def _given(self, device: torch.device | str) -> LoadedModel:
-        text = self.preprocessing
-        recipe = stated_preprocessing(self.module) if self.module is not None and text is None else None
-        recipe = recipe if text is None else Preprocessing.parse(text)
+        recipe = None if self.preprocessing is None else Preprocessing.parse(self.preprocessing)
         if self.module is None:
             return load_model(
                 self.spec, trust_code=self.trust_code, preprocessing=recipe, device=device, output=self.output
             )
+        recipe = recipe or stated_preprocessing(self.module)
         if recipe is None:
             raise InputError(
                 "none given for a model in memory", argument="preprocessing", hint="say how images become its inputs"

@@ -47,49 +47,53 @@ class Disk:
 
     def names(self, folder: str, suffix: str = "") -> list[str]:
         """List the entries of a folder, without files that are being written."""
-        try:
+        with self._reading(folder):
             entries = os.listdir(self.root / folder)
-        except OSError as error:
-            if is_absent(error):
-                return []
-            raise as_error(error, self.root, what=f"{folder} cannot be read") from error
-        return sorted(name for name in entries if name.endswith(suffix) and not name.startswith(PARTIAL))
+            return sorted(name for name in entries if name.endswith(suffix) and not name.startswith(PARTIAL))
+        return []
 
     def read(self, name: str, limit: int = RECORD_BYTES) -> bytes | None:
         """A file's bytes, None where there is none. A disk that does not answer is no file that is not there."""
-        try:
+        with self._reading(name.rpartition("/")[2]):
             return read_regular(self.root / name, limit)
-        except OSError as error:
-            if is_absent(error):
-                return None
-            raise as_error(error, self.root, what=f"{name.rpartition('/')[2]} cannot be read") from error
+        return None
 
     def open(self, name: str) -> tuple[BinaryIO, int] | None:
         """A file to read parts of, and its size; None where there is none."""
-        try:
+        with self._reading(name.rpartition("/")[2]):
             file = open_regular(self.root / name, MAPS_BYTES)
             return file, os.fstat(file.fileno()).st_size
+        return None
+
+    @contextlib.contextmanager
+    def _reading(self, what: str) -> Generator[None]:
+        """Turn the errors of the disk into ours; what is absent is passed over."""
+        try:
+            yield
         except OSError as error:
-            if is_absent(error):
-                return None
-            raise as_error(error, self.root, what=f"{name.rpartition('/')[2]} cannot be read") from error
+            if not is_absent(error):
+                raise as_error(error, self.root, what=f"{what} cannot be read") from error
+
+    @contextlib.contextmanager
+    def _writing(self, needed: int = 0) -> Generator[None]:
+        """Turn the errors of the disk into ours."""
+        try:
+            yield
+        except OSError as error:
+            raise as_error(error, self.root, needed) from error
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file in one step, durably. Raises StoreFull if there is no space."""
         path = self.root / name
         if path.is_dir() and not path.is_symlink():
             self.set_aside(name, "is a folder where a file belongs")
-        try:
+        with self._writing(len(content)):
             write_atomic(path, content, durable=True)
-        except OSError as error:
-            raise as_error(error, self.root, len(content)) from error
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
-        try:
+        with self._writing():
             (self.root / name).unlink(missing_ok=True)
-        except OSError as error:
-            raise as_error(error, self.root) from error
 
     def problem(self, name: str) -> str:
         """What is wrong with an entry that is no result."""
@@ -161,10 +165,8 @@ class Disk:
                 raise TransientError(f"{str(path)!r} leads to {target!r}, where no folder is; is it mounted?")
             if os.path.lexists(path) and not path.is_dir():  # another process may have made it just now
                 self.set_aside(name, "is a file where a folder belongs")
-            try:
+            with self._writing():
                 path.mkdir(exist_ok=True)
-            except OSError as error:
-                raise as_error(error, self.root) from error
 
     def remove_partial_files(self, folders: Iterable[str]) -> None:
         """Remove partial files of dead processes: those of this machine (the same boot and process table) at once, and

@@ -37,6 +37,11 @@ class _Slot:
     since: float = 0.0
     late: bool = False
 
+    @property
+    def pending(self) -> Any:
+        """The reference of its next answer; None if it has nothing to do."""
+        return self.starting or (self.queue[0][1] if self.queue else None)
+
     def score(self, task: Task) -> tuple[bool, bool, int]:
         """How well the task fits: the same images, the same model, a short queue. Larger is better."""
         last = self.queue[-1][0] if self.queue else None
@@ -113,9 +118,9 @@ class RayExecutor(Executor):
 
     def completed(self, timeout: float) -> list[tuple[Task | None, TaskReport | TaskFailure]]:
         ray = _import_ray()
-        first = [slot.starting or slot.queue[0][1] for slot in self._slots if slot.starting or slot.queue]
-        if first:
-            ray.wait(first, num_returns=1, timeout=timeout)
+        pending = [slot.pending for slot in self._slots if slot.pending is not None]
+        if pending:
+            ray.wait(pending, num_returns=1, timeout=timeout)
         results = list[tuple[Task | None, TaskReport | TaskFailure]]()
         for slot in list(self._slots):
             results += self._ended(ray, slot)
@@ -164,7 +169,7 @@ class RayExecutor(Executor):
     def _ended(self, ray: Any, slot: _Slot) -> list[tuple[Task | None, TaskReport | TaskFailure]]:
         """What ended at an actor."""
         results = list[tuple[Task | None, TaskReport | TaskFailure]]()
-        while (pending := slot.starting or (slot.queue[0][1] if slot.queue else None)) is not None:
+        while (pending := slot.pending) is not None:
             if not ray.wait([pending], timeout=0)[0]:
                 break
             try:

@@ -2,6 +2,7 @@
 the number of methods."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from io import BytesIO
 from tempfile import TemporaryFile
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from fringe.experiments._disk import warn
 from fringe.experiments._formats import ScoreRecord, to_table
 from fringe.experiments._manifest import Manifest
-from fringe.experiments._packs import SCORES, Pack, pack_bytes, release_memory
+from fringe.experiments._packs import DETAILS, SCORES, Opener, Pack, pack_bytes, release_memory
 from fringe.experiments._sealed import Damaged, SealedFile
 from fringe.experiments._store import Store
 
@@ -45,7 +46,7 @@ class StoredRecords:
         for tasks in store.loose_tasks():
             if tasks:
                 name, scores, details = pack_bytes(tasks)
-                self._packs.append(Pack(name, _InMemory(scores, details), images))
+                self._packs.append(Pack(name, _in_memory(scores, details), images))
         self._packs += store.packs.list()  # after the others: what is packed meanwhile is in one of them
 
     def tables(self, columns: Sequence[str], settings: Collection[str] | None = None) -> Iterator[Any]:
@@ -63,24 +64,12 @@ class StoredRecords:
         release_memory()
 
 
-class _InMemory:
-    """The files of a pack that is not stored; the details are in a temporary file."""
-
-    def __init__(self, scores: bytes, details: bytes):
-        self._scores, self._details, self._size = scores, TemporaryFile(), len(details)  # noqa: SIM115
-        self._details.write(details)
-
-    def __call__(self, kind: str) -> "_InMemory":
-        self._kind = kind
-        return self
-
-    def __enter__(self) -> SealedFile:
-        if self._kind == SCORES:
-            return SealedFile(BytesIO(self._scores), len(self._scores))
-        return SealedFile(cast(Any, self._details), self._size)
-
-    def __exit__(self, *error: object) -> None:
-        pass
+def _in_memory(scores: bytes, details: bytes) -> Opener:
+    """Opens the files of a pack that is not stored; the details are in a temporary file."""
+    file: Any = TemporaryFile()  # noqa: SIM115
+    file.write(details)
+    files = {SCORES: (BytesIO(scores), len(scores)), DETAILS: (file, len(details))}
+    return lambda kind: nullcontext(SealedFile(*files[kind]))
 
 
 class Records:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 
-from pydantic import Field, PlainValidator, StrictBool, StrictInt
+from pydantic import Field, PlainValidator, StrictBool, StrictInt, ValidationInfo
 
 from fringe._files import SETTINGS_BYTES, read_regular
 from fringe._options import Options, check_known, wrong_value
@@ -19,6 +19,12 @@ from fringe.scenes import SCENES
 from fringe.settings import canonical_name
 
 _REGISTRIES: Mapping[str, Mapping[str, Any]] = {"methods": METHODS, "metrics": METRICS, "scene": SCENES}
+#: What to do about a label that is given twice.
+_HINTS = {
+    "methods": "give each its own label, as in short=ig,long=ig",
+    "metrics": "name each once",
+    "scene": "give each its own label, as in four=gridpg,nine=gridpg:nine",
+}
 #: What a plan may be called: it names a file and a folder.
 PLAN_NAME = r"[\w-]+"
 #: What a model may be called. A spec that contains an equals sign has a colon or a slash before it.
@@ -89,27 +95,16 @@ def _data(value: Any) -> tuple[str, ...]:
     return _required(_texts(value, "data"), "data")
 
 
-def _methods(value: Any) -> dict[str, Any]:
-    return _configurable(value, "methods", "give each its own label, as in short=ig,long=ig")
-
-
-def _metrics(value: Any) -> dict[str, Any]:
-    return _configurable(value, "metrics", "name each once")
-
-
-def _scenes(value: Any) -> dict[str, Any]:
-    return _configurable(value, "scene", "give each its own label, as in four=gridpg,nine=gridpg:nine")
-
-
-def _configurable(value: Any, argument: str, hint: str) -> dict[str, Any]:
-    """Methods or metrics by label: texts, configured objects, or pairs of a label and either."""
+def _configurable(value: Any, info: ValidationInfo) -> dict[str, Any]:
+    """Methods, metrics or scenes by label: texts, configured objects, or pairs of a label and either."""
+    argument = str(info.field_name)
     if isinstance(value, Mapping):
         return _required(dict(cast(Mapping[str, Any], value)), argument)
     entries: Any = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
     if not isinstance(entries, (list, tuple)):
         entries = [entries]
     pairs = [_entry(entry, argument) for entry in cast(Sequence[Any], entries)]
-    return _required(_labelled(pairs, argument, hint), argument)
+    return _required(_labelled(pairs, argument, _HINTS[argument]), argument)
 
 
 def _entry(entry: Any, argument: str) -> tuple[str, Any]:
@@ -246,13 +241,13 @@ class ExperimentSpec(Options):
     data: Annotated[tuple[str, ...], PlainValidator(_data)] = Field(
         (), description="Images, folders or embedded:digits; may be repeated."
     )
-    methods: Annotated[Mapping[str, Any], PlainValidator(_methods)] = Field(
+    methods: Annotated[Mapping[str, Any], PlainValidator(_configurable)] = Field(
         QUICK_METHODS, description="NAME, NAME:PRESET or LABEL=NAME, with commas; fringe:auto is the paper's setting."
     )
-    metrics: Annotated[Mapping[str, Any] | None, PlainValidator(_metrics)] = Field(
+    metrics: Annotated[Mapping[str, Any] | None, PlainValidator(_configurable)] = Field(
         None, description="NAME or NAME:PRESET, with commas. Default: the first eleven of 'fringe metrics'."
     )
-    scene: Annotated[Mapping[str, Any], PlainValidator(_scenes)] = Field(
+    scene: Annotated[Mapping[str, Any], PlainValidator(_configurable)] = Field(
         {}, description="NAME, NAME:PRESET or LABEL=NAME, with commas: tests with a known answer."
     )
     set: Annotated[Mapping[str, Mapping[str, str]], PlainValidator(_settings)] = Field(

@@ -90,9 +90,9 @@ class Store:
     def _other_content(self) -> str:
         """What a folder without a run is, as far as that is known."""
         with contextlib.suppress(OSError, ValueError, RecursionError, AttributeError):
-            made_by = json.loads(read_regular(Path(self.root) / "summary.json", RECORD_BYTES)).get("command")
+            made_by = json.loads(read_regular(self.root / "summary.json", RECORD_BYTES)).get("command")
             if made_by in _SHOWN_BY:
-                return f"it is a folder of {made_by}: open {Path(self.root) / _SHOWN_BY[made_by]}"
+                return f"it is a folder of {made_by}: open {self.root / _SHOWN_BY[made_by]}"
         return f"{MARKER} is missing"
 
     @classmethod

@@ -41,10 +41,6 @@ class Task:
         """Name of the task in the store."""
         return digest([self.setting, sorted(self.metric_keys), self.images])
 
-    def scores(self) -> Iterator[Key]:
-        """Keys of its scores."""
-        return ((self.setting, metric, image) for metric in self.metric_keys for image in self.images)
-
     def record(self, manifest: Manifest) -> dict[str, Any]:
         """The metadata stored with its records: enough to say later why it is no longer required."""
         return {
@@ -133,14 +129,13 @@ class Requirements:
         return False
 
 
-def required_keys(manifest: Manifest) -> Iterator[tuple[str, str, str, str, Key]]:
-    """Model, method, metric, image and key of every score that a plan requires."""
+def required_keys(manifest: Manifest) -> Iterator[Key]:
+    """Keys of every score that a plan requires."""
     for model, methods in manifest.settings.items():
         for method in methods:
             setting = manifest.setting_key(model, method)
             for metric, metadata in manifest.metrics.items():
-                for image in manifest.images_of(model, metric):
-                    yield model, method, metric, image["digest"], (setting, metadata["key"], image["digest"])
+                yield from ((setting, metadata["key"], image["digest"]) for image in manifest.images_of(model, metric))
 
 
 def stored_keys(metadata: Mapping[str, Any]) -> Iterator[Key]:
@@ -164,22 +159,18 @@ def pending_tasks(manifest: Manifest, done: Iterable[Key], shard: int, *, force:
             block = numbered[start : start + shard]
             for method, setting in keys.items():
                 left = [(i, image) for i, image in block if image not in complete[setting]]
-                tasks += _of_block(manifest, model, method, setting, left, done, force) if left else ()
+                for metrics, lacking in _by_lacking(manifest, setting, left, done).items():
+                    metric_keys = tuple(manifest.metrics[label]["key"] for label in metrics)
+                    tasks.append(Task(model, method, setting, metrics, metric_keys, tuple(lacking), force))
     return tasks
 
 
-def _of_block(
-    manifest: Manifest,
-    model: str,
-    method: str,
-    setting: str,
-    block: Iterable[tuple[int, str]],
-    done: KeySet,
-    force: bool,
-) -> Iterator[Task]:
-    """Images of a block, with their positions in the plan, that lack the same metrics make one task."""
-    lacking: dict[tuple[str, ...], list[str]] = {}
-    for index, image in block:
+def _by_lacking(
+    manifest: Manifest, setting: str, images: Iterable[tuple[int, str]], done: KeySet
+) -> dict[tuple[str, ...], list[str]]:
+    """Images, given with their positions in the plan, by the metrics that they lack under a setting."""
+    result: dict[tuple[str, ...], list[str]] = {}
+    for index, image in images:
         present = done.metrics(setting, image)
         metrics = tuple(
             label
@@ -187,10 +178,8 @@ def _of_block(
             if index < metadata["limit"] and metadata["key"] not in present
         )
         if metrics:
-            lacking.setdefault(metrics, []).append(image)
-    for metrics, lacked in lacking.items():
-        keys = tuple(manifest.metrics[label]["key"] for label in metrics)
-        yield Task(model, method, setting, metrics, keys, tuple(lacked), force)
+            result.setdefault(metrics, []).append(image)
+    return result
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def estimate_reproduction(
     for plan in study_plans(base, studies).values():
         resolved = resolve(plan)
         tasks = pending_tasks(resolved.manifest, have, plan.shard, force=retry)
-        for setting, metric, image in (key for *_, key in required_keys(resolved.manifest)):
+        for setting, metric, image in required_keys(resolved.manifest):
             have.add(setting, (metric,), (image,))
         yield from _by_model(resolved, tasks, options, store)
     if "runtime" in studies:  # each map is made twice, and not scored
