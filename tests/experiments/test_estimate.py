@@ -23,8 +23,9 @@ from fringe.experiments import (
 from fringe.experiments._estimate import _makespan
 from fringe.experiments._evaluator import Candidate, make_maps
 from fringe.experiments._manifest import resolve
+from fringe.experiments._probe import TaskCost, _Sample
 from fringe.experiments._runner import TaskRunner
-from fringe.metrics import Deletion, MaxSensitivity, Sparseness
+from fringe.metrics import Deletion, MaxSensitivity, Sparseness, get_metric
 
 
 def study(methods, data=("embedded:digits",), n=2, controls=False, **known):
@@ -154,3 +155,23 @@ def test_an_image_that_cannot_be_explained_is_passed_over(tmp_path):
     assert (cost.maps, cost.vjp) == (3, 6)
     with pytest.raises(FringeError, match="cannot be decoded"):
         estimate_run(study(methods, [first], n=1))
+
+
+@pytest.mark.parametrize(
+    ("metric", "maps"),
+    [("max_sensitivity", 10), ("random_logit", 1), ("efficient_mprt", 1), ("mprt", 8), ("region_completeness", 1)],
+)
+def test_further_maps_are_as_many_as_the_metric_asks_for(metric, maps):
+    sample = _Sample(
+        images=1,
+        maps=2.0,
+        scores={},
+        file=0.0,
+        passes=(1, 0, 1),
+        fraction=1.0,
+        file_bytes=1,
+        map_bytes=1,
+        table=({}, {}),
+    )
+    cost = TaskCost([sample], {metric: get_metric(metric)}, chunk=4)
+    assert cost.scores([metric], 3) == {metric: 2.0 * 3 * maps}

@@ -120,7 +120,7 @@ class TaskCost:
     def _score(self, label: str, images: int) -> float:
         if not self._metrics[label].requires_explainer:
             return self._at(images, [sample.scores[label] for sample in self._samples])
-        full, part = divmod(images * getattr(self._metrics[label], "samples", 10), self._chunk)
+        full, part = divmod(round(images * self._metrics[label].planned_maps), self._chunk)
         return full * self.maps(self._chunk) + (self.maps(part) if part else 0.0)
 
     def _at(self, images: int, values: Sequence[float]) -> float:
