@@ -234,7 +234,7 @@ def summary_csv(tables: Sequence[Table]) -> str:
     """Return every cell of the tables, with its difference to the reference method."""
     return to_csv(
         [
-            {"model": table.model, **_summary(table, row, column, cell)}
+            {"model": table.model, "gates_hold": table.gates_hold, **_summary(table, row, column, cell)}
             for table in tables
             for row in table.rows
             for column, cell in zip(table.columns, row.cells, strict=True)
