@@ -167,7 +167,7 @@ class Attribution(Views):
         try:
             rows = range(len(self))[index]
         except IndexError:
-            raise IndexError(f"{index} is out of range: expected 0 to {len(self) - 1}") from None
+            raise IndexError(f"{index} is out of range: there are maps of {len(self)} inputs") from None
         return self.select([rows] if isinstance(rows, int) else rows)
 
     def __iter__(self) -> Iterator["Attribution"]:

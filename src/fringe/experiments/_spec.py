@@ -276,7 +276,7 @@ class ExperimentSpec(Options):
     preprocessing: str | None = Field(
         None, description="'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5. Default: the model's own."
     )
-    trust_code: StrictBool = Field(False, description="Allow the model's author to run code; a --config file cannot.")
+    trust_code: StrictBool = Field(False, description="Allow the model's author to run code; a configuration file cannot.")
     model_output: OutputKind = Field("auto", description="What the model returns.")
     shard: StrictInt = Field(16, ge=1, description="Images of one task.")
 
