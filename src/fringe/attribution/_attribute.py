@@ -102,7 +102,7 @@ def attribute(
         forward_kwargs: The same by name.
 
     Returns:
-        The maps (B, *S) or (B, K, *S), and what is known of each.
+        The maps (B, *S) or (B, K, *S), and measurements of each.
 
     Raises:
         InputError: If an argument is invalid.

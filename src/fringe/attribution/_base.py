@@ -310,7 +310,7 @@ class Attributor(Settings):
 
     @property
     def label(self) -> str:
-        """What this method is called where nobody gives it another name: the text for :func:`get_method`, without the
+        """The default name of this method: the text for :func:`get_method`, without the
         settings."""
         return method_label(self.record())
 

@@ -62,14 +62,14 @@ class _Caching:
 
 @dataclass(frozen=True)
 class EvaluationContext(_Caching):
-    """The B images under evaluation, with what the scores of all methods have in common.
+    """The B images under evaluation, with the values that the scores of all methods share.
 
-    :meth:`cached` stores values as long as the context lives: reference images, their predictions and responses to
-    noise are computed once, however many methods are compared, and are the same for each.
+    :meth:`cached` stores values as long as the context exists: reference images, their predictions and responses to
+    noise are computed once, and are the same for all compared methods.
 
     Attributes:
         problem: The model, the images and their targets.
-        truth: Which pixels (B, H, W) the model uses for the target, where that is known: see
+        truth: Which pixels (B, H, W) the model uses for the target, if this is known: see
             :meth:`fringe.scenes.Scene.make`.
     """
 
@@ -91,7 +91,7 @@ class EvaluationContext(_Caching):
 
 @dataclass(frozen=True)
 class EvaluatedMaps(_Caching):
-    """The maps of one method, as a metric is given them.
+    """The maps of one method, as a metric gets them.
 
     :meth:`cached` stores what several metrics of these maps share, such as the perturbation curve of a raw and of
     a normalised score.
@@ -113,7 +113,7 @@ class EvaluatedMaps(_Caching):
 
         Args:
             inputs: Inputs (L, *S).
-            rows: Images (L,) of the context whose target and noise each input is given.
+            rows: Images (L,) of the context that give each input its target and noise.
 
         Returns:
             Maps (L, *S).
