@@ -97,8 +97,8 @@ AUTO_CAP: dict[Structure, float] = {"image": 0.01, "sequence": 0.1, "none": 0.1}
 #: Values of ``delta_euc`` by name, in units of ``"auto"``.
 _LENGTHS = {"auto": 1.0, "long": 2.0}
 
-#: Nats by which a step may move two logits apart where the inputs are no images. The KL bound rests on a quadratic
-#: form, which understates a step's KL by at most 1.44 within one nat (:class:`TrustRegion`).
+#: Nats by which a step may move two logits apart if the inputs are no images. The KL bound uses a quadratic form.
+#: Within one nat the KL of a step is at most twice this form (:class:`TrustRegion`).
 AUTO_LOGIT = 1.0
 
 #: ``fisher_rank="auto"``. Of a few classes it is the full metric. At rank one a path of small networks comes to rest
