@@ -2,8 +2,9 @@
 Add a method
 ============
 
-A method is a frozen dataclass. Its fields are its settings, checked when it is made. This one walks from zero to a
-faded image, and from there to the image. How to make it a part of the package: :doc:`/how-to/add-a-method`.
+A method is a frozen dataclass. Its fields are its settings, and they are checked when it is made. The path of this
+method leads from zero to a faded image, and from there to the image. :doc:`/how-to/add-a-method` adds a method to the
+package.
 """
 
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ class Midway(PathAttributor):
 
 
 # %%
-# It works wherever a method is asked for. Verdict, error, passes and path come with it.
+# Every function that takes a method accepts it. The result has verdict, error, passes and path.
 
 result = fringe.explain("embedded:digits", "embedded:digits:5", method=Midway(steps=30))
 result
@@ -48,7 +49,7 @@ result
 result.plot()
 
 # %%
-# A wrong setting is refused with the reason:
+# A wrong setting is refused, with the reason:
 
 try:
     Midway(steps=0)
@@ -56,8 +57,8 @@ except fringe.InputError as error:
     print(error)
 
 # %%
-# ``check_attributor`` tries what every method must keep: shapes, finite maps, exact maps of linear models, the same
-# map alone and in a batch, nothing of the caller's changed, and more.
+# ``check_attributor`` tests what every method must keep: shapes, finite maps, exact maps of linear models, the same
+# map alone and in a batch, unchanged inputs of the caller, and more.
 
 for check in check_attributor(Midway(steps=5)):
     print(f"{check.name:22} {check.detail}")

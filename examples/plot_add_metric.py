@@ -2,8 +2,8 @@
 Add a metric
 ============
 
-A metric is a frozen dataclass that gives each map one number. This one asks whether the map points at the ink: the
-share of its strength on the brightest pixels. How to make a metric a part of the package: :doc:`/how-to/add-a-metric`.
+A metric is a frozen dataclass that gives each map one number. This metric measures whether the map marks the ink: the
+share of its strength on the brightest pixels. :doc:`/how-to/add-a-metric` adds a metric to the package.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class OnInk(Metric):
 
 
 # %%
-# It goes where a metric is asked for. ``compare`` gives it the maps of each method, on the same images.
+# Every function that takes a metric accepts it. ``compare`` gives it the maps of each method, on the same images.
 
 model = load_model("embedded:digits")
 inputs = model.prepare([sample.image for sample in digits_samples()[:8]])
@@ -50,8 +50,8 @@ for row in table.rows:
     print(f"{row.label:14} {row.scores['on_ink'].values.nanmean():.2f}")
 
 # %%
-# A fifth of the pixels counts as ink. On a path from a black image only what is brighter than black changes, and the
-# map stays on the ink. FRInGe's path also changes the empty paper, where ink would have made another digit.
+# A fifth of the pixels counts as ink. On a path from a black image only pixels that are not black change, so the
+# map stays on the ink. FRInGe's path also changes the empty paper, where ink would make another digit.
 
 rows = [row for row in table.rows if row.label != "zero"]
 figure, panel = plt.subplots(figsize=(7, 3.4), layout="constrained")
@@ -61,7 +61,7 @@ panel.axvline(OnInk().share, color="0.6", linestyle=":")
 panel.set_xlabel("share of the map's strength on ink (dotted: a map that knows nothing)")
 
 # %%
-# A number that a person can check: a map of ones has the share of the ink itself.
+# You can check one number: a map of ones scores the share of the ink.
 
 uniform = next(row for row in table.rows if row.label == "uniform")
 print(uniform.scores["on_ink"].values)

@@ -3,7 +3,7 @@ Run a benchmark
 ===============
 
 Three methods, two metrics and forty digits, with intervals and paired differences. With a folder as the second argument
-of ``run_experiment``, every score is stored as soon as it is computed, and the same call goes on after an interruption.
+of ``run_experiment``, every score is stored as soon as it is computed. After an interruption the same call continues.
 """
 
 import matplotlib.pyplot as plt
@@ -24,7 +24,7 @@ summary = results.summary()
 print(summary.select("method", "metric", "mean", "low", "high"))
 
 # %%
-# Means with 95 % bootstrap intervals over the images. The control maps stand below.
+# Means with 95 % bootstrap intervals over the images. The controls are below.
 
 figure, panels = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True, layout="constrained")
 for panel, metric in zip(panels, ["mas_insertion", "sparseness"], strict=True):
@@ -35,8 +35,8 @@ for panel, metric in zip(panels, ["mas_insertion", "sparseness"], strict=True):
     panel.grid(axis="x", alpha=0.3)
 
 # %%
-# Two methods are far easier to tell apart on the same images than their two intervals suggest: the difference is
-# taken image by image.
+# On the same images the difference between two methods is much more certain than their two intervals suggest. So the
+# difference is computed image by image.
 
 (model,) = results.models
 first, second = (results.scores(model, method, "mas_insertion") for method in ("fringe", "ig"))

@@ -19,8 +19,9 @@ methods = ["fringe", "ig", ("ig from black", fringe.IntegratedGradients(baseline
 table = fringe.compare(model.module, inputs, methods, ["mas_insertion", "mas_deletion"])
 
 # %%
-# A method is a name, a configured method, or a pair of a label and either. Means over the eight images. *zero*,
-# *random*, *uniform* and *edge* are maps that do not depend on the model; *diffusion* follows a path that ignores it:
+# A method is a name, a configured method, or a pair of a label and one of these. The table has means over the eight
+# images. *zero*, *random*, *uniform* and *edge* are maps that do not depend on the model. The path of *diffusion*
+# ignores the gradient of the model.
 
 print("                 MAS insertion ↑   MAS deletion ↓   passes an image")
 for row in table.rows:
@@ -44,8 +45,8 @@ for panel in axes.flat:
     panel.axis("off")
 
 # %%
-# **What the picture tells.** A map depends on what the path changes. On a path from a black image only the ink
-# changes, so the background of a digit gets nothing. FRInGe's path also changes the empty paper, so that the paper has
+# **How to read it.** A map depends on which pixels the path changes. On a path from a black image only the ink
+# changes, so the background of a digit gets nothing. FRInGe's path also changes the empty paper, so the paper has
 # evidence, too.
 #
 # The same from the command line: ``fringe compare embedded:digits:0:8 --methods fringe,ig,smoothgrad --metrics

@@ -2,8 +2,8 @@
 A first map in three lines
 ==========================
 
-A name of a model and a name of an input are enough. Both are in the package here; a photo and a network of torchvision
-are explained by the same call: ``fringe.explain("torchvision:resnet50", "photo.jpg")``.
+The name of a model and the name of an input are enough. Here both are in the package. The same call explains a photo
+and a network of torchvision: ``fringe.explain("torchvision:resnet50", "photo.jpg")``.
 """
 
 import fringe
@@ -12,25 +12,25 @@ result = fringe.explain("embedded:digits", "embedded:digits:5")
 result.plot()
 
 # %%
-# What came out, on one screen: the method, the verdict and its reason, how far the map's sum is from the change of
-# the score, and the passes through the network that it took.
+# A summary: the method, the verdict and its reason, the difference between the map's sum and the change of
+# the score, and the number of passes through the network.
 
 result
 
 # %%
-# **The signs.** Red entries spoke for the class, blue ones against it. The number of an entry is its share of the
-# change of the logit.
+# **The signs.** Red entries are evidence for the class, blue entries against it. The number of an entry is its part of
+# the change of the logit.
 
 result.plot("signed")
 
 # %%
 # **The path.** FRInGe does not start from a black image. It changes the input step by step, until all classes are
-# almost equally probable. The entropy says how far it came: at 100 % they are equal. Below it: the image on the path,
-# its change, and the map so far.
+# almost equally probable. The entropy says how far the path came: at 100 % all classes are equally probable. Below it
+# are the image on the path, its change, and the map so far.
 
 result.plot("path")
 
 # %%
-# **The steps.** What set the length of each step: the prediction, the image, or the largest factor allowed.
+# **The steps.** What limited the length of each step: the prediction, the image, or the largest allowed factor.
 
 result.plot("profile")

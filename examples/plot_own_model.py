@@ -2,7 +2,7 @@
 Your own model
 ==============
 
-Any callable that takes a batch and returns logits can be explained. Here: a small network that is trained on the digits
+Any callable that takes a batch and returns logits can be explained. This page trains a small network on the digits
 of this package, in a few seconds.
 """
 
@@ -34,10 +34,10 @@ for _ in range(12):
         optimiser.step()
 network.eval()
 accuracy = (network(images[test]).argmax(1) == labels[test]).float().mean()
-print(f"{accuracy:.1%} of the test images are read correctly")
+print(f"{accuracy:.1%} of the test images are classified correctly")
 
 # %%
-# Tensors are taken as they are: the model's own inputs. Class names are optional.
+# Tensors are passed to the model unchanged. Class names are optional.
 
 names = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 result = fringe.explain(network, images[test[:6]], classes=names)
@@ -47,8 +47,8 @@ result
 result[3].plot()
 
 # %%
-# **Why a three and not an eight?** ``contrast`` explains the difference of two logits. What is red makes it a three
-# rather than an eight; what is blue speaks for the eight.
+# **Why a three and not an eight?** ``contrast`` explains the difference of two logits. Red pixels are evidence for the
+# three, blue pixels for the eight.
 
 why = fringe.explain(network, images[test[3:4]], classes=names, contrast=8)
 why.plot("signed")
@@ -63,6 +63,6 @@ print(f"one class: {why.passes}")
 print(f"five:      {top.passes}")
 
 # %%
-# The network is given back as it was: its mode, flags, gradients and random state.
+# The call restores the network: its mode, flags, gradients and random state.
 
 assert all(parameter.requires_grad for parameter in network.parameters())

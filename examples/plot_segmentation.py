@@ -2,9 +2,9 @@
 Segmentation
 ============
 
-Why does a segmentation network see a disc *here*? ``fringe.Region(model, mask)`` makes a classifier of it: the logit
-of a class is its mean in a region. Everything else works as for images: the path ends where the network no longer
-knows what the region is.
+Why does a segmentation network see a disc *here*? ``fringe.Region(model, mask)`` makes a classifier of the network: the
+logit of a class is its mean in a region. Everything else works as for images: the path leads towards the uniform
+prediction for the region.
 """
 
 import torch
@@ -16,7 +16,7 @@ import fringe
 # %%
 # Discs, squares, and a small network
 # -----------------------------------
-# The images hold a red or a blue disc and a square of the other colour; pixels are background, disc or square.
+# Each image has a red or a blue disc and a square of the other colour. Pixels are background, disc or square.
 
 SIZE, CLASSES = 48, ["background", "disc", "square"]
 
@@ -53,7 +53,7 @@ model.eval()
 # %%
 # Why a disc?
 # -----------
-# The region is what the network calls a disc in a new image.
+# The region has the pixels that the network calls a disc, in a new image.
 
 image = scenes(4, seed=9)[0][2:3]
 region = model(image - 0.5).argmax(1)[0] == 1
@@ -65,17 +65,17 @@ result = fringe.explain(
 result
 
 # %%
-# Where the evidence lies: mostly at the edge, where a disc differs from a square.
+# The evidence is mostly at the edge, where a disc differs from a square.
 
 result.plot()
 
 # %%
-# For and against:
+# Evidence for and against the class:
 
 result.plot("signed")
 
 # %%
-# Each image of a batch can have a region of its own. It is then a forward argument:
+# Each image of a batch can have its own region, as a forward argument:
 
 images = scenes(3, seed=11)[0]
 masks = model(images - 0.5).argmax(1) == 2

@@ -2,8 +2,8 @@
 Tables
 ======
 
-One row of a table, one bar for each column. A data frame brings the names of its columns, and a fitted scaler brings
-the units: the bars show what you know, such as centimetres, while the path runs in standard deviations.
+The map of a row has one bar for each column. A data frame has the names of its columns, and a fitted scaler knows
+the units: the figure has your units, such as centimetres, and the path runs in standard deviations.
 """
 
 import torch
@@ -34,7 +34,7 @@ model.eval()
 # %%
 # Explain
 # -------
-# What is a data frame needs no ``kind="tabular"``; arrays and tensors do, and ``features=`` for the names.
+# A data frame needs no further argument. Arrays and tensors need ``kind="tabular"``, and ``features=`` for the names.
 
 rows = iris.data.iloc[[0, 77, 120]]
 result = fringe.explain(model, rows, preprocessing=scaler, classes=list(iris.target_names))
@@ -46,14 +46,14 @@ result
 result[1].plot()
 
 # %%
-# Why not the other one? ``contrast`` explains the difference of two classes.
+# Why not the other class? ``contrast`` explains the difference of two classes.
 
 other = int(result.context.probabilities[1].topk(2).indices[1])
 why = fringe.explain(model, rows.iloc[[1]], preprocessing=scaler, classes=list(iris.target_names), contrast=other)
 why.plot()
 
 # %%
-# Paths of tables go on until the prediction is undecided, so a map accounts for all of it:
+# Paths of tables continue until the prediction is nearly uniform, so a map explains all of the prediction:
 
 everything = fringe.explain(model, iris.data, preprocessing=scaler, classes=list(iris.target_names))
 arrived = everything.diagnostics["endpoint_kl"] <= 0.05  # nats from the uniform prediction

@@ -3,10 +3,10 @@ Text
 ====
 
 Which words made a classifier say *positive*? FRInGe changes the word embeddings of a sentence until both classes are
-equally probable. Padding has no part in it, special tokens do not change, and the pieces of a word are summed.
+equally probable. Padding is left out, special tokens do not change, and the pieces of a word are summed.
 
-With a model from the hub it is one line, ``fringe.explain("hf:NAME", ["a great film"])``. This page works offline: it
-trains a small BERT in a few seconds, on sentences in which we know the words that matter.
+A model from the hub needs one line, ``fringe.explain("hf:NAME", ["a great film"])``. This page works offline: it
+trains a small BERT in a few seconds, on sentences in which we know the important words.
 """
 
 import random
@@ -22,8 +22,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: E4
 # %%
 # Sentences with known reasons
 # ----------------------------
-# A sentence is positive because of the words in ``GOOD``, negative because of those in ``BAD``, and all others are
-# drawn without regard to the label.
+# A sentence is positive because of the words in ``GOOD``, and negative because of the words in ``BAD``. The other words
+# do not depend on the label.
 
 GOOD = ["great", "wonderful", "superb", "brilliant", "delightful", "excellent", "charming", "moving", "masterful"]
 BAD = ["awful", "terrible", "dull", "boring", "dreadful", "poor", "clumsy", "tedious", "bland"]
@@ -62,7 +62,7 @@ labels = [rng.randint(0, 1) for _ in range(6400)]
 texts = [sentence(rng, label) for label in labels]
 
 # %%
-# A tokenizer of these words, in which *masterful* is made of two pieces, and a BERT of two layers:
+# A tokenizer of these words, which splits *masterful* into two pieces, and a BERT with two layers:
 
 special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 whole = [word for word in [*GOOD, *BAD, *OTHERS] if word != "masterful"]
@@ -100,7 +100,7 @@ model.eval()
 # %%
 # Explain
 # -------
-# The module comes with its tokenizer. Texts of different lengths go in one call.
+# A module needs its tokenizer. One call can have texts of different lengths.
 
 new = [
     "the acting was dull but the story is moving and the music really superb",
@@ -116,7 +116,7 @@ result
 result[2].plot()
 
 # %%
-# The first text holds a word of the other side, *dull*, and it is red. A path can make such a word stronger, which
+# The first text is positive, but its negative word *dull* is red, too. A path can make such a word stronger, and this
 # lowers the logit of *positive*. The map counts every change that lowers the logit as evidence for the class.
 
 result[0].plot()
@@ -126,8 +126,8 @@ result[0].plot()
 #
 # Is it right?
 # ------------
-# Here we can tell. We measure how much of each map lies on words of known polarity. We compare this with Integrated
-# Gradients, and with chance: the share of such words.
+# Here we know the answer. We measure how much of each map is on words of ``GOOD`` and ``BAD``. We compare this with
+# Integrated Gradients, and with chance: the share of such words.
 
 from fringe.text import merge_words  # noqa: E402
 

@@ -2,11 +2,11 @@
 Time series
 ===========
 
-Which moments made a network recognise a movement? The series is drawn over strips in the colour of each sample's
-evidence. Neighbouring samples are smoothed together, as neighbouring pixels of an image are.
+Which moments made a network recognise a movement? The series is drawn over strips, in the colour of each sample's
+evidence. The path smooths neighbouring samples together, like neighbouring pixels of an image.
 
-The data are *BasicMotions* of the UEA archive, which the package ``aeon`` ships: a watch on the wrist, ten seconds,
-three axes of acceleration and three of rotation; standing, walking, running, badminton.
+The data are *BasicMotions* of the UEA archive, from the package ``aeon``: ten seconds of a watch on the wrist, with
+three axes of acceleration and three of rotation. The classes are standing, walking, running and badminton.
 """
 
 import importlib.util
@@ -20,7 +20,7 @@ import fringe
 # %%
 # The data
 # --------
-# We read the file as it is. ``aeon.datasets.load_basic_motions`` does the same.
+# This function reads the file. ``aeon.datasets.load_basic_motions`` does the same.
 
 
 def read(part: str) -> tuple[torch.Tensor, list[str]]:
@@ -68,6 +68,6 @@ result = fringe.explain(model, test[::5], kind="series", classes=classes, featur
 result
 
 # %%
-# One recording of badminton: long rests, and a stroke now and then.
+# One recording of badminton: long rests, and a few strokes.
 
 result[[classes[int(k)] for k in result.target].index("badminton")].plot()

@@ -15,19 +15,19 @@ model = load_model("embedded:digits")
 result = fringe.explain(model, "embedded:digits:3")
 
 # %%
-# 1. Does the map add up?
-# -----------------------
+# 1. Is the sum right?
+# --------------------
 #
-# The entries of a map sum to the change of the score along its path. The *residual* is what is missing. Above 5 % the
-# verdict is ``coarse``.
+# The entries of a map should sum to the change of the score along its path. The *residual* is the missing share. If it
+# is more than 5 %, the verdict is ``coarse``.
 
 print(f"sum of the map        {result.values.sum():8.3f}")
 print(f"change of the logit   {result.score[0] - result.endpoint_score[0]:8.3f}")
 print(f"residual              {result.completeness_residual[0]:8.2%}")
 
 # %%
-# 2. Did the prediction become undecided?
-# ---------------------------------------
+# 2. Did the prediction become nearly uniform?
+# --------------------------------------------
 #
 # A path that ends while the prediction is still certain explains only a part of the way. The verdict is then
 # ``short``, or ``stalled`` if the prediction moved less than 5 % of the way.
@@ -45,7 +45,7 @@ for method in (fringe.FRInGe(), fringe.FRInGe(steps=6), fringe.FRInGe(delta_euc=
 # 3. Does the map depend on the model?
 # ------------------------------------
 #
-# A map that stays the same when the weights are drawn anew explains the image and not the network
+# If a map stays the same with new random weights, it explains the image and not the network
 # (`Adebayo et al. 2018 <https://arxiv.org/abs/1810.03292>`_).
 
 torch.manual_seed(0)
@@ -57,7 +57,7 @@ control = fringe.explain(untrained, "embedded:digits:3", target=int(result.targe
 
 figure = plt.figure(figsize=(9, 4.2), layout="constrained")
 left, right = figure.subfigures(1, 2)
-for panel, drawn, title in ((left, result, "trained"), (right, control, "weights drawn anew")):
+for panel, drawn, title in ((left, result, "trained"), (right, control, "random weights")):
     axes = panel.subplots()
     axes.imshow(drawn.values[0].abs().sum(0), cmap="inferno")
     axes.set_title(title)
@@ -67,11 +67,12 @@ cosine = torch.nn.functional.cosine_similarity(result.values.flatten(), control.
 print(f"cosine of the two maps: {cosine:.2f}")
 
 # %%
-# 4. Does it beat maps that know nothing?
-# ---------------------------------------
+# 4. Is it better than controls?
+# ------------------------------
 #
 # A score alone says little. ``compare`` adds four maps that do not depend on the model (*zero* to *edge*), and a path
-# that ignores it (*diffusion*). A score says something only where it beats theirs. These are means over sixteen images.
+# that ignores its gradient (*diffusion*). A score means something only if it is better than the scores of these
+# controls. The table has means over sixteen images.
 
 inputs = fringe.explain(model, "embedded:digits:0:16", method="fringe:preview").context.inputs
 table = fringe.compare(model.module, inputs, ["fringe", "ig"], ["mas_insertion", "mas_deletion"])
@@ -81,5 +82,5 @@ for row in table.rows:
     print(f"{row.label:9} {means[0]:11.2f} {means[1]:18.2f}")
 
 # %%
-# Here FRInGe does not beat the random map in the first score, and no method beats the zero map in the second.
-# All verdicts, and what to do about each: :doc:`/verdicts`.
+# Here FRInGe is not better than the random map in the first score, and no method is better than the zero map in the
+# second. :doc:`/verdicts` has all verdicts, and what to do.

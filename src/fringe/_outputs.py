@@ -106,8 +106,8 @@ def _look_like_probabilities(rows: Tensor) -> bool:
 class BinaryClassifier(nn.Module):
     """A model with one number per image as a classifier of the two classes (no, yes) with logits (-z/2, z/2).
 
-    The logit of a class is half its log-odds (nats); yes in contrast to no has z. With (0, z) the prediction would be
-    the same, but "no" would have a logit without a gradient, and no map.
+    The logit of a class is half of its log-odds (nats); yes in contrast to no has z. Logits (0, z) would give the same
+    prediction, but the logit of "no" would have no gradient, and so no map.
 
     Args:
         model: Returns (B, 1) or (B,).

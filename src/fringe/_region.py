@@ -21,7 +21,7 @@ class Region(nn.Module):
         model: Returns logits (B, C, H, W), a mapping that holds them as ``"out"`` (torchvision) or ``"logits"``, or an
             object with ``.logits`` (transformers).
         mask: The region (H, W): true or false, or weights that are not negative. A mask of another size is averaged, or
-            repeated, to that of the logits. None: every call has its masks, one for each image, as in
+            repeated, to the size of the logits. None: every call gives its masks, one for each image, as in
             ``fringe.attribute(Region(model), inputs, forward_kwargs={"mask": masks})`` with ``masks`` (B, H, W).
 
     Raises:

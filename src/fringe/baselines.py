@@ -20,7 +20,7 @@ class InputSpace:
         low: Smallest valid value: a number, or a tensor that broadcasts to an input (*S). None: each image's own
             smallest entry.
         high: Largest valid value, in the same forms.
-        references: Images of the data (R, *S), for the methods that average over it.
+        references: Images of the data (R, *S), for methods that average over them.
 
     Raises:
         InputError: If only one of ``low`` and ``high`` is given.

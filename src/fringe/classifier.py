@@ -39,10 +39,10 @@ class Classifier(Network):
         model: The network. It may return a tensor, a tuple, a mapping or an object with ``.logits``.
         score: The explained scalar of the target class: ``"logit"`` (the paper's choice), ``"log_probability"`` or
             ``"probability"``.
-        output: What the model returns: ``"logits"``, ``"probabilities"``, or ``"auto"`` for logits that are refused if
-            they look like probabilities.
-        mode: ``"eval"`` explains a module in evaluation mode, ``"keep"`` with the training flags it has.
-        batch_size: Bound on the images of one pass; ``"auto"`` starts large and halves when memory runs out.
+        output: What the model returns: ``"logits"``, ``"probabilities"``, or ``"auto"``: logits, and an error if they
+            look like probabilities.
+        mode: ``"eval"`` explains a module in evaluation mode, ``"keep"`` leaves its training flags as they are.
+        batch_size: Largest number of images of one pass; ``"auto"`` starts large and halves when memory runs out.
 
     Attributes:
         passes: The passes through the network so far.

@@ -315,6 +315,7 @@ def image_processor(name, **settings):
         ("CLIPImageProcessor", {"do_resize": False, "crop_size": {"height": 128, "width": 96}}),
         ("CLIPImageProcessor", {"do_normalize": False, "crop_size": {"height": 192, "width": 201}}),
         ("ViTImageProcessor", {"resample": 0}),
+        ("ViTImageProcessor", {"image_mean": 0.4, "image_std": 0.3}),  # of every channel
         ("ViTImageProcessor", {"rescale_factor": 1 / 256}),
         ("ViTImageProcessor", {"rescale_factor": 1 / 127.5, "image_mean": [1.0] * 3, "image_std": [1.0] * 3}),
         ("ViTImageProcessor", {"do_rescale": False, "image_mean": [123.7] * 3, "image_std": [58.4] * 3}),
@@ -342,6 +343,8 @@ def test_preprocessing_equals_that_of_an_image_processor(name, settings, size):
         ("ImageGPTImageProcessor", {}, "the steps of the image processor ImageGPTImageProcessor"),  # gives no pixels
         ("DonutImageProcessor", {}, "the steps of the image processor DonutImageProcessor"),  # pads
         ("EfficientNetImageProcessor", {"rescale_offset": True}, "the steps of the image processor EfficientNetImage"),
+        ("ViTImageProcessor", {"image_mean": "a"}, "the steps of the image processor ViTImageProcessor"),
+        ("ViTImageProcessor", {"rescale_factor": None}, "the steps of the image processor ViTImageProcessor"),
         ("ViTImageProcessor", {"resample": 4}, "interpolation '4' is none of nearest, bilinear, bicubic, lanczos"),
         ("CLIPImageProcessor", {"size": {"shortest_edge": 5, "longest_edge": 9}}, "image processor size {"),
     ],

@@ -1,8 +1,11 @@
 """The bound on the logits adapts to how linear the network was along the last step."""
 
+import math
+
 import pytest
 import torch
 
+from fringe.geometry import fisher_norm_squared, kl
 from fringe.paths import Bound, TrustRegion
 
 TRUST = TrustRegion(eta_max=10.0, tau=None, delta_euc=None, delta_logit=1.0)
@@ -56,3 +59,18 @@ def test_a_step_is_the_smallest_of_its_bounds(fisher, norm, eta, active):
     found, bound = region.step(tensor(fisher), tensor(norm))
     assert found.item() == pytest.approx(eta, rel=1e-7)
     assert bound.item() == active
+
+
+@pytest.mark.parametrize("d", [0.5, 1.0, 2.0])
+def test_the_kl_of_a_step_is_at_most_this_multiple_of_its_quadratic_form(d):
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(20000, 4, generator=generator, dtype=torch.float64)
+    logits[0] = tensor(12.0, 0.0, 0.0, 0.0)  # a rare class that gains all of d: the worst case
+    change = torch.rand(20000, 4, generator=generator, dtype=torch.float64)
+    change[0] = tensor(0.0, 1.0, 0.0, 0.0)
+    change = d * (change - change.amin(1, keepdim=True)) / (change.amax(1) - change.amin(1))[:, None]
+    before, after = logits.log_softmax(1), (logits + change).log_softmax(1)
+    ratio = 2 * kl(after, before) / fisher_norm_squared(before.exp(), change)
+    factor = 2 * (1 + (d - 1) * math.exp(d)) / d**2
+    assert ratio.max() <= factor
+    assert ratio[0] > 0.999 * factor

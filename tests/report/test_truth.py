@@ -90,6 +90,13 @@ def test_a_table_for_a_paper_says_that_the_gate_of_its_network_failed(run):
     assert captions == {"valid-0", "valid-1", "half-0", *(f"{n}{failed}" for n in ("half-1", "broken-0", "broken-1"))}
 
 
+def test_every_line_of_the_summary_says_whether_the_gates_of_its_network_hold(run):
+    with (run / "report" / "summary.csv").open(newline="") as file:
+        holds = {row["model"]: row["gates_hold"] for row in csv.DictReader(file)}
+    valid = dict.fromkeys(("valid-0", "valid-1", "half-0"), "yes")
+    assert holds == {**valid, **dict.fromkeys(("half-1", "broken-0", "broken-1"), "no")}
+
+
 def test_networks_of_one_scene_have_no_chapters_of_their_own(run):
     text = (run / "report" / "report.md").read_text()
     assert not re.search(r"^## (valid|broken|half)-", text, re.MULTILINE)

@@ -92,17 +92,17 @@ def attribute(
         bad_images: With ``"mark"``, an image with NaN in it or in its logits gets a NaN map and the verdict
             ``nan_input`` or ``nan_logits`` while the others are explained; ``"raise"`` names it in an InputError.
         progress: True for a progress bar, or a function that is called with the steps done and planned.
-        baseline: A number, or a tensor that broadcasts to the inputs; it replaces the method's own.
+        baseline: A number, or a tensor that broadcasts to the inputs; it replaces the method's own baseline.
         space: The valid range of inputs, and reference images for the methods that need them.
         ids: Names (B) of the images. Without them an image is identified by its content, so that a map never depends on
             the other images.
-        forward_args: What the model takes after the inputs, ``model(inputs, *forward_args, **forward_kwargs)``. Every
-            tensor whose first axis is as long as the batch belongs to the images, row by row. Everything else is passed
-            to every call as it is, and so is ``fringe.Shared(value)``.
+        forward_args: Further arguments of the model, ``model(inputs, *forward_args, **forward_kwargs)``. A
+            tensor with a first axis as long as the batch belongs to the images, row by row. Everything else is passed
+            unchanged to every call, and so is ``fringe.Shared(value)``.
         forward_kwargs: The same by name.
 
     Returns:
-        The maps (B, *S) or (B, K, *S), and what is known of each.
+        The maps (B, *S) or (B, K, *S), and measurements of each.
 
     Raises:
         InputError: If an argument is invalid.

@@ -63,7 +63,7 @@ class Trajectory:
             k: Its number among the K.
 
         Returns:
-            Its part of the path that all share; of methods with a path for each class, only the first is recorded.
+            The path with the values of this class. For methods with a path for each class, only the first is recorded.
         """
         if self.cumulative.dim() == self.snapshots.dim():
             return self if k == 0 else None
@@ -74,10 +74,10 @@ class Trajectory:
         """Select stored points, evenly and with both ends.
 
         Args:
-            count: How many at most, 2 or more.
+            count: Largest number of points, at least 2.
 
         Returns:
-            The path with these.
+            The path with these points.
 
         Raises:
             InputError: If ``count`` is less than 2.
@@ -96,8 +96,8 @@ class Attribution(Views):
     """The maps of B images, and measurements of each. Row i of every field with a leading B belongs to image i.
 
     ``len(result)`` is B, ``result[i]`` and ``result[2:5]`` are the attributions of these images, and a loop goes over
-    the images. Of K classes per image, ``target``, scores and completeness are (B, K), ``values`` (B, K, *S), the
-    verdict is the worst of them, and diagnostics of methods with a path for each class are (B, K) as well.
+    the images. For K classes per image, ``target``, scores and completeness are (B, K), ``values`` are (B, K, *S), the
+    verdict is the worst one, and diagnostics of methods with a path for each class are (B, K), too.
 
     Attributes:
         values: Maps (B, *S) in the dtype and on the device of the inputs (float32 for half precision). A positive
@@ -108,13 +108,13 @@ class Attribution(Views):
         completeness_gap: Sum of the values minus ``score - endpoint_score`` (B,), in units of the score. NaN for a
             method without a completeness identity.
         completeness_residual: ``|gap| / |score - endpoint_score|`` (B,), the paper's epsilon_comp.
-        verdict: How far each map can be relied on.
-        advice: Why, and what to do.
+        verdict: Whether the sum of each map is right and its path did its work: docs/verdicts.md.
+        advice: The verdict in a sentence, with what to do.
         diagnostics: Measurements (B,) by name.
         passes: Passes that the call took.
         settings: Record of the method.
         trajectory: The path of each image, if it was requested.
-        context: The inputs as a person reads them, if they are known: from :func:`fringe.explain`.
+        context: The inputs as a person reads them; :func:`fringe.explain` adds it.
         class_verdicts: Verdict and advice of each of K classes (B, K); empty for one class per image.
         contrast: Classes (B,) whose score is subtracted from that of the target, if the call named any.
     """
@@ -142,8 +142,8 @@ class Attribution(Views):
             k: Its number among the K of each image.
 
         Returns:
-            What a call that explains this class alone returns, with the passes of this call. Of FRInGe with the
-            adaptive quadrature this holds for the first class, which decides where the path has more points.
+            The result of a call that explains this class alone, with the passes of this call. For FRInGe with the
+            adaptive quadrature only the first class is equal: it decides where the path has more points.
 
         Raises:
             InputError: If there is no such class.
@@ -167,7 +167,7 @@ class Attribution(Views):
         try:
             rows = range(len(self))[index]
         except IndexError:
-            raise IndexError(f"{index} is out of range: expected 0 to {len(self) - 1}") from None
+            raise IndexError(f"{index} is out of range: there are maps of {len(self)} inputs") from None
         return self.select([rows] if isinstance(rows, int) else rows)
 
     def __iter__(self) -> Iterator["Attribution"]:
@@ -284,16 +284,16 @@ class Attributor(Settings):
         name: Name in the registry; final classes set it.
         title: Name in listings.
         source: Publication.
-        presets: Settings by name: ``paper`` what the FRInGe paper compared with, as far as its tables show,
-            ``official`` what the authors' code computes, ``quick`` ours at some hundreds of gradients per image.
+        presets: Settings by name: ``paper`` from the tables of the FRInGe paper, ``official`` what the authors' code
+            computes, ``quick`` our settings with some hundreds of gradients per image.
         uses_references: Whether maps depend on the reference images of the input space.
         many_targets: Whether one path serves K classes of an image: ``problem.target`` is then (B, K).
-        many_paths: Whether an image has several paths, each with an end of its own.
+        many_paths: Whether an image has several paths with different ends.
         has_path: Whether a result can hold the path of an image.
         is_complete: Whether maps add up to a change of the score, so that their gap is a number.
-        number: The setting that a number in brackets after the name stands for, as in ``smooth(3):ig``.
-        form: How the name is written, where that is not all: ``captum:NAME``.
-        package: The package of another library that computes the maps, which an extra of the same name installs.
+        number: The setting that a number in brackets after the name sets, as in ``smooth(3):ig``.
+        form: How the name is written if it has a second part: ``captum:NAME``.
+        package: The package that computes the maps, if it is another library; the extra of this name installs it.
     """
 
     record_key: ClassVar[str] = "method"
@@ -310,7 +310,7 @@ class Attributor(Settings):
 
     @property
     def label(self) -> str:
-        """What this method is called where nobody gives it another name: the text for :func:`get_method`, without the
+        """The default name of this method: the text for :func:`get_method`, without the
         settings."""
         return method_label(self.record())
 

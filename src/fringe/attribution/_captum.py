@@ -52,11 +52,11 @@ class CaptumMethod(PluginMethod):
     last convolution, or at a named ``layer``; scaled up bilinearly, with an equal part for each channel.
     ``occlusion``: a window slides over the image. ``gradient_shap``: expected gradients over the reference images.
     ``deep_lift``: the rescale rule. ``guided_backprop``: gradients that pass only positive parts through ReLU; it fails
-    sanity checks, which makes it a control. ``kernel_shap``: Shapley values of superpixels, of SLIC where scikit-image
-    is installed and of a grid otherwise; the record says which. ``input_x_gradient``: the gradient times the input.
+    sanity checks, so it is a control. ``kernel_shap``: Shapley values of superpixels, by SLIC if scikit-image
+    is installed and else on a grid; the record says which. ``input_x_gradient``: the gradient times the input.
 
-    DeepLift and guided backpropagation see modules alone: a nonlinearity that is called as a function, such as
-    ``torch.relu``, is differentiated as it is. Random numbers are keyed by the image.
+    DeepLift and guided backpropagation change modules only: a nonlinearity that is called as a function, such as
+    ``torch.relu``, keeps its ordinary gradient. Random numbers are keyed by the image.
     """
 
     name = "captum"
@@ -89,7 +89,7 @@ class CaptumMethod(PluginMethod):
         """Return the name and the settings that the algorithm reads as plain data.
 
         Returns:
-            What :meth:`from_record` makes the method of again.
+            A record from which :meth:`from_record` makes the method again.
         """
         read = (self.record_key, "algorithm", *_READS[self.algorithm])
         return {name: value for name, value in super().record().items() if name in read}

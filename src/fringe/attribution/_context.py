@@ -17,7 +17,7 @@ InputKind = Literal["image", "text", "tabular", "series"]
 
 @dataclass(frozen=True)
 class Context:
-    """The inputs that were explained, and the model's answer to them: what pictures and pages need besides the maps.
+    """The explained inputs and the model's predictions: pictures and pages need them in addition to the maps.
 
     Attributes:
         kind: What an input is: ``image``, ``text``, ``tabular`` or ``series``.
@@ -25,10 +25,10 @@ class Context:
         probabilities: Probabilities (B, C) of the inputs, on the CPU.
         ids: Names (B) of the inputs.
         model: Name of the model.
-        mean: Mean of each channel; () where the inputs are no images.
+        mean: Mean of each channel; () if the inputs are no images.
         std: Standard deviation of each channel: ``inputs * std + mean`` are pixels in [0, 1].
         class_names: Names (C) of the classes, if they are known.
-        features: Names of the features of each input: columns of a table, or words; () where there are none.
+        features: Names of the features of each input: columns of a table, or words; () if there are none.
 
     Raises:
         InputError: If the numbers of inputs, names and probabilities differ.
@@ -76,7 +76,7 @@ class Context:
         return (x.detach().cpu().float() * std + mean).clamp(0, 1)
 
     def picture(self, x: Tensor) -> NDArray[np.float32]:
-        """Turn model inputs into images as pictures take them.
+        """Turn model inputs into images for pictures.
 
         Args:
             x: Model inputs (..., C, H, W).
@@ -96,7 +96,7 @@ class Context:
             index: Its number.
 
         Returns:
-            Its name, or ``"class 7"`` where it has none.
+            Its name, or ``"class 7"`` if it has none.
         """
         names = self.class_names or ()
         return (names[index] if 0 <= index < len(names) else "") or f"class {index}"
@@ -152,7 +152,7 @@ class Context:
             parts: The contexts.
 
         Returns:
-            Their inputs, one part after the other; what they share is that of the first.
+            Their inputs, one part after the other; the other fields are those of the first part.
         """
         joined: dict[str, Any] = {
             name: torch.cat([getattr(part, name) for part in parts]) for name in ("inputs", "probabilities")

@@ -48,8 +48,8 @@ class PathAttributor(Attributor):
             problem: The images and the model.
 
         Returns:
-            Their terms: :class:`NodePieces` of points known beforehand, or :class:`SegmentPieces` of a path whose steps
-            depend on the ones before.
+            Their terms: :class:`NodePieces` of points that are known at the start, or :class:`SegmentPieces` of a path
+            whose steps depend on earlier steps.
         """
 
     def attribute(self, problem: Problem) -> Attribution:
@@ -99,10 +99,10 @@ def path_attribution(
 
     Args:
         method: The method.
-        result: What :func:`integrate` returned.
+        result: The result of :func:`integrate`.
         problem: What is explained.
-        hint: What makes the integral more accurate.
-        stalled: Why an image may have no steps; by default, a path without length ends where it begins.
+        hint: How to make the integral more accurate.
+        stalled: Why an image may have no steps; by default, the path has no length.
 
     Returns:
         The attribution, with the path diagnostics.

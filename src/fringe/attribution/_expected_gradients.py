@@ -25,10 +25,10 @@ class ExpectedGradients(Attributor):
 
     .. math:: A = \\mathbb E_{x' \\sim D,\\, a \\sim U(0, 1)} [ (x - x') \\odot \\nabla F^t(x' + a (x - x')) ]
 
-    Each of m samples draws a reference x' of ``space.references`` and a fraction a; of ``"stratified"`` fractions one
-    lies in each of m equal intervals, which leaves less noise and no bias. The sum of a map tends to the score minus
-    its mean over the references: ``endpoint_score`` is that mean over those drawn, so the residual is what the
-    fractions leave. Costs m forward passes and VJPs per image, and a forward pass per reference drawn.
+    Each of m samples draws a reference x' of ``space.references`` and a fraction a. With ``"stratified"`` fractions
+    each of m equal intervals has one, which gives less noise and no bias. The sum of a map tends to the score minus the
+    mean score of the references. ``endpoint_score`` is this mean over the drawn references, so the residual is the
+    error of the fractions. Costs m forward passes and VJPs per image, and a forward pass per drawn reference.
     """
 
     name = "expected_gradients"

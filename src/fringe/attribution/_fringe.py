@@ -97,8 +97,8 @@ AUTO_CAP: dict[Structure, float] = {"image": 0.01, "sequence": 0.1, "none": 0.1}
 #: Values of ``delta_euc`` by name, in units of ``"auto"``.
 _LENGTHS = {"auto": 1.0, "long": 2.0}
 
-#: Nats by which a step may move two logits apart where the inputs are no images. The KL bound rests on a quadratic
-#: form, which understates a step's KL by at most 1.44 within one nat (:class:`TrustRegion`).
+#: Nats by which a step may move two logits apart if the inputs are no images. The KL bound uses a quadratic form.
+#: Within one nat the KL of a step is at most twice this form (:class:`TrustRegion`).
 AUTO_LOGIT = 1.0
 
 #: ``fisher_rank="auto"``. Of a few classes it is the full metric. At rank one a path of small networks comes to rest
@@ -127,8 +127,8 @@ class FRInGe(Attributor):
 
     By default the path uses the metric along the geodesic only, in closed form. The preset "paper" is the paper's
     algorithm (the full metric, by conjugate gradients) for any network. "resnet18" and five more have the numbers that
-    the paper tuned for one network. The first fields are the paper's hyper-parameters (its symbol in each help text),
-    the others are ours; docs/results.md explains the defaults.
+    the paper tuned for one network. The first fields are the paper's hyper-parameters (each help text has the symbol).
+    The other fields are ours. docs/results.md explains the defaults.
     """
 
     name = "fringe"
@@ -216,7 +216,8 @@ class FRInGe(Attributor):
             name: ``paper`` (the paper's algorithm for any network: its numbers for ResNet-50, with a cap that scales
                 with the input), ``full_metric`` (the full metric with our damping), ``preview`` (four long steps, 14
                 passes an image), or one of the paper's six networks.
-            variant: Parts of the method that are taken out, see :meth:`variant`. For a network of the paper, those of
+            variant: Parts of the method that are removed, see :meth:`variant`. For a network of the paper, the variants
+            of
                 its hyper-parameter table have their own numbers.
 
         Returns:
@@ -230,7 +231,7 @@ class FRInGe(Attributor):
         return super().preset(name).variant(variant)
 
     def variant(self, variant: Variant) -> Self:
-        """Take parts of the method out, as in the paper's ablations.
+        """Remove parts of the method, as in the paper's ablations.
 
         Args:
             variant: ``fringe`` nothing; ``fisher_rao_unregularized`` no smoothing; ``euclidean`` v = g with constant
@@ -251,7 +252,7 @@ class FRInGe(Attributor):
         """Return the path that these settings describe.
 
         Args:
-            entries: Numbers n of an input, which an ``"auto"`` cap depends on.
+            entries: How many numbers an input has; an ``"auto"`` cap depends on it.
 
         Returns:
             The path.
@@ -298,7 +299,7 @@ class FRInGe(Attributor):
         return steps * (3 + products)  # and a forward pass, the score's gradient, the length of the step
 
     def needs_jvp(self, classes: int) -> bool:
-        """Not where the Jacobian is computed as a whole, and not for plain gradient steps without a bound in nats."""
+        """False if the whole Jacobian is computed, and for plain gradient steps without a bound in nats."""
         explicit = self.path(1).step.explicit(classes)
         return not explicit and (self.solve == "natural" or self.kl_bound)
 

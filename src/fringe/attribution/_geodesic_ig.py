@@ -49,10 +49,10 @@ class GeoIGKNN(Attributor):
     come with the call, ``attribute(..., space=InputSpace(references=...))``.
 
     The graph of an image has the references, the image and its baseline. The published code puts all explained inputs
-    and baselines into one graph, so that a map depends on the images it was made with. It also counts a point as its
-    own neighbour, so that its k is one more than ours. The references' part of the graph is measured once per target
-    class and call; an image adds at most ``2 neighbours`` edges. In the space of large images nearest neighbours mean
-    little: the method is meant for tables and small images.
+    and baselines into one graph, so a map depends on the other images. It also counts a point as its
+    own neighbour, so its k is one more than ours. The references' part of the graph is measured once per target
+    class and call; an image adds at most ``2 neighbours`` edges. Nearest neighbours of large images mean
+    little: use the method for tables and small images.
     """
 
     name = "geoig_knn"

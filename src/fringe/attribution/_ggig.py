@@ -21,13 +21,13 @@ InputFactor = Literal["none", "input", "difference"]
 class GGIG(Attributor):
     """Take the largest gradients on climbs of the score from points of the straight line (Rahman et al. 2022).
 
-    From each of M + 1 points ``z_i = x' + (i / M) (x - x')``, I steps ``z <- z + lr g(z)`` climb the score; ``G_i``
-    is the largest gradient met there, sign included, entry by entry. The map is the maximum, the trapezoid or the mean
+    From each of M + 1 points ``z_i = x' + (i / M) (x - x')``, I steps ``z <- z + lr g(z)`` increase the score. ``G_i``
+    is the largest signed gradient of these steps, entry by entry. The map is the maximum, the trapezoid or the mean
     of ``G_i`` over i, times 1, ``x`` (``"input"``, as in the authors' code) or ``x - x'`` (``"difference"``).
 
     It has no completeness identity: a signed maximum keeps the evidence for the target and drops the evidence against
-    it. With one iteration, the trapezoid and the difference it *is* Integrated Gradients; use that method for a verdict
-    by completeness. Steps are taken in input units: lr is not scale-free.
+    it. With one iteration, the trapezoid and the difference it equals Integrated Gradients; use that method for a
+    verdict by completeness. Steps are in input units, so lr depends on the scale of the input.
     """
 
     name = "ggig"

@@ -24,11 +24,11 @@ class IntegratedDecisionGradients(Attributor):
 
     .. math:: A = (x - x') \\odot \\int_0^1 \\nabla F^t(\\gamma(a)) \\, \\frac{dF^t}{da} \\, da
 
-    Its sum is the integral of the squared slope, in squared units of the score, not the change of the score: there is
-    no completeness identity. The slope is first estimated from N scores on a uniform grid, and the N gradients are
-    taken where it is large. ``mode="importance"`` spaces them by a density proportional to the slope's size, weighs
-    them by its inverse, and uses the exact slope, the gradient's product with x - x'. ``"official"`` is the authors'
-    code, whose nodes slide towards the baseline and whose maps are smaller by N: see ``reference_nodes``.
+    The sum of the map is the integral of the squared slope, in squared units of the score, not the change of the score:
+    there is no completeness identity. The slope is first estimated from N scores on a uniform grid, and the N gradients
+    are taken where the slope is large. ``mode="importance"`` spaces them by a density proportional to the slope's size,
+    weighs them by its inverse, and uses the exact slope, the gradient's product with x - x'. ``"official"`` is the
+    authors' code. Its nodes slide towards the baseline, and its maps are smaller by N: see ``reference_nodes``.
 
     Costs N forward passes more than Integrated Gradients, 2 N more in the official mode.
     """

@@ -68,12 +68,11 @@ class BlurIG(PathAttributor):
     .. math:: A = -\\int_0^{\\sigma_m} \\nabla F^t(z(\\sigma)) \\odot z'(\\sigma) \\, d\\sigma,
               \\qquad z(\\sigma) = G_\\sigma * x
 
-    ``sigma_max`` is a share of the image's shorter side: the authors' 50 pixels at 224. What is explained is the
+    ``sigma_max`` is a share of the image's shorter side: the authors' 50 pixels at 224. The map explains the
     change of the score from the blurred image to the image. ``mode="chord"`` multiplies gradients by chords of the
     path, as the trapezoid rule does; ``"derivative"`` multiplies them by forward differences over 0.01 pixels with the
-    left rule, as the authors' code does. ``grid="sqrt"`` spaces the blurs evenly in variance. A kernel sees zeros
-    beyond the edge. Costs S + 1 forward passes and VJPs per image (S in the derivative mode) and a forward pass at the
-    end.
+    left rule, as the authors' code does. ``grid="sqrt"`` spaces the blurs evenly in variance. Beyond the edge the image
+    is zero. Costs S + 1 forward passes and VJPs per image (S in the derivative mode) and a forward pass at the end.
     """
 
     name = "blur_ig"
@@ -113,9 +112,9 @@ GuidedRule = Literal["left", "trapezoid"]
 class GuidedIG(PathAttributor):
     """Integrate the gradient along a path that moves the entries of small gradient first (Kapishnikov et al. 2021).
 
-    The path avoids steep directions as long as possible: after step k of N it has covered k/N of the distance to the
-    input in the L1 norm, and no entry's progress is off k/N by more than ``max_dist`` (0: the straight line, which
-    is Integrated Gradients by the left rule; 1: anywhere in the box between baseline and input). The published rule
+    The path avoids steep directions as long as possible. After step k of N it has covered k/N of the distance to the
+    input in the L1 norm, and the progress of each entry differs from k/N by at most ``max_dist`` (0: the straight line,
+    Integrated Gradients by the left rule; 1: anywhere in the box between baseline and input). The published rule
     multiplies a step by the gradient at its beginning (``"left"``): N forward passes and VJPs, and a forward pass for
     the score at the end. ``"trapezoid"`` costs one VJP more and is exact for quadratic scores.
     """
@@ -153,9 +152,9 @@ class SpectralIG(PathAttributor):
     .. math:: z(a) = x' + U \\operatorname{diag}(s \\odot m(a)) V^T, \\qquad
               m_i(a) = \\operatorname{clip}(\\frac{a - (1 - o)(1 - s_i / s_1)}{o}, 0, 1)
 
-    with the singular values s of each channel of x - x'. The path ends at the input itself, so the map adds up to the
-    change of the score, up to quadrature. With ``overlap=1`` it is the straight line, by the same rule. ``basis="dct"``
-    adds cosines, the slow ones first, and ``"joint_svd"`` takes all channels as one matrix. The authors' code counts
+    with the singular values s of each channel of x - x'. The path ends at the input itself, so the map sums to the
+    change of the score, up to quadrature. With ``overlap=1`` the path is the straight line. ``basis="dct"``
+    adds cosines, low frequencies first, and ``"joint_svd"`` takes all channels as one matrix. The authors' code counts
     points and not intervals: its 200 points are ``steps=199``. They explain the probability. Costs N forward passes
     and VJPs per image (N + 1 by the trapezoid rule), a forward pass at the baseline, and a decomposition per channel.
     """

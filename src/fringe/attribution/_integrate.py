@@ -145,9 +145,9 @@ def integrate(stream: PieceStream) -> PathIntegral:
         stream: Terms of path integrals, such as :class:`NodePieces` or :class:`SegmentPieces`.
 
     Returns:
-        The integral of each image. Of several paths of an image, the change of the score and the map are the weighted
-        sums, ``steps`` those of the longest, the outcome the worst, the statistics pooled, and the trajectory that of
-        the first.
+        The integral of each image. If an image has several paths: the change of the score and the map are weighted
+        sums, ``steps`` are those of the longest path, the outcome is the worst, the statistics are pooled, and the
+        trajectory is that of the first path.
     """
     problem, images = stream.problem, stream.images
     device = problem.inputs.device

@@ -12,7 +12,7 @@ _KINDS = {kind.__name__: kind for kind in (Attribution, Context, PassCounts, Tra
 
 
 def load(path: str | Path) -> Attribution:
-    """Read an attribution that ``result.save(path)`` wrote; the file may come from a stranger.
+    """Read an attribution that ``result.save(path)`` wrote. Files from strangers are safe to read.
 
     Args:
         path: The file.

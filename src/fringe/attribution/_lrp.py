@@ -43,10 +43,10 @@ def _propagated(part: Problem, start: Callable[[Tensor, Tensor], Tensor]) -> Ten
 class ZennitMethod(PluginMethod):
     """Layer-wise relevance propagation by the package zennit (Bach et al. 2015; Anders et al. 2021).
 
-    ``zennit:epsilon_plus_flat`` and the others are the composites of zennit: which rule is used in which layer. The
-    relevance of the output is the explained logit (of another score: each logit times the derivative of the score).
-    Rules are for modules, and what the network calls as a function is differentiated as it is. Batch normalisation is
-    merged into the layer before it for the time of the call, where layers follow one another as they are defined, and
+    ``zennit:epsilon_plus_flat`` and the others are the composites of zennit: they choose a rule for each layer. The
+    relevance of the output is the explained logit (for another score: each logit times the derivative of the score).
+    Rules apply to modules; functions keep their ordinary gradient. During the call, batch normalisation is
+    merged into the layer before it, if layers run in the order of their definition, and
     the blocks of torchvision's ResNet get their own rule for the sum.
     """
 
@@ -84,10 +84,10 @@ class ZennitMethod(PluginMethod):
 class AttnLRP(PluginMethod):
     """Relevance propagation through attention by the package lxt (Achtibat et al. 2024): ``lxt:attnlrp``.
 
-    The input times a gradient in which products, softmax, normalisation and activations have rules of their own. lxt
-    knows networks of transformers of the kinds llama, qwen2, qwen3, gemma3 and gpt2, and networks with
-    ``torch.nn.MultiheadAttention``, such as torchvision's vision transformers, for which it stops relevance at queries
-    and keys. Its rules replace functions of these classes for the time of the call, for all models of the process.
+    The map is the input times a gradient with special rules for products, softmax, normalisation and activations. lxt
+    supports networks of transformers of the kinds llama, qwen2, qwen3, gemma3 and gpt2, and networks with
+    ``torch.nn.MultiheadAttention``, such as torchvision's vision transformers (without relevance through queries
+    and keys). During the call its rules replace functions of these classes, for all models of the process.
     lxt 2.1 needs transformers before version 5.
     """
 

@@ -112,10 +112,10 @@ class Straight(Modifier):
 
     .. math:: A = (x - x_T) \\odot \\int_0^1 \\nabla F^t(x_T + a (x - x_T)) \\, da
 
-    ``straight:fringe`` keeps the reference that FRInGe arrives at and drops its path: if both score alike, the end
-    point does the work. The map adds up to the same change of the score as the method's own would. A path that ends
-    short or diverges has that verdict here as well. A method without a path, or with several ends per image (AGI,
-    IG2), is refused. Costs the path, where its end is not known beforehand, and one forward pass and VJP per step.
+    ``straight:fringe`` keeps the end point of FRInGe's path and replaces the path: if both score the same, the end
+    point decides. The map sums to the same change of the score as the method's own map. If the path is ``short`` or
+    ``diverged``, this map has the same verdict. A method without a path, or with several ends per image (AGI,
+    IG2), is refused. Costs the path, if its end is not known at the start, and one forward pass and VJP per step.
     """
 
     name = "straight"
@@ -203,9 +203,9 @@ def _with_verdicts(result: Attribution, inner: Attribution, label: str) -> Attri
 class Smooth(Modifier):
     """Convolve the maps of another method with a Gaussian of ``sigma`` pixels, channel by channel.
 
-    Images are mirrored beyond their edge, edge pixels included. So smoothing moves evidence, and neither adds nor
-    removes any: a map of a method with a completeness identity still adds up, and gap and verdict are those of the
-    method. What is lost is where evidence is, up to ``sigma``: an input that the model does not read can get some.
+    Images are mirrored beyond their edge, edge pixels included. So smoothing moves evidence, and adds and removes
+    nothing: a map of a method with completeness keeps its sum, and gap and verdict are those of the
+    method. But evidence moves by about ``sigma``: an input that the model does not read can get some.
     """
 
     name = "smooth"

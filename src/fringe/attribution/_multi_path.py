@@ -24,18 +24,17 @@ AGIRule = Literal["right", "trapezoid", "adaptive"]
 class AGI(Attributor):
     r"""Integrate the score's gradient along adversarial paths from the input to other classes (Pan et al. 2021).
 
-    Towards each class l of a fixed set, without the target t: step by ``epsilon`` times the sign of :math:`\nabla p_l`
-    until l is predicted, at most m times, and add up :math:`-\nabla p_t \odot \Delta z`; then ``reduce`` over l. There
-    is no baseline. The classes are 0, s, 2s, ... with s = floor(C / k), all C of them where k >= C (the authors
-    never take the last class), and the class after t where t alone would be left.
+    There is one path to each class l of a fixed set without the target t. It steps by ``epsilon`` times the sign of
+    :math:`\nabla p_l` until l is predicted, at most m times, and adds up :math:`-\nabla p_t \odot \Delta z`. ``reduce``
+    joins the classes. There is no baseline. The classes are 0, s, 2s, ... with s = floor(C / k), or all C if k >= C
+    (the authors never take the last class). If only t were left, the class after t is taken.
 
     Steps are a share of the valid range of inputs, ``attribute(..., space=InputSpace(low=..., high=...))``, and are
-    clipped to it; without one they are a share of the image's own range and not clipped. ``mode="path"`` is a path and
-    complete up to quadrature. ``"official"`` is the authors' code: every step restarts from the input, so the same
-    change is counted up to m times, the result has no completeness identity, and is ``unchecked``. ``score`` is what is
-    explained here, whatever the classifier explains: ``score`` and ``endpoint_score`` of the result are of this kind,
-    the latter being the former less its change on all paths together (``"mean"``: on the average path). At most k m
-    forward passes and 2 k m VJPs per image, and k forward passes at the ends.
+    clipped to it. Without a range they are a share of the image's own range and not clipped. ``mode="path"`` is a path
+    with completeness. ``"official"`` is the authors' code: every step restarts from the input, so the same
+    change is counted up to m times, and the verdict is ``unchecked``. The setting ``score`` replaces the score of the
+    classifier. ``endpoint_score`` of the result is ``score`` minus its change on all paths together (``"mean"``: on the
+    average path). Costs at most k m forward passes and 2 k m VJPs per image, and k forward passes at the ends.
     """
 
     name = "agi"
@@ -107,16 +106,16 @@ class IG2(Attributor):
     r"""Integrate the score's gradient along paths towards images of other classes (Zhuo and Ge 2024).
 
     From the input, S steps of length ``eta`` descend :math:`\|r(z) - r(x^r)\|^2`; :math:`(z - z^+) \odot \nabla F^t(z)`
-    is added up (``"right"``, the authors' rule: the gradient at the point before the step) and averaged over
-    R references. They are drawn for each image from ``attribute(..., space=InputSpace(references=...))``, without those
-    that the model predicts as the target; fewer than R are all taken. The sum of the map is the mean change of the
-    score on the paths, not the difference to the references.
+    is added up (``"right"``, the authors' rule: the gradient at the point before the step) and averaged over R
+    references. They are drawn for each image from ``attribute(..., space=InputSpace(references=...))``, without those
+    that the model predicts as the target; if there are fewer than R, all are taken. The sum of the map is the mean
+    change of the score on the paths, not the difference to the references.
 
-    r is the input of the last linear layer that runs (``"penultimate"``); ``"auto"`` takes the logits for a model that
-    has none. ``eta`` is in input units; ``"auto"`` is the authors' 256 grey values at 299 x 299 x 3, kept as a change
-    in root mean square, 0.75 times the range at 224 x 224 x 3. Steps are of equal length: a path that comes near its
-    reference oscillates around it. Points are clipped to the valid range where the space knows it. An image costs
-    R (S + 2) forward passes and 2 R S VJPs; the call one forward pass per reference, and one to find the layer.
+    r is the input of the last linear layer that runs (``"penultimate"``); for a model without one, ``"auto"`` takes the
+    logits. ``eta`` is in input units; ``"auto"`` is the authors' 256 grey values at 299 x 299 x 3, kept as a change
+    in root mean square, 0.75 times the range at 224 x 224 x 3. All steps have the same length: near its
+    reference a path oscillates. Points are clipped to the valid range if the space has one. An image costs
+    R (S + 2) forward passes and 2 R S VJPs; a call costs one forward pass per reference, and one to find the layer.
     """
 
     name = "ig2"

@@ -139,10 +139,10 @@ class SegmentPieces(PieceStream):
             yield from self._bisection.run(full=False)
 
     def count(self, piece: Piece) -> None:
-        """Report a step; of a path that ends on arrival, the expected share of its T planned steps.
+        """Report a step; for a path that ends on arrival, report the expected share of its T planned steps.
 
-        After k steps that share is the larger of 1 - 2^(-k / T) and the part of the distance to the reference that is
-        behind it: it rises with every step, and is whole on arrival alone.
+        After k steps this share is the larger of 1 - 2^(-k / T) and the covered part of the distance to the reference.
+        It rises with every step, and is 1 only on arrival.
 
         Args:
             piece: Terms of one step.
@@ -234,7 +234,7 @@ class Evaluation:
     gradient: Tensor
 
 
-#: What the gradients at nodes are multiplied by; usually the displacements.
+#: Returns the factors of the gradients at nodes; usually the displacements.
 WeightFn = Callable[[Evaluation], Tensor]
 
 
@@ -250,7 +250,7 @@ class SitePieces(PieceStream):
     Args:
         sites: The points.
         problem: The images and the model.
-        weight_fn: What the gradients are multiplied by instead of the displacements.
+        weight_fn: Returns the factors of the gradients, instead of the displacements.
     """
 
     def __init__(self, sites: SampleSet, problem: Problem, weight_fn: WeightFn = _displacement):
@@ -277,7 +277,7 @@ class NodePieces(SitePieces):
     Args:
         nodes: The nodes.
         problem: The images and the model.
-        weight_fn: What the gradients are multiplied by instead of the displacements.
+        weight_fn: Returns the factors of the gradients, instead of the displacements.
     """
 
     def __init__(self, nodes: Nodes, problem: Problem, weight_fn: WeightFn = _displacement):

@@ -58,16 +58,16 @@ def quadrature_nodes(rule: NodeRule, count: int) -> tuple[Tensor, Tensor]:
 class Quadrature:
     r"""A rule that integrates gradients along the segments of a sequential path.
 
-    ``"adaptive"`` (ours) is the trapezoid rule with some segments bisected: :class:`Bisection`. ``"corrected"`` (ours)
-    is the trapezoid rule with the error e of each segment taken from its entries in proportion to their size, ``a - e
-    |a| / sum |a|``: the map then sums to the change of the score. Every entry changes by the same share, ``|e| / sum
-    |a|``, and none changes its sign while that is under one. It costs no pass.
+    ``"adaptive"`` (ours) is the trapezoid rule with some segments halved: :class:`Bisection`. ``"corrected"`` (ours)
+    is the trapezoid rule, minus the error e of each segment in proportion to the size of its entries, ``a - e
+    |a| / sum |a|``. The map then sums to the change of the score. Every entry changes by the same share, ``|e| / sum
+    |a|``, and no sign changes if this share is below one. It costs no pass.
 
     Attributes:
         rule: ``"trapezoid"``, the paper's; ``"adaptive"``; ``"corrected"``; ``"left"`` takes the gradient at the
             baseline's end of a segment, ``"right"`` at the input's.
         rtol: Tolerance of the adaptive rule.
-        max_depth: Most bisections of a segment, one within the other.
+        max_depth: How often a segment may be halved.
     """
 
     rule: Rule | EndRule = "trapezoid"
@@ -81,7 +81,7 @@ class Quadrature:
             segment: The segments.
 
         Returns:
-            Contributions (L, *S), of K classes (L, K, *S), and the errors (L,) or (L, K) of the rule, where it
+            Contributions (L, *S), of K classes (L, K, *S), and the errors (L,) or (L, K) of the rule, if it
             computes them.
         """
         a, b = segment.start, segment.stop

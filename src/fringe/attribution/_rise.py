@@ -23,13 +23,12 @@ class RISE(Attributor):
 
     .. math:: A = \\frac{1}{p N} \\sum_{i=1}^N F^t(x \\odot M_i) \\, M_i
 
-    A mask is a grid of ``cells`` x ``cells`` zeros and ones, each one with probability p, scaled up bilinearly by whole
-    cells of ``ceil(H / cells)`` pixels and cut out at a random offset. What is masked is zero in the model's own
-    coordinates, as in the authors' code, whose defaults these are; they explain the probability and take 8,000 masks
-    for ResNet-50. Every image has masks of its own, keyed by its name. Each channel gets an equal part of the map.
-    The map has no completeness identity, and a model that ignores the image has one that is not zero: the mean of the
-    masks. ``relative_error`` is the standard error of the mean over the map's own norm. Costs N forward passes per
-    image.
+    A mask is a grid of ``cells`` x ``cells`` zeros and ones (one with probability p). It is scaled up bilinearly by
+    whole cells of ``ceil(H / cells)`` pixels and cut out at a random offset. Masked pixels are zero in the model's own
+    coordinates, as in the authors' code. The defaults are the authors'; they explain the probability and take 8,000
+    masks for ResNet-50. Every image has its own masks, keyed by its name. Each channel gets an equal part of the map.
+    The map has no completeness identity. If the model ignores the image, the map is not zero but the mean of the masks.
+    ``relative_error`` is the standard error of the mean over the map's own norm. Costs N forward passes per image.
     """
 
     name = "rise"

@@ -51,10 +51,10 @@ def compare(
 ) -> Comparison:
     """Explain inputs with every method, and score every map under every metric.
 
-    All methods explain the same classes with the same noise (of ``seed`` and ``ids``), and a metric perturbs an image
-    in the same way for all of them. A method that raises a FringeError becomes a row with its ``error``, and the others
-    go on. A map that is not finite, or whose path diverged, has no scores. For many images, and for scores on disk, see
-    :func:`run_experiment`.
+    All methods explain the same classes with the same noise (from ``seed`` and ``ids``), and a metric perturbs an image
+    in the same way for all of them. If a method raises a FringeError, its row has the ``error``, and the other methods
+    continue. A map that is not finite, or whose path diverged, has no scores. For many images, and for scores on disk,
+    see :func:`run_experiment`.
 
     Args:
         model: A classifier as in :func:`fringe.attribute`, or a model as in :func:`fringe.explain`, such as
@@ -69,8 +69,8 @@ def compare(
         batch_size: Images of a forward pass, "auto", or None for the classifier's own.
         space: Bounds, references and baselines of the inputs.
         ids: Names of the images, which key their noise; their positions if None.
-        progress: True for a progress bar, or a function. It is called with what is computed, how many maps are made,
-            and how many are planned.
+        progress: True for a progress bar, or a function. It is called with the name of the current work, and with the
+            numbers of finished and of planned maps.
         keep_maps: Whether rows hold the maps and attributions.
         forward_args: Further positional arguments of the model, as in :func:`fringe.attribute`.
         forward_kwargs: Further keyword arguments of the model.

@@ -37,9 +37,9 @@ class Comparison:
         target: Explained classes (B,).
         metrics: Configured metrics by label.
         rows: One result for each method and control.
-        seed: What keyed all randomness.
+        seed: The key of all randomness.
         context: The images as a person reads them; None for other inputs.
-        evaluation: What the maps were scored on; None if they were not stored.
+        evaluation: The images and the model of the scores; None if they were not stored.
     """
 
     images: tuple[str, ...]

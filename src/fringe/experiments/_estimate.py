@@ -71,7 +71,7 @@ class MethodCost:
 
 @dataclass(frozen=True)
 class RunEstimate:
-    """What a run of a plan, or its part of one model, would take.
+    """The cost of a run of a plan, or of one model of it.
 
     Attributes:
         study: Name of the plan.
@@ -80,10 +80,10 @@ class RunEstimate:
         costs: One entry for each model and method with missing tasks.
         metrics: Seconds of the scores by metric, one task after the other.
         seconds: Time of the run from its start to its last task, without a report.
-        cpu_seconds: Processor time of that: what ``seconds`` would be if no other program ran.
+        cpu_seconds: Processor time of the run: ``seconds`` without other programs.
         bytes: Growth of the store.
-        map_bytes: What stored maps would add to it.
-        workers: Tasks that are performed at a time.
+        map_bytes: The part of it for stored maps.
+        workers: Tasks that run at the same time.
         device: Device of the models.
     """
 
@@ -103,7 +103,7 @@ class RunEstimate:
         """Describe the costs of each model.
 
         Returns:
-            One line per method, or one for all of a model if there are many; what takes no pass has none.
+            One line per method, or one line for a model with many methods; methods without passes have no line.
         """
         lines: list[str] = []
         for model in self.models:
@@ -185,14 +185,14 @@ def estimate_run(
 ) -> RunEstimate:
     """Estimate what :func:`run_experiment` would compute and store, and how long it would take. Nothing is written.
 
-    Each method makes and scores the maps of one task, once of one image and once of all of its images, after the model
-    has been used; tasks of other sizes lie on the line through both. A map that takes too long is stopped, and
-    extrapolated from the steps that were done. Metrics that ask for further maps are counted as those maps.
+    Each method makes and scores the maps of one task, once with one image and once with all of its images, after a
+    first use of the model. The time of other task sizes is linear. If a map takes too long, it is stopped, and its time
+    is extrapolated from the finished steps. Metrics that need further maps cost these maps.
 
     Args:
         spec: What is computed.
         out: Run folder. What it holds already is not counted; None, or a folder that does not exist, holds nothing.
-        executor: Where tasks are performed, as for :func:`run_experiment`; none is started. Processes share the cores,
+        executor: Where tasks run, as for :func:`run_experiment`; no executor is started. Processes share the cores,
             and take turns on any other device.
         device: Device of the models, and of the probe.
         batch_size: Images of a forward pass, or "auto".

@@ -119,7 +119,7 @@ class Plan:
 def build_plan(spec: ExperimentSpec) -> Plan:
     """Configure the models, methods and metrics of an experiment.
 
-    Texts are checked first; models, which may have to be fetched, are loaded where a label or a preset needs it.
+    Texts are checked first. Models, which may need a download, are loaded only if a label or a preset needs them.
 
     Args:
         spec: The experiment.

@@ -52,14 +52,14 @@ class _Slot:
 class RayExecutor(Executor):
     """Perform tasks on a Ray cluster.
 
-    A task is sent to an actor that has its model and images, as far as the queues allow. An actor that dies or is late
-    is replaced wherever the cluster has room, now or later; a machine that is lost is not held against the task. The
-    store and the images must be reachable from every machine.
+    A task is sent to an actor that has its model and images, if the queues allow it. An actor that dies or is late
+    is replaced when the cluster has room. The loss of a machine does not count as a failure of its task.
+    The store and the images must be reachable from every machine.
 
     Args:
-        address: Address of the cluster, such as ``auto`` or ``ray://host:10001``; None for the cluster that
-            ``RAY_ADDRESS`` names, or else a new one on this machine that ends with the run.
-        workers: Number of actors; None for as many as the cluster has room for when the run begins.
+        address: Address of the cluster, such as ``auto`` or ``ray://host:10001``; None for the cluster in
+            ``RAY_ADDRESS``, or else for a new cluster on this machine that ends with the run.
+        workers: Number of actors; None for as many as fit into the cluster when the run begins.
         timeout: Seconds that a task may take; None for no limit.
         cpus: CPU cores of an actor.
         gpus: GPUs of an actor, a fraction if several share one; None for 1 if the job runs on ``cuda``, else 0.

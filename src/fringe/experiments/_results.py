@@ -110,9 +110,9 @@ class Results:
         manifest: The images, settings and metrics that the scores belong to.
         frame: A polars table with one row for each score that the plan requires, in the order of models, methods,
             metrics and images: ``model``, ``method``, ``metric``, ``control``, ``image`` (digest), ``image_id``,
-            ``label``, ``target``, ``confidence``, ``score`` (null where there is none), ``status`` ("ok", a reason, or
-            "missing" where nothing was computed), ``error``, ``verdict``, ``flags``, and the image's share of what its
-            map took: ``forward``, ``jvp``, ``vjp`` (passes) and ``seconds``.
+            ``label``, ``target``, ``confidence``, ``score`` (null if there is none), ``status`` ("ok", a reason, or
+            "missing" if nothing was computed), ``error``, ``verdict``, ``flags``, and the image's share of the cost of
+            its map: ``forward``, ``jvp``, ``vjp`` (passes) and ``seconds``.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Results:
         self._scores = PlanScores(manifest, source)
 
     def load_scores(self) -> None:
-        """Read all scores and flags now; what only asks for states then takes them from there."""
+        """Read all scores and flags now; later calls that need only states use them."""
         _ = self._scores.arrays
 
     @cached_property
@@ -133,7 +133,7 @@ class Results:
         return pl.concat([self.method_frame(model, method) for model in self.models for method in self.methods(model)])
 
     def method_frame(self, model: str, method: str) -> "pl.DataFrame":
-        """The rows of one method. Those of few methods are in memory at a time, unless they are small.
+        """The rows of one method. Only a few methods are in memory at a time, unless they are small.
 
         Args:
             model: Label of the model.
@@ -145,7 +145,7 @@ class Results:
         return self._scores.method_frame(model, method)
 
     def map_frame(self, model: str, method: str) -> "pl.DataFrame":
-        """One row per computed image of a method, with what holds for its map whatever the metric.
+        """One row per computed image of a method, with values of its map that do not depend on a metric.
 
         Args:
             model: Label of the model.
@@ -153,7 +153,7 @@ class Results:
 
         Returns:
             ``method``, ``image``, ``target``, ``confidence``, ``status``, ``verdict``, ``forward``, ``jvp``, ``vjp``
-            and ``seconds`` of its first valid score, or else of its first, in the order of the images.
+            and ``seconds`` of its first valid score, or else of its first score, in the order of the images.
         """
         return self._scores.map_frame(model, method)
 
@@ -244,19 +244,19 @@ class Results:
             metric: Label of the metric.
 
         Returns:
-            Scores (n,) in the order of the images, NaN where there is none.
+            Scores (n,) in the order of the images, NaN if an image has none.
         """
         return self.cells[model, method, metric].scores
 
     def clusters(self, model: str, metric: str | None = None) -> tuple[str, ...] | None:
-        """Name what the images of a model have in common: examples of one cluster share pixels.
+        """Name the clusters of the images of a model: examples of one cluster share pixels.
 
         Args:
             model: Label of the model.
             metric: Label of the metric, if it is computed on the first images only.
 
         Returns:
-            Labels (n,) of clusters in the order of the images; None where every image is independent.
+            Labels (n,) of clusters in the order of the images; None if every image is independent.
         """
         if self.manifest.scene_of(model) is None:
             return None
@@ -338,7 +338,7 @@ def read_results(run: Store | str | Path, name: str | None = None) -> Results:
 
     Args:
         run: A run folder.
-        name: The plan; needed where the folder holds several.
+        name: The plan; needed if the folder holds several.
 
     Returns:
         The results; scores that are not in the folder are missing.

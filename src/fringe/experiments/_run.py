@@ -112,20 +112,20 @@ def run_experiment(
 
     Args:
         spec: What is computed.
-        out: Run folder. What it holds already is not computed again; None keeps everything in memory.
-        executor: Where tasks are performed: ``"serial"`` in this process, ``"processes"`` in one process for each CPU
-            core, ``"ray"`` or ``"ray:ADDRESS"`` on a Ray cluster, or an executor. With None as ``out``, this process is
-            used.
+        out: Run folder. Stored results are not computed again; None keeps everything in memory.
+        executor: Where tasks run: ``"serial"`` in this process, ``"processes"`` in one process for each CPU
+            core, ``"ray"`` or ``"ray:ADDRESS"`` on a Ray cluster, or an executor. If ``out`` is None, tasks run in this
+            process.
         device: Device of the models; "auto" is the GPU if there is one.
         batch_size: Images of a forward pass, or "auto".
-        save_maps: Keep the maps, so that a metric added later needs no new ones.
+        save_maps: Keep the maps; a later metric can then use them.
         amend: Let other settings replace those of the folder's plan of this name.
-        retry: Compute again what failed or was set aside.
-        renew: Set aside the results of a model that computes other logits now than when they were made.
+        retry: Compute failed scores and tasks that were set aside again.
+        renew: Set aside the results of a model whose logits have changed.
         progress: True for a progress bar, or callbacks: with the tasks at the start, and with each report.
 
     Returns:
-        The scores; one that failed, or was left to a later run, is null in :attr:`Results.frame`, with the reason.
+        The scores. A score that failed, or was left to a later run, is null in :attr:`Results.frame`, with the reason.
 
     Raises:
         FringeError: For a specification, folder or model that cannot be used.

@@ -330,7 +330,7 @@ class ExperimentSpec(Options):
             **values: Fields and values, as the constructor takes them.
 
         Returns:
-            The specification; ``model_fields_set`` is unchanged, so that a default can be told from a choice.
+            The specification; ``model_fields_set`` is unchanged, so a default and a choice stay different.
         """
         defaults = _given(ExperimentSpec(**values))
         return ExperimentSpec.model_construct(self.model_fields_set, **{**dict(self), **defaults, **_given(self)})

@@ -56,16 +56,16 @@ def estimate(
 ) -> Estimate:
     """Estimate the mean or median with a 95 % percentile bootstrap interval (Efron 1979; 1000 resamples).
 
-    The resamples follow from ``seed`` and the number of finite scores alone, so that methods with as many scores are
-    resampled alike, and their intervals move together. Equal scores have an interval of no width.
+    The resamples depend only on ``seed`` and the number of finite scores. So methods with the same number of scores
+    have the same resamples. The interval of equal scores has no width.
 
     Args:
         scores: Scores (n,), None or not finite where there is none.
         seed: Keys the resamples.
         summary: What the interval is of.
         clusters: Names (n,) of clusters; scores of one are drawn together, as they share pixels.
-        networks: Names (n,) of networks, which are drawn as well where there are several: the interval is then that of
-            another training, too.
+        networks: Names (n,) of networks. Several networks are drawn, too: the interval then includes the effect of
+            another training.
 
     Returns:
         The estimate over the finite scores.
@@ -174,10 +174,10 @@ def paired(
 ) -> Difference:
     """Compare two methods image by image.
 
-    With ``summary`` "mean" the value is the mean of the differences, which is the difference of the means; with
-    "median" it is the median of the differences, what happens on the typical image, and not the difference of the
-    medians, which may belong to two different images. The interval is that of :func:`estimate`; ``p`` is the sign-flip
-    permutation test of the mean difference, with either summary (see :func:`sign_flip_ps`).
+    With ``summary`` "mean" the value is the mean of the differences, which is the difference of the means. With
+    "median" it is the median of the differences (the typical image), not the difference of the medians, which may
+    belong to two different images. The interval is that of :func:`estimate`. ``p`` is the sign-flip permutation test
+    of the mean difference, with both summaries (see :func:`sign_flip_ps`).
 
     Args:
         a: Scores (n,) of one method, None or not finite where there is none.
@@ -226,9 +226,9 @@ def _summed(differences: NDArray[np.float64], groups: _Groups | None) -> NDArray
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p values for their number (Holm 1979): below a level, the chance of one false alarm among all is below it.
+    """Adjust p values for their number (Holm 1979), so that a level limits the chance of any false alarm among all.
 
-    Step-down: the k-th smallest of m times m - k + 1, never below a smaller one's, at most 1.
+    Step-down: the k-th smallest of m times m - k + 1, at least the adjusted value before it, and at most 1.
 
     Args:
         p_values: Probabilities; NaN stays NaN and does not count.

@@ -99,15 +99,15 @@ def validate_metrics(comparison: Comparison, seed: int = 0) -> Validity:
     """Judge the metrics of a comparison: no new maps are made.
 
     Each map is degraded: a share of its pixels change places with each other, all channels together, and the same
-    pixels for every method. A metric that reads maps should score it lower and lower. Metrics that need further maps of
-    a method are judged by their control gap alone.
+    pixels for every method. A metric that reads maps should give worse and worse scores. Metrics that need further maps
+    of a method are judged by their control gap alone.
 
     Args:
-        comparison: What :func:`compare` returned with ``keep_maps=True``, with controls.
+        comparison: The result of :func:`compare` with ``keep_maps=True`` and controls.
         seed: Keys the resamples.
 
     Returns:
-        The verdicts, and how alike the metrics rank the methods.
+        The verdicts, and how similarly the metrics rank the methods.
 
     Raises:
         InputError: If the comparison holds no maps.

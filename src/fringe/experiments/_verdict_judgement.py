@@ -38,7 +38,7 @@ _TRUTH = {name: METRICS[name] for name in ("mass_inside", "rank_accuracy")}
 
 
 def judge_verdicts(results: Results | Sequence[Results], method: str = "fringe") -> VerdictReliability | None:
-    """Judge what the verdict of a method is worth, from runs with scenes.
+    """Compare the verdicts of a method with the truth, from runs with scenes.
 
     >>> from fringe.experiments import judge_verdicts, read_results
     >>> judge_verdicts([read_results("out/truth"), read_results("out/trained")])  # doctest: +SKIP
@@ -46,9 +46,9 @@ def judge_verdicts(results: Results | Sequence[Results], method: str = "fringe")
     Networks whose gates fail, and scenes in which every path method is right by a theorem, are left out.
 
     Args:
-        results: Results with controls and the metrics ``mass_inside`` and ``rank_accuracy``, of one run or of several;
-            with ``max_sensitivity`` in all of them the model is also fitted with the stability.
-        method: Label of the method, with the same settings everywhere.
+        results: Results with controls and the metrics ``mass_inside`` and ``rank_accuracy``, of one run or of several.
+            If all have ``max_sensitivity``, a second model uses it, too.
+        method: Label of the method, with the same settings in all results.
 
     Returns:
         The judgement; None if no run has a scene, a control and these metrics, or the method has no path.

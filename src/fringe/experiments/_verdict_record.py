@@ -260,7 +260,7 @@ def _check(fit: ReliabilityFit, names: Sequence[str]) -> None:
 
 
 def read_reliability(path: str | Path) -> VerdictReliability:
-    """Read what the verdict of a method is worth, as a report of a run with scenes writes it.
+    """Read the judgement of a method's verdicts that the report of a run with scenes wrote.
 
     >>> from fringe.experiments import read_reliability
     >>> reliability = read_reliability("out/truth/report/reliability.json")  # doctest: +SKIP

@@ -44,25 +44,25 @@ def explain(
         model: A spec such as ``"torchvision:resnet50"``, which brings its preprocessing and class names; or a module,
             callable, Classifier or LoadedModel.
         inputs: A PIL image, a path or folder, ``"embedded:digits:0:6"``, a NumPy array (H, W, C) or (B, H, W, C) of
-            uint8 or floats in [0, 1], or a list of them, which are all prepared for the model; or a tensor (C, H, W)
-            or (B, C, H, W), which is prepared already. Of the kind ``text`` a text or a list of them; ``tabular`` a
-            data frame, an array or a tensor (B, F); ``series`` an array or a tensor (B, C, L), or (B, L) of one
+            uint8 or floats in [0, 1], or a list of these: they are prepared for the model. A tensor (C, H, W)
+            or (B, C, H, W) is passed unchanged. The kind ``text`` takes a text or a list of texts; ``tabular`` a
+            data frame, an array or a tensor (B, F); ``series`` an array or a tensor (B, C, L), or (B, L) for one
             channel.
         method: A name, as ``"fringe"``, ``"fringe:preview"`` or ``"ig:paper"``, or a method.
-        target: As in :func:`fringe.attribute`, or the name of a class; so is ``contrast``.
-        kind: What an input is: ``image``, ``text``, ``tabular`` or ``series``. None: a text where a ``tokenizer`` is
-            given or the spec names a classifier of texts, tabular for a data frame, and an image otherwise.
+        target: As in :func:`fringe.attribute`, or the name of a class. ``contrast`` takes the same values.
+        kind: What an input is: ``image``, ``text``, ``tabular`` or ``series``. None: ``text`` if a ``tokenizer`` is
+            given or the spec names a classifier of texts, ``tabular`` for a data frame, and ``image`` otherwise.
         preprocessing: How pictures are prepared, as ``"imagenet"`` or ``"resize=256,crop=224,mean=0.5,std=0.5"``. It is
-            required for pictures if the model does not say it. For tables a fitted StandardScaler of scikit-learn.
+            required for pictures if the model has none. For tables a fitted StandardScaler of scikit-learn.
         classes: Class names: a list, a dictionary by number, or a file with one name per line or JSON.
-        device: Device of a model that is named by a spec; ``"auto"`` is the GPU if there is one. A module is explained
-            where it is.
+        device: Device of a model that is named by a spec; ``"auto"`` is the GPU if there is one. A module stays on its
+            device.
         trust_code: Whether a model that is a Python file, module or exported program may run its code.
         seed: Keys all randomness.
         progress: True for a progress bar, or a function that is called with the steps done and planned.
         **options: Further arguments of :func:`fringe.attribute`: ``contrast``, ``score``, ``batch_size``, ``baseline``,
-            ``space``, ``ids``, ``bad_images``, and ``telemetry``, which is 11 points here: pictures need the path. For
-            texts also ``tokenizer`` and ``special`` (see :class:`fringe.text.TextClassifier`), for tables and series
+            ``space``, ``ids``, ``bad_images``, and ``telemetry`` (default: 11 points, because pictures need the path).
+            Texts also take ``tokenizer`` and ``special`` (see :class:`fringe.text.TextClassifier`), tables and series
             ``features``, the names of columns or channels.
 
     Returns:

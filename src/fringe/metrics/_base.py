@@ -62,14 +62,14 @@ class _Caching:
 
 @dataclass(frozen=True)
 class EvaluationContext(_Caching):
-    """The B images under evaluation, with what the scores of all methods have in common.
+    """The B images under evaluation, with the values that the scores of all methods share.
 
-    :meth:`cached` stores values as long as the context lives: reference images, their predictions and responses to
-    noise are computed once, however many methods are compared, and are the same for each.
+    :meth:`cached` stores values as long as the context exists: reference images, their predictions and responses to
+    noise are computed once, and are the same for all compared methods.
 
     Attributes:
         problem: The model, the images and their targets.
-        truth: Which pixels (B, H, W) the model uses for the target, where that is known: see
+        truth: Which pixels (B, H, W) the model uses for the target, if this is known: see
             :meth:`fringe.scenes.Scene.make`.
     """
 
@@ -91,7 +91,7 @@ class EvaluationContext(_Caching):
 
 @dataclass(frozen=True)
 class EvaluatedMaps(_Caching):
-    """The maps of one method, as a metric is given them.
+    """The maps of one method, as a metric gets them.
 
     :meth:`cached` stores what several metrics of these maps share, such as the perturbation curve of a raw and of
     a normalised score.
@@ -113,7 +113,7 @@ class EvaluatedMaps(_Caching):
 
         Args:
             inputs: Inputs (L, *S).
-            rows: Images (L,) of the context whose target and noise each input is given.
+            rows: Images (L,) of the context that give each input its target and noise.
 
         Returns:
             Maps (L, *S).
@@ -173,19 +173,15 @@ class Metric(Settings):
     """Base class of metrics: a frozen dataclass of settings that scores attribution maps.
 
     Attributes:
-        name: Name in the registry.
-        title: Name in tables.
-        direction: Whether higher or lower scores are better.
-        unit: Unit of the score; empty for a pure number.
-        space: What the metric looks at.
-        source: Where the formula is from.
-        presets: Settings of publications and code by name; ``paper`` is the default.
-        requires_explainer: Whether the metric needs maps of other inputs or models, ``EvaluatedMaps.explain``.
-        requires_truth: Whether the metric compares maps with ``EvaluationContext.truth``.
-        compares_models: Whether the metric asks if maps follow the model: it makes maps of other models or classes, and
-            says nothing of how good a map is.
-        by_default: Whether an experiment that names no metrics computes it; not for one that takes many maps.
-        aggregate: How tables summarise the scores of many images; the median if few images dominate the mean.
+        name: Name in the registry. title: Name in tables. direction: Whether higher or lower scores are better. unit:
+        Unit of the score; empty for a pure number. space: What the metric compares, in words. source: Where the formula
+        is from. presets: Settings of publications and code by name; ``paper`` is the default. requires_explainer:
+        Whether the metric needs maps of other inputs or models, ``EvaluatedMaps.explain``. requires_truth: Whether the
+        metric compares maps with ``EvaluationContext.truth``. compares_models: Whether the metric tests if maps follow
+        the model: it makes maps of other models or classes, and
+            does not say how good a map is.
+        by_default: Whether an experiment without named metrics computes it; False if it takes many maps.
+        aggregate: How tables summarise the scores of many images: the median if few images dominate the mean.
     """
 
     record_key: ClassVar[str] = "metric"

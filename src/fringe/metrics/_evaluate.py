@@ -90,7 +90,7 @@ def evaluate(
 
     Raises:
         InputError: If maps have another shape than the inputs, or hold NaN or infinity; if a metric is unknown, is
-            given twice, or requires ``explain`` or a known truth that there is not.
+            given twice, or requires ``explain`` or a truth that is missing.
     """
     values = maps if isinstance(maps, Tensor) else maps.values
     if isinstance(metrics, Mapping):

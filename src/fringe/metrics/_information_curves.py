@@ -29,11 +29,11 @@ def _require_thresholds(value: Sequence[float]) -> None:
 class PerformanceInformationCurve(Metric):
     """Area under the prediction over the information shown, while the important pixels of an image appear.
 
-    The image begins with its corners and 1 % random pixels, the same for all methods, and linear interpolation between
-    them. For each threshold the pixels above that quantile of the map are shown as well. The horizontal axis is the
-    size of the image as lossless WebP, from that of the first image (0) to that of the input (1); the vertical one is
-    the target's probability (softmax information curve, SIC), or whether it is predicted (preset ``aic``), from the
-    first image to the input, clipped, and made monotone by its running maximum.
+    The first image has its corners and 1 % random pixels, the same for all methods, with linear interpolation between
+    them. For each threshold the pixels above that quantile of the map are added. The horizontal axis is the
+    size of the image as lossless WebP, from the first image (0) to the input (1). The vertical axis is
+    the target's probability (softmax information curve, SIC), or whether it is predicted (preset ``aic``), scaled from
+    the first image to the input, clipped, and made monotone by its running maximum.
 
     An image is skipped, NaN with the flag ``skipped``, if its probability is below ``least`` or the first image has as
     much probability or information as the input. The score is the area of each image, so that methods can be paired,

@@ -56,9 +56,9 @@ class MassInside(_Localisation):
 
     .. math:: \\frac{\\sum_{i \\in M} \\max(S_i, 0)}{\\sum_i \\max(S_i, 0)}, \\qquad S_i = \\sum_c A_{c i}
 
-    1 for the indicator of the truth M, 0 for that of its complement, and |M| / HW, the detail ``chance``, for the
-    uniform map. A map without positive mass has no score and is flagged ``no_positive_mass``. On grids of images this
-    is the score of the grid pointing game; others call it relevance mass accuracy.
+    The indicator of the truth M scores 1, the indicator of the other pixels 0, and the uniform map |M| / HW, the detail
+    ``chance``. A map without positive mass has no score and is flagged ``no_positive_mass``. On grids of images this
+    is the score of the grid pointing game. Another name is relevance mass accuracy.
     """
 
     name = "mass_inside"
@@ -77,8 +77,8 @@ class MassInside(_Localisation):
 class RankAccuracy(_Localisation):
     """The share of the |M| largest entries of a map that lie on the pixels M that the model uses.
 
-    Entries are signed sums over the channels. Equal entries at the limit count by the share of them that is inside, so
-    that a constant map scores chance; such maps are flagged ``tied``.
+    Entries are signed sums over the channels. If several entries at the limit are equal, the share of them that is
+    inside counts, so a constant map scores chance; such maps are flagged ``tied``.
     """
 
     name = "rank_accuracy"
@@ -100,8 +100,8 @@ class RankAccuracy(_Localisation):
 class ExpectedHit(_Localisation):
     """The pointing game: whether the largest entry of a map lies on the pixels that the model uses.
 
-    Of several largest entries the score is the share of them that is inside, which is the expected hit of a random
-    choice; a constant map scores chance, not a hit.
+    If several entries are the largest, the score is the share of them that is inside: the expected hit of a random
+    choice. A constant map scores chance, not a hit.
     """
 
     name = "expected_hit"

@@ -26,16 +26,16 @@ class MPRT(Metric):
     .. math:: \\frac{1}{L} \\sum_{l=1}^{L} \\mathrm{similarity}(A(f),\\, A(f_{1 \\dots l}))
 
     where the weights of the first l of L parts are random; the curve ``similarity`` (B, L + 1) begins at the network
-    itself. The parts have equal numbers of layers, and a layer is what has parameters: any tensor of any module counts.
+    itself. The parts have equal numbers of layers. A layer is a module with parameters, and all its tensors count.
     The running statistics of a normalisation stay, its factors and offsets do not. A tensor that several layers share
-    belongs to the first of them. The target stays that of the network.
+    belongs to the first of them. The target is always that of the network.
 
-    A map of zeros says that the random network has no evidence, which is right: its similarity is 0, the detail
-    ``refused_share`` counts such maps, and the flag ``refused`` says that all of them are. So is the similarity of a
-    constant map to any other; that of equal maps is 1. A map that is zero for the network itself has no score, flag
-    ``zero_map``. The detail ``random_steps`` is the number of steps on the random network as a whole, where the method
-    reports one. With several ``samples`` each map is the mean over as many noisy inputs, one of them without noise
-    (preset ``smooth``). Costs ``stages`` times ``samples`` maps.
+    A map of zeros says that the random network has no evidence, which is right: its similarity is 0. The detail
+    ``refused_share`` counts such maps, and the flag ``refused`` says that all of them are zero. The similarity of a
+    constant map to any other map is 0, too; that of equal maps is 1. A map that is zero for the network itself has no
+    score, flag ``zero_map``. The detail ``random_steps`` is the number of steps on the random network as a whole, if
+    the method reports it. With several ``samples`` each map is the mean over this many noisy inputs, one of them
+    without noise (preset ``smooth``). Costs ``stages`` times ``samples`` maps.
     """
 
     name = "mprt"
@@ -113,14 +113,15 @@ class MPRT(Metric):
 
 @dataclass(frozen=True)
 class EfficientMPRT(Metric):
-    """How much less ordered the map is once all weights of the network are random.
+    """How much less ordered the map is when all weights of the network are random.
 
     .. math:: \\frac{H(A(f_{random})) - H(A(f))}{H(A(f))}
 
     where H is the entropy of the histogram of all signed entries of a map. It costs one map and compares no entries, so
-    that a noisy method has no advantage; but it praises whatever becomes noise, and not a map that stays smooth. A map
-    of zeros of the random network is right, and has no entropy: no score, flag ``refused``. A constant map of the
-    network itself has none either, flag ``undefined``. Details: both entropies in nats, and ``random_steps``.
+    a noisy method has no advantage. But any map that becomes noise scores well, and a map that stays smooth does not.
+    If the map of the random network is zero, which is right, there is no score: flag ``refused``. If the map of the
+    network itself is constant, there is no score: flag ``undefined``. Details: both entropies in nats, and
+    ``random_steps``.
     """
 
     name = "efficient_mprt"
@@ -155,11 +156,11 @@ class EfficientMPRT(Metric):
 
 @dataclass(frozen=True)
 class RandomLogit(Metric):
-    """How similar the map is to that of another class, drawn at random for each image.
+    """How similar the map is to the map of another class, which is drawn at random for each image.
 
-    A map that does not depend on the class scores 1. Maps are divided by their largest magnitude; two maps of zeros
-    have no similarity, flag ``zero_map``. With several ``classes`` the similarities are averaged; a method whose path
-    serves all of them runs it once. Costs a map for each class, or one.
+    A map that does not depend on the class scores 1. Maps are divided by their largest magnitude. Two maps of zeros
+    have no similarity, flag ``zero_map``. With several ``classes`` the similarities are averaged; a method with one
+    path for all classes runs it once. Costs a map for each class, or one.
     """
 
     name = "random_logit"

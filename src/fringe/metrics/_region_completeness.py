@@ -34,9 +34,9 @@ class RegionCompleteness(Metric):
 
     where A_j is the sum of the map over a region, and ``rest`` the pixels that no term reads: 0 is exact, 1 the worst.
     With two regions and positive sums this is the difference between the shares of the first. The baseline is the end
-    point of the method's own path, for which the map is made again. Methods without a recorded path are compared with
-    the zero baseline and flagged ``no_identity``: for them the score is a description and no law. Networks that are no
-    such sum have no score and are flagged ``no_regions``, and so are explained probabilities, which are no sum.
+    point of the method's own path, so the map is computed again. Methods without a recorded path are compared with
+    the zero baseline and flagged ``no_identity``: no theorem says what their sums should be. Networks that are no
+    such sum have no score and are flagged ``no_regions``. The same holds for explained probabilities.
     """
 
     name = "region_completeness"

@@ -19,15 +19,15 @@ EPSILON = 1e-8
 
 @dataclass(frozen=True)
 class DiffID(Metric):
-    """What the most important entries keep of the prediction, minus what is left without them.
+    """The prediction that the most important entries keep, minus the prediction without them.
 
     .. math:: \\mathrm{score} = \\frac19 \\sum_{r=0.1}^{0.9} (I_r - D_r), \\qquad
         y = \\mathrm{clip}\\Bigl(\\frac{p_t(\\cdot)}{p_t(x)}, 0, 1\\Bigr)
 
-    Of all C H W entries, not pixels, a share r is replaced by the mean of the others: the least important for I, the
-    most important for D. There is no blur that could favour paths of blurred images. Preset ``accuracy`` counts correct
-    predictions instead of y. Costs 18 forward passes per map. Flags: ``zero_map``, ``constant_map``. Details:
-    ``insertion``, ``deletion``. Curves: the same over r.
+    A share r of all C H W entries (not pixels) is replaced by the mean of the other entries: the least important
+    entries for I, the most important for D. There is no blur that could favour paths of blurred images. Preset
+    ``accuracy`` counts correct predictions instead of y. Costs 18 forward passes per map. Flags: ``zero_map``,
+    ``constant_map``. Details: ``insertion``, ``deletion``. Curves: the same over r.
     """
 
     name = "diffid"
@@ -152,8 +152,8 @@ class SignedInsertion(perturb.ExchangeMetric):
     .. math:: \\mathrm{score} = \\frac1N \\sum_{s<N} \\tfrac12 (g_s + g_{s+1}), \\qquad g_s = F_t(x^+_s) - F_t(x^-_s)
 
     Pixels of the input are inserted into the reference by their signed evidence: the most positive first in x+, the
-    most negative first in x-. Both ends are equal. The logit is used, because a probability near 1 hides what raises
-    it. 0 for a random map; an inverted map has the negative score. Insertion, deletion and MAS do not see the sign.
+    most negative first in x-. Both curves have the same ends. The logit is used, because a probability near 1 hardly
+    changes. A random map scores 0; an inverted map has the negative score. Insertion, deletion and MAS ignore the sign.
     Costs 2 (N - 1) forward passes per map, and one per infill. Details: both areas, and the logit's ``change`` from the
     reference to the input. Curves: ``positive_first``, ``negative_first``.
     """

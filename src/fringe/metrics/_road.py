@@ -29,16 +29,17 @@ def _require_shares(value: Sequence[float]) -> None:
 
 @dataclass(frozen=True)
 class ROAD(Metric):
-    """The ROAD gap: what the least important pixels leave of the prediction, minus what the most important ones leave.
+    """The ROAD gap: the prediction without the least important pixels, minus the prediction without the most important
+    ones.
 
     .. math:: \\mathrm{score} = \\frac1n \\sum_p \\bigl(y(x^{LeRF}_p) - y(x^{MoRF}_p)\\bigr)
 
     A share p of the pixels is removed, the most relevant first (MoRF) or the least relevant first (LeRF), and imputed:
-    each missing pixel is the weighted mean of its eight neighbours (1/6 beside, 1/12 at the corners), which is one
-    linear system for each image and share, plus noise. So the shape of the mask does not tell the class. y is the
-    target's probability, or whether it is predicted (preset ``accuracy``).
+    each missing pixel is the weighted mean of its eight neighbours (1/6 beside, 1/12 at the corners) plus noise. This
+    is one linear system for each image and share. So the shape of the mask does not reveal the class. y is the target's
+    probability, or whether it is predicted (preset ``accuracy``).
 
-    Large smooth regions are imputed well, so smooth maps are underestimated: read it beside a single deletion. The
+    Large smooth regions are imputed well, so smooth maps are underestimated: compare with single deletion. The
     systems are solved together on the model's device, in single precision. The noise belongs to the image and is the
     same for all methods. Costs two forward passes for each share.
 

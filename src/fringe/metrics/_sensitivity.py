@@ -26,12 +26,12 @@ class Infidelity(Metric):
     .. math:: E_\\delta\\bigl[(\\delta^T \\Phi - (F^t(x) - F^t(x - \\delta)))^2\\bigr],
         \\qquad \\delta_i \\sim N(0, \\sigma^2)
 
-    F is the classifier's score, delta lives in the model's own coordinates. The draws belong to the image: all methods
-    are given the same ones, and share their forward passes, ``samples`` per image.
+    F is the classifier's score, delta is in the model's own coordinates. The draws belong to the image: all methods
+    get the same draws, and share their forward passes, ``samples`` per image.
 
-    A map that predicts nothing scores about what the zero map does plus ``sigma^2 |Phi|^2``: its norm dominates. So the
-    score of the zero map is the detail ``zero_map``, and ``ratio`` is the score over it. ``normalise`` scales each map
-    by the factor that fits best (captum), ``beta = E[<delta, Phi> dF] / E[<delta, Phi>^2]``, the detail ``scale``; then
+    A map that predicts nothing scores about as the zero map plus ``sigma^2 |Phi|^2``: its norm dominates. So the detail
+    ``zero_map`` is the score of the zero map, and ``ratio`` is the score divided by it. ``normalise`` scales each map
+    by the factor that fits best (captum), ``beta = E[<delta, Phi> dF] / E[<delta, Phi>^2]``, the detail ``scale``. Then
     the map's own scale does not matter, and no map scores above the zero map. Flag: ``zero_map``.
     """
 
@@ -90,15 +90,15 @@ class MaxSensitivity(Metric):
     .. math:: \\max_m \\frac{|\\hat\\Phi(x) - \\hat\\Phi(x + \\delta_m)|_2}{|\\delta_m|_2}, \\qquad
         \\hat\\Phi = \\Phi / |\\Phi|_2, \\quad \\delta_{m,i} \\sim U(-r, r)
 
-    The target is that of x, and x + delta is not clipped. With ``normalise=False`` maps are not scaled to unit norm but
-    their distance is divided by ``|Phi(x)|``; with ``per_distance=False`` it is not divided by ``|delta|`` (captum does
+    The target is that of x, and x + delta is not clipped. With ``normalise=False`` maps are not scaled to unit norm;
+    their distance is divided by ``|Phi(x)|``. With ``per_distance=False`` it is not divided by ``|delta|`` (captum does
     neither; Quantus draws larger and more perturbations). A zero map has no direction: it is compared as it is, and two
-    of them have distance 0; flag ``zero_map``. A map that is not finite makes the score NaN: flag ``undefined``. The
-    detail ``bound`` is the largest value that unit maps can score, 2 over the smallest divisor; orthogonal maps score
+    zero maps have distance 0; flag ``zero_map``. If a map is not finite, the score is NaN: flag ``undefined``. The
+    detail ``bound`` is the largest possible score of unit maps, 2 over the smallest divisor; orthogonal maps score
     ``bound / sqrt 2``.
 
-    Costs ``samples`` maps per image. A random method must be given the same noise at x and x + delta, or its own noise
-    is what is measured: that is up to ``explain``.
+    Costs ``samples`` maps per image. A random method must have the same noise at x and x + delta (``explain`` decides
+    this); otherwise the score measures this noise.
     """
 
     name = "max_sensitivity"

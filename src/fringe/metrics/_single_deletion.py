@@ -18,18 +18,18 @@ DeletedAs = Literal["zeros", "random", "blur"]
 
 @dataclass(frozen=True)
 class SingleDeletion(Metric):
-    """Rank correlation of the signed evidence in each cell of a grid with what the logit loses without that cell.
+    """Rank correlation of the signed evidence in each cell of a grid with the loss of the logit without this cell.
 
     .. math:: d_j = F_t(x) - F_t(x_{\\setminus j}), \\qquad a_j = \\sum_{i \\in j} A_i, \\qquad
         \\mathrm{score} = \\mathrm{Spearman}(a, d)
 
     The map counts with its sign: evidence against the class must be where its deletion raises the logit. Only one cell
-    is missing at a time. A network still has to be used to missing cells: preset ``idsds`` is the in-domain score of
-    the paper if, and only if, the model was fine-tuned with half of its images without one cell of the same grid. On
-    any other network the same numbers are the plain single-deletion score.
+    is missing at a time. Preset ``idsds`` is the in-domain score of the paper only if the model was fine-tuned for
+    missing cells: half of its images must lack one cell of the same grid. On any other network it is the plain
+    single-deletion score.
 
-    Costs a forward pass per cell (16 for an image), and one for a blur, whatever the number of methods. A series or a
-    table has ``cells`` segments of its length or of its features. NaN, flagged ``undefined``, where all cells of the
+    Costs a forward pass per cell (16 for an image), and one for a blur, for any number of methods. A series or a
+    table has ``cells`` segments of its length or of its features. NaN, flagged ``undefined``, if all cells of the
     map, or all losses, are equal: these images do not count in the mean. Details: the ``loss`` of the most important
     cell and the share of ``ties`` of the map's cells.
     """
@@ -94,9 +94,9 @@ class SaCo(Metric):
     .. math:: F = \\frac{\\sum_{i<j} \\sigma_{ij} (s_i - s_j)}{\\sum_{i<j} |s_i - s_j|}, \\qquad
         \\sigma_{ij} = 1 \\text{ if } d_i \\ge d_j, \\text{ else } -1
 
-    1 for a map that orders and weighs all groups right, near 0 for a random one, -1 for an inverted one. The score of a
-    map does not change with its scale. A deleted pixel has the mean colour of its image. Costs K forward passes per
-    map. NaN, flagged ``undefined``, if all pixels have the same salience.
+    The score is 1 for a map that orders and weighs all groups right, near 0 for a random map, and -1 for an inverted
+    map. It does not depend on the scale of the map. A deleted pixel has the mean colour of its image. Costs K forward
+    passes per map. NaN, flagged ``undefined``, if all pixels have the same salience.
     """
 
     name = "saco"

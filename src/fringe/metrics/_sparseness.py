@@ -11,7 +11,7 @@ from fringe.metrics._perturbation import spatial_map
 
 @dataclass(frozen=True)
 class Sparseness(Metric):
-    """The concentration of a map's mass: the Gini index of |A| over all its n entries, 0 if even, (n - 1)/n if in one.
+    """The concentration of a map: the Gini index of |A| over all n entries. 0: all equal; (n - 1)/n: all in one entry.
 
     .. math:: G = \\frac{\\sum_i (2 i - n - 1)\\, a_{(i)}}{n \\sum_i a_{(i)}}, \\qquad a_{(1)} \\le \\dots \\le a_{(n)}
 

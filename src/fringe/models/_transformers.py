@@ -7,7 +7,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from fringe._packages import is_installed
-from fringe.errors import ModelError
+from fringe.errors import ModelError, first_line
 from fringe.models import _timm
 from fringe.models._base import LoadedParts, LoadOptions, import_extra, some
 from fringe.models._preprocessing import RESAMPLING, Preprocessing
@@ -118,16 +118,22 @@ def preprocessing_of(processor: Any) -> Preprocessing:
     something else than to resize, crop and normalise.
     """
     config: dict[str, Any] = processor.to_dict()
-    recipe = _timm.preprocessing_of(config["data_config"]) if "data_config" in config else _recipe(config)
+    refused = f"the steps of the image processor {type(processor).__name__} are not supported"
+    try:
+        recipe = _timm.preprocessing_of(config["data_config"]) if "data_config" in config else _recipe(config)
+    except (KeyError, TypeError) as error:  # a value is absent or of another kind
+        raise ModelError(f"{refused} ({first_line(error)})", hint="pass preprocessing=") from error
     if not _agree(processor, recipe):
-        message = f"the steps of the image processor {type(processor).__name__} are not supported"
-        raise ModelError(message, hint="pass preprocessing=")
+        raise ModelError(refused, hint="pass preprocessing=")
     return recipe
 
 
 def _recipe(config: dict[str, Any]) -> Preprocessing:
     resize, crop = _geometry(config)
-    mean, std = tuple(config.get("image_mean") or (0.0,) * 3), tuple(config.get("image_std") or (1.0,) * 3)
+    mean, std = (
+        (value,) * 3 if isinstance(value, (int, float)) else tuple(value)
+        for value in (config.get("image_mean") or 0.0, config.get("image_std") or 1.0)
+    )
     again = std if config.get("include_top") else (1.0,) * len(std)  # EfficientNet divides by it a second time
     if not config.get("do_normalize"):  # MobileViT has a mean, and no such step
         mean, std = (0.0,) * len(mean), (1.0,) * len(std)

@@ -54,7 +54,7 @@ class Segment:
         step: Number of each piece (L,), from 1 on, counted from the end at which the path begins.
         start: End towards the baseline.
         stop: End towards the input.
-        stats: What the path measured along the piece and at ``start``: a tensor (L,) per name.
+        stats: Measurements of the path along the piece and at ``start``: a tensor (L,) per name.
     """
 
     rows: Tensor
@@ -117,7 +117,7 @@ class GeodesicDiagnostics:
         Args:
             rows: Images (L,).
             log_p: Log-probabilities (L, C) predicted at points of their paths.
-            alpha: Fractions (L,) of the geodesics at which these predictions are due.
+            alpha: Fractions (L,) of the geodesics where these predictions should be.
 
         Returns:
             By name (L,): entropies and divergences in nats, distances in radians.
@@ -138,11 +138,11 @@ class PathRun(ABC):
     Attributes:
         begins: End of the path at which the first segment lies. A run that begins at the baseline arrives at the input
             with its last planned step, or diverges.
-        diagnostics: What predictions along the path are compared with.
-        planned: Number of steps of each image, known before the run; 0 for one without a path.
+        diagnostics: Compares predictions along the path with geodesics.
+        planned: Number of steps of each image, known before the run; 0 for an image without a path.
         steps_taken: Number of steps of each image, updated with every segment.
         outcomes: How the path of each image ended, final after the last segment.
-        arrival_kl: KL to the reference (nats) at which a path ends, however many steps are planned; None: after these.
+        arrival_kl: KL to the reference (nats) at which a path ends; None: it ends after the planned steps.
     """
 
     begins: Orientation = "input"
@@ -157,12 +157,12 @@ class PathRun(ABC):
         """Run the paths.
 
         Yields:
-            Every segment of every image once: those of one image in order, images interleaved.
+            Every segment of every image once. The segments of one image are in order; images are interleaved.
         """
 
 
 class Path(ABC):
-    """How to get from a baseline to an input, as a description without tensors."""
+    """A way from a baseline to an input, as a description without tensors."""
 
     @abstractmethod
     def run(self, problem: Problem) -> PathRun:

@@ -25,8 +25,8 @@ class Node:
 
     Attributes:
         x: The points (L, *S).
-        displacement: What the gradient at each point is multiplied by (L, *S); multiples (L,) of
-            :attr:`SampleSet.displacement` where that is not None.
+        displacement: Factors (L, *S) of the gradient at each point; multiples (L,) of
+            :attr:`SampleSet.displacement` if that is not None.
         alpha: Distance of the points from the input as a fraction (L,) of the path.
     """
 

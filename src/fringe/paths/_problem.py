@@ -39,8 +39,8 @@ class Problem:
         record_path: Whether to record the path of each image; an integer: with this many of its points as images.
         progress: Called with the steps done and planned.
         forward_args: Further arguments of the model.
-        score_kind: The explained scalar, if it is not the classifier's own.
-        rows: Which images of the call these B are, if some were left out.
+        score_kind: The explained score, if it is not the classifier's own.
+        rows: The numbers of these B images in the call, if some were left out.
         total: Number of images of the call.
     """
 

@@ -32,9 +32,9 @@ class TrustRegion:
         tau: KL budget of a step in nats; None drops this bound.
         delta_euc: Longest step in input units; None drops this bound.
         delta_logit: Bound (ours) on how far a step moves two logits apart, to first order, in nats: eta <= delta_logit
-            / (max Jv - min Jv). Within d nats the KL of a step is at most 2 (e^d - 1 - d) / d^2 times its quadratic
-            form (1.44 at d = 1); without such a bound a step from a saturated prediction, where the form is flat, may
-            be far too long. Where the network is not linear within it the bound shrinks, see :meth:`next_radius`.
+            / (max Jv - min Jv). Within d nats KL(p(x + dx) || p(x)) is at most 2 (1 + (d - 1) e^d) / d^2 times its
+            quadratic form (2 at d = 1). The form of a saturated prediction is flat: without this bound a step may be
+            far too long. If the network is not linear within the bound, it shrinks, see :meth:`next_radius`.
     """
 
     eta_max: float

@@ -63,8 +63,8 @@ class CurvePanel:
 def plot_curves(data: Sequence[CurvePanel], *, title: str = "") -> Figure:
     """Plot each method's mean over images with a band of 1.96 standard errors, one panel per metric.
 
-    A method has one colour and dash in all panels, by the order in which methods first appear; the first is drawn
-    thicker and above the others. A curve that is not finite everywhere is left out; a single image has no band.
+    A method has one colour and dash in all panels, by the order in which methods first appear. The first method is
+    drawn thicker and above the others. A curve with NaN or infinity is left out. A single image has no band.
 
     Args:
         data: The panels.

@@ -138,8 +138,8 @@ def comparison_grid(
 ) -> Figure:
     """Draw images and their maps, one column per method.
 
-    A map is drawn as the magnitude ``sum_c |A_c|`` of its pixels in units of its own 99th percentile: all share one
-    colour scale, and methods of different units can be compared by where they look.
+    A map is drawn as the magnitude ``sum_c |A_c|`` of its pixels in units of its own 99th percentile. All maps share
+    one colour scale, so the places that methods mark can be compared, even if their units differ.
 
     Args:
         rows: The images.

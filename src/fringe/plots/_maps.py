@@ -57,9 +57,9 @@ def overlay(
 ) -> Figure:
     """Draw |attribution| over an image: each pixel of a small image is a block of equal size.
 
-    It shows where the evidence lies: on large images its strength is smoothed a little (:func:`blend`). An attribution
-    that is zero or not finite leaves the grey image with a note that says so. Without a title, a label and axes the
-    picture fills the figure; otherwise a caption below says what to read.
+    It shows where the evidence is: on large images its strength is smoothed a little (:func:`blend`). If the
+    attribution is zero or not finite, the grey image has a note that says so. Without a title, a label and axes the
+    picture fills the figure; otherwise a caption below explains it.
 
     Args:
         image: Image (H, W), (H, W, 1) or (H, W, 3) in [0, 1].
@@ -98,8 +98,8 @@ def signed_map(
     """Draw an attribution, summed over channels, in diverging colours: zero is white, red speaks for the class, blue
     against it.
 
-    Maps of images with a side of more than 64 pixels are averaged for display, which the caption says: single pixels of
-    opposite signs would be all that is seen. The scale ends at a robust maximum (the colour bar's points mean "and
+    Maps of images with a side of more than 64 pixels are averaged for display, and the caption says so: single pixels
+    of opposite signs would hide the rest. The scale ends at a robust maximum (the points of the colour bar mean "and
     beyond"). A map that is zero or not finite is drawn blank with a note.
 
     Args:

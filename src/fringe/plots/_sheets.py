@@ -103,8 +103,7 @@ def class_maps(
     title: str = "",
     ax: Canvas | None = None,
 ) -> Figure:
-    """Draw one image's signed maps for several classes beside it, all on one scale: what speaks for one class may
-    speak against another.
+    """Draw one image, and beside it its signed maps for several classes, all on one scale.
 
     Args:
         image: Image (H, W), (H, W, 1) or (H, W, 3) in [0, 1].

@@ -67,8 +67,8 @@ def trajectory(
     """Plot the entropy along a path and below it the intermediate inputs, how they differ from the first one, and the
     attribution accumulated so far.
 
-    The first and the last column stand under their markers on the curve. Differences are amplified by the factor beside
-    their row, around grey. All maps share the scale of the last one; large ones are averaged for display.
+    The first and the last column are under their markers on the curve. Differences are multiplied by the factor beside
+    their row, around grey. All maps share the scale of the last map; large maps are averaged for display.
 
     Args:
         entropy: Entropy (T + 1,) divided by its maximum log C.

@@ -135,6 +135,7 @@ class Table:
         rows: The methods, the controls last.
         comparisons: How many comparisons the adjustment of p counts.
         seed: Seed of the intervals.
+        gates_hold: Whether all gates of the model hold; if not, its scores prove nothing.
     """
 
     title: str
@@ -144,6 +145,7 @@ class Table:
     rows: tuple[TableRow, ...]
     comparisons: int
     seed: int
+    gates_hold: bool
 
     @property
     def competing(self) -> tuple[TableRow, ...]:
@@ -250,9 +252,9 @@ def build_table(
         for label in labels
     )
     comparisons = sum(difference.n > 0 for difference in differences)
-    proves = all(gate["holds"] for gate in results.manifest.gates(model))
-    title = f"Methods on {model}" + ("" if proves else ", whose gate failed: these scores are not to be read")
-    return Table(title, model, reference, columns, rows, comparisons, seed)
+    gates_hold = all(gate["holds"] for gate in results.manifest.gates(model))
+    title = f"Methods on {model}" + ("" if gates_hold else ", whose gate failed: these scores are not to be read")
+    return Table(title, model, reference, columns, rows, comparisons, seed, gates_hold)
 
 
 def reference_of(results: Results, model: str, reference: str | None = None) -> str:

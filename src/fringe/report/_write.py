@@ -93,34 +93,28 @@ def write_report(
     validity: Sequence[Path] = (),
 ) -> ReportFiles:
     """Write ``report.html``, ``report.md``, ``tables.tex``, ``scores.csv``, ``summary.csv`` and ``figures/*.png`` of a
-    run. Each file is complete or not there at all. Of a run with scenes and the diagnostics of a path method, see
-    :func:`fringe.experiments.judge_verdicts`, there is also ``reliability.json``.
+    run. Each file is complete or absent. A run with scenes and the diagnostics of a path method also gets
+    ``reliability.json``, see :func:`fringe.experiments.judge_verdicts`.
 
-    What the run's folder says of a model is shown and never loaded: the folder may be a stranger's. Maps that the run
-    did not store are computed only for a model that ``resolve`` or ``models`` gives.
+    A model that the run folder names is shown and never loaded, because the folder may come from a stranger. Maps that
+    the run did not store are computed only for a model that ``resolve`` or ``models`` gives.
 
     Args:
-        run: Folder of the run.
-        out: Folder of the report (default: see :func:`report_folder`).
-        plan: Name of the plan, if the run has several.
-        reference: The method that the others are compared with (default: ``fringe``, else the first).
-        allow_partial: Whether images may be missing; those that failed are stated and do not count as missing.
-        grid: Whether maps are drawn.
-        batch_size: Images whose maps are computed at once.
-        device: Where maps are computed; "auto" is the GPU if there is one.
-        resolve: Returns the resolved plan that computes maps.
-        models: By label, models that compute maps.
-        commands: Commands by which the run was made, printed in the report.
-        validity: Files ``validity.json`` of comparisons that judged the metrics: those that do not pass stand last, and
-            only those that pass have a winner. The verdicts on another model than those of the run count for its only
-            model.
+        run: Folder of the run. out: Folder of the report (default: see :func:`report_folder`). plan: Name of the plan,
+        if the run has several. reference: The method that the others are compared with (default: ``fringe``, else the
+        first). allow_partial: Whether images may be missing; those that failed are stated and do not count as missing.
+        grid: Whether maps are drawn. batch_size: Images whose maps are computed at once. device: Where maps are
+        computed; "auto" is the GPU if there is one. resolve: Returns the resolved plan that computes maps. models: By
+        label, models that compute maps. commands: Commands by which the run was made, printed in the report. validity:
+        Files ``validity.json`` of comparisons that judged the metrics. Metrics that do not pass come last, and
+            only metrics that pass have a winner. If the run has one model, verdicts on another model count for it.
 
     Returns:
         The files that were written.
 
     Raises:
         InputError: For a plan, a model or a reference that the run does not have, for a folder that cannot be written
-            or in which a link leads out, and for missing images.
+            or contains a link to another folder, and for missing images.
     """
     require_local("out", out or "")
     store = run if isinstance(run, Store) else Store(run, create=False)
@@ -234,7 +228,7 @@ def summary_csv(tables: Sequence[Table]) -> str:
     """Return every cell of the tables, with its difference to the reference method."""
     return to_csv(
         [
-            {"model": table.model, **_summary(table, row, column, cell)}
+            {"model": table.model, "gates_hold": table.gates_hold, **_summary(table, row, column, cell)}
             for table in tables
             for row in table.rows
             for column, cell in zip(table.columns, row.cells, strict=True)

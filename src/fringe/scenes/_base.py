@@ -14,7 +14,7 @@ from fringe.settings import Settings
 
 @dataclass(frozen=True)
 class Example:
-    """How an input with a known answer is made; plain data, so that it can be stored and made again elsewhere.
+    """The recipe of an input with a known answer, as plain data that can be stored and used on another machine.
 
     Attributes:
         id: Name of the example, unique in its scene.
@@ -33,7 +33,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Gate:
-    """A condition that must hold for a network, or its scene proves nothing.
+    """A condition that must hold for a network; without it the scene proves nothing.
 
     Attributes:
         name: What is measured, in words.
@@ -64,7 +64,7 @@ class Scene(Settings):
     """Base class of scenes: a frozen dataclass of settings.
 
     A scene makes its networks (:meth:`network`), selects examples for them (:meth:`examples`), and makes the input and
-    the truth of each (:meth:`make`). All of it is determined by the settings, the images and the seeds.
+    the truth of each (:meth:`make`). The settings, the images and the seeds determine all of these.
 
     Attributes:
         name: Name in the registry.
@@ -128,8 +128,8 @@ class Scene(Settings):
             model: The network that is explained; its preprocessing applies.
 
         Returns:
-            The input (C, H, W), and the pixels (H, W) that the network uses: as booleans where they speak for the
-            target, as -1 among zeros where they speak against it.
+            The input (C, H, W), and the pixels (H, W) that the network uses: True or False if they are evidence for the
+            target, -1 among zeros if they are evidence against it.
         """
 
     def gates(self, network: LoadedModel, model: LoadedModel | None, images: Sequence[ImageRef]) -> tuple[Gate, ...]:
@@ -141,6 +141,6 @@ class Scene(Settings):
             images: The given images.
 
         Returns:
-            The gates; none where the truth needs no condition.
+            The gates; none if the truth needs no condition.
         """
         return ()

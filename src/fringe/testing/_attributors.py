@@ -280,8 +280,8 @@ def check_attributor(
 ) -> list[CheckResult]:
     """Run every check of the contract on an attribution method.
 
-    The method explains images (2, 8, 8) and rows (6,) of small built-in networks, about sixty times: with cheap
-    settings that takes seconds.
+    The method explains images (2, 8, 8) and rows (6,) of small built-in networks, about sixty times. With cheap
+    settings this takes seconds.
 
     Args:
         method: A configured method, or the name of a registered one.
@@ -293,7 +293,7 @@ def check_attributor(
         The result of each check, in the order of ``ATTRIBUTOR_CHECKS``.
 
     Raises:
-        CheckError: If a check fails that is not expected to, or one passes that is expected to fail.
+        CheckError: If a check fails unexpectedly, or if a check in ``expected_failures`` passes.
         InputError: If no method or no check has a given name.
     """
     chosen = get_method(method)

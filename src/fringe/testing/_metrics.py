@@ -194,8 +194,8 @@ def check_metric(
 ) -> list[CheckResult]:
     """Run every check of the contract on a metric.
 
-    The metric scores maps of three images (2, 8, 8) and of six images (1, 16, 16) with small built-in networks; one
-    that requires further maps is given gradients.
+    The metric scores maps of three images (2, 8, 8) and of six images (1, 16, 16) with small built-in networks. A
+    metric that requires further maps gets gradients.
 
     Args:
         metric: A configured metric, or the name of a registered one, such as ``"insertion:raw"``.
@@ -207,7 +207,7 @@ def check_metric(
         The result of each check, in the order of ``METRIC_CHECKS``.
 
     Raises:
-        CheckError: If a check fails that is not expected to, or one passes that is expected to fail.
+        CheckError: If a check fails unexpectedly, or if a check in ``expected_failures`` passes.
         InputError: If no metric or no check has a given name.
     """
     chosen = get_metric(metric)
