@@ -287,6 +287,32 @@ def test_diagnostics_are_means_over_the_classes():
     assert first.points["score"][0].item() == pytest.approx(found.score.item())
 
 
+@pytest.mark.parametrize("mode", ["path", "official"])
+def test_the_trajectory_is_the_walk_towards_the_first_class(mode):
+    """Against the written-out loop: where it was, how far from where its step began, and what had been added up."""
+    model, x, method = SoftplusMLP(), images(2, seed=3), AGI(epsilon=0.01, steps=8, mode=mode)
+    found = fringe.attribute(model, x, method=method, telemetry=True)
+    for i, trajectory in enumerate(found.trajectory):
+        target, walked = found.target[i].item(), [x[i]]
+        label, sums, lengths = method._towards(target, CLASSES)[0], [torch.zeros_like(x[i])], []
+        while len(walked) <= method.steps and model(walked[-1][None]).argmax() != label:
+            ascent, gradient = (score_and_gradient(model, walked[-1], c, "probability")[1] for c in (label, target))
+            origin = walked[-1] if mode == "path" else x[i]
+            walked.append(origin + 0.01 * (x[i].max() - x[i].min()) * ascent.sign())
+            sums.append(sums[-1] - gradient * (walked[-1] - origin))
+            lengths.append((walked[-1] - origin).norm())
+        p = model(torch.stack(walked)).softmax(1)
+        chords = (p.sqrt()[1:] - p.sqrt()[:-1]).norm(dim=1)
+        assert len(walked) > 3
+        assert trajectory.snapshot_steps[-1] == len(lengths)
+        torch.testing.assert_close(trajectory.snapshots, torch.stack(walked)[trajectory.snapshot_steps])
+        torch.testing.assert_close(trajectory.cumulative, torch.stack(sums)[trajectory.snapshot_steps])
+        torch.testing.assert_close(trajectory.steps["euclidean_step"], torch.stack(lengths))
+        torch.testing.assert_close(trajectory.steps["fisher_rao_step"], 4 * (chords / 2).arcsin())
+        torch.testing.assert_close(trajectory.points["score"], p[:, target])
+        torch.testing.assert_close(trajectory.points["entropy"], -(p * p.log()).sum(1))
+
+
 def test_memory_does_not_grow_with_the_number_of_steps():
     model, x = SoftplusMLP(), images(2)
     problem = problem_of(model, x)

@@ -112,6 +112,28 @@ def test_a_bad_image_leaves_the_others_alone():
     assert everything.verdict == ("nan_input",) * 4
 
 
+def test_an_image_keeps_its_reference_where_others_are_left_out():
+    """Of four distributions, one per image, the second and the last go to the two images that are explained."""
+    model, x = Smooth(), inputs(4)
+    q = torch.linspace(-1, 1, 20).double().view(4, 5).roll(1, 1).mul(3).sin().softmax(1)
+    bad = x.clone()
+    bad[[0, 2]] = torch.nan
+    method = dataclasses.replace(METHOD, reference=q)
+    found = fringe.attribute(model, bad, method=method, bad_images="mark")
+    assert found.verdict[0] == found.verdict[2] == "nan_input"
+    for i in (1, 3):
+        alone = fringe.attribute(model, x[i : i + 1], method=dataclasses.replace(METHOD, reference=q[i]))
+        torch.testing.assert_close(found.values[i], alone.values[0], rtol=1e-9, atol=1e-12)
+        p, end = model(x[i : i + 1]).softmax(1)[0], found.diagnostics["endpoint_kl"][i]
+        assert end < (p * (p / q[i]).log()).sum() - 1e-3
+        assert found.diagnostics["distance"][i].item() == pytest.approx(
+            2 * torch.arccos((p * q[i]).sqrt().sum()).item(), rel=1e-9
+        )
+    shared = dataclasses.replace(METHOD, reference=q[0])
+    found = fringe.attribute(model, bad, method=shared, bad_images="mark").values[[1, 3]]
+    torch.testing.assert_close(found, fringe.attribute(model, x[[1, 3]], method=shared).values, rtol=1e-9, atol=1e-12)
+
+
 def test_a_dead_or_nan_gradient_in_the_first_image_is_its_own_affair():
     """The model is judged by an image that says something about it; a bad first row does not stop the others."""
     model, x = Smooth(), mixed(3)

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 import torch
-from attribution_oracles import DenseFRInGe
+from attribution_oracles import DenseFRInGe, laplacian_matrix
 from attribution_toys import Smooth, inputs
 
 import fringe
@@ -69,6 +69,64 @@ def test_full_rank_is_the_exact_solve(damping, sharpness):
         assert relative(found.v[i].flatten(), exact.v) < 1e-8
         assert relative(more.v[i].flatten(), exact.v) < 1e-8
         assert found.fisher_norm_squared[i].item() == pytest.approx(exact.fisher_norm_squared, rel=1e-6)
+
+
+@pytest.mark.parametrize("structure", ["none", "sequence"])
+@pytest.mark.parametrize("rank", [1, 2, 4])
+@pytest.mark.parametrize("gamma_prior", [0.0, 0.4])
+@pytest.mark.parametrize(("sharpness", "slope"), [(1.0, 0.2), (6.0, 0.2), (6.0, 1e-3), (60.0, 0.2), (250.0, 0.2)])
+def test_tables_and_sequences_measure_the_damping_along_the_geodesic(structure, rank, gamma_prior, sharpness, slope):
+    """(W W^T + u R) v = -|t| m / 2 + u gamma_prior L^T L x with u = |m|^2 / 100 and m the first column of W. No
+    coefficient of v in the eigenbasis of R is larger than 1e6, as those of a saturated prediction would be."""
+    generator = torch.Generator().manual_seed(3)
+    x, first, second = (torch.randn(*s, generator=generator).double() for s in ((3, 2, 12), (24, 16), (16, 5)))
+    model = lambda z: sharpness * torch.tanh(slope * z.flatten(1) @ first) @ second  # noqa: E731
+    method = fringe.FRInGe(structure=structure, fisher_rank=rank, damping=0.05, gamma_step=0.3, gamma_prior=gamma_prior)
+    found, waypoint = direction(model, method, x)
+    rough = laplacian_matrix(1, 12)
+    rough = rough if structure == "sequence" else torch.zeros_like(rough)
+    smoothness, modes = torch.block_diag(rough.T @ rough, rough.T @ rough), torch.linalg.eigh(rough).eigenvectors
+    for i in range(3):
+        j = torch.autograd.functional.jacobian(lambda z: model(z[None])[0], x[i]).flatten(1)
+        root = model(x[i : i + 1])[0].softmax(-1).sqrt()
+        # s o q sums to zero for q orthogonal to s: in differences to the most probable logit, no digit of it is lost
+        j = j - j[root.argmax()]
+        columns = j.T @ (root[:, None] * DenseFRInGe(model, method).directions(root, waypoint[i]))
+        m, tangent = columns[:, 0], waypoint[i] - root * (root @ waypoint[i])
+        unit = m @ m / 100
+        metric = columns @ columns.T + unit * (0.05 * torch.eye(24).double() + 0.3 * smoothness)
+        b = -tangent.norm() / 2 * m + unit * gamma_prior * smoothness @ x[i].flatten()
+        v = torch.linalg.solve(metric, b)
+        v = v * (1e6 / (v.view(2, 12) @ modes).abs().max()).clamp_max(1.0)
+        assert relative(found.v[i].flatten(), v) < 1e-10
+        assert found.geodesic_norm_squared[i].item() == pytest.approx((m @ v).item() ** 2, rel=1e-10, abs=0)
+
+
+def test_of_a_saturated_table_single_precision_has_the_same_direction():
+    """Its entries are bounded to 1e6; before that float32 does not hold them."""
+    generator = torch.Generator().manual_seed(3)
+    x, first, second = (torch.randn(*s, generator=generator) for s in ((3, 24), (24, 16), (16, 5)))
+    method = fringe.FRInGe(structure="none")
+    found, exact = (
+        direction(lambda z: 600.0 * torch.tanh(0.2 * z @ first.to(z)) @ second.to(z), method, x.to(dtype))[0].v
+        for dtype in (torch.float32, torch.float64)
+    )
+    assert relative(found.double(), exact) < 1e-3
+    assert exact.abs().max().item() == pytest.approx(1e6)
+
+
+@pytest.mark.parametrize("structure", ["none", "sequence"])
+@pytest.mark.parametrize("rank", [1, 2])
+def test_where_the_gradient_is_dead_only_the_prior_moves_a_table_or_a_sequence(structure, rank):
+    """One channel of noise of 12: v = R^-1 gamma_prior L^T L x, which is zero where there is no neighbour."""
+    x = inputs(1).flatten()[:24].view(2, 1, 12)
+    method = fringe.FRInGe(structure=structure, fisher_rank=rank, damping=0.05, gamma_step=0.3, gamma_prior=0.4)
+    found, _ = direction(lambda z: 0.0 * z.sum((1, 2))[:, None] + torch.arange(5.0).to(z), method, x)
+    rough = laplacian_matrix(1, 12) * (structure == "sequence")
+    regulariser = 0.05 * torch.eye(12).double() + 0.3 * rough.T @ rough
+    expected = torch.linalg.solve(regulariser, 0.4 * rough.T @ rough @ x.flatten(1).T).T
+    torch.testing.assert_close(found.v.flatten(1), expected, rtol=1e-10, atol=1e-12)
+    assert found.geodesic_norm_squared.tolist() == [0.0, 0.0]
 
 
 def test_more_columns_shorten_the_direction_along_the_gradient():

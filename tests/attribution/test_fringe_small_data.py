@@ -1,5 +1,6 @@
 """Tables and sequences: small networks whose paths arrive, however sure the networks are."""
 
+import dataclasses
 import importlib.util
 import math
 from pathlib import Path
@@ -117,6 +118,22 @@ def test_a_step_moves_no_two_logits_further_apart_than_a_nat():
         assert (apart.amax(1) - apart.amin(1)).max() <= 1.0 + 1e-9
     assert (path.steps["active_bound"] == 3).any()
     assert found.verdict == ("ok",)
+
+
+def test_feedback_does_not_take_the_bound_on_the_logits_away():
+    """An estimated norm needs no product J v, but the range of J v does, which every step of a table is bounded by."""
+    generator = torch.Generator().manual_seed(0)
+    x, first, second = (torch.randn(*s, generator=generator).double() for s in ((3, 6), (6, 8), (8, 3)))
+    method = fringe.FRInGe(structure="none", steps=12, feedback=None)
+    plain, fed = (
+        fringe.attribute(
+            lambda z: 6.0 * torch.tanh(z @ first) @ second, x, method=dataclasses.replace(method, feedback=f)
+        )
+        for f in (None, 1.0)
+    )
+    assert plain.values.abs().max() > 1e-3
+    assert torch.equal(plain.values, fed.values)
+    assert plain.passes == fed.passes
 
 
 class Waves(nn.Module):

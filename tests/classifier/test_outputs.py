@@ -120,6 +120,20 @@ class TestProbabilities:
         assert as_logits(mixed, 6, "auto") is mixed
         assert torch.equal(as_logits(LOGITS.log_softmax(1), 3, "auto"), LOGITS.log_softmax(1))
 
+    def test_are_suspected_by_their_sum_and_by_their_signs(self):
+        """A row that sums to one with a negative entry, or has none and sums to 1.5 or 1 + 2e-5, is one of logits."""
+        one_hot, unknown = torch.tensor([0.0, 1.0, 0.0]), torch.full((3,), torch.nan)
+        for row in ([1.5, -0.5, 0.0], [0.5, 0.5, 0.5], [0.5, 0.5, 1.8e-5]):
+            logits = torch.tensor([row, row])
+            assert as_logits(logits, 2, "auto") is logits
+            mixed = torch.stack([one_hot, torch.tensor(row)])
+            assert as_logits(mixed, 2, "auto") is mixed
+        half_known = torch.tensor([0.5, torch.inf, 0.0])
+        for rows in ([one_hot, one_hot], [one_hot, unknown], [half_known, one_hot]):  # a row that says nothing
+            with pytest.raises(ModelOutputError, match="look like probabilities"):
+                as_logits(torch.stack(rows), 2, "auto")
+        assert as_logits(torch.stack([unknown, unknown]), 2, "auto").isnan().all()
+
     def test_have_the_derivatives_of_the_log_softmax(self):
         head, x, u, v = nn.Linear(4, 5).double(), normal(3, 4), normal(3, 5), normal(3, 4, seed=1)
         point = Classifier(lambda z: head(z).softmax(1), output="probabilities").linearise(x)

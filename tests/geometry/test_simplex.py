@@ -119,6 +119,24 @@ def test_batched_is_looped(points):
         assert (exp(log(b, a), a)[i] - exp(log(b[i], a[i]), a[i])).norm() <= 20 * EPS
 
 
+def test_numbers_of_a_batch_are_those_of_its_rows():
+    """As many classes as rows, or more: a reduction over the wrong axis shows in either."""
+    for classes in (3, 5):
+        log_p, log_q = (normal(3, classes, seed=seed).log_softmax(-1) for seed in (0, 1))
+        p, s, u = log_p.exp(), log_q.mul(0.5).exp(), normal(3, classes, seed=2)
+        for i in range(3):
+            q = log_q[i].exp()
+            rows = (
+                (entropy(log_p)[i], -(p[i] @ log_p[i])),
+                (kl(log_p, log_q)[i], p[i] @ (log_p[i] - log_q[i])),
+                (kl(log_q, log_p)[i], q @ (log_q[i] - log_p[i])),
+                (spherical_loss(log_p, s)[i], 1 - p[i].sqrt() @ s[i]),
+                (fisher_norm_squared(p, u)[i], p[i] @ u[i].square() - (p[i] @ u[i]) ** 2),
+            )
+            for found, expected in rows:
+                assert found.item() == pytest.approx(expected.item(), rel=1e-12)
+
+
 def normal(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
@@ -411,3 +429,12 @@ def test_the_fisher_norm_keeps_its_digits_near_a_vertex(gap):
         exact = float(mpmath.fsum(a * (b - mean) ** 2 for a, b in zip(p, u.tolist(), strict=True)))
     found = fisher_norm_squared(log_probabilities(z).exp(), u)
     assert found.item() == pytest.approx(exact, rel=1e-12)
+
+
+@pytest.mark.parametrize("u", [(1e12, 1e12 + 3, 1e12 - 5), (0.0, 3.0, 1e12)])
+def test_the_fisher_norm_takes_nothing_from_what_the_logits_share_or_from_an_impossible_class(u):
+    """A mean of 1e12 rounds to 1e-4, and its square would stand beside a variance of 9 exp(-gap), 1e-6 to 1e-14."""
+    for gap in (15.0, 19.0, 25.0, 30.0, 35.0):
+        p = log_probabilities(torch.tensor([0.0, -gap, -300.0], dtype=torch.float64)).exp()
+        found = fisher_norm_squared(p, torch.tensor(u, dtype=torch.float64))
+        assert found.item() == pytest.approx(9 * math.exp(-gap) / (1 + math.exp(-gap)) ** 2, rel=1e-12)

@@ -43,6 +43,31 @@ def test_a_step_takes_the_bound_it_is_given():
     assert bound.tolist() == [Bound.LOGIT] * 2
 
 
+def test_the_range_of_the_bound_is_a_tenth_of_delta_logit_to_delta_logit():
+    trust = TrustRegion(eta_max=10.0, tau=None, delta_euc=None, delta_logit=3.0)
+    as_predicted, backwards = tensor(2.0, 0.0)[None], tensor(-2.0, 0.0)[None]
+    assert trust.next_radius(tensor(2.0), as_predicted, as_predicted).item() == pytest.approx(3.0)
+    assert trust.next_radius(tensor(2.0), as_predicted, backwards).item() == pytest.approx(1.0)
+    assert trust.next_radius(tensor(0.4), 0.1 * as_predicted, backwards).item() == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("fisher", "norm", "logit_range", "eta", "active"),
+    [
+        (4.0, 1.0, 0.1, 0.1, Bound.KL),
+        (1e-4, 1.0, 0.1, 3.0, Bound.EUCLIDEAN),
+        (1e-4, 1.0, 0.5, 2.0, Bound.LOGIT),  # beside 20 and 3
+        (1e-4, 0.1, 0.01, 10.0, Bound.ETA_MAX),
+        (1e-4, 0.1, None, 10.0, Bound.ETA_MAX),  # not measured: no such bound
+    ],
+)
+def test_all_four_bounds_beside_each_other(fisher, norm, logit_range, eta, active):
+    region = TrustRegion(eta_max=10.0, tau=0.02, delta_euc=3.0, delta_logit=1.0)
+    found, bound = region.step(tensor(fisher), tensor(norm), None if logit_range is None else tensor(logit_range))
+    assert found.item() == pytest.approx(eta, rel=1e-7)
+    assert bound.item() == active
+
+
 @pytest.mark.parametrize(
     ("fisher", "norm", "eta", "active"),
     [

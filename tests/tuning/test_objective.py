@@ -91,6 +91,9 @@ def test_scores_that_are_none(scores, message):
 def test_weights_and_constants_are_checked():
     with pytest.raises(InputError, match="insertion: got -1"):
         Weights(insertion=-1)
+    for weight in (math.inf, math.nan):
+        with pytest.raises(InputError, match=f"fidelity: got {weight}"):
+            Weights(fidelity=weight)
     with pytest.raises(InputError, match="expected one above zero"):
         Weights(0, 0, 0)
     for name in ("k", "epsilon"):

@@ -1,13 +1,15 @@
 """What is searched: the fields of every method, their ranges, and what is refused."""
 
+import json
 import math
 
 import optuna
 import pytest
+from optuna.distributions import FloatDistribution, IntDistribution
 
 from fringe import METHODS, FRInGe, InputError
 from fringe.tuning import paper_space, space_of
-from fringe.tuning._space import CategoricalDistribution, NumericDistribution
+from fringe.tuning._space import CategoricalDistribution, NumericDistribution, SearchSpace
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -66,6 +68,32 @@ def test_nearest():
     assert (found, type(found)) == (6, int)
 
 
+def test_a_choice_that_is_none_becomes_the_first():
+    assert CategoricalDistribution(("a", "b")).clip("b") == "b"
+    assert CategoricalDistribution(("a", "b")).clip("c") == "a"
+
+
+def test_optuna_is_asked_for_the_same_ranges():
+    """On the same scale: a range over nine decades that is drawn evenly gives only its last one."""
+    dimensions = {
+        "even": (NumericDistribution(0, 8), FloatDistribution(0.0, 8.0)),
+        "log": (NumericDistribution(1e-8, 8, log=True), FloatDistribution(1e-8, 8.0, log=True)),
+        "whole": (NumericDistribution(1.0, 8.0, integer=True), IntDistribution(1, 8)),
+        "whole log": (NumericDistribution(1, 8, log=True, integer=True), IntDistribution(1, 8, log=True)),
+        "choice": (CategoricalDistribution((3, "a")), optuna.distributions.CategoricalDistribution((3, "a"))),
+    }
+    trial = optuna.trial.FixedTrial(dict.fromkeys(dimensions, 3))
+    SearchSpace("method", {name: ours for name, (ours, _) in dimensions.items()}).suggest(trial)
+    assert trial.distributions == {name: theirs for name, (_, theirs) in dimensions.items()}
+
+
+def test_the_record_of_a_space_does_not_depend_on_how_its_numbers_were_typed():
+    typed = space_of(FRInGe, ("tau", "cg_iterations"), {"tau": (1, 2), "cg_iterations": (3.0, 5.0)}).record()
+    assert json.dumps(typed["tau"]) == '{"low": 1.0, "high": 2.0, "log": true, "whole": false}'
+    assert json.dumps(typed["cg_iterations"]) == '{"low": 3, "high": 5, "log": false, "whole": true}'
+    assert CategoricalDistribution(("b", 1)).record() == {"options": ("b", 1)}
+
+
 def test_ranges_can_be_replaced_or_given():
     space = space_of(FRInGe, ("tau", "cg_iterations", "arrival_kl"), {"tau": (1e-4, 1), "arrival_kl": (0.01, 0.1)})
     assert space.dimensions["tau"] == NumericDistribution(1e-4, 1.0, log=True)
@@ -94,6 +122,7 @@ def test_ranges_can_be_replaced_or_given():
         (("kl_bound",), {}, "kl_bound: fringe has no range to search it in, and no choices"),
         (("reference",), {"reference": (0, 1)}, "reference: fringe has no range"),
         (("arrival_kl",), {}, "arrival_kl: fringe has no range"),
+        (("arrival_kl",), {"arrival_kl": (-0.1, 0.1)}, "arrival_kl: got -0.1"),
         ((), {}, "at least one field"),
     ],
 )
