@@ -62,7 +62,7 @@ def test_the_table_is_that_of_one_process(tmp_path):
     assert Store(tmp_path / "1" / "run").tasks() == Store(tmp_path / "3" / "run").tasks() == alone.store.tasks()
 
 
-def test_units_that_end_their_process_are_set_aside(tmp_path):
+def test_units_that_end_their_process_are_set_aside(tmp_path, capfd):
     asked = manifest(("exits", "segfaults", "fine", "raises"), 2)
     work = job(tmp_path, asked)
     account, fates = run(work)
@@ -74,6 +74,8 @@ def test_units_that_end_their_process_are_set_aside(tmp_path):
     }
     assert performed(tmp_path) == {"exits": 3, "segfaults": 3, "raises": 3, "fine": 1}
     assert account.failed == 3 * 2
+    shown = capfd.readouterr().err
+    assert shown.count("raises on model\n") == shown.count("AssertionError: a bug") == 3
     reasons = {record["method"]: record["reason"] for record in crashes(work.store)}
     assert reasons == {
         "exits": "ended its process (exit code 7), 3 times",

@@ -1,12 +1,13 @@
 """Jobs: a plan with its store, and the report of each of its tasks."""
 
 import os
+import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from fringe._progress import log
 from fringe.errors import FringeError, is_transient
 from fringe.experiments._formats import StoredMap
 from fringe.experiments._manifest import Resolved, versions
@@ -116,8 +117,9 @@ def perform_or_exit(job: Job, worker: TaskRunner, task: Task) -> TaskReport:
         return perform(job, worker, task)
     except FringeError:
         raise
-    except BaseException:
-        log.exception("%s on %s", task.method, task.model)
+    except BaseException:  # nobody listens to the log of such a process; its standard error is that of the run
+        print(f"{task.method} on {task.model}", file=sys.stderr)
+        traceback.print_exc()
         os._exit(1)
 
 
