@@ -21,6 +21,7 @@ from synthetic_units import SyntheticJob, SyntheticWorker, expected, job, manife
 from fringe.errors import FringeError
 from fringe.experiments import RunLog, RunOptions, run_plan
 from fringe.experiments._executors import POLL_INTERVAL, ProcessExecutor, SerialExecutor, run_tasks
+from fringe.experiments._jobs import perform_or_exit
 from fringe.experiments._results import results_of
 from fringe.experiments._store import CRASHES, Store
 from fringe.experiments._tasks import crashes
@@ -62,7 +63,7 @@ def test_the_table_is_that_of_one_process(tmp_path):
     assert Store(tmp_path / "1" / "run").tasks() == Store(tmp_path / "3" / "run").tasks() == alone.store.tasks()
 
 
-def test_units_that_end_their_process_are_set_aside(tmp_path, capfd):
+def test_units_that_end_their_process_are_set_aside(tmp_path):
     asked = manifest(("exits", "segfaults", "fine", "raises"), 2)
     work = job(tmp_path, asked)
     account, fates = run(work)
@@ -74,8 +75,6 @@ def test_units_that_end_their_process_are_set_aside(tmp_path, capfd):
     }
     assert performed(tmp_path) == {"exits": 3, "segfaults": 3, "raises": 3, "fine": 1}
     assert account.failed == 3 * 2
-    shown = capfd.readouterr().err
-    assert shown.count("raises on model\n") == shown.count("AssertionError: a bug") == 3
     reasons = {record["method"]: record["reason"] for record in crashes(work.store)}
     assert reasons == {
         "exits": "ended its process (exit code 7), 3 times",
@@ -87,6 +86,19 @@ def test_units_that_end_their_process_are_set_aside(tmp_path, capfd):
     assert sum(fates.values()) == 3
     assert crashes(work.store) == []
     assert table(work.store) == expected(asked)
+
+
+def test_a_bug_shows_its_traceback_before_its_process_ends(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    work = job(tmp_path, manifest(("raises",), 2))
+    with pytest.raises(SystemExit, match="1"):
+        perform_or_exit(work, work.worker(), work.left()[0])
+    head, *lines = capsys.readouterr().err.splitlines()
+    assert (head, lines[0], lines[-1]) == (
+        "raises on model",
+        "Traceback (most recent call last):",
+        "AssertionError: a bug",
+    )
 
 
 @pytest.mark.thorough
