@@ -75,6 +75,28 @@ def test_a_map_that_failed_hides_no_chance(tmp_path):
     assert table["chance"][:4] == ["0.047"] * 4
 
 
+@dataclass(frozen=True)
+class NothingOfTheHeavy(IntegratedGradients):
+    """Maps of the second network say nothing."""
+
+    def attribute(self, problem):
+        result, heavy = super().attribute(problem), float(problem.model.module.head.weight.max()) > 0.75
+        return replace(result, values=torch.ones_like(result.values)) if heavy else result
+
+
+def test_the_spread_resamples_networks(tmp_path):
+    """A quarter of the resamples of two networks hold one of them only; all examples of one network score the same."""
+    scene = [("valid", TwoNetworks(most=2.0))]
+    run_experiment(ExperimentSpec(scene=scene, methods=[("one", NothingOfTheHeavy(steps=4))], n=4), tmp_path / "run")
+    write_report(tmp_path / "run")
+    results = read_results(tmp_path / "run")
+    light, heavy = (results.scores(f"valid-{i}", "one", "mass_inside") for i in range(2))
+    assert (light == light[0]).all()
+    assert (heavy == heavy[0]).all()
+    cell = rows(tmp_path / "run", "Two networks (valid)")["one"][0]
+    assert cell == f"{(light[0] + heavy[0]) / 2:.3f} ± {(light[0] - heavy[0]) / 2:.3f}"
+
+
 def test_networks_whose_gate_failed_are_named_and_in_no_mean(run):
     text = (run / "report" / "report.md").read_text()
     assert "half-1: gate failed (largest weight: 1 (at most 0.6): fails)" in text
