@@ -40,7 +40,7 @@ from fringe.plots._style import (
 
 #: Inches of an image's width, between two of them, of a line of text, and of the colour bar with its words.
 _TILE, _GAP, _LINE, _BAR = 1.5, 0.08, 0.16, 0.75
-#: Decimals with which the best and the second may be told from each other.
+#: Decimals that may show a difference between the best and the second.
 _DECIMALS = 5
 
 

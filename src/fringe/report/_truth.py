@@ -13,7 +13,7 @@ from fringe.report._render import Chapter, Section, SimpleTable, format_number, 
 _READING = (
     "Mean ± half the width of the 95 % bootstrap interval. Examples that share pixels are resampled together, and "
     "where a scene has several networks these are resampled, too: scores.csv has each of them. Chance is the score of "
-    "a map that says nothing. A smoothed score filters the map first: compare it with no sharp one."
+    "a map that says nothing. A smoothed score filters the map first: do not compare it with an unsmoothed score."
 )
 
 
