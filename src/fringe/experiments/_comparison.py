@@ -155,7 +155,7 @@ def metric_labels(metrics: Mapping[str, Metric]) -> list["MetricLabel"]:
 
 def grid_row(comparison: Comparison, context: Context, index: int) -> "GridRow":
     """Image ``index`` of a comparison, which the context shows, as a row of its picture."""
-    from fringe.plots import GridCell, GridRow, class_title
+    from fringe.plots import GridCell, GridRow, Prediction, class_title
 
     methods = [row for row in comparison.rows if not row.control]
     words = [
@@ -171,9 +171,9 @@ def grid_row(comparison: Comparison, context: Context, index: int) -> "GridRow":
         for row, notes in zip(methods, zip(*words, strict=True), strict=True)
     ]
     best, name, probability = context.top(index, 1)[0]
-    prediction, explained = f"{class_title(name)} · {probability:.1%}", int(comparison.target[index])
-    if best != explained:
-        prediction = f"{class_title(context.class_label(explained))}, not {prediction}"
+    target = int(comparison.target[index])
+    explained = "" if best == target else class_title(context.class_label(target))
+    prediction = Prediction(class_title(name), probability, explained)
     image = context.picture(context.inputs[index])
     return GridRow(image=image, name=context.ids[index], prediction=prediction, cells=tuple(cells))
 

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
-from fringe.plots._layout import Canvas, Sheet, fitted, open_sheet, root, text_width, wrapped
+from fringe.plots._layout import Canvas, Prediction, Sheet, fitted, open_sheet, root, text_width, wrapped
 from fringe.plots._maps import (
     annotate_empty,
     blend,
@@ -52,13 +52,15 @@ class SheetItem:
         name: Its name.
         prediction: What the model predicts.
         verdict: Verdict on the attribution.
+        pixel: Pixels of the input along the side of one of the image, where it was made smaller.
     """
 
     image: NDArray[Any]
     values: NDArray[Any]
     name: str
-    prediction: str
+    prediction: Prediction
     verdict: str
+    pixel: int = 1
 
 
 def contact_sheet(items: Sequence[SheetItem], *, title: str = "", ax: Canvas | None = None) -> Figure:
@@ -82,8 +84,8 @@ def contact_sheet(items: Sequence[SheetItem], *, title: str = "", ax: Canvas | N
     aspect = clipped_aspect(*items[0].image.shape[:2])
     size = (columns * (3 * _TILE + 2 * _GAP + _BETWEEN) - _BETWEEN, rows * (_TILE * aspect + _HEAD + _BELOW) - _BELOW)
     first = "From left to right: the input; where the evidence lies, for or against the class (bright); its sign."
-    largest = max((item.image.shape[:2] for item in items), key=max)
-    caption = [first, *signed_caption(largest, outlined=True)]
+    largest = max(item.pixel * max(item.image.shape[:2]) for item in items)
+    caption = [first, *signed_caption((largest, largest), outlined=True)]
     sheet = open_sheet(*size, title=title, caption=caption, ax=ax)
     across, down = (sheet.width + _BETWEEN) / columns, (sheet.height + _BELOW) / rows
     tile = max((across - _BETWEEN - 2 * _GAP) / 3, _GAP)
@@ -188,5 +190,6 @@ def _draw_item(sheet: Sheet, item: SheetItem, left: float, top: float, tile: tup
     style: Style = text_style(TICK, colour, fontweight="bold", ha="right")
     sheet.write(right, top + 0.01, verdict, style)
     room = right - left - text_width(verdict, TICK, bold=True) - 0.1
-    sheet.write(left, top, fitted(item.prediction, room, LABEL), text_style(LABEL, INK))
+    (prediction,) = item.prediction.lines(room, LABEL)
+    sheet.write(left, top, prediction, text_style(LABEL, INK))
     sheet.write(left, top + 0.18, fitted(item.name, right - left, TICK - 1), text_style(TICK - 1, MUTED))
