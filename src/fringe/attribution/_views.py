@@ -1,7 +1,6 @@
 """How an attribution is shown: in one screen of text, in a notebook, as a figure and as a table."""
 
 import base64
-import io
 from collections import Counter
 from collections.abc import Mapping
 from html import escape
@@ -262,15 +261,15 @@ class Views:
 
     def _picture_html(self, row: int) -> str:
         """The first picture of an input, or nothing where there is none."""
+        from fringe.plots import png_of
+
         one: Any = self.select([row])  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType] - of the attribution
         if self.context is None and self.values.dim() - self.target.dim() not in (2, 3):
             return ""
         if self.context is not None and self.context.kind == "text":
             return self._words_html(one)
         figure = one.plot("signed" if self.context is None else None)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=80)
-        data = base64.b64encode(buffer.getvalue()).decode()
+        data = base64.b64encode(png_of(figure, dpi=80)).decode()
         width = 300 if len(self) == 1 else 200
         alt = escape(f"Map of {self._classes_text(row)}", quote=True)
         return (

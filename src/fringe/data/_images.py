@@ -134,7 +134,9 @@ def _decode(
 def _scale_transparent(image: Image.Image) -> None:
     """Pillow scales the values of a PNG of another depth than 8 bits, but not the one that stands for transparent."""
     clear, tiles = image.info.get("transparency"), getattr(image, "tile", ())
-    layout = tiles[0][3] if clear is not None and tiles else ""
+    if clear is None or not tiles:
+        return
+    layout = tiles[0][3]
     if layout in ("L;2", "L;4"):
         image.info["transparency"] = clear * (85 if layout == "L;2" else 17)
     elif layout == "RGB;16B":

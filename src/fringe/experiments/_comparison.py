@@ -1,7 +1,6 @@
 """A comparison, and what is read off it: rows of scores, means with intervals, text, table and picture."""
 
 import base64
-import io
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -139,9 +138,9 @@ class Comparison:
     def _picture_html(self) -> str:
         if isinstance(self._drawable(), str):
             return ""
-        buffer = io.BytesIO()
-        self.plot().savefig(buffer, format="png", dpi=90)
-        data = base64.b64encode(buffer.getvalue()).decode()
+        from fringe.plots import png_of
+
+        data = base64.b64encode(png_of(self.plot(), dpi=90)).decode()
         alt = f"Maps of {escape(self._count(), quote=True)}"
         return f'<img src="data:image/png;base64,{data}" alt="{alt}" style="max-width:100%;height:auto">'
 
