@@ -195,7 +195,13 @@ DRAWINGS: Mapping[InputKind, Mapping[str, Drawing]] = {
 
 
 def sheet(
-    context: Context, maps: Tensor, verdicts: Sequence[str], explained: Sequence[str], title: str, ax: Any
+    context: Context,
+    maps: Tensor,
+    verdicts: Sequence[str],
+    tones: Sequence[str],
+    explained: Sequence[str],
+    title: str,
+    ax: Any,
 ) -> "Figure":
     """One figure of several images: each with the strength and the signs of its map (B, *S). ``explained`` names the
     class where it is not the predicted one."""
@@ -211,6 +217,7 @@ def sheet(
                 name=context.ids[i],
                 prediction=Prediction(class_title(name), probability, class_title(label)),
                 verdict=verdicts[i],
+                tone=tones[i],
             )
         )
     return contact_sheet(items, title=title, ax=ax)

@@ -38,6 +38,11 @@ SENTENCES: Mapping[str, tuple[Literal["good", "fair", "bad"], str]] = {
 _MARKS = {"good": "✓", "fair": "!", "bad": "✗"}
 
 
+def tone_of(verdict: str) -> Literal["good", "fair", "bad"]:
+    """How good a verdict is; one that is not known, of a stored result, is bad."""
+    return SENTENCES[verdict][0] if verdict in SENTENCES else "bad"
+
+
 class Views:
     """The views of an attribution; the fields are those of :class:`fringe.Attribution`."""
 
@@ -122,7 +127,8 @@ class Views:
             for i in range(count):
                 if self.contrast is not None or self.target[i].flatten()[0] != self.context.top(i, 1)[0][0]:
                     explained[i] = self.labels(i)[0]
-            return sheet(self.context.select(range(count)), maps, verdicts, explained, title, ax)
+            tones = tuple(map(tone_of, verdicts))
+            return sheet(self.context.select(range(count)), maps, verdicts, tones, explained, title, ax)
         subject = Subject(
             values=values[0] if many else values,
             classes=tuple(self.target[0].flatten().tolist()),

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from fringe.attribution import Attribution, Context, preset_label
+from fringe.attribution import Attribution, Context, preset_label, tone_of
 from fringe.models import LoadedModel, Preprocessing
 from fringe.plots import Prediction, SheetItem, class_title, contact_sheet, method_title, signed_map
 
@@ -75,6 +75,7 @@ def contact_cell(tensors: Mapping[str, Tensor], record: Mapping[str, Any], recip
         name=record["id"],
         prediction=prediction_of(record),
         verdict=record["verdict"],
+        tone=tone_of(record["verdict"]),
         pixel=pixel,
     )
 

@@ -38,8 +38,8 @@ from fringe.plots._style import (
 _TILE, _GAP, _BETWEEN = 1.5, 0.06, 0.3
 #: Inches of the words above the tiles of an input, of a line above a class, and below each row.
 _HEAD, _LINE, _BELOW = 0.36, 0.16, 0.16
-#: Colours of a verdict: as small words on white, those of lines are too pale.
-_GOOD, _BAD = "#0b6e4f", "#a8321a"
+#: Colours of a verdict, those of a page: as small words on white, those of lines are too pale.
+_TONES = {"good": "#0b6e4f", "fair": "#8a5300", "bad": "#a8321a"}
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class SheetItem:
         name: Its name.
         prediction: What the model predicts.
         verdict: Verdict on the attribution.
+        tone: How good that is: ``good``, ``fair`` or ``bad``.
         pixel: Pixels of the input along the side of one of the image, where it was made smaller.
     """
 
@@ -60,6 +61,7 @@ class SheetItem:
     name: str
     prediction: Prediction
     verdict: str
+    tone: str
     pixel: int = 1
 
 
@@ -186,8 +188,7 @@ def _draw_item(sheet: Sheet, item: SheetItem, left: float, top: float, tile: tup
     annotate_empty(tiles[2], plane)
     right = left + 3 * tile[0] + 2 * _GAP
     verdict = fitted(item.verdict.replace("_", " "), right - left, TICK, bold=True)
-    colour = _GOOD if item.verdict == "ok" else _BAD
-    style: Style = text_style(TICK, colour, fontweight="bold", ha="right")
+    style: Style = text_style(TICK, _TONES[item.tone], fontweight="bold", ha="right")
     sheet.write(right, top + 0.01, verdict, style)
     room = right - left - text_width(verdict, TICK, bold=True) - 0.1
     (prediction,) = item.prediction.lines(room, LABEL)
