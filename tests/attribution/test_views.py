@@ -11,10 +11,11 @@ import matplotlib.figure
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
 import fringe
-from fringe.attribution import Context
+from fringe.attribution import SENTENCES, Context, tone_of
 from fringe.page import page_document, render_page
 
 PREVIEW = fringe.explain("embedded:digits", "embedded:digits:3:6", method="fringe:preview", target="top3")
@@ -228,3 +229,13 @@ def test_the_class_that_a_map_is_compared_with_is_named_wherever_the_map_is(tmp_
     shown = page_document(result, 1)
     assert shown["classes"][0]["label"] == label
     assert second in [entry["label"] for entry in shown["predictions"]]
+
+
+@pytest.mark.parametrize("verdict", SENTENCES)
+def test_a_verdict_has_the_colour_of_its_sentence_on_a_sheet(verdict):
+    """Brown for what is to be read with care, as on a page: red would say that the map is wrong."""
+    several = dataclasses.replace(PREVIEW.of_class(0), verdict=(verdict,) * len(PREVIEW))
+    texts = [text for text in several.plot("signed").findobj(Text) if text.get_text() == verdict.replace("_", " ")]
+    assert len(texts) == len(PREVIEW)
+    red, green, blue = to_rgb(texts[0].get_color())
+    assert {"good": green > red, "fair": red > green > 2 * blue, "bad": red > 2 * green}[tone_of(verdict)]

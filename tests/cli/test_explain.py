@@ -455,3 +455,9 @@ def test_an_interrupted_run_keeps_what_it_finished(tmp_path, monkeypatch):
     assert resumed.exit_code == 0
     assert "reused from an earlier run: 1" in resumed.stdout
     assert (tmp_path / "out" / "digits-0000" / "explanation.json").stat().st_mtime_ns == written
+
+
+def test_a_probability_is_said_to_be_that_of_the_prediction_where_another_class_is_explained(tmp_path):
+    options = ("embedded:digits:0", "--method", "ig", "--no-figures", "--out")
+    assert "p(prediction)" in run(*options, tmp_path / "a", "--target", "3").stdout
+    assert "p(prediction)" not in run(*options, tmp_path / "b").stdout

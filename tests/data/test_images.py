@@ -28,13 +28,13 @@ def message(path, **options):
     return str(caught.value)
 
 
-def png(width, height, *chunks):
-    """A PNG with a true header and whatever chunks follow."""
+def png(width, height, *chunks, depth=8, colours=0):
+    """A PNG with a true header and whatever chunks follow; ``colours`` is 0 for grey and 2 for RGB."""
 
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colours, 0, 0, 0))
     body = b"".join(chunk(kind, data) for kind, data in chunks)
     return b"\x89PNG\r\n\x1a\n" + head + body + chunk(b"IEND", b"")
 
@@ -72,6 +72,26 @@ def test_every_kind_of_transparency_hides_its_colour(tmp_path):
     keyed_grey = saved(tmp_path / "l.png", Image.new("L", (2, 2), 9), transparency=9)
     for path in (grey_alpha, keyed_palette, keyed_colour, keyed_grey):
         assert open_image(path, background=(1, 2, 3)).getpixel((0, 0)) == (1, 2, 3), path.name
+
+
+@pytest.mark.parametrize(
+    ("depth", "colours", "clear", "row", "expected"),
+    [
+        (16, 0, (0x1234,), (0x1234, 0x1235), [(1, 2, 3), (18, 18, 18)]),
+        (16, 0, (0x8000,), (0x1234, 0x1235), [(18, 18, 18), (18, 18, 18)]),
+        (16, 2, (0x1234, 0, 0), (0x1234, 0, 0, 0x8000, 0, 0), [(1, 2, 3), (128, 0, 0)]),
+        (16, 2, (0x1200, 0, 0), (0, 0, 0, 0x8000, 0, 0), [(0, 0, 0), (128, 0, 0)]),  # its low byte is that of black
+        (4, 0, (3,), 0x3C, [(1, 2, 3), (204, 204, 204)]),
+        (2, 0, (1,), 0b01110000, [(1, 2, 3), (255, 255, 255)]),
+    ],
+)
+def test_a_transparent_value_is_one_of_the_depth_of_the_file(tmp_path, depth, colours, clear, row, expected):
+    line = struct.pack(f">{len(row)}H", *row) if depth == 16 else bytes([row])
+    parts = (b"tRNS", struct.pack(f">{len(clear)}H", *clear)), (b"IDAT", zlib.compress(b"\0" + line))
+    path = tmp_path / "keyed.png"
+    path.write_bytes(png(2, 1, *parts, depth=depth, colours=colours))
+    image = open_image(path, background=(1, 2, 3))
+    assert [image.getpixel((x, 0)) for x in (0, 1)] == expected
 
 
 def test_palette_one_bit_and_cmyk(tmp_path):

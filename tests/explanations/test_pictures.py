@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from safetensors.torch import load_file
 
 from fringe.explanations import explain_images
+from fringe.explanations._pictures import contact_cell
+from fringe.models import Preprocessing
 
 FILES = ["overlay.png", "profile.png", "signed.png", "trajectory.png"]
 
@@ -78,3 +81,17 @@ def test_pictures_name_the_method_and_not_only_the_package_that_computes_it(tmp_
     list(explain_images(["embedded:digits:3"], tmp_path, method="captum:occlusion"))
     assert "(Occlusion)" in words(drawn["overlay.png"])
     assert "(Occlusion)" in words(drawn["signed.png"])
+
+
+def test_a_large_image_is_made_smaller_for_the_sheet_without_losing_a_pixel_of_its_map():
+    """1100 x 801 pixels become 550 x 401 squares; every second pixel would leave out this one."""
+    values, image = torch.zeros(3, 1100, 801), torch.zeros(3, 1100, 801)
+    values[:, 701, 603], image[:, 1099, 800] = 1.0, 1.0
+    best = {"class": 3, "name": None, "probability": 0.5}
+    record = {"id": "a", "prediction": best, "target": {"class": 1, "name": "one"}, "verdict": "ok"}
+    cell = contact_cell({"input": image, "values": values}, record, Preprocessing.parse("unit"))
+    assert cell.image.shape == (550, 401, 3)
+    assert np.argwhere(cell.values.sum(0)).tolist() == [[350, 301]]
+    assert cell.image[549, 400].tolist() == [0.5] * 3  # the last square holds two pixels of the image
+    assert cell.pixel == 2
+    assert cell.prediction.text() == "class 3 · 50.0%, explained: one"

@@ -246,6 +246,14 @@ class TestPage:
         assert len(page.encode()) <= 2_000_000
         assert data(page)["maps"]["shape"][2:] == [100, 84]
 
+    @pytest.mark.parametrize(
+        ("side", "words"),
+        [(64, "against it.</p>"), (65, "it. Maps are smoothed"), (113, "summed over 2 × 2 pixels, and smoothed")],
+    )
+    def test_it_says_how_the_map_is_drawn(self, side, words):
+        page = render_page(page_document(explained(size=(8, side), target="predicted", images=1)))
+        assert words in " ".join(page.split())
+
     def test_a_page_is_written_in_one_call(self, tmp_path):
         result = explained()
         assert fringe.write_page(result, tmp_path / "page.html", row=1) == tmp_path / "page.html"
@@ -296,6 +304,22 @@ class TestAnimation:
             assert image.size[0] >= words + 24
             frame = np.asarray(image.convert("L"), np.float64)
         assert (frame[:, -6:] > 240).all()  # nothing is cut at the edge
+
+    def test_a_map_of_one_pixel_is_seen(self, monkeypatch):
+        """A quantile of such a map is zero."""
+        result = explained(size=(24, 30), target="predicted", images=1)
+        document = page_document(result)
+        maps = np.zeros(decode_maps(document).shape)
+        maps[1:, :, 20, 4] = np.linspace(0.1, 1.0, len(maps) - 1)[:, None]
+        document["maps"] = encode_maps(maps, 1).model_dump(mode="json")
+        frame, drawn = _animation._frame, []
+        monkeypatch.setattr(_animation, "_frame", lambda *a: drawn.append(np.asarray(a[2][1], float)) or frame(*a))
+        _animation.animation(Document.of(document))
+        coloured = [picture.max(-1) - picture.min(-1) for picture in drawn]
+        assert coloured[0].max() == 0
+        assert coloured[1].max() < 0.3 * coloured[-1].max()
+        down, across = np.unravel_index(coloured[-1].argmax(), coloured[-1].shape)
+        assert (int(down * 24 / drawn[-1].shape[0]), int(across * 30 / drawn[-1].shape[1])) == (20, 4)
 
     def test_the_map_lies_where_its_pixels_are(self, monkeypatch):
         """Three rows of pixels are two rows of squares: the upper one is two thirds of the image, not a half."""

@@ -199,7 +199,7 @@ def test_a_small_negative_score_has_two_minus_signs(visit, tmp_path):
     document = page_document(explained())
     document["path"]["scores"][0][0] = -0.00123
     (tmp_path / "page.html").write_text(render_page(document), encoding="utf-8")
-    assert "came from −1.2e−3 to" in visit(tmp_path / "page.html").locator("#status").inner_text()
+    assert "Its score went from −1.2e−3 to" in visit(tmp_path / "page.html").locator("#status").inner_text()
 
 
 def test_coming_back_shows_what_is_chosen(visit, file):
@@ -223,6 +223,14 @@ def test_probabilities_that_are_not_finite_leave_nothing_to_others(visit, tmp_pa
     assert set(page.locator("#bars li:not(.rest) .number").all_inner_texts()) == {"–"}
     assert not page.locator("#bars .rest").is_visible()
     assert page.locator("#status").inner_text() == f"“{page.locator('#name').inner_text()}” has –."
+
+
+def test_a_probability_is_on_one_line(visit, tmp_path):
+    """At one of these widths the end of a line falls between the number and its unit."""
+    page = visit(fringe.write_page(explained(), tmp_path / "page.html"))
+    for width in range(320, 480, 8):
+        page.set_viewport_size({"width": width, "height": 600})
+        assert page.locator("#chance").evaluate("e => e.getClientRects().length") == 1, width
 
 
 @pytest.mark.parametrize("width", [320, 400, 1400])

@@ -91,3 +91,28 @@ def test_maps_without_content_say_so_and_other_shapes_are_refused():
         feature_bars(["a"], [1.0, 2.0])
     with pytest.raises(ValueError, match=r"values: got shape \(1, 3\) for a series of shape \(1, 2\)"):
         series_line([1.0, 2.0], [1.0, 2.0, 3.0])
+
+
+def test_no_number_of_a_bar_is_cut_or_stands_on_a_name():
+    """The sum of many weak features is longer than any bar above it, and their names leave little room."""
+    for sign in (1.0, -1.0):
+        values = np.concatenate(
+            [sign * np.linspace(0.0995, 0.0505, 11) * np.tile([1, -1], 6)[:11], -0.00288 * np.ones(40)]
+        )
+        figure = feature_bars([f"a rather long name of a feature {k}" for k in range(51)], values)
+        figure.canvas.draw()
+        (axes,) = figure.axes
+        limits = [label.get_window_extent().x1 for label in axes.get_yticklabels()]
+        numbers = [text.get_window_extent() for text in axes.texts]
+        assert [text.get_text() for text in axes.texts][-1] == "−0.115"
+        assert min(box.x0 for box in numbers) > max(limits)
+        assert max(box.x1 for box in numbers) < figure.bbox.x1
+
+
+def test_an_infinite_value_is_said_and_the_others_are_drawn():
+    figure = feature_bars(["a", "b", "c"], [np.inf, -2.0, 1.0])
+    assert names(figure) == ["b", "c", "a"]
+    assert "the attribution is zero or not finite" in [text.get_text() for text in words(figure)]
+    low, high = figure.axes[0].get_xlim()
+    assert -4 < low < -2
+    assert 1 < high < 3

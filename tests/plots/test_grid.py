@@ -8,7 +8,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from plots_toys import assert_apart, blank_margins, caption, words
 
-from fringe.plots import Annotation, GridCell, GridRow, comparison_grid
+from fringe.plots import Annotation, GridCell, GridRow, Prediction, comparison_grid
 from fringe.plots._grid import MetricLabel, captions, labels, pool_for, pooled_magnitude, short_number
 
 rng = np.random.default_rng(3)
@@ -20,7 +20,9 @@ def tile(size=(9, 9), scale=1.0):
 
 def grid(rows=2, methods=3, size=(9, 9), **more):
     rows_ = [
-        GridRow(rng.random((*size, 3)), f"image-{r}", "cat · 95.0%", tuple(tile(size) for _ in range(methods)))
+        GridRow(
+            rng.random((*size, 3)), f"image-{r}", Prediction("cat", 0.95), tuple(tile(size) for _ in range(methods))
+        )
         for r in range(rows)
     ]
     return comparison_grid(rows_, [f"method {m}" for m in range(methods)], title="net", caption="MI", **more)
@@ -28,7 +30,7 @@ def grid(rows=2, methods=3, size=(9, 9), **more):
 
 def one_map(values, **more) -> Figure:
     image = np.ones((*np.shape(values)[-2:], 1))
-    return comparison_grid([GridRow(image, "a", "b", (GridCell(np.asarray(values, float)),))], ["m"], **more)
+    return comparison_grid([GridRow(image, "a", None, (GridCell(np.asarray(values, float)),))], ["m"], **more)
 
 
 @pytest.mark.parametrize(("rows", "methods"), [(1, 1), (1, 2), (3, 4), pytest.param(8, 12, marks=pytest.mark.thorough)])
@@ -89,7 +91,7 @@ def test_a_hot_pixel_has_the_strongest_colour_in_its_place_on_the_canvas():
     ],
 )
 def test_a_map_without_content_says_so_and_is_drawn(drawn, words):
-    figure = comparison_grid([GridRow(np.ones((8, 8, 1)), "a", "b", (drawn,))], ["m"])
+    figure = comparison_grid([GridRow(np.ones((8, 8, 1)), "a", None, (drawn,))], ["m"])
     figure.canvas.draw()
     assert [text.get_text() for text in figure.axes[1].texts] == [words]
     assert figure.axes[1].images[0].get_array().shape == (8, 8)
@@ -126,7 +128,7 @@ def test_rows_and_methods_must_match():
     with pytest.raises(ValueError, match="no images"):
         comparison_grid([], ["m"])
     with pytest.raises(ValueError, match="each of the 2 methods"):
-        comparison_grid([GridRow(np.ones((8, 8)), "a", "b", (tile(),))], ["m", "n"])
+        comparison_grid([GridRow(np.ones((8, 8)), "a", None, (tile(),))], ["m", "n"])
 
 
 def metrics(*names, direction="higher"):
@@ -187,18 +189,23 @@ def test_the_caption_says_which_way_is_better():
 
 def test_methods_are_named_in_words():
     names = ["fringe", "fringe:preview", "geoig_knn", "mine"]
-    row = GridRow(rng.random((9, 9, 3)), "image-1", "cat", tuple(tile() for _ in names))
+    row = GridRow(rng.random((9, 9, 3)), "image-1", Prediction("cat", 0.95), tuple(tile() for _ in names))
     drawn = [text.get_text() for text in words(comparison_grid([row], names))]
     for name in ("FRInGe", "FRInGe (preview)", "Geodesic IG\n(neighbours)", "mine"):
         assert name in drawn
 
 
+@pytest.mark.parametrize("explained", ["", "another class whose name has no end " * 4])
 @pytest.mark.parametrize("methods", [1, 3])
-def test_long_names_and_many_digits_fit(methods):
+def test_long_names_and_many_digits_fit(methods, explained):
     scores = (Annotation("MI .12345", True), Annotation("MD 1.235e+05"))
     cells = tuple(GridCell(rng.normal(size=(3, 9, 9)), scores) for _ in range(methods))
-    long = "a class whose name is far too long for the width of one picture, not even in two lines · 95.0%"
+    name = "a class whose name is far too long for the width of one picture, not even in three lines, or in four"
+    long = Prediction(name, 0.95, explained)
     row = GridRow(rng.random((9, 9, 3)), "a_file_whose_name_has_no_end" * 4, long, cells)
     figure = comparison_grid([row, row], ["a method with a very long name " * 3] * methods, title="a long title " * 20)
     boxes = [axes.get_window_extent() for axes in figure.axes]
     assert_apart(figure, boxes + [text.get_window_extent() for text in words(figure)])
+    shown = " ".join(text.get_text() for text in words(figure))
+    assert shown.count(" · 95.0%") == 2
+    assert shown.count("explained: another class") == (2 if explained else 0)

@@ -10,6 +10,7 @@ from fringe import METHODS
 from fringe.plots import (
     GridCell,
     GridRow,
+    Prediction,
     SheetItem,
     class_maps,
     comparison_grid,
@@ -24,7 +25,7 @@ from fringe.plots._layout import fitted, text_width, wrapped
 
 rng = np.random.default_rng(4)
 IMAGE, VALUES = rng.random((20, 20, 3)), rng.normal(size=(3, 20, 20))
-ROW = GridRow(IMAGE, "a", "cat", (GridCell(VALUES), GridCell(VALUES)))
+ROW = GridRow(IMAGE, "a", Prediction("cat", 0.5), (GridCell(VALUES), GridCell(VALUES)))
 PICTURES = {
     "overlay": lambda ax: overlay(IMAGE, VALUES, title="t", ax=ax),
     "signed": lambda ax: signed_map(VALUES, title="t", image=IMAGE, unit="logit", ax=ax),
@@ -33,7 +34,9 @@ PICTURES = {
     ),
     "profile": lambda ax: geometric_profile([0.1, 0.2], [1.0, 2.0], [0.0, 1.0, 2.0], [1, 2], title="t", ax=ax),
     "classes": lambda ax: class_maps(IMAGE, np.stack([VALUES] * 3), ["a", "b", "c"], title="t", ax=ax),
-    "sheet": lambda ax: contact_sheet([SheetItem(IMAGE, VALUES, "n", "p", "ok")] * 2, title="t", ax=ax),
+    "sheet": lambda ax: contact_sheet(
+        [SheetItem(IMAGE, VALUES, "n", Prediction("p", 0.5), "ok", "good")] * 2, title="t", ax=ax
+    ),
     "grid": lambda ax: comparison_grid([ROW], ["fringe", "ig"], title="t", ax=ax),
 }
 

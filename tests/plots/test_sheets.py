@@ -1,25 +1,34 @@
 """Sheets of many maps: every picture has its place, its words and its scale."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 from plots_toys import assert_apart, blank_margins, caption, words
 
-from fringe.plots import SheetItem, class_maps, contact_sheet
+from fringe.plots import Prediction, SheetItem, class_maps, contact_sheet
 
 rng = np.random.default_rng(7)
 
 
-def items(count, size=(9, 9), name="n", prediction="a $b$ c_d", verdict="ok"):
+def items(count, size=(9, 9), name="n", prediction="a $b$ c_d", verdict="ok", tone="good"):
     return [
-        SheetItem(rng.random((*size, 1)), rng.normal(size=(1, *size)), f"{name}{i}", prediction, verdict)
+        SheetItem(
+            rng.random((*size, 1)),
+            rng.normal(size=(1, *size)),
+            f"{name}{i}",
+            Prediction(prediction, 0.884),
+            verdict,
+            tone,
+        )
         for i in range(count)
     ]
 
 
-@pytest.mark.parametrize("verdict", ["ok", "stalled"])
-def test_a_verdict_can_be_read_on_white(verdict):
-    text = next(text for text in words(contact_sheet(items(1, verdict=verdict))) if text.get_text() == verdict)
+@pytest.mark.parametrize("tone", ["good", "fair", "bad"])
+def test_a_verdict_can_be_read_on_white(tone):
+    text = next(text for text in words(contact_sheet(items(1, verdict="v", tone=tone))) if text.get_text() == "v")
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(text.get_color())]
     assert 1.05 / (np.dot((0.2126, 0.7152, 0.0722), linear) + 0.05) >= 4.5  # WCAG 2.2, 1.4.3
 
@@ -48,6 +57,25 @@ def test_the_caption_says_what_the_three_pictures_are_and_that_large_maps_are_av
     assert "averaged" not in caption(contact_sheet(items(2)))
     large = caption(contact_sheet(items(1, (224, 200))))
     assert "Red speaks for the class, blue against it; averaged over about 6 × 6 pixels for display." in large
+
+
+@pytest.mark.parametrize("explained", ["", "quite another class " * 9])
+def test_a_long_name_of_a_class_does_not_hide_its_probability(explained):
+    item = SheetItem(
+        rng.random((9, 9, 1)), rng.normal(size=(1, 9, 9)), "n", Prediction("a class " * 20, 0.884), "ok", "good"
+    )
+    item = dataclasses.replace(item, prediction=Prediction("a class " * 20, 0.884, explained))
+    (line,) = (text.get_text() for text in words(contact_sheet([item])) if text.get_text().startswith("a class"))
+    name, rest = line.split(" · ")
+    assert len(name) > (16 if explained else 30)
+    assert name.endswith("…")
+    assert rest.startswith("88.4%, explained: quite another" if explained else "88.4%")
+
+
+def test_the_caption_counts_pixels_of_the_input_where_its_image_was_made_smaller():
+    (item,) = items(1, (100, 90))
+    assert "averaged over about 3 × 3 pixels" in caption(contact_sheet([item]))
+    assert "averaged over about 10 × 10 pixels" in caption(contact_sheet([dataclasses.replace(item, pixel=4)]))
 
 
 def test_an_empty_sheet_is_refused():

@@ -37,6 +37,7 @@ from fringe.attribution._registry import split_name as split_name
 from fringe.attribution._rise import RISE
 from fringe.attribution._smoothgrad import SmoothGrad
 from fringe.attribution._views import SENTENCES as SENTENCES
+from fringe.attribution._views import tone_of as tone_of
 
 __all__ = [
     "AGI",

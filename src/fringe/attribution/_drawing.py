@@ -195,23 +195,29 @@ DRAWINGS: Mapping[InputKind, Mapping[str, Drawing]] = {
 
 
 def sheet(
-    context: Context, maps: Tensor, verdicts: Sequence[str], explained: Sequence[str], title: str, ax: Any
+    context: Context,
+    maps: Tensor,
+    verdicts: Sequence[str],
+    tones: Sequence[str],
+    explained: Sequence[str],
+    title: str,
+    ax: Any,
 ) -> "Figure":
     """One figure of several images: each with the strength and the signs of its map (B, *S). ``explained`` names the
     class where it is not the predicted one."""
-    from fringe.plots import SheetItem, class_title, contact_sheet
+    from fringe.plots import Prediction, SheetItem, class_title, contact_sheet
 
     items: list[SheetItem] = []
     for i, (values, label) in enumerate(zip(maps, explained, strict=True)):
         _, name, probability = context.top(i, 1)[0]
-        said = f", explained: {class_title(label)}" if label else ""
         items.append(
             SheetItem(
                 image=context.picture(context.inputs[i]),
                 values=values.numpy(),
                 name=context.ids[i],
-                prediction=f"{class_title(name)} · {probability:.1%}{said}",
+                prediction=Prediction(class_title(name), probability, class_title(label)),
                 verdict=verdicts[i],
+                tone=tones[i],
             )
         )
     return contact_sheet(items, title=title, ax=ax)

@@ -1,7 +1,6 @@
 """How an attribution is shown: in one screen of text, in a notebook, as a figure and as a table."""
 
 import base64
-import io
 from collections import Counter
 from collections.abc import Mapping
 from html import escape
@@ -37,6 +36,11 @@ SENTENCES: Mapping[str, tuple[Literal["good", "fair", "bad"], str]] = {
     "nan_logits": ("bad", "There is no map: the model's output for this input is not finite."),
 }
 _MARKS = {"good": "✓", "fair": "!", "bad": "✗"}
+
+
+def tone_of(verdict: str) -> Literal["good", "fair", "bad"]:
+    """How good a verdict is; one that is not known, of a stored result, is bad."""
+    return SENTENCES[verdict][0] if verdict in SENTENCES else "bad"
 
 
 class Views:
@@ -123,7 +127,8 @@ class Views:
             for i in range(count):
                 if self.contrast is not None or self.target[i].flatten()[0] != self.context.top(i, 1)[0][0]:
                     explained[i] = self.labels(i)[0]
-            return sheet(self.context.select(range(count)), maps, verdicts, explained, title, ax)
+            tones = tuple(map(tone_of, verdicts))
+            return sheet(self.context.select(range(count)), maps, verdicts, tones, explained, title, ax)
         subject = Subject(
             values=values[0] if many else values,
             classes=tuple(self.target[0].flatten().tolist()),
@@ -262,15 +267,15 @@ class Views:
 
     def _picture_html(self, row: int) -> str:
         """The first picture of an input, or nothing where there is none."""
+        from fringe.plots import png_of
+
         one: Any = self.select([row])  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType] - of the attribution
         if self.context is None and self.values.dim() - self.target.dim() not in (2, 3):
             return ""
         if self.context is not None and self.context.kind == "text":
             return self._words_html(one)
         figure = one.plot("signed" if self.context is None else None)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=80)
-        data = base64.b64encode(buffer.getvalue()).decode()
+        data = base64.b64encode(png_of(figure, dpi=80)).decode()
         width = 300 if len(self) == 1 else 200
         alt = escape(f"Map of {self._classes_text(row)}", quote=True)
         return (

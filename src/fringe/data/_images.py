@@ -124,10 +124,23 @@ def _decode(
         with Image.open(file, formats=FORMATS) as image:
             _check_size(image.size, max_pixels)
             _check_tiles(image, max_pixels)
+            _scale_transparent(image)
             image.load()
             _check_size(image.size, max_pixels)  # some formats learn their size while decoding
             upright = ImageOps.exif_transpose(image) if exif == "transpose" else image
             return to_channels(upright, channels, background)
+
+
+def _scale_transparent(image: Image.Image) -> None:
+    """Pillow scales the values of a PNG of another depth than 8 bits, but not the one that stands for transparent."""
+    clear, tiles = image.info.get("transparency"), getattr(image, "tile", ())
+    if clear is None or not tiles:
+        return
+    layout = tiles[0][3]
+    if layout in ("L;2", "L;4"):
+        image.info["transparency"] = clear * (85 if layout == "L;2" else 17)
+    elif layout == "RGB;16B":
+        image.info["transparency"] = tuple(value >> 8 for value in clear)
 
 
 def _check_tiles(image: Image.Image, max_pixels: int) -> None:
@@ -153,7 +166,12 @@ def to_channels(image: Image.Image, channels: Literal[1, 3], background: tuple[i
     this function does both. Values without a known scale are refused.
     """
     if image.mode in _GREY_16:
-        image = _from_values(np.array(image).astype(np.float64), 65535, image.mode)
+        values = np.array(image).astype(np.float64)
+        clear = np.uint8(255) * (values != image.info.get("transparency", -1))
+        image = _from_values(values, 65535, image.mode)
+        if not clear.all():
+            image.putalpha(Image.fromarray(clear))
+            image = _over(image, background)
     elif image.mode == "F":
         image = _from_values(np.array(image).astype(np.float64), 1.0, image.mode)
     elif image.has_transparency_data or image.mode in ("La", "RGBa"):

@@ -1,7 +1,6 @@
 """A comparison, and what is read off it: rows of scores, means with intervals, text, table and picture."""
 
 import base64
-import io
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -139,9 +138,9 @@ class Comparison:
     def _picture_html(self) -> str:
         if isinstance(self._drawable(), str):
             return ""
-        buffer = io.BytesIO()
-        self.plot().savefig(buffer, format="png", dpi=90)
-        data = base64.b64encode(buffer.getvalue()).decode()
+        from fringe.plots import png_of
+
+        data = base64.b64encode(png_of(self.plot(), dpi=90)).decode()
         alt = f"Maps of {escape(self._count(), quote=True)}"
         return f'<img src="data:image/png;base64,{data}" alt="{alt}" style="max-width:100%;height:auto">'
 
@@ -155,7 +154,7 @@ def metric_labels(metrics: Mapping[str, Metric]) -> list["MetricLabel"]:
 
 def grid_row(comparison: Comparison, context: Context, index: int) -> "GridRow":
     """Image ``index`` of a comparison, which the context shows, as a row of its picture."""
-    from fringe.plots import GridCell, GridRow, class_title
+    from fringe.plots import GridCell, GridRow, Prediction, class_title
 
     methods = [row for row in comparison.rows if not row.control]
     words = [
@@ -171,9 +170,9 @@ def grid_row(comparison: Comparison, context: Context, index: int) -> "GridRow":
         for row, notes in zip(methods, zip(*words, strict=True), strict=True)
     ]
     best, name, probability = context.top(index, 1)[0]
-    prediction, explained = f"{class_title(name)} · {probability:.1%}", int(comparison.target[index])
-    if best != explained:
-        prediction = f"{class_title(context.class_label(explained))}, not {prediction}"
+    target = int(comparison.target[index])
+    explained = "" if best == target else class_title(context.class_label(target))
+    prediction = Prediction(class_title(name), probability, explained)
     image = context.picture(context.inputs[index])
     return GridRow(image=image, name=context.ids[index], prediction=prediction, cells=tuple(cells))
 

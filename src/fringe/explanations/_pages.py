@@ -11,7 +11,7 @@ from fringe.attribution import Attribution
 from fringe.classifier import Target
 from fringe.explanations._base import Explanation, Failure
 from fringe.explanations._folder import ANIMATION, PAGE
-from fringe.explanations._pictures import prediction_text, to_image
+from fringe.explanations._pictures import prediction_of, to_image
 from fringe.models import Preprocessing
 from fringe.page import Document, IndexEntry, animation, page_document, render_index, render_page, thumbnail
 
@@ -55,4 +55,4 @@ def _entry(result: Explanation | Failure, recipe: Preprocessing) -> IndexEntry:
         return IndexEntry(result.id or result.source, "", "", result.reason, "failed")
     record, tensors = result.record, result.load()
     picture = thumbnail(to_image(tensors["input"], recipe), tensors["values"].cpu().numpy())
-    return IndexEntry(record["id"], result.folder.name, picture, prediction_text(record), record["verdict"])
+    return IndexEntry(record["id"], result.folder.name, picture, prediction_of(record).text(), record["verdict"])

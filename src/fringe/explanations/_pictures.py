@@ -6,10 +6,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import avg_pool2d
 
-from fringe.attribution import Attribution, Context, preset_label
+from fringe.attribution import Attribution, Context, preset_label, tone_of
 from fringe.models import LoadedModel, Preprocessing
-from fringe.plots import SheetItem, class_title, contact_sheet, method_title, signed_map
+from fringe.plots import Prediction, SheetItem, class_title, contact_sheet, method_title, signed_map
 
 #: Images of the contact sheet.
 SHEET = 24
@@ -57,23 +58,25 @@ def class_label(entry: Mapping[str, Any]) -> str:
     return class_title(entry["name"]) if entry["name"] else f"class {entry['class']}"
 
 
-def prediction_text(record: Mapping[str, Any]) -> str:
+def prediction_of(record: Mapping[str, Any]) -> Prediction:
     """The most probable class of a recorded image, and the explained one if that is another."""
     best, target = record["prediction"], record["target"]
-    explained = "" if best["class"] == target["class"] else f", explained: {class_label(target)}"
-    return f"{class_label(best)} · {best['probability']:.1%}{explained}"
+    explained = "" if best["class"] == target["class"] else class_label(target)
+    return Prediction(class_label(best), best["probability"], explained)
 
 
 def contact_cell(tensors: Mapping[str, Tensor], record: Mapping[str, Any], recipe: Preprocessing) -> SheetItem:
-    """An image of the contact sheet; very large ones are thinned to save memory."""
-    image, values = to_image(tensors["input"], recipe), tensors["values"].cpu().numpy()
-    every = max(1, max(image.shape[:2]) // _THUMBNAIL)
+    """An image of the contact sheet; very large ones are averaged over squares to save memory."""
+    pixel = max(1, max(tensors["input"].shape[1:]) // _THUMBNAIL)
+    x, values = (avg_pool2d(tensors[name].cpu(), pixel, ceil_mode=True) for name in ("input", "values"))
     return SheetItem(
-        image=image[::every, ::every],
-        values=values[:, ::every, ::every],
+        image=to_image(x, recipe),
+        values=values.numpy(),
         name=record["id"],
-        prediction=prediction_text(record),
+        prediction=prediction_of(record),
         verdict=record["verdict"],
+        tone=tone_of(record["verdict"]),
+        pixel=pixel,
     )
 
 

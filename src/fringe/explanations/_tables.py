@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fringe._tables import Styled, TextTable
+from fringe.attribution import tone_of
 from fringe.metrics import ARROW, Metric, best_of
 
 #: Rows of the table of explained images; the rest is in the summary.
 SHOWN_IMAGES = 40
-_STYLE = {
-    **dict.fromkeys(("short", "coarse", "inaccurate", "stalled"), "yellow"),
-    **{"ok": "green", "diverged": "red", "at_reference": "cyan", "unchecked": "dim"},
-}
+_STYLE = {"good": "green", "fair": "yellow", "bad": "red"}
 
 
 def describe_explanations(document: Mapping[str, Any]) -> list[str | TextTable]:
@@ -21,13 +19,14 @@ def describe_explanations(document: Mapping[str, Any]) -> list[str | TextTable]:
     entries, reused = document["inputs"], document["counts"]["reused"]
     judged = any("probability_right" in entry for entry in entries)
     others = any("error" not in e and e["target"]["class"] != e["prediction"]["class"] for e in entries)
-    numbers = (*(("P(right)",) if judged else ()), "p", "residual", "steps", "seconds")
+    chance = "p(prediction)" if others else "p"  # whatever is explained
+    numbers = (*(("P(right)",) if judged else ()), chance, "residual", "steps", "seconds")
     rows = [_image_row(entry) for entry in entries[:SHOWN_IMAGES]]
     if judged:
         known = [entry.get("probability_right") for entry in entries[:SHOWN_IMAGES]]
         rows = [[*row[:3], "—" if p is None else f"{p:.0%}", *row[3:]] for row, p in zip(rows, known, strict=True)]
     names = ("id~", "prediction~", "verdict~", *numbers)
-    if others:  # p is that of the prediction, whatever is explained
+    if others:
         explained = ["" if "error" in entry else _class(entry["target"]) for entry in entries]
         rows = [[*row[:2], name, *row[2:]] for row, name in zip(rows, explained, strict=False)]
         names = (*names[:2], "explained~", *names[2:])
@@ -42,7 +41,7 @@ def _image_row(entry: Mapping[str, Any]) -> list[str]:
         return [entry["id"] or entry["source"], "", Styled("failed", "red"), "", "", "", ""]
     best, residual, verdict = entry["prediction"], entry["completeness_residual"], entry["verdict"]
     return [
-        *(entry["id"], _class(best), Styled(verdict, _STYLE.get(verdict, ""))),
+        *(entry["id"], _class(best), Styled(verdict, _STYLE[tone_of(verdict)])),
         f"{best['probability']:.3f}",
         "—" if residual is None or not math.isfinite(residual) else f"{residual:.2%}",
         "" if entry["steps"] is None else str(entry["steps"]),

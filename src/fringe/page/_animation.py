@@ -48,11 +48,11 @@ def write_animation(result: Attribution, path: str | Path, row: int = 0) -> Path
 def animation(document: Document) -> bytes:
     """The frames of a document as an animated WebP file."""
     maps = decode_maps(document)[:, 0]
-    strongest = float(np.quantile(np.abs(maps[-1]), 0.995)) or 1.0
+    strongest = _strength(maps[-1]) or 1.0
     start, pool = _picture(document.snapshots[0].image), document.maps.pool
     frames: list[Image.Image] = []
     for number, snapshot in enumerate(document.snapshots):
-        share = min(float(np.quantile(np.abs(maps[number]), 0.995)) / strongest, 1.0)
+        share = min(_strength(maps[number]) / strongest, 1.0)
         overlay = _overlay(start, maps[number], share, (document.width / pool, document.height / pool))
         frames.append(_frame(document, number, [_picture(snapshot.image), overlay]))
     out = io.BytesIO()
@@ -61,6 +61,12 @@ def animation(document: Document) -> bytes:
         out, "WEBP", save_all=True, append_images=frames[1:], duration=durations, loop=0, quality=80, method=4
     )
     return out.getvalue()
+
+
+def _strength(values: Array) -> float:
+    """How strong a map is: a high quantile, or its maximum where few pixels have a value."""
+    size = np.abs(values)
+    return float(np.quantile(size, 0.995)) or float(size.max())
 
 
 def thumbnail(image: Array, values: Array, side: int = 120) -> str:

@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from fringe._files import write_atomic
 from fringe._text import printable, printable_json
-from fringe.attribution import SENTENCES, Attribution
+from fringe.attribution import Attribution, tone_of
 from fringe.page._build import SMALL, page_document
 from fringe.page._document import Document, Tone
 
@@ -45,7 +45,7 @@ class IndexEntry:
 
     @property
     def tone(self) -> Tone:
-        return SENTENCES[self.verdict][0] if self.verdict in SENTENCES else "bad"
+        return tone_of(self.verdict)
 
 
 def render_page(document: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from fringe.plots._grid import Annotation, GridCell, GridRow, comparison_grid
 from fringe.plots._grid import MetricLabel as MetricLabel
 from fringe.plots._grid import captions as captions
 from fringe.plots._grid import labels as labels
+from fringe.plots._layout import Prediction as Prediction
 from fringe.plots._maps import blend as blend
 from fringe.plots._maps import overlay, signed_map
 from fringe.plots._profiles import PathRecord as PathRecord

@@ -7,7 +7,7 @@ from matplotlib import colormaps
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from fringe.plots._layout import Canvas, fitted, open_sheet, root, text_width
 from fringe.plots._maps import DIVERGING
@@ -15,8 +15,8 @@ from fringe.plots._style import INK, LABEL, MUTED, TICK, Style, annotate, despin
 
 #: Features that bars are drawn of, and channels that lines are drawn of; the others are summed, or left out.
 MOST_BARS, MOST_CHANNELS = 12, 6
-#: Inches of a picture, of a bar with its gap, of a channel, and of the longest name.
-_WIDTH, _BAR, _CHANNEL, _NAME = 5.6, 0.27, 1.35, 2.4
+#: Inches of a picture, of a bar with its gap, of a channel, of the longest name, and between a bar and its number.
+_WIDTH, _BAR, _CHANNEL, _NAME, _BESIDE = 5.6, 0.27, 1.35, 2.4, 0.05
 
 
 def feature_bars(
@@ -46,8 +46,8 @@ def feature_bars(
     Raises:
         ValueError: If the numbers of names and values differ.
     """
-    strength = np.asarray(values, dtype=np.float64)
-    if strength.shape != (len(names),):
+    strength = _finite(np.asarray(values, dtype=np.float64))
+    if strength.shape != (len(names),) or not len(names):
         raise ValueError(f"values: got shape {strength.shape} for {len(names)} names")
     ends = [""] * len(names) if inputs is None else [f" = {float(v):.4g}" for v in np.asarray(inputs)]
     words = [(sanitise(name, 400), end) for name, end in zip(names, ends, strict=True)]
@@ -63,19 +63,23 @@ def feature_bars(
     axes.barh(range(len(rows)), [v for _, v in rows], height=0.72, color=[_sided(v) for _, v in rows])
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    longest = max((abs(v) for _, v in rows if np.isfinite(v)), default=0.0) or 1.0
-    axes.set_xlim(min(0.0, *(v for _, v in rows)) - 0.24 * longest, max(0.0, *(v for _, v in rows)) + 0.24 * longest)
+    numbers = [f"{v:+.3g}".replace("-", "\N{MINUS SIGN}") for _, v in rows]
+    drawn = [v for _, v in rows if np.isfinite(v)]
+    low, high = min(0.0, *drawn, 0.0), max(0.0, *drawn, 0.0)
+    wide = [(text_width(number, TICK), v) for number, (_, v) in zip(numbers, rows, strict=True)]
+    before = max((w for w, v in wide if v < 0), default=0.0) + 2 * _BESIDE
+    behind = max((w for w, v in wide if v >= 0), default=0.0) + 2 * _BESIDE
+    inch = ((high - low) or 1.0) / max(sheet.width - left - before - behind, 0.3)
+    axes.set_xlim(low - before * inch, high + behind * inch)
     despine(axes)
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
     labels = [fitted(name, left - 0.1 - text_width(end, LABEL), LABEL) + end for (name, end), _ in rows]
     axes.set_yticks(range(len(rows)), labels, parse_math=False)
     axes.tick_params(axis="y", length=0, labelsize=LABEL, labelcolor=INK)
-    for k, (_, v) in enumerate(rows):
-        side = {"ha": "left", "x": v + 0.02 * longest} if v >= 0 else {"ha": "right", "x": v - 0.02 * longest}
-        axes.text(
-            y=k, s=f"{v:+.3g}".replace("-", "\N{MINUS SIGN}"), va="center_baseline", **side, **text_style(TICK, MUTED)
-        )
+    for k, (number, (_, v)) in enumerate(zip(numbers, rows, strict=True)):
+        side = {"ha": "left", "x": v + _BESIDE * inch} if v >= 0 else {"ha": "right", "x": v - _BESIDE * inch}
+        axes.text(y=k, s=number, va="center_baseline", **side, **text_style(TICK, MUTED))
     if not np.isfinite(strength).all() or not strength.any():
         annotate(axes, "the attribution is zero or not finite")
     return root(axes)
@@ -108,7 +112,7 @@ def series_line(
     Raises:
         ValueError: If the shapes differ or are others.
     """
-    lines, strength = np.atleast_2d(np.asarray(inputs, float)), np.atleast_2d(np.asarray(values, float))
+    lines, strength = np.atleast_2d(np.asarray(inputs, float)), np.atleast_2d(_finite(np.asarray(values, float)))
     if lines.shape != strength.shape or lines.ndim != 2:
         raise ValueError(f"values: got shape {strength.shape} for a series of shape {lines.shape}, expected (C, L)")
     shown = sorted(np.argsort(-np.abs(strength).sum(1), kind="stable")[:MOST_CHANNELS].tolist())
@@ -146,6 +150,11 @@ def series_line(
     assert axes is not None
     axes.set_xlabel("sample", **text_style(TICK, MUTED))
     return root(axes)
+
+
+def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The values, with NaN for infinity, which no axis can show."""
+    return np.where(np.isfinite(values), values, np.nan)
 
 
 def _sided(value: float) -> str:

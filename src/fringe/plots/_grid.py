@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from fringe._direction import ARROW, Direction, best_of
-from fringe.plots._layout import Canvas, Sheet, fitted, open_sheet, root, text_width, wrapped
+from fringe.plots._layout import Canvas, Prediction, Sheet, fitted, open_sheet, root, text_width, wrapped
 from fringe.plots._maps import (
     SMALL,
     STRENGTH,
@@ -79,13 +79,13 @@ class GridRow:
     Attributes:
         image: The image (H, W, 1 or 3) in [0, 1].
         name: Its name.
-        prediction: What the model predicts.
+        prediction: What the model predicts; None if it is not known.
         cells: A cell per method.
     """
 
     image: NDArray[Any]
     name: str
-    prediction: str
+    prediction: Prediction | None
     cells: tuple[GridCell, ...]
 
 
@@ -162,7 +162,7 @@ def comparison_grid(
     pools = [pool or pool_for(row.image.shape[:2]) for row in rows]
     aspect, columns = clipped_aspect(*rows[0].image.shape[:2]), 1 + len(methods)
     heads = [wrapped(name, _TILE, LABEL, most=2, bold=bold) for name, bold in _headings(methods)]
-    names = [wrapped(row.prediction, _TILE, most=2) for row in rows]
+    names = [row.prediction.lines(_TILE, most=3) if row.prediction else [] for row in rows]
     head, foot = _LINE * max(map(len, heads)), _LINE * (1 + max(map(len, names))) + _GAP
     size = (columns * (_TILE + _GAP) + _BAR, head + len(rows) * (_TILE * aspect + foot))
     sheet = open_sheet(*size, title=title, caption=(caption, _scaling(pools)), ax=ax)

@@ -27,6 +27,36 @@ _SMALLEST = 0.1
 
 
 @dataclass(frozen=True)
+class Prediction:
+    """What a model says of an input.
+
+    Attributes:
+        name: Name of the most probable class.
+        probability: Its probability.
+        explained: Name of the explained class, where that is another one.
+    """
+
+    name: str
+    probability: float
+    explained: str = ""
+
+    def text(self, letters: int = 400) -> str:
+        """Return it in words, with at most so many letters of each name: a probability is never cut."""
+        said = f", explained: {sanitise(self.explained, letters)}" if self.explained else ""
+        return f"{sanitise(self.name, letters)} · {self.probability:.1%}{said}"
+
+    def lines(self, inches: float, size: float = TICK, *, most: int = 1) -> list[str]:
+        """Return it on at most ``most`` lines of this width, with as many letters of the names as there is room for."""
+        low, high = 1, max(len(self.name), len(self.explained))
+        while low < high:
+            middle = (low + high + 1) // 2
+            text = self.text(middle)
+            fits = " ".join(wrapped(text, inches, size, most=most)) == text
+            low, high = (middle, high) if fits else (low, middle - 1)
+        return wrapped(self.text(low), inches, size, most=most)
+
+
+@dataclass(frozen=True)
 class Sheet:
     """The free area of a figure, in inches.
 

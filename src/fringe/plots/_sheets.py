@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
-from fringe.plots._layout import Canvas, Sheet, fitted, open_sheet, root, text_width, wrapped
+from fringe.plots._layout import Canvas, Prediction, Sheet, fitted, open_sheet, root, text_width, wrapped
 from fringe.plots._maps import (
     annotate_empty,
     blend,
@@ -38,8 +38,8 @@ from fringe.plots._style import (
 _TILE, _GAP, _BETWEEN = 1.5, 0.06, 0.3
 #: Inches of the words above the tiles of an input, of a line above a class, and below each row.
 _HEAD, _LINE, _BELOW = 0.36, 0.16, 0.16
-#: Colours of a verdict: as small words on white, those of lines are too pale.
-_GOOD, _BAD = "#0b6e4f", "#a8321a"
+#: Colours of a verdict, those of a page: as small words on white, those of lines are too pale.
+_TONES = {"good": "#0b6e4f", "fair": "#8a5300", "bad": "#a8321a"}
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,17 @@ class SheetItem:
         name: Its name.
         prediction: What the model predicts.
         verdict: Verdict on the attribution.
+        tone: How good that is: ``good``, ``fair`` or ``bad``.
+        pixel: Pixels of the input along the side of one of the image, where it was made smaller.
     """
 
     image: NDArray[Any]
     values: NDArray[Any]
     name: str
-    prediction: str
+    prediction: Prediction
     verdict: str
+    tone: str
+    pixel: int = 1
 
 
 def contact_sheet(items: Sequence[SheetItem], *, title: str = "", ax: Canvas | None = None) -> Figure:
@@ -82,8 +86,8 @@ def contact_sheet(items: Sequence[SheetItem], *, title: str = "", ax: Canvas | N
     aspect = clipped_aspect(*items[0].image.shape[:2])
     size = (columns * (3 * _TILE + 2 * _GAP + _BETWEEN) - _BETWEEN, rows * (_TILE * aspect + _HEAD + _BELOW) - _BELOW)
     first = "From left to right: the input; where the evidence lies, for or against the class (bright); its sign."
-    largest = max((item.image.shape[:2] for item in items), key=max)
-    caption = [first, *signed_caption(largest, outlined=True)]
+    largest = max(item.pixel * max(item.image.shape[:2]) for item in items)
+    caption = [first, *signed_caption((largest, largest), outlined=True)]
     sheet = open_sheet(*size, title=title, caption=caption, ax=ax)
     across, down = (sheet.width + _BETWEEN) / columns, (sheet.height + _BELOW) / rows
     tile = max((across - _BETWEEN - 2 * _GAP) / 3, _GAP)
@@ -184,9 +188,9 @@ def _draw_item(sheet: Sheet, item: SheetItem, left: float, top: float, tile: tup
     annotate_empty(tiles[2], plane)
     right = left + 3 * tile[0] + 2 * _GAP
     verdict = fitted(item.verdict.replace("_", " "), right - left, TICK, bold=True)
-    colour = _GOOD if item.verdict == "ok" else _BAD
-    style: Style = text_style(TICK, colour, fontweight="bold", ha="right")
+    style: Style = text_style(TICK, _TONES[item.tone], fontweight="bold", ha="right")
     sheet.write(right, top + 0.01, verdict, style)
     room = right - left - text_width(verdict, TICK, bold=True) - 0.1
-    sheet.write(left, top, fitted(item.prediction, room, LABEL), text_style(LABEL, INK))
+    (prediction,) = item.prediction.lines(room, LABEL)
+    sheet.write(left, top, prediction, text_style(LABEL, INK))
     sheet.write(left, top + 0.18, fitted(item.name, right - left, TICK - 1), text_style(TICK - 1, MUTED))

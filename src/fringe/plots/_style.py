@@ -89,10 +89,10 @@ def new_figure(width: float, height: float, *, dpi: float = DPI, layout: Any = N
     return figure
 
 
-def png_of(figure: Figure) -> bytes:
+def png_of(figure: Figure, *, dpi: float | Literal["figure"] = "figure") -> bytes:
     """Return a figure as a PNG file."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
+    figure.savefig(buffer, format="png", dpi=dpi)
     return buffer.getvalue()
 
 

@@ -15,6 +15,7 @@ from fringe.plots import (
     GridCell,
     GridRow,
     MetricLabel,
+    Prediction,
     captions,
     class_title,
     comparison_grid,
@@ -132,7 +133,7 @@ def _grid_row(
     name = entry["id"] if entry["label"] is None else f"{entry['id']}, is {_class(data, entry['label'])}"
     explained = (maps[method] for method in table.methods if method in maps)
     row = next((row for row in explained if row["target"] is not None and row["confidence"] is not None), None)
-    prediction = "" if row is None else f"{_class(data, row['target'])} · {row['confidence']:.1%}"
+    prediction = None if row is None else Prediction(_class(data, row["target"]), row["confidence"])
     return GridRow(data.images[image], name, prediction, cells)
 
 

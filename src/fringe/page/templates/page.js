@@ -99,7 +99,7 @@
     if (best !== where && shown.probabilities[best] !== null) text += `, “${page.predictions[best].label}” ${percent(shown.probabilities[best])}`;
     if (page.path) {
       const score = page.path.scores[state.k];
-      text = `Step ${shown.step} of ${page.path.steps}: ${text}. The map so far explains how its score came from ${number(score[0])} to ${number(score[shown.step])}`;
+      text = `Step ${shown.step} of ${page.path.steps}: ${text}. Its score went from ${number(score[0])} to ${number(score[shown.step])}`;
       $("slider").setAttribute("aria-valuetext", `step ${shown.step} of ${page.path.steps}, ${chosen.label} ${percent(p)}`);
       $("entropy").textContent = `${number(shown.entropy)} of ${number(page.path.largest_entropy)} nats`;
     }
