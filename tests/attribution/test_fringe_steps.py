@@ -193,6 +193,19 @@ def test_printed_waypoints_leave_nothing_to_learn_from():
     assert (found.diagnostics["endpoint_kl"] < 0.2).all()
 
 
+@pytest.mark.parametrize("rank", [1, 3])
+def test_the_first_printed_waypoint_is_no_direction_of_rounding(rank):
+    """A pass without a graph may round otherwise. The first step knows no direction of the prediction all the same."""
+    model, x = Smooth(), inputs(2)
+    method = fringe.FRInGe(waypoint="current", fisher_rank=rank, tau=2e-2, gamma_prior=1e-2)
+
+    def rounded(z):
+        return model(z) + (0.0 if torch.is_grad_enabled() else 1e-13 * torch.arange(5).double())
+
+    found, expected = (fringe.attribute(f, x, method=method) for f in (rounded, model))
+    assert relative(found.values, expected.values) < 1e-9
+
+
 def test_a_gradient_that_is_dead_at_first_does_not_switch_the_kl_bound_off_for_good():
     """A checkerboard of +-1 in front of relu(0.95 - |x|): only smoothing moves it, into where the model is steep. The
     part along the geodesic then stands for the whole norm until feedback, 4 times a step, has learnt the rest."""

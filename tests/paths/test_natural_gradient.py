@@ -4,7 +4,15 @@ import pytest
 import torch
 
 import fringe
-from fringe.geometry import geodesic, log_probabilities, sqrt_chart, to_tangent
+from fringe.geometry import (
+    ExplicitJacobian,
+    fisher_norm_squared,
+    geodesic,
+    log_probabilities,
+    spherical_loss_gradient,
+    sqrt_chart,
+    to_tangent,
+)
 
 
 @pytest.mark.parametrize("distance", [1e-9, 1e-3, 0.5])
@@ -31,6 +39,28 @@ def test_the_most_probable_classes_come_first():
     directions = torch.cat(solver._more_directions(s, unit / unit.norm()))
     assert sorted(directions.abs().argmax(1).tolist()) == [2, 3]
     assert (directions.abs().amax(1) > 0.999).all()
+
+
+@pytest.mark.parametrize("structure", ["none", "image"])
+def test_dependent_columns_leave_single_precision_its_digits(structure):
+    """Of 10 classes and one entry all 9 columns are multiples of one, and the system is a scalar: v = g / (G + R)."""
+    generator = torch.Generator().manual_seed(0)
+    log_p = log_probabilities(4.0 * torch.randn(20, 10, generator=generator, dtype=torch.float64))
+    jacobian = torch.randn(20, 10, generator=generator) * 100.0
+    s = sqrt_chart(log_p)
+    waypoint = geodesic(s, torch.full_like(s, 10**-0.5), 0.05)
+    length = to_tangent(waypoint - s, s).norm(dim=-1)
+    g = (jacobian.double() * spherical_loss_gradient(log_p, waypoint)).sum(1)
+    scale = 1e-2 * (2.0 * g / length).square() if structure == "none" else 1.0  # hundredths of |m|^2
+    expected = g / (fisher_norm_squared(log_p.exp(), jacobian.double()) + 1e-2 * scale)
+    shape = (1,) if structure == "none" else (1, 1, 1)
+    x = torch.zeros(20, *shape)
+    method = fringe.FRInGe(structure=structure, damping=1e-2, fisher_rank=9, gamma_prior=0.0)
+    products = ExplicitJacobian(jacobian[:, :, None], shape)
+    found = method.path(1).step.on(x[0]).direction(products, log_p, waypoint, x, None).v.flatten()
+    # the size of what cancels in the gradient itself, in units of its rounding
+    terms = (jacobian.double() * spherical_loss_gradient(log_p, waypoint)).abs().amax(1) / g.abs()
+    assert ((found / expected - 1).abs() / terms).max() < 2e-6
 
 
 @pytest.mark.parametrize("preconditioner", ["blur", "scale", "spectral"])

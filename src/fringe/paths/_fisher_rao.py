@@ -234,7 +234,10 @@ class FisherRaoRun(PathRun):
     def _step(self, slots: _Slots, continuing: list[int], jacobian: Jacobian, current: Point, log_p: Tensor) -> _Slots:
         """All slots one step further. Those not ``continuing`` do not move and cost no iteration of the solver."""
         x, state, safe_log_p = current.x, slots.state, log_p
-        waypoint = self.diagnostics.waypoint(state["index"], self._alpha(slots, int(self.path.waypoint == "next")))
+        ahead = int(self.path.waypoint == "next")
+        waypoint = self.diagnostics.waypoint(state["index"], self._alpha(slots, ahead))
+        if slots.steps_taken[0] + ahead == 0:  # s_0: of another pass, its rounding alone would give a direction
+            waypoint = sqrt_chart(log_p)
         if len(continuing) < len(slots):
             mask = torch.zeros(len(slots), dtype=torch.bool)
             mask[continuing] = True

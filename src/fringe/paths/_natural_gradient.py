@@ -220,8 +220,8 @@ class StepSolver:
 
         With b = b_p - |t| m / 2, where b_p is the prior's part, the identity reads
         ``v = R^-1 b_p - R^-1 W (I + W^T R^-1 W)^-1 (|t| e_1 / 2 + W^T R^-1 b_p)``: nothing large cancels, however small
-        R is. ``relative`` puts |m|^2 / 100 times R and b_p in their place; this factor, like the size of each column,
-        meets the rest in the r x r system alone.
+        R is, where the columns are independent. ``relative`` puts |m|^2 / 100 times R and b_p in their place; this
+        factor, like the size of each column, meets the rest in the r x r system alone.
         """
         relative = self.settings.relative
         s = sqrt_chart(log_p)
@@ -235,8 +235,13 @@ class StepSolver:
             cotangents = cotangents / sizes[..., None]
         # In the eigenbasis of R, where R^-1 is a factor: a transform of each column and of x, and one back.
         columns = [self.inverse.to_modes(jacobian.vjp(c.to(x.dtype))) for c in cotangents.unbind(1)]
-        smooth = [self.inverse.symbol * w for w in columns]
-        gram = torch.stack([torch.stack([inner_product(w, z) for z in smooth], -1) for w in columns], -2)
+        # Of dependent columns, as of few features, large weights cancel: products in float32 may turn v round.
+        wide = torch.float64 if relative or len(columns) > 1 else x.dtype
+
+        def smooth(w: Tensor) -> Tensor:
+            return self.inverse.symbol * w.to(wide)
+
+        gram = torch.stack([torch.stack([inner_product(w, z) for w in columns], -1) for z in map(smooth, columns)], -1)
         right = torch.zeros_like(sizes)
         right[:, 0] = -(0.5 * length[:, 0]) / sizes[:, 0]
         v = torch.zeros_like(x)
@@ -248,14 +253,14 @@ class StepSolver:
             norm_m = inner_product(columns[0], columns[0])[:, None]
             identity = RELATIVE_UNIT * norm_m * (sizes[:, :1] / sizes).square().clamp_max(1e200)
             identity = torch.where(norm_m > 0, identity, 1.0)
-            v = v.double()
         gram = 0.5 * (gram + gram.mT) + torch.diag_embed(identity)
         weights = right / gram[:, 0] if len(columns) == 1 else torch.linalg.solve(gram, right)
-        for weight, z in zip(weights.unbind(-1), smooth, strict=True):
-            v = v + batch_view(weight.to(v.dtype), v) * z
+        for weight, w in zip(weights.unbind(-1), columns, strict=True):
+            v = v + batch_view(weight.to(wide), v) * smooth(w)
         if relative:  # float32 overflows where the metric is almost zero; the step is bounded anyway
             largest = v.abs().flatten(1).amax(1).clamp_min(torch.finfo(v.dtype).tiny)
-            v = (v * batch_view((1e6 / largest).clamp_max(1.0), v)).to(x.dtype)
+            v = v * batch_view((1e6 / largest).clamp_max(1.0), v)
+        v = v.to(x.dtype)
         part = (inner_product(columns[0], v) * sizes[:, 0]).square().to(log_p.dtype)
         return self.inverse.from_modes(v), part
 
