@@ -81,11 +81,14 @@ def test_steps_are_the_distance_over_the_length_of_one_rounded_up():
     assert dataclasses.replace(path, steps=7).schedule(distance) == [0, 0, 7, 7, 7, 7, 7, 7, 7]
 
 
-def test_a_number_of_steps_overrides_the_distance_s():
+@pytest.mark.parametrize("steps", [1, 7])
+def test_a_number_of_steps_overrides_the_distance_s(steps):
     x = torch.cat([inputs(1), torch.zeros(1, 2, 8, 8, dtype=torch.float64)])
-    found = fringe.attribute(Linear(), x, method=fringe.FRInGe(steps=7))
-    assert found.diagnostics["steps"].tolist() == [7, 0]
+    found = fringe.attribute(Linear(), x, method=fringe.FRInGe(steps=steps))
+    assert found.diagnostics["steps"].tolist() == [steps, 0]
     assert found.verdict[1] == "at_reference"
+    assert found.values[0].any()
+    assert not found.values[1].any()
 
 
 # Where to
