@@ -275,16 +275,16 @@ def test_an_image_that_nobody_has_is_left_out_and_a_setting_that_lacks_another_i
 
 
 def test_a_sweep_of_a_scene_resamples_its_grids(tmp_path):
-    """Four images of two grids: as wide as that of two images with the same two scores."""
+    """Nine images of three grids: as wide as that of three images with the same three scores."""
     rng = np.random.default_rng(2)
     settings = ("centre", "tau=0.002", "tau=0.004", "steps=3")
-    few = {name: rng.random((3, 2)) for name in settings}
+    few = {name: rng.random((3, 3)) for name in settings}
     many = {
-        name: np.concatenate([np.full((3, 1), np.nan), np.repeat(rows, 2, axis=1)], 1) for name, rows in few.items()
+        name: np.concatenate([np.full((3, 1), np.nan), np.repeat(rows, 3, axis=1)], 1) for name, rows in few.items()
     }
     expected = numbers(draw_sweep(plan(), swept(few), FACTORS, tmp_path)[1])
     found = swept(many)
-    clusters = ["unread", "a", "a", "b", "b"]
+    clusters = ["unread", *"aaabbbccc"]
     images = tuple({**i, "scene": "grids", "cluster": c} for i, c in zip(found.manifest.images, clusters, strict=True))
     scenes = {"grids": {"networks": {"digits": {}}}}
     object.__setattr__(found.manifest, "images", images)
