@@ -188,3 +188,18 @@ def test_images_that_share_pixels_are_resampled_together():
     assert math.isnan(sweep_lines(BASE, scores, {"damping": [1e-5]}, clusters=["one"] * 16)["damping"].low[0])
     with pytest.raises(InputError, match="clusters: got '15 names', expected 16, one for each image"):
         sweep_lines(BASE, scores, {"damping": [1e-5]}, clusters=grids[1:])
+
+
+@pytest.mark.parametrize("grids", ["aabbbcd", "abcdefg", "aaaaaab"])
+def test_an_interval_by_hand(grids):
+    """The same draws, each image written as often as its cluster is drawn."""
+    rng, names = np.random.default_rng(8), sorted(set(grids))
+    scores = {name: rng.random(7) for name in ("insertion", "deletion", "infidelity")}
+    draws = np.random.default_rng(5).multinomial(len(names), [1 / len(names)] * len(names), size=1000)
+    values = []
+    for counts in draws:
+        often = [dict(zip(names, counts, strict=True))[grid] for grid in grids]
+        values.append(objective(*(np.repeat(column, often) for column in scores.values())))
+    clusters = None if len(names) == 7 else list(grids)
+    line = sweep_lines(BASE, {"centre": scores}, {"damping": [1e-5]}, seed=5, clusters=clusters)["damping"]
+    assert (line.low[0], line.high[0]) == pytest.approx(np.quantile(values, [0.025, 0.975]), rel=1e-12)
