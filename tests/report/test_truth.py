@@ -11,7 +11,8 @@ from small_scenes import TwoNetworks
 
 from fringe import IntegratedGradients
 from fringe.experiments import ExperimentSpec, read_results, run_experiment
-from fringe.report import write_report
+from fringe.report import build_table, write_report
+from fringe.report._render import legend
 
 
 @pytest.fixture(scope="module")
@@ -180,3 +181,14 @@ def test_a_report_without_scenes_has_no_such_chapter(tmp_path):
     run_experiment(spec, tmp_path / "run")
     write_report(tmp_path / "run", grid=False)
     assert "known answer" not in (tmp_path / "run" / "report" / "report.md").read_text()
+
+
+def test_a_table_says_that_its_intervals_draw_clusters(run, tmp_path):
+    table = build_table(read_results(run), "valid-0")
+    assert all(cell.clustered for row in table.rows for cell in row.cells)
+    assert "bootstrap interval over clusters of images that share pixels" in legend(table)[0]
+    spec = ExperimentSpec(data="embedded:digits", methods=[IntegratedGradients(steps=2)], metrics="sparseness", n=2)
+    results = run_experiment(spec)
+    alone = build_table(results, results.models[0])
+    assert not any(cell.clustered for row in alone.rows for cell in row.cells)
+    assert "bootstrap interval over images" in legend(alone)[0]
