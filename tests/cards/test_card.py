@@ -5,11 +5,12 @@ import re
 
 import pytest
 
-from fringe import InputError
+from fringe import InputError, IntegratedGradients
 from fringe.cards import Card, Measurement, card_of_run, write_card
 from fringe.cards._card import failures, summarise_measurement
 from fringe.data import digits_samples
-from fringe.experiments import ExperimentSpec, estimate, paired, run_experiment
+from fringe.experiments import Arm, ExperimentSpec, ModelSource, Plan, estimate, paired, run_experiment
+from fringe.metrics import get_metric
 from fringe.scenes import Gate
 from fringe.testing import CheckResult
 
@@ -148,3 +149,14 @@ def test_diffusion_is_no_blind_map_and_path_and_sparseness_are_no_failures(run):
 def test_a_method_that_a_run_lacks_is_named_with_those_it_has(run):
     with pytest.raises(InputError, match="'lrp', which the run does not have; it has ig, smoothgrad, fringe"):
         card_of_run(run[0], "lrp")
+
+
+def test_a_setting_that_differs_between_models_is_not_that_of_the_first(tmp_path):
+    arms = tuple(
+        Arm(label, ModelSource("embedded:digits"), {"ig": IntegratedGradients(steps=steps)})
+        for label, steps in (("a", 2), ("b", 3))
+    )
+    plan = Plan("p", ("embedded:digits",), arms, {"sparseness": get_metric("sparseness")}, n=1, controls=False)
+    run_experiment(plan, tmp_path / "run")
+    settings = card_of_run(tmp_path / "run", "ig").settings
+    assert settings == {**IntegratedGradients().record(), "steps": "differs between the models"}

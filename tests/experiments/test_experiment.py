@@ -129,3 +129,16 @@ def test_without_polars_nothing_is_computed(monkeypatch):
     monkeypatch.setattr("fringe.experiments._run.build_plan", lambda spec: pytest.fail("the plan was begun"))
     with pytest.raises(ImportError, match="polars"):
         run_experiment(ExperimentSpec())
+
+
+def test_curves_are_those_of_the_images_of_the_metric(tmp_path):
+    """A smaller plan asks for fewer images than are stored: a figure shows the curves of the scores in the table."""
+    spec = ExperimentSpec(data="embedded:digits", methods=[("ig", IG)], metrics="insertion", n=4, controls=False)
+    run_experiment(spec, tmp_path)
+    for limit in (4, 2):
+        results = run_experiment(ExperimentSpec(limits={"insertion": limit}).over(spec), tmp_path, amend=True)
+        (model,) = results.models
+        curves = np.array(results.curves(model, "ig", {"insertion": "normalised"})["insertion"])
+        areas = ((curves[:, 1:] + curves[:, :-1]) / 2).mean(1)
+        assert areas == pytest.approx(results.scores(model, "ig", "insertion"), abs=1e-6)
+        assert len(areas) == limit

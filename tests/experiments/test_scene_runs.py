@@ -189,3 +189,10 @@ def test_a_network_of_a_scene_is_loaded_on_the_device_that_is_asked_for():
     plan = build_plan(ExperimentSpec(scene="patch_and", methods="ig", n=1))
     loaded = plan.arms[0].model.load("meta")
     assert {parameter.device for parameter in loaded.module.parameters()} == {torch.device("meta")}
+
+
+def test_one_scene_under_two_names_is_refused():
+    """Its examples have one name each, so that the scores of one of the two would never be found."""
+    same = r"scene: a, b are one scene with the same settings; name it once, or change a setting of one$"
+    with pytest.raises(InputError, match=same):
+        build_plan(ExperimentSpec(scene="a=gridpg:nine,b=gridpg,c=gridpg", set={"b.cells": 3}, methods="ig", n=2))

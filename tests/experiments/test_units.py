@@ -1,12 +1,14 @@
 """What is missing, counted by hand: images in blocks, metrics that are there, limits, another shard."""
 
+import itertools
+import random
 from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fringe.experiments._manifest import Manifest, digest
-from fringe.experiments._tasks import pending_tasks, required_keys, stored_keys
+from fringe.experiments._tasks import KeySet, Requirements, pending_tasks, required_keys, stored_keys
 
 
 def manifest(images=5, methods=("ig", "fringe"), limits=None, models=("a",)):
@@ -143,3 +145,35 @@ def test_units_are_exactly_what_is_missing(images, shard, limit, there, methods)
     found = Counter(name for unit in units for name in keys_of(unit))
     assert found == Counter(set(every) - have)
     assert all(len(unit.images) <= shard for unit in units)
+
+
+def test_a_set_of_keys_is_a_set():
+    """Whatever groups they were added in."""
+    rng = random.Random(0)
+    settings, metrics, pictures = "ab", "klm", "pqrs"
+    for _ in range(50):
+        keys, plain = KeySet(), set()
+        for _ in range(rng.randrange(6)):
+            setting, some = rng.choice(settings), rng.sample(metrics, rng.randrange(1, 4))
+            shown = rng.sample(pictures, rng.randrange(1, 5))
+            keys.add(setting, some, shown)
+            plain |= {(setting, metric, picture) for metric in some for picture in shown}
+        assert sorted(keys) == sorted(plain)
+        assert len(keys) == len(plain)
+        for key in itertools.product(settings + "z", metrics, pictures):
+            assert (key in keys) == (key in plain)
+            assert keys.metrics(key[0], key[2]) == {metric for metric in metrics if (key[0], metric, key[2]) in plain}
+            complete = keys.complete(key[0], frozenset(key[1]))
+            assert complete == {picture for picture in pictures if (key[0], key[1], picture) in plain}
+
+
+def test_what_a_plan_requires_is_what_it_lists():
+    images = tuple({"digest": name, "id": name, "source": name, "label": None} for name in "pqrs")
+    limits = {"k": 4, "l": 2}
+    metrics = {label: {"key": label, "limit": limit, "settings": {}} for label, limit in limits.items()}
+    about = Manifest({"name": "p"}, images, (), {"net": {"ig": {"m": 1}}}, metrics, {}, {})
+    setting, required = about.setting_key("net", "ig"), Requirements(about)
+    listed = set(required_keys(about))
+    assert len(listed) == 6
+    for key in itertools.product((setting, "other"), "klz", "pqrsz"):
+        assert (key in required) == (key in listed)

@@ -340,3 +340,11 @@ def test_the_gap_is_to_maps_that_know_nothing_of_the_model():
     (one,) = judge_metrics(rows, [], {"insertion": Insertion()}).metrics
     assert (one.best, one.control) == ("ig", "edge")
     assert one.gap > 0
+
+
+def test_images_of_one_name_all_count():
+    metrics = {"deletion": Deletion(reference="zeros")}
+    comparison = compare(build(), X, {"ig": METHODS["ig"]}, metrics)
+    named = dataclasses.replace(comparison, images=("a", "b", "a", "c", "a", "d"))
+    assert validate_metrics(named).metrics == validate_metrics(comparison).metrics
+    assert validate_metrics(named).metrics[0].n == len(X)

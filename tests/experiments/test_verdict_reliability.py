@@ -161,6 +161,31 @@ def test_networks_of_a_scene_widen_the_intervals():
     assert by_verdict["ok"].high - by_verdict["ok"].low > 0.5
 
 
+def test_networks_of_one_label_in_two_runs_are_two():
+    """Their weights tell them apart: one of them is right in all cases and the other in none."""
+    worlds_of = [
+        worlds.world(n=100, labels=lambda right, _, one=one: right | True if one else right & False) for one in (0, 1)
+    ]
+    spread = {}
+    for weights in ("00", "01"):
+        runs = [worlds.results(known, weights=w) for known, w in zip(worlds_of, weights, strict=True)]
+        ok = next(share for share in judge_verdicts(runs).shares if share.verdict == "ok")
+        spread[weights] = ok.high - ok.low
+    assert spread["01"] > 0.5
+    assert spread["00"] < 0.25
+
+
+def test_a_share_of_one_cluster_may_be_anything():
+    """All maps of one verdict share their pixels: however the clusters are drawn, their share is the same."""
+    known = worlds.world(n=40)
+    known["verdict"][:] = "ok"
+    known["verdict"][7] = "stalled"
+    known["right"][7] = True
+    shares = {one.verdict: one for one in judge_verdicts(worlds.results(known)).shares}
+    assert (shares["stalled"].right, shares["stalled"].low, shares["stalled"].high) == (1.0, 0.0, 1.0)
+    assert 0.0 < shares["ok"].low < shares["ok"].right < shares["ok"].high < 1.0
+
+
 def test_several_runs_are_judged_together(tmp_path):
     """Scenes of one name are one scene; its networks and examples stay apart."""
     first, second = (worlds.world(n=100, scenes=2, seed=seed) for seed in (1, 2))

@@ -51,7 +51,7 @@ def world(n=300, scenes=4, *, networks=1, seed=0, of_scene=None, labels=None, me
     }
 
 
-def manifest(known, *, names=None, failed=()):
+def manifest(known, *, names=None, failed=(), weights="0"):
     """The manifest of a world; ``names`` are those of its scenes, networks in ``failed`` have a gate that fails."""
     scenes, networks, n = known["shape"]
     names = names or [f"scene{k}" for k in range(scenes)]
@@ -89,7 +89,7 @@ def manifest(known, *, names=None, failed=()):
         missing=(),
         settings={
             model: {
-                method: {"model": {"architecture": model}, "method": record, "score": "logit"}
+                method: {"model": {"architecture": model, "weights": weights}, "method": record, "score": "logit"}
                 for method, record in methods.items()
             }
             for model in models

@@ -1,7 +1,7 @@
 """What holds of every metric: scores belong to images, passes are counted and shared, inputs come back untouched."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,7 +11,17 @@ from metrics_toys import additive, doubtful
 
 import fringe
 from fringe import InputError
-from fringe.metrics import METRICS, EvaluationContext, Infidelity, Insertion, Metric, Scores, evaluate
+from fringe.metrics import (
+    METRICS,
+    EvaluationContext,
+    Infidelity,
+    Insertion,
+    Metric,
+    Scores,
+    SingleDeletion,
+    evaluate,
+    get_metric,
+)
 from toys import Affine, TanhMLP, context_of, normal
 
 X, MAPS = normal(5, 2, 7, 6), normal(5, 2, 7, 6, seed=2)
@@ -336,3 +346,23 @@ def test_on_a_trained_network_gradients_beat_chance():
     for metric in chosen:
         gain = (ours[metric.name].values - theirs[metric.name].values).mean()
         assert (gain > 0) == (metric.direction == "higher"), metric.name
+
+
+STEPPED = (*PERTURBATION, "signed_insertion")
+PLANNED = {
+    **{name: get_metric(name) for name in ("saco", "road", "diffid", "single_deletion", "infidelity")},
+    **{name: replace(get_metric(name), steps=12) for name in ("cpd", "cpp")},
+    "random cells": SingleDeletion(cells=3, deleted_as="random"),
+    **{f"{name} of {steps}": replace(get_metric(name), steps=steps) for name in STEPPED for steps in (5, 40)},
+}
+
+
+@pytest.mark.parametrize("metric", PLANNED.values(), ids=PLANNED)
+def test_a_score_takes_the_passes_that_its_settings_say(metric):
+    """But for one, of an end of a curve."""
+    x = normal(1, 2, 8, 8)
+    context = context_of(TanhMLP(128), x)
+    before = context.problem.model.passes.forward
+    evaluate(context, normal(1, 2, 8, 8, seed=2), {"it": metric})
+    counted = context.problem.model.passes.forward - before
+    assert abs(counted - metric.planned_passes) <= 1

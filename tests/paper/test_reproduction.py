@@ -15,6 +15,7 @@ from fringe.paper import estimate_reproduction, reproduction_plan, write_reprodu
 from fringe.paper._reproduction import (
     ComparedValue,
     _number,
+    _write_page,
     compare_with_paper,
     comparison_csv,
     comparison_markdown,
@@ -325,3 +326,22 @@ def test_a_reproduction_is_estimated_run_and_written_from_python(tmp_path):
     assert "| vgg19 | max_sensitivity | ig | 0.068 ± 0.013 |" in text
     (row,) = [row for row in csv.DictReader(files.pages[2].open()) if row["method"] == "ig"]
     assert (row["value"], float(row["ours"])) == ("0.0678", pytest.approx(scores[0]))
+
+
+def test_the_page_shows_no_study_of_another_network_of_the_same_name(tmp_path):
+    """A folder that two reproductions share holds studies of both; the page says which networks it is about."""
+    methods = {"fringe": FRInGe(steps=2, cg_iterations=2), "ig": IntegratedGradients(steps=2)}
+    arm, metrics = Arm("vgg19", ModelSource("embedded:digits"), methods), {"sparseness": get_metric("sparseness")}
+    first = Plan("comparison", ("embedded:digits",), (arm,), metrics, n=1, controls=False)
+    study = replace(first, name="max_sensitivity", metrics={"max_sensitivity": MaxSensitivity(samples=1)})
+    run_experiment(study, tmp_path / "run")
+    shown = {"same": first, "more networks": replace(first, arms=(arm, replace(arm, label="more")))}
+    others = {
+        "another network": replace(first, arms=(replace(arm, model=ModelSource("torchvision:vgg19")),)),
+        "another score": replace(first, score="log_probability"),
+        "another class": replace(first, target=3),
+        "other images": replace(first, seed=1),
+    }
+    for name, base in {**shown, **others}.items():
+        text = _write_page(base, tmp_path / "run", tmp_path / "page", [], [])[1].read_text(encoding="utf-8")
+        assert ("| vgg19 | max_sensitivity | ig |" in text) == (name in shown), name

@@ -274,6 +274,26 @@ def test_an_image_that_nobody_has_is_left_out_and_a_setting_that_lacks_another_i
     assert {row["objective"] for row in nothing.values()} == {""}
 
 
+def test_a_sweep_of_a_scene_resamples_its_grids(tmp_path):
+    """Nine images of three grids: as wide as that of three images with the same three scores."""
+    rng = np.random.default_rng(2)
+    settings = ("centre", "tau=0.002", "tau=0.004", "steps=3")
+    few = {name: rng.random((3, 3)) for name in settings}
+    many = {
+        name: np.concatenate([np.full((3, 1), np.nan), np.repeat(rows, 3, axis=1)], 1) for name, rows in few.items()
+    }
+    expected = numbers(draw_sweep(plan(), swept(few), FACTORS, tmp_path)[1])
+    found = swept(many)
+    clusters = ["unread", *"aaabbbccc"]
+    images = tuple({**i, "scene": "grids", "cluster": c} for i, c in zip(found.manifest.images, clusters, strict=True))
+    scenes = {"grids": {"networks": {"digits": {}}}}
+    object.__setattr__(found.manifest, "images", images)
+    object.__setattr__(found.manifest, "scenes", scenes)
+    for at, row in numbers(draw_sweep(plan(), found, FACTORS, tmp_path)[1]).items():
+        for end in ("objective", "low", "high"):
+            assert float(row[end]) == pytest.approx(float(expected[at][end]), rel=1e-9)
+
+
 def test_a_sweep_that_is_not_complete_has_the_images_of_the_setting_that_has_most(tmp_path, monkeypatch):
     titles = []
 

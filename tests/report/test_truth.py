@@ -4,13 +4,15 @@ import csv
 import re
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 from small_scenes import TwoNetworks
 
 from fringe import IntegratedGradients
 from fringe.experiments import ExperimentSpec, read_results, run_experiment
-from fringe.report import write_report
+from fringe.report import build_table, write_report
+from fringe.report._render import legend
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +75,28 @@ def test_a_map_that_failed_hides_no_chance(tmp_path):
     table = rows(tmp_path / "run", "Two networks (valid)")
     assert table["no_first"][-2] == "6"  # of both networks, 3 of 4 each
     assert table["chance"][:4] == ["0.047"] * 4
+
+
+@dataclass(frozen=True)
+class NegativeFirst(IntegratedGradients):
+    """The first map of a batch has no positive mass, and so a rank accuracy alone."""
+
+    def attribute(self, problem):
+        result = super().attribute(problem)
+        return replace(result, values=result.values.index_fill(0, torch.tensor([0]), -1.0))
+
+
+def test_n_of_a_row_is_that_of_its_columns(tmp_path):
+    scene = [("valid", TwoNetworks(most=2.0))]
+    spec = ExperimentSpec(scene=scene, methods=[("negative", NegativeFirst(steps=4))], n=4)
+    results = run_experiment(spec, tmp_path / "run")
+    write_report(tmp_path / "run")
+    both = ("mass_inside", "rank_accuracy")
+    known = {m: sum(np.isfinite(results.scores(f"valid-{i}", "negative", m)).sum() for i in (0, 1)) for m in both}
+    assert known == {"mass_inside": 6, "rank_accuracy": 8}
+    table = rows(tmp_path / "run", "Two networks (valid)")
+    assert table["negative"][-2] == "6–8"
+    assert table["zero (control)"][-2] == "8"  # it has no mass inside, which a dash says
 
 
 @dataclass(frozen=True)
@@ -157,3 +181,14 @@ def test_a_report_without_scenes_has_no_such_chapter(tmp_path):
     run_experiment(spec, tmp_path / "run")
     write_report(tmp_path / "run", grid=False)
     assert "known answer" not in (tmp_path / "run" / "report" / "report.md").read_text()
+
+
+def test_a_table_says_that_its_intervals_draw_clusters(run, tmp_path):
+    table = build_table(read_results(run), "valid-0")
+    assert all(cell.clustered for row in table.rows for cell in row.cells)
+    assert "bootstrap interval over clusters of images that share pixels" in legend(table)[0]
+    spec = ExperimentSpec(data="embedded:digits", methods=[IntegratedGradients(steps=2)], metrics="sparseness", n=2)
+    results = run_experiment(spec)
+    alone = build_table(results, results.models[0])
+    assert not any(cell.clustered for row in alone.rows for cell in row.cells)
+    assert "bootstrap interval over images" in legend(alone)[0]

@@ -165,3 +165,41 @@ def test_what_makes_no_line():
         sweep_lines(BASE, {"centre": scores_of(BASE)}, {"damping": [1e-1]})
     with pytest.raises(InputError, match=r"solve: got \('gradient',\), expected numbers, for a line"):
         sweep_lines(BASE, {"centre": None, "solve=gradient": None}, {"solve": ["gradient"]})
+
+
+def test_images_that_share_pixels_are_resampled_together():
+    """Grids of unequal sizes, drawn literally; images of one grid have one score, so that drawing images would say more
+    than is known."""
+    sizes, levels = [4, 4, 4, 3, 1], [0.2, 0.5, 0.6, 0.8, 0.1]
+    grids = [f"grid-{i}" for i, size in enumerate(sizes) for _ in range(size)]
+    column = np.repeat(levels, sizes)
+    scores = {"centre": {"insertion": column, "deletion": 1 - column, "infidelity": 0.1 + 0 * column}}
+    line = sweep_lines(BASE, scores, {"damping": [1e-5]}, clusters=grids)["damping"]
+    rng, literal = np.random.default_rng(3), []
+    for _ in range(8000):
+        drawn = np.concatenate([np.flatnonzero(np.array(grids) == f"grid-{g}") for g in rng.integers(0, 5, 5)])
+        literal.append(objective(*(scores["centre"][name][drawn] for name in ("insertion", "deletion", "infidelity"))))
+    low, high = np.quantile(literal, [0.025, 0.975])
+    assert line.low[0] == pytest.approx(low, abs=0.12 * (high - low))
+    assert line.high[0] == pytest.approx(high, abs=0.12 * (high - low))
+    alone = sweep_lines(BASE, scores, {"damping": [1e-5]})["damping"]
+    assert alone.high[0] - alone.low[0] < 0.7 * (line.high[0] - line.low[0])
+    assert sweep_lines(BASE, scores, {"damping": [1e-5]}, clusters=range(16))["damping"] == alone
+    assert math.isnan(sweep_lines(BASE, scores, {"damping": [1e-5]}, clusters=["one"] * 16)["damping"].low[0])
+    with pytest.raises(InputError, match="clusters: got '15 names', expected 16, one for each image"):
+        sweep_lines(BASE, scores, {"damping": [1e-5]}, clusters=grids[1:])
+
+
+@pytest.mark.parametrize("grids", ["aabbbcd", "abcdefg", "aaaaaab"])
+def test_an_interval_by_hand(grids):
+    """The same draws, each image written as often as its cluster is drawn."""
+    rng, names = np.random.default_rng(8), sorted(set(grids))
+    scores = {name: rng.random(7) for name in ("insertion", "deletion", "infidelity")}
+    draws = np.random.default_rng(5).multinomial(len(names), [1 / len(names)] * len(names), size=1000)
+    values = []
+    for counts in draws:
+        often = [dict(zip(names, counts, strict=True))[grid] for grid in grids]
+        values.append(objective(*(np.repeat(column, often) for column in scores.values())))
+    clusters = None if len(names) == 7 else list(grids)
+    line = sweep_lines(BASE, {"centre": scores}, {"damping": [1e-5]}, seed=5, clusters=clusters)["damping"]
+    assert (line.low[0], line.high[0]) == pytest.approx(np.quantile(values, [0.025, 0.975]), rel=1e-12)

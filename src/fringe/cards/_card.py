@@ -267,7 +267,9 @@ def card_of_run(run: str | Path, method: str, plan: str | None = None) -> Card:
     if not models:
         known = ", ".join(dict.fromkeys(m for model in results.models for m in results.methods(model, controls=False)))
         raise InputError(f"got {method!r}, which the run does not have", argument="method", hint=f"it has {known}")
-    record: Mapping[str, Any] = results.manifest.settings[models[0]][method]["method"]
+    records = [results.manifest.settings[model][method]["method"] for model in models]
+    record: Mapping[str, Any] = records[0]
+    differ = {name for other in records for name in {**record, **other} if record.get(name) != other.get(name)}
     known_method = method_of_record(record) if record.get("method") in METHODS else None
     measurements = [
         Measurement(
@@ -294,7 +296,7 @@ def card_of_run(run: str | Path, method: str, plan: str | None = None) -> Card:
         label=method,
         summary=first_paragraph(None if known_method is None else type(known_method).__doc__),
         source="" if known_method is None else known_method.source,
-        settings=record,
+        settings={**record, **dict.fromkeys(sorted(differ), "differs between the models")},
         gates=gates,
         measurements=tuple(measurements),
         passes={name: cost[name] for name in ("forward", "jvp", "vjp") if cost["n"]},

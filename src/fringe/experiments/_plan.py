@@ -73,6 +73,11 @@ class Plan:
         for label in self.limits:
             if label not in self.metrics:
                 raise InputError(f"limits: {label!r} is no metric of this plan; its metrics: {', '.join(self.metrics)}")
+        records = [scene.record() for scene in self.scenes.values()]
+        twice = [label for label, record in zip(self.scenes, records, strict=True) if records.count(record) > 1]
+        if twice:  # their examples would have the same names
+            hint = "name it once, or change a setting of one"
+            raise InputError(f"{', '.join(twice)} are one scene with the same settings", argument="scene", hint=hint)
         for arm in self.arms:
             taken = sorted(set(arm.methods) & set(CONTROLS)) if self.controls else []
             if not arm.methods or taken:

@@ -166,12 +166,16 @@ class Results:
             names: By metric, the name of the curve, such as ``"raw"``.
 
         Returns:
-            By metric, the curves of the images that have one, (N + 1,) each, in the order of the images.
+            By metric, the curves of its images that have one, (N + 1,) each, in the order of the images.
         """
         images = {image["digest"]: index for index, image in enumerate(self.manifest.images_of(model))}
-        keys = {self.manifest.metrics[metric]["key"]: name for metric, name in names.items()}
+        metadata = {metric: self.manifest.metrics[metric] for metric in names}
+        keys = {metadata[metric]["key"]: name for metric, name in names.items()}
         by_key = curves_of(self._scores.source, self.manifest.setting_key(model, method), keys, images)
-        return {metric: by_key[self.manifest.metrics[metric]["key"]] for metric in names}
+        return {  # an earlier plan may have asked for more images
+            metric: [line for image, line in by_key[one["key"]].items() if image < one["limit"]]
+            for metric, one in metadata.items()
+        }
 
     @cached_property
     def versions(self) -> Mapping[str, Mapping[str, int]]:

@@ -258,9 +258,9 @@ def map_frame_of(manifest: Manifest, arrays: ScoreArrays, model: str, method: st
 
 def curves_of(
     source: Source, setting: str, names: Mapping[str, str], images: Mapping[str, int]
-) -> dict[str, list[NDArray[Any]]]:
-    """Read curves of a setting, (N + 1,) each in the order of ``images``, by key of the metric; ``names`` says which
-    curve for each metric."""
+) -> dict[str, dict[int, NDArray[Any]]]:
+    """Read curves of a setting, (N + 1,) each by the number of its image in ascending order, by key of the metric;
+    ``names`` says which curve for each metric."""
     import pyarrow.compute as pc
 
     lines: dict[str, dict[int, NDArray[Any]]] = {key: {} for key in names}
@@ -288,7 +288,7 @@ def curves_of(
                 ranks[index, places] = rank[row[chosen]]
                 copies = _rows(numbers, ends[first + chosen], ends[first + chosen + 1])
                 lines[key] |= dict(zip(places.tolist(), copies, strict=True))
-    return {key: [of_key[image] for image in sorted(of_key)] for key, of_key in lines.items()}
+    return {key: dict(sorted(of_key.items())) for key, of_key in lines.items()}
 
 
 def _rows(numbers: NDArray[Any], starts: NDArray[Any], ends: NDArray[Any]) -> list[NDArray[Any]]:

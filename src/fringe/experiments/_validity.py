@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -112,6 +112,7 @@ def validate_metrics(comparison: Comparison, seed: int = 0) -> Validity:
     Raises:
         InputError: If the comparison holds no maps.
     """
+    comparison = replace(comparison, images=tuple(map(str, range(len(comparison)))))  # two may have one name
     return judge_metrics(tidy(comparison), degraded_scores(comparison), comparison.metrics, seed)
 
 

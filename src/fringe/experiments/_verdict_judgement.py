@@ -11,6 +11,7 @@ from fringe._text import plain
 from fringe.attribution import SEVERITY
 from fringe.errors import InputError
 from fringe.experiments._evaluator import CONTROLS
+from fringe.experiments._manifest import digest
 from fringe.experiments._reliability import (
     Column,
     fit_reliability,
@@ -131,7 +132,7 @@ def _maps(
         "verdict": np.array(verdict),
         "scene": np.array([scene] * len(rows)),
         "cluster": np.array([f"{number} {scene} {cluster}" for cluster in clusters[: len(rows)]]),
-        "network": np.array([model] * len(rows)),
+        "network": np.array([digest(results.manifest.settings[model][method]["model"])] * len(rows)),
         **{name: stored("diagnostics", name) for name in DIAGNOSTICS},
         STABILITY: scores(STABILITY) if STABILITY in labels else np.full(len(rows), np.nan),
     }
@@ -160,6 +161,6 @@ def _shares(table: Mapping[str, NDArray[Any]]) -> tuple[VerdictShare, ...]:
     for word in sorted(set(table["verdict"].tolist()), key=[*SEVERITY, *table["verdict"].tolist()].index):
         inside = table["verdict"] == word
         right, clusters = table["right"][inside], len(set(table["cluster"][inside].tolist()))
-        ends = weighted_interval(right, weights[:, inside])
+        ends = weighted_interval(right, weights[:, inside]) if clusters > 1 else (0.0, 1.0)  # nothing is known of more
         shares.append(VerdictShare(word, float(right.mean()), *ends, int(inside.sum()), clusters))
     return tuple(shares)

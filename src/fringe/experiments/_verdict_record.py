@@ -51,7 +51,8 @@ _LEAST, _MOST = 1e-6, 1e3
 
 @dataclass(frozen=True)
 class VerdictShare:
-    """How many maps with one verdict are right: the share with its 95 % interval, clusters and networks resampled."""
+    """How many maps with one verdict are right: the share with its 95 % interval, clusters and networks resampled; from
+    0 to 1 for a single cluster."""
 
     verdict: str
     right: float

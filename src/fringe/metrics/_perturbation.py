@@ -230,6 +230,11 @@ class ExchangeMetric(Metric):
     padding: Edge
     steps: Steps
 
+    @property
+    def planned_passes(self) -> float:
+        """Forward passes of one curve; without ``steps`` those of an image of 100 rows."""
+        return self.steps or 100
+
     def infill(self, inputs: Tensor) -> Infill:
         """What replaces the pixels of ``inputs`` (B, *S)."""
         return Infill(self.reference, self.size, self.sigma, self.padding).resolve(inputs)

@@ -177,7 +177,7 @@ class SignedInsertion(perturb.ExchangeMetric):
 
     @property
     def planned_passes(self) -> float:
-        return 2 * (self.steps or 100)
+        return 2 * super().planned_passes
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         context, signed = maps.context, perturb.signed_map(maps.values)

@@ -50,6 +50,10 @@ class SingleDeletion(Metric):
     cells: Annotated[PositiveInt, Doc("cells along each axis of space")] = 4
     deleted_as: Annotated[DeletedAs, Doc("what replaces the pixels of a deleted cell")] = "zeros"
 
+    @property
+    def planned_passes(self) -> float:
+        return self.cells**2
+
     def score(self, maps: EvaluatedMaps) -> Scores:
         context = maps.context
         signed = perturb.signed_map(maps.values)

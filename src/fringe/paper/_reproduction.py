@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from fringe._files import write_files
 from fringe._text import to_csv
@@ -160,7 +161,7 @@ def write_reproduction(
 
     Args:
         base: The plan of :func:`reproduction_plan`.
-        run: Run folder; its studies of the same images are shown, also those of an earlier call.
+        run: Run folder; its studies of the same images and networks are shown, also those of an earlier call.
         out: Folder of the page.
         studies: Names of the studies whose figures are drawn; with "runtime", run times that are not stored are
             measured.
@@ -200,7 +201,7 @@ def _write_page(
     store = Store(run, create=False)
     plans = {name: manifest.plan for name, manifest in manifests(store).items()}
     stored = [name for name in STUDIES if name in plans]
-    same = [name for name in stored if (plans[name]["data"], plans[name]["seed"]) == ([*base.data], base.seed)]
+    same = [name for name in stored if _is_of(plans[name], base.record())]
     rows = compare_with_paper({name: read_results(store, name) for name in same}, timings)
     notes, readings = [*_notes(base), *_timing_notes(timings)], [reading.text for reading in READINGS]
     pictures = [(_caption(path.stem), path.read_bytes()) for path in figures if path.suffix == ".png"]
@@ -212,6 +213,13 @@ def _write_page(
         ".csv": comparison_csv(rows),
     }
     return write_files(out, {f"{PAGE}{suffix}": content.encode() for suffix, content in contents.items()})
+
+
+def _is_of(plan: Mapping[str, Any], base: Mapping[str, Any]) -> bool:
+    """Whether a stored plan explains the same images, as the page says of it: those networks under these names."""
+    known = base["models"]
+    alike = all(plan[name] == base[name] for name in ("data", "seed", "target", "score", "exif"))
+    return alike and all(known.get(label, spec) == spec for label, spec in plan["models"].items())
 
 
 def _measurement(value: PaperValue, method: str, results: Results) -> Measurement | None:

@@ -205,7 +205,8 @@ def _sweep_lines(
         label: {name: values[images].tolist() for name, values in column.items()} if images.any() else None
         for label, column in columns.items()
     }
-    return sweep_lines(base, scores, factors)
+    clusters = results.clusters(model)
+    return sweep_lines(base, scores, factors, clusters=clusters and [clusters[i] for i in np.flatnonzero(images)])
 
 
 def _curve(model: str, line: SweepLine) -> SweepCurve:

@@ -12,7 +12,8 @@ from fringe.report._render import Chapter, Section, SimpleTable, format_number, 
 
 _READING = (
     "Mean ± half the width of the 95 % bootstrap interval. Examples that share pixels are resampled together, and "
-    "where a scene has several networks these are resampled, too: scores.csv has each of them. Chance is the score of "
+    "where a scene has several networks these are resampled, too: scores.csv has each of them. n is the number of maps "
+    "with a score, the fewest and the most of a column. Chance is the score of "
     "a map that says nothing. A smoothed score filters the map first: do not compare it with an unsmoothed score."
 )
 
@@ -79,10 +80,11 @@ def _table(results: Results, title: str, models: Sequence[str]) -> SimpleTable:
     rows = [("chance", *(format_number(value, 3) for value in chance), "", "")]
     for method in methods:
         texts = [with_spread(cells[method, metric], 3) for metric in shown]
-        n = max((cells[method, metric].n for metric in shown), default=0)
+        counts = [cells[method, metric].n for metric in shown if cells[method, metric].n] or [0]
+        n = str(max(counts)) if min(counts) == max(counts) else f"{min(counts)}–{max(counts)}"
         name = f"{method} (control)" if results.is_control(method) else method
         passes = float(cost_of_maps(results, models, method)["passes"][0])
-        rows.append((name, *texts, str(n), format_number(passes, 0)))
+        rows.append((name, *texts, n, format_number(passes, 0)))
     return SimpleTable(title, tuple(head), tuple(rows), frozenset(range(1, len(head))))
 
 

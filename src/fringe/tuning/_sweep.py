@@ -80,19 +80,21 @@ def sweep_lines(
     *,
     weights: Weights = PAPER_WEIGHTS,
     seed: int = 0,
+    clusters: Sequence[str] | None = None,
 ) -> dict[str, SweepLine]:
     """Compute a line per factor from the scores of the settings of :func:`one_at_a_time`, by label.
 
     ``scores`` are insertion, deletion and infidelity of N images, (N,) each; None for a setting that failed. Intervals
-    are percentile bootstraps over images (1000 resamples). The resamples follow from ``seed`` and N alone: all settings
-    are resampled alike, and their intervals move together. NaN for fewer than two images.
+    are percentile bootstraps over images (1000 resamples), or over ``clusters``, names (N,) of those that share pixels.
+    The resamples follow from ``seed`` and their number alone: all settings are resampled alike, and their intervals
+    move together. NaN for fewer than two images or clusters.
     """
     chosen = default_factors(base) if factors is None else factors
     labels = one_at_a_time(base, chosen)
     missing = [name for name in labels if name not in scores]
     if missing:
         raise InputError(f"none of {', '.join(missing)}", argument="scores", hint="give None for a setting that failed")
-    points = {name: _estimate(scores[name], weights, seed) for name in labels}
+    points = {name: _estimate(scores[name], weights, seed, clusters) for name in labels}
     return {factor: _line(base, factor, values, points) for factor, values in chosen.items()}
 
 
@@ -107,18 +109,23 @@ def _line(
     return SweepLine(factor, tuple(ascending), middle, low, high, centre, points[CENTRE][0])
 
 
-def _estimate(scores: Mapping[str, Sequence[float]] | None, weights: Weights, seed: int) -> tuple[float, float, float]:
+def _estimate(
+    scores: Mapping[str, Sequence[float]] | None, weights: Weights, seed: int, clusters: Sequence[str] | None
+) -> tuple[float, float, float]:
     """The objective and its interval."""
     if scores is None:
         return math.nan, math.nan, math.nan
     rows = score_matrix({name: scores[name] for name in SCORES})
     value = objective(*(scores[name] for name in SCORES), weights=weights)
-    images = rows.shape[1]
-    if not math.isfinite(value) or images < 2:
+    names = np.arange(rows.shape[1]) if clusters is None else np.asarray(clusters)
+    require(len(names) == rows.shape[1], "clusters", f"{len(names)} names", f"{rows.shape[1]}, one for each image")
+    numbers = np.unique(names, return_inverse=True)[1]
+    count = int(numbers.max()) + 1
+    if not math.isfinite(value) or count < 2:
         return value, math.nan, math.nan
-    share = np.full(images, 1.0 / images)
-    draws: Array = np.random.default_rng(seed).multinomial(images, share, size=RESAMPLES) / images
-    resampled = objective_of_means(rows @ draws.T, weights)
+    drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1.0 / count), size=RESAMPLES)[:, numbers]
+    shares: Array = drawn / drawn.sum(1, keepdims=True)
+    resampled = objective_of_means(rows @ shares.T, weights)
     low, high = np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return value, float(low), float(high)
 
