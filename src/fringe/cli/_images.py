@@ -26,7 +26,8 @@ def explain(
 
     An interrupted run is resumed by the same command.
 
-    Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some inputs failed, 130 interrupted.
+    Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some inputs failed, 75 no space left (run it again),
+    130 interrupted.
     """
     with exit_on_error():
         from fringe.attribution import preset_names
