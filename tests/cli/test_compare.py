@@ -186,6 +186,36 @@ def test_an_image_that_a_method_refuses_fails_alone(tmp_path, monkeypatch):
     ]
 
 
+OWN = """
+def gradient(model, inputs, target):
+    inputs.requires_grad_()
+    model(inputs)[0, target[0]].backward()
+    return inputs.grad
+
+
+def broken(model, inputs, target):
+    raise ZeroDivisionError("by nothing")
+"""
+
+
+def test_functions_of_a_file_take_part(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    names = f"ig,{tmp_path / 'own.py'}:gradient,bad={tmp_path / 'own.py'}:broken"
+    asked = ("embedded:digits:0:2", "--methods", names, "--no-controls", "--set", "ig.steps=4")
+    assert "pass --trust-code only if you trust its author" in quick(tmp_path / "out", *asked).stderr
+    result = quick(tmp_path / "out", *asked, "--trust-code")
+    assert result.exit_code == 3, result.output
+    assert "error: bad: --methods: broken failed (ZeroDivisionError: by nothing)\n" in result.stderr
+    assert [(m["label"], m["maps"]) for m in read(tmp_path / "out")["methods"]] == [
+        ("ig", 2),
+        ("gradient", 2),
+        ("bad", 0),
+    ]
+    wrong = quick(tmp_path / "out", "embedded:digits:0", "--methods", f"{tmp_path / 'own.py'}:grad", "--trust-code")
+    assert "error: --methods: " in wrong.stderr
+    assert wrong.exit_code == 2
+
+
 def test_a_method_that_fails_is_a_row_with_its_error(tmp_path, monkeypatch):
     monkeypatch.setattr(ComparisonRun, "_check", lambda self: None)  # which would refuse a method without references
     alone = quick(tmp_path, "embedded:digits:0", "--methods", "ig2,ig", *QUICK[-2:])
