@@ -2,13 +2,18 @@
 
 import dataclasses
 import json
+import math
+import re
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
-from fringe import METHODS, METRICS, InputError
+from fringe import METHODS, METRICS, FRInGe, InputError, attribute
+from fringe.attribution import SmoothGrad
 from fringe.settings import (
     Doc,
     Fraction,
@@ -254,3 +259,35 @@ def test_no_spelling_means_two_methods_or_metrics(registry):
 )
 def test_a_record_holds_the_name_of_the_registry(name, kind):
     assert look_up(name, METHODS)().record()["method"] == kind
+
+
+NUMERIC = [
+    pytest.param(kind, name, id=f"{key}-{name}")
+    for key, kind in {**METHODS, **METRICS}.items()
+    for name, setting in settings_of(kind).items()
+    if {int, float} & set(setting.types)
+]
+
+
+@pytest.mark.parametrize("value", [1e300, -1e300, 2**63, 2**200, math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize(("kind", "name"), NUMERIC)
+def test_a_number_that_no_tensor_holds_is_refused_by_name(kind, name, value):
+    setting = settings_of(kind)[name]
+    for given, text in ((value, False), (repr(value), True)):
+        if text and value == 2**63 and float in setting.types:  # which is read as 9.2e18
+            continue
+        with pytest.raises(InputError, match=rf"^{name}: got '?{re.escape(repr(value))}'?, expected "):
+            setting.check(given, text=text)
+
+
+@pytest.mark.parametrize("value", [1e-300, 1e-39])
+def test_a_step_so_small_that_steps_cannot_be_counted_is_refused(value):
+    with pytest.raises(InputError, match=r"^tau: got 1e-\d+, expected at least 1e-37"):
+        FRInGe(tau=value)
+    assert FRInGe(tau=1e-37).planned_passes > 1e18
+
+
+def test_the_largest_noise_gives_a_finite_map():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Tanh())
+    found = attribute(model.eval(), torch.ones(1, 1, 2, 2), method=SmoothGrad(sigma=1e30, samples=4))
+    assert found.values.isfinite().all()

@@ -74,6 +74,8 @@ NotNegative = Annotated[float, Ge(0)]
 Fraction = Annotated[float, Ge(0), Le(1)]
 PositiveFraction = Annotated[float, Gt(0), Le(1)]
 PositiveInt = Annotated[int, Gt(0)]
+#: Largest setting. A noise of a larger one leaves single precision, which ends at 3.4e38.
+_MOST = 1e30
 PositiveOddInt = Annotated[int, Gt(0), Predicate(odd)]
 
 
@@ -132,12 +134,15 @@ class Setting:
             InputError: If the setting does not take the value.
         """
         try:
-            return self._adapter.validate_python(self._read(value) if text else value, strict=not text)
+            checked = self._adapter.validate_python(self._read(value) if text else value, strict=not text)
         except (ValidationError, json.JSONDecodeError) as error:
             cause = error.errors()[0].get("ctx", {}).get("error") if isinstance(error, ValidationError) else None
             if isinstance(cause, FringeError):
                 raise cause from error
             raise InputError(f"got {value!r}, expected {self.expected}", argument=self.name) from error
+        if _is_too_large(value) or _is_too_large(checked):
+            raise InputError(f"got {value!r}, expected a number of at most {_MOST:g}", argument=self.name)
+        return checked
 
     def _read(self, text: str) -> Any:
         if NoneType in self.types and text.lower() == "none":
@@ -337,6 +342,13 @@ def _letters(text: str) -> str:
 
 def _list(names: Iterable[str]) -> str:
     return ", ".join(names) or "none"
+
+
+def _is_too_large(value: Any) -> bool:
+    """Whether computations would leave the range of a tensor: of 64-bit integers, or of single precision."""
+    if isinstance(value, tuple):
+        return any(map(_is_too_large, cast("tuple[Any, ...]", value)))
+    return (isinstance(value, int) and abs(value) >= 2**63) or (isinstance(value, float) and abs(value) > _MOST)
 
 
 def _tuples(value: Any) -> Any:

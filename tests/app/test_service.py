@@ -197,6 +197,37 @@ def test_whatever_the_model_raises_for_the_image_is_said(make_service, tmp_path,
     assert reason(job.error) == said
 
 
+CHOOSE = "; choose another model."
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("z.softmax(1)", "The model: the outputs are non-negative and every row sums to one, so they look like"),
+        ("z * float('nan')", "The model: its logits for images [0] are NaN or infinite"),
+        ("z.detach()", "The model: its output is not connected to the input by autograd"),
+    ],
+)
+def test_what_is_wrong_is_said_of_the_field_that_people_see(make_service, tmp_path, output, said):
+    code = (
+        "import torch\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n"
+        f"        z = x.flatten(1)[:, :4]\n        return {output}\n"
+    )
+    (tmp_path / "net.py").write_text(code)
+    models = load_models([f"{tmp_path / 'net.py'}:Net"], preprocessing="resize=8,mean=0,std=1", trust_code=True)
+    Image.effect_noise((8, 8), 80).save(tmp_path / "image.png")
+    text = reason(ended(make_service(models).explain("a", tmp_path / "image.png", "Net", "ig")).error)
+    assert text.startswith(said)
+    assert text.endswith(CHOOSE)
+    assert "=" not in text
+
+
+def test_the_text_of_an_error_of_one_method_names_the_field():
+    text = str(InputError("it is too small", argument="inputs", hint="pass space=..."))
+    assert reason(InputError(text)) == "The image: it is too small; choose another image."
+    assert reason(InputError("a: b; c")) == "A: b; c."
+
+
 def test_a_model_of_two_classes_is_explained_for_both(make_service, tmp_path):
     (tmp_path / "net.py").write_text(
         "import torch\ndef net():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))\n"

@@ -117,7 +117,7 @@ def test_what_a_function_raises_is_said():
     def broken(model, inputs, target):
         raise ZeroDivisionError("by nothing")
 
-    with pytest.raises(InputError, match=r"target: broken failed \(ZeroDivisionError: by nothing\)"):
+    with pytest.raises(InputError, match=r"method: broken failed \(ZeroDivisionError: by nothing\)"):
         attribute(build(), X, method=read_target(broken))
 
 
@@ -129,7 +129,7 @@ def test_what_a_function_returns_that_is_no_map_is_said(result, message):
     def given(model, inputs, target):
         return result
 
-    with pytest.raises(InputError, match=f"target: {message}"):
+    with pytest.raises(InputError, match=f"method: {message}"):
         attribute(build(), X, method=read_target(given))
 
 

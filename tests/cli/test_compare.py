@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from fringe import FRInGe, InputSpace, IntegratedGradients, SmoothGrad
+from fringe import FRInGe, InputError, InputSpace, IntegratedGradients, SmoothGrad
 from fringe.cli import app
 from fringe.data import find_inputs
 from fringe.experiments import CONTROLS, compare, estimate, validate_metrics
@@ -162,6 +162,58 @@ def test_one_bad_image_and_one_bad_method_do_not_stop_the_rest(tmp_path):
     assert document["counts"] == {"inputs": 2, "compared": 1, "failed": 1}
     assert [("error" in image, image["id"]) for image in document["images"]] == [(False, "7_good"), (True, "broken")]
     assert {r["image"] for r in lines(out)} == {"7_good"}
+
+
+def test_an_image_that_a_method_refuses_fails_alone(tmp_path, monkeypatch):
+    real = IntegratedGradients.attribute
+
+    def attribute(self, problem):
+        if "digits-0001" in problem.keys:
+            raise InputError("does not like digits-0001")
+        return real(self, problem)
+
+    monkeypatch.setattr(IntegratedGradients, "attribute", attribute)
+    result = quick(tmp_path, "embedded:digits:0:3", "--methods", "ig,smoothgrad", "--no-controls", *QUICK[-2:])
+    assert result.exit_code == 3
+    assert "error: ig: does not like digits-0001\n" in result.stderr
+    ig = read(tmp_path)["methods"][0]
+    assert (ig["maps"], ig["images"]) == (2, 3)
+    assert ig["errors"] == [{"error": "does not like digits-0001", "images": 1}]
+    assert [(r["score"] == "", r["flags"]) for r in lines(tmp_path) if r["method"] == "ig"] == [
+        (False, ""),
+        (True, "failed"),
+        (False, ""),
+    ]
+
+
+OWN = """
+def gradient(model, inputs, target):
+    inputs.requires_grad_()
+    model(inputs)[0, target[0]].backward()
+    return inputs.grad
+
+
+def broken(model, inputs, target):
+    raise ZeroDivisionError("by nothing")
+"""
+
+
+def test_functions_of_a_file_take_part(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    names = f"ig,{tmp_path / 'own.py'}:gradient,bad={tmp_path / 'own.py'}:broken"
+    asked = ("embedded:digits:0:2", "--methods", names, "--no-controls", "--set", "ig.steps=4")
+    assert "pass --trust-code only if you trust its author" in quick(tmp_path / "out", *asked).stderr
+    result = quick(tmp_path / "out", *asked, "--trust-code")
+    assert result.exit_code == 3, result.output
+    assert "error: bad: --methods: broken failed (ZeroDivisionError: by nothing)\n" in result.stderr
+    assert [(m["label"], m["maps"]) for m in read(tmp_path / "out")["methods"]] == [
+        ("ig", 2),
+        ("gradient", 2),
+        ("bad", 0),
+    ]
+    wrong = quick(tmp_path / "out", "embedded:digits:0", "--methods", f"{tmp_path / 'own.py'}:grad", "--trust-code")
+    assert "error: --methods: " in wrong.stderr
+    assert wrong.exit_code == 2
 
 
 def test_a_method_that_fails_is_a_row_with_its_error(tmp_path, monkeypatch):

@@ -95,11 +95,11 @@ def test_an_image_whose_results_cannot_be_written_at_all(tmp_path):
 @pytest.mark.parametrize(
     ("file", "number"),
     [
-        ("attribution.safetensors", errno.ENOSPC),
-        ("overlay.png", errno.EDQUOT),
+        ("attribution.safetensors", errno.EFBIG),
+        ("overlay.png", errno.EIO),
         ("trajectory.png", errno.EIO),
         ("explanation.html", errno.EIO),
-        ("path.webp", errno.ENOSPC),
+        ("path.webp", errno.EACCES),
         ("explanation.json", errno.EROFS),
     ],
 )
@@ -113,6 +113,37 @@ def test_a_file_of_an_image_that_cannot_be_written_costs_this_image_alone(tmp_pa
     assert ["error" in entry for entry in summary(tmp_path)["inputs"]] == [False, True, False]
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"digits-0000", "digits-0002", "contact.png", "index.html", "summary.json"}
+
+
+@pytest.mark.parametrize(
+    ("file", "number"),
+    [("attribution.safetensors", errno.ENOSPC), ("overlay.png", errno.EDQUOT), ("path.webp", errno.ENOSPC)],
+)
+def test_a_full_disk_stops_the_run_which_goes_on_when_there_is_room(tmp_path, monkeypatch, file, number):
+    arguments = ("explain", "embedded:digits:0:4", "--out", tmp_path, "--batch-size", "1")
+    with monkeypatch.context() as patch:
+        real, tried = builtins.open, []
+
+        def opened(path, mode="r", *args, **kwargs):
+            if "w" in mode and str(path).endswith(file):
+                tried.append(str(path))
+                if "digits-0000" not in str(path):
+                    raise OSError(number, os.strerror(number))
+            return real(path, mode, *args, **kwargs)
+
+        patch.setattr(builtins, "open", opened)
+        patch.setattr(io, "open", opened)
+        result = run(*arguments)
+    assert result.exit_code == 75
+    (line,) = errors(result)
+    assert line == (
+        f"error: '{tmp_path}': no space left (free some and run it again: nothing that was computed before is lost)"
+    )
+    assert len(tried) == 2  # nothing was computed after the image that did not fit
+    assert [entry["id"] for entry in summary(tmp_path)["inputs"]] == ["digits-0000"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["digits-0000", "summary.json"]
+    assert run(*arguments).exit_code == 0
+    assert summary(tmp_path)["counts"]["reused"] == 1
 
 
 @pytest.mark.parametrize(

@@ -63,3 +63,17 @@ class Noisy(Attributor):
         pairs = zip(problem.keys, problem.inputs, strict=True)
         values = torch.stack([problem.rng.normal(f"noisy {key}", x) for key, x in pairs])
         return gradient_attribution(self, values, problem, {}, "noise")
+
+
+@dataclass(frozen=True)
+class Picky(Attributor):
+    """The gradient; refuses a batch with an image whose key begins with ``bad``."""
+
+    name: ClassVar[str] = "picky"
+
+    def attribute(self, problem):
+        bad = [key for key in problem.keys if key.startswith("bad")]
+        if bad:
+            raise InputError(f"picky: does not like {bad[0]}")
+        values = problem.logits_gradient(problem.inputs, problem.every_row)[1]
+        return gradient_attribution(self, values, problem, {}, "a gradient")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from compare_networks import Breaking, Noisy, Refusing, Soft, images
+from compare_networks import Breaking, Noisy, Picky, Refusing, Soft, images
 
 import fringe
 from fringe import FRInGe, InputError, InputSpace, IntegratedGradients
@@ -99,11 +99,36 @@ def test_a_score_does_not_depend_on_the_other_images_or_on_the_batch_size():
 def test_a_method_that_refuses_is_a_row_with_its_error_and_the_others_go_on():
     found = compare(MODEL, X, [Refusing(), "ig"], METRICS, ids=IDS)
     refusing, ig = found.rows[:2]
-    assert refusing.error == "refusing: no reference images"
+    assert refusing.errors == ("refusing: no reference images",) * 4
     assert (refusing.maps, refusing.attribution, refusing.faults) == (None, None, ("failed",) * 4)
     assert all(refusing.scores[metric].values.isnan().all() for metric in METRICS)
     alone = compare(MODEL, X, ["ig"], METRICS, ids=IDS, controls=False).rows[0]
     assert all(torch.equal(ig.scores[m].values, alone.scores[m].values) for m in METRICS)
+
+
+def test_an_image_that_a_method_refuses_fails_alone():
+    ids, good, told = ["a", "bad-b", "c", "bad-d"], [0, 2], []
+    found = compare(MODEL, X, [Picky(), "ig"], METRICS, ids=ids, progress=lambda *done: told.append(done))
+    row = found.rows[0]
+    assert row.errors == ("", "picky: does not like bad-b", "", "picky: does not like bad-d")
+    assert (row.error, row.faults) == (row.errors[1], ("", "failed", "", "failed"))
+    alone = compare(MODEL, X[good], [Picky()], METRICS, ids=["a", "c"], controls=False).rows[0]
+    torch.testing.assert_close(row.maps[good], alone.maps, rtol=1e-12, atol=1e-12)
+    assert row.maps[[1, 3]].isnan().all()
+    assert row.passes == alone.passes
+    for metric in METRICS:
+        one, other = row.scores[metric], alone.scores[metric]
+        torch.testing.assert_close(one.values[good], other.values, rtol=1e-9, atol=1e-12, equal_nan=True)
+        assert one.values[[1, 3]].isnan().all()
+        for kind in ("flags", "details", "curves"):
+            mine, theirs = getattr(one, kind), getattr(other, kind)
+            assert mine.keys() == theirs.keys()
+            for name, column in mine.items():
+                torch.testing.assert_close(column[good], theirs[name], rtol=1e-9, atol=1e-12, equal_nan=True)
+    assert found.rows[1].errors == ()
+    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+    flags = {r["image"]: r["flags"] for r in tidy(found) if (r["method"], r["metric"]) == ("picky", "sparseness")}
+    assert flags == {"a": [], "bad-b": ["failed"], "c": [], "bad-d": ["failed"]}
 
 
 def test_broken_maps_are_counted_and_the_images_beside_them_keep_their_scores():

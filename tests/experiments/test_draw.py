@@ -1,13 +1,23 @@
 """Which images take part: a prefix of one order, whatever else lies in the folder."""
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
 
 from fringe.data import find_inputs
 from fringe.errors import InputError
-from fringe.experiments._images import MAX_REFERENCES, content_digest, in_order, sample_images, sample_references
+from fringe.experiments import ExperimentSpec, build_plan
+from fringe.experiments._images import (
+    MAX_REFERENCES,
+    choose_references,
+    content_digest,
+    find_images,
+    in_order,
+    sample_images,
+)
+from fringe.experiments._manifest import resolve
 
 
 @pytest.fixture
@@ -40,7 +50,7 @@ def test_a_smaller_draw_is_the_beginning_of_a_larger_one(folder, n, seed):
 
 def test_the_order_is_the_seeds(folder):
     def order(seed):
-        return [ref.id for ref in in_order([str(folder)], seed)]
+        return [ref.id for ref in in_order(find_images([str(folder)]), seed)]
 
     by_hand = sorted(order(0), key=lambda name: hashlib.sha256(f"7 {name}".encode()).hexdigest())
     assert order(7) == by_hand
@@ -130,22 +140,45 @@ def test_nothing_to_draw_from(tmp_path):
 
 
 def test_references_do_not_depend_on_n(folder):
-    data = [str(folder)]
-    assert len(sample_references(data, None, 0)) == 20
-    assert [p.ref for p in sample_references(data, None, 0)] == in_order(data, 1)
+    found = find_images([str(folder)])
+    assert len(choose_references(found, 0)) == 20
+    assert [p.ref for p in choose_references(found, 0)] == in_order(found, 1)
     (folder / "0007_cat-7.png").unlink()
     (folder / "0007_cat-7.png").symlink_to(folder / "nowhere.png")
-    assert len(sample_references(data, None, 0)) == 19
-    digits = sample_references(data, "embedded:digits", 0)
+    assert len(choose_references(found, 0)) == 19
+    digits = choose_references(find_images(["embedded:digits"]), 0)
     assert len(digits) == MAX_REFERENCES == len({picture.digest for picture in digits})
+
+
+@pytest.mark.parametrize("more", [{}, {"scene": "gridpg"}])
+def test_a_folder_is_listed_once(tmp_path, monkeypatch, more):
+    images, others = tmp_path / "images", tmp_path / "others"
+    for folder in (images, others):
+        folder.mkdir()
+        for index, ref in enumerate(find_inputs(["embedded:digits:0:40"])):
+            ref.open(channels=1).image.save(folder / f"{index}.png")
+    listed, walk = [], os.walk
+    monkeypatch.setattr(os, "walk", lambda top, *args, **how: listed.append(Path(top)) or walk(top, *args, **how))
+    spec = ExperimentSpec(model="embedded:digits", data=str(images), references=str(others), methods="ig", n=4, **more)
+    resolved = resolve(build_plan(spec))
+    assert len(resolved.manifest.images) == 4
+    assert {Path(picture.ref.source).parent for picture in resolved.references} == {others}
+    assert sorted(listed) == [images, others]
+
+
+def test_a_references_folder_without_images_is_named(tmp_path, folder):
+    (tmp_path / "empty").mkdir()
+    spec = ExperimentSpec(model="embedded:digits", data=str(folder), references=str(tmp_path / "empty"), n=4)
+    with pytest.raises(InputError, match=r"^references: folder .* holds no images"):
+        resolve(build_plan(spec))
 
 
 def test_a_file_of_the_same_stem_elsewhere_moves_no_other(tmp_path):
     for name in ("a", "b", "c", "d"):
         make_file(tmp_path / "x" / f"{name}.png", name)
-    before = [ref.source for ref in in_order([str(tmp_path)], 0)]
+    before = [ref.source for ref in in_order(find_images([str(tmp_path)]), 0)]
     make_file(tmp_path / "y" / "a.png", "another")
-    after = [ref.source for ref in in_order([str(tmp_path)], 0)]
+    after = [ref.source for ref in in_order(find_images([str(tmp_path)]), 0)]
     assert [source for source in after if "/x/" in source] == before
 
 

@@ -10,7 +10,15 @@ from small_scenes import TwoNetworks
 from fringe import InputError
 from fringe.data import digits_samples
 from fringe.errors import TransientError
-from fringe.experiments import ExperimentSpec, build_plan, read_results, read_status, resolve, run_experiment
+from fringe.experiments import (
+    ExperimentSpec,
+    build_plan,
+    planned_work_of,
+    read_results,
+    read_status,
+    resolve,
+    run_experiment,
+)
 from fringe.experiments import Progress as Callbacks
 from fringe.experiments._images import open_entry
 
@@ -40,6 +48,14 @@ def test_every_network_is_explained_on_the_examples_of_its_scene(tmp_path):
         assert results.scores(model, "uniform", "mass_inside") == pytest.approx([chance] * 3)
     assert {cell.required for cell in results.coverage()} == {3}
     assert not results.missing()
+
+
+def test_fewer_examples_of_a_scene_are_less_work():
+    plan = build_plan(ExperimentSpec(**BOTH | {"n": 50, "limits": {"patch_and": 2}}))
+    passes = plan.arms[0].methods["ig"].planned_passes
+    maps = [(cost, count) for what, cost, count in planned_work_of([plan]) if what == "a map by ig"]
+    assert maps == [(passes, 50), (passes, 2)]
+    assert {count for what, _, count in planned_work_of([plan]) if what == "the score mass_inside"} == {50, 2}
 
 
 def test_a_run_is_resumed_grows_and_is_the_same_in_memory(tmp_path):

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 import fringe
 from fringe import InputError, TargetError
-from fringe.experiments._images import sample_references
+from fringe.experiments._images import choose_references, find_images
 from fringe.explanations import ExplainSpec, Explanation, Failure, explain_images
 
 IG = {"method": "ig", "set": ("steps=4",), "figures": False}
@@ -315,6 +315,6 @@ def test_the_references_are_those_of_a_benchmark(tmp_path):
     spec = ExplainSpec(method="expected_gradients", set=("samples=2",), seed=3, references=str(images))
     list(explain_images(DIGITS[:1], tmp_path / "out", spec))
     taken = read(tmp_path / "out" / "summary.json")["references"]["images"]
-    expected = sample_references([], str(images), 3)
+    expected = choose_references(find_images([str(images)]), 3)
     assert taken == [picture.ref.id for picture in expected]
     assert len(set(taken) - {"copy"}) >= 63

@@ -134,8 +134,9 @@ class Job:
             late = time.monotonic() - self._start > self.seconds
             state = "stopped" if self._stop.is_set() else "expired" if late else "failed"
             self.error = error if state == "failed" else None
-            if state == "failed" and not isinstance(error, FringeError):
-                logging.getLogger("fringe").exception("a computation of the app failed")
+            if state == "failed":  # with the advice to programmers, which the page leaves out
+                known = isinstance(error, FringeError)
+                logging.getLogger("fringe").error("a computation of the app failed: %s", error, exc_info=not known)
         self.end(state)
 
     def end(self, state: State) -> None:
@@ -225,11 +226,29 @@ class Worker:
                 self._running = None
 
 
+#: Fields of the page by what an argument of the library is called.
+_FIELDS = {
+    **dict.fromkeys(("model", "output", "layer"), "model"),
+    **dict.fromkeys(("inputs", "image", "images", "x"), "image"),
+    **dict.fromkeys(("method", "space", "space.references"), "method"),
+}
+
+
 def reason(error: BaseException | None) -> str:
     """What a person may read of an error: the message of the library's own, and only the kind of the others, whose
-    text may name files of the machine."""
+    text may name files of the machine.
+
+    An argument of a function is named by the field of the page, and the advice to programmers is left out.
+    """
     if isinstance(error, FringeError):
-        text = error.message if error.hint is None else f"{error.message}; {error.hint}"
+        argument, message = error.argument, error.message
+        if argument is None and message.partition(": ")[0] in _FIELDS:  # the text of an error
+            argument, _, message = message.partition(": ")
+            message = message.rpartition("; ")[0] or message
+        text = message if error.hint is None else f"{message}; {error.hint}"
+        if argument in _FIELDS:
+            field = _FIELDS[argument]
+            text = f"the {field}: {message.partition('. ')[0]}; choose another {field}"
         return f"{text[:1].upper()}{text[1:]}."
     if error is not None and is_out_of_memory(error):
         return "There is not enough memory for this image, model and method."

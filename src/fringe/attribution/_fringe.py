@@ -17,7 +17,7 @@ from fringe.attribution._diagnostics import COARSE_ABOVE, Status, build_attribut
 from fringe.attribution._integrate import PathIntegral, integrate
 from fringe.attribution._pieces import SegmentPieces
 from fringe.attribution._quadrature import Quadrature, Rule
-from fringe.errors import InputError
+from fringe.errors import InputError, require
 from fringe.geometry import kl, log_probabilities
 from fringe.linalg import Boundary, CGStatus
 from fringe.paths import (
@@ -207,6 +207,11 @@ class FRInGe(Attributor):
         if self.reference is not None:
             object.__setattr__(self, "reference", _distribution(self.reference))
         super().__post_init__()
+        require(self._most_steps < 2**63, "tau", self.tau, "at least 1e-37: a path would have more than 2**63 steps")
+
+    @property
+    def _most_steps(self) -> float:
+        return math.pi / math.sqrt(2 * self.tau)  # no two distributions are farther apart than pi
 
     @classmethod
     def preset(cls, name: str, /, variant: Variant = "fringe") -> Self:
@@ -292,9 +297,8 @@ class FRInGe(Attributor):
 
     @property
     def planned_passes(self) -> float:
-        farthest = math.pi / math.sqrt(2 * self.tau)  # no two distributions are farther apart than pi
         path = self.path(1)
-        steps = self.max_steps if path.until == "arrival" else self.steps or farthest
+        steps = self.max_steps if path.until == "arrival" else self.steps or self._most_steps
         products = {"natural": 1 + 2 * self.cg_iterations, "geodesic": path.step.fisher_rank}.get(self.solve, 1)
         return steps * (3 + products)  # and a forward pass, the score's gradient, the length of the step
 

@@ -152,19 +152,19 @@ NormOf = Literal["log_probability", "score"]
 class GeoIGSVI(Attributor):
     r"""Bend the straight line away from where the model is steep, and integrate the gradient along it.
 
-    ``"repaired"`` is the method as its mathematics intend it. N points from input to baseline, both ends fixed, relax
-    under ``"points"``, :math:`\sum_k \|\delta_k\| + \beta \sum_k s_k`, or ``"length"``, :math:`\sum_k (1 + \beta (s_k
-    + s_{k+1}) / 2) \|\gamma_{k+1} - \gamma_k\|`, both with the prior's :math:`\|\delta\|^2 / 2`, where :math:`\delta`
-    is the deviation from the straight line and :math:`s` the norm of the gradient ``norm_of`` the log-probability of
-    the target, or of the explained score. The logits of a ReLU network have piecewise constant gradients, so their
-    norm exerts no force at all and the line stays straight; log-probabilities bend between the kinks. The trapezoid
-    rule on the path is complete, as every path integral is.
+    ``"repaired"`` is the method as its formulas intend it. A path has N points from input to baseline. Both ends
+    are fixed; the other points move to minimise an energy. With ``"points"`` the energy is :math:`\sum_k
+    \|\delta_k\| + \beta \sum_k s_k`. With ``"length"`` it is :math:`\sum_k (1 + \beta (s_k + s_{k+1}) / 2)
+    \|\gamma_{k+1} - \gamma_k\|`. Both add the prior's :math:`\|\delta\|^2 / 2`. Here :math:`\delta` is the deviation
+    from the straight line. :math:`s` is the norm of a gradient: of the log-probability of the target, or of the
+    explained score (``norm_of``). The logits of a ReLU network have piecewise constant gradients. Their norm exerts no
+    force, and the line stays straight; with log-probabilities it bends. The trapezoid rule on the path is complete.
 
-    ``"official"`` is what the authors' code computes, for comparison with numbers made by it: a map
-    :math:`\sum_k g(\gamma_k) \|\gamma_{k+1} - \gamma_k\|_2`, gradients times *lengths* and therefore about
-    :math:`\sqrt n` too large and never complete, along a path that is attracted by steep points, by the gradient of the
-    *sum* of all logits, whatever the target, under noise in every entry. ``objective``, ``norm_of`` and ``stochastic``
-    do not apply to it. Where ``force_mean`` is zero, its path is the straight line and noise.
+    ``"official"`` is what the authors' code computes, for comparison with its numbers. The map is :math:`\sum_k
+    g(\gamma_k) \|\gamma_{k+1} - \gamma_k\|_2`: gradients times *lengths*. It is about :math:`\sqrt n` too large and
+    never complete. Steep points attract the path. Its force is the gradient of the *sum* of all logits, whatever the
+    target, and every entry has noise. ``objective``, ``norm_of`` and ``stochastic`` do not apply. Where ``force_mean``
+    is zero, the path is the straight line with noise.
     """
 
     name = "geoig_svi"

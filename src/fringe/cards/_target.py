@@ -98,12 +98,12 @@ class CallableMethod(Attributor):
             with global_seed(seed):
                 result = type(self).function(CountedModule(part), x, part.target.clone())
             if result is None:
-                raise InputError(f"{self.name} returned None, expected a map", argument="target")
+                raise InputError(f"{self.name} returned None, expected a map", argument="method")
             values = result.detach() if isinstance(result, Tensor) else torch.as_tensor(np.asarray(result))
         except (FringeError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # a function of somebody else may raise anything
-            raise InputError(f"{self.name} failed ({type(error).__name__}: {error})", argument="target") from error
+            raise InputError(f"{self.name} failed ({type(error).__name__}: {error})", argument="method") from error
         return _shaped(values.to(x), x, self.name)[0]
 
 
@@ -187,4 +187,4 @@ def _shaped(values: Tensor, x: Tensor, name: str) -> Tensor:
     expected = f"that of the input, {tuple(x.shape)}"
     if x.dim() == 4:  # in letters: one message for inputs of all sizes
         expected = "that of the input, (1, C, H, W), or (1, 1, H, W), (1, H, W) or (H, W) for all channels together"
-    raise InputError(f"{name} returned shape {tuple(values.shape)}, expected {expected}", argument="target")
+    raise InputError(f"{name} returned shape {tuple(values.shape)}, expected {expected}", argument="method")

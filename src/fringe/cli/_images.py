@@ -8,8 +8,8 @@ import typer
 
 from fringe._text import to_json
 from fringe.cli._console import Exit, Progress, error_text, exit_on_error, print_error, require_consent, say, show, warn
-from fringe.cli._options import AsJson, Inputs, Out, Overwrite, Yes, with_options
-from fringe.errors import FringeError
+from fringe.cli._options import AsJson, Inputs, Out, Overwrite, Yes, names_of, with_options
+from fringe.errors import FringeError, InputError
 
 Given = dict[str, Any]
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ def explain(
 
     An interrupted run is resumed by the same command.
 
-    Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some inputs failed, 130 interrupted.
+    Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some inputs failed, 75 no space left (run it again),
+    130 interrupted.
     """
     with exit_on_error():
         from fringe.attribution import preset_names
@@ -55,9 +56,26 @@ def compare(
         from fringe.experiments import planned_work
         from fringe.explanations import CompareSpec, ComparisonRun
 
-        run = ComparisonRun(inputs, out, CompareSpec(**given), overwrite=overwrite)
+        run = ComparisonRun(inputs, out, CompareSpec(**_with_file_methods(given)), overwrite=overwrite)
         _open(run, planned_work(run.methods, run.metrics, len(run.refs)), yes=yes, quiet=as_json)
         _compute(run, as_json=as_json)
+
+
+def _with_file_methods(given: Given) -> Given:
+    """The options with the functions of ``file.py:NAME`` in place of these words, as ``fringe verify`` reads them."""
+    if ".py:" not in given.get("methods", ""):
+        return given
+    from fringe.cards import read_target
+
+    methods = list[Any]()
+    for text in names_of(given["methods"]):
+        label, _, name = text.rpartition("=")
+        try:
+            method = read_target(name, trust_code=given.get("trust_code", False)) if ".py:" in name else name
+        except InputError as error:
+            raise InputError(error.message, argument="methods", hint=error.hint) from error
+        methods.append((label, method) if label else method)
+    return {**given, "methods": methods}
 
 
 def _open(run: "Run", work: Sequence[tuple[str, float, float]], *, yes: bool, quiet: bool) -> None:

@@ -1,4 +1,4 @@
-"""Handwritten digits that travel with the library: 1797 scans of 8x8 pixels with their labels.
+"""Handwritten digits that are part of the library: 1797 scans of 8x8 pixels with their labels.
 
 The scans are the test part of "Optical Recognition of Handwritten Digits" by E. Alpaydin and C. Kaynak,
 UCI Machine Learning Repository (1998), doi:10.24432/C50P49, licensed CC BY 4.0; scikit-learn distributes
@@ -27,7 +27,14 @@ Split = Literal["train", "test"]
 
 @dataclass(frozen=True)
 class Digits:
-    """Scans ``(1797, 8, 8)`` uint8 in 0..16, labels ``(1797,)`` in 0..9, and the indices of both splits."""
+    """The scans of digits, with labels and splits.
+
+    Attributes:
+        images: Scans (1797, 8, 8), from 0 (paper) to 16 (ink).
+        labels: Digits (1797,), from 0 to 9.
+        train: Indices of the training scans (1437,).
+        test: Indices of the test scans (360,).
+    """
 
     images: NDArray[np.uint8]
     labels: NDArray[np.uint8]
@@ -36,7 +43,7 @@ class Digits:
 
 
 def load_digits() -> Digits:
-    """Read the scans, labels and splits that travel with the library."""
+    """Read the scans, labels and splits of the library."""
     arrays: dict[str, NDArray[Any]] = load(resources.files("fringe.data").joinpath(FILE).read_bytes())
     return Digits(**{name: arrays[name] for name in ("images", "labels", "train", "test")})
 

@@ -24,6 +24,7 @@ from fringe.experiments._executors import ProcessExecutor as ProcessExecutor
 from fringe.experiments._executors import SerialExecutor as SerialExecutor
 from fringe.experiments._formats import ScoreRecord as ScoreRecord
 from fringe.experiments._formats import StoredMap as StoredMap
+from fringe.experiments._formats import disk_error as disk_error
 from fringe.experiments._images import ImageEntry as ImageEntry
 from fringe.experiments._images import choose_references as choose_references
 from fringe.experiments._images import content_digest as content_digest

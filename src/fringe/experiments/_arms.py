@@ -1,7 +1,7 @@
 """Arms: the models of a plan, given or made by a scene, and the methods that explain each."""
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,7 +9,7 @@ from torch import nn
 
 from fringe._outputs import OutputKind
 from fringe.attribution import Attributor
-from fringe.data import find_inputs
+from fringe.data import ImageRef, find_inputs
 from fringe.errors import InputError
 from fringe.models import LoadedModel, Preprocessing, load_model, state_digest, stated_preprocessing
 from fringe.scenes import Scene
@@ -39,12 +39,16 @@ class ModelSource:
     number: int = 0
     data: tuple[str, ...] = ()
 
-    def load(self, device: torch.device | str = "cpu") -> LoadedModel:
-        """Load the model in evaluation mode, without parameter gradients; a module in memory is copied."""
+    def load(self, device: torch.device | str = "cpu", *, images: Sequence[ImageRef] | None = None) -> LoadedModel:
+        """Load the model in evaluation mode, without parameter gradients; a module in memory is copied. ``images`` are
+        those of ``data``, where they are listed already."""
         if self.scene is None:
             return self._given(device)
         given = self.given()
-        images = list(find_inputs(self.data)) if self.scene.requires_images else []
+        if not self.scene.requires_images:
+            images = []
+        elif images is None:
+            images = list(find_inputs(self.data))
         loaded = self.scene.network(self.number, given, images)
         return replace(loaded, module=loaded.module.eval().requires_grad_(False).to(device))
 

@@ -52,9 +52,9 @@ def compare(
     """Explain inputs with every method, and score every map under every metric.
 
     All methods explain the same classes with the same noise (from ``seed`` and ``ids``), and a metric perturbs an image
-    in the same way for all of them. If a method raises a FringeError, its row has the ``error``, and the other methods
-    continue. A map that is not finite, or whose path diverged, has no scores. For many images, and for scores on disk,
-    see :func:`run_experiment`.
+    in the same way for all of them. If a method raises a FringeError, it explains each image alone: an image that it
+    fails on has the reason in ``errors`` of its row, and the other images and methods continue. A map that is not
+    finite, or whose path diverged, has no scores. For many images, and for scores on disk, see :func:`run_experiment`.
 
     Args:
         model: A classifier as in :func:`fringe.attribute`, or a model as in :func:`fringe.explain`, such as

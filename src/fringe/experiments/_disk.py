@@ -14,7 +14,7 @@ from typing import BinaryIO
 from fringe._files import MAPS_BYTES, PARTIAL, RECORD_BYTES, open_regular, read_regular, sync_folder, write_atomic
 from fringe._process import fate_of
 from fringe.errors import InputError, TransientError
-from fringe.experiments._formats import NO_LOCKS, REFUSED, as_error, is_absent, problem_of
+from fringe.experiments._formats import NO_LOCKS, REFUSED, disk_error, is_absent, problem_of
 
 #: Where a run puts what is damaged, or no longer true.
 QUARANTINE = "aside"
@@ -72,7 +72,7 @@ class Disk:
             yield
         except OSError as error:
             if not is_absent(error):
-                raise as_error(error, self.root, what=f"{what} cannot be read") from error
+                raise disk_error(error, self.root, what=f"{what} cannot be read") from error
 
     @contextlib.contextmanager
     def _writing(self, needed: int = 0) -> Generator[None]:
@@ -80,7 +80,7 @@ class Disk:
         try:
             yield
         except OSError as error:
-            raise as_error(error, self.root, needed) from error
+            raise disk_error(error, self.root, needed) from error
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file in one step, durably. Raises StoreFull if there is no space."""
@@ -130,7 +130,7 @@ class Disk:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise as_error(error, self.root) from error
+            raise disk_error(error, self.root) from error
 
     # The folder
 
@@ -150,7 +150,7 @@ class Disk:
         except OSError as error:
             if error.errno in REFUSED:
                 raise InputError(f"cannot write in {str(self.root)!r} ({error.strerror})", argument="out") from error
-            raise as_error(error, self.root) from error
+            raise disk_error(error, self.root) from error
         if others:
             message = f"{str(self.root)!r} holds files that are no results of a run ({', '.join(others[:3])})"
             raise InputError(message, argument="out", hint="name another folder")
@@ -193,7 +193,7 @@ class Disk:
             acquired = False
         except (OSError, NotImplementedError) as error:
             if isinstance(error, OSError) and error.errno not in NO_LOCKS:
-                raise as_error(error, self.root) from error
+                raise disk_error(error, self.root) from error
             warn(
                 f"{str(self.root)!r}: the file system has no locks ({error}); a second process in this folder may "
                 "compute the same once more, and nothing worse"

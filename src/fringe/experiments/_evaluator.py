@@ -2,9 +2,9 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -139,10 +139,10 @@ class MethodResult:
         faults: Why an image has no scores: "diverged", "not_finite", or "failed"; "" where it has.
         passes: Passes through the model for making the maps, without scoring.
         seconds: Time of making the maps.
-        error: Why the method failed on all images, if so.
-        transient: Whether that may pass.
-        maps: Maps (B, *S), if required.
-        attribution: The attribution of a method, if required.
+        errors: Why the method failed on an image; "" where it did not.
+        transient: Whether a failure may pass.
+        maps: Maps (B, *S), NaN where the method failed, if required; None if it failed on all images.
+        attribution: The attribution of a method, if required; None if it failed on an image.
     """
 
     label: str
@@ -152,10 +152,36 @@ class MethodResult:
     faults: tuple[str, ...]
     passes: PassCounts = field(default_factory=PassCounts)
     seconds: float = 0.0
-    error: str | None = None
+    errors: tuple[str, ...] = ()
     transient: bool = False
     maps: Tensor | None = None
     attribution: Attribution | None = None
+
+    @property
+    def error(self) -> str | None:
+        """Why the method failed on the first image that it failed on; None if it failed on none."""
+        return next(filter(None, self.errors), None)
+
+
+Batch = TypeVar("Batch")
+Result = TypeVar("Result")
+
+
+def one_by_one(
+    batches: Iterable[Batch],
+    evaluate: Callable[[Batch], Result],
+    failed: Callable[[Result], object],
+    split: Callable[[Batch], Sequence[Batch]],
+) -> Generator[tuple[Batch, Result]]:
+    """Evaluate batches, and the images of a batch that failed each alone: one must not cost the others their scores.
+    Yields the batches, or their images, with their results."""
+    for batch in (queue := list(batches)):
+        result = evaluate(batch)
+        parts = split(batch) if failed(result) else ()
+        if len(parts) > 1:
+            queue += parts
+        else:
+            yield batch, result
 
 
 #: Called with what is in work, and how many maps of how many are made; one half made counts as a half.
@@ -178,15 +204,26 @@ class Evaluator:
         self._parts: dict[tuple[int, ...], EvaluationContext] = {tuple(range(self.batch)): subject}
 
     def rows(self, keep_maps: bool) -> tuple[MethodResult, ...]:
-        """One result for each candidate, in their order."""
+        """One result for each candidate, in their order. Where one fails, its images are tried each alone."""
         rows: list[MethodResult] = []
         for index, candidate in enumerate(self.candidates):
-            row = self._row(candidate, index * self.batch)
+            row = self._joined(candidate, index * self.batch)
             rows.append(row if keep_maps else dataclasses.replace(row, maps=None, attribution=None))
         return tuple(rows)
 
-    def _row(self, candidate: Candidate, before: int) -> MethodResult:
-        """The result of a candidate after ``before`` maps of other candidates."""
+    def _joined(self, candidate: Candidate, before: int) -> MethodResult:
+        def evaluate(images: list[int]) -> MethodResult:
+            if len(images) == self.batch:
+                return self.row(candidate, before)
+            return Evaluator(self._part(images), [candidate], self.metrics, None).row(candidate)
+
+        everything = [list(range(self.batch))]
+        parts = one_by_one(everything, evaluate, lambda row: row.error, lambda images: [[i] for i in images])
+        rows = [row for _, row in parts]
+        return rows[0] if len(rows) == 1 else _join(rows)
+
+    def row(self, candidate: Candidate, before: int = 0) -> MethodResult:
+        """The result of a candidate after ``before`` maps of other candidates; an error fails all images."""
         classifier = self.subject.problem.model
         start, passes = time.perf_counter(), dataclasses.replace(classifier.passes)
         row = MethodResult(
@@ -214,7 +251,7 @@ class Evaluator:
                 row, scores=self.score_maps(candidate, values, diagnostics, faults), faults=faults
             )
         except FringeError as error:
-            return dataclasses.replace(row, error=str(error), transient=is_transient(error))
+            return dataclasses.replace(row, errors=(str(error),) * self.batch, transient=is_transient(error))
 
     def score_maps(
         self, candidate: Candidate, values: Tensor, diagnostics: Mapping[str, Tensor], faults: tuple[str, ...]
@@ -266,6 +303,37 @@ def _faults(values: Tensor, attribution: Attribution | None) -> tuple[str, ...]:
     return tuple(
         "diverged" if verdict == "diverged" else "" if is_finite else "not_finite"
         for is_finite, verdict in zip(finite, verdicts, strict=True)
+    )
+
+
+def _join(rows: Sequence[MethodResult]) -> MethodResult:
+    """The results of a method on images, each alone, as one."""
+    shown = [row.maps for row in rows if row.maps is not None]
+    counts = [dataclasses.astuple(row.passes) for row in rows]
+    scored = [i for i, row in enumerate(rows) if not row.faults[0]]
+
+    def scores(metric: str) -> Scores:
+        parts = [rows[i].scores[metric] for i in scored]
+        if not parts:
+            return Scores(torch.cat([row.scores[metric].values for row in rows]))
+        columns = (
+            {name: torch.cat([getattr(part, kind)[name] for part in parts]) for name in getattr(parts[0], kind)}
+            for kind in ("flags", "details", "curves")
+        )
+        return _spread(Scores(torch.cat([part.values for part in parts]), *columns), torch.tensor(scored), len(rows))
+
+    return dataclasses.replace(
+        rows[0],
+        scores={metric: scores(metric) for metric in rows[0].scores},
+        faults=tuple(row.faults[0] for row in rows),
+        passes=PassCounts(*map(sum, zip(*counts, strict=True))),
+        seconds=sum(row.seconds for row in rows),
+        errors=tuple(row.error or "" for row in rows),
+        transient=any(row.transient for row in rows),
+        maps=torch.cat([torch.full_like(shown[0], torch.nan) if r.maps is None else r.maps for r in rows])
+        if shown
+        else None,
+        attribution=None,
     )
 
 

@@ -379,7 +379,8 @@ class StoreFull(TransientError):
     """There is no room for a result. Nothing that was committed is lost; the run goes on when there is room."""
 
 
-def as_error(error: OSError, root: Path, needed: int = 0, *, what: str = "a result cannot be written") -> FringeError:
+def disk_error(error: OSError, root: Path, needed: int = 0, *, what: str = "a result cannot be written") -> FringeError:
+    """What an error of the system means for the files in ``root``; ``needed`` is the size of a file in bytes."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         room = f"{needed} bytes are needed; " if needed else ""
         return StoreFull(

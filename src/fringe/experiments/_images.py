@@ -47,9 +47,16 @@ class ImageSample:
 
 
 def sample_images(
-    data: Sequence[str], n: int, seed: int, exclude: Iterable[str] = (), *, holdout: bool = False, labels: bool = False
+    data: Sequence[str],
+    n: int,
+    seed: int,
+    exclude: Iterable[str] = (),
+    *,
+    refs: Sequence[ImageRef] | None = None,
+    holdout: bool = False,
+    labels: bool = False,
 ) -> ImageSample:
-    """Sample images.
+    """Sample images of ``data``, which are listed unless ``refs`` are what :func:`find_images` returned.
 
     The position of an image depends on the seed and its name alone: a larger ``n`` contains the images of a smaller
     one, and a new file moves none of the others. Copies of one content are taken once.
@@ -58,7 +65,7 @@ def sample_images(
     that must not meet the others; with ``labels`` the label of an image is part of its name, as it shapes its scores.
     Raises InputError if there are fewer than ``n`` different images.
     """
-    refs, excluded = in_order(data, seed), set(exclude)
+    refs, excluded = in_order(find_images(data) if refs is None else refs, seed), set(exclude)
     pictures: dict[str, ImageEntry] = {}
     missing: list[str] = []
     for ref in reversed(refs) if holdout else refs:
@@ -79,19 +86,15 @@ def sample_images(
     return ImageSample(tuple(pictures.values()), tuple(missing))
 
 
-def in_order(data: Sequence[str], seed: int) -> list[ImageRef]:
-    """All images of ``data`` in the order of the seed."""
-    return _by_seed(_find(data), seed)
-
-
-def _find(data: Sequence[str]) -> list[ImageRef]:
+def find_images(data: Sequence[str], argument: str = "data") -> list[ImageRef]:
+    """List all images of ``data``. Raises InputError, for the ``argument``, if there are none."""
     try:
         return list(find_inputs(data))
     except ImageError as error:
-        raise InputError(f"data: {error}") from error
+        raise InputError(str(error), argument=argument) from error
 
 
-def _by_seed(refs: Iterable[ImageRef], seed: int) -> list[ImageRef]:
+def in_order(refs: Iterable[ImageRef], seed: int) -> list[ImageRef]:
     """Images in an order that depends on the seed and the name of each alone: the stem of its file, or the id of an
     embedded image."""
 
@@ -147,19 +150,19 @@ def open_image_entry(picture: ImageEntry, recipe: Preprocessing, exif: Literal["
 def sample_examples(
     scenes: Mapping[str, Scene],
     networks: Mapping[str, Sequence[LoadedModel]],
-    data: Sequence[str],
+    images: Sequence[ImageRef],
     counts: Mapping[str, int],
     seed: int,
     exclude: Iterable[str],
     digest: Callable[[Any], str],
 ) -> ImageSample:
-    """The examples of scenes by label, each with all of its ``networks`` and its number of examples in ``counts``; none
-    is made of an image whose digest is in ``exclude``.
+    """The examples of scenes by label, made of ``images``, each with all of its ``networks`` and its number of examples
+    in ``counts``; none is made of an image whose digest is in ``exclude``.
 
-    An example is named by what makes it: the ``digest`` of the settings of its scene, the example, and the content of
+    The name of an example is the ``digest`` of the settings of its scene, the example, and the content of
     its images. Raises InputError if a scene has fewer examples.
     """
-    images = in_order(data, seed) if any(scene.requires_images for scene in scenes.values()) else []
+    images = in_order(images, seed)
     excluded, contents, entries = set(exclude), dict[str, str](), list[ImageEntry]()
     if excluded:
         images = [ref for ref in images if content_digest(ref) not in excluded]
@@ -196,15 +199,10 @@ def open_entry(
 MAX_REFERENCES = 64
 
 
-def sample_references(data: Sequence[str], text: str | None, seed: int) -> tuple[ImageEntry, ...]:
-    """The references of ``text``, or of the data itself; independent of ``n``."""
-    return choose_references(_find([text] if text is not None else data), seed)
-
-
 def choose_references(refs: Iterable[ImageRef], seed: int) -> tuple[ImageEntry, ...]:
     """At most ``MAX_REFERENCES`` images of different contents that can be read, drawn by the seed of a run."""
     entries: dict[str, ImageEntry] = {}
-    for ref in _by_seed(refs, seed + 1):
+    for ref in in_order(refs, seed + 1):
         if len(entries) == MAX_REFERENCES:
             break
         try:

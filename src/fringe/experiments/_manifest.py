@@ -17,16 +17,17 @@ from torch import Tensor, nn
 
 import fringe
 from fringe.classifier import Classifier
-from fringe.data import find_inputs
+from fringe.data import ImageRef
 from fringe.errors import FringeError, TransientError, first_line, is_misread, is_transient
 from fringe.experiments._arms import Arm
 from fringe.experiments._images import (
     ImageEntry,
     ImageSample,
+    choose_references,
+    find_images,
     open_entry,
     sample_examples,
     sample_images,
-    sample_references,
 )
 from fringe.experiments._plan import Plan
 from fringe.models import LoadedModel
@@ -275,9 +276,11 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = ()) ->
     """Load the models and sample the images of a plan; with ``logits``, compute those of the first few images on the
     CPU, and of those that are ``known`` before the others. Raises FringeError for a model or data that cannot be
     used."""
-    loaded = {arm.label: arm.model.load() for arm in plan.arms} if plan.scenes else {}
-    drawn = _drawn(plan, loaded)
-    references = sample_references(plan.data, plan.references, plan.seed) if plan.data or plan.references else ()
+    refs = find_images(plan.data) if plan.data or not plan.scenes else []  # once: a folder may hold very many
+    loaded = {arm.label: arm.model.load(images=refs) for arm in plan.arms} if plan.scenes else {}
+    drawn = _drawn(plan, refs, loaded)
+    given = refs if plan.references is None else find_images([plan.references], "references")
+    references = choose_references(given, plan.seed)
     loaded = loaded or {arm.label: arm.model.load() for arm in plan.arms}
     manifest = Manifest(
         plan=plan.record(),
@@ -289,7 +292,7 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = ()) ->
         metrics={label: _metric(plan, label) for label in plan.metrics},
         models={label: {"spec": model.spec, **describe(model, plan.exif)} for label, model in loaded.items()},
         versions=versions(),
-        scenes=_scenes(plan, loaded),
+        scenes=_scenes(plan, refs, loaded),
     )
     ordered = sorted(drawn.pictures, key=lambda picture: picture.digest not in known)
     pictures = {arm.label: [one for one in ordered if one.label == arm.scene] for arm in plan.arms}
@@ -297,21 +300,22 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = ()) ->
     return Resolved(plan, manifest, {picture.digest: picture for picture in drawn.pictures}, references, first)
 
 
-def _drawn(plan: Plan, loaded: Mapping[str, LoadedModel]) -> ImageSample:
-    """The images of a plan: sampled, or made by its scenes."""
+def _drawn(plan: Plan, refs: Sequence[ImageRef], loaded: Mapping[str, LoadedModel]) -> ImageSample:
+    """The images of a plan: sampled of ``refs``, or made by its scenes."""
     if not plan.scenes:
         how = {"holdout": plan.holdout, "labels": plan.target == "label"}
-        return sample_images(plan.data, plan.n, plan.seed, plan.exclude, **how)
+        return sample_images(plan.data, plan.n, plan.seed, plan.exclude, refs=refs, **how)
     networks = {label: [loaded[arm.label] for arm in plan.arms if arm.scene == label] for label in plan.scenes}
-    counts = {label: min(plan.examples.get(label, plan.n), plan.n) for label in plan.scenes}
-    return sample_examples(plan.scenes, networks, plan.data, counts, plan.seed, plan.exclude, digest)
+    counts = {label: plan.images(label) for label in plan.scenes}
+    images = refs if any(scene.requires_images for scene in plan.scenes.values()) else []
+    return sample_examples(plan.scenes, networks, images, counts, plan.seed, plan.exclude, digest)
 
 
-def _scenes(plan: Plan, loaded: Mapping[str, LoadedModel]) -> dict[str, dict[str, Any]]:
+def _scenes(plan: Plan, refs: Sequence[ImageRef], loaded: Mapping[str, LoadedModel]) -> dict[str, dict[str, Any]]:
     """What is stored of the scenes; their gates are measured here."""
     result: dict[str, dict[str, Any]] = {}
     for label, scene in plan.scenes.items():
-        images = list(find_inputs(plan.data)) if scene.requires_images else []
+        images = refs if scene.requires_images else []
         networks = dict[str, dict[str, Any]]()
         for arm in (arm for arm in plan.arms if arm.scene == label):
             gates = [

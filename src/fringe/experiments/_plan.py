@@ -1,6 +1,7 @@
 """Plans: an experiment with every model, method and metric configured."""
 
 import importlib.util
+import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping
@@ -97,6 +98,10 @@ class Plan:
         """How many images a metric is computed on."""
         return min(self.limits.get(metric, self.n), self.n)
 
+    def images(self, scene: str) -> int:
+        """How many images a model is explained on: given ones, or the examples of the scene of this label."""
+        return min(self.examples.get(scene, self.n), self.n)
+
     def record(self) -> dict[str, Any]:
         """The plan as plain data, for people and for telling two plans apart."""
         outputs = {arm.label: arm.model.output for arm in self.arms if arm.model.output != "auto"}
@@ -151,7 +156,7 @@ def build_plan(spec: ExperimentSpec) -> Plan:
         _by_known_label(spec.limits, [*metrics, *scenes]), {**metrics, **scenes}, required="limits" in given
     )
     _require_images("references", *((spec.references,) if spec.references else ()))
-    _require_images("data", *(text for text in spec.data if not (url_of(text) or Path(text).exists())))
+    _require_images("data", *spec.data)
     tuned = None if spec.preset is None else _TunedPreset.read(spec.preset)
     alone = bool(scenes) and not any(scene.requires_model for scene in scenes.values())
     models = {} if alone else spec.model or {EMBEDDED: default_model(spec.data)}
@@ -264,7 +269,10 @@ def _limits(limits: Mapping[str, int], metrics: Mapping[str, Metric | Scene], *,
 
 
 def _require_images(argument: str, *texts: str) -> None:
+    """Raise InputError for a text that names nothing; what is there is listed once, when the plan is resolved."""
     for text in texts:
+        if url_of(text) or os.path.exists(text):
+            continue
         try:
             next(find_inputs([text]))
         except ImageError as error:
@@ -377,4 +385,5 @@ def planned_work(
 
 def planned_work_of(plans: Iterable[Plan]) -> list[tuple[str, float, float]]:
     """As :func:`planned_work`, for all models of plans."""
-    return [work for p in plans for arm in p.arms for work in planned_work(arm.methods, p.metrics, p.n, p.limits)]
+    pairs = ((plan, arm) for plan in plans for arm in plan.arms)
+    return [w for p, a in pairs for w in planned_work(a.methods, p.metrics, p.images(a.scene), p.limits)]

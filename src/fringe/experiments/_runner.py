@@ -21,7 +21,7 @@ from fringe.errors import (
     is_transient,
 )
 from fringe.experiments._arms import Arm
-from fringe.experiments._evaluator import Candidate, Evaluator, MethodResult, Progress
+from fringe.experiments._evaluator import Candidate, Evaluator, MethodResult, Progress, one_by_one
 from fringe.experiments._formats import ScoreRecord, Status, StoredMap
 from fringe.experiments._images import open_entry, open_references
 from fringe.experiments._manifest import Resolved, describe, digest, first_logits, versions
@@ -133,12 +133,12 @@ class TaskRunner:
         ]
         maps, current = dict[str, StoredMap](), versions()
         left = {one.image: one.error for one in failed if one.status is None}
-        for group in (batches := list(groups)):
-            evaluated = self._evaluate(context, task, group, stored or {})
-            reason = evaluated if isinstance(evaluated, str) else evaluated.metadata[0].get("error")
-            if reason and len(group.images) > 1:  # one image must not cost the others theirs, nor their number all
-                batches += group.alone()
-            elif isinstance(evaluated, str):
+
+        def evaluate(group: _ImageBatch) -> _Evaluated | str:
+            return self._evaluate(context, task, group, stored or {})
+
+        for group, evaluated in one_by_one(groups, evaluate, _error, _ImageBatch.alone):
+            if isinstance(evaluated, str):
                 left |= dict.fromkeys(group.images, evaluated)
             else:
                 rows += self._rows(task, group, evaluated)
@@ -170,7 +170,7 @@ class TaskRunner:
                 evaluator = Evaluator(group.subject, [candidate], metrics, self.progress)
                 if (scored := _evaluate_stored(evaluator, group, stored)) is not None:
                     return scored
-                row = evaluator.rows(keep_maps=True)[0]
+                row = evaluator.row(candidate)
             if row.transient:
                 return str(row.error)
         except Exception as error:
@@ -326,6 +326,11 @@ class TaskRunner:
         )
 
 
+def _error(evaluated: _Evaluated | str) -> str | None:
+    """Why a batch has no scores, or will have them in a later run; None where it has."""
+    return evaluated if isinstance(evaluated, str) else evaluated.metadata[0].get("error")
+
+
 def _evaluate_stored(evaluator: Evaluator, group: _ImageBatch, stored: Mapping[str, StoredMap]) -> _Evaluated | None:
     """Score the stored maps of a batch; None where one is missing, of another class, or with an error: all are made."""
     known = [stored[image] for image in group.images if image in stored and not stored[image].metadata.get("error")]
@@ -389,4 +394,4 @@ def _failed(candidate: Candidate, task: Task, size: int, error: Exception) -> Me
     empty = Scores(torch.full((size,), torch.nan, dtype=torch.float64))
     scores, faults = dict.fromkeys(task.metrics, empty), ("failed",) * size
     text = f"{type(error).__name__}: {first_line(error)}"
-    return MethodResult(candidate.label, candidate.control, {}, scores, faults, error=text)
+    return MethodResult(candidate.label, candidate.control, {}, scores, faults, errors=(text,) * size)

@@ -195,26 +195,27 @@ _EXPECTED = {
 class ExperimentSpec(Options):
     """What an experiment computes: models, methods and metrics, and the images that they are compared on.
 
-    The fields are the keys of a TOML or YAML file (:meth:`from_file`) and the options of the commands. Names are
-    resolved and models loaded by :func:`fringe.experiments.build_plan`, not here.
+    The fields are the keys of a TOML or YAML file (:meth:`from_file`) and the options of the commands.
+    :func:`fringe.experiments.build_plan` looks names up and loads models.
 
     Attributes:
         name: Name of the plan; a run folder may hold several.
         model: A spec for :func:`fringe.models.load_model`, a list of specs, or a table of specs or modules by label.
         data: Images, folders or ``"embedded:digits"``.
         methods: Methods by label: names, ``"NAME:PRESET"``, or configured methods.
-        metrics: Metrics by label, likewise. If None, those with ``by_default``; with a scene, those of localisation.
-        scene: Scenes by label, likewise: tests with a known answer, which make the networks and images. ``n`` is then
-            the number of examples of each scene.
+        metrics: Metrics by label, in the same forms. None stands for those with ``by_default``, or with a scene for
+            those of localisation.
+        scene: Scenes by label, in the same forms. A scene is a test with a known answer: it makes the networks and the
+            images. ``n`` is then the number of examples of each scene.
         set: Settings of methods and metrics by label and key, as in ``{"ig.steps": 20}``.
         preset: Tuned preset file; the images that it was tuned on are left out.
-        limits: Number of images by metric: it scores only the first of them. By scene: its number of examples.
+        limits: By metric, how many images it scores, the first ones; by scene, its number of examples.
         n: Number of images.
         seed: Samples the images and keys all randomness.
         target: ``"predicted"`` (top-1), ``"label"``, or the number of a class.
         score: Explained score of that class.
         exif: Whether the EXIF orientation of photos is applied.
-        references: Images for methods that average over data, at most 64 of them, drawn by the seed; ``data`` if None.
+        references: Images for methods that average over data; the seed draws at most 64. None stands for ``data``.
         controls: Whether to score maps that do not depend on the model, too.
         preprocessing: Preprocessing of the images; the model's if None.
         trust_code: Whether the model's author may run code; never read from a file.

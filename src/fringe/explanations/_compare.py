@@ -1,6 +1,7 @@
 """A run that compares methods on image files: every score, the means, and a picture."""
 
 import importlib
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -180,8 +181,7 @@ class ComparisonRun(ImageRun[CompareSpec]):
         entry["passes"] = {kind: entry["passes"][kind] + count for kind, count in asdict(result.passes).items()}
         entry["images"] += len(result.faults)
         entry["maps"] += result.faults.count("")
-        if result.error is not None:
-            entry["errors"].append({"error": result.error, "images": len(result.faults)})
+        entry["errors"] += [{"error": text, "images": n} for text, n in Counter(filter(None, result.errors)).items()]
 
     def _write_summary(self, *, complete: bool) -> None:
         """Write the scores and the summary so far, in the order of methods, metrics and inputs."""

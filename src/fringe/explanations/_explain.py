@@ -19,7 +19,7 @@ from fringe._text import plain
 from fringe.attribution import Attribution, attribute, preset_label
 from fringe.data import ImageRef
 from fringe.errors import InputError
-from fringe.experiments import changes, describe_changes, reliability_for
+from fringe.experiments import StoreFull, changes, describe_changes, disk_error, reliability_for
 from fringe.explanations._base import (
     POINTS,
     Explanation,
@@ -88,6 +88,7 @@ def explain_images(
     Raises:
         InputError: If an option makes no sense, or the folder holds results of other settings.
         OSError: If the folder cannot be written at all.
+        TransientError: From the iterator, where no space is left; the results before stay, and the same call goes on.
     """
     if spec is not None and options:
         raise InputError("got a spec and single options, expected one of the two", argument="spec")
@@ -336,6 +337,9 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         except InputError as error:
             return Failure.of(item.ref, error)
         except OSError as error:
+            reason = disk_error(error, self._out)
+            if isinstance(reason, StoreFull):  # there is no room for the next results, either
+                raise reason from error
             return Failure.of(item.ref, f"cannot write {error.filename!r} ({error.strerror})")
         return Explanation(self.folder.result_path(item.ref.id), sealed, reused=False)
 

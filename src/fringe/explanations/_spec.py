@@ -81,7 +81,7 @@ class CompareSpec(ImageOptions):
     """Options of :class:`fringe.explanations.ComparisonRun`; methods, metrics and their settings as in
     :class:`fringe.experiments.ExperimentSpec`."""
 
-    methods: Any = Field("fringe,ig", description="NAME, NAME:PRESET or LABEL=NAME, with commas.")
+    methods: Any = Field("fringe,ig", description="NAME, NAME:PRESET, LABEL=NAME or file.py:NAME, with commas.")
     metrics: Any = Field(
         "mas_insertion,mas_deletion,insertion,deletion,sparseness", description="NAME or NAME:PRESET, with commas."
     )

@@ -104,7 +104,7 @@ def _images(manifest: Manifest) -> str:
         parts = ", ".join(f"{scene['title']} ({label}) {sizes[label]}" for label, scene in manifest.scenes.items())
         source = f", made of images of {', '.join(plan['data'])}" if plan["data"] else ""
         return (
-            f"{count} examples with a known answer{source}, drawn by seed {plan['seed']} and known by what makes them: "
+            f"{count} examples with a known answer{source}, drawn by seed {plan['seed']} and named by their content: "
             f"{parts}. Each network is explained on the examples of its scene."
         )
     lost = f"; {len(manifest.missing)} more were drawn and cannot be read" if manifest.missing else ""

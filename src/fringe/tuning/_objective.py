@@ -17,7 +17,16 @@ SCORES = ("insertion", "deletion", "infidelity")
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights of the parts of the objective; the defaults are the paper's."""
+    """Weights of the parts of the objective; the defaults are the paper's.
+
+    Attributes:
+        insertion: Weight of Ins.
+        deletion: Weight of 1 - Del.
+        fidelity: Weight of Fid.
+
+    Raises:
+        InputError: If a weight is negative or not finite, or all are zero.
+    """
 
     insertion: float = 1.0
     deletion: float = 1.0
@@ -47,10 +56,23 @@ def objective(
     k: float = 2.0,
     epsilon: float = 1e-6,
 ) -> float:
-    """Compute the weighted harmonic mean of Ins, 1 - Del and Fid = exp(-k Inf), each of the mean over N images.
+    """Compute the weighted harmonic mean of Ins, 1 - Del and Fid = exp(-k Inf), from the means over N images.
 
-    Higher is better. The arguments are blur-based insertion and deletion areas and infidelities of the same images,
-    (N,) each. NaN if a score is not finite. A part below zero counts as zero: the formula has poles there.
+    Higher is better. A part below zero counts as zero, because the formula has poles there.
+
+    Args:
+        insertion: Area under the insertion curve of each image (N,), with blurred pixels.
+        deletion: Area under the deletion curve of the same images (N,).
+        infidelity: Infidelity of the same images (N,).
+        weights: Weights of the parts.
+        k: Rate at which Fid falls with the infidelity.
+        epsilon: Added to each part before the division.
+
+    Returns:
+        The objective; NaN if a score is not finite.
+
+    Raises:
+        InputError: If the scores are not one number for each of the same images, or the mean infidelity is negative.
     """
     require_positive("k", k)
     require_positive("epsilon", epsilon)
