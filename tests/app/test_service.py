@@ -222,12 +222,6 @@ def test_what_is_wrong_is_said_of_the_field_that_people_see(make_service, tmp_pa
     assert "=" not in text
 
 
-def test_the_text_of_an_error_of_one_method_names_the_field():
-    text = str(InputError("it is too small", argument="inputs", hint="pass space=..."))
-    assert reason(InputError(text)) == "The image: it is too small; choose another image."
-    assert reason(InputError("a: b; c")) == "A: b; c."
-
-
 def test_a_model_of_two_classes_is_explained_for_both(make_service, tmp_path):
     (tmp_path / "net.py").write_text(
         "import torch\ndef net():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))\n"

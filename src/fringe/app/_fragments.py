@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from fringe.app._service import Compared, Explained, Sample
-from fringe.app._worker import Status, reason
-from fringe.errors import FringeError
+from fringe.app._worker import Status
 from fringe.metrics import best_of
 from fringe.page import policy_hash
 
@@ -92,8 +91,7 @@ def _figure(result: Compared, label: str) -> str:
     verdict = row.attribution.verdict[0] if row.attribution is not None else "no map"
     passes = row.passes.forward + row.passes.jvp + row.passes.vjp
     if png is None:
-        why = reason(FringeError(row.error)) if row.error else row.faults[0].replace("_", " ") or "no map"
-        body = f"<p class='fringe-error'>{escape(why)}</p>"
+        body = f"<p class='fringe-error'>{escape(row.error or row.faults[0].replace('_', ' ') or 'no map')}</p>"
     else:
         text = escape(f"Map by {title} for {result.target}", quote=True)
         body = f"<img alt='{text}' src='data:image/png;base64,{base64.b64encode(png).decode()}'>"

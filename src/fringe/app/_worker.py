@@ -241,14 +241,9 @@ def reason(error: BaseException | None) -> str:
     An argument of a function is named by the field of the page, and the advice to programmers is left out.
     """
     if isinstance(error, FringeError):
-        argument, message = error.argument, error.message
-        if argument is None and message.partition(": ")[0] in _FIELDS:  # the text of an error
-            argument, _, message = message.partition(": ")
-            message = message.rpartition("; ")[0] or message
-        text = message if error.hint is None else f"{message}; {error.hint}"
-        if argument in _FIELDS:
-            field = _FIELDS[argument]
-            text = f"the {field}: {message.partition('. ')[0]}; choose another {field}"
+        text = error.message if error.hint is None else f"{error.message}; {error.hint}"
+        if (field := _FIELDS.get(error.argument or "")) is not None:
+            text = f"the {field}: {error.message.partition('. ')[0]}; choose another {field}"
         return f"{text[:1].upper()}{text[1:]}."
     if error is not None and is_out_of_memory(error):
         return "There is not enough memory for this image, model and method."
