@@ -219,7 +219,7 @@ class TestNoGradientPath:
             y += 1  # exp needs its result in the backward pass
             return y
 
-        with pytest.raises(NotDifferentiableError, match=r"backward pass fails \(one of the variables.*y = y \+ 1"):
+        with pytest.raises(NotDifferentiableError, match=r"backward pass fails \(one of the v[^(]*\); write y = y"):
             verify(overwritten)
 
     @pytest.mark.parametrize("name", STEPS)

@@ -130,11 +130,10 @@ def _first_gradient(point: Linearisation, u: Tensor) -> Tensor:
     except RuntimeError as error:
         if is_machine_error(error):
             raise
-        raise NotDifferentiableError(
-            f"its backward pass fails ({first_line(error)})",
-            argument="model",
-            hint="an operation such as y += 1 that overwrites what the backward pass needs can be written y = y + 1",
-        ) from error
+        text, hint = first_line(error).partition(" Hint:")[0], None
+        if "inplace" in text:
+            hint = "write y = y + 1 for y += 1, which overwrites what the backward pass needs"
+        raise NotDifferentiableError(f"its backward pass fails ({text})", argument="model", hint=hint) from error
 
 
 def _check_gradient(problem: Problem, row: Tensor, u: Tensor, gradient: Tensor) -> None:
