@@ -369,6 +369,11 @@ def test_a_folder_that_a_wrong_option_left_without_results_takes_other_settings(
     assert quick(tmp_path, "embedded:digits:0", "--target", "6").exit_code == 2
 
 
+def test_a_wrong_reference_distribution_is_not_taken_for_reference_images(tmp_path):
+    result = quick(tmp_path, "embedded:digits:0", "--set", "reference=0.5,0.5")
+    assert (result.exit_code, result.stderr) == (2, "error: reference: got shape (2,), expected (10,) or (1, 10)\n")
+
+
 def test_another_method_is_named_first_and_the_rest_is_counted(tmp_path):
     assert quick(tmp_path, "embedded:digits:0").exit_code == 0
     refused = run("embedded:digits:0", "--method", "rise", "--out", tmp_path)
