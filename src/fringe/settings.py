@@ -299,7 +299,7 @@ def look_up(name: str, registry: Mapping[str, type[S]]) -> type[S]:
     """Find a class of the ``registry`` by its name there, by that of the class in Python, or by its title in words.
 
     Only letters and digits are compared, without case. Raises InputError if no class has this name; the message
-    suggests the class with the most similar one.
+    suggests the class with the most similar one, or the method of another library: ``captum:grad_cam``.
     """
     if name in registry:
         return registry[name]
@@ -307,6 +307,8 @@ def look_up(name: str, registry: Mapping[str, type[S]]) -> type[S]:
     if _letters(name) in spellings:
         return registry[spellings[_letters(name)]]
     key = next(iter(registry.values())).record_key
+    others = [(known, kind) for known, kind in registry.items() if getattr(kind, "form", "").endswith(":NAME")]
+    spellings = {_letters(name): f"{known}:{name}" for known, kind in others for name in kind.presets} | spellings
     near = nearest(_letters(name), spellings)
     hint = f"; did you mean {spellings[near[0]]!r}?" if near else "."
     known = _list(getattr(kind, "form", "") or known for known, kind in registry.items())

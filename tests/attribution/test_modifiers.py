@@ -176,6 +176,9 @@ class TestNames:
             ("smooth(3):igg", "got 'igg'; did you mean 'ig'"),
             ("straight:ig:papers", "method: ig has no 'papers'; did you mean 'paper'"),
             ("straigt:ig", "got 'straigt'; did you mean 'straight'"),
+            ("Grad-CAM", "got 'Grad-CAM'; did you mean 'captum:grad_cam'"),
+            ("smooth(3):gradcam", "got 'gradcam'; did you mean 'captum:grad_cam'"),
+            ("deeplift", "got 'deeplift'; did you mean 'captum:deep_lift'"),
         ],
     )
     def test_that_mean_nothing_are_refused(self, text, message):

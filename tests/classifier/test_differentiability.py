@@ -213,6 +213,15 @@ class TestNoGradientPath:
         with pytest.raises(NotDifferentiableError, match=r"gradient is exactly zero"):
             verify(lambda x: head(x.detach().flatten(1)))
 
+    def test_of_a_backward_pass_that_fails_is_told_with_its_cause(self):
+        def overwritten(x):
+            y = smooth(x).exp()
+            y += 1  # exp needs its result in the backward pass
+            return y
+
+        with pytest.raises(NotDifferentiableError, match=r"backward pass fails \(one of the v[^(]*\); write y = y"):
+            verify(overwritten)
+
     @pytest.mark.parametrize("name", STEPS)
     def test_of_piecewise_constant_models_is_told_by_verify(self, name):
         with pytest.raises(NotDifferentiableError, match=r"gradient is exactly zero.*rounding, quantisation"):

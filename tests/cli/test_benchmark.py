@@ -156,12 +156,12 @@ def test_controls_limits_and_targets(tmp_path):
     assert read_results(Store(tmp_path / "b")).methods("digits") == ("ig",)
 
 
-def test_a_class_that_there_is_not_is_nothing_done(tmp_path):
+def test_a_class_that_there_is_not_is_told_before_its_scores_fail_and_the_folder_takes_another(tmp_path):
     result = sparse(tmp_path, "--target", "10")
-    assert result.exit_code == 1
-    assert "2 scores of ig on digits" in result.stderr
-    assert "class 10 does not exist; the model has classes 0 to 9" in result.stderr
+    assert result.exit_code == 2
+    assert "--target: class 10 does not exist; the model digits has classes 0 to 9" in result.stderr
     assert not (tmp_path / "report").exists()
+    assert sparse(tmp_path, "--target", "9").exit_code == 0
 
 
 def pictures(folder, *names):

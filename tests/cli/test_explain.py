@@ -362,6 +362,18 @@ def test_another_setting_is_refused_with_the_difference_and_replaces_the_results
     assert read(tmp_path / "out" / "digits-0000" / "explanation.json")["seed"] == 1
 
 
+def test_a_folder_that_a_wrong_option_left_without_results_takes_other_settings(tmp_path):
+    wrong = quick(tmp_path, "embedded:digits:0", "--target", "77")
+    assert (wrong.exit_code, "class 77 does not exist" in wrong.stderr) == (2, True)
+    assert quick(tmp_path, "embedded:digits:0", "--target", "7").exit_code == 0
+    assert quick(tmp_path, "embedded:digits:0", "--target", "6").exit_code == 2
+
+
+def test_a_wrong_reference_distribution_is_not_taken_for_reference_images(tmp_path):
+    result = quick(tmp_path, "embedded:digits:0", "--set", "reference=0.5,0.5")
+    assert (result.exit_code, result.stderr) == (2, "error: reference: got shape (2,), expected (10,) or (1, 10)\n")
+
+
 def test_another_method_is_named_first_and_the_rest_is_counted(tmp_path):
     assert quick(tmp_path, "embedded:digits:0").exit_code == 0
     refused = run("embedded:digits:0", "--method", "rise", "--out", tmp_path)

@@ -290,6 +290,7 @@ def test_a_stable_method_beats_a_wild_one():
         (MAPS[:2], ["insertion"], r"maps: got shape \(2, 2, 7, 6\), expected \(5, 2, 7, 6\)"),
         (MAPS.log(), ["insertion"], r"maps: those of images \[0, 1, 2, 3, 4\] hold NaN or infinity"),
         (MAPS, ["insertions"], "metric: got 'insertions'; did you mean 'insertion'"),
+        (MAPS, ["irof"], r"metric: got 'irof'; did you mean 'quantus:irof'\?"),
         (MAPS, ["MAS Insert"], "metric: got 'MAS Insert'; did you mean 'mas_insertion'"),
         (MAPS, ["insertion:walker"], r"metric: insertion has no 'walker'.* Known: paper, raw, fast, zero, rise"),
         (MAPS, ["insertion", Insertion(steps=3)], "metrics: insertion given twice"),

@@ -83,6 +83,8 @@ def test_the_registry_lists_every_family():
         ("m.pkl", "convert the state_dict with safetensors.torch.save_file"),
         ("m.bin", ".bin files are not read"),
         ("scripted.ts", ".ts files are not read"),
+        ("net.ONNX", ".onnx files are not read: they hold no PyTorch network, and a map needs its gradients; build"),
+        ("net.keras", "name the function that makes it, as in models.py:my_network"),
     ],
 )
 def test_a_spec_that_leads_nowhere_says_where_to_go(spec, expected):

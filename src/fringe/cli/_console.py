@@ -164,7 +164,8 @@ def typed(text: str) -> str:
 def _parameter(argument: str) -> str | None:
     """The parameter of the current command for an argument of the library, if it has one."""
     name = argument.partition(".")[0]
-    return next((known for known in (name, _ALIASES.get(name), f"{name}s") if known in FLAGS), None)
+    plural = None if name == "reference" else f"{name}s"  # a prediction or a blur, where --references are images
+    return next((known for known in (name, _ALIASES.get(name), plural) if known in FLAGS), None)
 
 
 def print_error(message: str) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import fringe
 from fringe.classifier import Classifier
 from fringe.data import ImageRef
-from fringe.errors import FringeError, TransientError, first_line, is_misread, is_transient
+from fringe.errors import FringeError, TargetError, TransientError, first_line, is_misread, is_transient
 from fringe.experiments._arms import Arm
 from fringe.experiments._images import (
     ImageEntry,
@@ -297,7 +297,17 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = ()) ->
     ordered = sorted(drawn.pictures, key=lambda picture: picture.digest not in known)
     pictures = {arm.label: [one for one in ordered if one.label == arm.scene] for arm in plan.arms}
     first = {name: first_logits(model, pictures[name], plan.exif) for name, model in loaded.items()} if logits else {}
+    _require_target(plan, first)
     return Resolved(plan, manifest, {picture.digest: picture for picture in drawn.pictures}, references, first)
+
+
+def _require_target(plan: Plan, first: Mapping[str, FirstLogits]) -> None:
+    """Raise TargetError for a class that a model does not have, before all its scores fail."""
+    for label, known in first.items():
+        classes = {len(values) for values in known.values.values() if bool(values.isfinite().all())}
+        if isinstance(plan.target, int) and classes and plan.target >= max(classes):
+            message = f"class {plan.target} does not exist; the model {label} has classes 0 to {max(classes) - 1}"
+            raise TargetError(message, argument="target")
 
 
 def _drawn(plan: Plan, refs: Sequence[ImageRef], loaded: Mapping[str, LoadedModel]) -> ImageSample:

@@ -192,7 +192,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         summary = self.folder.summary()
         earlier = {} if summary is None else summary.get("setting", {})
         differences = [] if summary is None else changes(earlier, self.setting)
-        if summary is None or not differences:
+        if summary is None or not differences or not self.folder.has_results():
             return
         if not self._overwrite:
             text = describe_changes(differences) if earlier else f"format: {summary.get('format', 1)}, now {FORMAT}"

@@ -71,6 +71,10 @@ class ResultFolder:
         records = [record for path in folders if (record := _read(path)) is not None]
         return {**records[0], "inputs": records} if records and all(map(_is_result, folders)) else None
 
+    def has_results(self) -> bool:
+        """Whether the folder holds any result, also an incomplete one: a run may have ended before its first."""
+        return any(path.is_dir() and not _is_partial(path.name) and _is_result(path) for path in self.root.iterdir())
+
     def result_path(self, identity: str) -> Path:
         """The folder of an image: its id, unless that is the name of a file of the run."""
         return self.root / (f"{identity}_" if identity.casefold() in (SUMMARY, CONTACT, INDEX) else identity)

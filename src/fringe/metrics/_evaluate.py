@@ -13,7 +13,7 @@ from fringe.metrics._insertion_deletion import Deletion, Insertion
 from fringe.metrics._localisation import ExpectedHit, MassInside, RankAccuracy
 from fringe.metrics._mas import MASDeletion, MASInsertion
 from fringe.metrics._path_diagnostics import CompletenessResidual, EndpointKL, TrackingErrorMax, TrackingErrorMean
-from fringe.metrics._quantus import quantus_metric
+from fringe.metrics._quantus import KNOWN, quantus_metric
 from fringe.metrics._randomisation import MPRT, EfficientMPRT, RandomLogit
 from fringe.metrics._region_completeness import RegionCompleteness
 from fringe.metrics._removal_curves import (
@@ -63,6 +63,8 @@ def get_metric(metric: str | Metric) -> Metric:
     name, colon, preset = metric.partition(":")
     if name == "quantus":
         return quantus_metric(preset)
+    if name in KNOWN and name not in METRICS:
+        raise InputError(f"got {metric!r}", argument="metric", hint=f"did you mean 'quantus:{name}'?")
     kind = look_up(name, METRICS)
     try:
         return kind.preset(preset) if colon else kind()

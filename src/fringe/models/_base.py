@@ -21,9 +21,11 @@ TENSOR_SUFFIX = ".safetensors"
 
 #: Formats that run code when they are read, or that no loader reads.
 REFUSED_SUFFIXES = (
-    ".bin", ".ckpt", ".h5", ".joblib", ".jit", ".keras", ".mar", ".npy", ".npz", ".onnx", ".pb",
-    ".pickle", ".pkl", ".pt", ".pth", ".tar", ".torchscript", ".ts",
+    ".bin", ".ckpt", ".joblib", ".jit", ".mar", ".npy", ".npz", ".pickle", ".pkl", ".pt", ".pth", ".tar",
+    ".torchscript", ".ts",
 )  # fmt: skip
+#: Networks of other libraries and runtimes.
+FOREIGN_SUFFIXES = (".engine", ".h5", ".keras", ".mlmodel", ".onnx", ".pb", ".tflite")
 
 #: The header is parsed as one piece before its tensors can be counted, so its length is limited as well: 20,000
 #: tensors take about 3 MB.
@@ -118,6 +120,11 @@ def split_weights(target: str) -> tuple[str, WeightSource]:
 def refuse_unsafe(path: str) -> None:
     """Refuse a file format that is not read, and say how to convert it."""
     suffix = PurePath(path).suffix.lower()
+    if suffix in FOREIGN_SUFFIXES:
+        raise ModelError(
+            f"{path!r}: {suffix} files are not read: they hold no PyTorch network, and a map needs its gradients",
+            hint="build the same network in PyTorch, and name the function that makes it, as in models.py:my_network",
+        )
     if suffix in REFUSED_SUFFIXES:
         raise ModelError(
             f"{path!r}: {suffix} files are not read, because most of them can run code while loading",

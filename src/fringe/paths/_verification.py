@@ -52,7 +52,7 @@ def verify(problem: Problem, *, needs_jvp: bool = True) -> None:
         for row in problem.every_row[:MAX_PROBES].split(1):
             point = problem.linearise(problem.inputs[row], row, tangents=needs_jvp)
             u = problem.rng.normal("probe cotangent", point.value)
-            gradient = point.vjp(u)
+            gradient = _first_gradient(point, u)
             if not bool(torch.isfinite(gradient).all()):
                 continue
             if bool((gradient != 0).any()):
@@ -121,6 +121,19 @@ def _evaluate(problem: Problem, rows: Tensor) -> Tensor:
 
 
 # -- derivatives ---------------------------------------------------------------------------------------------------
+
+
+def _first_gradient(point: Linearisation, u: Tensor) -> Tensor:
+    """``J^T u``; PyTorch's error for a model that has no backward pass does not say whose fault it is."""
+    try:
+        return point.vjp(u)
+    except RuntimeError as error:
+        if is_machine_error(error):
+            raise
+        text, hint = first_line(error).partition(" Hint:")[0], None
+        if "inplace" in text:
+            hint = "write y = y + 1 for y += 1, which overwrites what the backward pass needs"
+        raise NotDifferentiableError(f"its backward pass fails ({text})", argument="model", hint=hint) from error
 
 
 def _check_gradient(problem: Problem, row: Tensor, u: Tensor, gradient: Tensor) -> None:
