@@ -105,7 +105,7 @@ def context_of(model: nn.Module, x: Tensor, target: object = "predicted", **opti
     return EvaluationContext(problem_of(model, x, target, **options))
 
 
-def results_of_scores(scores):
+def results_of_scores(scores, seed=0):
     """Results with these scores by (model, method, metric), as read from a store in memory."""
     from fringe.experiments import Manifest, ScoreRecord, digest, results_from
     from fringe.metrics import METRICS
@@ -139,4 +139,6 @@ def results_of_scores(scores):
         for (model, method, metric), values in scores.items()
         for i, value in enumerate(values)
     ]
-    return results_from(Manifest({}, images, (), settings, metrics, {}, {}), {one.key: one for one in records})
+    return results_from(
+        Manifest({"seed": seed}, images, (), settings, metrics, {}, {}), {one.key: one for one in records}
+    )

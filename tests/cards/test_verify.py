@@ -8,6 +8,7 @@ import torch
 
 from fringe import InputError, IntegratedGradients
 from fringe.cards import Card, Measurement, failures, summarise_measurement, verify
+from fringe.experiments import Evaluator
 from fringe.metrics import METRICS
 from fringe.testing import CheckResult
 
@@ -114,6 +115,18 @@ def test_methods_that_need_references_get_some():
     card = verify("expected_gradients", n=2, scenes=("colour_counter",), checks=False)
     assert set(card.skipped) <= {"Completeness"}
     assert any("reference images" in line for line in card.assumptions)
+
+
+def test_the_seconds_of_a_map_are_those_of_its_share_of_all_maps(monkeypatch):
+    """Six seconds of three maps; those of their scores, and of blind maps, are not the method's."""
+    rows = Evaluator.rows
+
+    def timed(self, **given):
+        return [replace(row, seconds=6.0 if row.label == "ig" else 100.0) for row in rows(self, **given)]
+
+    monkeypatch.setattr(Evaluator, "rows", timed)
+    card = verify(IntegratedGradients(steps=2), n=3, scenes=(), checks=False)
+    assert card.seconds == 2.0
 
 
 def test_what_cannot_be_measured_is_said_and_the_rest_is_measured():

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fringe import InputError, IntegratedGradients, Smooth, Sparseness
+from fringe.experiments import ExperimentSpec, build_plan, resolve
 from fringe.experiments._manifest import SCHEMA, changes, describe_changes, digest, map_setting
 
 plain = st.recursive(
@@ -117,3 +119,30 @@ def test_no_change_means_the_same_record(old, new):
 def test_numbers_that_are_equal_and_named_apart_are_a_change():
     assert digest({"sigma": 3}) != digest({"sigma": 3.0})
     assert changes({"sigma": 3}, {"sigma": 3.0}) == ["sigma: 3, now 3.0"]
+
+
+class OtherGradients(IntegratedGradients):
+    """Another method under the name of its base class."""
+
+
+class OtherSparseness(Sparseness):
+    """Another metric under the name of its base class."""
+
+
+@pytest.mark.parametrize(
+    ("methods", "metrics", "message"),
+    [
+        ([("a", IntegratedGradients()), ("b", OtherGradients())], "sparseness", "methods: a and b have one name"),
+        ([("a", Smooth(OtherGradients())), ("b", Smooth(IntegratedGradients()))], "sparseness", "methods: a and b"),
+        ("ig", [("a", Sparseness()), ("b", OtherSparseness())], "metrics: a and b have one name and the same settings"),
+        ([("a", IntegratedGradients()), ("b", OtherGradients(steps=3))], "sparseness", None),
+        ([("a", IntegratedGradients()), ("b", IntegratedGradients())], "sparseness", None),
+    ],
+)
+def test_two_classes_of_one_name_do_not_share_their_scores(methods, metrics, message):
+    plan = build_plan(ExperimentSpec(data="embedded:digits", methods=methods, metrics=metrics, n=1))
+    if message is None:
+        assert set(plan.arms[0].methods) <= set(next(iter(resolve(plan).manifest.settings.values())))
+        return
+    with pytest.raises(InputError, match=message):
+        resolve(plan)

@@ -205,6 +205,7 @@ def test_an_order_is_spearmans_and_zero_of_equal_scores():
         (True, 2, (0.5, 0.5, math.nan), ("passes", "")),
         (True, 2, (0.49, 0.5, 0.2), ("does not pass", "validity 0.49 is below 0.5")),
         (True, 2, (0.5, 0.49, 0.19), ("does not pass", "power 0.49 is below 0.5, gap 0.19 is below 0.2")),
+        (True, 2, (0.5, 0.4953, 0.2), ("does not pass", "power 0.4953 is below 0.5")),
         (True, 1, (0.5, 0.5, 0.2), ("not judged", "fewer than two images have all scores")),
         (False, 0, (0.5, 0.5, 0.2), ("not judged", "fewer than two images have all scores")),
         (False, 2, (0.5, 0.5, 0.2), ("not judged", "it does not depend on the order of the pixels")),

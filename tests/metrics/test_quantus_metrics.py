@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -175,3 +176,13 @@ def test_a_comparison_takes_it_by_name(stand_in):
     assert rows["uniform"].flags["constant_map"].all()
     work = planned_work({}, {"a": get_metric("quantus:irof")}, 3)
     assert work[0][1] == 50
+
+
+def test_settings_of_a_metric_count_in_its_passes(stand_in):
+    stand_in(lambda call: 0.0)
+    correlation, monotonicity = (
+        get_metric(f"quantus:{n}") for n in ("faithfulness_correlation", "monotonicity_correlation")
+    )
+    assert [correlation.planned_passes, monotonicity.planned_passes] == [100, 64 * 10]
+    assert replace(correlation, nr_runs=10**9).planned_passes == 10**9
+    assert replace(monotonicity, nr_samples=3).planned_passes == 64 * 3

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import fringe
 from fringe import BinaryClassifier, Classifier, InputError
-from fringe.experiments import planned_work
+from fringe.experiments import ExperimentSpec, build_plan, planned_work, planned_work_of
 from fringe.metrics import MPRT, EfficientMPRT, EvaluationContext, RandomLogit, evaluate
 from fringe.metrics._similarity import average_ranks, entropy, similarity
 from fringe.paths import Problem
@@ -405,6 +405,18 @@ def test_planned_work_counts_the_further_maps():
     further = [(cost, count) for what, cost, count in work if what == "a map by ig"]
     assert further == [(passes, (3 * 5 + 2) * 7), (passes, 7), (passes, 2), (passes, 7)]
     assert [cost for what, cost, _ in work if what.startswith("the score")] == [0, 0, 0]
+
+
+def test_planned_work_counts_the_controls():
+    """Five are scored, and one of them runs the network as often as FRInGe: for its map, and in each further one."""
+    methods = {"f": fringe.FRInGe(steps=7), "ig": fringe.IntegratedGradients(steps=10)}
+    chosen = {"methods": list(methods.items()), "metrics": "insertion,random_logit", "n": 3}
+    for controls in (False, True):
+        work = planned_work_of([build_plan(ExperimentSpec(data="embedded:digits", controls=controls, **chosen))])
+        assert [count for what, _, count in work if what.startswith("the score")] == [3 * (7 if controls else 2)] * 2
+        maps = [(what, passes, count) for what, passes, count in work if what.startswith("a map")]
+        known = [("f", methods["f"]), ("ig", methods["ig"]), *([("diffusion", methods["f"])] if controls else [])]
+        assert maps == [(f"a map by {name}", method.planned_passes, 3) for name, method in known] * 2
 
 
 def test_the_planned_maps_are_those_that_are_made():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fringe import FRInGe, IntegratedGradients, SmoothGrad
-from fringe.experiments import Arm, ExperimentSpec, ModelSource, Plan, run_experiment
+from fringe.experiments import Arm, ExperimentSpec, ModelSource, Plan, estimate, run_experiment
 from fringe.metrics import METRICS, Infidelity, MaxSensitivity, get_metric
 from fringe.paper import estimate_reproduction, reproduction_plan, write_reproduction
 from fringe.paper._reproduction import (
@@ -124,6 +124,17 @@ def test_ours_is_the_mean_with_half_its_interval_beside_the_papers_cell():
     assert ours.half == pytest.approx((high - low) / 2, abs=1e-3)
     assert ours.overlap is True
     assert (other.ours, other.half, other.n, other.overlap) == (0.75, 0.0, 4, False)  # 0.414 ± 0.017 in the paper
+
+
+def test_an_interval_is_drawn_by_the_seed_of_the_plan_as_in_every_other_table():
+    scores = np.random.default_rng(0).normal(size=12)
+    halves = list[float]()
+    for seed in (0, 7):
+        results = results_of_scores({("resnet18", "fringe", "mas_insertion"): scores}, seed)
+        (found,), expected = compare_with_paper({"comparison": results}), estimate(scores, seed)
+        assert found.half == (expected.high - expected.low) / 2
+        halves.append(found.half)
+    assert halves[0] != halves[1]
 
 
 def test_a_median_has_half_its_quartiles_range():

@@ -194,7 +194,16 @@ def about(value, half, summary="mean"):
 
 @pytest.mark.parametrize(
     ("halves", "decimals"),
-    [([0.015], 3), ([0.0006], 3), ([0.0004], 4), ([0.015, 0.00004], 5), ([1e-9], 6), ([0.0, math.nan], 3), ([], 3)],
+    [
+        ([0.015], 3),
+        ([0.0006], 3),
+        ([0.0004], 4),
+        ([0.015, 0.00004], 5),
+        ([1e-6], 6),
+        ([1e-9], 3),
+        ([0.0, math.nan], 3),
+        ([], 3),
+    ],
 )
 def test_decimals_let_every_spread_be_seen(halves, decimals):
     assert decimals_for([about(0.5, half) for half in halves]) == decimals

@@ -78,6 +78,49 @@ def test_a_map_that_failed_hides_no_chance(tmp_path):
 
 
 @dataclass(frozen=True)
+class NoMap(IntegratedGradients):
+    """Makes no map of any image."""
+
+    def attribute(self, problem):
+        result = super().attribute(problem)
+        return replace(result, values=torch.full_like(result.values, torch.nan))
+
+
+def test_a_method_that_failed_on_every_image_hides_no_chance(tmp_path):
+    scene, methods = (
+        [("valid", TwoNetworks(most=2.0))],
+        [("none", NoMap(steps=3)), ("ig", IntegratedGradients(steps=4))],
+    )
+    run_experiment(ExperimentSpec(scene=scene, methods=methods, n=2, controls=False), tmp_path / "run")
+    write_report(tmp_path / "run")
+    table = rows(tmp_path / "run", "Two networks (valid)")
+    assert table["none"][:5] == ["—"] * 4 + ["0"]
+    assert table["chance"][:4] == [f"{12 / 16**2:.3f}"] * 4
+
+
+@dataclass(frozen=True)
+class AlmostRight(IntegratedGradients):
+    """Maps of the second network have a little mass everywhere."""
+
+    def attribute(self, problem):
+        result, heavy = super().attribute(problem), float(problem.model.module.head.weight.max()) > 0.75
+        return replace(result, values=result.values + 1e-5 * result.values.max()) if heavy else result
+
+
+def test_a_small_spread_is_printed_with_the_decimals_that_show_it(tmp_path):
+    """Of two networks an interval reaches from one to the other."""
+    scene = [("valid", TwoNetworks(most=2.0))]
+    spec = ExperimentSpec(scene=scene, methods=[("almost", AlmostRight(steps=4))], n=4, controls=False)
+    results = run_experiment(spec, tmp_path / "run")
+    write_report(tmp_path / "run")
+    light, heavy = (results.scores(f"valid-{i}", "almost", "mass_inside").mean() for i in range(2))
+    table = rows(tmp_path / "run", "Two networks (valid)")
+    assert table["almost"][0] == f"{(light + heavy) / 2:.4f} ± {(light - heavy) / 2:.4f}"
+    assert table["almost"][2] == "1.000 ± 0.000"
+    assert [table["chance"][0], table["chance"][2]] == ["0.0469", "0.047"]
+
+
+@dataclass(frozen=True)
 class NegativeFirst(IntegratedGradients):
     """The first map of a batch has no positive mass, and so a rank accuracy alone."""
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -273,7 +272,7 @@ class _Measuring:
         )
         context = EvaluationContext(problem, truth[: self.n])
         clusters = tuple(example.cluster for example in examples)
-        method, *_ = self._score("Localisation", title, context, (*LOCALISATION, *scene.metrics), clusters)
+        method = self._score("Localisation", title, context, (*LOCALISATION, *scene.metrics), clusters)
         if scene.name == "difull":
             self.checks.append(_difull(self.method, method))
 
@@ -285,12 +284,12 @@ class _Measuring:
             return
         context = _digits(self.n, self.seed, self.method.uses_references)
         context = context.select(range(min(self.n, FEW))) if makes_maps else context
-        method, seconds = self._score(part, "digits", context, metrics)
+        method = self._score(part, "digits", context, metrics)
         if not self.passes and method.attribution is not None:
             images = len(context.problem.inputs)
             counts = dataclasses.asdict(method.passes)
             self.passes = {name: count / images for name, count in counts.items()}
-            self.seconds = seconds / images
+            self.seconds = method.seconds / images
             self.verdicts.update(method.attribution.verdict)
 
     def _score(
@@ -300,12 +299,11 @@ class _Measuring:
         context: EvaluationContext,
         metrics: Sequence[str],
         clusters: tuple[str, ...] = (),
-    ) -> tuple[MethodResult, float]:
-        """Score the method and the blind maps; the method's own result, and the seconds of its maps."""
+    ) -> MethodResult:
+        """Score the method and the blind maps; the method's own result."""
         blind = [Candidate(name, None) for name in BLIND]
         candidates = [Candidate(self.method.label, self.method), *blind]
         with context.problem.model.session(context.problem.inputs.device):
-            start = time.perf_counter()
             rows = Evaluator(context, candidates, metrics, None).rows(keep_maps=True)
         if rows[0].error is not None:
             raise InputError(rows[0].error)
@@ -324,7 +322,7 @@ class _Measuring:
                     clusters,
                 )
             )
-        return rows[0], rows[0].seconds or time.perf_counter() - start
+        return rows[0]
 
 
 def _without_refusals(result: CheckResult) -> CheckResult:

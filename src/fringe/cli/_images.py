@@ -57,7 +57,8 @@ def compare(
         from fringe.explanations import CompareSpec, ComparisonRun
 
         run = ComparisonRun(inputs, out, CompareSpec(**_with_file_methods(given)), overwrite=overwrite)
-        _open(run, planned_work(run.methods, run.metrics, len(run.refs)), yes=yes, quiet=as_json)
+        work = planned_work(run.methods, run.metrics, len(run.refs), controls=run.spec.controls)
+        _open(run, work, yes=yes, quiet=as_json)
         _compute(run, as_json=as_json)
 
 

@@ -366,24 +366,29 @@ class _TunedPreset:
 
 
 def planned_work(
-    methods: Mapping[str, Attributor],
+    methods: Mapping[str, Attributor | None],
     metrics: Mapping[str, Metric],
     images: int,
     limits: Mapping[str, int] | None = None,
+    controls: bool = False,
 ) -> list[tuple[str, float, float]]:
     """List what maps and scores would take, as far as the settings tell: what is computed, the forward and backward
-    passes of one, and how many. ``limits`` are metrics that are computed on the first images only."""
+    passes of one, and how many. ``limits`` are metrics that are computed on the first images only; ``controls`` says
+    that those of the methods are computed, too."""
+    if controls:
+        methods = {**methods, **{one.label: one.method for one in control_candidates(methods)}}
+    makers = [(f"a map by {name}", method.planned_passes or 0.0) for name, method in methods.items() if method]
     work: list[tuple[str, float, float]] = []
     for label, metric in metrics.items():
         count = min((limits or {}).get(label, images), images)
         work.append((f"the score {label}", metric.planned_passes, count * len(methods)))
         if metric.requires_explainer:
             more = metric.planned_maps * count
-            work += [(f"a map by {name}", m.planned_passes or 0.0, more) for name, m in methods.items()]
-    return work + [(f"a map by {name}", m.planned_passes or 0.0, images) for name, m in methods.items()]
+            work += [(*maker, more) for maker in makers]
+    return work + [(*maker, images) for maker in makers]
 
 
 def planned_work_of(plans: Iterable[Plan]) -> list[tuple[str, float, float]]:
     """As :func:`planned_work`, for all models of plans."""
     pairs = ((plan, arm) for plan in plans for arm in plan.arms)
-    return [w for p, a in pairs for w in planned_work(a.methods, p.metrics, p.images(a.scene), p.limits)]
+    return [w for p, a in pairs for w in planned_work(a.methods, p.metrics, p.images(a.scene), p.limits, p.controls)]

@@ -246,7 +246,11 @@ def _verdict(metric: Metric, moved: bool, n: int, numbers: Mapping[str, float]) 
     known = {name: value for name, value in numbers.items() if math.isfinite(value)}
     if not known:
         return "not judged", "there is nothing to compare with"
-    low = [f"{name} {value:.2f} is below {LEAST[name]:g}" for name, value in known.items() if value < LEAST[name]]
+    below = {name: (value, LEAST[name]) for name, value in known.items() if value < LEAST[name]}
+    low = [
+        f"{name} {value:{'.2f' if round(value, 2) < least else '.6g'}} is below {least:g}"
+        for name, (value, least) in below.items()
+    ]
     if low:
         return "does not pass", ", ".join(low)
     return "passes", "" if _reads_maps(metric) else "by its control gap alone"

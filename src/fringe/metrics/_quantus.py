@@ -32,8 +32,8 @@ _Tolerance = Annotated[Positive, Doc("what counts as no change, or as an entry o
 
 @dataclass(frozen=True)
 class _Entry:
-    """A class of Quantus: its direction, what a score takes in forward passes, our settings (with defaults), fixed
-    arguments, and whether it asks for probabilities or for logits."""
+    """A class of Quantus: its direction, what a score takes in forward passes as far as no setting tells, our settings
+    (with defaults), fixed arguments, and whether it asks for probabilities or for logits."""
 
     kind: str
     direction: Direction
@@ -60,7 +60,7 @@ KNOWN: Mapping[str, _Entry] = {
     "monotonicity_correlation": _Entry(
         "MonotonicityCorrelation",
         "higher",
-        640,
+        64,
         {"nr_samples": (Annotated[PositiveInt, Doc("draws of a replacement")], 10), "eps": (_Tolerance, 1e-5), **_STEP},
     ),
     "irof": _Entry("IROF", "higher", 50, {"perturb_baseline": (_Baseline, "mean")}),
@@ -115,7 +115,7 @@ class QuantusMetric(Metric):
 
     @property
     def planned_passes(self) -> float:
-        return float(self.entry.passes)
+        return float(getattr(self, "nr_runs", self.entry.passes) * getattr(self, "nr_samples", 1))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Its class is made at run time, so that its name says which it is."""

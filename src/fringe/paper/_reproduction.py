@@ -226,8 +226,8 @@ def _measurement(value: PaperValue, method: str, results: Results) -> Measuremen
     """Our number for a number of the paper, of its method or another."""
     if (value.model, method, value.metric) not in results.cells:
         return None
-    summary = results.manifest.metrics[value.metric]["summary"]
-    result = estimate(list(results.scores(value.model, method, value.metric)), summary=summary)
+    summary, seed = results.manifest.metrics[value.metric]["summary"], int(results.manifest.plan["seed"])
+    result = estimate(list(results.scores(value.model, method, value.metric)), seed, summary)
     half = result.half_iqr if summary == "median" else (result.high - result.low) / 2
     return Measurement(result.value, half, result.n)
 

@@ -299,11 +299,11 @@ def half_width(value: Estimate) -> float:
 
 
 def decimals_for(estimates: Sequence[Estimate]) -> int:
-    """Return the fewest decimals, of three to six, with which no spread is printed as zero, except those that are zero
-    or belong to a number printed as a power of ten."""
+    """Return the fewest decimals, of three to six, with which no spread is printed as zero, except those that six show
+    as zero, too, such as rounding, or that belong to a number printed as a power of ten."""
     widths = [half_width(e) for e in estimates if math.isfinite(e.value) and abs(e.value) < LARGE]
-    smallest = min((w for w in widths if math.isfinite(w) and w > 0), default=1.0)
-    return next((d for d in range(MIN_DECIMALS, MAX_DECIMALS) if round(smallest, d) > 0), MAX_DECIMALS)
+    smallest = min((w for w in widths if math.isfinite(w) and round(w, MAX_DECIMALS) > 0), default=1.0)
+    return next(d for d in range(MIN_DECIMALS, MAX_DECIMALS + 1) if round(smallest, d) > 0)
 
 
 def _column(results: Results, label: str, verdict: str) -> Column:

@@ -9,6 +9,7 @@ from fringe.experiments import Estimate, Manifest, Results, estimate
 from fringe.metrics import ARROW, METRICS
 from fringe.report._failures import cost_of_maps
 from fringe.report._render import Chapter, Section, SimpleTable, format_number, with_spread
+from fringe.report._table import decimals_for
 
 _READING = (
     "Mean ± half the width of the 95 % bootstrap interval. Examples that share pixels are resampled together, and "
@@ -76,10 +77,11 @@ def _table(results: Results, title: str, models: Sequence[str]) -> SimpleTable:
     cells = {(method, metric): _pooled(results, models, method, metric) for method in methods for metric in metrics}
     shown = [metric for metric in metrics if any(cells[method, metric].n for method in methods)]
     head = ["method", *(_heading(results, metric) for metric in shown), "n", "passes"]
-    chance = [_chance(results, models, metric) for metric in shown]
-    rows = [("chance", *(format_number(value, 3) for value in chance), "", "")]
+    decimals = {metric: decimals_for([cells[method, metric] for method in methods]) for metric in shown}
+    chance = [format_number(_chance(results, models, metric), decimals[metric]) for metric in shown]
+    rows = [("chance", *chance, "", "")]
     for method in methods:
-        texts = [with_spread(cells[method, metric], 3) for metric in shown]
+        texts = [with_spread(cells[method, metric], decimals[metric]) for metric in shown]
         counts = [cells[method, metric].n for metric in shown if cells[method, metric].n] or [0]
         n = str(max(counts)) if min(counts) == max(counts) else f"{min(counts)}–{max(counts)}"
         name = f"{method} (control)" if results.is_control(method) else method
@@ -105,6 +107,12 @@ def _heading(results: Results, metric: str) -> str:
 
 def _chance(results: Results, models: Sequence[str], metric: str) -> float:
     """The mean score of a map that says nothing, as the metric reports it; NaN if it does not."""
-    rows = [row for model in models for row in results.cell(model, results.methods(model)[0], metric).rows]
+
+    def scored(model: str) -> str:  # the method with the most scores: a map that failed reports no chance
+        return max(
+            results.methods(model), key=lambda method: int(np.isfinite(results.scores(model, method, metric)).sum())
+        )
+
+    rows = [row for model in models for row in results.cell(model, scored(model), metric).rows]
     known = np.array([dict(row.extras).get("chance", math.nan) for row in rows if row is not None])
-    return float(known[np.isfinite(known)].mean()) if np.isfinite(known).any() else math.nan  # a failed map has none
+    return float(known[np.isfinite(known)].mean()) if np.isfinite(known).any() else math.nan
