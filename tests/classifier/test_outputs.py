@@ -162,6 +162,20 @@ class TestBinaryClassifier:
         assert torch.allclose(logits.softmax(1), torch.cat([torch.sigmoid(-head(x)), s], 1), rtol=1e-12)
         assert torch.equal(logits[:, 1], head(x)[:, 0] / 2)
 
+    def test_a_probability_is_the_sigmoid_of_its_logit(self):
+        head, x = nn.Linear(4, 1).double(), normal(6, 4)
+        binary = BinaryClassifier(lambda z: torch.sigmoid(head(z)), output="probability")
+        assert torch.allclose(Classifier(binary).logits(x), BinaryClassifier(head)(x), rtol=1e-12)
+
+    def test_a_certain_probability_is_so_to_the_last_digit(self):
+        found = BinaryClassifier(lambda p: p, output="probability")(torch.tensor([[0.0], [1.0]], dtype=torch.float64))
+        half = 26 * 0.6931471805599453  # half of ln(2^52)
+        assert torch.allclose(found, torch.tensor([[half, -half], [-half, half]], dtype=torch.float64), rtol=1e-12)
+
+    def test_another_kind_of_output_is_refused(self):
+        with pytest.raises(fringe.InputError, match=r"^output: got 'sigmoid', expected 'logit' or 'probability'"):
+            BinaryClassifier(nn.Linear(4, 1), output="sigmoid")
+
     def test_both_answers_have_a_map(self):
         """Of a linear z = w x + b, Integrated Gradients give w x / 2 for yes, and minus that for no."""
         head, x = nn.Linear(4, 1).double(), normal(6, 4)
