@@ -58,6 +58,12 @@ REFUSED = {
         {"coarse": normal(3, 7), "fine": LOGITS},
         r"cannot tell which part .* \(coarse: tensor \(3, 7\) torch.float64, fine: tensor \(3, 5\) torch.float64\)",
     ),
+    "features and logits": (
+        (normal(3, 7), LOGITS),
+        r"cannot tell which part .* \(\[0\]: tensor \(3, 7\) torch.float64, \[1\]: tensor \(3, 5\) torch.float64\)",
+    ),
+    "logits, auxiliary logits and features": ([LOGITS, LOGITS, normal(3, 7)], r"cannot tell .*\[2\]: tensor \(3, 7\)"),
+    "dict of two heads": ({"a": LOGITS, "b": LOGITS}, r"cannot tell which part .* \(a: tensor \(3, 5\)"),
     "dict without a matrix": ({"features": FEATURES}, r"features: tensor \(3, 4, 6, 6\) torch.float64"),
     "dict whose logits are no tensor": ({"logits": [1.0, 2.0]}, r"cannot tell which part .*\(logits: list\)"),
     "empty tuple": ((), r"cannot tell which part of its output holds the logits \(tuple\)"),
