@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fringe
-from fringe._rng import KeyedGenerator
+from fringe._rng import KeyedGenerator, content_hash, global_seed
 
 LIKE = torch.zeros(3, 4, dtype=torch.float64)
 
@@ -30,12 +30,13 @@ def test_seed_and_key_do_not_run_into_each_other():
     assert not torch.equal(KeyedGenerator(1).normal("1x", LIKE), KeyedGenerator(11).normal("x", LIKE))
 
 
-def test_the_global_generator_is_neither_read_nor_moved():
+@pytest.mark.parametrize("draw", [KeyedGenerator.normal, KeyedGenerator.uniform])
+def test_the_global_generator_is_neither_read_nor_moved(draw):
     torch.manual_seed(1)
-    before, first = torch.get_rng_state(), KeyedGenerator(3).normal("k", LIKE)
+    before, first = torch.get_rng_state(), draw(KeyedGenerator(3), "k", LIKE)
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
-    assert torch.equal(KeyedGenerator(3).normal("k", LIKE), first)
+    assert torch.equal(draw(KeyedGenerator(3), "k", LIKE), first)
 
 
 def test_global_generators_are_seeded_by_a_key_and_given_back():
@@ -60,18 +61,26 @@ def test_global_generators_are_seeded_by_a_key_and_given_back():
     assert states() == moved
 
 
-def test_a_default_device_does_not_reach_the_draw():
-    expected = KeyedGenerator(3).normal("k", LIKE)
+def test_every_seed_reaches_the_generator_of_numpy():
+    """It takes 32 bits; the seed of a key has 63."""
+    with global_seed(2**40 + 2**32 + 2**31 + 7):
+        assert np.random.rand() == np.random.RandomState(2**31 + 7).rand()  # noqa: NPY002
+
+
+@pytest.mark.parametrize("draw", [KeyedGenerator.normal, KeyedGenerator.uniform])
+def test_a_default_device_does_not_reach_the_draw(draw):
+    expected = draw(KeyedGenerator(3), "k", LIKE)
     with torch.device("meta"):
-        assert torch.equal(KeyedGenerator(3).normal("k", LIKE), expected)
+        assert torch.equal(draw(KeyedGenerator(3), "k", LIKE), expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_every_dtype_sees_the_same_numbers(dtype):
-    like = torch.zeros(100, dtype=dtype)  # from 16 numbers on torch draws float32 by another route
-    draw = KeyedGenerator(3).normal("k", like)
-    assert draw.dtype == dtype
-    assert torch.equal(draw, KeyedGenerator(3).normal("k", like.double()).to(dtype))
+@pytest.mark.parametrize("draw", [KeyedGenerator.normal, KeyedGenerator.uniform])
+def test_every_dtype_sees_the_same_numbers(draw):
+    like = torch.zeros(100)  # from 16 numbers on torch draws float32 by another route
+    single, double = (draw(KeyedGenerator(3), "k", like.to(dtype)) for dtype in (torch.float32, torch.float64))
+    assert (single.dtype, double.dtype) == (torch.float32, torch.float64)
+    assert torch.equal(single, double.float())
+    assert not torch.equal(single.double(), double)
 
 
 def test_moments_are_those_of_the_standard_normal():
@@ -91,3 +100,30 @@ def test_a_seed_that_is_no_integer_is_refused(seed):
 def test_an_integer_of_numpy_is_the_same_seed():
     drawn = KeyedGenerator(np.int64(3)).normal("k", LIKE)
     assert torch.equal(drawn, KeyedGenerator(3).normal("k", LIKE))
+
+
+@pytest.mark.parametrize("key", ["a", "b"])
+def test_integers_and_permutations_belong_to_their_key(key):
+    n = 2000
+    drawn, order = KeyedGenerator(3).integers(key, 10, n), KeyedGenerator(3).permutation(key, n)
+    torch.manual_seed(1)
+    assert (KeyedGenerator(3).integers(key, 10, n), KeyedGenerator(3).permutation(key, n)) == (drawn, order)
+    assert sorted(order) == list(range(n))
+    counts = torch.bincount(torch.tensor(drawn), minlength=10)
+    assert (counts - n / 10).abs().max() < 5 * math.sqrt(n * 0.1 * 0.9)
+    assert drawn != KeyedGenerator(3).integers(key + "x", 10, n)
+    assert order != KeyedGenerator(3).permutation(key + "x", n)
+
+
+def test_an_image_is_named_by_its_numbers_and_its_shape():
+    image = KeyedGenerator(3).normal("image", torch.zeros(3, 4))
+    name = content_hash(image)
+    assert content_hash(image.t().contiguous().t()) == name == content_hash(image.clone().requires_grad_(True))
+    nearby = torch.nextafter(image.double(), torch.tensor(9.0, dtype=torch.float64))
+    others = [image.view(4, 3), image.view(torch.int32), image + 1e-6, nearby]
+    assert len({name, *map(content_hash, others)}) == 5
+
+
+def test_double_precision_renames_no_image():
+    image = KeyedGenerator(3).normal("image", torch.zeros(3, 4))
+    assert content_hash(image.double()) == content_hash(image)

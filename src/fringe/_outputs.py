@@ -61,24 +61,20 @@ def as_logits(output: Any, batch: int, kind: OutputKind) -> Tensor:
 def _select(output: Any) -> Tensor:
     if isinstance(output, Tensor):
         return output
-    named: Any = None
+    named = getattr(output, "logits", None)
+    parts: dict[str, Any] = {}
     if isinstance(output, Mapping):
-        table = cast(Mapping[str, Any], output)
-        named = table.get("logits")
-        candidates = {str(key): value for key, value in table.items()}
-    elif isinstance(output, (tuple, list)) and not hasattr(output, "logits"):
-        rows = cast(tuple[Any, ...], output)
-        named = next((value for value in rows if _is_scores(value)), None)
-        candidates = {f"[{i}]": value for i, value in enumerate(rows)}
-    else:
-        named = getattr(output, "logits", None)
-        candidates = {}
+        parts = {str(key): value for key, value in cast(Mapping[str, Any], output).items()}
+        named = parts.get("logits")
+    elif isinstance(output, (tuple, list)):
+        parts = {f"[{i}]": value for i, value in enumerate(cast(tuple[Any, ...], output))}
     if isinstance(named, Tensor):
         return named
-    scores = {key: value for key, value in candidates.items() if _is_scores(value)}
-    if len(scores) == 1:
-        return next(iter(scores.values()))
-    described = ", ".join(f"{key}: {_describe(value)}" for key, value in candidates.items()) or _describe(output)
+    scores = [value for value in parts.values() if _is_scores(value)]
+    # matrices of one shape in a tuple are the scores of the model and of its auxiliary heads
+    if len(scores) == 1 or (scores and not isinstance(output, Mapping) and len({v.shape for v in scores}) == 1):
+        return scores[0]
+    described = ", ".join(f"{key}: {_describe(value)}" for key, value in parts.items()) or _describe(output)
     raise ModelOutputError(
         f"cannot tell which part of its output holds the logits ({described}). Wrap the model so that it returns the "
         "logits as a tensor (B, C)",

@@ -75,7 +75,10 @@ class KeyedGenerator:
 
 
 def content_hash(x: Tensor) -> str:
-    """Return a name for an image that depends on its numbers alone: equal images get equal noise, at any position."""
+    """Return a name for an image that depends on its numbers alone: equal images get equal noise, at any position and
+    in both precisions."""
     plain = x.detach().to("cpu").contiguous()
+    if plain.dtype == torch.float64 and torch.equal(plain, plain.float().double()):
+        plain = plain.float()
     header = f"{plain.dtype} {tuple(plain.shape)} ".encode()
     return hashlib.sha256(header + plain.numpy().tobytes()).hexdigest()

@@ -91,6 +91,12 @@ def test_noise_is_keyed_by_the_image_and_the_number_of_the_copy():
             torch.testing.assert_close(found.values[i], total / count, rtol=1e-10, atol=1e-12)
 
 
+def test_an_image_sees_the_same_noise_in_both_precisions():
+    model, x = ReluCNN(), images(2).float()
+    found = [explain(model.to(dtype), x.to(dtype), samples=6) for dtype in (torch.float32, torch.float64)]
+    torch.testing.assert_close(found[0].values.double(), found[1].values, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
 def test_a_map_does_not_depend_on_its_batch(batch_size):
     model, x, order = ReluCNN(), images(4), [2, 0, 3, 1]

@@ -58,6 +58,12 @@ REFUSED = {
         {"coarse": normal(3, 7), "fine": LOGITS},
         r"cannot tell which part .* \(coarse: tensor \(3, 7\) torch.float64, fine: tensor \(3, 5\) torch.float64\)",
     ),
+    "features and logits": (
+        (normal(3, 7), LOGITS),
+        r"cannot tell which part .* \(\[0\]: tensor \(3, 7\) torch.float64, \[1\]: tensor \(3, 5\) torch.float64\)",
+    ),
+    "logits, auxiliary logits and features": ([LOGITS, LOGITS, normal(3, 7)], r"cannot tell .*\[2\]: tensor \(3, 7\)"),
+    "dict of two heads": ({"a": LOGITS, "b": LOGITS}, r"cannot tell which part .* \(a: tensor \(3, 5\)"),
     "dict without a matrix": ({"features": FEATURES}, r"features: tensor \(3, 4, 6, 6\) torch.float64"),
     "dict whose logits are no tensor": ({"logits": [1.0, 2.0]}, r"cannot tell which part .*\(logits: list\)"),
     "empty tuple": ((), r"cannot tell which part of its output holds the logits \(tuple\)"),
@@ -161,6 +167,20 @@ class TestBinaryClassifier:
         s = torch.sigmoid(head(x))
         assert torch.allclose(logits.softmax(1), torch.cat([torch.sigmoid(-head(x)), s], 1), rtol=1e-12)
         assert torch.equal(logits[:, 1], head(x)[:, 0] / 2)
+
+    def test_a_probability_is_the_sigmoid_of_its_logit(self):
+        head, x = nn.Linear(4, 1).double(), normal(6, 4)
+        binary = BinaryClassifier(lambda z: torch.sigmoid(head(z)), output="probability")
+        assert torch.allclose(Classifier(binary).logits(x), BinaryClassifier(head)(x), rtol=1e-12)
+
+    def test_a_certain_probability_is_so_to_the_last_digit(self):
+        found = BinaryClassifier(lambda p: p, output="probability")(torch.tensor([[0.0], [1.0]], dtype=torch.float64))
+        half = 26 * 0.6931471805599453  # half of ln(2^52)
+        assert torch.allclose(found, torch.tensor([[half, -half], [-half, half]], dtype=torch.float64), rtol=1e-12)
+
+    def test_another_kind_of_output_is_refused(self):
+        with pytest.raises(fringe.InputError, match=r"^output: got 'sigmoid', expected 'logit' or 'probability'"):
+            BinaryClassifier(nn.Linear(4, 1), output="sigmoid")
 
     def test_both_answers_have_a_map(self):
         """Of a linear z = w x + b, Integrated Gradients give w x / 2 for yes, and minus that for no."""

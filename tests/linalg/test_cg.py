@@ -371,6 +371,19 @@ def test_no_accuracy_is_lost_at_any_scale_in_float32(operator_scale, b_scale):
     assert relative_error(solution.x, direct(a, b)) <= _bound(10.0, 1e-6, solution.iterations.item(), 20, eps)
 
 
+@pytest.mark.parametrize("b_scale", [1.0, 2.0**-600, 2.0**600])  # whose squares float64 cannot hold
+def test_one_entry_alone_is_scaled_and_measured(b_scale):
+    """One step on b = e_1: x = b / a_11, and what remains of b is a column of A without its diagonal, over a_11."""
+    a = conditioned(1e2)
+    b = torch.zeros(1, 20, dtype=torch.float64)
+    b[0, 0] = b_scale
+    solution = conjugate_gradient(Dense(a), b, rtol=1e-6, max_iterations=1)
+    assert solution.status.tolist() == [CGStatus.ITERATION_LIMIT]
+    assert torch.allclose(solution.x, b / a[0, 0, 0], rtol=1e-14, atol=0.0)
+    expected = a[0, 1:, 0].norm() / a[0, 0, 0]
+    assert solution.relative_residual.item() == pytest.approx(expected.item(), rel=1e-12)
+
+
 @pytest.mark.parametrize("exponent", [-200, -40, 40, 200])
 def test_a_power_of_two_passes_through_untouched(exponent):
     a, b = conditioned(1e4), normal((1, 20), 1)
