@@ -83,15 +83,7 @@ class Line:
 
 
 def summarise_measurement(measurement: Measurement, seed: int) -> Line:
-    """Summarise a measurement.
-
-    Args:
-        measurement: The scores.
-        seed: Keys the resamples.
-
-    Returns:
-        Its estimates, and its difference from the best blind map.
-    """
+    """Summarise a measurement by estimates and the difference from the best blind map; ``seed`` keys the resamples."""
     kind = METRICS[str(measurement.settings["metric"])]
     clusters = measurement.clusters or None
     score = estimate(measurement.scores, seed, kind.aggregate, clusters=clusters)
@@ -172,15 +164,7 @@ def with_interval(value: Estimate) -> str:
 
 
 def card_report(card: Card, command: str = "") -> Report:
-    """Build the page of a card, independent of the output format.
-
-    Args:
-        card: The measurements.
-        command: The command that made them.
-
-    Returns:
-        The page, for the writers of :mod:`fringe.report`.
-    """
+    """Build the page of a card, independent of the output format; ``command`` is the one that made the card."""
     lines = [summarise_measurement(measurement, card.seed) for measurement in card.measurements]
     short = Chapter(
         "In short",
