@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from fringe.data._images import Exif, to_channels
+from fringe.data._images import to_channels
 from fringe.errors import ImageError
 
 _WHITE = (255, 255, 255)
@@ -19,16 +19,13 @@ def is_picture(value: object) -> "TypeGuard[Image.Image | NDArray[Any]]":
     return isinstance(value, (Image.Image, np.ndarray))
 
 
-def to_images(
-    picture: "Image.Image | NDArray[Any]", *, channels: Literal[1, 3] = 3, exif: Exif = "transpose"
-) -> list[Image.Image]:
-    """Convert pictures in memory.
+def to_images(picture: "Image.Image | NDArray[Any]", *, channels: Literal[1, 3] = 3) -> list[Image.Image]:
+    """Convert pictures in memory, with the EXIF orientation of a PIL image applied.
 
     Args:
         picture: An image of any mode; or an array (H, W), (H, W, C) or (B, H, W, C) with C from 1 to 4, of uint8,
             uint16 (grey) or floats in [0, 1], which are rounded to 8 bits.
         channels: 3 for mode RGB, 1 for mode L.
-        exif: ``"transpose"`` applies the EXIF orientation of a PIL image.
 
     Returns:
         The images; one, unless an array has four axes.
@@ -39,8 +36,7 @@ def to_images(
     if isinstance(picture, np.ndarray):
         batch = picture if picture.ndim == 4 else picture[None]
         return [to_channels(_from_array(array), channels, _WHITE) for array in batch]
-    upright = ImageOps.exif_transpose(picture) if exif == "transpose" else picture
-    return [to_channels(upright, channels, _WHITE)]
+    return [to_channels(ImageOps.exif_transpose(picture), channels, _WHITE)]
 
 
 def _from_array(array: NDArray[Any]) -> Image.Image:
