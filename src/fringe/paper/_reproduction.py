@@ -75,15 +75,7 @@ class ReproductionFiles:
 
 
 def compare_with_paper(results: Mapping[str, Results], timings: Iterable[Timing] = ()) -> list[ComparedValue]:
-    """Put our numbers beside the paper's.
-
-    Args:
-        results: Results by name of the study.
-        timings: Measured run times.
-
-    Returns:
-        Every number of the paper for which there is one of ours, in the paper's order.
-    """
+    """List every number of the paper for which there is one of ours, from results by study and from run times."""
     one_by_one = [t for t in timings if t.mode == "sequential"]
     by_method = {(t.model, t.method): t for t in one_by_one}
     ratios = {method: slowdowns(one_by_one, method) for method in ("fringe", DEFAULT)}
