@@ -184,7 +184,7 @@ def one_by_one(
             yield batch, result
 
 
-#: Called with what is in work, and how many maps of how many are made; one half made counts as a half.
+#: Called with the current step, the maps made so far (a half-made map counts 0.5), and the number of maps.
 Progress = Callable[[str, float, int], None]
 
 

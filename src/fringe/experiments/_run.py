@@ -46,7 +46,7 @@ from fringe.experiments._tasks import (
 
 #: Lines of one kind that :func:`describe_run` shows.
 SHOWN = 5
-#: How grave a line of :func:`describe_run` is.
+#: Severity of a line of :func:`describe_run`.
 Level = Literal["info", "warning", "error"]
 #: States of tasks by their name in a record.
 _STATES: Mapping[str, State] = {"done": "done", "there": "cached", "crashed": "crashed"}
